@@ -212,6 +212,11 @@ def install(mutant: Mutant, functions: list[FunctionType]) -> bool:
     return bool(found)
 
 
+def module_of(file: str) -> str:
+    """The name by which tests import a file: a second copy under another name would declare its metrics twice."""
+    return ".".join(Path(file).with_suffix("").parts[1:])
+
+
 def forget(functions: list[FunctionType]) -> None:
     """Empty the caches of functions: what was remembered before hides a line that is not reached, or was changed."""
     for function in functions:
@@ -271,7 +276,7 @@ class MutationRun:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.items, self.files = session.items, {str(Path(file).resolve()): file for file in self.options.files}
-        for name in [*PRELOADED, *(file.removesuffix(".py").replace("/", ".") for file in self.options.files)]:
+        for name in [*PRELOADED, *(module_of(file) for file in self.options.files)]:
             __import__(name)
         gc.unfreeze()  # else what conftest.py froze is not found
         functions = [one for one in gc.get_objects() if isinstance(one, FunctionType)]

@@ -5,13 +5,16 @@ Every interval is made from runs of its own, by the code that `hetsim run` uses;
 that hold the exact value, ± two standard errors.
 
 engine        the waits of the recursions below are those of the simulator
-bursty        4,000 sets of ten replications of about 1,700 customers, counted by time: gamma gaps, a server that breaks
+bursty        5,000 sets of ten replications of about 1,700 customers, counted by time: gamma gaps, a server that breaks
               down, M/M/1; the estimate that `hetsim run` makes, and beside it Student's t of the replications' means
 replications  Student's intervals over replications, with and without the warm-up cut automatically
 percentile    the same for the 95th percentile of the response
 precision     replications that go on until ± 10 % is reached
 batch_means   one long run: how many intervals are refused, and the coverage of the others
 naive         one run as if its waits were independent: why intervals from one run are refused
+stationary    runs that begin in the steady state: means, percentiles, attainment, stopping at a precision
+verbs         the same by `replicate` and `compare` on a scenario, with `warmup: auto`, and a difference
+statements    how often `compare`, `tune` and `size` claim what is not so
 length        how many customers a precision takes at several loads, from the exact variance (Whitt 1989)
 
 Waits come from Lindley's recursion as cumulated sums, 100,000 customers in a few milliseconds: what the engine gives
@@ -22,13 +25,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from benchmarks.engine import fleet
 from benchmarks.measure import SEED, Row, chosen, parser_of, print_table
+from benchmarks.promises import statement_figures, stationary_figures, verb_figures
 from hetsim.errors import UsageError
 from hetsim.results.many_runs.warmup import PILOT, WarmupSeries
 from hetsim.results.one_run.batch_means import batch_interval
@@ -52,7 +56,7 @@ class Sizes:
     lengths: tuple[int, ...] = (1_000, 10_000, 100_000)
     one_run: tuple[int, ...] = (10_000, 100_000, 1_000_000)
     numbers: tuple[int, ...] = (5, 10, 30)
-    sets: int = 4_000
+    sets: int = 5_000
 
 
 QUICK = Sizes(40, 20, (1_000,), (10_000,), (10,), 20)
@@ -312,14 +316,21 @@ FIGURES: dict[str, Callable[[Sizes], Iterator[Row]]] = {
     "precision": precision_figures,
     "batch_means": batch_figures,
     "naive": naive_figures,
+    "stationary": lambda sizes: stationary_figures(sizes.sets),
+    "verbs": lambda sizes: verb_figures(sizes.sets),
+    "statements": lambda sizes: statement_figures(sizes.sets),
     "length": length_figures,
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = parser_of("coverage", __doc__, FIGURES)
+    parser.add_argument("--sets", type=int, help="sets of runs for a row of bursty, stationary, verbs and statements")
     options = parser.parse_args(arguments)
-    figures = {name: partial(figure, QUICK if options.quick else Sizes()) for name, figure in FIGURES.items()}
+    sizes = QUICK if options.quick else Sizes()
+    if options.sets is not None:
+        sizes = replace(sizes, sets=options.sets)
+    figures = {name: partial(figure, sizes) for name, figure in FIGURES.items()}
     head = Row("intervals of M/M/1 at load 0.9", "coverage (nominal 95 %)", "target")
     print_table(figures, chosen(parser, figures, options.only), options.quick, head)
 

@@ -10,20 +10,25 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import resource
+import signal
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Row, chosen, parser_of, print_table
-from hetsim.experiment.sweep import plan_sweep, sweep, sweep_plan
-from hetsim.experiment.work import RunJob, Setup, outcome_of
+from hetsim.experiment import work
+from hetsim.experiment.sweep import SweepPlan, plan_sweep, sweep, sweep_plan
+from hetsim.experiment.work import RunJob, RunOutcome, Setup, needed_for, outcome_of
+from hetsim.results.sealed import digest_of
 from hetsim.scenario.scenario import Scenario, load
 
 
@@ -80,10 +85,10 @@ def many(points: int) -> Iterator[Row]:
     yield from _alone(_many, points)
 
 
-def _alone(function: Callable[[int], list[Row]], points: int) -> list[Row]:
+def _alone(function: Callable[..., list[Row]], *given: int) -> list[Row]:
     """In a fresh process, whose memory has no gaps from before."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(function, points).result()
+        return pool.submit(function, *given).result()
 
 
 def _memory(points: int) -> list[Row]:
@@ -118,6 +123,91 @@ def _many(points: int) -> list[Row]:
         Row("time to plan one, of a quarter as many", f"{each / few:.2f} ×", "< 1.2 ×", each / few < 1.2),
         Row("time to plan one", f"{1e3 * each:.2f} ms"),
     ]
+
+
+KEPT = ("response_mean", "response_p95", "wait_mean", "makespan", "energy_j")
+"""Figures of a stand-in run."""
+
+
+def stand_in(setup: Setup, scenario: Scenario, job: RunJob, meter: Any = None) -> RunOutcome:
+    """What a run gives, without a run: numbers that follow from its seed and replication."""
+    names = needed_for(KEPT)
+    values = {name: float(job.seed * 7919 % 10007 + at) for at, name in enumerate(sorted(names - {""}))}
+    return RunOutcome({**values, "replication": float(job.replication)}, reduced=True)
+
+
+def segments(points: int, kills: int) -> Iterator[Row]:
+    """A sweep of so many runs that take no time: planned, stored, resumed, and killed at random moments."""
+    yield from _alone(_segments, points, kills)
+
+
+def _segments(points: int, kills: int) -> list[Row]:
+    work.outcome_of = stand_in  # what a process that is forked from this one calls
+    over = {"seed": range(points // 1000), "workload.a.arrivals.rate": [f"{one + 1}/s" for one in range(1000)]}
+    base = load(scenario(10))
+    plan_sweep(base, {"seed": range(10)}, keep=KEPT)
+    began = time.process_time()
+    plan = plan_sweep(base, over, keep=KEPT)
+    planned = time.process_time() - began
+    with tempfile.TemporaryDirectory() as folder:
+        whole, killed = Path(folder) / "whole", Path(folder) / "killed"
+        stored = _forked(plan, whole)
+        resumed = _forked(plan, whole)
+        chance, there = random.Random(points), 0
+        blocks = len(list(whole.glob("runs/*")))
+        for enough in sorted(chance.randrange(blocks) for _ in range(kills)):
+            there += _forked(plan, killed, enough, chance.uniform(0, 0.5)).status == -signal.SIGKILL
+        _forked(plan, killed)
+        same = _digest_of(whole) == _digest_of(killed)
+        tables = {"table.parquet", "replications.parquet", "tables.json"}
+        size = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file() and path.name not in tables)
+    each, bound = size / points, 200 + 8 * len(needed_for(KEPT) - {""})
+    peak = max(stored.memory, resumed.memory)
+    large = points >= 1_000_000
+    return [
+        Row(f"{points:,} points planned", f"{planned:.0f} s", "<= 120 s", planned <= 120 if large else None),
+        Row("the same stored", f"{stored.seconds:.0f} s"),
+        Row("the same resumed, with its tables", f"{resumed.seconds:.0f} s", "<= 60 s",
+            resumed.seconds <= 60 if large else None),
+        Row("memory at the highest", f"{peak / 1e6:.0f} MB", "<= 1 GB", peak <= 1e9),
+        Row("on the disk besides tables, a point", f"{each:.0f} bytes", f"<= {bound}", each <= bound),
+        Row(f"killed {there} times and finished", "same bytes" if same else "other bytes", "same bytes", same),
+    ]  # fmt: skip
+
+
+@dataclass
+class Ended:
+    """How a process ended: its status, seconds of processor time, and bytes at the highest."""
+
+    status: int
+    seconds: float
+    memory: float
+
+
+def _forked(plan: SweepPlan, folder: Path, blocks: int | None = None, seconds: float = 0.0) -> Ended:
+    """Make the runs of a plan in a process that is forked from this one, and killed some seconds after so many blocks
+    are there."""
+    child = get_context("fork").Process(target=_make, args=(plan, folder))
+    child.start()
+    pid = child.pid
+    assert pid is not None
+    if blocks is not None:
+        while len(list(folder.glob("runs/*.runs"))) < blocks:
+            time.sleep(0.005)
+        time.sleep(seconds)
+        os.kill(pid, signal.SIGKILL)
+    _, status, used = os.wait4(pid, 0)
+    spent = used.ru_utime + used.ru_stime
+    code = os.waitstatus_to_exitcode(status)
+    return Ended(code, spent, used.ru_maxrss * 1024)
+
+
+def _make(plan: SweepPlan, folder: Path) -> None:
+    sweep_plan(plan, folder)
+
+
+def _digest_of(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): digest_of(path) for path in folder.rglob("*") if path.is_file()}
 
 
 def resident() -> int:
@@ -174,6 +264,7 @@ FIGURES: dict[str, Callable[[bool], Iterator[Row]]] = {
     "overhead": lambda quick: overhead(8 if quick else 200),
     "memory": lambda quick: memory(100 if quick else 20_000),
     "many": lambda quick: many(500 if quick else 200_000),
+    "segments": lambda quick: segments(*((2_000, 3) if quick else (1_000_000, 30))),
     "scaling": lambda quick: scaling(*((4, 0.05) if quick else (200, 0.5))),
 }
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from hetsim.gallery import Entry, Outcome, entries
-from hetsim.gallery.outcome import difference, number, ratios, recorded, sentence
+from hetsim.gallery.entry import Entry, entries
+from hetsim.gallery.outcome import Outcome, difference, number, ratios, recorded, sentence
 from hetsim.gallery.schema import FiguresTable
 
 HERE = Path(__file__).parent
@@ -130,8 +130,8 @@ def capital(text: str) -> str:
 
 def pictures() -> None:
     """Draw the pictures of all that was recorded."""
+    from hetsim.gallery.picture import bars
     from hetsim.model.files import write_whole
-    from hetsim.plots.gallery import bars
 
     PICTURES.mkdir(exist_ok=True)
     for entry in entries():

@@ -43,13 +43,17 @@ def part(text: str) -> tuple[int, int]:
 
 
 def other_sources() -> str:
-    """Why hetsim is not that of this checkout; empty if it is."""
+    """Why hetsim is not that of this checkout, nor compiled from it; empty if it is."""
     hint = f"pip install -e '.[test]' in {TESTS.parent}, or PYTHONPATH=sim:policies:scenarios there"
     try:
         import hetsim
     except ModuleNotFoundError:
         return f"hetsim is not installed: {hint}"
     found = Path(str(hetsim.__file__)).parent
+    if getattr(hetsim, "__build__", "source") == "compiled" and all(
+        path.read_bytes() == (found / path.relative_to(SOURCES)).read_bytes() for path in SOURCES.rglob("*.py")
+    ):
+        return ""
     return "" if found.samefile(SOURCES) else f"the tests are of {SOURCES}, and `import hetsim` gives {found}: {hint}"
 
 

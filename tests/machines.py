@@ -13,7 +13,8 @@ from hetsim.model.cluster import MILLI, WHOLE, Cluster, DeviceType, NodeSpec, mi
 from hetsim.model.plan import Placement
 from hetsim.model.randomness import RandomTree
 from hetsim.model.record import Record, RunInput
-from hetsim.model.tasks import Item, Mode, Shape, Stopping, Task, Tasks
+from hetsim.model.task import Task
+from hetsim.model.tasks import Item, Mode, Shape, Stopping, Tasks
 from hetsim.policy import Decision, ListScheduler, Scheduler, Start, View
 
 

@@ -10,7 +10,7 @@ import pages
 
 import hetsim as hs
 from hetsim import plots
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import contract
 
 DOCS = pages.TOP / "docs"

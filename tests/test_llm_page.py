@@ -52,7 +52,7 @@ def default(key: str) -> Any:
         model = model_in(model.model_fields[part].annotation)
     if dataclasses.is_dataclass(model):
         return next(one.default for one in dataclasses.fields(model) if one.metadata.get("alias", one.name) == last)
-    return model.model_fields[last].default
+    return next(info.default for name, info in model.model_fields.items() if last in (name, info.alias))
 
 
 def stated(text: str, kind: type) -> Any:

@@ -18,17 +18,22 @@ def readers_page() -> Iterator[str]:
     yield "The engine understands every key of a scenario. Other readers understand those next to which they stand."
     yield "Any other that is set, and changes what the scenario means, is not passed over: `hetsim theory` names it and"
     yield "gives no prediction, `hetsim size` runs every number, and a plan has it as ignored in its note `covers` and"
-    yield "promises neither a ratio nor exact times. `hetsim plan-training` says that steps are timed without it."
+    yield "promises neither a ratio nor exact times, of which a run has a note. `hetsim plan-training` says that steps"
+    yield "are timed without it, `hetsim trace validate` that recorded waits are explained without it; `hetsim twin`"
+    yield "refuses it."
     yield ""
-    yield "Classes have the keys of their entry, accelerators those of GPUs, variants those of their service; `x.*` is"
-    yield "`x` with all that is below it, and a distribution or measured times have all of their keys."
+    yield "Classes have the keys of their entry, accelerators those of GPUs, variants those of their service; a"
+    yield "distribution or measured times have all of their keys. `x.*` is any name below `x`, `x.**` all that is below"
+    yield "it, which policies and readers of traces declare."
     yield ""
     models = ", ".join(code(one) for one in readers.MODELS)
-    yield f"The families of models of `hetsim theory` are {models}; `{readers.SIZE}` is the bound of `hetsim size`,"
-    yield f"`{readers.PLAN}` what planners prove, `{readers.TRAINING}` the times of steps in `hetsim plan-training`."
+    yield f"The families of models of `hetsim theory` are {models}; `{readers.SIZE}` is the bound of"
+    yield f"`hetsim size`, `{readers.PLAN}` what planners prove and the plans that other policies follow,"
+    yield f"`{readers.TRAINING}` the times of steps in `hetsim plan-training`, `{readers.TWIN}` the forecasts of"
+    yield f"`hetsim twin`, `{readers.VALIDATE}` what `hetsim trace validate` says of recorded waits."
     sections: dict[str, dict[frozenset[str], list[str]]] = {}
     for key, known in _shown().items():
-        plain = key.removesuffix(".*").replace("gpu_time.TYPE", "gpu_time:TYPE")
+        plain = key.rstrip("*.").replace("gpu_time.TYPE", "gpu_time:TYPE")
         section, _, name = plain.rpartition(".")
         name = name.replace(":", ".") + key[len(plain) :]
         sections.setdefault(section, {}).setdefault(known, []).append(name)

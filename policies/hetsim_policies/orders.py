@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import arrival_order, queueing
 
 # First come, first served is the list scheduler's own order: it knows of this one that no newcomer becomes the head.

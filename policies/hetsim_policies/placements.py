@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import View, queueing
 from hetsim_policies.placement_rules.common.choice import best_node, by_room, equally_fast, first_across, on_gpu
 from hetsim_policies.placement_rules.common.published import PublishedBestFit, PublishedRandom, ScoredRule

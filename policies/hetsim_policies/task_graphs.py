@@ -84,9 +84,5 @@ def bottom_levels(tasks: Tasks) -> list[float]:
     before = tasks.predecessors
     if before is None:
         return []
-    best = np.full(len(tasks), np.inf)
-    for shape in tasks.shapes:
-        rows = np.flatnonzero(tasks.shape == shape.index)
-        for position, mode in enumerate(shape.modes):
-            best[rows] = np.fmin(best[rows], tasks.time[rows, position] + mode.fixed)
+    best = tasks.computing(tasks.time).min(axis=1)
     return upward(best, [dict.fromkeys(earlier, 0.0) for earlier in before], topological(before))

@@ -14,9 +14,13 @@ Names are loaded when they are first used, so that `import hetsim` costs next to
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hetsim.build import BUILD
+
 __version__ = "0.1.0"
+__build__ = BUILD
 
 _WHERE = {
     "run": "hetsim.experiment.run:run",
@@ -72,8 +76,6 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'hetsim' has no attribute {name!r}")
-    from importlib import import_module
-
     module, _, attribute = _WHERE[name].partition(":")
     found = import_module(module)
     value = getattr(found, attribute) if attribute else found

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+MAX_PROBLEMS = 20
+"""Problems of a file named one by one; the rest is counted."""
+
 
 class HetsimError(Exception):
     """Anything hetsim reports to its user; `exit_code` is that of the command line."""
@@ -35,7 +38,7 @@ class DamagedFile(UsageError):
 
     def __init__(self, path: object, reason: str):
         self.path, self.reason = path, reason
-        super().__init__(f"{path} is damaged: {reason}; nothing of it was used")
+        super().__init__(f"{path} is damaged: {' '.join(reason.split())}; nothing of it was used")
 
     def __reduce__(self) -> tuple:
         return type(self), (self.path, self.reason)
@@ -122,6 +125,13 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """'; did you mean "x"?' for a near name, else the empty string."""
     near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)
     return f'; did you mean "{near[0]}"?' if near else ""
+
+
+def several(given: Any, name: str, what: str) -> Iterable[Any]:
+    """Return an argument that has several items; UsageError for any other."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise UsageError(f"{name} must be {what}, not {given!r}")
+    return given
 
 
 def visible(text: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pickle
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 from hetsim.errors import RunError, UnknownName
@@ -24,7 +24,7 @@ OTHER_KINDS = ("reward", "observation", "metric")
 POLICY_GROUP = "hetsim.policies"
 _TABLES = {
     "arrivals": ("hetsim.arrivals", "hetsim.workload.arrivals"),
-    "clusters": ("hetsim.clusters", "hetsim.workload.readers.node_lists"),
+    "clusters": ("hetsim.clusters", "hetsim.workload.node_lists"),
     "traces": ("hetsim.traces", "hetsim.workload.traces"),
 }
 
@@ -54,6 +54,9 @@ def policies(kind: str) -> dict[str, str]:
 
 def reference(kind: str, name: str) -> Any:
     """The reference of a policy, or what was registered; UnknownName with a suggestion otherwise."""
+    for here in (_registered.get(kind, {}), importlib.import_module("hetsim_policies").CATALOGUE.get(kind, {})):
+        if name in here:
+            return here[name]
     known = policies(kind)
     if name not in known:
         check_loaded(kind, name)
@@ -150,8 +153,12 @@ def entry(kind: str, name: str) -> Any:
 
 def parameters(item: Any) -> dict[str, inspect.Parameter]:
     """The parameters a policy takes from a scenario: those of its `__init__` (a function key or rule has none)."""
-    if not inspect.isclass(item):
-        return {}
+    known: Any = item
+    return dict(_parameters(known)) if inspect.isclass(item) else {}
+
+
+@lru_cache(500)
+def _parameters(item: Any) -> dict[str, inspect.Parameter]:
     signature = inspect.signature(item, eval_str=True)
     kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     return {name: p for name, p in signature.parameters.items() if p.kind not in kinds}

@@ -128,7 +128,7 @@ def test_every_verb_has_help(verb: str):
 
 
 def test_version():
-    assert call("--version").stdout.split()[-1] == hs.__version__
+    assert call("--version").stdout == f"hetsim, version {hs.__version__} ({hs.__build__})\n"
 
 
 # Runs ---------------------------------------------------------------------------------------------------------

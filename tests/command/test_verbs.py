@@ -206,17 +206,18 @@ def test_verdicts_have_color(words: list[str], colored: list[tuple[str, str]]) -
 
 
 @pytest.mark.parametrize(("text", "module", "shown"), [
-    ("sjf   24 ± 9 min ◂   4.4 ± 3.9 h", "compare", [("24 ± 9 min ◂", "best")]),
-    ("14   2.20 ± 0.97 s   40   missed", "size", [("missed", "bad")]),
-    ("8   1.2 s   10   40   met ◂", "size", [("met ◂", "best")]),
-    ("8   1.2 s   10   40   missed (never fits)", "size", [("missed", "bad")]),
-    ("n, m   paper   1   2   +1   outside", "gallery", [("outside", "bad")]),
-    ("11 of 12 figures are within the tolerance", "gallery", [("11 of 12 figures are within the tolerance", "bad")]),
-    ("job   ana   12:00   14:00   +2.0 h", "twin", [("+2.0 h", "bad")]),
-    ("job   ana   12:00   11:00   -1.0 h", "twin", [("-1.0 h", "good")]),
-    ("job   ana   12:00   12:00   +0.0 h", "twin", []),
-    ("wait mean   1 s   2 ± 1 s   not covered", "theory", [("not covered", "bad")]),
-    ("near    the run is long", "theory", [("near", "unsure")]),
+    ("sjf   24 ± 9 min ◂   4.4 ± 3.9 h", "cli.compare", [("24 ± 9 min ◂", "best")]),
+    ("14   2.20 ± 0.97 s   40   missed", "cli.size", [("missed", "bad")]),
+    ("8   1.2 s   10   40   met ◂", "cli.size", [("met ◂", "best")]),
+    ("8   1.2 s   10   40   missed (never fits)", "cli.size", [("missed", "bad")]),
+    ("n, m   paper   1   2   +1   outside", "gallery.command", [("outside", "bad")]),
+    ("11 of 12 figures are within the tolerance", "gallery.command",
+     [("11 of 12 figures are within the tolerance", "bad")]),
+    ("job   ana   12:00   14:00   +2.0 h", "twin.command", [("+2.0 h", "bad")]),
+    ("job   ana   12:00   11:00   -1.0 h", "twin.command", [("-1.0 h", "good")]),
+    ("job   ana   12:00   12:00   +0.0 h", "twin.command", []),
+    ("wait mean   1 s   2 ± 1 s   not covered", "cli.theory", [("not covered", "bad")]),
+    ("near    the run is long", "cli.theory", [("near", "unsure")]),
 ])  # fmt: skip
 def test_what_is_colored_of_a_line(
     text: str, module: str, shown: list[tuple[str, str]], capsys: pytest.CaptureFixture[str],
@@ -225,7 +226,7 @@ def test_what_is_colored_of_a_line(
     import importlib
 
     monkeypatch.setattr(click, "echo", print)
-    console.lines([text], importlib.import_module(f"hetsim.cli.{module}").VERDICTS)
+    console.lines([text], importlib.import_module(f"hetsim.{module}").VERDICTS)
     expected = text
     for verdict in shown:
         expected = expected.replace(verdict[0], console.verdict(*verdict))

@@ -10,6 +10,7 @@ import tiers
 from machines import Job, Scripted, gpu_mode, simulate, simulation, tasks_of
 
 from hetsim.engine.kernel.clock import ARRIVAL, FAULT, FINISH, TIMER, Clock, Timer
+from hetsim.engine.kernel.environment import environment_of
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import PolicyError
 from hetsim.model.cluster import Cluster, DeviceType, Link, NodeSpec
@@ -29,7 +30,7 @@ def test_same_instant_order_is_finish_fault_arrival_timer_round():
     fired = []
     for order, name in ((TIMER, "timer"), (ARRIVAL, "arrival"), (FINISH, "finish"), (FAULT, "fault")):
         clock.at(1.0, order, Timer(lambda _, name=name: fired.append(name)))
-    clock.timeout(1.0).callbacks.append(lambda _: fired.append("simpy"))
+    environment_of(clock).timeout(1.0).callbacks.append(lambda _: fired.append("simpy"))
     clock.advance()
     assert fired == ["finish", "fault", "arrival", "timer", "simpy"]
 
@@ -56,7 +57,7 @@ def test_canceled_timers_do_not_fire_and_are_compacted():
         clock.at(float(number), TIMER, timer)
     for timer in timers[:4000]:
         clock.cancel(timer)
-    assert len(clock._queue) < 2500
+    assert len(clock._heap) < 2500
     clock.advance()
     assert len(fired) == 1000
 
@@ -65,11 +66,13 @@ def test_simpy_processes_run_beside_the_engine():
     """A generator process, as user code would write it, slows the device at t = 1."""
     run = simulation(ONE, [Job([MODE], [3.0])])
 
+    environment = environment_of(run.state.clock)
+
     def straggler():
-        yield run.state.clock.timeout(1.0)
+        yield environment.timeout(1.0)
         run.parts.devices.set_slowdown(run.input.cluster.by_name["n0/g0"], 2.0)
 
-    run.state.clock.process(straggler())
+    environment.process(straggler())
     assert run.run().finish == pytest.approx([5.0])
 
 

@@ -89,7 +89,7 @@ def test_what_the_device_hook_tells_and_what_starts_follow_from_all_reasons():
     def told(state):
         return lambda view: [Set(view.cluster.by_name["n0/g0"], state)]
 
-    windows = [Maintenance((0,), 10.0, 20.0, 5.0), Maintenance((0,), 24.0, 30.0, 8.0)]
+    windows = [Maintenance((0,), 10.0, 10.0, 5.0), Maintenance((0,), 24.0, 6.0, 8.0)]
     down = [FaultEvent(32.0, 1, "down", source="a"), FaultEvent(40.0, 1, "up", source="a")]
     jobs = [Job([gpu_mode(kind)], [1.0], arrival=6.0)]
     for script, start, last in (

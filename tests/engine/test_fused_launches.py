@@ -25,7 +25,7 @@ from hetsim.policy.planned import Following
 from hetsim.testing.audit import audit
 from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
 from hetsim_policies.static.as_planned import AsPlanned
-from hetsim_policies.static.common.fused import as_one, chains
+from hetsim_policies.static.common.parts import as_one, chains
 from hetsim_policies.static.constraint_injection import ConstraintInjection
 from hetsim_policies.static.replay import Replay, read_plan
 

@@ -8,6 +8,7 @@ import pytest
 from hetsim.engine.flight.flows import Flow, Pipe, fair_rates
 from hetsim.engine.flight.links import Links
 from hetsim.engine.kernel.clock import Clock
+from hetsim.engine.kernel.environment import environment_of
 from hetsim.model.cluster import Cluster, NodeSpec
 
 
@@ -60,18 +61,19 @@ def test_random_transfers_against_a_fluid_model_in_small_steps(seed):
         plan.append((float(rng.integers(0, 20)), number, pipes, float(rng.integers(1, 20)), float(rng.integers(1, 30))))
     gone = {number: start + after for start, number, _, _, after in plan if rng.random() < 0.4}
     flows: dict[int, Flow] = {}
+    environment = environment_of(wires.clock)
 
     def process():
         steps = sorted([(start, 0, n, pipes, size) for start, n, pipes, size, _ in plan]
                        + [(time, 1, n, "", 0.0) for n, time in gone.items()])  # fmt: skip
         for time, kind, number, pipes, size in steps:
-            yield wires.clock.timeout(time - wires.clock.now)
+            yield environment.timeout(time - environment.now)
             if kind == 0:
                 flows[number] = wires.send(str(number), pipes, size)
             else:
                 wires.links.cancel(flows[number])
 
-    wires.clock.process(process())
+    environment.process(process())
     wires.clock.advance()
     assert dict(wires.arrived) == pytest.approx(_reference(plan, gone, rates), abs=1e-5)
     assert len(wires.arrived) == len(dict(wires.arrived))

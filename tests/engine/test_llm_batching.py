@@ -19,7 +19,7 @@ from hetsim.model.record import ABORTED, COMPLETED, REJECTED
 from hetsim.results.one_run.steps import steps_table
 from hetsim.scenario.scenario import load
 from hetsim.testing.audit import audit
-from hetsim_policies.batching.common.virtual_tokens import VirtualTokens
+from hetsim_policies.batching.continuous import VirtualTokens
 
 # Tokens of a step -------------------------------------------------------------------------------------------------
 

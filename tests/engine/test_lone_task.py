@@ -60,7 +60,7 @@ def drawn_fault(random: np.random.Generator, targets: list[int]):
         return [FaultProcess("f", (device,), lambda _, n: np.full(n, every), lambda _, n: np.full(n, length),
                              factor if slow else None)]  # fmt: skip
     if kind == 1:
-        return [Maintenance((targets[0],), start, start + length, start - min(start, 5.0), bool(random.integers(2)))]
+        return [Maintenance((targets[0],), start, length, start - min(start, 5.0), bool(random.integers(2)))]
     source = str(random.integers(1 << 30))
     first, last = ("slow", "slow") if slow else ("down", "up")
     return [FaultEvent(start, device, first, factor, source), FaultEvent(start + length, device, last, 1.0, source)]

@@ -27,7 +27,8 @@ from scipy import integrate, special
 
 import hetsim as hs
 from hetsim import theory
-from hetsim.model.tasks import Task, Tasks
+from hetsim.model.task import Task
+from hetsim.model.tasks import Tasks
 from hetsim.policy import Accept, Admission, Reject, View
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run.queue_metrics import littles_law

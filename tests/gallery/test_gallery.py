@@ -10,15 +10,14 @@ import pandas as pd
 import pytest
 
 import hetsim as hs
-from hetsim import gallery
 from hetsim.errors import ScenarioError, UnknownName
+from hetsim.gallery import entry as catalogue
 from hetsim.gallery import outcome as outcomes
-from hetsim.gallery.entry import shipped
 from hetsim.theory import mmc, mmck
 
 TOP = Path(__file__).parents[2]
 MEASURED = TOP.parent / "shared" / "data" / "hetero_dag" / "2_resources"
-NAMES = sorted(shipped())
+NAMES = sorted(catalogue.shipped())
 SLOW = {"erlang", "naor", "fgd", "helios_simulator", "async_inference", "gavel", "pollux", "shockwave", "rlscheduler",
         "deeprm", "braun", "vtc"}  # fmt: skip
 EXPLAINED = {"fgd", "shockwave"}
@@ -32,7 +31,7 @@ def marked(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_entry_is_whole(name):
-    entry = gallery.entry(name)
+    entry = catalogue.entry(name)
     entry.check()
     assert list(entry.short_cases()), "CI has to run something of it"
     assert len(outcomes.recorded(entry).recorded), "it was never run: hetsim gallery NAME --record"
@@ -41,10 +40,10 @@ def test_an_entry_is_whole(name):
 @pytest.mark.parametrize("name", [marked(name) for name in NAMES])
 def test_the_short_case_gives_what_was_recorded(name):
     """To the last digits that are kept: replications of the short case are the first of the whole."""
-    entry = gallery.entry(name)
+    entry = catalogue.entry(name)
     kept = {(row["table"], row["case"], row["value"]): row["runs"].split()
             for row in outcomes.recorded(entry).recorded.to_dict("records")}  # fmt: skip
-    for row in gallery.run(entry, short=True).recorded.to_dict("records"):
+    for row in outcomes.run(entry, short=True).recorded.to_dict("records"):
         runs = row["runs"].split()
         before = kept[row["table"], row["case"], row["value"]][: len(runs)]
         assert [float(run) for run in runs] == pytest.approx([float(run) for run in before], rel=CLOSE), row["case"]
@@ -53,8 +52,8 @@ def test_the_short_case_gives_what_was_recorded(name):
 @pytest.mark.gallery
 @pytest.mark.parametrize("name", NAMES)
 def test_the_whole_entry_gives_what_was_recorded(name):
-    entry = gallery.entry(name)
-    found = gallery.run(entry)
+    entry = catalogue.entry(name)
+    found = outcomes.run(entry)
     kept = outcomes.recorded(entry).recorded.set_index(["table", "case", "value"])["runs"]
     for row in found.recorded.to_dict("records"):
         before = kept.get((row["table"], row["case"], row["value"]))
@@ -90,15 +89,15 @@ def test_the_step_times_of_splitwise_are_medians_of_what_was_measured():
 
 
 def test_figures_of_theory_are_those_of_the_formulas():
-    entry = gallery.entry("erlang")
+    entry = catalogue.entry("erlang")
     assert entry.figures["wait"]["wait"][0] == pytest.approx(mmc(13.7, 1.0, 16).wait_mean, rel=1e-5)
-    figures = gallery.entry("naor").figures["turned away"]
+    figures = catalogue.entry("naor").figures["turned away"]
     for row in figures.to_dict("records"):
         assert row["refused"] == pytest.approx(100 * mmck(0.8, 1.0, 1, int(row["threshold"])).loss, abs=1e-4)
 
 
 def test_figures_stated_in_texts_are_those_recorded():
-    entry = gallery.entry("rlscheduler")
+    entry = catalogue.entry("rlscheduler")
     found = outcomes.recorded(entry).comparison()
     mean = found[found["table"] == "without backfilling"].set_index("policy")
     texts = f"{entry.expected.property} {hs.load('rlscheduler').description}"
@@ -111,14 +110,14 @@ def test_figures_stated_in_texts_are_those_recorded():
 
 @pytest.mark.slow
 def test_figures_stated_of_the_scenario_rlscheduler_are_those_of_a_run():
-    texts = f"{gallery.entry('rlscheduler').expected.property} {hs.load('rlscheduler').description}"
+    texts = f"{catalogue.entry('rlscheduler').expected.property} {hs.load('rlscheduler').description}"
     first = hs.run("rlscheduler").metric("bsld_swf_mean"), hs.run("rlscheduler", policy="sjf").metric("bsld_swf_mean")
     assert f"under sjf is {first[0]:.0f}" in texts
     assert f"block), it is {first[1]:.0f}" in texts
 
 
 def test_figures_stated_of_fgd_are_those_recorded():
-    entry = gallery.entry("fgd")
+    entry = catalogue.entry("fgd")
     found = outcomes.recorded(entry).comparison()
     both = found[(found["table"] == "both") & (found["value"] == "alloc_at_130")].set_index("policy")
     for own, theirs in (("gpu_packing", "GpuPacking"), ("gpu_clustering", "GpuClustering")):
@@ -127,14 +126,14 @@ def test_figures_stated_of_fgd_are_those_recorded():
 
 
 def test_figures_stated_of_shockwave_are_those_recorded():
-    entry = gallery.entry("shockwave")
+    entry = catalogue.entry("shockwave")
     found = outcomes.recorded(entry).comparison().set_index(["table", "policy"])["hetsim"]
     response, makespan = found["response", "Gavel"], found["makespan", "Gavel"]
     assert f"where hetsim has {response:,.0f} s and {makespan:,.0f} s" in entry.expected.property
 
 
 def test_figures_stated_of_deeprm_are_those_recorded():
-    entry = gallery.entry("deeprm")
+    entry = catalogue.entry("deeprm")
     found = outcomes.recorded(entry).comparison().set_index(["load", "policy"])["hetsim"]
     full = found["130"]
     text = " ".join(hs.load("deeprm").description.split())
@@ -148,7 +147,7 @@ def test_figures_stated_of_deeprm_are_those_recorded():
 
 
 def test_figures_stated_of_pollux_are_those_recorded():
-    entry = gallery.entry("pollux")
+    entry = catalogue.entry("pollux")
     found = outcomes.recorded(entry).comparison()
     ran = found[found["hetsim"].notna()]
     assert ran.groupby("table").size().to_dict() == {"Optimus": 4, "Pollux": 4, "Tiresias": 4}
@@ -199,22 +198,22 @@ def own(tmp_path, expected=EXPECTED, figures="policy,wait\nFCFS,4.666667\nSJF,2.
 
 def told(tmp_path, **changes):
     with pytest.raises(ScenarioError) as error:
-        gallery.entry(own(tmp_path, **changes)).check()
+        catalogue.entry(own(tmp_path, **changes)).check()
     return str(error.value)
 
 
 def test_a_scenario_and_its_expected_file_are_an_entry(tmp_path):
     """fcfs: 0, 4, 10; sjf: 0, 1, 5."""
-    entry = gallery.entry(own(tmp_path, figures="policy,wait\nFCFS,4.666667\nSJF,2\n"))
+    entry = catalogue.entry(own(tmp_path, figures="policy,wait\nFCFS,4.666667\nSJF,2\n"))
     entry.check()
-    found = gallery.run(entry).comparison()
+    found = outcomes.run(entry).comparison()
     assert found["within"].tolist() == [True, True]
     assert outcomes.sentence(found) == "2 of 2 figures are within the tolerance"
 
 
 def test_a_figure_that_is_missed_is_told(tmp_path):
-    entry = gallery.entry(own(tmp_path, figures="policy,wait\nFCFS,9\nSJF,2\n"))
-    found = gallery.run(entry).comparison()
+    entry = catalogue.entry(own(tmp_path, figures="policy,wait\nFCFS,9\nSJF,2\n"))
+    found = outcomes.run(entry).comparison()
     assert found["within"].tolist() == [False, True]
     assert "farthest outside is FCFS, wait: 4.67 against 9" in outcomes.sentence(found)
 
@@ -223,11 +222,11 @@ def test_a_figure_that_is_missed_is_told(tmp_path):
 def test_a_mean_ratio_is_that_of_the_whole_table(tmp_path, bound, within):
     """Waits of 14/3 and 2 s are 2 times and once the best known: in the mean 1.5."""
     expected = EXPECTED.replace("{absolute: 0.001}", f"{{mean_ratio: {bound}}}")
-    entry = gallery.entry(own(tmp_path, expected, f"policy,wait\nFCFS,{7 / 3}\nSJF,2\n"))
-    found = gallery.run(entry).comparison()
+    entry = catalogue.entry(own(tmp_path, expected, f"policy,wait\nFCFS,{7 / 3}\nSJF,2\n"))
+    found = outcomes.run(entry).comparison()
     assert found["within"].tolist() == [within, within]
     assert outcomes.ratios(found) == pytest.approx((1.5, 2.0))
-    part = gallery.run(entry, {"policy": ["FCFS"]}).comparison()
+    part = outcomes.run(entry, {"policy": ["FCFS"]}).comparison()
     assert part["within"].isna().all()
     text = hetsim(entry.path).output
     assert f"a mean ratio of at most {bound:g} to the best known; mean 1.5000, largest 2.0000" in text
@@ -235,10 +234,10 @@ def test_a_mean_ratio_is_that_of_the_whole_table(tmp_path, bound, within):
 
 
 def test_what_comes_out_is_kept_and_read_again(tmp_path):
-    entry = gallery.entry(own(tmp_path))
-    outcomes.record(gallery.run(entry, {"policy": ["SJF"]}))
+    entry = catalogue.entry(own(tmp_path))
+    outcomes.record(outcomes.run(entry, {"policy": ["SJF"]}))
     assert "1 not run" in outcomes.sentence(outcomes.recorded(entry).comparison())
-    outcomes.record(gallery.run(entry, {"policy": ["FCFS"]}))
+    outcomes.record(outcomes.run(entry, {"policy": ["FCFS"]}))
     found = outcomes.recorded(entry).comparison()
     assert found["policy"].tolist() == ["FCFS", "SJF"]
     assert found["hetsim"].tolist() == pytest.approx([14 / 3, 2.0])
@@ -247,8 +246,8 @@ def test_what_comes_out_is_kept_and_read_again(tmp_path):
 @pytest.mark.parametrize("workers", [2])
 @pytest.mark.slow
 def test_workers_do_not_change_what_comes_out(tmp_path, workers):
-    entry = gallery.entry(own(tmp_path))
-    one, several = gallery.run(entry), gallery.run(entry, workers=workers)
+    entry = catalogue.entry(own(tmp_path))
+    one, several = outcomes.run(entry), outcomes.run(entry, workers=workers)
     assert one.recorded.drop(columns="seconds").equals(several.recorded.drop(columns="seconds"))
 
 
@@ -302,7 +301,7 @@ def test_figures_that_are_no_numbers(tmp_path):
 
 def test_an_unknown_entry_gets_a_suggestion():
     with pytest.raises(UnknownName, match='did you mean "rlscheduler"'):
-        gallery.entry("rlscheduller")
+        catalogue.entry("rlscheduller")
 
 
 # Places, and inputs that do not ship ----------------------------------------------------------------------------------
@@ -314,8 +313,8 @@ PLACES = EXPECTED.replace("{absolute: 0.001}", "{shape: true}")
     ("figures", "within"), [("FCFS,2\nSJF,1\n", [True, True]), ("FCFS,1\nSJF,2\n", [False, False])]
 )
 def test_places_are_judged_by_the_order_of_what_comes_out(tmp_path, figures, within):
-    entry = gallery.entry(own(tmp_path, expected=PLACES, figures=f"policy,wait\n{figures}"))
-    found = gallery.run(entry).comparison()
+    entry = catalogue.entry(own(tmp_path, expected=PLACES, figures=f"policy,wait\n{figures}"))
+    found = outcomes.run(entry).comparison()
     assert found["within"].tolist() == within
     assert found["difference"].isna().all()
     told = outcomes.sentence(found)
@@ -340,7 +339,7 @@ def with_inputs(tmp_path, sha=SHA):
 
 def test_a_case_without_its_input_is_left_out_and_told(tmp_path):
     notes = []
-    found = gallery.run(gallery.entry(with_inputs(tmp_path)), told=notes.append).comparison()
+    found = outcomes.run(catalogue.entry(with_inputs(tmp_path)), told=notes.append).comparison()
     assert outcomes.sentence(found) == "1 of 1 figures are within the tolerance, 1 not run"
     assert "more.csv does not ship; get it from https://example.org and give its folder with --inputs" in notes[0]
 
@@ -372,7 +371,7 @@ def test_an_axis_that_a_table_lacks_leaves_the_table_out(tmp_path):
     values: {wait: {metric: wait_mean}}
     tolerance: {absolute: 0.001}
 """
-    entry = gallery.entry(own(tmp_path, expected=EXPECTED + second))
+    entry = catalogue.entry(own(tmp_path, expected=EXPECTED + second))
     assert {case.table for case in entry.cases({"order": ["SJF"]})} == {"orders"}
     assert {case.table for case in entry.cases()} == {"waits", "orders"}
 
@@ -380,7 +379,7 @@ def test_an_axis_that_a_table_lacks_leaves_the_table_out(tmp_path):
 def test_heft_of_a_few_lines_gives_the_figures_of_the_cholesky_graphs():
     from oracle.heft import length, read
 
-    entry = gallery.entry("cholesky")
+    entry = catalogue.entry("cholesky")
     (generated,) = entry.figures["generated"]["length"]
     assert length(read(entry.folder / "generated-10.txt"), (16, 4)) == pytest.approx(generated, abs=1e-9)
     for graph, wanted in entry.figures["measured"][["graph", "length"]].itertuples(index=False):

@@ -12,8 +12,9 @@ from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
 from hetsim.model.plan import Placement
 from hetsim.policy import Scheduler, Start, Stop, Wait
-from hetsim.workload.readers.measured_training import StepModel, TrainingCurve, applications
+from hetsim.workload.costs.measured_training import StepModel, TrainingCurve
 from hetsim.workload.readers.pollux import read
+from hetsim.workload.readers.training_profiles import applications
 from hetsim_policies.dynamic.common.at_intervals import IntervalJob as Standing
 from hetsim_policies.dynamic.las_intervals import LasIntervals
 from hetsim_policies.dynamic.optimus_intervals import OptimusIntervals

@@ -27,10 +27,9 @@ from hetsim.scenario.scenario import load
 from hetsim.testing import check_policy, examine, systems
 from hetsim.testing.conformance import all_systems
 from hetsim.theory.admission import token_bucket, trunk_reservation, workload_limit
-from hetsim.theory.chains import stationary
 from hetsim.theory.erlang import erlang_b
 from hetsim.theory.optimal_pricing import naor
-from hetsim.theory.queues import mmck
+from hetsim.theory.queues import mmck, stationary
 from hetsim_policies.admission.codel import ControlLaw
 from hetsim_policies.admission.common.estimates import DeviceStation, RecentArrivals
 from hetsim_policies.admission.mdp_threshold import ThresholdTable

@@ -16,7 +16,8 @@ from machines import Job, cpu_mode, gpu_mode, tasks_of
 from hetsim import theory
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
-from hetsim.model.tasks import StageTime, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import StageTime
 from hetsim.policy import Accept, Defer, PlanProblem, Reject
 from hetsim_policies.admission.accept_all import AcceptAll
 from hetsim_policies.admission.adaptive import Adaptive

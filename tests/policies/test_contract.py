@@ -17,7 +17,8 @@ from hetsim.errors import PolicyError, RunError, UsageError
 from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Power
 from hetsim.model.plan import Placement
 from hetsim.model.record import EXPIRED, FAILED
-from hetsim.model.tasks import StageTime, Stopping, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import StageTime, Stopping
 from hetsim.policy import (
     Admission,
     Annotate,

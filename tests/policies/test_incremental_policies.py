@@ -14,9 +14,9 @@ import hetsim as hs
 from hetsim.engine.views.view import EngineView
 from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
 from hetsim.policy import PlanProblem
-from hetsim.scenario.building.long_runs import may_take_long, offered_load
+from hetsim.scenario.building.run_input import may_take_long, offered_load
 from hetsim_policies.dynamic.afs import Afs
-from hetsim_policies.dynamic.common.decayed_usage import DecayedUsage
+from hetsim_policies.dynamic.common.fair_tree import DecayedUsage
 from hetsim_policies.dynamic.common.standing import Standing
 from hetsim_policies.dynamic.conservative_backfill import ConservativeBackfill
 from hetsim_policies.dynamic.optimus import Optimus
@@ -178,7 +178,7 @@ def test_the_offered_load_is_that_of_the_draw():
 @pytest.mark.parametrize("policy", [Afs, Optimus, SpeedupMean])
 def test_a_run_that_may_take_long_says_so(policy, monkeypatch):
     """Only where there are sizes to choose from, the queue grows, and there are many jobs."""
-    monkeypatch.setattr("hetsim.scenario.building.long_runs.LONG", 1.0)
+    monkeypatch.setattr("hetsim.scenario.building.run_input.LONG", 1.0)
     scheduler = policy()
     assert may_take_long(scheduler, "x", problem(1, 2_000, 2.0)) == []
     assert may_take_long(scheduler, "x", problem(3, 2_000, 0.5)) == []
@@ -189,7 +189,7 @@ def test_a_run_that_may_take_long_says_so(policy, monkeypatch):
 
 
 def test_the_warning_is_among_those_of_the_run(monkeypatch):
-    monkeypatch.setattr("hetsim.scenario.building.long_runs.LONG", 1e-9)
+    monkeypatch.setattr("hetsim.scenario.building.run_input.LONG", 1e-9)
     job = {"name": "jobs", "arrivals": {"process": "poisson", "rate": "10/s"}, "count": 30, "gpu_time": "1 s"}
     nodes = [{"cpus": 1, "gpus": {"type": "g", "count": 1}}]
     scenario = {"name": "s", "cluster": {"nodes": nodes}, "workload": [job], "policy": "slurm_multifactor"}

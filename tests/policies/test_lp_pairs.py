@@ -28,8 +28,7 @@ from hetsim_policies.dynamic.common.fractions import (
     max_min,
     max_sum,
 )
-from hetsim_policies.dynamic.common.labels import Labels
-from hetsim_policies.dynamic.common.side_by_side import SideBySideScheduler
+from hetsim_policies.dynamic.common.side_by_side import Labels, SideBySideScheduler
 from hetsim_policies.dynamic.finish_time_fairness import FinishTimeFairness
 from hetsim_policies.dynamic.max_min_fairness import MaxMinFairness
 from hetsim_policies.dynamic.max_throughput import MaxThroughput

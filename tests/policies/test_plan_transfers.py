@@ -23,8 +23,7 @@ from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
 from hetsim_policies.static.common.flow_shop import best_order, johnson, length
 from hetsim_policies.static.common.graph_bounds import graph_bound
 from hetsim_policies.static.common.instance import runnable
-from hetsim_policies.static.common.outcome import planned
-from hetsim_policies.static.common.stage_bounds import stage_bound
+from hetsim_policies.static.common.outcome import planned, stage_bound
 from hetsim_policies.static.common.timing import timing
 from hetsim_policies.static.lst import lst
 

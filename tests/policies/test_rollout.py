@@ -24,8 +24,7 @@ from hetsim.testing.systems import cpu_mode, node, workload
 from hetsim_policies.dynamic.fcfs_skip import FcfsSkip
 from hetsim_policies.hybrid.rollout import Rollout
 from hetsim_policies.orders import sjf
-from hetsim_policies.prediction.arrivals import ENOUGH_ARRIVALS, ArrivalHistory
-from hetsim_policies.prediction.estimates import ENOUGH, EstimateHistory
+from hetsim_policies.prediction.estimates import ENOUGH, ENOUGH_ARRIVALS, ArrivalHistory, EstimateHistory
 
 OBJECTIVES = ("response", "slowdown")
 FEATURES = ("estimates", "people")

@@ -20,16 +20,22 @@ from hetsim.report.groups import groups_lines
 from hetsim.report.html import report
 from hetsim.report.overview import comparison_lines, comparison_remarks, headline, remarks
 from hetsim.results.many_runs.compare import compare
-from hetsim.results.many_runs.group_differences import difference_cells, difference_note, differences_of_groups
-from hetsim.results.many_runs.groups import group_values, in_order, table_of_groups, tables_of_groups
+from hetsim.results.many_runs.groups import (
+    difference_cells,
+    difference_note,
+    differences_of_groups,
+    group_values,
+    in_order,
+    table_of_groups,
+    tables_of_groups,
+)
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run import fragmentation, groups, metric_sets
-from hetsim.results.one_run.bounds import area_bound
+from hetsim.results.one_run.bounds import area_bound, min_area, offered_load
 from hetsim.results.one_run.estimands import ratio_contributions
+from hetsim.results.one_run.fragmentation import whole_gpu_steps
 from hetsim.results.one_run.groups import OTHERS, gpus_label, named_users
-from hetsim.results.one_run.load import min_area, offered_load
 from hetsim.results.one_run.result import Result
-from hetsim.results.one_run.whole_gpus import whole_gpu_steps
 from hetsim.results.statistics import paired_differences, student_interval
 
 USERS = 15

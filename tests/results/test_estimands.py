@@ -16,7 +16,7 @@ from hetsim.results.many_runs.replications import Replications
 from hetsim.results.many_runs.selection import Race
 from hetsim.results.one_run.estimands import contributions, ratio_contributions, weight_of
 from hetsim.results.one_run.metrics import metrics
-from hetsim.results.statistics import freedom, student_interval, student_quantile
+from hetsim.results.statistics import SHARE_SKEW, excess_kurtosis, freedom, student_interval, student_quantile
 
 
 def test_contributions_are_the_jackknife_by_hand():
@@ -51,17 +51,41 @@ def test_what_is_missing_does_not_count():
 
 
 def test_degrees_of_freedom():
-    assert freedom(1.0, math.inf, 10) == freedom(0.0, 1.0, 10) == freedom(0.0, 0.0, 10) == 9
-    assert freedom(1.0, 1.0, 10) == pytest.approx(9 / (1 + 6 * 9 / 20))  # at most the exponential's kurtosis
-    assert freedom(0.1, 1.0, 10) == pytest.approx(9 / (1 + 1.5 * 0.65**2 * 9 / 20))
-    assert freedom(0.001, 1.0, 10) == pytest.approx(9, rel=1e-3)
+    assert freedom(0.0, 10) == 9 and freedom(6.0, 10) == pytest.approx(9 / (1 + 6 * 9 / 20))
+    for metric in ("gpu_utilization", "no metric", ""):
+        assert excess_kurtosis(metric, 1.0, 1.0) == 0
+    assert excess_kurtosis("wait_mean", 0.0, 1.0) == excess_kurtosis("wait_mean", 0.0, 0.0) == 0
+    assert excess_kurtosis("wait_mean", 1.0, 1.0) == 6  # at most the exponential's
+    assert excess_kurtosis("wait_mean", 0.1, 1.0) == pytest.approx(1.5 * 0.65**2)
+
+
+def test_a_share_varies_by_what_is_missed():
+    """15/8: see `SHARE_SKEW`; of met deadlines the missed ones count, of rejected tasks the rejected ones."""
+    for metric, mean in (("slo_attainment", 0.96), ("goodput_fraction", 0.96), ("rejected_fraction", 0.04)):
+        assert excess_kurtosis(metric, 0.02, mean) == pytest.approx(1.5 * (15 / 8 * 0.5) ** 2)
+        assert excess_kurtosis(metric, 10.0, mean) == 24
+    assert excess_kurtosis("slo_attainment", np.zeros(2), np.array([0.5, 1.0])).tolist() == [0, 0]
+
+
+def test_the_skewness_of_a_share_follows_from_brownian_motion():
+    """The moments of the time above 0 by simulation: a walk with drift, in small steps."""
+    draw = np.random.default_rng(1)
+    step, runs = 0.01, 3_000
+    place, above = np.zeros(runs), np.zeros(runs)
+    for _ in range(2_000):
+        place += draw.normal(-step, math.sqrt(step), runs)
+        above += step * (place > 0)
+    first, second, third = ((above**power).mean() for power in (1, 2, 3))
+    assert first == pytest.approx(1 / 2, rel=0.1) and second == pytest.approx(1, rel=0.2)
+    assert third * first / second**2 == pytest.approx(SHARE_SKEW, rel=0.2)
 
 
 def test_an_interval_of_waits_is_wider_where_runs_differ_much_and_only_there():
     values = np.array([8.0, 10.0, 13.0, 9.0])
     plain, skewed = student_interval(values), student_interval(values, metric="wait_mean")
-    level, spread = values.mean(), values.std(ddof=1)
-    half = student_quantile(0.975, float(freedom(spread, level, 4))) * spread / 2
+    spread = values.std(ddof=1)
+    left = freedom(1.5 * (6.5 * spread / values.mean()) ** 2, 4)
+    half = student_quantile(0.975, left) * spread / 2
     assert skewed.half_width == pytest.approx(half) and half > 1.02 * plain.half_width
     assert student_interval(values, metric="gpu_utilization").half_width == plain.half_width
     far = student_interval(1e4 + values, metric="wait_mean")

@@ -16,8 +16,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 import hetsim as hs
+from hetsim.cli import main
 from hetsim.errors import UsageError
 from hetsim.results.sealed import digest_of, sealed, unsealed
 from hetsim.results.stored_files import read_frame, read_json
@@ -114,6 +116,81 @@ def test_a_hostile_folder_is_one_sentence(saved: Path, tmp_path: Path, name: str
         assert "error:" in done.stderr and str(there) in done.stderr
     assert int(done.stderr.split()[-1]) < 300
     assert verb != "report" or done.returncode == 2 or name.startswith("record/")
+
+
+@pytest.mark.parametrize("name", ["tasks", "launches", "devices", "timeline"])
+def test_a_record_does_not_answer_for_a_table_that_is_cut(saved: Path, tmp_path: Path, name: str):
+    """Nor do metrics that are made from it."""
+    there = tmp_path / "cut"
+    shutil.copytree(saved, there)
+    os.truncate(there / f"{name}.parquet", 500)
+    for words in (["explain", str(there), "3"], ["explain", str(there), "--by", "class"]):
+        done = CliRunner().invoke(main, words)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert done.stderr == (
+            f"error: {there / name}.parquet is damaged: its checksum does not fit; nothing of it was used\n"
+        )
+    with pytest.raises(UsageError, match=rf"{name}\.parquet is damaged"):
+        hs.load(there).explain(3)  # type: ignore[union-attr]
+    assert CliRunner().invoke(main, ["explain", str(saved), "3"]).exit_code == 0
+
+
+def replaced(path: Path, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
+    change(pd.read_parquet(path)).to_parquet(path, index=False)
+
+
+def circle(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+ODD: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "tasks.parquet": ("report", lambda path: replaced(path, lambda tasks: tasks.drop(columns="status")), "'status'"),
+    "launches.parquet": ("diff", lambda path: replaced(path, lambda table: table.drop(columns="task")), "'task'"),
+    "record/tasks.parquet": ("explain", lambda path: replaced(path, lambda tasks: tasks[:9]), "20 tasks and 9 rows"),
+    "scenario.yaml": ("diff", lambda path: path.write_text("a: ["), "is not YAML"),
+    "a bomb": ("diff", lambda path: path.write_text("a: &a [1, 1]\nb: &b [*a, *a]\n"), "not what hetsim wri"),
+    "deep": ("diff", lambda path: path.write_text("[" * 900 + "]" * 900), "is not what hetsim writes"),
+    "a circle": ("diff", circle, "lead in a circle"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_hetsim_would_not_write_is_one_sentence(saved: Path, tmp_path: Path, name: str):
+    """Also where the digests fit, and whatever goes wrong in evaluating it."""
+    verb, make, said = ODD[name]
+    file = name if "." in name else "scenario.yaml"
+    there = tmp_path / "theirs"
+    shutil.copytree(saved, there)
+    make(there / file)
+    if name != "a circle":
+        resealed(there, file)
+    further = {"report": [], "diff": [str(saved)], "explain": ["3"]}[verb]
+    done = CliRunner().invoke(main, [verb, str(there), *further])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and said in done.stderr
+
+
+def test_a_mark_without_texts_is_refused(saved: Path, tmp_path: Path):
+    there = tmp_path / "theirs"
+    shutil.copytree(saved, there)
+    about = unsealed(there / "run.json")
+    (there / "run.json").write_text(sealed({**about, "warnings": [{"a": 1}]}, 1))
+    with pytest.raises(UsageError, match="no texts as name, policy and warnings"):
+        hs.load(there)
+
+
+def test_a_scenario_that_the_mark_does_not_name_is_not_read(saved: Path, tmp_path: Path):
+    """It could be a link to any file."""
+    there = tmp_path / "theirs"
+    shutil.copytree(saved, there)
+    about = unsealed(there / "run.json")
+    del about["files"]["scenario.yaml"]
+    (there / "run.json").write_text(sealed(about, 1))
+    (tmp_path / "secret").write_text("secret: 1")
+    (there / "scenario.yaml").unlink()
+    (there / "scenario.yaml").symlink_to(tmp_path / "secret")
+    assert hs.load(there).scenario is None  # type: ignore[union-attr]
 
 
 def test_large_files_that_are_what_they_say_are_read(tmp_path: Path):

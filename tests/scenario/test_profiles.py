@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from hetsim.errors import UnknownName
+from hetsim.scenario.schema.demand import Held, profile_use
 from hetsim.workload.costs.profiles import (
     CNN,
     DISCRIMINATOR,
@@ -167,7 +168,7 @@ def test_unknown_profile_gets_a_suggestion():
 
 
 def test_use_in_a_scenario():
-    use = ProfileUse.model_validate({"profile": "cnn_training", "batch": 128, "steps": 2000})
+    use = profile_use(Held.model_validate({"profile": "cnn_training", "batch": 128, "steps": 2000}))
     assert use.steps.mean == 2000
     assert use.seconds_per_step(DEVICES["v100"]) == use.work.seconds(DEVICES["v100"])
     assert use.input_bytes == profile("cnn_training").input_bytes(128)
@@ -176,14 +177,15 @@ def test_use_in_a_scenario():
 
 def test_steps_may_be_drawn():
     steps = {"distribution": "lognormal", "mean": 500, "cv": 1}
-    assert ProfileUse.model_validate({"profile": "lstm_training", "steps": steps}).steps.mean == 500
+    use = profile_use(Held.model_validate({"profile": "lstm_training", "steps": steps}))
+    assert (use.steps.mean, use.batch, use.efficiency) == (500, 64, 0.5)
 
 
 def test_unknown_profile_in_a_scenario_is_a_validation_error():
     with pytest.raises(
         ValidationError, match='unknown profile "lstm_trianing"; did you mean "lstm_training"?'
     ):
-        ProfileUse.model_validate({"profile": "lstm_trianing"})
+        Held.model_validate({"profile": "lstm_trianing"})
 
 
 @pytest.mark.parametrize("name", PROFILES)

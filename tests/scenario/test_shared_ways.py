@@ -81,7 +81,7 @@ class Told:
         self.heard = []
 
     def note(self, what, flow):
-        self.heard.append((self.clock.now, what, flow.owner, flow.until))
+        self.heard.append((self.clock._now, what, flow.owner, flow.until))
 
     def sure(self, flow):
         self.note("sure", flow)

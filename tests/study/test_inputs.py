@@ -4,16 +4,16 @@ said to be unknown and never given out again."""
 from __future__ import annotations
 
 import ast
-import json
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import textwrap
 import traceback
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from hetsim import registry
 from hetsim.errors import UsageError
 from hetsim.experiment.code_digest import code_digest
 from hetsim.experiment.identity import Identity
+from hetsim.experiment.store import stored_runs
 from hetsim.experiment.sweep import sweep
 from hetsim.model.files import recorded_inputs, watch_opens
 from hetsim.scenario.file.shipped import shipped
@@ -286,9 +287,8 @@ def goes_stale(way: Way, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Assert that after a change the figure is the right one, and before it a warning if that is unknown."""
     write(folder, way.files)
     before, told = called(folder, way.script, way.scenario)
-    kept = sorted((folder / "cache").rglob("*.json"))
-    assert len(kept) == 1
-    assert ("unknown" in json.loads(kept[0].read_text())) == bool(way.unknown)
+    (kept,) = stored_runs(folder / "cache").values()
+    assert bool(kept.unknown) == bool(way.unknown)
     write(folder, way.then)
     for name, value in way.environment.items():
         monkeypatch.setenv(name, value)
@@ -338,7 +338,7 @@ def test_a_name_is_not_a_file_because_one_is_called_so(tmp_path: Path):
 
 def made(folder: Path) -> dict[str, int]:
     """When each finished run was written."""
-    return {path.name: path.stat().st_mtime_ns for path in (folder / "cache").rglob("*.json")}
+    return {path.name: path.stat().st_mtime_ns for path in (folder / "cache").iterdir()}
 
 
 @LINUX
@@ -459,6 +459,46 @@ def test_objects_without_a_digest_are_named():
     assert code_digest([shared, shared]) != code_digest([[], []])  # what is done to one is done to the other
 
 
+def test_what_reads_the_clock_or_changes_a_library_is_told():
+    import datetime
+    import os as environment
+    import time
+    from datetime import datetime as moment
+
+    def changes(task: Any) -> float:
+        np.random.default_rng = task
+        return 0.0
+
+    keys = [
+        lambda task: time.perf_counter(), lambda task: time.monotonic(), lambda task: datetime.datetime.now().hour,
+        lambda task: moment.utcnow().hour, lambda task: datetime.date.today().day, changes, lambda view: view.now,
+        lambda task: np.random.default_rng(1), lambda task: datetime.datetime(2026, 1, 1).year,
+        lambda task: environment.environ["S"],
+    ]  # fmt: skip
+    reasons = [" ".join(code_digest(key)[1]).rpartition("> ")[2] for key in keys]
+    assert reasons[:5] == ["reads the clock"] * 5
+    assert [reason.endswith("reads the environment") for reason in reasons[9:]] == [True]
+    assert reasons[5].endswith("changes changes numpy.random.default_rng")
+    assert reasons[6:9] == ["", "", ""]
+
+
+def test_a_function_put_into_a_library_counts(monkeypatch: pytest.MonkeyPatch):
+    """It may change what hetsim draws, though the policy does not name it."""
+
+    def key(task: Any) -> float:
+        return 1.0
+
+    before = code_digest(key)
+    seen = [before]
+    for number in (7, 8, 7):
+        monkeypatch.setattr(np.random, "default_rng", lambda *_, number=number: np.random.Generator(number))
+        seen.append(code_digest(key))
+        monkeypatch.undo()
+    assert seen[1] == seen[3] and len(set(seen)) == 3
+    monkeypatch.setattr(np.random, "default_rng", np.random.Generator)  # of the library's own: not the user's code
+    assert code_digest(key) == before
+
+
 # Files that are opened and not named ---------------------------------------------------------------------------------
 
 READER = """from pathlib import Path
@@ -488,30 +528,27 @@ def test_a_policy_may_open_a_file_that_the_scenario_names(tmp_path: Path):
     assert called(tmp_path, script, NAMING)[0] != before
     write(tmp_path, {"s.txt": "1", "mypol.py": READER.format("open('t.txt').read()")})
     assert called(tmp_path, script, NAMING)[0] == before
-    new = [path for path in (tmp_path / "cache").rglob("*.json") if "unknown" in json.loads(path.read_text())]
-    assert len(new) == 1
+    (new,) = [one for one in stored_runs(tmp_path / "cache").values() if one.unknown]
     text = "opened files that the scenario does not name: t.txt"
-    assert json.loads(new[0].read_text())["unknown"] == text
-    assert text in json.loads(new[0].read_text())["warnings"]
+    assert new.unknown == text
+    assert text in new.warnings
     write(tmp_path, {"t.txt": "-1"})
     assert called(tmp_path, script, NAMING)[0] != before
 
 
 @pytest.mark.slow
 def test_shipped_scenarios_open_what_they_name():
-    """While they are loaded and built, and static policies plan: the clock opens nothing."""
+    """While they are loaded and built, and static policies plan; test_audit runs them whole."""
 
     def watched() -> tuple[dict[str, str], int]:
         found, read = {}, 0
         watch_opens()
         for one in shipped():
+            scenario = load(one.path)
             with recorded_inputs() as opened:
-                scenario = load(one.path)
                 scenario.build()
                 scenario.policies.scheduler.make()
             read += sum(len(table.opened) for table in scenario._tables.values())
-            opened.opened.pop(one.path.absolute(), None)
-            opened.opened.pop(one.path, None)
             if text := scenario.undeclared(opened):
                 found[one.name] = text
         return found, read
@@ -523,13 +560,18 @@ def test_shipped_scenarios_open_what_they_name():
 
 # Only one function opens --------------------------------------------------------------------------------------------
 
-ROOMS = ("model", "policy", "workload", "scenario", "engine", "learning/agents")
+ELSEWHERE = ("calibrate", "cli", "experiment", "gallery", "plots", "report", "results", "testing", "learning/training")
+"""Rooms that read no input of a run: measurements, results, and code as such.  All others are looked through."""
 OPENING = ("open", "read_text", "read_bytes", "fdopen")
-LIBRARIES = (
-    "read_csv", "read_parquet", "read_table", "read_schema", "read_json", "ParquetFile", "PythonFile", "open_csv",
-    "input_stream", "memory_map", "OSFile", "loadtxt", "genfromtxt", "fromfile", "GzipFile",
-)  # fmt: skip
-HANDLES = ("source", "stream", "stored", "opened(path)", "io.BytesIO(data)", "fileobj")
+LIBRARIES = frozenset((
+    "numpy", "pandas", "pyarrow", "scipy", "gzip", "bz2", "lzma", "zipfile", "tarfile", "sqlite3", "mmap", "shelve",
+))  # fmt: skip
+READS = re.compile(
+    "read_|load|open|from(file|txt)|genfromtxt|mem(ory_)?map|input_stream|dataset|connect|(File|Store|Archive|Dataset)$"
+)
+"""How the functions and classes of libraries are called that open a file, given its name."""
+OPENERS = ("open_input", "open_text", "opened", "_bytes_of", "GzipFile", "BytesIO")
+"""What makes an open file: the one function, those that call it, and wrappers of an open file."""
 
 
 def test_what_python_itself_looks_for_is_no_input(tmp_path: Path):
@@ -547,40 +589,91 @@ def test_what_python_itself_looks_for_is_no_input(tmp_path: Path):
                     file.read_text()
                 except FileNotFoundError:
                     continue
-        return [path.name for path in found.opened]
+        return [path.name for path in found.seen]
 
     assert in_fork(opened) == ["data.txt"]
 
 
-def opening(tree: ast.AST) -> list[str]:
+def opening(tree: ast.Module) -> list[str]:
     """Calls that open a file by themselves, or hand a library what is no open file."""
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-            name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
-            first = ast.unparse(node.args[0]) if node.args else node.keywords[0].arg if node.keywords else ""
-            owner = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
-            opens = name in OPENING and owner not in ("self", "usage", "self._usage", "os") and "path)" not in owner
-            library = name in LIBRARIES or (name == "load" and owner in ("np", "numpy"))
-            if opens or (library and first not in HANDLES):
-                found.append(f"{node.lineno}: {ast.unparse(node)}")
-    return found
+    libraries = {
+        (one.asname or one.name).partition(".")[0] for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom) for one in node.names
+        if (getattr(node, "module", None) or one.name).partition(".")[0] in LIBRARIES
+    }  # fmt: skip
+    found, functions = {}, [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    for scope in (tree, *functions):  # inner functions come later: what is found in them counts
+        bound = [*_bound(scope)]
+        files = {name for name, _, value in bound if called_name(value) in OPENERS}
+        files -= {name for name, entered, value in bound if not entered and called_name(value) not in OPENERS}
+        for node in ast.walk(scope):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+                found[node.lineno, node.col_offset] = ast.unparse(node) if _opens(node, libraries, files) else ""
+    return [f"{line}: {text}" for (line, _), text in sorted(found.items()) if text]
+
+
+def called_name(node: ast.AST | None) -> str:
+    """The name of what is called, without its owner; of `a if b else c` that of `a`."""
+    node = node.body if isinstance(node, ast.IfExp) else node
+    function = node.func if isinstance(node, ast.Call) else node
+    return getattr(function, "id", None) or getattr(function, "attr", "") if isinstance(node, ast.Call) else ""
+
+
+def _bound(scope: ast.AST) -> Iterator[tuple[str, bool, ast.AST | None]]:
+    """Names that a function gives to values (of its parameters None), and whether `with` does."""
+    for node in ast.walk(scope):
+        if isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
+            yield node.optional_vars.id, True, node.context_expr
+        elif isinstance(node, ast.Assign):
+            yield from ((target.id, False, node.value) for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.arg) and isinstance(scope, ast.FunctionDef):
+            yield node.arg, False, None
+
+
+def _opens(node: ast.Call, libraries: set[str], files: set[str]) -> bool:
+    name, root = called_name(node), node.func
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    owner = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+    if not (isinstance(root, ast.Name) and root.id in libraries):
+        return name in OPENING and owner not in ("self", "usage", "self._usage", "os")
+    given = node.args[0] if node.args else node.keywords[0].value if node.keywords else None
+    is_file = (isinstance(given, ast.Name) and given.id in files) or called_name(given) in OPENERS
+    by_name = bool(node.keywords) and not node.args and node.keywords[0].arg == "fileobj"
+    writes = len(node.args) > 1 and ast.unparse(node.args[1]) in ("'w'", "'wb'")
+    reads = READS.match(name) or (READS.search(name) and name[:1].isupper())
+    return bool(reads) and not (is_file or by_name or writes)
 
 
 def test_only_one_function_opens_what_decides_a_run():
     """What another opened, or a library by its path, would be in no record."""
-    rooms = [Path(hetsim.__file__).parent / room for room in ROOMS] + [Path(hetsim_policies.__file__).parent]
-    found = [
-        f"{path.name} {text}" for room in rooms for path in sorted(room.rglob("*.py")) for text in opening(
-            ast.parse(path.read_text()))
-    ]  # fmt: skip
+    top = Path(hetsim.__file__).parent
+    files = [path for path in top.rglob("*.py") if not str(path.relative_to(top)).startswith(ELSEWHERE)]
+    files += Path(hetsim_policies.__file__).parent.rglob("*.py")
+    found = [f"{path.name} {text}" for path in sorted(files) for text in opening(ast.parse(path.read_text()))]
+    assert len(files) > 300
     assert [(text.split()[0], text.partition(": ")[2]) for text in found] == [("files.py", "path.open('rb')")]
+
+
+IMPORTS = "import gzip, numpy as np, pandas as pd, zipfile; from numpy import load; from pyarrow import csv, parquet\n"
 
 
 @pytest.mark.parametrize("text", [
     "open(path)", "path.open('rb')", "path.read_text()", "pd.read_csv(path)", "np.load(str(path))", "gzip.open(path)",
-    "parquet.ParquetFile(self.path)",
+    "parquet.ParquetFile(self.path)", "load(path)", "pd.read_feather(path)", "pd.HDFStore(path)", "np.memmap(path)",
+    "csv.read_csv(path)", "zipfile.ZipFile(path)", "pd.read_csv(filepath_or_buffer=path)", "gzip.GzipFile(path)",
+    "source = path\npd.read_csv(source)", "def read(source):\n    return pd.read_csv(source)",
+    "def read(path):\n    with open_input(path) as source:\n        return np.load(path)",
 ])  # fmt: skip
 def test_what_opens_files_is_found(text: str):
-    assert opening(ast.parse(text))
-    assert not opening(ast.parse("parquet.read_table(source); open_input(path); self.open(owner); usage.open(owner)"))
+    assert len(opening(ast.parse(IMPORTS + text))) == 1
+
+
+@pytest.mark.parametrize("text", [
+    "open_input(path)", "self.open(owner)", "usage.open(owner)", "pd.to_numeric(path)", "np.load(io.BytesIO(data))",
+    "with open_input(path) as source:\n    parquet.read_table(source)", "gzip.GzipFile(fileobj=self._file)",
+    "def read(path):\n    with opened(path) as source:\n        return pd.read_csv(source)",
+    "zipfile.ZipFile(file, 'w')", "source = open_input(path)\nparquet.ParquetFile(source)",
+])  # fmt: skip
+def test_what_hands_on_open_files_is_not(text: str):
+    assert opening(ast.parse(IMPORTS + text)) == []

@@ -108,6 +108,73 @@ def test_killed_at_random_moments_it_gives_the_same_bytes(tmp_path: Path, verb: 
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
 
 
+COUNTED = """
+import os, signal, sys
+from pathlib import Path
+from hetsim.experiment import sweep as sweeps, work
+from hetsim.experiment.work import RunOutcome
+
+work.outcome_of = lambda setup, scenario, job, meter=None: RunOutcome(
+    {"replication": float(job.replication), "wait_mean": float(job.seed), "_end": 1.0, "_watts_at_end": 0.0})
+sweeps.BLOCK = 4
+plan = sweeps.plan_sweep(SCENARIO, {"seed": range(11)})
+
+
+def run(out, moment):
+    # In a process of its own, which is killed when it writes, renames or removes something for the so many-th time.
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    count = 0
+
+    def counting(owner, name, before):
+        real = getattr(owner, name)
+
+        def counted(*given, **more):
+            nonlocal count
+            count += 1
+            if count == moment:
+                before(real, *given)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*given, **more)
+
+        setattr(owner, name, counted)
+
+    counting(os, "write", lambda real, handle, line: real(handle, line[: len(line) // 2]))
+    counting(Path, "write_bytes", lambda real, path, data: real(path, data[: len(data) // 2]))
+    counting(Path, "replace", lambda *given: None)
+    counting(Path, "unlink", lambda *given: None)
+    sweeps.sweep_plan(plan, out)
+    os._exit(0)
+
+
+def files(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+assert run("whole", 0) == 0
+moment, ended = 0, None
+while ended != 0:
+    moment += 1
+    out = f"killed-{moment}"
+    ended = run(out, moment)
+    if ended:
+        assert ended == -signal.SIGKILL
+        for again in (moment % 3 + 1, 0):
+            run(out, again)
+    assert files(out) == files("whole"), moment
+print(moment)
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_each_write_it_gives_the_same_bytes(tmp_path: Path):
+    """At the moments at which a file is written (in the middle of it), renamed or removed, and once more soon after."""
+    done = call([sys.executable, "-c", COUNTED.replace("SCENARIO", repr(SCENARIO))], tmp_path)
+    assert done.returncode == 0, done.stderr.decode()
+    assert int(done.stdout) > 11 + 3 * 2  # a line a run; each of three segments written, renamed, its journal removed
+
+
 def small_files() -> None:
     """No file may be larger than 2 kB: what is longer ends as on a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import json
 import math
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hetsim.experiment.store import Store
+from hetsim.errors import UsageError
+from hetsim.experiment.segment import Segment
+from hetsim.experiment.store import Store, stored_runs
 from hetsim.experiment.work import RunOutcome
+from hetsim.results.sealed import sealed
 
 RUN, OTHER = "ab" + "1" * 62, "ab" + "2" * 62
 
 
-def kept(tmp_path):
+def stored(tmp_path, run=RUN, outcome=None, whole=True):
     store = Store(tmp_path)
-    store.put(RUN, RunOutcome({"wait_mean": 2.5, "makespan": math.nan}, ["slow"]))
-    return store
+    store.put(run, outcome or RunOutcome({"wait_mean": 2.5, "makespan": math.nan}, ["slow"]))
+    store.close(whole)
+
+
+def kept(tmp_path):
+    stored(tmp_path)
+    return Store(tmp_path)
 
 
 def test_what_was_kept_comes_back(tmp_path):
@@ -28,36 +41,67 @@ def test_what_was_kept_comes_back(tmp_path):
     assert kept(tmp_path).get(OTHER) is None
 
 
-def test_a_file_of_another_run_is_not_taken_for_this_one(tmp_path):
-    """Copied, or named by hand: the hash inside decides."""
-    store = kept(tmp_path)
-    store.path(OTHER).write_bytes(store.path(RUN).read_bytes())
+def old(tmp_path, run=RUN, name=RUN, **more):
+    """A file of one run, as finished runs were kept before there were segments."""
+    path = tmp_path / name[:2] / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    about = {"run": run, "error": "", "warnings": ["slow"], "values": {"wait_mean": 2.5, "makespan": None}, **more}
+    path.write_text(sealed(about))
+    return path
+
+
+def test_files_of_one_run_are_read_and_stay(tmp_path):
+    path = old(tmp_path)
+    text = path.read_text()
+    store = Store(tmp_path)
+    found = store.get(RUN)
+    assert (found.values["wait_mean"], found.warnings) == (2.5, ["slow"])
+    assert math.isnan(found.values["makespan"])
     assert store.get(OTHER) is None
-    assert store.get(RUN) is not None
-    whole = json.loads(store.path(RUN).read_text())
-    assert whole["run"] == RUN
-    store.path(RUN).write_text(json.dumps(whole | {"run": RUN[:-1]}))
+    store.put(OTHER, RunOutcome({"wait_mean": 1.0}))
+    store.close(whole=True)
+    assert path.read_text() == text
+    assert {run: one.values["wait_mean"] for run, one in stored_runs(tmp_path).items()} == {RUN: 2.5, OTHER: 1.0}
+
+
+def test_a_file_of_another_run_is_not_taken_for_this_one(tmp_path):
+    """Copied, or named by hand: the digest inside decides."""
+    old(tmp_path, run=RUN, name=OTHER)
+    store = Store(tmp_path)
+    assert store.get(OTHER) is None
+    assert len(store.damaged) == 1
     assert store.get(RUN) is None
+    old(tmp_path, unknown="reads the clock")
+    assert Store(tmp_path).get(RUN) is None
+    assert Store(tmp_path, trust=True).get(RUN).values["wait_mean"] == 2.5
 
 
 def test_an_error_that_was_kept_is_one_again(tmp_path):
-    store = Store(tmp_path)
-    store.put(RUN, RunOutcome(None, ["slow"], error="the policy looped"))
-    found = store.get(RUN)
+    stored(tmp_path, outcome=RunOutcome(None, ["slow"], error="the policy looped"))
+    found = Store(tmp_path).get(RUN)
     assert found is not None
     assert (found.values, found.error, found.warnings) == (None, "the policy looped", ["slow"])
-    store.put(OTHER, RunOutcome(None, [], error="the disk was full", lasting=False))
-    assert store.get(OTHER) is None
+    stored(tmp_path, OTHER, RunOutcome(None, [], error="the disk was full", lasting=False))
+    assert Store(tmp_path).get(OTHER) is None
 
 
 UNSEALED = json.dumps({"run": RUN, "error": "", "warnings": [], "values": {}})
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"run": 3}', UNSEALED])
-def test_a_damaged_file_is_no_outcome(tmp_path, damage):
-    store = kept(tmp_path)
-    store.path(RUN).write_text(damage)
+@pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"run": 3}', UNSEALED, "hetsim runs 1\n"])
+@pytest.mark.parametrize("name", [f"{RUN[:32]}.runs", f"{RUN[:2]}/{RUN}.json", "journal-1-2-3.jsonl"])
+def test_a_damaged_file_is_no_outcome(tmp_path, damage, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(damage and damage + "\n")
+    store = Store(tmp_path)
     assert store.get(RUN) is None
+    assert store.damaged == [tmp_path / name] or (not damage and name.endswith("l"))
+
+
+def test_another_format_of_segments_is_refused_and_stays(tmp_path):
+    (tmp_path / "ab.runs").write_bytes(b"hetsim runs 2\nanything")
+    with pytest.raises(UsageError, match="written by another version of hetsim"):
+        Store(tmp_path).get(RUN)
 
 
 def test_a_run_without_a_metric_that_is_asked_for_is_made_again(tmp_path):
@@ -68,17 +112,120 @@ def test_a_run_without_a_metric_that_is_asked_for_is_made_again(tmp_path):
     assert Store(None).get(RUN) is None
 
 
-def test_any_byte_that_is_changed_is_seen(tmp_path):
-    """A space becomes a tab, a digit another: whatever JSON makes of it."""
-    store = kept(tmp_path)
-    path = store.path(RUN)
-    whole = path.read_bytes()
-    for place in range(len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        assert store.get(RUN) is None, place
-    for short in (0, 1, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:short])
+@pytest.mark.parametrize("whole", [True, False], ids=["segment", "journal"])
+def test_any_byte_that_is_changed_is_seen(tmp_path, whole):
+    stored(tmp_path, whole=whole)
+    (path,) = tmp_path.iterdir()
+    data = path.read_bytes()
+    for place in range(len(data)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        store = Store(tmp_path)
+        if place == len(data) - 1 and not whole:  # the end of the last line: it was being written
+            assert store.get(RUN) is None
+            continue
+        try:
+            assert store.get(RUN) is None, place
+            assert store.damaged == [path]
+        except UsageError:  # the version in the first line
+            assert whole and place in (12, 13)
+    for short in (0, 1, len(data) // 2, len(data) - 1):
+        path.write_bytes(data[:short])
+        assert Store(tmp_path).get(RUN) is None
+    path.write_bytes(data)
+    assert Store(tmp_path).get(RUN) is not None
+
+
+values = st.floats(allow_nan=True, allow_infinity=True)
+outcomes = st.dictionaries(
+    st.integers(0, 2**256 - 1).map(lambda number: f"{number:064x}"),
+    st.one_of(
+        st.builds(RunOutcome, st.dictionaries(st.sampled_from("abcd"), values), st.lists(st.text(max_size=3))),
+        st.builds(RunOutcome, st.none(), error=st.text(), refused=st.booleans()),
+    ),
+    max_size=6,
+)  # fmt: skip
+
+
+def plain(outcome):
+    found = None if outcome.values is None else {name: repr(float(value)) for name, value in outcome.values.items()}
+    return found, outcome.warnings, outcome.error, outcome.refused
+
+
+@given(outcomes, st.randoms())
+@settings(max_examples=60, deadline=None)
+def test_segments_and_journals_give_back_what_was_put(many, chance):
+    """In whatever order, and whichever of the runs were in the journal of a call that was killed."""
+    with TemporaryDirectory() as one, TemporaryDirectory() as other:
+        store = Store(Path(one))
+        for run, outcome in many.items():
+            store.put(run, outcome)
+        store.close(whole=True)
+        order = chance.sample(list(many), len(many))
+        killed = Store(Path(other))
+        for run in order[: len(order) // 2]:
+            killed.put(run, many[run])
+        killed.close(whole=False)
+        store = Store(Path(other))
+        for run in order:
+            if store.get(run) is None:
+                store.put(run, many[run])
+        store.close(whole=True)
+        assert {run: plain(found) for run, found in stored_runs(Path(one)).items()} == {
+            run: plain(outcome) for run, outcome in many.items()
+        }
+        segments = [[path.read_bytes() for path in Path(folder).iterdir()] for folder in (one, other)]
+        assert segments[0] == segments[1]
+        assert len(segments[0]) == bool(many)
+
+
+def test_a_run_that_failed_by_the_machine_leaves_its_block_to_the_next_call(tmp_path):
+    """So that the segment has all runs of the block, as if nothing had failed."""
+    store = Store(tmp_path / "s")
+    store.put(RUN, RunOutcome({"a": 1.0}), block=3)
+    store.put(OTHER, RunOutcome(None, error="out of memory", lasting=False), block=3)
+    store.seal(3)
+    store.close(whole=True)
+    assert [path.suffix for path in (tmp_path / "s").iterdir()] == [".jsonl"]
+    again = Store(tmp_path / "s")
+    assert again.get(RUN, block=3).values["a"] == 1.0
+    again.put(OTHER, RunOutcome({"a": 2.0}), block=3)
+    again.seal(3)
+    again.close(whole=True)
+    (segment,) = (tmp_path / "s").iterdir()
+    assert len(Segment(segment)) == 2
+
+
+def test_a_journal_that_grew_since_it_was_read_is_not_removed(tmp_path):
+    """Its process is alive: what it has added is nowhere else."""
+    other = Store(tmp_path)
+    other.put(RUN, RunOutcome({"a": 1.0}))
+    mine = Store(tmp_path)
+    assert mine.get(RUN) is not None
+    other.put(OTHER, RunOutcome({"a": 2.0}))
+    mine.close(whole=True)
+    other.close(whole=False)
+    assert set(stored_runs(tmp_path)) == {RUN, OTHER}
+
+
+def test_a_process_whose_journal_is_gone_writes_another(tmp_path):
+    other = Store(tmp_path)
+    other.put(RUN, RunOutcome({"a": 1.0}))
+    mine = Store(tmp_path)
+    assert mine.get(RUN) is not None
+    mine.close(whole=True)
+    other.put(OTHER, RunOutcome({"a": 2.0}))
+    other.close(whole=False)
+    assert set(stored_runs(tmp_path)) == {RUN, OTHER}
+
+
+def test_of_runs_with_unknown_inputs_the_last_is_trusted(tmp_path):
+    """Made again with other runs, so that the segment of the first is still there."""
+    for count, value in enumerate((1.0, 2.0, 3.0)):
+        store = Store(tmp_path)
         assert store.get(RUN) is None
-    assert set(store.damaged) == {path}
-    path.write_bytes(whole)
-    assert store.get(RUN) is not None
+        store.put(RUN, RunOutcome({"a": value}), "reads the clock")
+        store.put(f"{count:064x}", RunOutcome({"a": 0.0}))
+        store.close(whole=value < 3)
+        for place, path in enumerate(sorted(tmp_path.glob("*.runs"), key=lambda path: path.stat().st_mtime_ns)):
+            os.utime(path, (place, place))
+        assert Store(tmp_path, trust=True).get(RUN).values["a"] == value

@@ -26,6 +26,7 @@ from hetsim import registry
 from hetsim.errors import DamagedFile, RunError, UsageError
 from hetsim.experiment import workers as pools
 from hetsim.experiment.identity import Identity
+from hetsim.experiment.store import stored_runs
 from hetsim.experiment.sweep import plan_sweep, sweep, sweep_plan
 from hetsim.policy import ListScheduler
 from hetsim.results.many_runs.sweep import Sweep
@@ -82,7 +83,7 @@ def test_another_trace_under_the_same_name_is_refused(traced: Path, tmp_path: Pa
     told = str(caught.value)
     assert "other inputs than this study (file jobs.csv: sha256 " in told
     assert told.count("there") == told.count("here,") + 1 or " here" in told
-    assert not list((tmp_path / "s").rglob("runs/*/*.json"))
+    assert not stored_runs(tmp_path / "s")
 
 
 def test_a_trace_that_changes_during_a_sweep_is_refused_here_too(traced: Path, tmp_path: Path):
@@ -90,7 +91,7 @@ def test_a_trace_that_changes_during_a_sweep_is_refused_here_too(traced: Path, t
     traced.with_name("jobs.csv").write_text(ROWS.replace(",1,", ",9,"))
     with pytest.raises(UsageError, match="file jobs.csv: sha256 .* now, .* when the study began"):
         sweep_plan(plan)
-    assert not list((tmp_path / "cache").rglob("*.json"))
+    assert not stored_runs(tmp_path / "cache")
     found = sweep(traced, {GPUS: [2, 3]}, cache=tmp_path / "cache")  # the same command again
     assert (found.table["status"] == "done").all()
 
@@ -128,7 +129,7 @@ if __name__ == "__main__":
     path = {**os.environ, "PYTHONPATH": f"{pages.SOURCES}{os.pathsep}{tmp_path}"}
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=path, capture_output=True, text=True)
     assert "source of scheduler mine: sha256 " in done.stdout, done.stderr
-    assert not list((tmp_path / "out").rglob("runs/*/*.json"))
+    assert not stored_runs(tmp_path / "out")
 
 
 def test_the_digest_covers_what_a_users_module_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -182,7 +183,7 @@ def test_failures_of_the_environment_are_not_kept(tmp_path: Path, error: type[Ex
     found = sweep({**STATIC, "workload": one_stream(), "policy": "failing"}, {GPUS: [2]}, out=tmp_path / "s")
     assert found.table["status"].tolist() == ["failed"]
     assert "as told" in found.table["error"][0]
-    assert len(list((tmp_path / "s" / "runs").rglob("*.json"))) == kept
+    assert len(stored_runs(tmp_path / "s")) == kept
 
 
 # Files ------------------------------------------------------------------------------------------------------------
@@ -203,7 +204,7 @@ def test_a_changed_byte_in_any_file_of_a_sweep_is_repaired(tmp_path: Path):
     out = tmp_path / "s"
     first = sweep(scenario, over, out=out)
     whole = files(out)
-    assert len(whole) == 2 + 5
+    assert len(whole) == 1 + 5
     for name in whole:
         for place in (0.0, 0.37, 1.0) if tiers.whole else (0.37,):
             flipped(out / name, place)

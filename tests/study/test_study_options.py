@@ -120,3 +120,18 @@ def test_readers_of_requests_take_every_cut(name: str):
     for one in fields(RequestCut):
         assert parameters[one.name].default == one.default
         assert parameters[one.name].annotation is not inspect.Parameter.empty
+
+
+@pytest.mark.parametrize(("call", "said"), [
+    (lambda: hs.run("mm16", overrides=3), "overrides must be a mapping of keys to values, or a list of key.path=value"),
+    (lambda: hs.run("mm16", overrides="seed=3"), "overrides must be a mapping of keys to values, or a list of"),
+    (lambda: hs.run("mm16", overrides=[3]), '--set needs key.path=value, not "3"'),
+    (lambda: hs.replicate("mm16", metrics=3, replications=2), "metrics must be a list of names, not 3"),
+    (lambda: hs.compare("mm16", 3), "policies must be a list of policies, or a mapping of labels to them, not 3"),
+    (lambda: hs.sweep("mm16", points=3), "points must be a list of mappings, not 3"),
+    (lambda: hs.replicate("mm16", progress="x", replications=2), "progress must be True, or a function of the share"),
+])  # fmt: skip
+def test_arguments_of_another_kind_are_refused_in_a_sentence(call, said):
+    with pytest.raises(UsageError) as caught:
+        call()
+    assert said in str(caught.value)

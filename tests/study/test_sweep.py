@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,13 +32,17 @@ import hetsim as hs
 from hetsim import registry
 from hetsim.cli import hetsim
 from hetsim.errors import DamageWarning, ScenarioError, UnknownName, UsageError
-from hetsim.experiment import identity, work
+from hetsim.experiment import identity, study, work
+from hetsim.experiment import sweep as sweeps
 from hetsim.experiment.points import MAX_ROWS, column_of, parse_over, rows
+from hetsim.experiment.shard import ShardOver
+from hetsim.experiment.store import stored_runs
 from hetsim.experiment.sweep import plan_sweep, sweep
 from hetsim.experiment.work import Packed, RunOutcome
 from hetsim.experiment.workers import DaskCluster
 from hetsim.policy import ListScheduler
 from hetsim.results.many_runs.sweep import FACTS, Sweep
+from hetsim.results.many_runs.sweep_tables import SweepRow, SweepTables
 from hetsim.scenario.scenario import load
 from hetsim.scenario.schema.sweep import read_range
 
@@ -424,7 +429,8 @@ def test_what_was_run_is_not_run_again(tmp_path, monkeypatch):
         pd.testing.assert_frame_equal(found.by_replication, first.by_replication, check_exact=True)
         assert repr(found) == repr(first)
     assert files(tmp_path) == before
-    assert sum(name.count("runs/") for name in before) == 16
+    assert [name for name in before if "runs/" in name and not name.endswith(".runs")] == []
+    assert len(stored_runs(tmp_path / "s")) == 16
     with pytest.raises(Made):
         sweep(SMALL, OVER, fresh=True, **given)
 
@@ -481,17 +487,21 @@ def test_the_hash_covers_files_and_the_code_of_policies(tmp_path, monkeypatch):
     assert len(seen) == 4
 
 
-def test_a_run_that_is_not_whole_is_made_again(tmp_path):
+def test_a_run_that_is_not_whole_is_made_again(tmp_path, monkeypatch):
     found = sweep(SMALL, {GPUS: [2, 3]}, out=tmp_path / "s")
     before = files(tmp_path)
-    torn, other = sorted((tmp_path / "s" / "runs").rglob("*.json"))
-    torn.write_bytes(torn.read_bytes()[:-40])
-    other.write_text(torn.name)
-    (tmp_path / "s" / ".hetsim-left").write_text("x")
-    with pytest.warns(DamageWarning, match="2, such as .*json; they were made again"):
-        again = sweep(SMALL, {GPUS: [2, 3]}, out=tmp_path / "s")
-    pd.testing.assert_frame_equal(again.table, found.table, check_exact=True)
-    assert files(tmp_path) == before
+    (segment,) = (tmp_path / "s" / "runs").iterdir()
+    whole, made = segment.read_bytes(), []
+    real = work.outcome_of
+    monkeypatch.setattr(work, "outcome_of", lambda *given: made.append(given) or real(*given))
+    for torn in (whole[:-40], whole[:60]):  # the last run, and all of them
+        segment.write_bytes(torn)
+        (tmp_path / "s" / ".hetsim-left").write_text("x")
+        with pytest.warns(DamageWarning, match=r"1, such as .*\.runs; what was lost was made again"):
+            again = sweep(SMALL, {GPUS: [2, 3]}, out=tmp_path / "s")
+        pd.testing.assert_frame_equal(again.table, found.table, check_exact=True)
+        assert files(tmp_path) == before
+    assert len(made) == 1 + 2
 
 
 def test_a_directory_of_something_else_is_not_touched(tmp_path):
@@ -520,7 +530,7 @@ def test_the_directory_of_another_sweep(tmp_path, monkeypatch):
     assert len(sweep(SMALL, {GPUS: [2, 3, 4]}, out=tmp_path / "s", resume=True)) == 3
     assert len(made) == 1
     assert len(sweep(SMALL, {GPUS: [4]}, out=tmp_path / "s", fresh=True)) == 1
-    assert len(list((tmp_path / "s" / "runs").rglob("*.json"))) == 1
+    assert len(stored_runs(tmp_path / "s")) == 1
 
 
 def test_two_cannot_work_on_one_directory(tmp_path):
@@ -576,7 +586,7 @@ def test_a_worker_that_dies(kept: str, tmp_path):
     assert len(found.table) == 6
     sound = found.table[found.table["status"] == "done"]
     assert len(sound) == (6 if once else 5)
-    assert len(list((tmp_path / "s" / "runs").rglob("*.json"))) == len(sound)
+    assert len(stored_runs(tmp_path / "s")) == len(sound)
     for row in sound.to_dict("records"):
         assert row["wait_mean"] == alone.table.set_index(GPUS).loc[row[GPUS], "wait_mean"]
     if not once:
@@ -623,7 +633,7 @@ def test_ctrl_c_leaves_what_can_be_resumed(tmp_path, workers: int):
     )  # fmt: skip
 
     def finished() -> int:
-        return sum(not path.name.startswith(".") for path in out.glob("runs/*/*.json"))  # others are being written
+        return len(stored_runs(out))
 
     while started.poll() is None and finished() < 3:
         time.sleep(0.005)
@@ -697,8 +707,9 @@ def test_a_dask_worker_killed_in_mid_sweep_loses_nothing(tmp_path, monkeypatch):
         with distributed.Client(where, set_as_default=False) as client:
             client.wait_for_workers(2, timeout=120)
 
-        # The twelfth job is sent when at most six are under way: half of the runs are still to be made, and the worker
-        # that dies has some of those that are under way.
+        # A run at a time, so that the twelfth is sent when at most six are under way: half of the runs are still to be
+        # made, and the worker that dies has some of those that are under way.
+        monkeypatch.setattr(study, "MAX_TASK", 1)
         sent = []
         submit = DaskCluster.submit
 
@@ -716,7 +727,7 @@ def test_a_dask_worker_killed_in_mid_sweep_loses_nothing(tmp_path, monkeypatch):
         assert found.table[["status", "error"]].drop_duplicates().to_numpy().tolist() == [["done", ""]]
         assert started[1].wait(60) == -signal.SIGKILL
         assert started[2].poll() is None
-        assert len(sent) == len(list(out.glob("runs/*/*.json"))) == 24
+        assert len(sent) == len(stored_runs(out)) == 24
         sweep(SMALL, over, out=tmp_path / "alone", **given)
         assert files(out) == files(tmp_path / "alone")
     finally:
@@ -882,3 +893,132 @@ def test_null_is_a_value_of_a_table():
         "chunked-prefill", over={key: [64, None]}, overrides={"horizon": "20 s", "warmup": "1 s"}, metrics=["ttft_mean"]
     )
     assert [row[1] for row in found.shown()[1]] == ["64", "null"]
+
+
+# Blocks, and figures that are kept ------------------------------------------------------------------------------------
+
+
+def test_figures_that_are_kept_alone(tmp_path, monkeypatch):
+    """They are those of a sweep that keeps all, as are the other way round figures taken from its runs."""
+    given: dict[str, Any] = {"over": {GPUS: [2, 3]}, "policies": ["fcfs", "sjf"], "replications": 3}
+    whole = sweep(SMALL, **given, cache=tmp_path / "all")
+    few = sweep(SMALL, **given, keep=["wait_mean", "energy_j"], metrics="rho_p95", out=tmp_path / "few")
+    metrics = [name for name in few.table if name not in (*FACTS, GPUS) and "_ci_" not in name]
+    assert sorted(metrics) == ["energy_j", "rho_p95", "wait_mean"]
+    assert len(few.by_replication.columns) < len(whole.by_replication.columns) / 4
+    for name in ("wait_mean", "energy_j", "energy_j_ci_low", "wait_mean_ci_high"):
+        pd.testing.assert_series_equal(few.table[name], whole.table[name], check_exact=True)
+    assert few.shown_metrics == ["rho_p95"]
+    with pytest.raises(UsageError, match="differs in the figures that are kept"):
+        sweep(SMALL, **given, out=tmp_path / "few", metrics="rho_p95")
+    monkeypatch.setattr(work, "outcome_of", no_run)
+    again = sweep(SMALL, **given, keep="wait_mean", cache=tmp_path / "all")
+    assert [name for name in again.table if name not in (*FACTS, GPUS) and "_ci_" not in name] == ["wait_mean"]
+    pd.testing.assert_series_equal(again.table["wait_mean"], whole.table["wait_mean"], check_exact=True)
+    sweep(SMALL, **given, keep="energy_j", cache=tmp_path / "few" / "runs")
+    for more in ({}, {"keep": "response_mean"}):
+        with pytest.raises(Made):
+            sweep(SMALL, **given, **more, cache=tmp_path / "few" / "runs")
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_many_blocks_give_the_tables_of_one(tmp_path, monkeypatch, workers: int):
+    """With an equal point in another block, and a policy that fails in one: there it has no metrics at all."""
+    points = [{GPUS: count} for count in (3, 3, 3, 2, 4, 5, 2)]
+    given: dict[str, Any] = {"points": points, "policies": [Odd, "fcfs"], "replications": 2}
+    one = sweep(SMALL, **given, out=tmp_path / "one")
+    monkeypatch.setattr(sweeps, "BLOCK", 8)
+    several = sweep(SMALL, **given, out=tmp_path / "several", workers=workers)
+    for found in (several, Sweep.load(tmp_path / "several"), sweep(SMALL, **given)):
+        pd.testing.assert_frame_equal(found.table, one.table, check_exact=True)
+        pd.testing.assert_frame_equal(found.by_replication, one.by_replication, check_exact=True)
+    assert {run: dict(outcome.values or {}) for run, outcome in stored_runs(tmp_path / "one").items()}.keys() == (
+        stored_runs(tmp_path / "several").keys()
+    )
+    assert len(list((tmp_path / "several" / "runs").iterdir())) == 3  # the last has only rows that others have
+    assert not list((tmp_path / "several").glob(".hetsim-*"))
+
+
+def test_columns_that_a_later_block_brings(tmp_path):
+    """The rows before have none there, in memory as in files."""
+    rows_of = [[SweepRow(0, "a", 1, [None], ["failed"])], [SweepRow(1, "a", 1, [{"wait_mean": 1.0, "jain": 2.0}])],
+               [SweepRow(2, "a", 1, [{"wait_mean": 3.0}])]]  # fmt: skip
+    found = []
+    for folder in (None, tmp_path / "t"):
+        tables = SweepTables({"key": ["x", "y", "z"]}, several=False, text_seeds=False, folder=folder)
+        for block in rows_of:
+            tables.add(block)
+        if folder is None:
+            found.append(tables.frames())
+        else:
+            tables.write(tmp_path / "table.parquet", tmp_path / "each.parquet")
+            tables.close()
+            found.append([pd.read_parquet(tmp_path / name) for name in ("table.parquet", "each.parquet")])
+    for one, other in zip(*found, strict=True):
+        pd.testing.assert_frame_equal(one, other, check_exact=True)
+        assert one["wait_mean"].fillna(-1).tolist() == [-1, 1, 3]
+        assert one["jain"].fillna(-1).tolist() == [-1, 2, -1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["each.parquet", "table.parquet"]
+
+
+def test_shards_of_many_blocks_make_whole_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweeps, "BLOCK", 2)
+    over = {"seed": range(17)}
+    for number in (2, 1):
+        with pytest.raises(ShardOver) as over_part:
+            sweep(SMALL, over, out=tmp_path / "s", shard=f"{number}/2")
+        assert (over_part.value.report.made, over_part.value.report.there) == ((8, 0) if number == 2 else (9, 0))
+    assert [path.suffix for path in (tmp_path / "s" / "runs").iterdir()] == [".runs"] * 9
+    sweep(SMALL, over, out=tmp_path / "whole")
+    monkeypatch.setattr(work, "outcome_of", no_run)
+    sweep(SMALL, over, out=tmp_path / "s")
+    assert files(tmp_path / "s") == files(tmp_path / "whole")
+
+
+def test_blocks_under_way_are_bounded(monkeypatch):
+    """The first run hangs until others are not begun any more: those of eight blocks and of the one begun."""
+    monkeypatch.setattr(sweeps, "BLOCK", 2)
+    real, begun, stuck = work.outcome_of, [], threading.Event()
+
+    def outcome(setup: Any, scenario: Any, job: Any, meter: Any = None) -> Any:
+        if job.seed == 0:
+            stuck.wait(60)
+        begun.append(job.seed)
+        return real(setup, scenario, job, meter)
+
+    def crowded(blocks: Any) -> bool:
+        found = is_crowded(blocks)
+        if found and len(begun) == 2 * sweeps.OPEN_BLOCKS:  # all but the first of those that were handed out
+            stuck.set()
+        return found
+
+    is_crowded = sweeps.OpenBlocks.crowded.fget
+    monkeypatch.setattr(sweeps.OpenBlocks, "crowded", property(crowded))
+    monkeypatch.setattr(work, "outcome_of", outcome)
+    with ThreadPoolExecutor(2) as pool:
+        found = sweep(SMALL, {"seed": range(60)}, executor=pool, workers=2)
+    assert found.table["seed"].tolist() == list(range(60))
+    assert begun.index(0) == 2 * sweeps.OPEN_BLOCKS
+
+
+def test_a_folder_with_a_file_a_run_is_resumed(tmp_path, monkeypatch):
+    """As sweeps were kept before there were segments."""
+    from hetsim.experiment.segment import line_of
+    from hetsim.results.sealed import sealed, unsealed
+
+    out = tmp_path / "s"
+    whole = sweep(SMALL, {GPUS: [2, 3]}, replications=2, out=out)
+    for run, outcome in stored_runs(out).items():
+        (out / "runs" / run[:2]).mkdir(exist_ok=True)
+        (out / "runs" / run[:2] / f"{run}.json").write_bytes(line_of(run, outcome))
+    next((out / "runs").glob("*.runs")).unlink()
+    mark = unsealed(out / "sweep.json")
+    mark["rows"] = [mark["rows"][at : at + 64] for at in range(0, len(mark["rows"]), 64)]
+    (out / "sweep.json").write_text(sealed(mark, 1))
+    kept = sorted(path for path in (out / "runs").rglob("*") if path.is_file())
+    assert len(kept) == 4
+    monkeypatch.setattr(work, "outcome_of", no_run)
+    for given in ({}, {"resume": True}, {}):
+        again = sweep(SMALL, {GPUS: [2, 3]}, replications=2, out=out, **given)
+        pd.testing.assert_frame_equal(again.table, whole.table, check_exact=True)
+    assert sorted(path for path in (out / "runs").rglob("*") if path.is_file()) == kept

@@ -27,6 +27,7 @@ from hetsim.cli import hetsim
 from hetsim.errors import UsageError
 from hetsim.experiment import store, work
 from hetsim.experiment.stopping import Amount
+from hetsim.experiment.store import stored_runs
 from hetsim.experiment.study import Case, Replicates, Study
 from hetsim.experiment.sweep import plan_sweep, sweep
 from hetsim.experiment.work import RunOutcome, Setup
@@ -271,7 +272,7 @@ def test_the_bytes_do_not_depend_on_who_makes_the_runs(alone, tmp_path):
     expected = files(alone[1])
     for other in ("two", "threads"):
         assert files(tmp_path / other) == expected
-    kept = [name for name in expected if name.startswith("runs/")]
+    kept = stored_runs(alone[1])
     assert len(kept) == len(table) + table["replications"].sum()  # a cut a row, and its replications: no more
 
 
@@ -293,7 +294,7 @@ def test_what_was_made_ahead_and_is_not_needed_is_forgotten(tmp_path, monkeypatc
     assert 10 < number < 40
     assert sorted(set(made))[:number] == list(range(number))
     assert len(made) == len(set(made)) < 2 * number + 8
-    assert len(list((tmp_path / "s" / "runs").rglob("*.json"))) == number
+    assert len(stored_runs(tmp_path / "s")) == number
 
 
 def test_idle_workers_get_what_is_likely_to_be_needed():
@@ -370,7 +371,7 @@ def test_stopped_anywhere_it_goes_on_and_gives_the_same_bytes(alone, tmp_path, m
         with pytest.raises(KeyboardInterrupt):
             sweep(BOTH, OVER, out=out, **given)
         monkeypatch.setattr(store.Store, "put", put)
-    assert len(list(out.glob("runs/*/*.json"))) == 55 < written
+    assert len(stored_runs(out)) == 55 < written
     sweep(BOTH, OVER, out=out, resume=True, **given)
     assert files(out) == files(alone[1])
 
@@ -400,7 +401,7 @@ def test_killed_at_any_moment_it_goes_on_and_gives_the_same_bytes(alone, tmp_pat
     for wanted in (1, 5, 30, 45):  # finished runs, cuts among them, at which it is killed
         more = ["--resume"] if (out / MARK).is_file() else []
         started = subprocess.Popen([*arguments, "--out", str(out), *more], start_new_session=True, **quietly)
-        while started.poll() is None and len(list(out.glob("runs/*/*.json"))) < wanted:
+        while started.poll() is None and len(stored_runs(out)) < wanted:
             time.sleep(0.002)
         if started.poll() is None:
             kills += 1

@@ -392,6 +392,34 @@ def test_each_key_that_no_model_understands_is_refused_in_some_case(folder):
     assert wanted <= {readers.pattern_of(f"workload.{one}").removeprefix("workload.") for one in refused} | refused
 
 
+OTHERS = [reader for reader in readers.READERS if reader not in readers.MODELS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", OTHERS)
+def test_each_key_that_another_reader_does_not_understand_is_named_in_some_case(reader, folder):
+    named = set()
+    for base in BASES:
+        for case in CASES:
+            scenario = loaded(base, case, folder)
+            if scenario is not None:
+                for one in readers.not_understood(scenario, reader):
+                    assert one.message.startswith(readers.UNKNOWN) and one.key
+                    named.add(row_of(one.key))
+    wanted = {one for one in PATTERNS - named if not refused_as_a_whole(one, {reader})}
+    left = {one for one in wanted if reader not in readers.readers_of(one) and not one.startswith(tuple(OTHERWISE))}
+    assert not left, sorted(left)
+
+
+def row_of(key):
+    """The row of the table for the dotted path of a key."""
+    row = ""
+    for part in key.split("."):
+        if not part.isdigit() or row.startswith("workload.service"):
+            row = readers._below(row, part)
+    return row
+
+
 # Planners ---------------------------------------------------------------------------------------------------------
 
 PROVEN = ("absent", "covered")
@@ -453,3 +481,16 @@ def test_a_plan_says_which_keys_it_does_not_know(case, key, folder):
     assert plain.notes["timetable"] == "exact" and "ratio_certified" in plain.notes
     assert result.notes["covers"][key] == "ignored"
     assert result.notes["timetable"] != "exact" and "ratio_certified" not in result.notes
+    notes = loaded("tandem", {**case, "policy": "mct"}, folder).notes
+    assert any(f"{readers.UNKNOWN}{key}; the plans of mct do without it" in note for note in notes)
+
+
+@pytest.mark.parametrize("policy", [
+    "plan_and_repair", {"name": "mpc", "every": "5 s"}, {"name": "semi_static", "planner": "mct"},
+    {"name": "predictive", "by": {"name": "plan_and_repair"}},
+])  # fmt: skip
+def test_a_policy_that_follows_plans_says_which_keys_they_do_without(policy, folder):
+    scenario = loaded("tandem", {**IGNORED[0][0], "policy": policy}, folder)
+    name = policy if isinstance(policy, str) else policy["name"]
+    assert scenario.notes[-1] == f"workload.0.patience: not recognized: patience; the plans of {name} do without it"
+    assert not any(readers.UNKNOWN in note for note in loaded("tandem", {"policy": policy}, folder).notes)

@@ -19,8 +19,8 @@ from hetsim import registry
 from hetsim.cli import main
 from hetsim.errors import ScenarioError
 from hetsim.scenario.scenario import Scenario
+from hetsim.workload.node_lists import hosts
 from hetsim.workload.readers import gavel, task_table
-from hetsim.workload.readers.slurm import hosts
 from hetsim.workload.rows.job_tables import head_end
 
 PUBLIC = Path(__file__).parents[3] / "shared" / "data"
@@ -799,8 +799,8 @@ def test_a_wrong_separator_is_told(complaints, form):
         ("philly", PHILLY.replace('"attempts"', '"attempt"'), "t.txt:2: expected a job: an object with submitted_time"),
         ("philly", PHILLY.replace("2017-10-07 01:00:30", "soon"), 't.txt:2: column start_time: "soon" is not a time'),
         ("kubernetes", PODS_JSON.replace('"items"', '"pods"'), 'expected is JSON: an object with a list "items"'),
-        ("kubernetes", PODS_JSON.replace("500m", "half"), 'is no pod that can be read: "half" is no quantity'),
-        ("kubernetes", PODS_JSON.replace('"spec"', '"specs"'), "t.txt:4: is no pod that can be read: 'spec'"),
+        ("kubernetes", PODS_JSON.replace("500m", "half"), 'cannot be read as a pod: "half" is no quantity'),
+        ("kubernetes", PODS_JSON.replace('"spec"', '"specs"'), "t.txt:4: cannot be read as a pod: 'spec'"),
         ("wfformat", json.dumps(WORKFLOW)[:-9], "t.txt:1: is not JSON"),
         ("wfformat", json.dumps(WORKFLOW).replace("10.5", "-10.5"), '"s": runtimeInSeconds: "-10.5" is no number'),
         ("wfformat", json.dumps(WORKFLOW).replace('"parents": []', '"parents": ["m"]'), "cyclic graph: these tasks"),

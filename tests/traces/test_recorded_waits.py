@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import hetsim as hs
 from hetsim.cli import main
 from hetsim.errors import ScenarioError
-from hetsim.experiment.from_log import inferred_nodes, rank_correlation
+from hetsim.traces.from_log import inferred_nodes, rank_correlation
 from hetsim.workload.logs.inferred import order_of
 from hetsim.workload.logs.recorded_log import HeldOverTime, HeldSteps, jobs_of
 from hetsim.workload.logs.waits import explain, warm_end
@@ -182,7 +182,40 @@ def test_overlaps_of_rounded_times_are_no_capacity() -> None:
     rows = [(100.0 * n, 100.0 * n, 101.0, 1.0) for n in range(50)]
     jobs = jobs_of(log(rows))
     assert jobs is not None
-    assert jobs.peak() == 1
+    assert jobs.capacity().amount == 1 and not jobs.capacity().beyond
+
+
+def test_capacity_is_what_is_held_for_a_hundredth_of_the_time() -> None:
+    """Two jobs at a time on two GPUs; a third one overlaps them once for a minute and a half."""
+    rows = [(100.0 * n, 100.0 * n, 200.0, 1.0) for n in range(300)] + [(5050.0, 5050.0, 90.0, 1.0)]
+    jobs = jobs_of(log(rows))
+    assert jobs is not None
+    found = jobs.capacity()
+    assert found.amount == 2 and found.full > 0.9
+    ((node, first, seconds, most, over),) = found.beyond
+    assert (node, first, seconds, most) == ("", 5050, 90, 3) and jobs.arrival[over].tolist() == [5050, 5100]
+    assert jobs.capacity(4).amount == 4 and not jobs.capacity(4).beyond
+
+
+def test_a_node_under_another_name_counts_once() -> None:
+    """n2 is named n2-new from the middle on; n1.cluster is n1."""
+    rows, names = [], []
+    for n in range(200):
+        rows += [(10.0 * n, 10.0 * n, 10.0, 2.0)] * 2
+        names += ["n1" if n % 2 else "n1.cluster", "n2" if n < 100 else "n2-new"]
+    assert [node["name"] for node in inferred_nodes(log(rows, recorded_node=names))] == ["n1", "n2"]
+    jobs = jobs_of(log(rows, recorded_node=names))
+    assert jobs is not None and jobs.capacity().amount == 4
+
+
+def test_jobs_that_fit_on_no_single_node_are_fragmented() -> None:
+    """Two nodes of two GPUs, one of each free: c needs two on one node from 10 on; d comes behind it."""
+    rows = [(0, 0, 50, 1), (0, 0, 90, 1), (10, 50, 50, 2), (20, 60, 5, 1)]
+    rows += [(200 + n, 200 + n, 0.5, 2) for n in (0, 1)]
+    found = explain(log(rows, recorded_node=["n1", "n2", "n1", "n2", "n1", "n2"]), cut=True)
+    assert found is not None and found.capacity == 4
+    seconds = {reason: round(share * 80, 6) for reason, share in found.shares.items() if share}
+    assert seconds == {"fragmented": 40, "order": 30, "held back": 10}
 
 
 def test_rank_correlation_by_hand() -> None:
@@ -207,8 +240,8 @@ def test_validate_explains_and_writes_what_it_found(mapping: Path, tmp_path: Pat
     done = run("trace", "validate", mapping, "--scenario", out, "--json")
     assert done.exit_code == 0, done.stderr
     waits = json.loads(done.stdout)["waits"]
-    first, *_, last = waits["variants"]
-    assert [one["name"] for one in waits["variants"]] == [
+    first, *_, last = (one for one in waits["variants"] if one["kept"])
+    assert [one["name"] for one in waits["variants"] if one["kept"]] == [
         "as it stands", "from there with the jobs that ran (warm start)", "with the nodes that were down",
         "with the limits by user",
     ]  # fmt: skip
@@ -227,6 +260,18 @@ def test_a_log_alone_is_explained_without_a_simulation(mapping: Path) -> None:
     assert "why jobs waited" in table.stdout
     assert "limits by user, in GPUs: ben 8" in table.stdout
     assert "waits under" not in table.stdout
+
+
+def test_keys_that_explain_no_recorded_wait_are_named(mapping: Path) -> None:
+    """With their places; the rest of a mapping is as in a scenario."""
+    text = mapping.read_text() + "    time_scale: 2\nseed: 3\nhorizon: 9 d\n"
+    mapping.write_text(text)
+    done = run("trace", "validate", mapping, "--policy", "as_recorded")
+    assert done.exit_code == 0, done.stderr
+    line = text[: text.index("time_scale")].count("\n") + 1
+    place = f"{mapping}:{line}:5: workload.0.time_scale: not recognized: time_scale"
+    assert f"{place}; recorded waits are explained without it" in done.stderr
+    assert done.stderr.count("not recognized") == 1
 
 
 @pytest.mark.slow
@@ -249,7 +294,7 @@ def test_gangs_that_stay_on_one_node_are_found_and_told_on_a_page(tmp_path: Path
     files = ["--scenario", tmp_path / "out.yaml", "--page", tmp_path / "page.html"]
     found = run("trace", "validate", tmp_path / "log.yaml", "--policy", "fcfs", "--json", *files)
     assert found.exit_code == 0, found.stderr
-    first, *_, last = json.loads(found.stdout)["waits"]["variants"]
+    first, *_, last = (one for one in json.loads(found.stdout)["waits"]["variants"] if one["kept"])
     assert last["name"] == "with each gang on one node"
     assert last["correlation"] > 0.95 > 0.9 > first["correlation"]
     assert abs(last["simulated"] / last["recorded"] - 1) < 0.1 < abs(first["simulated"] / first["recorded"] - 1)

@@ -380,7 +380,7 @@ def test_coefficients_of_tokens_need_tokens(file):
         (azure_llm, AZURE.replace(",", "\t"), "t.txt:1: its columns are separated by tabs, expected are commas"),
         (azure_llm, AZURE.replace("ContextTokens", "ContextToken"),
          't.txt:1: no column "ContextTokens"; did you mean "ContextToken"?'),
-        (azure_llm, AZURE.replace("110,27", "110"), "t.txt:4: the row has 2 cells, but the header has 3 columns"),
+        (azure_llm, AZURE.replace("110,27", "110"), "t.txt:4: the row has 2 cells, expected are 3"),
         (azure_llm, AZURE.replace("110,27", "-110,27"),
          't.txt:4: column ContextTokens: "-110" is negative; expected a number of tokens'),
         (azure_llm, AZURE.replace("110,27", "1.5,27"),

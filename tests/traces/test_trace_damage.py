@@ -15,9 +15,9 @@ from test_request_traces import AZURE, BURST, MOON
 
 from hetsim import registry
 from hetsim.errors import ScenarioError
+from hetsim.model import compressed
 from hetsim.workload.distributions import read_column
 from hetsim.workload.logs.summary import sizes
-from hetsim.workload.rows import compressed
 from hetsim.workload.traces import BUILTIN
 
 DLRM = """\
@@ -39,6 +39,66 @@ WORKFLOW = json.dumps(GRAPH, indent=1)
 MAPPED = "at,took,gpus\n2026-01-01 00:00:00,10,1\n2026-01-01 00:00:05,20,2\n"
 LINES = '{"at": "2026-01-01 00:00:00", "took": 10, "gpus": 1}\n{"at": "2026-01-01 00:00:05", "took": 20, "gpus": 2}\n'
 
+PBS = """\
+01/01/2026 00:00:01;Q;1.pbs;queue=gpu
+01/01/2026 00:00:01;Q;2.pbs;queue=gpu
+01/01/2026 00:00:02;S;1.pbs;user=ann queue=gpu ctime=1767222001 start=1767222002
+01/01/2026 00:10:02;E;1.pbs;user=ann queue=gpu ctime=1767222001 start=1767222002 exec_host=n1/0*8+n2/0*4 \
+exec_vnode=(n1:ncpus=8:ngpus=2:mem=1048576kb)+(n2:ncpus=4:ngpus=1) Resource_List.walltime=01:00:00 end=1767222602
+01/01/2026 00:10:03;D;2.pbs;requestor=ann@n0
+01/01/2026 00:10:04;S;3[].pbs;user=ben ctime=1767222003
+01/01/2026 00:20:00;E;3[7].pbs;user=ben queue=gpu ctime=1767222003 start=1767222604 exec_host=n1/0+n1/1 \
+Resource_List.nodes=1:ppn=2:gpus=1 end=1767223200 Exit_status=271
+01/01/2026 00:20:01;S;4.pbs;user=ben ctime=1767222004 start=1767223201
+"""
+_RUSAGE = " ".join(["-1"] * 19)
+
+
+def _lsb(job: str, index: int, submit: int, start: int, end: int, hosts: str, gpus: str) -> str:
+    count = len(hosts.split())
+    return (
+        f'"JOB_FINISH" "10.1" {end} {job} 1000 33554434 {count} {submit} 0 0 {start} "ann" "gpu" "rusage[{gpus}]" "" ""'
+        f' "login" "home" "" "" "" "job" 0 {count} {hosts} 64 100.0 "a ""name""" "run" {_RUSAGE} "" "proj" 0 {count} ""'
+        f' "" {index} 0 0 "" "" "" "" 0\n'
+    )
+
+
+LSB = _lsb("7", 0, 1767222000, 1767222100, 1767222700, '"n1" "n1" "n2"', "ngpus_physical=2.00") + _lsb(
+    "8", 3, 1767222050, 1767222700, 1767222800, '"n1"', "mem=100"
+)
+BACCT = """\
+Job <7[2]>, Job Name <x>, User <ann>, Project <default>, Status <DONE>, Queue <g
+                     pu>, Command <run>
+Thu Jan  1 00:00:00: Submitted from host <login>, CWD <$HOME>, 2 Task(s), Reques
+                     ted Resources <rusage[ngpus_physical=2.00]>;
+Thu Jan  1 00:01:40: Dispatched 2 Task(s) on Host(s) <n1> <n2>, Allocated 2 Slot
+                     (s) on Host(s) <n1> <n2>;
+Thu Jan  1 00:11:40: Completed <done>.
+
+Job <8>, User <ben>, Project <default>, Status <EXIT>, Queue <gpu>, Command <run>
+Thu Jan  1 00:02:00 2026: Submitted from host <login>;
+Thu Jan  1 00:03:00 2026: Completed <exit>; TERM_OWNER: job killed by owner.
+"""
+
+
+def _sge(job: int, task: int, submit: int, start: int, end: int, part: str = "NONE") -> str:
+    rusage, asked = ":".join(["0"] * 17), "-l gpu=2,h_rt=3600 -pe smp 4"
+    head = f"gpu.q:n1:group:ann:name:{job}:sge:0:{submit}:{start}:{end}:0:0:{end - start}"
+    return f"{head}:{rusage}:proj:dept:smp:4:{task}:0:0:0:{asked}:0:{part}:0\n"
+
+
+SGE = (
+    "# Version: 8.1\n" + _sge(1, 0, 1767222000, 1767222010, 1767222110) + _sge(2, 5, 1767222001, 0, 0)
+    + _sge(3, 1, 1767222002, 1767222110, 1767222210) + _sge(3, 1, 1767222002, 1767222110, 1767222210, "1.n1")
+)  # fmt: skip
+RAY = """[
+{"task_id": "t1", "name": "f", "state": "FINISHED", "required_resources": {"CPU": 1, "GPU": 0.5}, "node_id": "a",
+ "creation_time_ms": 1767222000000, "start_time_ms": 1767222001000, "end_time_ms": 1767222011000},
+{"task_id": "t2", "name": "f", "state": "FAILED", "required_resources": {"CPU": 2}, "node_id": "b",
+ "creation_time_ms": 1767222000500, "start_time_ms": 1767222002000, "end_time_ms": 1767222003000},
+{"task_id": "t3", "name": "f", "state": "PENDING", "required_resources": {"CPU": 2}, "creation_time_ms": 1767222000500}
+]"""
+
 POLLUX = "name,time,application,num_replicas,batch_size\na,0,net,1,8\nb,20,net,1,8\n"
 PROFILE = {
     "placements.csv": "placement,local_bsz,step_time,sync_time\n1,4,0.5,0\n1,8,1,0\n",
@@ -52,6 +112,7 @@ TEXTS = sorted(set(BUILTIN) - BINARY)
 EXAMPLES = {
     "acme": ACME, "alibaba_dlrm": DLRM, "alibaba_spot": SPOT, "azure_llm": AZURE, "burstgpt": BURST, "csv": MAPPED,
     "gavel": TEN, "hcsp": MATRIX, "helios": HELIOS, "hetero_dag": DAG, "jsonl": LINES, "kubernetes": PODS_JSON,
+    "lsf": LSB, "pbs": PBS, "ray": RAY, "sge": SGE,
     "mooncake": MOON, "openb": PODS,
     "pai": TASKS, "philly": PHILLY, "pollux": POLLUX, "requests": REQUESTS, "slurm": SACCT, "swf": SWF, "tasks": CSV,
     "wfformat": WORKFLOW,
@@ -71,6 +132,10 @@ NEGATIVE = {
     "helios": ("18:41:11,2020-06-09 18:42:11", "18:41:11,2020-06-09 18:40:11", "ended before they began"),
     "hetero_dag": ("2 8 1", "2 -8 1", ':2:3: column cpu_time: "-8" is negative'),
     "kubernetes": ('"finishedAt": "2026-01-01T00:00:41Z', '"finishedAt": "2025-01-01T00:00:41Z', "ended before"),
+    "lsf": ("1767222100 ", "-5 ", ':1: row 1, column start: "-5" is negative'),
+    "pbs": ("start=1767222604", "start=-5", ':7: row 2, column start: "-5" is negative'),
+    "ray": ("1767222001000", "-5", ':2: row 1, column start: "-5" is negative'),
+    "sge": (":1767222010:", ":-5:", ':2: row 1, column start: "-5" is negative'),
     "mooncake": ('"timestamp": 27', '"timestamp": -27', ':2: timestamp: "-27" is negative'),
     "openb": ("0,120,5", "-3,120,5", ':2: column creation_time: "-3" is negative'),
     "pai": ("100.0,200.0", "-100.0,200.0", ':1: column start_time: "-100.0" is negative'),
@@ -91,6 +156,10 @@ SEPARATORS = {
     "hcsp": (" ", ",", ':1: "3,2" is no number; times are separated by white space'),
     "hetero_dag": (" ", ";", ":1"),
     "kubernetes": (":", "=", ":2: is not JSON (Expecting ':' delimiter)"),
+    "lsf": (" ", ",", ":1: cannot be read as a JOB_FINISH record"),
+    "pbs": (";", ",", ":1: "),
+    "ray": (":", "=", "is not JSON"),
+    "sge": (":", ";", "the row has 1 cells separated by colons, expected are 42 or more"),
     "mooncake": (":", "=", ":1:13: is not a JSON object"),
     "pai": (",", ";", ":1: the row has 1 cell, expected are 10"),
     "philly": (":", "=", "is not JSON"),
@@ -114,6 +183,10 @@ MISSING = {
     "helios": ("gpu_num", "", ':1: no column "gpu_num"'),
     "hetero_dag": ("2 8 1 1", "2", ":2: "),
     "kubernetes": ('"creationTimestamp"', "", "the time is missing"),
+    "lsf": (' 3 "n1"', ' 9 "n1"', ":1: cannot be read as a JOB_FINISH record"),
+    "pbs": (";E;1.pbs;", ";1.pbs;", ":4: "),
+    "ray": ('"start_time_ms"', "", "none of its 3 jobs is left: 3 never started"),
+    "sge": (":proj:dept:smp", ":proj", ":2: the row has 41 cells"),
     "mooncake": ("input_length", "", ':1: the key "input_length" is missing'),
     "openb": ("num_gpu", "", ':1: no column "num_gpu"'),
     "pai": ("j1,", "j1;", ":1: the row has 9 cells, expected are 10"),
@@ -241,6 +314,29 @@ def test_a_missing_column(complaint, form):
     else:
         text = text.replace(old, new or ('"x_' + old[1:] if old.startswith('"') else "x_" + old))
     assert message in complaint(form, text)
+
+
+def test_records_of_schedulers(read):
+    """What a job held, when and where, is told by PBS, LSF, Grid Engine and Ray in ways of their own."""
+    for form, text in (("pbs", PBS), ("lsf", LSB), ("sge", SGE), ("ray", RAY), ("lsf", BACCT)):
+        table = read(form, text)
+        took = np.min(list(table.times.values()), axis=0).tolist()
+        found = list(zip(table.id.tolist(), table.arrival.tolist(), table.extra["recorded_start"].tolist(), took,
+                         table.numbers["gpus"].tolist(), table.numbers["cpus"].tolist(),
+                         table.extra["recorded_node"].tolist(), strict=True))  # fmt: skip
+        assert found == RECORDED[form if text is not BACCT else "bacct"]
+    assert "1 of 4 jobs left out: never started" in "\n".join(read("pbs").notes)
+    assert "1 of 4 jobs left out: no end" in "\n".join(read("pbs").notes)
+    assert "parts of parallel jobs" in "\n".join(read("sge").notes)
+
+
+RECORDED = {
+    "pbs": [("1", 0, 1, 600, 3, 12, "n1|n2"), ("3[7]", 2, 603, 596, 1, 2, "n1")],
+    "lsf": [("7", 0, 100, 600, 4, 3, "n1|n2"), ("8[3]", 50, 700, 100, 0, 1, "n1")],
+    "bacct": [("7[2]", 0, 100, 600, 4, 2, "n1|n2")],
+    "sge": [("1", 0, 10, 100, 2, 4, "n1"), ("3.1", 2, 110, 100, 2, 4, "n1")],
+    "ray": [("t1", 0, 1, 10, 0.5, 1, "a"), ("t2", 0.5, 2, 1, 0, 2, "b")],
+}
 
 
 def test_sizes_of_a_log_without_gpus_are_those_of_cores(read):

@@ -207,3 +207,36 @@ def test_durations_and_counts_as_other_systems_write_them() -> None:
     assert count(None)("500m") == 0.5 and count("milli")("500") == 0.5 and count("percent")(50) == 0.5
     with pytest.raises(ValueError, match="has a unit of its own, and units says milli"):
         count("milli")("500m")
+
+
+def test_a_log_in_another_language_is_mapped_by_its_content(tmp_path: Path) -> None:
+    """No name tells anything: dates by their order, a duration by its difference, amounts by which is never larger."""
+    import random
+    from datetime import datetime, timedelta
+
+    draw, at = random.Random(1), datetime(2026, 3, 1)
+    rows = ["vorgang;eingereicht;begonnen;beendet;laufzeit;karten;kerne;rechner;benutzer;zustand;grenze"]
+    for number in range(200):
+        at += timedelta(seconds=draw.randint(0, 600))
+        began = at + timedelta(seconds=draw.choice([0, draw.randint(0, 9000)]))
+        took, gpus = draw.randint(30, 20_000), draw.choice([1, 1, 2, 4, 8])
+        times = ";".join(f"{one:%d.%m.%Y %H:%M:%S}" for one in (at, began, began + timedelta(seconds=took)))
+        who, how = draw.choice(["anna", "bernd", "clara", "dora"]), draw.choice(["fertig"] * 8 + ["fehler"])
+        limit = 60 * draw.choice([hours for hours in (1, 2, 4, 6, 12) if hours * 3600 >= took])
+        cores, node = gpus * draw.choice([4, 8]), f"knoten{draw.randint(1, 9)}"
+        rows.append(f"{number};{times};{took};{gpus};{cores};{node};{who};{how};{limit}")
+    found = proposed(tmp_path / "log.csv", "\n".join(rows) + "\n")
+    assert found.keys["columns"] == {
+        "id": "vorgang", "arrival": "eingereicht", "start": "begonnen", "end": "beendet", "duration": "laufzeit",
+        "time_limit": "grenze", "gpus": "karten", "cpus": "kerne", "user": "benutzer", "status": "zustand",
+        "recorded_node": "rechner",
+    }  # fmt: skip
+    assert found.keys["units"] == {"duration": "s", "time_limit": "min"}
+    assert any('duration: "laufzeit" was taken by its content: it is end - start in 100 % of rows' in one
+               for one in found.unsure)  # fmt: skip
+
+
+def test_ids_that_come_again_are_told_with_the_choices(tmp_path: Path) -> None:
+    log = f"id,submit_time,runtime_s,num_gpus\na,{JOB}\nb,{JOB}\na,2024-01-01 00:05:00,9,2\n"
+    found = proposed(tmp_path / "log.csv", log)
+    assert any(one.startswith("attempts: 1 rows have the id of an earlier one; say") for one in found.missing)

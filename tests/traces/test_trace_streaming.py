@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_cluster_traces import FLAT, INSTANCES, JOBS, PHILLY, SEVEN, THROUGHPUTS, WORKFLOW, pod
 from test_trace_damage import EXAMPLES as ALL
-from test_trace_damage import MAPPING
+from test_trace_damage import LSB, MAPPING, RAY, SGE
 from tiers import examples, spread
 
 from hetsim import registry
@@ -29,7 +29,7 @@ NOT_LOGS = ("azure_llm", "burstgpt", "hcsp", "hetero_dag", "mooncake", "pollux",
 """Formats that are read as a whole: requests, matrices, task graphs, jobs with curves, and the task table itself."""
 EXAMPLES = {form: text for form, text in ALL.items() if form not in NOT_LOGS} | {"flat": FLAT, "seven": SEVEN}
 FORMATS = {"flat": "philly", "seven": "gavel"}
-HEADERS = {"jsonl": 0, "swf": 3, "gavel": 0, "seven": 0, "pai": 0}
+HEADERS = {"jsonl": 0, "swf": 3, "gavel": 0, "seven": 0, "pai": 0, "lsf": 0, "pbs": 0}
 """Lines before the first job, where it is not one."""
 
 
@@ -77,7 +77,7 @@ def convert(tmp_path, options):
 def repeated(form, times):
     """An example whose jobs stand there several times."""
     text = EXAMPLES[form]
-    if form == "philly":
+    if form in ("philly", "ray"):
         return json.dumps(json.loads(text) * times, indent=1)
     if form == "kubernetes":
         return json.dumps({"items": json.loads(text)["items"] * times}, indent=1)
@@ -186,7 +186,7 @@ def test_the_end_of_a_head_is_the_same_in_pieces(times, chunk):
 # Whole or not at all --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", sorted(set(EXAMPLES) - {"kubernetes", "philly"}))
+@pytest.mark.parametrize("form", sorted(set(EXAMPLES) - {"kubernetes", "philly", "ray", "pbs"}))
 def test_damage_in_the_middle_leaves_no_file(convert, monkeypatch, tmp_path, form):
     monkeypatch.setattr(job_columns, "BLOCK", 2)
     lines = repeated(form, 6).splitlines()
@@ -339,6 +339,10 @@ ROWS = {
     ),
     "swf": lambda n: f"{n} {n} 3 60 8 -1 -1 8 90 -1 1 {n % 50} 2 -1 1 1 -1 -1",
     "philly": lambda n: json.dumps({**json.loads(PHILLY)[0], "jobid": f"a_{n}"}),
+    "ray": lambda n: json.dumps({**json.loads(RAY)[0], "task_id": f"t{n}"}),
+    "pbs": lambda n: f"01/01/2026 00:10:02;E;{n}.pbs;user=ann ctime={n} start={n} exec_host=n1/0*8 end={n + 60}",
+    "lsf": lambda n: LSB.splitlines()[0].replace('" 7 ', f'" {n} ').replace("1767222700 7", f"1767222700 {n}"),
+    "sge": lambda n: SGE.splitlines()[1].replace(":name:1:", f":name:{n}:"),
     "kubernetes": lambda n: json.dumps(
         pod(f"p{n}", *[clock(n, "2026-01-01T") + "Z"] * 3, gpus=1)
     ),
@@ -348,10 +352,10 @@ ROWS = {
 
 def large(form, count, path):
     with path.open("w") as stream:
-        if form in ("philly", "kubernetes"):
-            stream.write("[\n" if form == "philly" else '{"items": [\n')
+        if form in ("philly", "ray", "kubernetes"):
+            stream.write('{"items": [\n' if form == "kubernetes" else "[\n")
             stream.write(",\n".join(map(ROWS[form], range(count))))
-            stream.write("\n]" if form == "philly" else "\n]}")
+            stream.write("\n]}" if form == "kubernetes" else "\n]")
         else:
             head = EXAMPLES[form].splitlines()[: HEADERS.get(form, 1)]
             stream.write("\n".join([*head, *map(ROWS[form], range(count))]) + "\n")
@@ -371,7 +375,7 @@ def peak_of(read):
     return most
 
 
-MOST = {"pai": 700, "slurm": 400, "kubernetes": 400, "philly": 400}
+MOST = {"pai": 700, "slurm": 400, "kubernetes": 400, "philly": 400, "ray": 450}
 """Bytes a job while a log is read, at most; elsewhere 350.  A task of PAI with fractions of GPUs is two here."""
 
 
@@ -394,7 +398,7 @@ def test_what_is_left_out_takes_nothing(options, tmp_path, form):
     given_ = options(form)
     read(few, sample=0.01, **given_)
     taken = [peak_of(lambda path=path: read(path, sample=0.01, **given_)) for path in (few, many)]
-    assert (taken[1] - taken[0]) / 3_000 < 20
+    assert (taken[1] - taken[0]) / 3_000 < {"ray": 60}.get(form, 20)
 
 
 @pytest.mark.slow
@@ -425,7 +429,7 @@ def test_what_a_job_takes_while_it_is_converted(options, tmp_path, monkeypatch, 
 
     through(few)
     taken = [peak_of(lambda path=path: through(path)) for path in (few, many)]
-    assert (taken[1] - taken[0]) / 3_000 < {"flat": 45, "pai": 50}.get(form, 25)
+    assert (taken[1] - taken[0]) / 3_000 < {"flat": 45, "pai": 50, "ray": 60}.get(form, 25)
 
 
 CONVERT = """

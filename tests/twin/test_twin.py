@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from hetsim.cli.program import hetsim
 from hetsim.errors import ScenarioError
-from hetsim.experiment.twin import SnapshotCluster, Twin
-from hetsim.experiment.twin_judge import earlier_instants, judge, look_back
 from hetsim.experiment.widening import ENOUGH_STARTS, SHARES, Past, widening
+from hetsim.twin.forecast import SnapshotCluster, Twin
+from hetsim.twin.judge import earlier_instants, judge, look_back
 from hetsim.workload.logs.history import DAY, ArrivalTimes, JobHistory, RunTimes
 from hetsim.workload.readers.snapshot import SnapshotJob, gpus_of, read
 
@@ -373,6 +373,9 @@ def test_the_command_tells_tables_json_and_a_page(files):
         (("--what-if", "site.partitions.batch.max_gpus=many"), 3, "--what-if site.partitions.batch.max_gpus: "),
         (("--what-if", "site=3"), 3, "--what-if site: site: expected"),
         (("--what-if", "site.partitions=3"), 3, "--what-if site.partitions: site.partitions: expected"),
+        (("--set", "seed=3"), 3, "--set seed: seed: not recognized: seed; a forecast has its own jobs"),
+        (("--what-if", "workload.jobs.patience=1 h"), 3, "--what-if workload.jobs.patience: workload.0.patience: "),
+        (("--set", "policy.admission=accept_all"), 3, "not recognized: policy.admission"),
         (("--judge", "2"), 2, "--judge looks at the history alone"),
         (("--now", "2026-03-12T08:30:00"), 2, "before the start of 2 jobs"),
         (("--now", "soon"), 2, "not a date"),

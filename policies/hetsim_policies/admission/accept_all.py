@@ -6,7 +6,7 @@ Weakness: under overload queues grow without bound, and so does every waiting ti
 
 from __future__ import annotations
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import Accept, Admission, View
 
 YES = Accept()

@@ -19,7 +19,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.model.units import Fraction, Seconds
 from hetsim.policy import Accept, Reject, View
 from hetsim_policies.admission.common.estimates import AtStations, Memory, servers

@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.errors import Problem, ScenarioError, suggestion
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import Accept, PlanProblem, Reject, View
 from hetsim_policies.admission.common.estimates import MIN_SEEN, AtStations, DeviceStation, servers
 from hetsim_policies.admission.common.names import known_classes

@@ -19,7 +19,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.model.units import PerSecond, Seconds
 from hetsim.policy import Accept, Reject, View
 from hetsim_policies.admission.common.estimates import AtStations, DeviceStation, Memory, servers

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.model.units import Seconds
 from hetsim.policy import Accept, Admission, Reject, View
 from hetsim_policies.admission.common.ahead import Ahead

@@ -17,7 +17,7 @@ from typing import Annotated
 from pydantic import Field
 
 from hetsim.errors import Problem, ScenarioError
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import Accept, Admission, PlanProblem, Reject, View
 from hetsim_policies.admission.common.names import known_classes, known_devices
 

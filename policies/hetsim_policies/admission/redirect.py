@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import Accept, Reject, View
 from hetsim_policies.admission.slo_feasible import SloFeasible
 

@@ -17,7 +17,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import Accept, Admission, Reject, View
 from hetsim_policies.admission.common.ahead import Ahead
 

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.model.units import PerSecond
 from hetsim.policy import Accept, Admission, Defer, Reject, View
 

@@ -17,7 +17,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.model.units import Fraction, Seconds
 from hetsim.policy import Accept, Admission, Reject, View
 

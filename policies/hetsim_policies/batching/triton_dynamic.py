@@ -23,7 +23,7 @@ from pydantic import Field
 
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import WAITING, Task
+from hetsim.model.task import WAITING, Task
 from hetsim.model.units import Seconds
 from hetsim.policy import Batching, Delay, Discard, RequestQueue, Take, View
 from hetsim_policies.batching.common.sizing import limit

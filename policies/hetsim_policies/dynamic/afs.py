@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import insort
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim_policies.dynamic.common.elastic import Elastic, GrowthStep, Wishes
 
 

@@ -27,7 +27,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import Decision, Scheduler, Start, View
 
 
@@ -265,7 +265,7 @@ def _ways(task: Task, kinds: dict[str, int]) -> tuple[JobMode, ...]:
     left = 1.0 - task.done
     found = []
     for position in task.allowed or range(len(task.modes)):
-        mode, time = task.modes[position], task.estimates[position] + task.modes[position].fixed
+        mode, time = task.modes[position], task.estimate_at(position)
         if math.isfinite(time):
             found.append(JobMode(position, kinds[mode.type.name], time * left, mode.width))
     return tuple(found)

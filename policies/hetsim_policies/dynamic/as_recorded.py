@@ -24,7 +24,7 @@ import numpy as np
 
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import WAITING, Task
+from hetsim.model.task import WAITING, Task
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View, Wait
 
 

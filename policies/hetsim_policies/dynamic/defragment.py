@@ -20,7 +20,8 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.model.cluster import WHOLE, Partition
-from hetsim.model.tasks import RUNNING, Mode, Task
+from hetsim.model.task import RUNNING, Task
+from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import (
     Decision,

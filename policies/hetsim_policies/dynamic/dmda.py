@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import Decision, Fetch, View
 from hetsim_policies.dynamic.common.earliest import EarliestLine
 from hetsim_policies.dynamic.common.lines import DeviceLine

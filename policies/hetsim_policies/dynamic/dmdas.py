@@ -11,7 +11,8 @@ Cost: as `dmda`; the distances once a run, O(n + edges).
 
 from __future__ import annotations
 
-from hetsim.model.tasks import Task, Tasks
+from hetsim.model.task import Task
+from hetsim.model.tasks import Tasks
 from hetsim_policies.dynamic.dmda import Dmda
 from hetsim_policies.task_graphs import bottom_levels
 

@@ -20,7 +20,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import Annotate, Backfilling, Decision, PlacementRule, Start, View
 
 

@@ -15,7 +15,7 @@ cores and fractions.
 from __future__ import annotations
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import View
 from hetsim_policies.dynamic.common.earliest import EarliestLine
 
@@ -25,6 +25,6 @@ class Eft(EarliestLine):
 
     def expected(self, task: Task, placement: Placement, free: float, view: View) -> tuple[float, float]:
         mode = placement.mode
-        seconds = (mode.fixed + task.estimates[task.shape.position[mode]]) * (1.0 - task.done)
+        seconds = task.remaining_in(mode)
         seconds /= mode.span_rate(placement.devices)
         return free, free + seconds

@@ -21,7 +21,8 @@ from math import sqrt
 
 from hetsim.model.cluster import Cluster, DeviceType
 from hetsim.model.plan import can_host
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.dynamic.common.lines import AssigningScheduler, DeviceLine, LineTask
 
@@ -70,7 +71,7 @@ class ErLs(AssigningScheduler):
     def _job(self, task: Task, mode: Mode, view: View) -> LineTask:
         line = self._line[mode.type]
         need = self.need(mode) * max(1, mode.gpus)
-        seconds = (mode.fixed + task.estimates[task.shape.position[mode]]) * (1.0 - task.done)
+        seconds = task.remaining_in(mode)
         return LineTask(task, mode, None, (line,), need, line.free_at(need, view.now), seconds)
 
     def _possible(self, job: LineTask, view: View) -> bool:

@@ -23,7 +23,7 @@ from typing import Annotated
 from pydantic import Field
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import RUNNING, Task
+from hetsim.model.task import RUNNING, Task
 from hetsim.model.units import Seconds
 from hetsim.policy import Decision, ListScheduler, Move, Scheduler, Start, Stop, View, Wait, claims_of
 from hetsim_policies.dynamic.common.pairs import Pair, back_to, is_fraction, pairs, place_alone
@@ -148,5 +148,5 @@ def _left(task: Task, view: View) -> float:
     """The part of a running task that is still to be done."""
     placement = view.launch_of(task).placement
     assert placement is not None
-    whole = placement.mode.fixed + task.estimates[task.shape.position[placement.mode]]
+    whole = task.estimate_in(placement.mode)
     return view.remaining(task) / whole if whole > 0 else 0.0

@@ -16,7 +16,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.dynamic.common.backfilling import Reserving
 

@@ -26,7 +26,8 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import RUNNING, WAITING, Mode, Shape, Task
+from hetsim.model.task import RUNNING, WAITING, Task
+from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View
 from hetsim_policies.dynamic.common.lines import first_place
 from hetsim_policies.task_graphs import bottom_levels
@@ -158,7 +159,7 @@ class HeteroPrio(Scheduler):
         if self.spoliation and there < here and task.shape.preemptible:
             self._misplaced[side].setdefault(task.shape, {})[task.index] = task
             mode = placement.mode
-            gain = mode.fixed + task.estimates[task.shape.position[mode]] - there
+            gain = task.estimate_in(mode) - there
             heappush(self._worth[side], (-(view.now + gain * (1.0 - task.done)), task.index, task.ticket, task))
         return Start(task, placement)
 
@@ -205,7 +206,7 @@ class HeteroPrio(Scheduler):
         """Seconds from a start there now to the end, without what it has done since it started."""
         mode = placement.mode
         stages = view.stages((task,), placement)
-        compute = (mode.fixed + task.estimates[task.shape.position[mode]]) * (1.0 - task.done)
+        compute = task.remaining_in(mode)
         return max(stages.ready, stages.write_back) + stages.upload + compute + stages.download
 
 
@@ -215,7 +216,7 @@ def best_times(task: Task) -> tuple[float, float]:
     for position in task.modes_by_speed():
         mode = task.modes[position]
         side = CORES if mode.on_cpu else ACCELERATORS
-        best[side] = min(best[side], mode.fixed + task.estimates[position])
+        best[side] = min(best[side], task.estimate_at(position))
     return best[CORES], best[ACCELERATORS]
 
 

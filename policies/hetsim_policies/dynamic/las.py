@@ -21,7 +21,7 @@ from typing import Annotated
 from pydantic import Field
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.model.units import Seconds
 from hetsim.policy import Discipline, PlacementRule, View, Wait
 from hetsim_policies.dynamic.common.preemptive import PreemptiveList

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.model.units import Seconds
 from hetsim.policy import View
 from hetsim_policies.dynamic.common.at_intervals import AtIntervals, IntervalJob, Share, spread

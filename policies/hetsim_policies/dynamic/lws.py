@@ -24,7 +24,8 @@ from typing import Any
 
 from hetsim.model.cluster import MILLI, WHOLE, Device
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import WAITING, Mode, Shape, Task
+from hetsim.model.task import WAITING, Task
+from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
 from hetsim_policies.dynamic.common.lines import refuse_parts_of_nodes
 
@@ -91,7 +92,7 @@ class Lws(Scheduler):
         """Nodes with a deque that is not known to be empty, in order."""
         self._open: list[int] = []
         """Nodes with a worker that is not known to be full, in order."""
-        self._down: dict[int, None] = {}
+        self._down: set[int] = set()
 
     def check(self, problem: PlanProblem) -> None:
         refuse_parts_of_nodes(problem)
@@ -136,10 +137,7 @@ class Lws(Scheduler):
 
     def device(self, device: Device, up: bool) -> None:
         """Without its cores a node's accelerators cannot be used either."""
-        if up:
-            self._down.pop(device.index, None)
-        else:
-            self._down[device.index] = None
+        (self._down.discard if up else self._down.add)(device.index)
         host = self._nodes[device.node].cpu.index
         for worker in self._on_node[device.node]:
             worker.up = worker.device.index not in self._down and host not in self._down

@@ -23,7 +23,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hetsim.errors import Problem, ScenarioError
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
 from hetsim_policies.dynamic.common.prices import check_costs, prices
 
@@ -95,7 +96,7 @@ class MultiGeneration(Scheduler):
     def ways(self, task: Task) -> list[tuple[float, int]]:
         """Gain and position of the modes that the budget allows."""
         positions = task.allowed or range(len(task.modes))
-        seconds = {p: task.estimates[p] + task.modes[p].fixed for p in positions}
+        seconds = {p: task.estimate_at(p) for p in positions}
         seconds = {p: value for p, value in seconds.items() if math.isfinite(value)}
         price = {p: self._price(task.modes[p]) * value for p, value in seconds.items()}
         most = self.budget * min(price.values()) * (1 + ROUNDING)

@@ -24,7 +24,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.model.units import Seconds
 from hetsim.policy import View
 from hetsim_policies.dynamic.common.at_intervals import AtIntervals, IntervalJob, Share

@@ -26,7 +26,8 @@ from typing import Annotated
 from pydantic import Field
 
 from hetsim.model.cluster import Device, DeviceType
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import Counter, Decision, ListScheduler, PlacementRule, Scheduler, Set, Start, View, Wait, claims_of
 from hetsim_policies.orders import fcfs
@@ -57,7 +58,7 @@ class PowerDown(ListScheduler):
         self.idle_since: dict[int, float] = {}
         self.asleep: dict[int, Device] = {}
         """Put to sleep by this policy."""
-        self._down: dict[int, None] = {}
+        self._down: set[int] = set()
         self._sleepers: list[Device] = []
         self._demand: dict[DeviceType, tuple[FadingSum, FadingSum]] = {}
         """By type: devices asked for, and their squares by task."""
@@ -79,10 +80,7 @@ class PowerDown(ListScheduler):
     def device(self, device: Device, up: bool) -> None:
         if device.index in self.asleep or device.local < 0:
             return  # this policy's own doing
-        if up:
-            self._down.pop(device.index, None)
-        else:
-            self._down[device.index] = None
+        (self._down.discard if up else self._down.add)(device.index)
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if not self._sleepers:

@@ -11,7 +11,7 @@ Cost: O(log n) a task; if preemptive, one pass over the running tasks for a head
 
 from __future__ import annotations
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.model.units import PerSecond
 from hetsim.policy import Discipline, PlacementRule
 from hetsim_policies.dynamic.common.preemptive import PreemptiveList

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from hetsim.model.cluster import WHOLE
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import Discipline, ListScheduler, View
 from hetsim_policies.orders import fcfs
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.model.units import Seconds
 from hetsim.policy import Discipline, ListScheduler, PlacementRule, View
 from hetsim_policies.prediction import DurationHistory, Score, error_notes

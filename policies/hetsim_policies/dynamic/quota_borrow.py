@@ -22,7 +22,8 @@ from pydantic import Field
 
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Task, Tasks
+from hetsim.model.task import Task
+from hetsim.model.tasks import Tasks
 from hetsim.policy import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,

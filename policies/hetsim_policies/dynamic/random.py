@@ -9,7 +9,7 @@ Cost: O(log n) a task.
 
 from __future__ import annotations
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import Discipline, ListScheduler, PlacementRule, View
 
 

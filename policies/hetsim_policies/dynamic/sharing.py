@@ -23,7 +23,8 @@ from typing import Annotated
 from pydantic import Field
 
 from hetsim.model.cluster import WHOLE
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,
@@ -90,7 +91,7 @@ class SharingByTable(ListScheduler):
         for position in alone_modes(task):
             mode = task.modes[position]
             if is_shared(mode):
-                seconds = task.estimates[position] * (1.0 - task.done) + mode.fixed
+                seconds = task.estimates[position] * (1.0 - task.done) + mode.single
                 best = min(best, empty_at(mode, view) - view.now + seconds)
                 continue
             shadow = view.earliest_fit(task, mode)

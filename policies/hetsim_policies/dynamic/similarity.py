@@ -18,7 +18,7 @@ import math
 from typing import Literal
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import Discipline, ListScheduler, View
 from hetsim_policies.orders import fcfs
 
@@ -86,8 +86,8 @@ def _speeds(task: Task) -> dict[str, float]:
     """By type, the speed of its best mode against the best of all."""
     best = task.shortest_estimate
     found: dict[str, float] = {}
-    for mode, estimate in zip(task.modes, task.estimates, strict=False):
-        seconds = estimate + mode.fixed
+    for mode in task.modes:
+        seconds = task.estimate_in(mode)
         speed = 1.0 if seconds <= best else best / seconds
         found[mode.type.name] = max(speed, found.get(mode.type.name, 0.0))
     return found

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim_policies.dynamic.common.elastic import Elastic, GrowthStep, Interval
 
 

@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.model.units import Seconds
 from hetsim.policy import Discipline, PlacementRule, View
 from hetsim_policies.dynamic.common.preemptive import PreemptiveList
@@ -47,12 +47,12 @@ class Srtf(PreemptiveList):
         placement = view.launch_of(task).placement
         assert placement is not None
         mode = placement.mode
-        whole = mode.fixed + task.estimates[task.shape.position[mode]]
+        whole = task.estimate_in(mode)
         return view.remaining(task) / whole * task.shortest_estimate if whole > 0 else 0.0
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
         mode = placement.mode
-        best = len(task.modes) == 1 or task.estimates[task.shape.position[mode]] + mode.fixed <= task.shortest_estimate
+        best = len(task.modes) == 1 or task.estimate_in(mode) <= task.shortest_estimate
         if self._steady and best and view.changes.steady:
             self._starts += 1
             task.memo = self._starts

@@ -20,7 +20,8 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,

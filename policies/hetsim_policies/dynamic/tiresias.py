@@ -48,14 +48,8 @@ def gittins(sizes: np.ndarray, edges: np.ndarray, level: int) -> float:
 def _services(problem: PlanProblem) -> np.ndarray:
     """GPU-seconds (core-seconds) of each task in its fastest mode, by estimate."""
     tasks = problem.tasks
-    best = np.full(len(tasks), np.inf)
-    width = np.zeros(len(tasks))
-    for shape in tasks.shapes:
-        rows = np.flatnonzero(tasks.shape == shape.index)
-        for position, mode in enumerate(shape.modes):
-            times = tasks.time[rows, position] + mode.fixed
-            faster = times < best[rows]
-            best[rows[faster]] = times[faster]
-            width[rows[faster]] = mode.width
+    times = tasks.computing(tasks.time)
+    best, fastest = times.min(axis=1), times.argmin(axis=1).tolist()
+    width = [tasks.shapes[shape].modes[mode].width for shape, mode in zip(tasks.shape, fastest, strict=True)]
     services: np.ndarray = (best * width)[np.isfinite(best)]
     return services

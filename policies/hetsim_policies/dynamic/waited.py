@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from hetsim.model.tasks import WAITING, Task
+from hetsim.model.task import WAITING, Task
 from hetsim.policy import (
     EVERYWHERE,
     WAIT_FOR_CHANGE,

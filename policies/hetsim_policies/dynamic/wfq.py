@@ -18,7 +18,7 @@ from typing import Annotated
 from pydantic import Field
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import Discipline, ListScheduler, PlacementRule, View
 
 

@@ -31,7 +31,8 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.model.plan import Placement, can_host
-from hetsim.model.tasks import WAITING, Mode, Task
+from hetsim.model.task import WAITING, Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import Decision, View
 from hetsim_policies.dynamic.common.lines import DeviceLine, LineTask
 from hetsim_policies.dynamic.dmda import Dmda
@@ -127,7 +128,7 @@ class Dada(Dmda):
             one = mode.on_cpu or (mode.gpus == 1 and mode.whole)
             if mode.type is not line.type or not one or not can_host(node, mode) or self.need(mode) > line.lanes:
                 continue
-            seconds = (mode.fixed + task.estimates[position]) * (1.0 - task.done)
+            seconds = task.remaining_in(mode)
             if self.transfers:
                 stages = view.stages((task,), Placement(mode, (line.device,)))
                 seconds = max(stages.ready, stages.write_back) + stages.upload + stages.restore + stages.compute

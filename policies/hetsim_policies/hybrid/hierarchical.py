@@ -37,7 +37,8 @@ from pydantic import AfterValidator, Field
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.cluster import Cluster, Device, DeviceType
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import (
     Decision,
@@ -48,7 +49,7 @@ from hetsim.policy import (
     View,
     Wait,
 )
-from hetsim_policies.hybrid.common.groups import DeviceGroup, GroupedTask, Grouping, TaskKind, make_groups, seconds_of
+from hetsim_policies.hybrid.common.groups import DeviceGroup, GroupedTask, Grouping, TaskKind, make_groups
 from hetsim_policies.hybrid.common.nesting import check_nested
 from hetsim_policies.hybrid.common.outlook import Objective, check_objective, mean_of
 from hetsim_policies.hybrid.common.part_view import PartView
@@ -116,7 +117,7 @@ class Hierarchical(Scheduler):
         self._new: list[Task] = []
         self._dirty: dict[int, None] = {}
         """Groups with a scheduler that has to be asked."""
-        self._down: dict[int, None] = {}
+        self._down: set[int] = set()
         self._next = 0.0
         self._counted = 0.0
         self._by_node: dict[int, list[DeviceGroup]] = {}
@@ -218,10 +219,7 @@ class Hierarchical(Scheduler):
         self._look_at(entry.group)
 
     def device(self, device: Device, up: bool) -> None:
-        if up:
-            self._down.pop(device.index, None)
-        else:
-            self._down[device.index] = None
+        (self._down.discard if up else self._down.add)(device.index)
         for group in self._by_node.get(device.node, ()):
             self._count_lanes(group)
             for other in self._told(device, group):
@@ -523,7 +521,7 @@ class Hierarchical(Scheduler):
             if other is group:
                 continue
             entry = self._of[next(reversed(other.of_kind[kind.number]))]
-            here = seconds_of(entry.task, position)
+            here = entry.task.remaining_in(entry.task.modes[position])
             own = entry.seconds * entry.width
             there = other.wait_for(entry.type, entry.width, view.now, own) + entry.seconds
             if (self.moves == "always" or here < there) and there > latest:

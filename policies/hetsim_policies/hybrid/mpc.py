@@ -24,7 +24,8 @@ from pydantic import Field
 
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Plan
-from hetsim.model.tasks import WAITING, Shape, Task
+from hetsim.model.task import WAITING, Task
+from hetsim.model.tasks import Shape
 from hetsim.model.units import Seconds
 from hetsim.policy import (
     Counter,

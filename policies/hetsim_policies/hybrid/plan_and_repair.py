@@ -35,7 +35,8 @@ from pydantic import Field
 
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Plan
-from hetsim.model.tasks import Shape, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Shape
 from hetsim.policy import (
     Decision,
     Fetch,
@@ -354,14 +355,14 @@ class PlanAndRepair(Scheduler):
         tasks = self._problem.tasks
         mode = tasks.shapes[tasks.shape[row]].modes[position]
         task = self._waiting.get(row)
-        return (mode.fixed + float(tasks.time[row, position])) * (1.0 if task is None else 1.0 - task.done)
+        return mode.computing(1, float(tasks.time[row, position])) * (1.0 if task is None else 1.0 - task.done)
 
     def _key(self, task: Task) -> tuple[float, int]:
         if self.dynamic == "arrival":
             return 0.0, task.index
         if self.dynamic == "longest":
             return -task.shortest_remaining, task.index
-        times = [task.estimates[i] + mode.fixed for i, mode in enumerate(task.modes)]
+        times = [task.estimate_at(i) for i in range(len(task.modes))]
         known = [time for time in times if math.isfinite(time)]
         return -(max(known) / min(known) if known and min(known) > 0 else 1.0), task.index
 

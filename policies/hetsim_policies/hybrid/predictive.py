@@ -39,7 +39,8 @@ from pydantic import Field
 from hetsim.errors import Problem, ScenarioError, suggestion
 from hetsim.model.cluster import Device, DeviceType
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import WAITING, Mode, Task
+from hetsim.model.task import WAITING, Task
+from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import (
     Annotate,
@@ -55,8 +56,7 @@ from hetsim.policy import (
     View,
     Wait,
 )
-from hetsim_policies.hybrid.common.autoscaling import DevicePool
-from hetsim_policies.hybrid.common.demand import ServiceDemand, asked_of, waiting_work
+from hetsim_policies.hybrid.common.autoscaling import DevicePool, ServiceDemand, asked_of, waiting_work
 from hetsim_policies.hybrid.common.part_view import PartView
 from hetsim_policies.prediction import ENOUGH, Score, Series, error_notes
 from hetsim_policies.prediction.holt_winters import HoltWinters

@@ -34,12 +34,11 @@ from pydantic import Field
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import WAITING, Task
+from hetsim.model.task import WAITING, Task
 from hetsim.model.units import Seconds
 from hetsim.policy import Counter, Decision, ListScheduler, PlanProblem, Scheduler, Start, View, Wait
 from hetsim_policies.hybrid.common.outlook import Objective, check_objective, mean_of
-from hetsim_policies.prediction.arrivals import ENOUGH_ARRIVALS, ArrivalHistory
-from hetsim_policies.prediction.estimates import Believed, EstimateHistory
+from hetsim_policies.prediction.estimates import ENOUGH_ARRIVALS, ArrivalHistory, Believed, EstimateHistory
 
 ALONE = ("Afs", "LasIntervals", "Optimus", "OptimusIntervals", "Pollux", "RoundRobin", "SpeedupMean")
 """Schedulers with books of their own on what they started: they cannot go on after the start of another."""
@@ -372,4 +371,4 @@ def quantile_of_t(share: float, freedom: int) -> float:
 
 def _size(task: Task) -> float:
     """Devices × time, in the mode in which that is least."""
-    return min(max(mode.width, 1e-9) * (mode.fixed + task.estimates[i]) for i, mode in enumerate(task.modes))
+    return min(max(mode.width, 1e-9) * task.estimate_at(i) for i, mode in enumerate(task.modes))

@@ -30,7 +30,8 @@ from pydantic import Field
 from hetsim.errors import Problem, ScenarioError, UsageError
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement, lane_names
-from hetsim.model.tasks import Mode, Task, Tasks
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode, Tasks
 from hetsim.model.units import Seconds
 from hetsim.policy import (
     Decision,
@@ -81,7 +82,7 @@ class SemiStatic(Scheduler):
         self.cv = cv
         self.margin = margin
         self.planned: PlanInProgress | None = None
-        self._down: dict[int, None] = {}
+        self._down: set[int] = set()
         self._tasks: dict[int, Task] = {}
         """Waiting and running tasks."""
 
@@ -215,14 +216,11 @@ class SemiStatic(Scheduler):
             self.planned.end(number)
 
     def device(self, device: Device, up: bool) -> None:
-        if up:
-            self._down.pop(device.index, None)
-        else:
-            self._down[device.index] = None
-            if self.planned is not None:
-                node = self._view.cluster.nodes[device.node]
-                for other in (node.cpu, *node.accelerators) if device is node.cpu else (device,):
-                    self._give_up(self.planned, other)
+        (self._down.discard if up else self._down.add)(device.index)
+        if not up and self.planned is not None:
+            node = self._view.cluster.nodes[device.node]
+            for other in (node.cpu, *node.accelerators) if device is node.cpu else (device,):
+                self._give_up(self.planned, other)
         self.rest.device(device, up)
 
     def _give_up(self, planned: PlanInProgress, device: Device) -> None:
@@ -307,13 +305,7 @@ class GapView:
 
 def fastest(tasks: Tasks) -> np.ndarray:
     """The estimated time of every task in its fastest mode."""
-    seconds = np.full(len(tasks), np.inf)
-    for shape in tasks.shapes:
-        rows = np.flatnonzero(tasks.shape == shape.index)
-        fixed = np.array([mode.fixed for mode in shape.modes])
-        if len(rows):
-            seconds[rows] = (tasks.estimate[rows, : len(fixed)] + fixed).min(axis=1)
-    return seconds
+    return tasks.computing(tasks.estimate).min(axis=1)
 
 
 def _classes(tasks: Tasks) -> list[str]:

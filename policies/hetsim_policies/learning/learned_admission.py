@@ -19,7 +19,7 @@ from hetsim.learning.agents.files import load
 from hetsim.learning.observation.admission import ACCEPT, AdmissionWindow, refuse_others
 from hetsim.learning.observation.window import ADMISSION
 from hetsim.model.paths import ExistingFile
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import Accept, Admission, PlanProblem, Reject, View
 
 YES = Accept()

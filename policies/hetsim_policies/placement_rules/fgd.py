@@ -22,7 +22,8 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Shape, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import View
 from hetsim_policies.placement_rules.common.choice import equally_fast, first_across, on_gpu
 from hetsim_policies.placement_rules.common.fragmentation import LeastRises, Mix, NodeStates

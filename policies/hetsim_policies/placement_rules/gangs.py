@@ -12,7 +12,8 @@ import numpy as np
 
 from hetsim.model.cluster import Cluster
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.placement_rules.common.choice import by_room, equally_fast, on_gpu, taking
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from hetsim.model.cluster import WHOLE
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import RUNNING, Mode, Task
+from hetsim.model.task import RUNNING, Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.placement_rules.common.choice import best_node
 from hetsim_policies.placement_rules.common.published import PublishedGpuClustering, ScoredRule, Scores

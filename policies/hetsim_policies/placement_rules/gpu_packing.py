@@ -14,7 +14,8 @@ import numpy as np
 
 from hetsim.model.cluster import WHOLE
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.placement_rules.common.choice import best_node, on_fullest, taking
 from hetsim_policies.placement_rules.common.published import PublishedGpuPacking, ScoredRule

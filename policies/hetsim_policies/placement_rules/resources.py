@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.placement_rules.common.choice import Pick, Totals, best_node, demand, on_gpu
 from hetsim_policies.placement_rules.common.published import PublishedDotProduct, ScoredRule, Scores

@@ -17,8 +17,7 @@ A scenario names a predictor, `predictor: ewma`, or gives a mapping with its par
 
 from hetsim_policies.prediction.durations import DurationHistory
 from hetsim_policies.prediction.errors import PredictionError, Score, backtest, error_notes, prediction_error
-from hetsim_policies.prediction.fading import FadingSum
-from hetsim_policies.prediction.recent import ENOUGH, Recent
+from hetsim_policies.prediction.recent import ENOUGH, FadingSum, Recent
 from hetsim_policies.prediction.series import Series
 
 __all__ = [

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from hetsim.model.units import Seconds
 from hetsim.policy import Predictor
-from hetsim_policies.prediction.fading import FadingSum
+from hetsim_policies.prediction.recent import FadingSum
 
 
 class Ewma(Predictor):

@@ -64,10 +64,9 @@ from hetsim_policies.static.common.assignment import (
     violated,
     with_order,
 )
-from hetsim_policies.static.common.fused import Patterns, apart, as_one, chains
 from hetsim_policies.static.common.instance import Instance, runnable
 from hetsim_policies.static.common.outcome import finished, plan_of
-from hetsim_policies.static.common.parts import Groups, dealt, in_blocks
+from hetsim_policies.static.common.parts import Groups, Patterns, apart, as_one, chains, dealt, in_blocks
 from hetsim_policies.static.common.search import simulated
 from hetsim_policies.static.common.traffic import Traffic, traffic_of
 from hetsim_policies.static.integer_program import MAX_VARIABLES, Whole, integer_program

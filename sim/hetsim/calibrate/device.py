@@ -1,4 +1,4 @@
-"""What is measured: a device with a model on it, and the plain one of a function on the host."""
+"""Devices to measure: one with a model on it, and a plain one of a function on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log of requests says of its server's steps, without simulating the server.
+"""The steps of a server read off a log of requests, without simulating the server.
 
 Requests with first tokens at one instant were read in one step.  Between the first token of a request and its last the
 server took output - 1 steps that decoded, and read the prompts of the first tokens that came meanwhile.  So the seconds

@@ -73,7 +73,7 @@ class Server:
         }
 
     def refused(self) -> str | None:
-        """What of the step stands in the way of fitting it."""
+        """The parts of the step that prevent fitting it."""
         step = self.service.step
         if step.decode is not None or step.prefill is not None:
             return "its step is a table; give a line (fixed, per_prompt_token, per_context_token) or a roofline to fit"
@@ -111,7 +111,7 @@ class Server:
     def simulated(self, times: StepTimes, front_end: float) -> tuple[np.ndarray, np.ndarray, Record]:
         """Seconds to the first token and to the end of each request; NaN: never."""
         run = self._scenario.build()
-        delay = self.service.network.request + front_end
+        delay = self.service.network.request_delay + front_end
         (service,) = run.language
         service = replace(service, kinds=(replace(service.kinds[0], step=times),), request_delay=delay)
         record = Simulation(replace(run, language=[service])).run()

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from hetsim.calibrate.device import MeasuredDevice, Overlapping
-from hetsim.calibrate.fit import FittedLine, fit
 from hetsim.calibrate.shapes import Shaped
 from hetsim.errors import HetsimError
+from hetsim.model.batch_times import nearest_line
 
 MIN_SECONDS = 1e-9
 MAX_SPREAD = 0.1
@@ -136,15 +138,7 @@ def from_elsewhere(what: str, stages: Mapping[str, Shaped]) -> dict[str, Any]:
             service[name] = _stage(line) if one.chosen == "line" else {n: _time(t) for n, t in one.knots.items()}
     compute = stages["compute"]
     service["max_batch"] = compute.sizes[-1]
-    about = {
-        name: {
-            "shape": one.chosen,
-            "sizes": list(one.sizes),
-            "times_ms": [float(f"{1e3 * value:.6g}") for value in one.seconds],
-            "cross_validation": {judged.shape: round(judged.error, 4) for judged in one.judged},
-        }
-        for name, one in stages.items()
-    }
+    about = {name: one.about for name, one in stages.items()}
     return {"service": service, "measured": {"from": what, "stages": about}}
 
 
@@ -192,3 +186,30 @@ def _measured(found: MeasuredStages) -> dict[str, Any]:
     if found.overlapped:
         about["two_streams_ms"] = [float(f"{1e3 * value:.6g}") for value in found.overlapped]
     return about
+
+
+@dataclass(frozen=True)
+class FittedLine:
+    """Seconds `per_item` and `fixed`, and how far each measured size is from the line (as a share of its time)."""
+
+    per_item: float
+    fixed: float
+    residuals: tuple[float, ...]
+
+    def of(self, n: int) -> float:
+        return self.per_item * n + self.fixed
+
+    @property
+    def worst(self) -> float:
+        """The largest residual."""
+        return max(map(abs, self.residuals), default=0.0)
+
+
+def fit(sizes: Sequence[int], seconds: Sequence[float]) -> FittedLine:
+    """The line nearest to these times (`nearest_line`); 0 where they are all 0."""
+    n, tau = np.asarray(sizes, float), np.asarray(seconds, float)
+    if not tau.any():
+        return FittedLine(0.0, 0.0, (0.0,) * len(n))
+    per_item, fixed = nearest_line(n, tau)
+    residuals = tau / (per_item * n + fixed) - 1
+    return FittedLine(per_item, fixed, tuple(residuals.tolist()))

@@ -54,7 +54,7 @@ class MeasuredCollective:
 
     @property
     def remark(self) -> str | None:
-        """What was changed to make the curve rise."""
+        """The changes that made the curve rise."""
         changed = [
             (abs(level / rate - 1), size)
             for size, rate, level in zip(self.sizes, self.measured, self.curve, strict=True)

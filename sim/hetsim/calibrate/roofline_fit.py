@@ -28,7 +28,7 @@ MIN_SETTINGS = 4
 
 @dataclass(frozen=True)
 class Reached:
-    """What was fitted, and the mean relative errors of both stages on sizes left out and on all."""
+    """The fitted values, and mean relative errors of both stages on left-out and all sizes."""
 
     efficiency: Efficiency
     prefill_error: float

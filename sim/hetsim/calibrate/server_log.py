@@ -146,7 +146,7 @@ def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
 
 
 def _paced(search: _Search, reading: Reading) -> _Found:
-    """Do steps that read decode as well?  At what pace, and after what constant, do requests come as in the log?"""
+    """Fit the pace: whether steps that read decode as well, and the constant before a step."""
     tried: dict[tuple[bool, float], float] = {}
     pace = 1.0
     front = {one: search.front_end(reading.times(one)) for one in (True, False)}

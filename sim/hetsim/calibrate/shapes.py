@@ -57,6 +57,16 @@ class Shaped:
         return StageTable(tuple(self.knots), tuple(self.knots.values()), between, floor=self.floor or 0.0).of(size)
 
     @property
+    def about(self) -> dict[str, object]:
+        """What a profile says of it, besides the times."""
+        return {
+            "shape": self.chosen,
+            "sizes": list(self.sizes),
+            "times_ms": [float(f"{1e3 * value:.6g}") for value in self.seconds],
+            "cross_validation": {judged.shape: round(judged.error, 4) for judged in self.judged},
+        }
+
+    @property
     def off(self) -> float:
         """The largest relative deviation of what was measured."""
         return max(abs(self.of(n) / t - 1) for n, t in zip(self.sizes, self.seconds, strict=True))

@@ -65,7 +65,7 @@ class StepProfile:
 
 
 def is_step_profile(names: list[str]) -> bool:
-    """Are these the columns of step times by prompt and batch size?"""
+    """Return True if these are the columns of step times by prompt and batch size."""
     known = PickedColumns.bare(names)
     return all(any(one in known for one in wanted) for wanted in (PROMPT, BATCH, PREFILL, DECODE))
 
@@ -194,15 +194,7 @@ def profile(found: StepProfile) -> dict[str, Any]:
                 step[name]["between"] = "power"
     if found.per_context_token:
         step["per_context_token"] = f"{1e9 * found.per_context_token:.6g} ns"
-    about = {
-        name: {
-            "shape": one.chosen,
-            "sizes": list(one.sizes),
-            "times_ms": [float(f"{1e3 * value:.6g}") for value in one.seconds],
-            "cross_validation": {judged.shape: round(judged.error, 4) for judged in one.judged},
-        }
-        for name, one in (("decode", found.decode), ("prefill", found.prefill))
-    }
+    about = {"decode": found.decode.about, "prefill": found.prefill.about}
     return {"service": {"kind": "llm", "step": step}, "measured": {"from": found.what, "stages": about}}
 
 

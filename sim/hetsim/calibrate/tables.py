@@ -17,7 +17,7 @@ from typing import Any
 
 from hetsim.calibrate.columns import PickedColumns
 from hetsim.errors import ScenarioError
-from hetsim.workload.costs import latency_table
+from hetsim.workload.mapped import latency_table
 from hetsim.workload.mapped.cells import bounded, plain
 from hetsim.workload.mapped.propose import form_of
 from hetsim.workload.mapped.rows import FileRows, fail, rows_of, tidied
@@ -52,7 +52,7 @@ class Elsewhere:
 
 
 def is_perf_analyzer(path: Path) -> bool:
-    """Was this file written by perf_analyzer?"""
+    """Return True if perf_analyzer wrote this file."""
     try:
         return PERF in rows_of(path, form_of(path)).names
     except ScenarioError:
@@ -119,7 +119,7 @@ class _Measured:
 
 
 def _under_load(found: Mapping[int, _Measured]) -> Iterator[str]:
-    """What is to be said of batches that were not alone at the server."""
+    """Remarks on batches that were not alone at the server."""
     flying = [size for size in sorted(found) if found[size].overlapping]
     if flying:
         text = f"batches of {', '.join(map(str, flying))} were measured with more than one request in flight"
@@ -156,7 +156,7 @@ def _rows(path: Path, rows: FileRows) -> list[tuple[int, dict[str, Any]]]:
 
 
 def _by_client(names: Sequence[str]) -> bool:
-    """Does a file tell nothing of the server, so that only what the client saw is known?"""
+    """Return True if a file has only the client's times, and none of the server."""
     return not any(name.startswith("Server ") for name in names) and any(name in names for name in CLIENT)
 
 

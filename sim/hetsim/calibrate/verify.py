@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hetsim.calibrate.device import MeasuredDevice, Overlapping
-from hetsim.calibrate.fit import FittedLine
+from hetsim.calibrate.measure import FittedLine
 from hetsim.model.batch_times import StageTable
 
 POLL = 2e-5
@@ -46,7 +46,7 @@ class RealClock:
 
 @dataclass(frozen=True)
 class ServiceProfile:
-    """What a service profile says of its stages."""
+    """The stages of a service profile."""
 
     upload: FittedLine | StageTable
     compute: FittedLine | StageTable

@@ -10,7 +10,7 @@ import click
 from hetsim.cli import console
 from hetsim.cli.options import BY, FOLDER, RUNNING, SCENARIO, Share
 from hetsim.cli.run import default_directory
-from hetsim.experiment.options import StudyKeywords
+from hetsim.experiment.options import StudyKeywords, StudyOptions
 
 USUAL = ("fcfs", "fcfs_skip", "sjf")
 """Compared with the scenario's own policy where none are named."""
@@ -41,19 +41,10 @@ VERDICTS = {
               help="Write the comparison, and tables and a picture of every policy, there.")  # fmt: skip
 @RUNNING
 def compare(
-    scenario: str,
-    policies: tuple[str, ...],
-    metrics: tuple[str, ...],
-    by: tuple[str, ...],
-    baseline: str | None,
-    best: str | None,
-    probability: float | None,
-    delta: float | None,
-    out: Path | None,
-    as_json: bool,
-    quiet: bool,
+    scenario: str, policies: tuple[str, ...], metrics: tuple[str, ...], by: tuple[str, ...], baseline: str | None,
+    best: str | None, probability: float | None, delta: float | None, out: Path | None, as_json: bool, quiet: bool,
     **options: Unpack[StudyKeywords],
-) -> None:
+) -> None:  # fmt: skip
     """Run a scenario under several policies with common random numbers, and say which is better.
 
     Without --policy these are the values of the scenario's sweep over `policy`, if it has one, else its own
@@ -72,6 +63,7 @@ def compare(
     if best is None and (probability is not None or delta is not None):
         raise UsageError("--probability and --delta belong to a selection: add --best METRIC")
     checked(by)
+    StudyOptions(audit=options["audit"])  # so that loading the scenario is watched too
     chosen: Any = named_policies(policies)
     loaded = load(scenario, options["overrides"] if chosen else ())
     chosen = chosen or _default_policies(loaded.raw)

@@ -18,14 +18,8 @@ MAX_SETTINGS = 10
 @click.command(short_help="Say which tasks, groups and decisions differ between two runs.")
 @click.argument("a", type=PATH, metavar="RUN")
 @click.argument("b", type=PATH, metavar="RUN")
-@click.option(
-    "--metric",
-    "column",
-    type=click.Choice(COLUMNS),
-    default="response",
-    show_default=True,
-    help="What of each task is compared.",
-)
+@click.option("--metric", "column", type=click.Choice(COLUMNS), default="response", show_default=True,
+              help="What of each task is compared.")  # fmt: skip
 @click.option("--by", type=click.Choice(["class", "user"]), help="Gainers and losers by class or by user only.")
 @click.option("--top", type=Whole(min=1), default=10, show_default=True, metavar="N", help="Tasks that are listed.")
 @JSON
@@ -37,15 +31,17 @@ def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool)
     """
     from hetsim.experiment.directory import first_run
     from hetsim.results.many_runs.difference import difference
+    from hetsim.results.stored_files import reading_stored
 
     for run in (a, b):
         if not run.is_dir():
             raise click.UsageError(f'there is no directory "{run}"; `hetsim run --out {run} ...` would write it')
-    found = difference(first_run(a), first_run(b), column)
-    if as_json:
-        console.as_json(found.to_json(top))
-    else:
-        console.lines(_lines(found, by, top))
+    with reading_stored(a, b):
+        found = difference(first_run(a), first_run(b), column)
+        if as_json:
+            console.as_json(found.to_json(top))
+        else:
+            console.lines(_lines(found, by, top))
 
 
 def _lines(found: Any, by: str | None, top: int) -> list[str]:

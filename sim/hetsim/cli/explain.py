@@ -26,17 +26,18 @@ def explain(run: Path, task: str | None, by: str | None, as_json: bool) -> None:
     RUN is what `hetsim run --out RUN` wrote; of replications the first is explained.
     """
     from hetsim.experiment.directory import first_run
+    from hetsim.results.stored_files import reading_stored
 
     if (task is None) == (by is None):
         raise click.UsageError("give a TASK, or --by class, --by gpus or --by user")
     if not run.is_dir():
         raise click.UsageError(f'there is no directory "{run}"; `hetsim run --out {run} ...` would write it')
-    result = first_run(run)
-    if by is not None:
-        _groups(result, by, as_json)
-    else:
-        assert task is not None
-        _task(result, task, as_json)
+    with reading_stored(run):
+        result = first_run(run)
+        if by is not None:
+            _groups(result, by, as_json)
+        else:
+            _task(result, str(task), as_json)
 
 
 def _task(result: Any, task: str, as_json: bool) -> None:

@@ -43,19 +43,10 @@ MAX_UNLIKE = 32
               help="Draw there how micro-batches go through the stages. For one --level, or --device.")
 @TELLING
 def partition(
-    profile: Path,
-    levels: tuple[str, ...],
-    devices: tuple[str, ...],
-    memory: str | None,
-    inference: bool,
-    deadline: str | None,
-    keep_order: bool,
-    no_replication: bool,
-    ignore_activations: bool,
-    picture: Path | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+    profile: Path, levels: tuple[str, ...], devices: tuple[str, ...], memory: str | None, inference: bool,
+    deadline: str | None, keep_order: bool, no_replication: bool, ignore_activations: bool, picture: Path | None,
+    as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
     """Find the stages of a pipeline that pass on an item most often.
 
     PROFILE has the measured layers of a network: a profile of PipeDream, or CSV with the columns layer, activations,
@@ -66,7 +57,7 @@ def partition(
     candidate.
     """
     from hetsim.theory.partition import pipeline_partition, unlike_partition
-    from hetsim.workload.readers.layer_profiles import read_profile
+    from hetsim.workload import measurements
 
     if bool(levels) == bool(devices):
         raise click.UsageError("give either --level (equal devices) or --device (unlike ones)")
@@ -82,7 +73,7 @@ def partition(
     room = math.inf if memory is None else _size("--memory", memory)
     joined = [_level(text) for text in levels]
     groups = _groups(devices)
-    cuts = read_profile(profile)
+    cuts = measurements.reader("layers")(profile)
     _known(cuts, groups, profile)
     if joined:
         found = pipeline_partition(

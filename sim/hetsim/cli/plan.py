@@ -53,14 +53,9 @@ class Plan(click.Command):
               help="Write the plan for the policy replay: CSV, or Parquet if the name ends so.")  # fmt: skip
 @TELLING
 def plan(
-    scenario: str,
-    policy: str | None,
-    overrides: tuple[str, ...],
-    seed: int | None,
-    table: Path | None,
-    as_json: bool,
+    scenario: str, policy: str | None, overrides: tuple[str, ...], seed: int | None, table: Path | None, as_json: bool,
     quiet: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Show what the static policy of a scenario plans, without running it.
 
     Start and finish are the planner's own timetable.  A saved plan is followed by `replay`:

@@ -34,16 +34,9 @@ MAX_GPUS = 1_000_000
               help="Draw there the schedule of the best candidate with stages.")
 @TELLING
 def training(
-    scenario: str,
-    overrides: tuple[str, ...],
-    entry: str | None,
-    gpus: str | None,
-    rank: Literal["time", "cost"],
-    top: int,
-    picture: Path | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+    scenario: str, overrides: tuple[str, ...], entry: str | None, gpus: str | None, rank: Literal["time", "cost"],
+    top: int, picture: Path | None, as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
     """Compare all degrees of parallelism, schedules and micro-batches for the `training:` of a scenario.
 
     Each row has the time of a step and its parts, the GPU-hours of all steps, the memory of the fullest GPU, and the

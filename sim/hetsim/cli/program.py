@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 
+import hetsim as package
 from hetsim.cli import console
 from hetsim.cli.completion import completed
 from hetsim.errors import HetsimError, InvariantError, RunError, ScenarioError, UnknownName, visible
@@ -37,13 +38,13 @@ VERBS = {
     "tune": "hetsim.cli.tune:tune",
     "size": "hetsim.cli.size:size",
     "plan": "hetsim.cli.plan:plan",
-    "twin": "hetsim.cli.twin:twin",
-    "trace": "hetsim.cli.trace:trace",
-    "calibrate": "hetsim.cli.calibrate:calibrate",
+    "twin": "hetsim.twin.command:twin",
+    "trace": "hetsim.traces.command:trace",
+    "calibrate": "hetsim.calibrate.command:calibrate",
     "train": "hetsim.cli.train:train",
     "schema": "hetsim.cli.schema:schema",
     "report": "hetsim.cli.report:report",
-    "gallery": "hetsim.cli.gallery:gallery",
+    "gallery": "hetsim.gallery.command:gallery",
 }
 """Name of each verb and where its command is, in the order of the help; loaded when asked for."""
 
@@ -229,7 +230,7 @@ def defect(error: Exception) -> str:
     epilog="Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 invalid scenario, "
     "4 nothing meets the target (size, plan partition), 130 interrupted, 143 terminated.",
 )
-@click.version_option(package_name=None, version=importlib.import_module("hetsim").__version__, prog_name="hetsim")
+@click.version_option(f"{package.__version__} ({package.__build__})", prog_name="hetsim")
 def hetsim() -> None:
     """Which scheduling policy should this CPU+GPU cluster use under this load, and what will it do?
 

@@ -22,9 +22,10 @@ def report(directory: Path, page: Path | None, quiet: bool) -> None:
     """
     from hetsim.experiment.directory import load_any
     from hetsim.report.html import NAME, write_report
+    from hetsim.results.stored_files import reading_stored
 
     if not directory.is_dir():
         raise click.UsageError(f'there is no directory "{directory}"; `hetsim run --out` writes one')
-    with console.own_warnings(quiet):
+    with console.own_warnings(quiet), reading_stored(directory):
         path = write_report(load_any(directory), page or directory / NAME, folder=str(directory))
     console.note(f"report: {path}", quiet)

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Run a scenario and print the figures that matter.")
 @SCENARIO
 @click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy: sjf, or sjf+predicted_wait.")
-@click.option(
-    "--out", type=FOLDER, metavar="DIR",
-    help="Write tables, summary and a picture there.",
-)  # fmt: skip
+@click.option("--out", type=FOLDER, metavar="DIR", help="Write tables, summary and a picture there.")
 @click.option("--perfetto", type=TIMELINE, metavar="JSON",
               help="Write what ran where and when, for Perfetto: run.json.gz (of the first replication).")  # fmt: skip
 @click.option("--metric", "--metrics", "metrics", multiple=True, metavar="NAME",
@@ -45,18 +42,10 @@ if TYPE_CHECKING:
 )
 @RUNNING
 def run(
-    scenario: str,
-    policy: str | None,
-    out: Path | None,
-    perfetto: Path | None,
-    metrics: tuple[str, ...],
-    by: tuple[str, ...],
-    batched: bool,
-    precision: float | None,
-    as_json: bool,
-    quiet: bool,
+    scenario: str, policy: str | None, out: Path | None, perfetto: Path | None, metrics: tuple[str, ...],
+    by: tuple[str, ...], batched: bool, precision: float | None, as_json: bool, quiet: bool,
     **options: Unpack[StudyKeywords],
-) -> None:
+) -> None:  # fmt: skip
     """Run a scenario, a file or a shipped one by name, and print the figures that matter.
 
     Nothing is written unless --out is given. A run that fails keeps its tables up to then in DIR/partial
@@ -70,6 +59,7 @@ def run(
     from hetsim.results.one_run.result import Result
 
     _check(metrics, by, batched or precision is not None)
+    StudyOptions(audit=options["audit"])  # so that loading the scenario is watched too
     loaded = prepare(scenario, policy, options.pop("overrides"))
     if precision is not None:
         if batched or out is not None:
@@ -88,7 +78,9 @@ def run(
     with console.making(out, folder, options["cache"], as_json, quiet) as options["progress"]:
         outcome: Result | Replications
         if checked_amount(loaded, options["replications"]).most == 1 and options["shard"] is None:
-            chosen = StudyOptions(seed=options["seed"], check=options["check"], progress=options["progress"])
+            chosen = StudyOptions(
+                seed=options["seed"], check=options["check"], audit=options["audit"], progress=options["progress"]
+            )
             outcome = one_run(loaded, chosen)
         else:
             outcome = replicate(loaded, metrics=metrics, by=by, **options)
@@ -199,7 +191,7 @@ def _json(outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], table
     if batched:
         found["batch_means"] = batched["json"]
     elif metrics and not many:
-        from hetsim.results.as_json import json_values
+        from hetsim.results.formatting import json_values
 
         found["summary"] |= json_values(outcome.values(expanded(metrics)))
     return found

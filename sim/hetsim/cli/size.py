@@ -22,63 +22,29 @@ VERDICTS = {
 
 @click.command(short_help="Find the smallest or cheapest cluster that meets targets.")
 @SCENARIO
-@click.option(
-    "--target",
-    "targets",
-    required=True,
-    multiple=True,
-    metavar="TEXT",
-    help="What to reach: 'response_p99 < 200 ms' (repeatable: all of them).",
-)
-@click.option(
-    "--over",
-    required=True,
-    multiple=True,
-    metavar="KEY.PATH[=VALUES]",
-    help="The whole number to find: cluster.nodes.0.count; or with values, 1..16 or 2,4,8, one of several "
-    "(repeatable: all combinations).",
-)
-@click.option(
-    "--from", "least", type=Whole(min=1), metavar="N",
-    help="The least tried.  [default: 1, or where queues of services do not grow too long]",
-)  # fmt: skip
-@click.option(
-    "--to",
-    "most",
-    type=Whole(min=1),
-    metavar="N",
-    help="The most tried; without it sizes are doubled until one meets the target, up to 4096.",
-)
+@click.option("--target", "targets", required=True, multiple=True, metavar="TEXT",
+              help="What to reach: 'response_p99 < 200 ms' (repeatable: all of them).")  # fmt: skip
+@click.option("--over", required=True, multiple=True, metavar="KEY.PATH[=VALUES]",
+              help="The whole number to find: cluster.nodes.0.count; or with values, 1..16 or 2,4,8, one of several "
+              "(repeatable: all combinations).")  # fmt: skip
+@click.option("--from", "least", type=Whole(min=1), metavar="N",
+              help="The least tried.  [default: 1, or where queues of services do not grow too long]")  # fmt: skip
+@click.option("--to", "most", type=Whole(min=1), metavar="N",
+              help="The most tried; without it sizes are doubled until one meets the target, up to 4096.")  # fmt: skip
 @click.option(
     "--minimize",
     metavar="WHAT",
     help="Of what meets the targets: price (of the cluster for an hour), total "
     "(of the numbers), or a metric such as cost.  [default: price where there are prices, else total]",
 )
-@click.option(
-    "--confidence", type=Share(), default="95%", show_default=True, metavar="SHARE", help="That all verdicts are right."
-)
-@click.option(
-    "--delta",
-    type=Share(),
-    default="1%",
-    show_default=True,
-    metavar="SHARE",
-    help="With --minimize METRIC: the difference that is worth no further replication.",
-)
-@click.option(
-    "--policy",
-    "policies",
-    multiple=True,
-    metavar="NAME",
-    help="Instead of the scenario's whole policy; several are a dimension of the search.",
-)
-@click.option(
-    "--out",
-    type=options.FOLDER,
-    metavar="DIR",
-    help="Write candidates.csv, decision.json and picture.png there (of combinations).",
-)
+@click.option("--confidence", type=Share(), default="95%", show_default=True, metavar="SHARE",
+              help="That all verdicts are right.")  # fmt: skip
+@click.option("--delta", type=Share(), default="1%", show_default=True, metavar="SHARE",
+              help="With --minimize METRIC: the difference that is worth no further replication.")  # fmt: skip
+@click.option("--policy", "policies", multiple=True, metavar="NAME",
+              help="Instead of the scenario's whole policy; several are a dimension of the search.")  # fmt: skip
+@click.option("--out", type=options.FOLDER, metavar="DIR",
+              help="Write candidates.csv, decision.json and picture.png there (of combinations).")  # fmt: skip
 @study_options(
     SearchKeywords,
     replications={

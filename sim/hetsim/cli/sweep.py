@@ -25,23 +25,15 @@ SHOWN_POINTS = 20
 )
 @click.option("--points", type=PATH, metavar="FILE.csv", help="Points from a table: a column a key, a row a point.")
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="Run each point under it (repeatable).")
-@click.option(
-    "--sample",
-    type=click.Choice(["grid", "random", "latin_hypercube", "sobol"]),
-    default="grid",
-    show_default=True,
-    help="All combinations, or --n points drawn from the ranges.",
-)
+@click.option("--sample", type=click.Choice(["grid", "random", "latin_hypercube", "sobol"]), default="grid",
+              show_default=True, help="All combinations, or --n points drawn from the ranges.")  # fmt: skip
 @click.option("--n", type=Whole(min=1), metavar="N", help="Points of a sample.")
 @click.option("--sample-seed", type=Whole(min=0), default=0, show_default=True, help="Of the sample.")
 @click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to keep and show (repeatable).")
+@click.option("--keep", multiple=True, metavar="NAME", help="Keep this and those of --metric alone (repeatable).")
 @click.option("--by-replication", is_flag=True, help="Print a row a replication (with --json).")
-@click.option(
-    "--out",
-    type=FOLDER,
-    metavar="DIR",
-    help="Keep finished runs and tables there; an interrupted sweep goes on from it.",
-)
+@click.option("--out", type=FOLDER, metavar="DIR",
+              help="Keep finished runs and tables there; an interrupted sweep goes on from it.")  # fmt: skip
 @click.option("--resume", is_flag=True, help="Go on with the sweep in --out: there must be one.")
 @click.option("--dry-run", is_flag=True, help="Print the points and an estimate of the time; write nothing.")
 @study_options(
@@ -52,22 +44,10 @@ SHOWN_POINTS = 20
 )
 @TELLING
 def sweep(
-    scenario: str,
-    over: tuple[str, ...],
-    points: Path | None,
-    policies: tuple[str, ...],
-    sample: str,
-    n: int | None,
-    sample_seed: int,
-    metrics: tuple[str, ...],
-    by_replication: bool,
-    out: Path | None,
-    resume: bool,
-    dry_run: bool,
-    as_json: bool,
-    quiet: bool,
-    **options: Unpack[StudyKeywords],
-) -> None:
+    scenario: str, over: tuple[str, ...], points: Path | None, policies: tuple[str, ...], sample: str, n: int | None,
+    sample_seed: int, metrics: tuple[str, ...], keep: tuple[str, ...], by_replication: bool, out: Path | None,
+    resume: bool, dry_run: bool, as_json: bool, quiet: bool, **options: Unpack[StudyKeywords],
+) -> None:  # fmt: skip
     """Run a scenario at many points and under several policies, with common random numbers.
 
     Without --over and --points: the scenario's `sweep`. Several keys make a grid. Nothing is written unless --out
@@ -85,7 +65,7 @@ def sweep(
         raise UsageError("--by-replication goes with --json; with --out the replications are a Parquet file")
     plan = plan_sweep(
         scenario, over_given(over), points=None if points is None else read_points(points), sample=sample, n=n,
-        policies=list(policies) or None, sample_seed=sample_seed, metrics=metrics, **options,
+        policies=list(policies) or None, sample_seed=sample_seed, metrics=metrics, keep=keep, **options,
     )  # fmt: skip
     if dry_run:
         _show_plan(plan, estimate_sweep(plan, out, resume), as_json)

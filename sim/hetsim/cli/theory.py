@@ -37,13 +37,9 @@ MOST_NAMED = 6
 @click.option("--predict-only", is_flag=True, help="Do not simulate.")
 @TELLING
 def theory(
-    scenario: str,
-    policy: str | None,
-    predict_only: bool,
-    as_json: bool,
-    quiet: bool,
+    scenario: str, policy: str | None, predict_only: bool, as_json: bool, quiet: bool,
     **options: Unpack[StudyKeywords],
-) -> None:
+) -> None:  # fmt: skip
     """Find the model that a scenario matches, exactly or with an error, and compare its prediction with simulation.
 
     Every assumption of the model is listed with whether it holds. Where a hard one fails there is no prediction.
@@ -66,7 +62,7 @@ def theory(
 
 
 def _json(scenario: Any, found: Match, beside: list[PredictionCheck]) -> dict[str, Any]:
-    from hetsim.results.as_json import json_number
+    from hetsim.results.formatting import json_number
 
     intervals = {one.row: one for one in beside}
     figures = []

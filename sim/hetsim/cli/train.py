@@ -49,24 +49,10 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @TELLING
 def train(
-    scenario: str,
-    decides: str,
-    agent: str,
-    steps: int,
-    reward: str | None,
-    window: int,
-    settings: tuple[str, ...],
-    seed: int,
-    file: Path | None,
-    checkpoint: Path | None,
-    force: bool,
-    baselines: tuple[str, ...],
-    metrics: tuple[str, ...],
-    replications: int | None,
-    as_json: bool,
-    quiet: bool,
-    **options: Unpack[LocalKeywords],
-) -> None:
+    scenario: str, decides: str, agent: str, steps: int, reward: str | None, window: int, settings: tuple[str, ...],
+    seed: int, file: Path | None, checkpoint: Path | None, force: bool, baselines: tuple[str, ...],
+    metrics: tuple[str, ...], replications: int | None, as_json: bool, quiet: bool, **options: Unpack[LocalKeywords],
+) -> None:  # fmt: skip
     """Learn which waiting task goes on which type of device, or with --decides admission which tasks may wait at all
     under the scenario's own scheduler; and compare what was learned with other policies.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any
 
 import click
 
@@ -15,53 +15,20 @@ from hetsim.results.declared import DEFAULT_METRIC
 @click.command(short_help="Find the best parameters of a policy.")
 @SCENARIO
 @click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy: sjf, or fcfs+codel.")
-@click.option(
-    "--over",
-    multiple=True,
-    required=True,
-    metavar="PARAMETER=VALUES",
-    help="A parameter and what to try: 8,16,32 or a range: '10 s..10 min log' (repeatable).",
-)
+@click.option("--over", multiple=True, required=True, metavar="PARAMETER=VALUES",
+              help="A parameter and what to try: 8,16,32 or a range: '10 s..10 min log' (repeatable).")  # fmt: skip
 @click.option("--metric", default=DEFAULT_METRIC, show_default=True, metavar="NAME", help="By which.")
-@click.option(
-    "--sample",
-    type=click.Choice(["grid", "random", "latin_hypercube", "sobol"]),
-    help="All combinations, or --n settings drawn.  [default: grid of lists, sobol of ranges]",
-)
+@click.option("--sample", type=click.Choice(["grid", "random", "latin_hypercube", "sobol"]),
+              help="All combinations, or --n settings drawn.  [default: grid of lists, sobol of ranges]")  # fmt: skip
 @click.option("--n", type=Whole(min=1, max=100_000), metavar="N", help="Settings drawn.  [default: 27]")
 @click.option("--sample-seed", type=Whole(min=0), default=0, show_default=True, help="Of the sample.")
-@click.option(
-    "--first",
-    type=Whole(min=2, max=100_000),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="Replications of every setting before any leaves.",
-)
-@click.option(
-    "--final",
-    type=Whole(min=3, max=100_000),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="Replications for the winner's interval, none of them used for the choice.",
-)
+@click.option("--first", type=Whole(min=2, max=100_000), default=3, show_default=True, metavar="N",
+              help="Replications of every setting before any leaves.")  # fmt: skip
+@click.option("--final", type=Whole(min=3, max=100_000), default=20, show_default=True, metavar="N",
+              help="Replications for the winner's interval, none of them used for the choice.")  # fmt: skip
 @study_options(SearchKeywords)
 @TELLING
-def tune(
-    scenario: str,
-    policy: str | None,
-    over: tuple[str, ...],
-    metric: str,
-    sample: str | None,
-    n: int | None,
-    sample_seed: int,
-    first: int,
-    final: int,
-    as_json: bool,
-    quiet: bool,
-    **options: Unpack[SearchKeywords],
-) -> None:
+def tune(scenario: str, over: tuple[str, ...], as_json: bool, quiet: bool, **options: Any) -> None:
     """Find the best parameters of a policy: settings are dropped by and by as replications tell (successive halving).
 
     All settings meet the same replications. The winner's figure is from further ones that had no part in the choice,
@@ -70,13 +37,8 @@ def tune(
     from hetsim.cli.sweep import over_given
     from hetsim.experiment.tune import tune as search
 
-    with console.searching(
-        console.of_cache(options["cache"]), as_json, quiet, cases=True
-    ) as options["progress"]:  # fmt: skip
-        found = search(
-            scenario, policy, over=over_given(over) or {}, metric=metric, n=n, sample=sample, sample_seed=sample_seed,
-            first=first, final=final, **options,
-        )  # fmt: skip
+    with console.searching(console.of_cache(options["cache"]), as_json, quiet, cases=True) as options["progress"]:
+        found = search(scenario, over=over_given(over) or {}, **options)
     console.warnings(found.warnings, quiet)
     if as_json:
         console.as_json(found.to_json())

@@ -20,7 +20,7 @@ from hetsim.engine.queues.sources import Sources
 from hetsim.engine.resources.occupancy import GpuState
 from hetsim.engine.resources.slices import GpuSlices
 from hetsim.model.record import RunInput
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 
 ATOMS = frozenset({int, float, bool, str, bytes, complex, type(None), range, type(Ellipsis), type(NotImplemented)})
 SHARED = (type, ModuleType, BuiltinFunctionType, Enum, np.generic, np.dtype, PurePath, date, timedelta)
@@ -115,15 +115,3 @@ def filling(kind: type, slots: tuple[str, ...]) -> CodeType:
     lines += [f"   empty.{name} = {f'_{name}' if name in looked else f'old.{name}'}" for name in slots]
     lines += [" except AttributeError:", "  for old, empty in zip(originals, copies): rest(old, empty)"]
     return compile("\n".join(lines), f"<copy of {kind.__qualname__}>", "exec")
-
-
-@lru_cache(None)
-def all_slots(kind: type) -> tuple[str, ...]:
-    return tuple(name for base in kind.__mro__ for name in _slots(base))
-
-
-def _slots(kind: type) -> tuple[str, ...]:
-    """Fields that a class declares as slots."""
-    named = vars(kind).get("__slots__", ())
-    named = (named,) if isinstance(named, str) else tuple(named)
-    return tuple(name for name in named if name not in ("__dict__", "__weakref__"))

@@ -25,7 +25,7 @@ from hetsim.engine.language.generation import DECODING, LOADING, Generation
 from hetsim.engine.language.kv_transfers import KVTransfers
 from hetsim.engine.language.service_calls import ServiceCalls
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy.iterating import Foreseen
 
 MAX_TOKENS = 1 << 20

@@ -32,9 +32,10 @@ from typing import Any, TypeVar
 import numpy as np
 import simpy
 
-from hetsim.engine.copied_fields import ATOMS, CHANGING, INPUT, PLAIN, SHARED, Batch, all_slots, slot_filler
+from hetsim.engine.copied_fields import ATOMS, CHANGING, INPUT, PLAIN, SHARED, Batch, slot_filler
 from hetsim.engine.core.state import RunState
 from hetsim.engine.kernel.clock import Clock
+from hetsim.engine.kernel.fields import all_slots
 from hetsim.engine.queues.sources import with_own_columns
 from hetsim.errors import UsageError
 

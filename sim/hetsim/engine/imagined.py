@@ -39,7 +39,8 @@ from hetsim.engine.queues.sources import Sources
 from hetsim.errors import UsageError
 from hetsim.model.faults import Maintenance
 from hetsim.model.record import Record
-from hetsim.model.tasks import Task, Tasks
+from hetsim.model.task import Task
+from hetsim.model.tasks import Tasks
 from hetsim.policy.contract import Decision, Scheduler
 
 YOUNG = 300_000
@@ -251,12 +252,12 @@ def _spare_devices(run: RunState) -> None:
     for _, _, entry, event in list(run.clock._heap):
         if not isinstance(event, Later) or event.entry != entry:
             continue
-        method: Any = event.method
-        if method.__func__ is FaultInjector._fire:
+        owner, method = getattr(event.method, "__self__", None), getattr(event.method, "__name__", "")
+        if isinstance(owner, FaultInjector) and method == "_fire":
             _, (about, *_) = event.arguments
             if not (isinstance(about, Maintenance) and about.announced <= now):
                 run.clock.cancel(event)
-        elif method.__func__ in (Sources._send, Sources._change):
+        elif isinstance(owner, Sources) and method in ("_send", "_change"):
             run.clock.cancel(event)
 
 

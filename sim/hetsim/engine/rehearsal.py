@@ -13,7 +13,8 @@ from hetsim.errors import PolicyError
 from hetsim.model.cluster import Cluster, Device
 from hetsim.model.plan import Copy, Moment, Placement, Plan, Step
 from hetsim.model.record import COMPLETED, Record, RunInput
-from hetsim.model.tasks import Task, Tasks
+from hetsim.model.task import Task
+from hetsim.model.tasks import Tasks
 from hetsim.policy.contract import Decision, Drop, Fetch, Move, PlanProblem, Scheduler, Start, View
 from hetsim.policy.iterating import WantedReplica
 from hetsim.policy.planned import Following

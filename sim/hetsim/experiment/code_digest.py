@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import builtins
 import copyreg
+import datetime
 import dis
 import enum
 import functools
@@ -48,10 +49,13 @@ _REACHES: dict[Any, str] = {
     open: "opens files", io.open_code: "opens files", os.open: "opens files", os.getenv: "reads the environment",
     os.listdir: "lists folders", os.scandir: "lists folders", os.walk: "lists folders", os.stat: "looks at files",
     os.popen: "starts processes", os.system: "starts processes", os.urandom: "draws from the system",
-    time.time: "reads the clock", time.time_ns: "reads the clock",
     eval: "evaluates text", exec: "executes text", compile: "compiles text", input: "reads the terminal",
     __import__: "imports modules by computed names", importlib.import_module: "imports modules by computed names",
 }  # fmt: skip
+_REACHES |= dict.fromkeys((
+    time.time, time.time_ns, time.perf_counter, time.perf_counter_ns, time.monotonic, time.monotonic_ns,
+    time.process_time, time.process_time_ns, time.thread_time, time.localtime, time.gmtime,
+), "reads the clock")  # fmt: skip
 _OUTSIDE = frozenset((
     "socket", "_socket", "ssl", "http", "urllib", "ftplib", "smtplib", "subprocess", "ctypes", "sqlite3", "dbm",
     "shelve", "mmap", "secrets", "multiprocessing",
@@ -64,6 +68,9 @@ _READING = frozenset((
 """Attributes that look at files, of whatever object."""
 _OF_PACKAGES = ("load", "read", "open", "fetch", "download")
 """How the names of functions of packages begin that do."""
+_NOW, _CLOCKS = ("now", "today", "utcnow"), (datetime.datetime, datetime.date)
+_PATCHED = ("numpy", "scipy", "random", "math", "time", "simpy", *OURS)
+"""Packages of which a function that the user has put in place of theirs counts with the code of a policy."""
 _PARTS: dict[type, tuple[str, ...]] = {
     property: ("fget", "fset", "fdel"), staticmethod: ("__func__",), classmethod: ("__func__",),
     functools.cached_property: ("func",), functools._lru_cache_wrapper: ("__wrapped__",),
@@ -94,9 +101,24 @@ def code_digest(item: Any, own: str = "") -> tuple[str, tuple[str, ...]]:
     walk = _Walk(own)
     try:
         walk.value(item)
+        walk.value(_patched())
     except RecursionError:
         walk.unknown("has objects inside one another too deeply")
     return walk.hash.hexdigest(), tuple(walk.reasons)
+
+
+def _patched() -> dict[str, Any]:
+    """Functions of the user's code that stand as attributes in modules of libraries, by their places there."""
+    found: dict[str, Any] = {}
+    own = dict.fromkeys(_PATCHED, False)
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in _PATCHED:
+            for attribute, value in list(vars(module).items()) if isinstance(module, types.ModuleType) else ():
+                if type(value) is types.FunctionType:
+                    of = str(value.__globals__.get("__name__")).partition(".")[0]
+                    if own[of] if of in own else own.setdefault(of, not _origin(of, "")):
+                        found[f"{name}.{attribute}"] = value
+    return found
 
 
 class _Walk:
@@ -201,7 +223,10 @@ class _Walk:
         self._closure(function)
         if function.__name__ == "__init__":  # which decide how a scenario's values are read
             self.value(function.__annotations__)
-        self._names(code, names)
+        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+        around = {name: cell.cell_contents for name, cell in cells if cell != types.CellType()}
+        kinds = types.ModuleType | type
+        self._names(code, names, {name: value for name, value in around.items() if isinstance(value, kinds)})
         self.place = before
 
     def _closure(self, function: types.FunctionType) -> None:
@@ -210,7 +235,7 @@ class _Walk:
         self.value((function.__defaults__, function.__kwdefaults__, function.__dict__))
 
     def _names(self, code: types.CodeType, names: Mapping[str, Any], around: Mapping[str, Any] | None = None) -> None:
-        """The globals that code names, and what it imports; `around`: imported by the code around it, by local name."""
+        """The globals that code names, and what it imports; `around`: modules and classes around it, by name."""
         steps, bound, imported = list(dis.get_instructions(code)), dict(around or {}), None
         for at, step in enumerate(steps):
             if step.opname in _GLOBAL:
@@ -242,6 +267,12 @@ class _Walk:
             self.put("attribute", steps[at].argval)
             self._named(value.__name__, "")
             value, at = getattr(value, steps[at].argval, _MISSING), at + 1
+        after, name = (steps[at].opname, steps[at].argval) if at < len(steps) else ("", "")
+        if after in _ATTRIBUTE and name in _NOW and any(value is one for one in _CLOCKS):
+            self.unknown("reads the clock")
+        changes = after in ("STORE_ATTR", "DELETE_ATTR") and isinstance(value, types.ModuleType)
+        if changes and _origin(value.__name__, self.own):
+            self.unknown(f"changes {value.__name__}.{name}")
         self.value(value)
 
     def _import(self, name: str, level: int, wanted: Any, names: Mapping[str, Any]) -> types.ModuleType | None:

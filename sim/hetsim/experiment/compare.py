@@ -169,7 +169,8 @@ def select_best(
             race.withdraw(label)
         refusals.require_others(len(race.left), 2)
 
-    setup = Setup(tuple(case.scenario for case in cases.values()), tuple(dict.fromkeys([*kept, best])), options.check)
+    setup = Setup(tuple(case.scenario for case in cases.values()), tuple(dict.fromkeys([*kept, best])), options.check,
+                  options.audit)  # fmt: skip
     most = max(selection.MOST, first)
     on_refusal = [partial(withdraw, label) for label in cases]
     with begun(options, setup, first * len(cases)) as study:

@@ -191,7 +191,7 @@ class Decision:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        from hetsim.results.as_json import json_number
+        from hetsim.results.formatting import json_number
 
         def candidate(one: Candidate) -> dict[str, Any]:
             return {
@@ -243,7 +243,7 @@ def decide(
     known = _known(objective, prices, given)
     metrics = list(dict.fromkeys([*(t.metric for t in targets), *([] if known else [objective])]))
     allowed = (1 - confidence) / (1 if known else 2)
-    with begun(options, Setup((base,), tuple(metrics), options.check), first * len(cases)) as study:
+    with begun(options, Setup((base,), tuple(metrics), options.check, options.audit), first * len(cases)) as study:
         stop_at_part(options, study, [Replicates(case, first) for case in cases if not case.auto_warmup])
         judge = Judge(study, targets, first, allowed / (len(targets) * len(cases)))
         about = [(row.values, label) for row, label in zip(given, labels, strict=True)]

@@ -204,9 +204,8 @@ def comparison_json(
     "group_differences": {by: [...]}, which are like "differences" with the group besides.  Policies that refused the
     scenario are in "refused": {label: reason} alone.
     """
-    from hetsim.results.as_json import json_number, json_values
-    from hetsim.results.many_runs.group_differences import differences_json
-    from hetsim.results.many_runs.groups import groups_json
+    from hetsim.results.formatting import json_number, json_values
+    from hetsim.results.many_runs.groups import differences_json, groups_json
     from hetsim.results.one_run.result import Result
 
     first = next(iter(runs.values()))
@@ -258,16 +257,18 @@ def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> S
     from hetsim.results.many_runs.sweep import MARK as SWEPT
     from hetsim.results.many_runs.sweep import Sweep
     from hetsim.results.one_run.store import MARK
+    from hetsim.results.stored_files import reading_stored
     from hetsim.scenario.file.shipped import shipped
     from hetsim.scenario.scenario import load as load_scenario
 
     if isinstance(source, str | Path):
         folder = Path(source)
         named = str(source) in {one.name for one in shipped()} and not (folder / MARK).is_file()
-        if (folder / SWEPT).is_file():
-            return Sweep.load(folder)
-        if folder.is_dir() and not named:
-            return load_run(folder)
+        with reading_stored(folder):
+            if (folder / SWEPT).is_file():
+                return Sweep.load(folder)
+            if folder.is_dir() and not named:
+                return load_run(folder)
     return load_scenario(source, overrides)
 
 

@@ -1,8 +1,8 @@
 """The directory of a sweep: what it is, its finished runs, and in the end its tables.
 
-    sweep.json              what is swept: keys, points, policies, replications, versions, a digest a row
+    sweep.json              what is swept: keys, points, policies, replications, versions, the digests of the rows
     scenario.yaml           the scenario behind all points
-    runs/ab/abcdef….json    a finished run each (`hetsim.experiment.store`), unless another cache was named
+    runs/                   finished runs (`hetsim.experiment.store`), unless another cache was named
     table.parquet           the tables, once all runs are there
     replications.parquet
     tables.json             digests of the other files: written last
@@ -29,9 +29,11 @@ from hetsim.results.many_runs.sweep import EACH, MARK, SCENARIO, TABLE, TABLES
 from hetsim.results.sealed import digests, sealed, unsealed
 
 if TYPE_CHECKING:
-    from hetsim.results.many_runs.sweep import Sweep
+    from hetsim.results.many_runs.sweep_tables import SweepTables
 
 RUNS = "runs"
+MAX_INDENTED = 10_000
+"""Points of a sweep whose mark is to be read by people too."""
 _PARTS = {
     "scenario": "the scenario",
     "points": "the points",
@@ -39,6 +41,7 @@ _PARTS = {
     "replications": "the number of replications",
     "seed": "the seed",
     "metrics": "the metrics",
+    "keep": "the figures that are kept",
     "versions": "hetsim's code or the versions of its libraries",
 }
 
@@ -53,10 +56,9 @@ class Directory:
     def runs(self) -> Path:
         return self.folder / RUNS
 
-    def finish(self, sweep: Sweep) -> None:
+    def finish(self, tables: SweepTables) -> None:
         """Write the tables."""
-        write_whole(self.folder / EACH, lambda path: sweep.by_replication.to_parquet(path, index=False), durable=True)
-        write_whole(self.folder / TABLE, lambda path: sweep.table.to_parquet(path, index=False), durable=True)
+        tables.write(self.folder / TABLE, self.folder / EACH)
         # The digests last: they say that all is there.
         found = sealed({"files": digests(self.folder, (MARK, SCENARIO, EACH, TABLE))}, 1)
         write_whole(self.folder / TABLES, lambda path: path.write_text(found, encoding="utf-8"), durable=True)
@@ -100,7 +102,7 @@ def check_folder(target: str | Path, about: Mapping[str, Any], *, resume: bool, 
             f"{said}; give another directory, or --fresh to begin anew in this one, or --resume to keep those of its "
             "runs that fit"
         )
-    if not set(found.get("rows", ())) & set(about["rows"]):
+    if not _rows(found) & _rows(about):
         raise UsageError(f"{said}, and none of its runs is one of this; give another directory, or --fresh")
     return "extended"
 
@@ -117,10 +119,16 @@ def _contents(folder: Path, target: str | Path) -> list[str]:
     return names
 
 
+def _rows(about: Mapping[str, Any]) -> set[str]:
+    """The digests of the rows, of 64 digits each."""
+    text = "".join(about.get("rows", ()))
+    return {text[at : at + 64] for at in range(0, len(text), 64)}
+
+
 def _differences(found: Mapping[str, Any], about: Mapping[str, Any]) -> list[str]:
     """In which parts two sweeps differ."""
-    other = [text for part, text in _PARTS.items() if found.get(part) != about[part]]
-    if not other and found.get("rows") != about["rows"]:
+    other = [text for part, text in _PARTS.items() if found.get(part) != about.get(part)]
+    if not other and "".join(found.get("rows", ())) != about["rows"]:
         return ["the contents of files that it names, or the code of a policy"]
     return other
 
@@ -142,14 +150,14 @@ def claim(
         folder.mkdir(parents=True, exist_ok=True)
         directory = Directory(folder, None if shared else _lock(folder))
         try:
-            for pattern in ("", f"{RUNS}/*/"):
+            for pattern in ("", f"{RUNS}/"):
                 remove_left(folder, pattern)
             if state in ("replaced", "extended"):
                 for name in (TABLES, TABLE, EACH):
                     (folder / name).unlink(missing_ok=True)
             if state == "replaced" and directory.runs.is_dir():
                 shutil.rmtree(directory.runs)
-            text = sealed(about, 1)
+            text = sealed(about, 1 if len(about["points"]) <= MAX_INDENTED else None)
             for name, wanted in ((MARK, text), (SCENARIO, scenario)):  # the mark first: it says what the folder is
                 _ensure(folder / name, wanted)
         except BaseException:

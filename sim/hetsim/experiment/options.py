@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 from hetsim.errors import UsageError, suggestion
+from hetsim.model.files import watch_opens
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -82,6 +83,10 @@ class StudyOptions:
         False, flag="--trust", help="Also use finished runs whose inputs were not all known (code that opens files or "
         "reads the environment).",
     )  # fmt: skip
+    audit: bool = _option(
+        False, flag="--audit", help="Watch what the runs that are made open: files that the scenario does not name are "
+        "told, and such runs have unknown inputs.",
+    )  # fmt: skip
     check: bool = _option(False, flag="--check", help="Verify the simulator's invariants after every round (slower).")
     progress: Progress | bool | None = _option(
         None, python="called with the share done, 0 to 1, five times a second from another thread; True shows a bar, "
@@ -98,6 +103,8 @@ class StudyOptions:
                     raise UsageError(f"{one.name} must be a whole number {bounds}, not {value!r}")
         if self.dask is not None and (self.executor is not None or self.workers not in (None, 1)):
             raise UsageError("a Dask cluster has workers of its own: leave out workers and executor")
+        if self.audit:
+            watch_opens()
 
 
 class RunKeywords(TypedDict, total=False):
@@ -105,6 +112,7 @@ class RunKeywords(TypedDict, total=False):
 
     overrides: Overrides
     seed: int | None
+    audit: bool
     check: bool
     progress: Progress | bool | None
 
@@ -127,6 +135,7 @@ class SearchKeywords(LocalKeywords, total=False):
     shard: str | None
     fresh: bool
     trust: bool
+    audit: bool
     check: bool
 
 

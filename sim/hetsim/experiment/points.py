@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.errors import Problem, ScenarioError, UsageError, suggestion
+from hetsim.errors import Problem, ScenarioError, UsageError, several, suggestion
 from hetsim.experiment.policies import PolicyLike, named_policies, named_policy
 from hetsim.model.units import quantity
 from hetsim.scenario import overrides as setting
@@ -256,7 +256,7 @@ def _axis(key: str, value: Any) -> Axis:
 def _listed(points: Points) -> tuple[list[str], list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
     numbers: dict[str, int] = {}
-    for number, point in enumerate(points):
+    for number, point in enumerate(several(points, "points", "a list of mappings")):
         if not isinstance(point, Mapping) or not point:
             raise UsageError(f"point {number}: expected a mapping of keys to values, not {point!r}")
         found.append(documents.from_mapping(dict(point)).data)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hetsim import registry
-from hetsim.errors import ScenarioError, UnknownName, UsageError
+from hetsim.errors import ScenarioError, UnknownName, UsageError, several
 
 PolicyLike = str | Mapping[str, Any] | Callable[..., Any]
 """A text, a mapping as under `policy:` in a scenario, or a scheduler class or order key."""
@@ -46,7 +46,7 @@ def named_policies(policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) ->
     if isinstance(policies, Mapping):
         return {str(label): named_policy(policy)[1] for label, policy in policies.items()}
     found: dict[str, Any] = {}
-    for policy in policies:
+    for policy in several(policies, "policies", "a list of policies, or a mapping of labels to them"):
         label, value = named_policy(policy)
         if label in found:
             raise UsageError(f'policy "{label}" is given twice')

@@ -21,9 +21,16 @@ from hetsim.experiment.stopping import cut_warmup
 from hetsim.experiment.study import Case, Study
 from hetsim.experiment.work import Setup
 from hetsim.experiment.workers import Workers
-from hetsim.results.declared import DEFAULT_METRIC, is_congested
+from hetsim.results.declared import DEFAULT_METRIC
 from hetsim.results.formatting import metric_name, seconds
-from hetsim.results.statistics import chi_square_quantile, deviation, freedom, half_width, student_quantile
+from hetsim.results.statistics import (
+    chi_square_quantile,
+    deviation,
+    excess_kurtosis,
+    freedom,
+    half_width,
+    student_quantile,
+)
 from hetsim.scenario.schema.whole import MIN_FOR_PRECISION
 
 if TYPE_CHECKING:
@@ -145,27 +152,27 @@ def plan_precision(
         raise UsageError(f"the mean of {metric} is 0: no precision relative to it")
     upper = (chi_square_quantile(0.5 - LEVEL / 2, pilot - 1), chi_square_quantile(0.5 + LEVEL / 2, pilot - 1))
     high, low = (spread * math.sqrt((pilot - 1) / value) for value in upper)
-    share, level = 0.5 + confidence / 2, mean if is_congested(metric) else math.inf
-    number = needed(spread, mean, precision, confidence, level)
-    half = half_width(values, level, share)
-    longer = {times: needed(spread / math.sqrt(times), mean, precision, confidence, level) for times in LONGER}
+    number = needed(spread, mean, precision, confidence, metric)
+    half = half_width(values, metric, 0.5 + confidence / 2)
+    longer = {times: needed(spread / math.sqrt(times), mean, precision, confidence, metric) for times in LONGER}
     return PrecisionPlan(
         metric=metric, precision=precision, confidence=confidence, mean=mean, half_width=half, pilot=pilot,
-        replications=number, low=needed(low, mean, precision, confidence, level),
-        high=needed(high, mean, precision, confidence, level),
+        replications=number, low=needed(low, mean, precision, confidence, metric),
+        high=needed(high, mean, precision, confidence, metric),
         longer={times: many for times, many in longer.items() if number > MIN_FOR_PRECISION and many < number},
         length=_length(runs), spent=spent, workers=Workers(study_options.workers).workers, runs=runs,
     )  # fmt: skip
 
 
-def needed(spread: float, mean: float, precision: float, confidence: float, level: float = math.inf) -> int:
+def needed(spread: float, mean: float, precision: float, confidence: float, metric: str = "") -> int:
     """The minimum number of replications, ten or more, for an interval this narrow at that standard deviation."""
     if not spread:
         return MIN_FOR_PRECISION
 
+    kurtosis = excess_kurtosis(metric, spread, mean)
+
     def enough(number: int) -> bool:
-        left = float(freedom(spread, level, number))
-        half = student_quantile(0.5 + confidence / 2, left) * spread / math.sqrt(number)
+        half = student_quantile(0.5 + confidence / 2, float(freedom(kurtosis, number))) * spread / math.sqrt(number)
         return half <= precision * abs(mean)
 
     high = MIN_FOR_PRECISION

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from hetsim.errors import UsageError
 from hetsim.results.formatting import seconds
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ class TerminalBar:
 @contextmanager
 def reporting(progress: Progress | bool | None) -> Iterator[Progress | None]:
     """The function that is told of progress; with True a bar, where there is a terminal or a notebook."""
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise UsageError(f"progress must be True, or a function of the share done, not {progress!r}")
     bar = None
     if progress is True:
         bar = NotebookBar() if in_notebook() else TerminalBar() if sys.stderr.isatty() else None

@@ -97,7 +97,7 @@ def one_run(scenario: Scenario, options: StudyOptions | None = None, most: int =
     """The first of `most` replications, which share a warm-up that is found in them."""
     options = options or StudyOptions()
     case = Case(scenario, seed=options.seed)
-    with begun(options, Setup((scenario,), (), options.check), 1) as study:
+    with begun(options, Setup((scenario,), (), options.check, options.audit), 1) as study:
         (warmup,), _, warnings = cut_warmup(study, [case], [most])
         series = whole_series(case, 1, warmup=warmup)
         study.make([series])
@@ -141,7 +141,7 @@ def run_cases(
         raise UsageError("keep=True keeps whole runs, which stay in the process that made them: use one worker")
     amounts = [checked_amount(case.scenario, options.replications) for case in cases]
     kept = [*metrics, *(amount.metric for amount in amounts if amount.precision is not None)]
-    setup = Setup(tuple(case.scenario for case in cases), tuple(dict.fromkeys(kept)), options.check)
+    setup = Setup(tuple(case.scenario for case in cases), tuple(dict.fromkeys(kept)), options.check, options.audit)
     with begun(options, setup, sum(amount.most for amount in amounts)) as study:
         warmups, remarks, warnings = cut_warmup(study, cases, [amount.most for amount in amounts], on_refusal)
         series = [

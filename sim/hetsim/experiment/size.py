@@ -129,7 +129,7 @@ class Sizing:
         return f"{metric_name(self.target.metric)} is {value}, n = {trial.replications}"
 
     def to_json(self) -> dict[str, Any]:
-        from hetsim.results.as_json import json_number
+        from hetsim.results.formatting import json_number
 
         return {
             "scenario": self.scenario, "key": self.key, "target": self.target.text, "met": self.met,
@@ -218,7 +218,7 @@ def size(
     overload, seed = "", study_options.seed
     if least is None and aim.below:
         bottom, overload = _first_sustained(loaded, aim, over, top, seed)
-    with begun(study_options, Setup((loaded,), (aim.metric,), study_options.check)) as study:
+    with begun(study_options, Setup((loaded,), (aim.metric,), study_options.check, study_options.audit)) as study:
         search = _Search(
             study, key=over, target=aim, confidence=confidence, seed=seed, first=replications, least=bottom, most=top,
             tell=tell,

@@ -244,7 +244,7 @@ def find_cuts(study: Study, pilots: Sequence[Pilot]) -> None:
 
     def look(pilot: Any) -> None:
         pilot.look()
-        if pilot.done and study.store.folder is not None and pilot.outcome.lasting:
+        if pilot.done and study.store.folder is not None:
             study.store.put(pilot.key(study), pilot.outcome)
 
     todo = missing(study, pilots)

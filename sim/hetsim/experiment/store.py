@@ -1,29 +1,42 @@
 """Finished runs, kept under the digest of everything that decides what they give (`hetsim.experiment.identity`).
 
-A run is a file of JSON, `ab/abcdef….json`, with a checksum: written under another name first, then renamed.  A file
-that was changed, or is not whole (a disk that was full, a power cut), counts for nothing; the run is made again.
+A run that has ended is a line of a journal.  Once all runs of a block are there (of a sweep a fixed range of points, of
+other studies all of them) they become a sealed segment, and the journal goes (`hetsim.experiment.segment`).  The
+segments of a study are the same bytes for any workers, and however often they were interrupted:
+
+    runs/SHA256.runs                    a segment, named by the digests of its runs
+    runs/journal-HOST-PROCESS-1.jsonl   runs of a block that is not complete
+    runs/ab/abcdef….json                a run as it was kept before there were segments: it is read, and stays
+
+What was changed, or is not whole (a disk that was full, a power cut), counts for nothing; the run is made again.
 So is one that is marked: its inputs were not all known, and may have been others.
 Failures that lie with the machine (no memory, a full disk, a missing module) are not kept.
 """
 
 from __future__ import annotations
 
-import math
+import hashlib
+import io
+import os
+import platform
 import shutil
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from hetsim.errors import DamageWarning, UsageError
+import numpy as np
+
+from hetsim.errors import DamagedFile, DamageWarning, UsageError
+from hetsim.experiment.segment import SEGMENT, Segment, line_of, parse_line, segment_of
 from hetsim.experiment.work import RunOutcome
-from hetsim.model.files import remove_left, write_whole
-from hetsim.results.sealed import sealed, unsealed
+from hetsim.model.files import naming, remove_left, write_whole
+from hetsim.results.stored_files import read_stored
 
-UNKNOWN = "unknown"
-"""The mark of an outcome: which of its inputs its digest does not cover."""
+LOADED = 4
+"""Segments whose rows are held at a time."""
 
 
 class Store:
@@ -36,50 +49,280 @@ class Store:
         """fresh: what is there is not looked at.  trust: outcomes of inputs that are unknown are given out too."""
         self.folder, self.fresh, self.trust = folder, fresh, trust
         self.damaged: list[Path] = []
+        self._pending: dict[Hashable, dict[str, RunOutcome]] = {}
+        """Of blocks that are not sealed, by block."""
+        self._journals: dict[Hashable, io.FileIO] = {}
+        self._journal_count = 0
+        self._incomplete: set[Hashable] = set()
+        """Blocks with runs that failed and are to be tried again: they are left to the next call."""
+        self._sealed: set[Path] = set()
+        self._found: _Found | None = None
 
-    def path(self, run: str) -> Path:
-        assert self.folder is not None
-        return self.folder / run[:2] / f"{run}.json"
+    def get(
+        self, run: str, metrics: Iterable[str] = (), block: Hashable = None, reduced: bool = False
+    ) -> RunOutcome | None:
+        """The outcome of a run that was kept whole, with all these metrics besides those of every summary.
 
-    def get(self, run: str, metrics: Iterable[str] = ()) -> RunOutcome | None:
-        """The outcome of a run that was kept whole, with all these metrics besides those of every summary."""
-        if self.folder is None or self.fresh:
+        block: the one that the run is sealed with, where it is not yet.  reduced: these metrics are enough.
+        """
+        if self.folder is None:
             return None
-        try:
-            kept = unsealed(self.path(run))
-        except FileNotFoundError:
-            return None
-        except (OSError, UsageError):
-            kept = {}
-        if kept.get("run") != run or "values" not in kept:
-            self.damaged.append(self.path(run))
-            return None
-        if kept.get(UNKNOWN) and not self.trust:
-            return None
-        if kept["values"] is None:
-            return RunOutcome(None, kept["warnings"], error=kept["error"], refused=kept.get("refused", False))
-        values = {name: math.nan if value is None else float(value) for name, value in kept["values"].items()}
-        return RunOutcome(values, kept["warnings"]) if all(name in values for name in metrics) else None
+        for outcome, is_sealed in self.kept(run):
+            if self._fits(outcome, metrics, reduced):
+                if not is_sealed:
+                    self._pending.setdefault(block, {})[run] = outcome
+                elif self._found is not None:
+                    self._found.forget([run])
+                return outcome
+        return None
 
-    def put(self, run: str, outcome: RunOutcome, unknown: str = "") -> None:
+    def kept(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
+        """All that is kept of a run, and whether that is sealed, or will be with a block of this study."""
+        for pending in self._pending.values():
+            if run in pending:
+                yield pending[run], True
+        if not self.fresh:
+            yield from self.found.outcomes(run)
+
+    def _fits(self, outcome: RunOutcome, metrics: Iterable[str], reduced: bool) -> bool:
+        """Is it to be given out, and has it what is asked for?"""
+        if (outcome.unknown and not self.trust) or (outcome.reduced and not reduced):
+            return False
+        values = outcome.values
+        return values is None or all(name in values for name in metrics)
+
+    @property
+    def found(self) -> _Found:
+        """What was in the folder when it was first asked for."""
+        if self._found is None:
+            assert self.folder is not None
+            self._found = _Found(self.folder, self.damaged)
+        return self._found
+
+    def put(self, run: str, outcome: RunOutcome, unknown: str = "", block: Hashable = None) -> None:
         """Keep an outcome, on disk and whole when this returns; `unknown`: the inputs that its digest leaves out."""
-        if self.folder is None or not outcome.lasting:
+        if self.folder is None:
             return
-        from hetsim.results.as_json import json_values
+        if not outcome.lasting:
+            self.leave(block)
+            return
+        outcome = replace(outcome.packed(), unknown=unknown or outcome.unknown)
+        if any(is_sealed and _replaces(one, outcome) for one, is_sealed in self.kept(run)):
+            return  # the first run of a study is made each time, since it stays whole
+        self._append(block, line_of(run, outcome))
+        self._pending.setdefault(block, {})[run] = outcome
 
-        values = None if outcome.values is None else json_values(outcome.values)
-        refused: dict[str, Any] = {"refused": True} if outcome.refused else {}
-        refused |= {UNKNOWN: unknown} if unknown else {}
-        kept = {"run": run, "error": outcome.error, **refused, "warnings": outcome.warnings, "values": values}
-        path = self.path(run)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, lambda temporary: temporary.write_text(sealed(kept), encoding="utf-8"))
+    def _append(self, block: Hashable, line: bytes) -> None:
+        journal = self._journals.get(block)
+        if journal is not None and not os.fstat(journal.fileno()).st_nlink:  # another process sealed all that was in it
+            journal.close()
+            journal = None
+        if journal is None:
+            journal = self._journals[block] = self._new_journal()
+        with naming(Path(str(journal.name))):
+            while line:
+                line = line[os.write(journal.fileno(), line) :]
+
+    def _new_journal(self) -> io.FileIO:
+        assert self.folder is not None
+        host = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        while True:
+            self._journal_count += 1
+            path = self.folder / f"journal-{host}-{os.getpid()}-{self._journal_count}.jsonl"
+            with suppress(FileExistsError), naming(path):
+                return io.FileIO(path, "xb")
+
+    def leave(self, block: Hashable) -> None:
+        """Do not seal this block: the next call has runs of it to make."""
+        self._incomplete.add(block)
+
+    def seal(self, block: Hashable = None) -> None:
+        """Make a segment of the runs of a block, all of which have ended."""
+        pending = self._pending.pop(block, {})
+        journal = self._journals.pop(block, None)
+        if journal is not None:
+            journal.close()
+        if block in self._incomplete:
+            return
+        if pending:
+            assert self.folder is not None
+            data = segment_of(pending)
+            name = hashlib.sha256("".join(sorted(pending)).encode()).hexdigest()[:32]
+            path = self.folder / f"{name}{SEGMENT}"
+            write_whole(path, lambda temporary: temporary.write_bytes(data), durable=True)
+            self._sealed.add(path)
+            if self._found is not None:
+                self._found.forget(pending)
+        if journal is not None:
+            Path(str(journal.name)).unlink(missing_ok=True)
+
+    def take(self, segment: Path) -> None:
+        """Copy a segment of another folder."""
+        assert self.folder is not None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.folder / segment.name, partial(shutil.copyfile, segment), durable=True)
+
+    def close(self, whole: bool) -> None:
+        """At the end of a study; `whole`: nothing of it is left to do, and so it is sealed."""
+        if whole:
+            self.seal()
+            if self._found is not None:
+                self._found.remove_superfluous(self._sealed)
+        for journal in self._journals.values():
+            journal.close()
+        self._journals.clear()
 
     def tell(self) -> None:
         """Warn of the files that were damaged."""
         if self.damaged:
-            said = f"finished runs with damaged files: {len(self.damaged):,}, such as {self.damaged[0]}"
-            warnings.warn(f"{said}; they were made again", DamageWarning, stacklevel=3)
+            said = f"files of finished runs that are damaged: {len(self.damaged):,}, such as {self.damaged[0]}"
+            warnings.warn(f"{said}; what was lost was made again", DamageWarning, stacklevel=3)
+
+
+class _Found:
+    """The finished runs in a folder: segments, the journals of calls that were interrupted, and files of one run."""
+
+    def __init__(self, folder: Path, damaged: list[Path]):
+        self.folder, self.damaged = folder, damaged
+        self.segments: list[Segment] = []
+        self.single: dict[str, tuple[RunOutcome, Path]] = {}
+        """Runs in journals and in damaged segments, which the block that they are part of is to seal again."""
+        self._sources: dict[Path, int | None] = {}
+        """Journals with their sizes, and damaged segments."""
+        self._loaded: list[int] = []
+        self._dropped: set[int] = set()
+        for path in sorted(folder.glob(f"*{SEGMENT}")):
+            with suppress(FileNotFoundError):
+                try:
+                    self.segments.append(Segment(path))
+                except DamagedFile:
+                    self._damage(path)
+        self.has_files = any(len(inner.name) == 2 for inner in folder.glob("??"))
+        for path in sorted(folder.glob("journal-*.jsonl")):
+            with suppress(FileNotFoundError):
+                self._read(path)
+        entries = [segment.index["run"] for segment in self.segments]
+        digests = np.concatenate(entries) if entries else np.zeros(0, "V32")
+        starts = np.ascontiguousarray(digests).view(">u8").reshape(-1, 4)[:, 0].astype(np.uint64)
+        order = np.argsort(starts, kind="stable")
+        self._starts = starts[order]
+        which = np.repeat(np.arange(len(entries)), [len(one) for one in entries]).astype(np.int32)
+        rows = np.concatenate([np.arange(len(one)) for one in entries]) if entries else np.zeros(0)
+        self._which, self._rows = which[order], rows.astype(np.int32)[order]
+
+    def _damage(self, path: Path) -> None:
+        self.damaged.append(path)
+        self._sources[path] = None
+
+    def _read(self, path: Path) -> None:
+        """Take in a journal; a last line without an end is one that was being written."""
+        text = read_stored(path)
+        self._sources[path] = len(text)
+        for line in text[: text.rfind(b"\n") + 1].splitlines(keepends=True):
+            try:
+                run, outcome = parse_line(path, line)
+            except UsageError:
+                self.damaged += [path] if path not in self.damaged else []
+                continue
+            self.single[run] = outcome, path
+
+    def outcomes(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
+        """All that is kept of a run, and whether it is sealed; of runs whose inputs are unknown the last one first."""
+        start, marked = np.uint64(int(run[:16], 16)), []
+        at = int(np.searchsorted(self._starts, start))
+        while at < len(self._starts) and self._starts[at] == start:
+            segment, row = self.segments[self._which[at]], int(self._rows[at])
+            if self._load(int(self._which[at])) and segment.run(row) == run:
+                outcome = segment.outcome(row)
+                if outcome.unknown:
+                    marked.append((segment.path.stat().st_mtime_ns, outcome))
+                else:
+                    yield outcome, True
+            at += 1
+        if run in self.single:
+            yield self.single[run][0], False
+        for _, outcome in sorted(marked, key=lambda one: -one[0]):
+            yield outcome, True
+        if self.has_files:
+            yield from self._file(run)
+
+    def _load(self, number: int) -> bool:
+        """Have the rows of a segment here; False if some are damaged: then the others have to be sealed again."""
+        if number in self._loaded:
+            return True
+        if number in self._dropped:
+            return False
+        segment = self.segments[number]
+        try:
+            bad = set(segment.load())
+        except OSError:
+            bad = set(range(len(segment)))
+        if not bad:
+            self._loaded.append(number)
+            if len(self._loaded) > LOADED:
+                self.segments[self._loaded.pop(0)].unload()
+            return True
+        self._dropped.add(number)
+        self._damage(segment.path)
+        for row in set(range(len(segment))) - bad:
+            self.single.setdefault(segment.run(row), (segment.outcome(row), segment.path))
+        segment.unload()
+        return False
+
+    def _file(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
+        path = self.folder / run[:2] / f"{run}.json"
+        try:
+            found, outcome = parse_line(path, read_stored(path))
+        except FileNotFoundError:
+            return
+        except (OSError, UsageError):
+            found = ""
+        if found == run:
+            yield outcome, True
+        else:
+            self.damaged.append(path)
+
+    def copy_segments(self, into: Store) -> int:
+        """Copy the segments of which no run is there, and pass over them from now on; the number of their runs."""
+        copied = 0
+        for number, segment in enumerate(self.segments):
+            if self._load(number) and not any(True for row in range(len(segment)) for _ in into.kept(segment.run(row))):
+                into.take(segment.path)
+                self._dropped.add(number)
+                self._loaded.remove(number)
+                copied += len(segment)
+        return copied
+
+    def all(self) -> Iterator[tuple[str, RunOutcome]]:
+        """Every run."""
+        for number, segment in enumerate(self.segments):
+            if self._load(number):
+                for row in range(len(segment)):
+                    yield segment.run(row), segment.outcome(row)
+        for run, (outcome, _) in self.single.items():
+            yield run, outcome
+        for path in sorted(self.folder.glob("??/*.json")):
+            for outcome, _ in self._file(path.stem):
+                yield path.stem, outcome
+
+    def forget(self, runs: Iterable[str]) -> None:
+        """These are sealed now."""
+        for run in runs:
+            self.single.pop(run, None)
+
+    def remove_superfluous(self, sealed: set[Path]) -> None:
+        """Remove journals and damaged segments of which all is sealed elsewhere, unless more has been added."""
+        needed = {path for _, path in self.single.values()} | sealed
+        for path, size in self._sources.items():
+            with suppress(FileNotFoundError):
+                if path not in needed and size in (None, path.stat().st_size):
+                    path.unlink()
+
+
+def stored_runs(folder: Path) -> dict[str, RunOutcome]:
+    """All finished runs in a cache, or in the directory of a sweep, by their digests."""
+    return dict(_Found(_runs_of(folder), []).all())
 
 
 def open_cache(cache: str | Path | None) -> Path | None:
@@ -89,7 +332,7 @@ def open_cache(cache: str | Path | None) -> Path | None:
     folder = Path(cache).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        remove_left(folder, "??/")
+        remove_left(folder, "")
     except OSError as error:
         raise UsageError(f"the cache {folder} cannot be written: {error.strerror}") from None
     return folder
@@ -97,7 +340,7 @@ def open_cache(cache: str | Path | None) -> Path | None:
 
 @dataclass(frozen=True)
 class Merged:
-    """What `merge_stores` did: files `copied`, `there` already, and `damaged` ones that were left out."""
+    """What `merge_stores` did: runs `copied`, `there` already, and `damaged` files, of which the whole runs count."""
 
     copied: int
     there: int
@@ -105,7 +348,7 @@ class Merged:
 
     @property
     def sentence(self) -> str:
-        left = f", {len(self.damaged):,} damaged left out" if self.damaged else ""
+        left = f", {len(self.damaged):,} damaged file{'s' if len(self.damaged) != 1 else ''}" if self.damaged else ""
         runs = f"{self.copied:,} finished run{'s' if self.copied != 1 else ''}"
         return f"{runs} copied, {self.there:,} there already{left}"
 
@@ -113,34 +356,32 @@ class Merged:
 def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
     """Copy finished runs from caches, or directories of sweeps, into one.
 
+    Segments of which no run is there are copied as they are; other runs get into a journal.
     UsageError if a folder has no runs, or two have different outcomes under one digest: one of the machines that made
     them gives other figures from the same inputs.
     """
-    target = Store(_runs_of(into), trust=True)
-    copied, there, damaged = 0, 0, []
+    target = _runs_of(into)
+    copied, there, damaged = 0, 0, list[Path]()
     for source in sources:
-        folder = Store(_runs_of(source), trust=True)
-        names = sorted(folder.folder.glob("??/*.json")) if folder.folder is not None else []
-        if not names:
-            raise UsageError(f"there are no finished runs in {source}: it is no cache and no directory of a sweep")
-        for path in names:
-            try:
-                kept = unsealed(path)
-            except UsageError:
-                damaged.append(path)
-                continue
-            here = target.path(path.stem)
-            if not here.is_file() or target.get(path.stem) is None:
-                here.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(here, partial(shutil.copyfile, path))
+        found = _Found(_runs_of(source), damaged)
+        store = Store(target, trust=True)
+        before = copied + there
+        copied += found.copy_segments(store)
+        for run, outcome in found.all():
+            here = next(store.kept(run), None)
+            if here is None:
+                store.put(run, outcome)
                 copied += 1
-            elif UNKNOWN in kept or _same(kept, unsealed(here)):
+            elif outcome.unknown or _same(outcome, here[0]):
                 there += 1
             else:
                 raise UsageError(
-                    f"{path} and {here} are outcomes of one run and differ: one of the machines that made them gives "
-                    "other figures from the same inputs; make them with one kind of machine"
+                    f"{source} and {into} have outcomes of one run and differ ({run[:12]}…): one of the machines that "
+                    "made them gives other figures from the same inputs; make them with one kind of machine"
                 )
+        if copied + there == before:
+            raise UsageError(f"there are no finished runs in {source}: it is no cache and no directory of a sweep")
+        store.close(whole=False)
     return Merged(copied, there, damaged)
 
 
@@ -149,9 +390,17 @@ def _runs_of(folder: Path) -> Path:
     return folder / "runs" if (folder / "sweep.json").is_file() or (folder / "runs").is_dir() else folder
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _replaces(one: RunOutcome, other: RunOutcome) -> bool:
+    """Has one outcome of a run all that another one has?  Of inputs that are unknown nothing is the same."""
+    if one.unknown or other.unknown or one.reduced > other.reduced:
+        return False
+    same = (one.values is None, one.error) == (other.values is None, other.error)
+    return same and set(one.values or ()) >= set(other.values or ())
+
+
+def _same(one: RunOutcome, other: RunOutcome) -> bool:
     """Do two outcomes agree where both have a value?  One may have been asked for more metrics."""
-    first, second = one["values"], other["values"]
-    if first is None or second is None:
+    if one.values is None or other.values is None:
         return one == other
-    return all(first[name] == second[name] for name in set(first) & set(second))
+    common = set(one.values) & set(other.values)
+    return all(repr(one.values[name]) == repr(other.values[name]) for name in common)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from hetsim.results.one_run.result import Result
     from hetsim.scenario.scenario import Scenario
 
+MAX_TASK = 256
+"""Runs that a worker is sent at a time, at most."""
 LOST = "a worker process died in this run, and another when it was tried again (out of memory?)"
 
 
@@ -69,14 +71,16 @@ class Replicates:
     strict      a run that fails ends the study
     on_refusal  is told that the first replication was refused before its clock started: then there are no others
     begin       the number of the first replication
+    block       the runs with which these are sealed
     """
 
     def __init__(
         self, case: Case, goal: int, *, most: int | None = None, rule: Callable[[Replicates], None] | None = None,
         warmup: float | None = None, pilot: bool = False, whole: int = 0, strict: bool = False,
         runs: Replications | None = None, begin: int = 0, on_refusal: Callable[[ScenarioError], None] | None = None,
+        block: Hashable = None,
     ):  # fmt: skip
-        self.begin, self.on_refusal, self.refused = begin, on_refusal, False
+        self.begin, self.on_refusal, self.refused, self.block = begin, on_refusal, False, block
         self.case, self.goal, self.likely, self.rule = case, goal, goal, rule
         self.most = goal if most is None else most
         self.warmup, self.pilot, self.whole, self.strict, self.runs = warmup, pilot, whole, strict, runs
@@ -129,7 +133,7 @@ class Study:
         self._told_unknown: set[str] = set()
         self._shelf = Shelf()
         self._shelf.identities[setup.check] = self.identity
-        self._source: Iterator[Replicates] = iter(())
+        self._source: Iterator[Replicates | None] = iter(())
         self._ready: deque[Replicates] = deque()
         self._open: dict[int, Replicates] = {}
         self._local: deque[Place] = deque()
@@ -141,11 +145,13 @@ class Study:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.workers.close(at_once=kind is not None)
+        self.store.close(whole=kind is None)
 
     # What is needed ---------------------------------------------------------------------------------------------
 
-    def make(self, wanted: Iterable[Replicates]) -> None:
-        """Make all replications of these cases that are needed.  They are asked for one by one, as there is room.
+    def make(self, wanted: Iterable[Replicates | None]) -> None:
+        """Make all replications of these cases that are needed.  They are asked for one by one, as there is room; None
+        says that others are to end first.
 
         UsageError if an input of a run is not what it was when the study began, here or where a worker is.
         """
@@ -154,7 +160,7 @@ class Study:
         except OtherInputs as found:
             raise UsageError(self._refusal(found)) from None
 
-    def _make(self, wanted: Iterable[Replicates]) -> None:
+    def _make(self, wanted: Iterable[Replicates | None]) -> None:
         self._source = iter(wanted)
         first: deque[Place] = deque()
         if self.workers.remote or self.workers.workers > 1:  # which a single run need not start
@@ -179,7 +185,7 @@ class Study:
             self._ready.appendleft(series)
             self._untold.append(series)
 
-    def outstanding(self, wanted: Iterable[Replicates]) -> list[Place]:
+    def outstanding(self, wanted: Iterable[Replicates | None]) -> list[Place]:
         """The replications that are needed and not in the store; those that are count."""
         self._source = iter(wanted)
         return list(iter(self._next, None))
@@ -217,11 +223,11 @@ class Study:
         series.sent += 1
         found = None
         if self.store.folder is not None and not series.pilot and number >= series.whole:
-            found = self.store.get(self.key(series, number), self.setup.metrics)
+            found = self.store.get(self.key(series, number), self.setup.metrics, series.block, bool(self.setup.keep))
         if found is None:
             return series, number
         self.found += 1
-        self._count(series, number, found, stored=True)
+        self._count(series, number, found.only(self.setup.keep), stored=True)
         return None
 
     def _land(self, series: Replicates, number: int, outcome: RunOutcome) -> None:
@@ -234,9 +240,9 @@ class Study:
         self._count(series, number, outcome, stored=needed, made=True)
 
     def _put(self, series: Replicates, number: int, outcome: RunOutcome) -> None:
-        if self.store.folder is not None and not series.pilot and outcome.lasting:
+        if self.store.folder is not None and not series.pilot:
             unknown = outcome.unknown or self.identity.unknown.get(self.digest(series.case), "")
-            self.store.put(self.key(series, number), outcome, unknown)
+            self.store.put(self.key(series, number), outcome, unknown, series.block)
 
     def _count(self, series: Replicates, number: int, outcome: RunOutcome, *, stored: bool, made: bool = False) -> None:
         series._early[number] = (outcome, made, stored)
@@ -250,6 +256,9 @@ class Study:
                     raise RunError(f"{LOST}; try fewer workers")
                 outcome = self._here(series, number)  # which raises, with the tables up to the failure
             series.add(outcome)
+            if outcome.unknown and series.runs is None and outcome.unknown not in self._told_unknown:
+                self._told_unknown.add(outcome.unknown)
+                warnings.warn(f"{outcome.unknown}; runs that do have unknown inputs", UnknownInputs, stacklevel=2)
             if series.refused:
                 series.goal = series.likely = len(series.taken)
             if made:
@@ -387,7 +396,8 @@ class Study:
 class _Flight:
     """The replications under way on the workers of a pool.
 
-    A run is tried again if its worker died, and then alone; if that worker dies too, its outcome is the error.
+    A worker is sent several at a time where they are short.  A run is tried again, alone, if its worker died; if that
+    worker dies too, when it has nothing else to do, the outcome is the error.
     """
 
     def __init__(self, study: Study, pool: Any, first: deque[Place]):
@@ -398,27 +408,37 @@ class _Flight:
         self.suspects = deque[Place]()
         """Whose workers died twice: tried alone."""
         self.deaths: dict[tuple[int, int], int] = {}
-        self.places: dict[Future, Place] = {}
+        self.tasks: dict[Future, list[Place]] = {}
+        self.size = 1
+        """Runs that a worker is sent: twice as many as long as they take less than its span."""
         self.alone = False
         """Was what is under way submitted as a suspect?"""
 
     def submit(self) -> bool:
         """Submit what there is room for; False if the pool turned out to be broken."""
-        if self.alone and self.places:
+        if self.alone and self.tasks:
             return True
-        self.alone = bool(self.suspects) and not self.places
+        self.alone = bool(self.suspects) and not self.tasks
         if self.suspects:
             return self._fill(lambda: self.suspects.popleft() if self.suspects else None, 1)
         return self._fill(self._needed, self.pool.room) and self._fill(self.study._ahead, self.pool.workers)
 
     def _fill(self, take: Callable[[], Place | None], room: int) -> bool:
-        while len(self.places) < room and (place := take()) is not None:
+        while len(self.tasks) < room and (place := take()) is not None:
+            places = [place]
+            while len(places) < self.size and not self._died(places[-1]) and (more := take()) is not None:
+                places.append(more)
+            if len(places) > 1 and self._died(places[-1]):
+                self.again.appendleft(places.pop())
             try:
-                self.places[self.pool.submit(work, self.setup, self.study.job(*place))] = place
+                self.tasks[self.pool.submit(work, self.setup, [self.study.job(*one) for one in places])] = places
             except BrokenExecutor:
-                self.again.appendleft(place)
+                self.again.extendleft(reversed(places))
                 return False
         return True
+
+    def _died(self, place: Place) -> bool:
+        return bool(self.deaths) and (id(place[0]), place[1]) in self.deaths
 
     def _needed(self) -> Place | None:
         """A replication that is needed and need not be made here."""
@@ -430,45 +450,54 @@ class _Flight:
 
     def land(self) -> list[Place]:
         """Wait a while for outcomes and take them; those whose worker died."""
-        done, _ = wait(self.places, timeout=POLL, return_when=FIRST_COMPLETED)
+        done, _ = wait(self.tasks, timeout=POLL, return_when=FIRST_COMPLETED)
         lost: list[Place] = []
         while done:
             for future in done:
-                place = self.places.pop(future)
-                outcome = _outcome(future)
-                if outcome is None:
-                    lost.append(place)
-                else:
+                places = self.tasks.pop(future)
+                outcomes = _outcomes(future, len(places))
+                if outcomes is None:
+                    lost += places
+                    continue
+                self.size = min(2 * self.size, MAX_TASK) if len(outcomes) == self.size else max(1, len(outcomes))
+                if not outcomes:  # an executor lost them: each is tried by itself
+                    self._count_deaths(places)
+                self.again.extendleft(reversed(places[len(outcomes) :]))
+                for place, outcome in zip(places, outcomes, strict=False):
                     self.study._land(*place, outcome)
             # When one worker has died none is left, and all futures are about to say so.
-            done = set(self.places) if lost else set()
+            done = set(self.tasks) if lost else set()
         return lost
+
+    def _count_deaths(self, places: Iterable[Place]) -> None:
+        for series, number in places:
+            self.deaths[id(series), number] = self.deaths.get((id(series), number), 0) + 1
 
     def try_again(self, lost: list[Place]) -> None:
         """What becomes of runs whose worker died."""
         if self.alone and lost:
             self.study._land(*lost.pop(), RunOutcome(None, error=LOST, lasting=False))
         self.alone = False
+        self._count_deaths(lost)
         for series, number in lost:
-            key = id(series), number
-            self.deaths[key] = self.deaths.get(key, 0) + 1
-            (self.again.appendleft if self.deaths[key] == 1 else self.suspects.append)((series, number))
+            first = self.deaths[id(series), number] == 1
+            (self.again.appendleft if first else self.suspects.append)((series, number))
 
     def cancel(self) -> bool:
         """Give up what was made ahead for nothing; is there any?"""
-        for future in self.places:
+        for future in self.tasks:
             future.cancel()
-        return bool(self.places)
+        return bool(self.tasks)
 
 
 def _scenario(case: Case) -> Scenario:
     return case.scenario.with_overrides(case.overrides) if case.overrides else case.scenario
 
 
-def _outcome(future: Future) -> RunOutcome | None:
-    """What a run gave; None if its worker died and took the executor with it."""
+def _outcomes(future: Future, sent: int) -> list[RunOutcome] | None:
+    """What runs gave, the first of those that were sent; None if their worker died and took the executor with it."""
     try:
-        found: RunOutcome = future.result()
+        found: list[RunOutcome] = future.result()
         return found
     except BrokenExecutor:
         return None
@@ -478,4 +507,4 @@ def _outcome(future: Future) -> RunOutcome | None:
         raise RunError("the workers are gone: the connection to their scheduler is lost") from None
     except Exception as error:  # what the executor says of a worker that it lost
         said = " ".join(str(error).split())
-        return RunOutcome(None, error=f"{type(error).__name__}: {said}", lasting=False)
+        return [] if sent > 1 else [RunOutcome(None, error=f"{type(error).__name__}: {said}", lasting=False)]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -17,7 +18,7 @@ from hetsim.errors import UsageError
 from hetsim.experiment.folder import Directory, check_folder, claim, digest
 from hetsim.experiment.identity import Identity, fingerprint
 from hetsim.experiment.options import StudyKeywords, StudyOptions, with_options
-from hetsim.experiment.points import PointRow, Points, check_all, column_of, rows, shown_value
+from hetsim.experiment.points import PointRow, PointRows, Points, check_all, column_of, rows, shown_value
 from hetsim.experiment.policies import PolicyLike
 from hetsim.experiment.progress import Meter
 from hetsim.experiment.shard import Shard, ShardOver, ShardReport, make_all, make_part, part_of
@@ -28,6 +29,8 @@ from hetsim.experiment.work import Setup
 from hetsim.experiment.workers import Workers
 from hetsim.results.formatting import metric_name
 from hetsim.results.many_runs.replications import Replications
+from hetsim.results.many_runs.sweep import EACH, TABLE
+from hetsim.results.stored_files import read_frame
 from hetsim.scenario.schema.whole import MIN_FOR_PRECISION
 
 if TYPE_CHECKING:
@@ -35,10 +38,18 @@ if TYPE_CHECKING:
 
     from hetsim.experiment.estimate import Estimate
     from hetsim.results.many_runs.sweep import Sweep
+    from hetsim.results.many_runs.sweep_tables import SweepRow, SweepTables
     from hetsim.scenario.scenario import Scenario
 
 MAX_RUNS = 1_000_000
 """Of one sweep, replications counted."""
+
+BLOCK = 4096
+"""Runs of a block, which are sealed together; one point may have more."""
+OPEN_BLOCKS = 8
+"""Blocks under way besides the one that is begun; what they have is in memory."""
+MANY_BLOCKS = 4
+"""Blocks of each shard from which on it makes whole ones."""
 
 WARMUP_REMARK = (
     "warm-up: that of each point is found from a pilot (MSER-5 on the mean response of up to {runs} replications, by "
@@ -57,6 +68,7 @@ def sweep(
     n: int | None = None,
     sample_seed: int = 0,
     metrics: str | Iterable[str] = (),
+    keep: str | Iterable[str] = (),
     out: str | Path | None = None,
     resume: bool = False,
     **options: Unpack[StudyKeywords],
@@ -78,6 +90,7 @@ def sweep(
             each row has as many as its precision needs, at least ten.  Replication r meets the same arrivals, sizes and
             faults at every point and under every policy, as far as the point itself does not change them.
         metrics: to keep besides those of the summary; shown first.
+        keep: keep these and `metrics` alone, which takes less room where there are very many points.
         out: a directory for finished runs (as they end) and tables; a sweep that was interrupted goes on there.
         resume: there must be a sweep in `out`, which may be another that shares runs with this.
         cache: keep finished runs there and not in `out`, for several sweeps together; none that is there is made again.
@@ -91,7 +104,7 @@ def sweep(
     """
     plan = plan_sweep(
         scenario, over, points=points, policies=policies, sample=sample, n=n, sample_seed=sample_seed, metrics=metrics,
-        **options,
+        keep=keep, **options,
     )  # fmt: skip
     return sweep_plan(plan, out, resume)
 
@@ -109,12 +122,11 @@ def sweep_plan(plan: SweepPlan, out: str | Path | None = None, resume: bool = Fa
         ):
             if part is not None:
                 raise ShardOver(plan.make_part(study, part))
-            found = plan.result(plan.make(study))
+            with closing(plan.tables(directory)) as found:
+                plan.make(study, found)
+                whole = plan.result(found, directory)
         store.tell()
-        if directory is not None:
-            directory.finish(found)
-            found.directory = directory.folder
-    return found
+    return whole
 
 
 class Checked:
@@ -197,35 +209,78 @@ class SweepPlan:
     def max_runs(self) -> int:
         return len(self.rows) * self.amount.most + sum(pilot.size for pilot in self.pilots)
 
-    def make(self, study: Study) -> list[RowRuns]:
-        """The replications of every row, and what their warm-up is."""
+    @cached_property
+    def block(self) -> int:
+        """Rows of a block, all of whole points; the last one may have fewer."""
+        if not isinstance(self.rows, PointRows):
+            return max(1, len(self.rows))  # of a list of points that name their policies, in any order
+        policies, amount = len(self.rows.policies), self.amount
+        return policies * max(1, BLOCK // (policies * (amount.most if amount.precision is None else amount.first)))
+
+    def make(self, study: Study, tables: SweepTables) -> None:
+        """Make the replications of every row; each block is sealed, and goes into the tables, once it is there."""
         find_cuts(study, self.pilots)
-        made: list[RowRuns] = []
-        study.make(self.wanted(study, range(len(self.rows)), made))
-        return made
+
+        def finish(number: int, made: list[RowRuns]) -> None:
+            tables.add([self._row(self.block * number + at, one) for at, one in enumerate(made)])
+
+        self._make_blocks(study, range(len(self.rows)), finish)
+
+    def _make_blocks(self, study: Study, numbers: Iterable[int], finish: Callable[[int, list[RowRuns]], None]) -> None:
+        """Make the rows of whole blocks, and seal each once it is there; `finish` is given its number and rows then."""
+
+        def seal(number: int, made: list[RowRuns]) -> None:
+            if not all(one.lasting for one in made):
+                study.store.leave(number)
+            study.store.seal(number)
+            finish(number, made)
+
+        blocks = OpenBlocks(self.block, len(self.rows), seal)
+        study.make(self.wanted(study, numbers, blocks))
+        blocks.settle()
 
     def make_part(self, study: Study, part: Shard) -> ShardReport:
-        """The runs of a shard: every n-th, or where some follow from others those of every n-th point."""
+        """The runs of a shard: every n-th block where there are many, or every n-th run, or where some follow from
+        others those of every n-th point."""
         if self.amount.precision is None and not self.pilots:
-            return make_part(study, self.wanted(study, range(len(self.rows))), part)
+            if len(self.rows) >= MANY_BLOCKS * self.block * part.count:
+                return self._make_part_of_blocks(study, part)
+            return make_part(study, self.listed(study, range(len(self.rows))), part)
         points = set(part.of(dict.fromkeys(row.point for row in self.rows)))
         mine = [number for number, row in enumerate(self.rows) if row.point in points]
         found = {id(pilot): pilot for number in mine if (pilot := self.checked.pilot(number)) is not None}
         find_cuts(study, list(found.values()))
-        return make_all(study, list(self.wanted(study, mine)), part)
+        return make_all(study, list(self.listed(study, mine)), part)
 
-    def wanted(self, study: Study, numbers: Iterable[int], made: list[RowRuns] | None = None) -> Iterator[Replicates]:
+    def _make_part_of_blocks(self, study: Study, part: Shard) -> ShardReport:
+        ended = Counter[bool]()
+
+        def count(_: int, rows: list[RowRuns]) -> None:
+            ended.update(outcome.values is None for one in rows if one.series for outcome in one.series.taken)
+
+        mine = part.of(range(0, len(self.rows), self.block))
+        self._make_blocks(study, (row for begin in mine for row in range(len(self.rows))[begin:][: self.block]), count)
+        return ShardReport(part, ended.total() - study.found, study.found, ended[True])
+
+    def listed(self, study: Study, numbers: Iterable[int]) -> Iterator[Replicates]:
+        return (one for one in self.wanted(study, numbers) if one is not None)
+
+    def wanted(
+        self, study: Study, numbers: Iterable[int], blocks: OpenBlocks | None = None
+    ) -> Iterator[Replicates | None]:
         """The replications of these rows, one after the other as they are asked for; rows that are the same have the
-        same.  `made` takes what each row has, also those that have none."""
+        same.  None where too many blocks are open.  `blocks` take what each row has, also those that have none."""
         cuts, rule = self._cuts(), self.amount.rule(study)
         known: dict[tuple[int, float | None], Replicates] = {}
         several = np.bincount(self.checked.same, minlength=1) > 1
         for number in numbers:
+            while blocks is not None and blocks.crowded:
+                yield None
             pilot = self.checked.pilot(number)
             row = self.rows[number]
             one = RowRuns() if pilot is None else _cut(pilot, cuts[row.point])
-            if made is not None:
-                made.append(one)
+            if blocks is not None:
+                blocks.add(number, one)
             first = int(self.checked.same[number])
             one.series = None if one.error else known.get((first, one.warmup))
             if one.error or one.series is not None:
@@ -233,7 +288,7 @@ class SweepPlan:
                 continue
             one.series = Replicates(
                 self.case(row, number), self.amount.first, most=self.amount.most, rule=rule, warmup=one.warmup,
-                runs=Replications() if rule else None,
+                runs=Replications() if rule else None, block=first // self.block,
             )  # fmt: skip
             if several[first]:
                 known[first, one.warmup] = one.series
@@ -255,7 +310,7 @@ class SweepPlan:
     @property
     def about(self) -> dict[str, Any]:
         """What `sweep.json` says."""
-        from hetsim.results.as_json import json_number
+        from hetsim.results.formatting import json_number
 
         last, points = -1, []
         for row in self.rows:  # those of a point follow one another, or were given with their policies
@@ -268,13 +323,14 @@ class SweepPlan:
             "seed": self.base.model.seed if self.options.seed is None else self.options.seed,
             "replications": self.replications,
             "metrics": self.metrics,
+            **({"keep": list(self.setup.keep)} if self.setup.keep else {}),
             "keys": self.keys,
             "points": points,
             "policies": list(self.checked.names),
             "scenario": digest({key: value for key, value in self.base.raw.items() if key != "sweep"}),
             "versions": fingerprint(),
             "remarks": self.remarks,
-            "rows": [self.checked.run(number).hex() for number in range(len(self.checked))],
+            "rows": self.checked.runs.hex(),
         }
 
     @property
@@ -288,37 +344,55 @@ class SweepPlan:
         frame["policy"] = self.labels
         return frame
 
-    def result(self, made: Iterable[RowRuns]) -> Sweep:
-        """The tables, from what was made of every row."""
+    def tables(self, directory: Directory | None = None) -> SweepTables:
+        """The tables that the rows are to be in; in a directory those of many blocks are written as they are made."""
+        from hetsim.results.many_runs.sweep_tables import SweepTables
+
+        on_disk = directory is not None and len(self.rows) > self.block
+        return SweepTables(
+            {key: column_of([row.values[key] for row in self.rows]) for key in self.keys},
+            several=self.amount.most > 1, text_seeds=max(self.checked.seeds, default=0) >= 1 << 63,
+            folder=directory.folder / TABLE if directory is not None and on_disk else None,
+        )  # fmt: skip
+
+    def result(self, tables: SweepTables, directory: Directory | None = None) -> Sweep:
+        """The sweep; its tables are finished, and written if there is a directory."""
         import pandas as pd
 
-        from hetsim.results.many_runs.sweep import Sweep, SweepRow, tables
+        from hetsim.results.many_runs.sweep import Sweep
 
-        swept = []
-        each = zip(self.rows, self.labels, self.checked.seeds, self.checked.warmups, made, strict=True)
-        for row, label, seed, warmup, one in each:
-            found = SweepRow(row.point, label, seed)
-            if self.pilots:
-                found.warmup = one.warmup if math.isnan(warmup) else warmup
-            found.errors += [one.error] if one.error else []
-            for replication, outcome in enumerate(one.series.taken if one.series else ()):
-                found.runs.append(outcome.values)
-                of = f"replication {replication}: " if self.amount.most > 1 else ""
-                if outcome.error:
-                    found.errors.append(of + outcome.error)
-                found.warnings += [of + text for text in outcome.warnings]
-            found.warnings += [*one.warnings, *self._not_precise(one.series)]
-            swept.append(found)
         about = self.about
         points = pd.DataFrame(about["points"], columns=pd.Index(self.keys), dtype=object)
-        written = {row.point: row.values for row in self.rows}
-        kinds = {key: column_of([values[key] for values in written.values()]) for key in self.keys}
-        del written
-        table, each_run = tables(self.keys, swept, kinds)
-        return Sweep(
-            table, each_run, points, name=self.base.name, seed=about["seed"], metrics=self.metrics,
+        if directory is not None:
+            directory.finish(tables)
+        if tables.parts or directory is None:
+            both: list[Any] = tables.frames()
+        else:
+            both = [partial(read_frame, directory.folder / name) for name in (TABLE, EACH)]
+        found = Sweep(
+            both[0], both[1], points, name=self.base.name, seed=about["seed"], metrics=self.metrics,
             remarks=self.remarks, replications=self.replications,
         )  # fmt: skip
+        found.directory = None if directory is None else directory.folder
+        return found
+
+    def _row(self, number: int, made: RowRuns) -> SweepRow:
+        """What the tables say of a row."""
+        from hetsim.results.many_runs.sweep_tables import SweepRow
+
+        checked = self.checked
+        found = SweepRow(self.rows[number].point, list(checked.names)[checked.policy[number]], checked.seeds[number])
+        if self.pilots:
+            found.warmup = made.warmup if math.isnan(checked.warmups[number]) else checked.warmups[number]
+        found.errors += [made.error] if made.error else []
+        for replication, outcome in enumerate(made.series.taken if made.series else ()):
+            found.runs.append(outcome.values)
+            of = f"replication {replication}: " if self.amount.most > 1 else ""
+            if outcome.error:
+                found.errors.append(of + outcome.error)
+            found.warnings += [of + text for text in outcome.warnings]
+        found.warnings += [*made.warnings, *self._not_precise(made.series)]
+        return found
 
     def _not_precise(self, series: Replicates | None) -> list[str]:
         """That the precision was not reached."""
@@ -328,20 +402,63 @@ class SweepPlan:
         return [text] if warns else []
 
 
+class OpenBlocks:
+    """The blocks of a sweep that are being made: each is finished in its turn, once all of its rows are done."""
+
+    def __init__(self, size: int, rows: int, finish: Callable[[int, list[RowRuns]], None]):
+        """size: rows of a block, of so many rows in all; finish: is given the number of a block, and its rows."""
+        self.size, self.rows, self.finish = size, rows, finish
+        self._open: deque[tuple[int, list[RowRuns]]] = deque()
+        self._done = 0
+        """Rows of the first one that are known to be done."""
+
+    def add(self, number: int, row: RowRuns) -> None:
+        block = number // self.size
+        if not self._open or self._open[-1][0] != block:
+            self._open.append((block, []))
+        self._open[-1][1].append(row)
+
+    @property
+    def crowded(self) -> bool:
+        """Are so many under way that no other is to be begun?"""
+        self.settle()
+        return len(self._open) > OPEN_BLOCKS
+
+    def settle(self) -> None:
+        """Finish those that are done."""
+        while self._open:
+            number, rows = self._open[0]
+            while self._done < len(rows) and rows[self._done].done:
+                self._done += 1
+            if self._done < min(self.size, self.rows - number * self.size):
+                return
+            self._open.popleft()
+            self._done = 0
+            self.finish(number, rows)
+
+
 @dataclass(slots=True)
 class RowRuns:
-    """What is made of a row: its replications, or the error for which it has none; `warmup`: the one found for it."""
+    """What is made of a row: its replications, or the error for which it has none; `warmup`: the one found for it.
+
+    lasting: another try would find the same error.
+    """
 
     series: Replicates | None = None
     error: str = ""
     warnings: list[str] = field(default_factory=list)
     warmup: float | None = None
+    lasting: bool = True
+
+    @property
+    def done(self) -> bool:
+        return bool(self.error) or (self.series is not None and self.series.done)
 
 
 def _cut(pilot: Pilot, found: Warmup) -> RowRuns:
     """The beginning of a row with a pilot."""
     if error := found.error_of(pilot):
-        return RowRuns(error=error)
+        return RowRuns(error=error, lasting=found.lasting is None)
     if found.cut is None:  # of a plan that is only looked at
         return RowRuns()
     return RowRuns(warnings=[found.cut.warning] if found.cut.near_half else [], warmup=found.cut.time)
@@ -357,6 +474,7 @@ def plan_sweep(
     n: int | None = None,
     sample_seed: int = 0,
     metrics: str | Iterable[str] = (),
+    keep: str | Iterable[str] = (),
     **options: Unpack[StudyKeywords],
 ) -> SweepPlan:
     """Everything of a sweep but the runs; all points are checked."""
@@ -367,7 +485,8 @@ def plan_sweep(
     seed = study_options.seed
     base = load(scenario, study_options.overrides).moved()
     names = list(dict.fromkeys(listed(metrics)))
-    _check_metrics(names)
+    figures = list(dict.fromkeys(listed(keep)))
+    _check_metrics([*names, *figures])
     amount = amount_of(base, study_options.replications)
     keys, given = rows(base, over=over, points=points, policies=policies, sample=sample, n=n, sample_seed=sample_seed)
     if seed is not None and "seed" in keys:
@@ -378,11 +497,11 @@ def plan_sweep(
             f"{len(given):,} rows × {up_to}{amount.most:,} replications are {len(given) * amount.most:,} runs, more "
             f"than the {MAX_RUNS:,} that a sweep takes"
         )
-    kept = names + [amount.metric] if amount.precision is not None and amount.metric not in names else names
+    kept = tuple(dict.fromkeys([*names, *figures, *([] if amount.precision is None else [amount.metric])]))
     check = study_options.check
     plan = SweepPlan(
-        base=base, setup=Setup((base,), tuple(kept), check), keys=keys, rows=given, amount=amount,
-        identity=Identity(check), metrics=names, options=study_options,
+        base=base, setup=Setup((base,), kept, check, study_options.audit, kept if figures else ()), keys=keys,
+        rows=given, amount=amount, identity=Identity(check), metrics=names or figures, options=study_options,
     )  # fmt: skip
     if sample == "sobol" and n is not None and n & (n - 1):
         plan.remarks.append(f"a Sobol sample is balanced where its size is a power of 2; {n} is none")
@@ -453,7 +572,7 @@ def estimate_sweep(plan: SweepPlan, out: str | Path | None, resume: bool) -> Est
         folder = folder or Path(out) / "runs"
     study = Study(plan.setup, Workers(), store=Store(folder, options.fresh, options.trust), identity=plan.identity)
     todo = [(pilot, number) for pilot in missing(study, plan.pilots) for number in range(pilot.size)]
-    series = list(plan.wanted(study, range(len(plan.rows))))
+    series = list(plan.listed(study, range(len(plan.rows))))
     left = study.outstanding(series)
     open_end = plan.amount.precision is not None and any(not one.done for one in series)
     jobs = [study.job(*place) for place in [*todo, *left]]

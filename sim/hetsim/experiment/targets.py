@@ -12,7 +12,6 @@ from hetsim.errors import RunError, UsageError
 from hetsim.experiment.stopping import Pilot, find_cuts, pilot_size
 from hetsim.experiment.study import Case, Replicates, Study
 from hetsim.model.units import RATE, TIME, is_number, parse, parse_fraction, shown
-from hetsim.results.declared import is_congested
 from hetsim.results.formatting import JOULES, PER_TIME, PERCENT, SECONDS, units_of
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.statistics import half_width
@@ -209,5 +208,5 @@ class Judge:
             return TargetFinding(mean, half, target.judge(mean, half))
         mean, half = float(values.mean()), math.nan
         if np.isfinite(values).all():
-            half = half_width(values, mean if is_congested(target.metric) else math.inf, 1 - self.error)
+            half = half_width(values, target.metric, 1 - self.error)
         return TargetFinding(mean, half, target.judge(mean, half))

@@ -84,8 +84,9 @@ def training_plans(
     path, chosen = _entry(scenario, entry)
     where = (*path, "training")
     document = scenario.document
-    unknown = [f"{one}; times of steps are those without it" for one in not_understood(scenario, TRAINING)]
-    scenario.notes += [one for one in unknown if one not in scenario.notes]
+    for one in not_understood(scenario, TRAINING, int(path[1])):
+        note = f"{one}; times of steps are those without it"
+        scenario.notes += [note] if note not in scenario.notes else []
     cluster = with_partitions(build_cluster(scenario.model.cluster, document), scenario.model.site, document)
     nodes = _allowed(cluster, chosen, path, document)
     training = chosen.training

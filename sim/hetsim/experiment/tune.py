@@ -99,11 +99,11 @@ def tune(
     _, given = rows(base, over=paths, sample=sample, n=n, sample_seed=sample_seed)
     given = _different(base, given)  # whole numbers may be drawn twice
     given.append(PointRow(len(given), {}, None, {}))  # what is there now
-    check, seed = study_options.check, study_options.seed
-    identity = Identity(check)
+    seed, identity = study_options.seed, Identity(study_options.check)
     cases: list[Case] = []
     check_all(base, given, lambda row, one: cases.append(Case(base, row.overrides, seed, identity.scenario(one))))
-    setup, runs = Setup((base,), (metric,), check), _planned(len(given), first) + 2 * final
+    setup = Setup((base,), (metric,), study_options.check, study_options.audit)
+    runs = _planned(len(given), first) + 2 * final
     with begun(study_options, setup, runs, identity) as study:
         (found,), remarks, warnings = cut_warmup(study, cases[-1:], [PILOT])
         race = _Race(study, cases, metric, found)

@@ -6,9 +6,10 @@ import gc
 import hashlib
 import platform
 import threading
+import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hetsim.errors import InvariantError, RunError, ScenarioError, UsageError
 from hetsim.experiment.identity import Identity, Signature, differences, fingerprint, signature, undeclared
 from hetsim.experiment.workers import unpacked
-from hetsim.model.files import recorded_inputs
+from hetsim.model.files import recorded_inputs, watch_opens
 from hetsim.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -27,17 +28,25 @@ if TYPE_CHECKING:
 
 LARGE = 100_000
 """Tasks of a run whose memory is worth the tenth of a second that it takes to give it back at once."""
+SPAN = 1.0
+"""Seconds of work that a worker keeps to itself at most, besides the run that it has begun."""
 SHELF = 4
 """Scenarios, and traces, that a worker keeps for the next job."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What all runs of a study have in common: the scenarios that jobs vary, further metrics, checks."""
+    """What all runs of a study have in common: the scenarios that jobs vary, further metrics, checks.
+
+    audit: workers watch what runs open; this process does since it was asked to.
+    """
 
     scenarios: tuple[Scenario, ...]
     metrics: tuple[str, ...] = ()
     check: bool = False
+    audit: bool = False
+    keep: tuple[str, ...] = ()
+    """Figures that are kept alone; empty for all."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,8 @@ class RunOutcome:
     """What a run gives, as numbers: `values` is None where it failed, and `error` says why.
 
     `series`: arrivals and responses, of a pilot.  `lasting`: another try would fail in the same way.  `refused`: the
-    checks of the scenario did, before anything ran.  `unknown`: what decided it and is in no digest.
+    checks of the scenario did, before anything ran.  `unknown`: what decided it and is in no digest.  `reduced`:
+    only the figures that were to be kept are there.
     """
 
     values: Mapping[str, float] | None
@@ -83,6 +93,7 @@ class RunOutcome:
     lasting: bool = True
     refused: bool = False
     unknown: str = ""
+    reduced: bool = False
 
     def packed(self) -> RunOutcome:
         """The same in a tenth of the memory: a study may have a million of them."""
@@ -90,29 +101,58 @@ class RunOutcome:
             return self
         return replace(self, values=Packed(self.values))
 
+    def only(self, figures: Sequence[str]) -> RunOutcome:
+        """The same with these figures alone, and what estimates of them take; with all, if none is named."""
+        if not figures or self.values is None:
+            return self
+        wanted = needed_for(figures)
+        return replace(self, values={name: self.values[name] for name in self.values if name in wanted}, reduced=True)
+
 
 class Packed(Mapping[str, float]):
     """Numbers by name; the names are held once for all that have the same."""
 
-    __slots__ = ("_at", "_numbers")
+    __slots__ = ("_at", "_names", "numbers")
 
     def __init__(self, values: Mapping[str, float]):
-        self._at = _positions(tuple(values))
-        self._numbers = array("d", values.values())
+        self._names, self._at = _positions(tuple(values))
+        self.numbers = array("d", values.values())
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], numbers: array[float]) -> Packed:
+        found = cls.__new__(cls)
+        found._names, found._at = _positions(names)
+        found.numbers = numbers
+        return found
+
+    def __reduce__(self) -> tuple:
+        return Packed.of, (self._names, self.numbers)
 
     def __getitem__(self, name: str) -> float:
-        return self._numbers[self._at[name]]
+        return self.numbers[self._at[name]]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._at)
+        return iter(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._at
 
     def __len__(self) -> int:
-        return len(self._at)
+        return len(self._names)
 
 
 @lru_cache(64)
-def _positions(names: tuple[str, ...]) -> dict[str, int]:
-    return {name: number for number, name in enumerate(names)}
+def _positions(names: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, int]]:
+    return names, {name: number for number, name in enumerate(names)}
+
+
+@lru_cache(16)
+def needed_for(figures: Sequence[str]) -> frozenset[str]:
+    """The names of all that is kept of a run where only these figures are."""
+    from hetsim.results.many_runs.replications import ALWAYS
+    from hetsim.results.one_run.estimands import weight_of
+
+    return frozenset({*figures, *(weight_of(name) or "" for name in figures), *ALWAYS})
 
 
 def simulate(
@@ -162,6 +202,7 @@ def outcome_of(setup: Setup, scenario: Scenario, job: RunJob, meter: Meter | Non
     if job.pilot:
         return RunOutcome({}, series=response_series(result))
     outcome = RunOutcome(replication_values(result, setup.metrics), result.warnings, unknown=result.undeclared)
+    outcome = outcome.only(setup.keep)
     large = len(result.record.input.tasks) > LARGE
     del result
     if large:  # a run refers to itself, and without this the next one would be built next to it
@@ -258,17 +299,29 @@ _setups: OrderedDict[str, Setup] = OrderedDict()
 """The setups of the last jobs, by their digest."""
 
 
-def work(packed: bytes, job: RunJob) -> RunOutcome:
-    """One job.  UsageError if this worker is not like the machine that sent it, OtherInputs if its files are not."""
+def work(packed: bytes, jobs: Sequence[RunJob]) -> list[RunOutcome]:
+    """The outcomes of some jobs: of the first, and of those after it that are begun within `SPAN`.
+
+    UsageError if this worker is not like the machine that sent them, OtherInputs if its files are not.
+    """
     digest = hashlib.sha256(packed).hexdigest()
     if digest not in _setups:
         setup, expected = unpacked(packed)
         if expected is not None and expected != fingerprint():
             raise UsageError(f"a worker is not like this machine: {differences(expected, fingerprint())}")
+        if setup.audit:
+            watch_opens()
         _setups[digest] = setup
         if len(_setups) > SHELF:
             _setups.popitem(last=False)
-    setup = _setups[digest]
+    until = time.monotonic() + SPAN
+    made: list[RunOutcome] = []
+    while len(made) < len(jobs) and (not made or time.monotonic() < until):
+        made.append(_work(_setups[digest], digest, jobs[len(made)]).packed())
+    return made
+
+
+def _work(setup: Setup, digest: str, job: RunJob) -> RunOutcome:
     try:
         _shelf.scenario(setup, digest, job)
     except (OSError, ScenarioError) as error:  # the machine that sent it could load it

@@ -4,8 +4,3 @@ An entry is a scenario, and a folder with what is expected of it (`expected.yaml
 and the notice of their license.  Entries that ship lie in `scenarios/hetsim_scenarios/published`; any other
 `expected.yaml` works alike.
 """
-
-from hetsim.gallery.entry import Entry, entries, entry
-from hetsim.gallery.outcome import Outcome, run
-
-__all__ = ["Entry", "Outcome", "entries", "entry", "run"]

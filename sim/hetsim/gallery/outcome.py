@@ -345,7 +345,7 @@ def parsed(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def recorded(entry: Entry) -> Outcome:
-    """What came out when the entry was run last, from the file next to it; nothing where it was never run."""
+    """The outcome of the entry's last run, from the file next to it; None before any run."""
     import pandas as pd
 
     path = entry.folder / RECORDED

@@ -1,4 +1,4 @@
-"""What `expected.yaml` of an entry of the gallery says."""
+"""The contents of an entry's `expected.yaml`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Text = Annotated[str, BeforeValidator(_joined)]
 
 
 class AxisValue(Model):
-    """What one value of an axis changes in the scenario.
+    """The changes that one value of an axis makes in the scenario.
 
     In texts of `each`, `{}` is the value, `{column}` a column of its row, and `{inputs}` the folder with files that do
     not ship (`--inputs`, otherwise the entry's own folder).

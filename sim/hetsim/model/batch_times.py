@@ -145,7 +145,7 @@ class StageTable:
         return sorted({min(limit, size) for size in (1, *self.sizes)} | ({limit} if limit < 1 << 30 else set()))
 
     def line(self) -> NearestLine:
-        """The line nearest to the table, as `hetsim.calibrate.fit` finds it."""
+        """The line nearest to the table, as `hetsim.calibrate.measure` finds it."""
         n, seconds = np.array(self.sizes, dtype=float), np.array(self.seconds)
         chosen = np.unique(np.linspace(0, len(n) - 1, min(len(n), MAX_POINTS)).astype(int))
         per_item, fixed = nearest_line(n[chosen], seconds[chosen])

@@ -1,4 +1,4 @@
-"""What a cluster is made of: nodes with CPU cores and accelerators, their links, power and ways of sharing.
+"""Parts of a cluster: nodes with CPU cores and accelerators, links, power, sharing.
 
 Everything here is a description and never changes during a run; the engine keeps the changing state.
 Times are seconds, sizes bytes, rates bytes per second, power watts.  CPU cores are counted in thousandths
@@ -216,7 +216,7 @@ class DeviceType:
     name: str = field(metadata=NO_KEY)
     kind: str = field(default="gpu", metadata=NO_KEY)
     speed: Positive = 1.0
-    """How many times as fast as the GPU for which gpu_time is given."""
+    """How many times as fast as the GPU for which gpu_time is given, or of a CPU as the core of cpu_time."""
     memory: Bytes | None = None
     """Memory of each; no limit unless given."""
     streams: Count = 1
@@ -224,7 +224,7 @@ class DeviceType:
     link: Link = field(default_factory=Link, metadata=NO_KEY)
     sharing: Sharing = field(default_factory=Sharing, metadata=NO_KEY)
     power: Power = field(default_factory=Power)
-    """Watts of each, 0 unless given."""
+    """Watts of each, or of a CPU of each core, 0 unless given."""
     preemption: Preemption = field(default_factory=Preemption)
     """How each lets go of running work, context_switch unless given; a kind alone, or with its figures."""
     multiprocessors: Count | None = None
@@ -351,7 +351,7 @@ class Partition:
 
     @property
     def limited(self) -> bool:
-        """Is there a limit on what its jobs hold at once?"""
+        """Return True if there is a limit on what its jobs occupy at once."""
         return self.max_gpus is not None or self.max_cpus is not None or self.max_nodes is not None
 
     def __repr__(self) -> str:
@@ -492,7 +492,7 @@ class Cluster:
 
     @property
     def priced(self) -> bool:
-        """Does anything here cost money?"""
+        """Return True if anything here costs money."""
         return any(price != FREE for price in self.prices)
 
     def price_of(self, kind: str) -> float:

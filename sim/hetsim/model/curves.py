@@ -12,7 +12,7 @@ Layout = tuple[int, ...]
 
 
 class WorkCurve(Protocol):
-    """What a job has left, by layout and by how much of it is done.
+    """The remaining work of a job, by layout and by how much of it is done.
 
     All times are in units of the mode's time: the whole job on `packed`, the layout over the fewest nodes, takes 1.
     The engine asks `left` when a launch starts and `reached` when it is stopped; policies may ask all.

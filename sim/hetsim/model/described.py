@@ -22,6 +22,8 @@ class Described(BaseModel):
 
     FIRST: ClassVar[tuple[str, ...]] = ()
     """Keys that stand first in the schema, where base classes declare others before them."""
+    INLINED: ClassVar[type[BaseModel] | None] = None
+    """The model that describes its fields, if that is no base of it."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -49,10 +51,11 @@ def with_default(sentence: str, default: Any) -> str:
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """What the strings below a model's fields say, those of its base classes included."""
+    """Texts below a model's fields, those of its base classes included."""
     found: dict[str, str] = {}
     for base in reversed(model.__mro__):
-        said = _of_module(base.__module__).get(base.__qualname__, {})
+        other = vars(base).get("INLINED")
+        said = descriptions(other) if other else _of_module(base.__module__).get(base.__qualname__, {})
         found |= {name: text for name, text in said.items() if name in model.model_fields}
     return found
 

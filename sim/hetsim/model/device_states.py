@@ -1,4 +1,4 @@
-"""What the entries of a device log make of the devices: up, asleep, waking or down.
+"""States of devices from a device log: up, asleep, waking or down.
 
 A device sleeps on through a failure and its repair; an accelerator is down while its node is.
 """

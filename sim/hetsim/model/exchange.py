@@ -1,4 +1,4 @@
-"""What the nodes of one job send each other, and what that makes of a step on given nodes.
+"""Traffic among the nodes of one job, and the time of its step on given nodes.
 
 A step computes, waits in a pipeline's bubble, and has phases of communication.  On given nodes a phase takes as long
 as the slowest link that it crosses: the nodes' own, and the uplinks of racks.  Worked out once for each set of nodes.
@@ -64,7 +64,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Load:
-    """What a phase asks of one link: seconds for which it needs it, and seconds of its full rate.
+    """The demand of a phase on one link: seconds of use, and seconds at its full rate.
 
     `alone`: no other job can be in its way there."""
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from hetsim.errors import KeyProblem
+from hetsim.model.cluster import NO_KEY, REQUIRED
+
+if TYPE_CHECKING:
+    from hetsim.model.units import Seconds
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 """So many times, in seconds."""
@@ -50,16 +57,38 @@ class FaultEvent:
     """The file that tells it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Maintenance:
-    """Devices are down from `start` to `end`.  Policies are told at `announced`; with `drain` the devices take no
-    new launches from then on."""
+    """A window in which devices are down.
 
-    devices: tuple[int, ...]
-    start: float
-    end: float
-    announced: float
+    Policies are told at `announced`; from then on, with `drain`, the devices take nothing new.
+    """
+
+    devices: tuple[int, ...] = field(default=(), metadata=NO_KEY)
+    start: Seconds = field(default=0.0, metadata={"alias": "from", **REQUIRED})
+    """When they go down."""
+    length: Seconds = field(default=0.0, metadata={"alias": "for", **REQUIRED})
+    """For how long they are down."""
+    announced: Seconds = field(default=0.0, metadata={"optional": True})
+    """When policies are told; when it begins unless given."""
     drain: bool = True
+    """Do the nodes take nothing new from the announcement on?"""
+
+    @classmethod
+    def given(cls, start: float, announced: float | None = None, **others: Any) -> Maintenance:
+        """It is announced when it begins, unless that is said."""
+        return cls(start=start, announced=start if announced is None else announced, **others)
+
+    def check(self) -> None:
+        """Raise KeyProblem for a window of no time, or one that is announced too late."""
+        if not self.length:
+            raise KeyProblem("for", "a maintenance takes some time")
+        if self.announced > self.start:
+            raise KeyProblem("announced", "a maintenance is announced before it begins")
+
+    @property
+    def end(self) -> float:
+        return self.start + self.length
 
 
 Faults = FaultProcess | FaultEvent | Maintenance

@@ -9,6 +9,7 @@ import platform
 import re
 import shutil
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -29,10 +30,12 @@ DAY = 86_400.0
 
 @dataclass
 class InputFiles:
-    """Files and folders that were named or opened while they were recorded; `named`: by the key and text of each."""
+    """Files and folders that were named or opened while they were recorded; `named`: by the key and text of each,
+    `seen`: what other code than `open_input` opened, known since `watch_opens`."""
 
     paths: dict[Path, None] = field(default_factory=dict)
     opened: dict[Path, None] = field(default_factory=dict)
+    seen: dict[Path, None] = field(default_factory=dict)
     named: dict[tuple[str, str], Path] = field(default_factory=dict)
 
 
@@ -73,18 +76,22 @@ def open_text(path: Path, errors: str = "strict", newline: str | None = "") -> T
 
 @cache
 def watch_opens() -> None:
-    """From now on record all files that this process opens to read, besides code: for code that is not hetsim's."""
-    installed = {*map(os.path.abspath, (sys.prefix, sys.base_prefix)), "/proc", "/dev", "/sys"}
+    """From now on record all files that this process opens to read, besides code and what packages consist of."""
+    from zoneinfo import TZPATH
+
+    libraries = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+    installed = {*map(os.path.abspath, (*libraries, *TZPATH)), "/proc", "/dev", "/sys"}
 
     def watch(event: str, given: tuple[Any, ...]) -> None:
         if event == "open" and _recording.get() and isinstance(given[0], str | bytes | os.PathLike):
             path = Path(os.path.abspath(os.fsdecode(given[0])))
             reads = not isinstance(given[2], int) or not given[2] & (os.O_WRONLY | os.O_RDWR)
             code = path.suffix in (".py", ".pyc", ".so") or path.parent.suffix in (".dist-info", ".egg-info")
+            code |= not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
             # The event comes before the file is opened, also where there is none: entries of sys.path are tried so.
             if reads and not code and installed.isdisjoint(map(str, path.parents)) and os.path.exists(path):
                 for one in _recording.get():
-                    one.opened[path] = None
+                    one.seen[path] = None
 
     sys.addaudithook(watch)
 

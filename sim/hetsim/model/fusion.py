@@ -33,7 +33,7 @@ def fused_mode(modes: Sequence[Mode]) -> Mode:
         share=first.share,
         memory=max(mode.memory for mode in modes),
         gpu_memory=max(mode.gpu_memory for mode in modes),
-        fixed=max(mode.fixed for mode in modes),
+        fixed=max(mode.single for mode in modes),
         upload=StageTime(fixed=sum(mode.upload.of(1) for mode in modes)),
         download=StageTime(fixed=sum(mode.download.of(1) for mode in modes)),
         partition=first.partition,
@@ -89,7 +89,7 @@ class Fusion:
 
 
 def fusion_of(tasks: Tasks, rows: Iterable[int], readers: Sequence[int], writers: Sequence[int]) -> Fusion:
-    """What tasks launched as one in this order read, write and keep inside.
+    """Items that tasks launched as one in this order read, write and keep inside.
 
     readers, writers: tasks that (still) have to read and write each item, these among them (`users_of_items`).
     Cost: linear in what they read and write.
@@ -132,13 +132,13 @@ def fused_seconds(
     tasks: Tasks, fusion: Fusion, positions: Sequence[int], modes: Sequence[Mode], own: Sequence[float],
     left: Sequence[float],
 ) -> float:  # fmt: skip
-    """Seconds that the launch computes; `own`: of each task alone besides `fixed`, `left`: its part still to do."""
+    """Seconds that the launch computes; `own`: of each task alone besides `single`, `left`: its part still to do."""
     fixed = overhead = operations = traffic = 0.0
     work = tasks.work
     for row, saved, position, mode, seconds, part in zip(
         fusion.rows, fusion.saved, positions, modes, own, left, strict=True
     ):
-        fixed = max(fixed, mode.fixed * part)
+        fixed = max(fixed, mode.single * part)
         seconds *= part
         alone = math.nan if work is None else work.alone(row, position)
         if not alone > 0:

@@ -1,4 +1,4 @@
-"""What goes into a run and what comes out of it, as columns: the hand-over between the rooms.
+"""Input and outcome of a run, as columns: the hand-over between the rooms.
 
 `RunInput` is what a scenario becomes before the clock starts; `Record` is what the engine wrote down.
 Tables with names, metrics and files are made from a Record by `hetsim.results`.

@@ -32,12 +32,12 @@ class ResultCache:
     """Time of an answer from the cache."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Service:
     """A stream of requests that are served in batches.
 
     `rows` are its rows of `Tasks`, in order of arrival; they alone have the service's shape.  A batch of n in mode j
-    computes for `shape.modes[j].fixed` plus the sum of its requests' own times, which for most services are all
+    computes for `shape.modes[j].base` plus the sum of its requests' own times, which for most services are all
     `per_item[j]`; uploads and downloads are those of the mode.  `slo` is the relative deadline of each request.
     `noise` is the relative standard deviation of every stage time of a batch (normal, cut off at a tenth).
     """
@@ -54,9 +54,10 @@ class Service:
     bytes_out: float = 0.0
     """Private data of a request, on average."""
     cache: ResultCache | None = None
-    request_delay: float = 0.0
-    response_delay: float = 0.0
-    """Seconds between the front end, where requests arrive, and the node that serves them, there and back."""
+    request_delay: Seconds = field(default=0.0, metadata={"alias": "request"})
+    """Time of a request from the front end to the node."""
+    response_delay: Seconds = field(default=0.0, metadata={"alias": "response"})
+    """Time of a response back to the front end."""
     about: dict[str, object] = field(default_factory=dict)
     """What else its scenario entry says that policies may want to know (tokens, cache, ...)."""
     policy_key: str = "policy.batching"
@@ -85,7 +86,7 @@ class Autoscaling:
             raise KeyProblem("max", f"at most {self.most} replicas and at least {self.least} contradict each other")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class ReplicaKind:
     """Replicas on one type of device: how long a step takes there, the KV blocks and the bytes of weights of each, and
     how many there are at the start of the run: `prefillers` that only prefill, and `replicas` of the others."""
@@ -97,37 +98,39 @@ class ReplicaKind:
     prefillers: int = 0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class LanguageService:
     """A language model that generates token by token: requests join and leave at the boundaries of its steps.
 
     `rows` are its rows of `Tasks`; the columns `prompt_tokens` and `output_tokens` (of `Tasks.extra`) say how long
     these requests are.  They alone have its modes, each a replica on so many devices of one type and node; `kinds` are
-    what replicas are in these modes, in this order.  The keys and values of `block` tokens fill one KV block;
-    `token_bytes` is what one token's take.
-    `max_num_batched_tokens`: of a step, those that it decodes and those of prompts together; None: no limit.
+    what replicas are in these modes, in this order.  `token_bytes` is what the keys and values of a token take.
     """
 
     name: str
     shape: Shape
     rows: np.ndarray
     kinds: tuple[ReplicaKind, ...]
-    block: int = 16
+    block: Count = 16
+    """Tokens in a block of memory."""
     token_bytes: int = 0
-    max_num_batched_tokens: int | None = None
+    max_num_batched_tokens: Count | None = None
+    """Most tokens of a step: one for each sequence that decodes, and those of prompts; no limit unless given."""
     max_sequences: int = 256
     max_output: int | None = None
     """Longest answer that a request announces; 0: exactly as many tokens as it will have; None: it announces none."""
-    timeout: float = math.inf
-    """Seconds after which a client aborts its request, running or not."""
+    timeout: Seconds = math.inf
+    """Time after its arrival at which a client aborts a request, even one that runs; endless unless given."""
     swap: bool = False
     """Are preempted sequences copied to the host, rather than computed again?"""
-    scaling: Autoscaling | None = None
+    autoscale: Autoscaling | None = None
+    """Adds and gives up replicas with the load."""
     prefix_block: int = 0
     """Tokens that one of a request's `hash_ids` stands for, where prefixes are kept; 0: they are not."""
-    ttft: float = math.inf
-    tpot: float = math.inf
-    """Limits on the time to the first token and the time per further token."""
+    ttft: Seconds = math.inf
+    """Longest time from arrival to the first token; no limit unless given."""
+    tpot: Seconds = math.inf
+    """Longest mean time for each further token; no limit unless given."""
     request_delay: float = 0.0
     """Seconds until a request is at the replicas: over the network, and in front of them."""
     response_delay: float = 0.0
@@ -141,7 +144,7 @@ class LanguageService:
         return sum(kind.prefillers for kind in self.kinds)
 
     def kind_on(self, device: DeviceType) -> ReplicaKind:
-        """What its replicas are on this type of device."""
+        """The kind of its replicas on this type of device."""
         position = next(k for k, mode in enumerate(self.shape.modes) if mode.type is device)
         return self.kinds[position]
 

@@ -42,7 +42,7 @@ def download_rate(link: Link) -> float:
 
 @dataclass(frozen=True)
 class Private:
-    """What each task moves on its own: bytes up and down, final items included."""
+    """Bytes that each task moves on its own, up and down, final items included."""
 
     up: np.ndarray
     down: np.ndarray

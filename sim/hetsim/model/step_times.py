@@ -45,13 +45,13 @@ class LinearSteps:
     """Does the time depend on how many earlier tokens the prompt tokens of a step attend to?"""
 
     def decodes(self, sequences: int) -> float:
-        """What decoding a number of sequences adds to `fixed`, but for their context."""
+        """Seconds that decoding a number of sequences adds to `fixed`, without their context."""
         if self.decode is None:
             return self.per_sequence * sequences
         return self.decode.of(sequences) - self.fixed if sequences else 0.0
 
     def reads(self, prompt_tokens: int) -> float:
-        """What reading a number of prompt tokens adds to `fixed`."""
+        """Seconds that reading a number of prompt tokens adds to `fixed`."""
         if self.prefill is None:
             return self.per_prompt_token * prompt_tokens
         return self.prefill.of(prompt_tokens) - self.fixed if prompt_tokens else 0.0

@@ -1,6 +1,6 @@
 """Tasks and the modes in which they can run.
 
-Tasks live in columns (`Tasks`); the engine makes a `Task` object when one arrives and drops it when it ends.
+Tasks live in columns (`Tasks`); one that is in flight is a `hetsim.model.task.Task`.
 What many tasks have in common, their demands and the cost of stopping them, is one interned `Shape`.
 """
 
@@ -9,28 +9,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from hetsim.errors import KeyProblem
 from hetsim.model.batch_times import StageTable
-from hetsim.model.cluster import MILLI, WHOLE, Device, DeviceType, Partition
+from hetsim.model.cluster import MILLI, NO_KEY, WHOLE, Device, DeviceType, Partition
 from hetsim.model.curves import WorkCurve
 from hetsim.model.exchange import Exchange
 from hetsim.model.ragged import Ragged
 
 if TYPE_CHECKING:
-    from hetsim.model.units import Bytes, Part, Seconds
+    from hetsim.model.units import Bytes, Name, Part, Seconds
+
+Times = TypeVar("Times", float, np.ndarray)
 
 CLOSE = 1e-9
 """Intervals by which a time may miss a checkpoint and still end with it."""
 
 UNLIMITED_BATCH = 1 << 40
 """Requests in a batch where neither the service nor memory sets a limit."""
-
-FUTURE, BLOCKED, WAITING, RUNNING, ENDED = range(5)
-"""Where a task is in its life: not yet arrived (or deferred), waiting for predecessors, waiting, in a launch, over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +114,20 @@ def enclosures(devices: Sequence[Device]) -> list[str]:
     return [*found, "cluster"]
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ComputeTime:
+    """Seconds that a launch computes besides its tasks' own times, by their number."""
+
+    fixed: Seconds = 0.0
+    """Time once a batch."""
+
+    def base(self, count: int) -> float:
+        """Seconds for a number of tasks: they rise with it, by no larger factor."""
+        return self.fixed
+
+
 @dataclass(frozen=True, eq=False)
-class Mode:
+class Mode(ComputeTime):
     """A device type, and what a launch occupies there.  Interned: compared by identity.
 
     `gpus` counts the accelerators of a launch and `share` is what it takes of each (millionths; WHOLE unless
@@ -142,10 +153,8 @@ class Mode:
     """Number of nodes of a launch, above 1: as many different nodes, each with an equal part of everything."""
     exchange: Exchange | None = None
     """What its nodes send each other, and the step that it is part of, where that is known."""
-    fixed: float = 0.0
-    """Seconds that a launch computes besides its tasks' own times: of one task, where `table` tells them by size."""
     table: StageTable | None = None
-    """Measured seconds by batch size, in place of `fixed`."""
+    """Measured seconds by batch size, in place of those of `ComputeTime`."""
     upload: StageTime | StageTable = field(default_factory=StageTime)
     download: StageTime | StageTable = field(default_factory=StageTime)
     batch_limit: int = 1
@@ -173,6 +182,8 @@ class Mode:
     cores that may use any number of nodes.  None in all other modes."""
     bare: bool = field(init=False)
     """One whole accelerator of any node and nothing else, neither host nor its memory: the commonest demand by far."""
+    single: float = field(init=False)
+    """`base(1)`: what a launch of one task computes besides the task's own time."""
 
     def __post_init__(self) -> None:
         bound = self.partition
@@ -185,6 +196,7 @@ class Mode:
         object.__setattr__(self, "unit", self._made_of())
         nothing_else = not (self.millicores or self.memory or self.gpu_memory) and bound is None
         object.__setattr__(self, "bare", self.gpus == 1 and self.share == WHOLE and nothing_else)
+        object.__setattr__(self, "single", self.base(1))
 
     def _made_of(self) -> Mode | None:
         parts = self.node_count if self.node_count > 1 else self.millicores // MILLI
@@ -205,9 +217,9 @@ class Mode:
 
     def base(self, count: int) -> float:
         """Seconds that a launch of a number of tasks computes besides its tasks' own times."""
-        return self.fixed if self.table is None else self.table.of(count)
+        return super().base(count) if self.table is None else self.table.of(count)
 
-    def computing(self, size: int, own: float, left: float = 1.0) -> float:
+    def computing(self, size: int, own: Times, left: float = 1.0) -> Times:
         """Seconds that a launch of a number of tasks computes.
 
         `own`: of its tasks, what is left of each; `left`: the largest part left of one of them.  The one place that
@@ -215,23 +227,22 @@ class Mode:
         """
         return self.base(size) * left + own
 
-    def stages(self, size: int, own: float, factors: Sequence[float] = (1.0, 1.0, 1.0)) -> BatchTimes:
+    def stages(self, size: int, own: float, left: float = 1.0) -> BatchTimes:
         """Seconds of the stages of a launch, bytes aside; on cores nothing is uploaded or downloaded."""
-        up, compute, down = factors
         if self.on_cpu:
-            return BatchTimes(0.0, self.computing(size, own) * compute, 0.0)
-        return BatchTimes(self.upload.of(size) * up, self.computing(size, own) * compute, self.download.of(size) * down)
+            return BatchTimes(0.0, self.computing(size, own, left), 0.0)
+        return BatchTimes(self.upload.of(size), self.computing(size, own, left), self.download.of(size))
 
     @property
     def min_base(self) -> float:
         """Minimum of `base` over all batch sizes."""
-        return self.fixed if self.table is None else self.table.least(self.batch_limit)
+        return self.single if self.table is None else self.table.least(self.batch_limit)
 
     @property
     def min_share(self) -> float:
         """Minimum of `base(n) / n` over all batch sizes n."""
         if self.table is None:
-            return self.fixed / max(1, self.batch_limit)
+            return self.base(self.batch_limit) / max(1, self.batch_limit)
         return self.table.min_per_item(self.batch_limit)
 
     @property
@@ -258,7 +269,7 @@ class Mode:
         return self.gpus * self.share / WHOLE if self.gpus else self.cpus
 
     def allows(self, node: int) -> bool:
-        """Is the mode allowed to use this node?"""
+        """Return True if the mode is allowed to use this node."""
         return self.nodes is None or bool(self.nodes >> node & 1)
 
     def span_rate(self, devices: Sequence[Device]) -> float:
@@ -279,7 +290,7 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """What it costs to stop and resume: seconds to save and restore, bytes of state, checkpoints.
+    """Costs of stopping: seconds to save and restore, bytes of state, checkpoints.
 
     A task with `state` bytes also needs the time to move them between host and device.  With `interval` work is
     safe only at multiples of it (computed seconds at nominal rate): a stop that keeps saves the state at once, a
@@ -352,7 +363,7 @@ class Shape:
         self.preemptible = preemptible
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Item:
     """A named piece of data.  `home`: node that has it in host memory first; None: every host has it.
 
@@ -362,15 +373,17 @@ class Item:
     has a first version there.
     """
 
-    name: str
-    size: int
-    home: int | None = None
-    lasting: bool = False
+    name: Name
+    """Name of the item, for reads and writes."""
+    size: Bytes
+    """Bytes of it."""
+    home: int | None = field(default=None, metadata=NO_KEY)
+    lasting: bool = field(default=False, metadata=NO_KEY)
 
 
 @dataclass(frozen=True)
 class KernelWork:
-    """What kernels do, by row and mode: for launches of several as one (`hetsim.model.fusion`).
+    """Work of kernels by row and mode: for launches of several as one (`hetsim.model.fusion`).
 
     Seconds of launching (`overhead`), of the operations alone and of the memory traffic alone: a kernel takes the
     overhead and the greater of the other two.  `bytes`: that traffic.  NaN where the work is not known.
@@ -488,6 +501,13 @@ class Tasks:
         """Number of tasks as results count them: the stages of a request are one."""
         return len(self) if self.staged is None else self.staged.count
 
+    def computing(self, times: np.ndarray) -> np.ndarray:
+        """Compute seconds by task and mode, from `time` or `estimate`; else inf."""
+        single = np.full((len(self.shapes), times.shape[1]), math.inf)
+        for row, shape in zip(single, self.shapes, strict=True):
+            row[: len(shape.modes)] = [mode.single for mode in shape.modes[: len(row)]]
+        return times + single[self.shape]
+
     def name(self, index: int) -> Any:
         """The id of a row: the source's own, or the row number."""
         if self.id is None:
@@ -505,150 +525,3 @@ class Tasks:
             and self.reads is None
             and self.writes is None
         )
-
-
-class Task:
-    """A task in flight, as policies see it.
-
-    Policies may read everything without a leading underscore.  `estimates[j]` is the estimated compute time in
-    `shape.modes[j]` (true times are the engine's).  `done` is the finished fraction of the work as far as its
-    estimate tells: computed so far by estimate, at most 1; it changes when the task is stopped.
-    """
-
-    __slots__ = (
-        "index", "arrival", "ready", "shape", "estimates", "_time", "_table", "state", "done", "_done", "_launch",
-        "ticket", "memo", "allowed", "_history",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        index: int,
-        arrival: float,
-        shape: Shape,
-        time: tuple[float, ...],
-        estimates: tuple[float, ...],
-        table: Tasks,
-    ):
-        self.index = index
-        self.arrival = arrival
-        self.ready = arrival
-        self.shape = shape
-        self._time = time
-        self.estimates = estimates
-        self._table = table
-        self.state = WAITING
-        self.done = 0.0
-        self._done = 0.0  # the true fraction
-        self._launch: Any = None
-        self.ticket = 0  # of the queue entry that speaks for this task (hetsim.policy.queues)
-        self.memo: Any = None  # a policy's own note on the task
-        self.allowed: tuple[int, ...] | None = None  # modes an admission policy restricted it to; None: all
-        self._history: Any = None  # the engine's, for tasks that were stopped or moved data
-
-    @property
-    def id(self) -> Any:
-        return self._table.name(self.index)
-
-    @property
-    def modes(self) -> tuple[Mode, ...]:
-        return self.shape.modes
-
-    @property
-    def class_(self) -> str:
-        table = self._table
-        return table.classes[0 if table.class_code is None else table.class_code[self.index]]
-
-    @property
-    def user(self) -> str:
-        table = self._table
-        return table.users[0 if table.user_code is None else table.user_code[self.index]]
-
-    @property
-    def priority(self) -> float:
-        """Higher is more urgent; 0 unless given."""
-        column = self._table.priority
-        return 0.0 if column is None else float(column[self.index])
-
-    @property
-    def weight(self) -> float:
-        column = self._table.weight
-        return 1.0 if column is None else float(column[self.index])
-
-    @property
-    def deadline(self) -> float:
-        """Absolute time; inf where there is none."""
-        column = self._table.deadline
-        value = math.inf if column is None else float(column[self.index])
-        return math.inf if value != value else value
-
-    @property
-    def expires(self) -> float:
-        """Absolute time at which patience ends if the task has not started; inf where there is none."""
-        column = self._table.expires
-        return math.inf if column is None else float(column[self.index])
-
-    @property
-    def time_limit(self) -> float:
-        """Seconds that it may hold its devices; inf where there is no limit."""
-        column = self._table.time_limit
-        return math.inf if column is None else float(column[self.index])
-
-    @property
-    def partition(self) -> str:
-        """Name of the partition to which it is bound; empty if there is none."""
-        table = self._table
-        return table.partitions[0 if table.partition_code is None else table.partition_code[self.index]]
-
-    def label(self, name: str) -> str:
-        """A text label from its source, such as `account` or `qos`; empty if it has none."""
-        column = self._table.extra.get(name)
-        value = None if column is None else column[self.index]
-        return "" if value is None or value != value else str(value)
-
-    @property
-    def bytes_in(self) -> int:
-        column = self._table.bytes_in
-        return 0 if column is None else int(column[self.index])
-
-    @property
-    def bytes_out(self) -> int:
-        column = self._table.bytes_out
-        return 0 if column is None else int(column[self.index])
-
-    @property
-    def reads(self) -> tuple[int, ...]:
-        """Indexes of the items it reads."""
-        column = self._table.reads
-        return () if column is None else column[self.index]
-
-    @property
-    def writes(self) -> tuple[int, ...]:
-        column = self._table.writes
-        return () if column is None else column[self.index]
-
-    @property
-    def shortest_estimate(self) -> float:
-        """Estimated time on its best mode, from scratch."""
-        modes = self.shape.modes
-        if len(modes) == 1:
-            return self.estimates[0] + modes[0].fixed
-        return min(self.estimates[i] + modes[i].fixed for i in (self.allowed or range(len(modes))))
-
-    @property
-    def shortest_remaining(self) -> float:
-        """Estimated time still to run on its best mode; 0 once the estimate is overrun."""
-        modes = self.shape.modes
-        if len(modes) == 1:
-            return (self.estimates[0] + modes[0].fixed) * (1.0 - self.done)
-        return self.shortest_estimate * (1.0 - self.done)
-
-    def modes_by_speed(self) -> Sequence[int]:
-        """Positions of its modes, fastest (by estimate) first, ties in the order declared."""
-        count = len(self.shape.modes)
-        if count == 1:
-            return (0,)
-        modes, estimates = self.shape.modes, self.estimates
-        return sorted(self.allowed or range(count), key=lambda i: estimates[i] + modes[i].fixed)
-
-    def __repr__(self) -> str:
-        return f"task {self.id}"

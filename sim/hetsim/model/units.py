@@ -209,6 +209,7 @@ NotNegative = Annotated[float, Field(ge=0), BeforeValidator(_number)]
 Part = Annotated[Positive, Field(le=1)]
 Whole = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+Degree = Annotated[Count, Field(le=1_000_000)]
 Seed = Annotated[int, Field(ge=0), BeforeValidator(_seed)]
 """Any whole number: seeds of 128 bits are usual."""
 Name = Annotated[str, Field(min_length=1), BeforeValidator(_name)]

@@ -8,22 +8,17 @@ changes, and any number of pictures can be made.
 """
 
 from hetsim.plots.cdf import cdf
-from hetsim.plots.comparison import comparison
+from hetsim.plots.comparison import comparison, distributions
 from hetsim.plots.default import default
-from hetsim.plots.distributions import distributions
-from hetsim.plots.fragmentation import fragmentation
-from hetsim.plots.gantt import gantt
+from hetsim.plots.gantt import gantt, timeline
 from hetsim.plots.groups import groups
-from hetsim.plots.heat_map import heat_map
-from hetsim.plots.links import links
-from hetsim.plots.over_time import batches, over_time
+from hetsim.plots.heat_map import heat_map, links
+from hetsim.plots.over_time import batches, fragmentation, over_time, power
 from hetsim.plots.pipeline import pipeline
-from hetsim.plots.power import power
 from hetsim.plots.serving import serving
 from hetsim.plots.shelves import shelves
 from hetsim.plots.style import save
 from hetsim.plots.sweeps import against, sweep_map
-from hetsim.plots.timeline import timeline
 from hetsim.plots.tradeoff import pareto, regret
 
 __all__ = [

@@ -9,9 +9,8 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from hetsim.plots.cdf import cdf
-from hetsim.plots.gantt import gantt
+from hetsim.plots.gantt import gantt, timeline
 from hetsim.plots.style import BLUE, INK, MUTED, figure, tidy, title
-from hetsim.plots.timeline import timeline
 from hetsim.results.declared import DEFAULT_METRIC
 
 if TYPE_CHECKING:

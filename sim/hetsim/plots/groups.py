@@ -1,4 +1,4 @@
-"""What became of each group of tasks under each policy: bars with intervals."""
+"""Each group of tasks under each policy: bars with intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every device, node or type did over time, as shades."""
+"""Every device, node or type over time, as shades."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetsim.errors import UsageError
-from hetsim.plots.steps import means_told
-from hetsim.plots.style import INK, describe, figure, plain, short, time_axis, title
+from hetsim.model.exchange import link_names
+from hetsim.plots.steps import averaged, means_told
+from hetsim.plots.style import INK, VERMILION, describe, figure, plain, short, time_axis, title
+from hetsim.results.one_run.network import series
 from hetsim.results.one_run.over_bins import GROUPS, busy_over_time
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 64
 MAX_NAMES = 40
+MAX_LINKS = 32
 
 
 def heat_map(result: Result, ax: Axes | None = None, *, by: str | None = None, bins: int = 120) -> Axes:
@@ -65,3 +68,47 @@ def _finest(result: Result, bins: int) -> pd.DataFrame:
         if table[by].nunique() <= MAX_ROWS:
             return busy_over_time(result, bins, by)
     return busy_over_time(result, bins, "type")
+
+
+def links(result: Result, ax: Axes | None = None, *, bins: int = 160) -> Axes:
+    """Draw the utilization of each link over time, bright for busy; a line on top where two jobs or more share it.
+
+    Links that jobs shared come first, then the busiest; uplinks are named by their rack.
+
+    Parameters: result: a run; ax: axes to draw on, else those of a new figure; bins: stretches of time.
+    Returns: the axes.
+    Raises: UsageError: no job sends anything between nodes.
+    """
+    columns = series(result.record)
+    if not columns:
+        raise UsageError("no job here sends anything between nodes; `training` or `communication` would tell what")
+    end = result.end or 1.0
+    edges = np.linspace(0.0, end, bins + 1)
+    names, table = link_names(result.record.input.cluster), result.links.set_index("link")
+    order = sorted(columns, key=lambda link: (-table["shared"][names[link]], -table["utilization"][names[link]], link))
+    shown = order[:MAX_LINKS]
+    busy = np.array([averaged(columns[link][0], columns[link][1], edges, end) for link in shown])
+    shared = np.array([averaged(columns[link][0], columns[link][2] > 1, edges, end) for link in shown])
+    if ax is None:
+        ax = figure(9, 1.9 + 0.26 * max(len(shown), 4)).add_subplot()
+    mesh = ax.pcolormesh(
+        edges, np.arange(len(shown) + 1), 100 * np.minimum(busy, 1.0), cmap="cividis", vmin=0, vmax=100, linewidth=0,
+        rasterized=True,
+    )  # fmt: skip
+    for row, together in enumerate(shared):
+        for place in np.flatnonzero(together > 0.5):
+            ax.plot(edges[place : place + 2], [row + 0.06] * 2, color=VERMILION, linewidth=2.2, solid_capstyle="butt")
+    ax.invert_yaxis()
+    ax.set_yticks([row + 0.5 for row in range(len(shown))], [plain(short(names[link], 30)) for link in shown],
+                  fontsize=7 if len(shown) > 20 else 8.5)  # fmt: skip
+    ax.tick_params(axis="y", length=0, colors=INK)
+    time_axis(ax, 0.0, end, told=means_told(edges))
+    for side in ax.spines.values():
+        side.set_visible(False)
+    bar = ax.get_figure(root=True).colorbar(mesh, ax=ax, fraction=0.03, pad=0.015)  # type: ignore[union-attr]
+    bar.outline.set_visible(False)
+    bar.set_label("rate in use (%), red: shared", fontsize=9, color=INK)
+    bar.ax.tick_params(labelsize=8, length=0)
+    more = f" · {len(order) - len(shown)} more links" if len(order) > len(shown) else ""
+    title(ax, describe(result) + more)
+    return ax

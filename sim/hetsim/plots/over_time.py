@@ -1,4 +1,4 @@
-"""What several policies made of the same load over time: GPUs, queue and fragmentation; or batches."""
+"""Several policies on the same load over time: GPUs, queue and fragmentation; or batches."""
 
 from __future__ import annotations
 
@@ -11,9 +11,26 @@ from scipy.stats import binned_statistic
 
 from hetsim.errors import UsageError
 from hetsim.plots.cdf import labeled
-from hetsim.plots.steps import averaged, means_told
-from hetsim.plots.style import INK, figure, legend_above, line_looks, look, tidy, time_axis, title
-from hetsim.results.formatting import SECONDS, fitting
+from hetsim.plots.steps import averaged, intervals, means_told, steps_label
+from hetsim.plots.style import (
+    BLUE,
+    INK,
+    PALETTE,
+    VERMILION,
+    describe,
+    figure,
+    legend_above,
+    line_looks,
+    look,
+    own_axes,
+    plain,
+    short,
+    tidy,
+    time_axis,
+    title,
+)
+from hetsim.results.formatting import SECONDS, energy, fitting
+from hetsim.results.one_run.over_bins import power_over_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +40,9 @@ if TYPE_CHECKING:
 
 STRETCHES = 150
 """Lines are means over this many equal stretches of time: steps of several policies over one another hide all."""
+WATTS = ((1.0, "W"), (1e3, "kW"), (1e6, "MW"))
+_PARTS = (("sleep", 0.25), ("idle", 0.5), ("work", 1.0))
+"""From the bottom up, with how strongly each is painted."""
 
 
 def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figure:
@@ -77,7 +97,7 @@ def _lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _panels(lines: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
-    """What some run has; GPUs held and busy are one panel where they are the same in every run."""
+    """Panels that some run has; GPUs held and busy are one where they are equal in every run."""
     names = [name for name in _PANELS if any(name in columns for columns in lines.values())]
     if len(names) > 1 and not any(np.nan_to_num(columns["tasks waiting"]).any() for columns in lines.values()):
         names.remove("tasks waiting")
@@ -155,3 +175,77 @@ def _batch_lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
     }
     binned = {name: binned_statistic(*columns, bins=edges).statistic for name, columns in means.items()}
     return binned | {"requests served a second": np.histogram(done["finish"], edges)[0] / np.diff(edges)}
+
+
+def power(result: Result, ax: Axes | None = None, *, bins: int = 200) -> Axes:
+    """Draw the watts of each device type, stacked: asleep, idle, and above idle for work.
+
+    The title tells the energy of the whole run, which is the area.
+
+    Parameters: result: a run; ax: axes to draw on, else those of a new figure; bins: stretches of time.
+    Returns: the axes.
+    """
+    ax = own_axes(ax)
+    table = power_over_time(result, bins)
+    edges = np.append(table["time"].to_numpy(), result.end or 1.0)
+    columns = table.drop(columns="time")
+    total = columns.sum(axis=1)
+    factor, unit = fitting([float(total.max())], WATTS)
+    floor = np.zeros(len(edges))
+    kinds = list(dict.fromkeys(str(name).rpartition(".")[0] for name in columns if columns[name].any()))
+    for number, kind in enumerate(kinds):
+        for part, strength in _PARTS:
+            watts = columns[f"{kind}.{part}"].to_numpy() / factor
+            if not watts.any():
+                continue
+            top = floor + np.append(watts, watts[-1:])
+            label = f"{plain(short(kind, 24))} {'at work' if part == 'work' else part}"
+            ax.fill_between(edges, floor, top, step="post", linewidth=0, color=PALETTE[number % len(PALETTE)],
+                            alpha=strength, label=label)  # fmt: skip
+            floor = top
+    ax.set_ylim(0, 1.05 * float(floor.max()) if floor.any() else 1.0)
+    ax.set_ylabel(f"power ({unit})", fontsize=9, color=INK)
+    time_axis(ax, 0.0, result.end or 1.0, told=means_told(edges))
+    tidy(ax)
+    spent = float((total * np.diff(edges)).sum()) if result.end > 0 else 0.0
+    subtitle = energy(spent) if total.any() else "no power is given"
+    title(ax, f"{short(describe(result), 70)} · {subtitle}")
+    handles, labels = ax.get_legend_handles_labels()
+    if labels:
+        ax.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return ax
+
+
+def fragmentation(result: Result, ax: Axes | None = None) -> Axes:
+    """Draw the allocated GPUs, and on top of them the free ones that the workload's mix of requests cannot use.
+
+    Both are in percent of the GPUs that are up; what lies between the upper line and 100 % is free and of use.
+
+    Parameters: result: a run; ax: axes to draw on, else those of a new figure.
+    Returns: the axes.
+    Raises: UsageError: the cluster has no GPUs.
+    """
+    if not any(device.type.kind != "cpu" for device in result.record.input.cluster.devices):
+        raise UsageError("there are no GPUs here, so none of them can be left over")
+    if ax is None:
+        ax = figure(9, 4).subplots()
+    table, end = result.fragmentation_over_time, result.end
+    up = (table["allocated_gpus"] + table["unallocated_gpus"]).to_numpy()
+    time = table["time"].to_numpy()
+    allocated = 100 * table["allocation"].fillna(0.0).to_numpy()
+    stranded = 100 * table["fragmented_gpus"].to_numpy() / up.clip(min=1e-12)
+    low, high = allocated, allocated + stranded
+    edges = intervals(ax, end, low, high)
+    if edges is not None:
+        low, high, time = averaged(time, low, edges, end), averaged(time, high, edges, end), edges[:-1]
+    time, low, high = np.append(time, end), np.append(low, low[-1:]), np.append(high, high[-1:])
+    ax.fill_between(time, low, step="post", color=BLUE, alpha=0.25, linewidth=0, label="allocated")
+    ax.fill_between(time, low, high, step="post", color=VERMILION, alpha=0.45, linewidth=0,
+                    label="free, but of no use to the mix")  # fmt: skip
+    ax.set_ylim(0, 105)
+    ax.set_ylabel(steps_label("GPUs (%)", edges), fontsize=9, color=INK)
+    ax.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.1)
+    tidy(ax)
+    time_axis(ax, 0.0, end if end > 0 else 1.0)
+    title(ax, describe(result), pad=24)
+    return ax

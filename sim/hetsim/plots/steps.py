@@ -35,7 +35,7 @@ def intervals(ax: Axes, end: float, *series: np.ndarray) -> np.ndarray | None:
 
 
 def _roomy(values: np.ndarray, pixels: float) -> bool:
-    """Are there few enough changes in a panel from 0 to the greatest value?"""
+    """Return True if a panel from 0 to the greatest value has few enough changes."""
     changes = np.abs(np.diff(values))
     strokes = changes.sum() / max(float(np.max(values, initial=0.0)), 1e-300)
     return bool(np.count_nonzero(changes) * PIXELS_A_CHANGE <= pixels and strokes * PIXELS_A_STROKE <= pixels)

@@ -1,4 +1,4 @@
-"""What all pictures share: colors, axes without clutter, time axes in readable units."""
+"""The style of all pictures: colors, axes without clutter, time axes in readable units."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def tidy(ax: Axes, grid: str = "y") -> None:
 
 
 def title(ax: Axes, text: str, pad: float | None = None) -> None:
-    """What the picture is, above it on the left; `pad` in points, where a legend needs room below."""
+    """Write the title above the picture, on the left; `pad` (points) leaves room for a legend."""
     inches = ax.get_figure(root=True).get_figwidth()  # type: ignore[union-attr]
     ax.set_title(plain(short(text, int(11.5 * inches))), loc="left", fontsize=11, color=INK, pad=pad)
 

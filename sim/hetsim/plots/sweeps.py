@@ -1,4 +1,4 @@
-"""What a sweep shows: a metric along one key, or over two of them."""
+"""Pictures of a sweep: a metric along one key, or over two of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetsim.errors import UsageError
 from hetsim.plots.style import INK, line_looks, own_axes, plain, possible, short, tidy, title
 from hetsim.results.declared import DEFAULT_METRIC, higher_is_better
 from hetsim.results.formatting import figures, fitting, metric_name, units_of
-from hetsim.results.many_runs.point_values import rows_where
+from hetsim.results.many_runs.point_differences import rows_where
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

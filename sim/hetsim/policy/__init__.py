@@ -1,8 +1,9 @@
-"""What a policy author imports: the contract, list scheduling, queues."""
+"""Names for authors of policies: the contract, list scheduling, queues."""
 
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy.backfilling import Backfilling, Demand, demand_fits_nowhere, demand_of, fits_nowhere
 from hetsim.policy.batching import (
     Batching,

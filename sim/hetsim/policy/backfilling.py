@@ -9,7 +9,7 @@ from typing import Any
 
 from hetsim.model.cluster import Partition
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import WAITING, Task
+from hetsim.model.task import WAITING, Task
 from hetsim.policy.contract import WAIT_FOR_FIT, WAIT_FOR_READY, Decision, Pause, PlacementRule, Shadow, Start, View
 from hetsim.policy.lists import ListScheduler
 from hetsim.policy.queues import EVERYWHERE, TaskQueue, claims_of, partition_of

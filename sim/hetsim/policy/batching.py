@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from hetsim.errors import PolicyError
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import BatchTimes, Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import BatchTimes, Mode
 from hetsim.policy.contract import Reject, Start, View
 from hetsim.policy.request_queue import RequestQueue, Requests
 
@@ -46,28 +48,24 @@ class BatchReport(NamedTuple):
         )
 
 
+@dataclass(eq=False, slots=True)
 class Take:
     """Launch the oldest `count` requests, or these, as one batch of `size` (padding)."""
 
-    __slots__ = ("which", "size")
-
-    def __init__(self, which: int | Sequence[Task], size: int | None = None):
-        self.which = which
-        self.size = size
+    which: int | Sequence[Task]
+    size: int | None = None
 
 
+@dataclass(eq=False, slots=True)
 class Discard:
     """The oldest `count` requests, or these, will not be served; ask again at once.
 
     expired: their time ran out, as in `Reject`; False where they are refused for another reason.
     """
 
-    __slots__ = ("which", "reason", "expired")
-
-    def __init__(self, which: int | Sequence[Task], reason: str = "too late", expired: bool = True):
-        self.which = which
-        self.reason = reason
-        self.expired = expired
+    which: int | Sequence[Task]
+    reason: str = "too late"
+    expired: bool = True
 
 
 class Delay:
@@ -137,7 +135,7 @@ class Counter:
         self.asked = False
 
     def due(self, now: float, releases: int) -> bool:
-        """May the last answer no longer hold?"""
+        """Return True if the last answer may no longer hold."""
         queue = self.queue
         waiting = len(queue)
         if not waiting:

@@ -16,7 +16,8 @@ from hetsim.errors import Problem, ScenarioError, UsageError
 from hetsim.model.cluster import Cluster, Device
 from hetsim.model.plan import Placement, Plan
 from hetsim.model.slices import Layout, Slice
-from hetsim.model.tasks import Item, Mode, Shape, Task, Tasks
+from hetsim.model.task import Task
+from hetsim.model.tasks import Item, Mode, Shape, Tasks
 from hetsim.policy.iterating import WantedReplica
 from hetsim.policy.request_queue import RequestQueue, Requests
 
@@ -37,6 +38,7 @@ class _Shown:
         return f"{type(self).__name__}({', '.join(str(getattr(self, name)) for name in self.__slots__)})"
 
 
+@dataclass(repr=False, eq=False, slots=True)
 class Start(_Shown):
     """Launch one task, or several as one batch, on a placement.
 
@@ -44,13 +46,11 @@ class Start(_Shown):
     part, in this order; they wait, or wait only for those before them (`View.together`).
     """
 
-    __slots__ = ("tasks", "placement")
-
-    def __init__(self, tasks: Task | Sequence[Task] | Requests, placement: Placement):
-        self.tasks = tasks
-        self.placement = placement
+    tasks: Task | Sequence[Task] | Requests
+    placement: Placement
 
 
+@dataclass(repr=False, eq=False, slots=True)
 class Stop(_Shown):
     """Stop a running task (with its whole launch); it waits again.  `keep=False` loses the work (spoliation).
 
@@ -58,23 +58,19 @@ class Stop(_Shown):
     produced is read anew elsewhere; its service lacks a replica then, and asks where another is to start.
     """
 
-    __slots__ = ("task", "keep")
-
-    def __init__(self, task: Task | Device, keep: bool = True):
-        self.task = task
-        self.keep = keep
+    task: Task | Device
+    keep: bool = True
 
 
+@dataclass(repr=False, eq=False, slots=True)
 class Move(_Shown):
     """Continue a running task elsewhere or in another mode; its state moves over the links."""
 
-    __slots__ = ("task", "placement")
-
-    def __init__(self, task: Task, placement: Placement):
-        self.task = task
-        self.placement = placement
+    task: Task
+    placement: Placement
 
 
+@dataclass(repr=False, eq=False, slots=True)
 class Reject(_Shown):
     """End a waiting task, or waiting requests, for good, with a reason.  Also an admission's answer.
 
@@ -82,14 +78,12 @@ class Reject(_Shown):
     alone and at once.  Then its status is `expired`; where it is refused by choice it is `rejected`.
     """
 
-    __slots__ = ("task", "reason", "expired")
-
-    def __init__(self, task: Task | Requests | None = None, reason: str = "rejected", expired: bool = False):
-        self.task = task
-        self.reason = reason
-        self.expired = expired
+    task: Task | Requests | None = None
+    reason: str = "rejected"
+    expired: bool = False
 
 
+@dataclass(repr=False, eq=False, slots=True)
 class Annotate(_Shown):
     """Say why a waiting task is passed over although it would fit (quota, reservation, ...).
 
@@ -97,13 +91,11 @@ class Annotate(_Shown):
     another cause is given.
     """
 
-    __slots__ = ("task", "cause")
-
-    def __init__(self, task: Task, cause: Literal["quota", "reservation", "choice"]):
-        self.task = task
-        self.cause = cause
+    task: Task
+    cause: Literal["quota", "reservation", "choice"]
 
 
+@dataclass(repr=False, eq=False, slots=True)
 class Set(_Shown):
     """Set a device's frequency (1 is nominal), put it to sleep ("off") or wake it ("on", "wake").
 
@@ -111,33 +103,27 @@ class Set(_Shown):
     which the hook `device` tells.
     """
 
-    __slots__ = ("device", "frequency")
-
-    def __init__(self, device: Device, frequency: float | Literal["off", "on", "wake"] = 1.0):
-        self.device = device
-        self.frequency = frequency
+    device: Device
+    frequency: float | Literal["off", "on", "wake"] = 1.0
 
 
+@dataclass(repr=False, eq=False, slots=True)
 class Fetch(_Shown):
     """Bring a copy of an item to a device (prefetch, load a model)."""
 
-    __slots__ = ("item", "device")
-
-    def __init__(self, item: int, device: Device):
-        self.item = item
-        self.device = device
+    item: int
+    device: Device
 
 
+@dataclass(repr=False, eq=False, slots=True)
 class Drop(_Shown):
     """Drop an unused copy of an item from a device."""
 
-    __slots__ = ("item", "device")
-
-    def __init__(self, item: int, device: Device):
-        self.item = item
-        self.device = device
+    item: int
+    device: Device
 
 
+@dataclass(repr=False, eq=False, slots=True)
 class Partition(_Shown):
     """Cut a MIG GPU into the slices of one of its layouts, given as slices, shares or profiles.
 
@@ -145,11 +131,8 @@ class Partition(_Shown):
     starts, until the policy gives another one, or None: starts choose it again.
     """
 
-    __slots__ = ("device", "layout")
-
-    def __init__(self, device: Device, layout: Sequence[Slice | str | float] | None):
-        self.device = device
-        self.layout = layout
+    device: Device
+    layout: Sequence[Slice | str | float] | None
 
 
 class Wait(_Shown):
@@ -410,7 +393,7 @@ class LaunchSeen(Protocol):
 
 
 class Changes(Protocol):
-    """What tells a policy that keeps what it found whether that still holds."""
+    """Changes since an earlier look, for policies that keep results while they hold."""
 
     @property
     def releases(self) -> int:
@@ -494,7 +477,7 @@ class View(Protocol):
         ...
 
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
-        """Does a mode fit somewhere, or just there (with the data of these tasks), now?"""
+        """Return True if a mode fits somewhere, or on that place, now (with the tasks' data)."""
         ...
 
     def together(self, rows: Sequence[int]) -> tuple[Task, ...] | None:
@@ -503,7 +486,7 @@ class View(Protocol):
         ...
 
     def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:
-        """Is there room for the data the task reads and writes there, besides its own memory?"""
+        """Return True if there is room for the task's data there, besides its own memory."""
         ...
 
     def over_limit(self, task: Task) -> bool:
@@ -609,7 +592,7 @@ class View(Protocol):
         ...
 
     def in_use(self, item: int, device: Device) -> bool:
-        """Does a launch, or a copy under way, need an item on this accelerator?"""
+        """Return True if a launch, or a copy under way, needs an item on this accelerator."""
         ...
 
     def fork(

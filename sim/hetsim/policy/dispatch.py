@@ -13,7 +13,8 @@ from heapq import heappop, heappush
 from typing import Any
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy.batching import Batching, Counter, ask
 from hetsim.policy.contract import Decision, Pause, View
 
@@ -82,7 +83,7 @@ class Index:
 
     @staticmethod
     def serves(counters: Sequence[Counter], view: View) -> bool:
-        """Are these services for which an index can be kept?"""
+        """Return True if an index can be kept for these services."""
         offers = getattr(view, "offers", None)
         if offers is None or view.items:
             return False
@@ -237,7 +238,7 @@ class Index:
         return held
 
     def _settled(self, line: LikeServices, number: int, offer: Any) -> bool:
-        """Does the answer hold as long as that of the others?"""
+        """Return True if the answer holds as long as that of the others."""
         if self._state[number] == ASKED and offer == line.passed:
             self._enter(number, ANSWERED)
         return self._state[number] != ASKED
@@ -323,7 +324,7 @@ class Dispatcher:
 
     @staticmethod
     def _full(counter: Counter, view: View) -> bool:
-        """Is there surely no room for the next request?"""
+        """Return True if there is surely no room for the next request."""
         modes = counter.queue.service.shape.modes
         return len(modes) == 1 and view.first(modes[0], by="load") is None
 

@@ -9,7 +9,8 @@ from typing import Any, Literal, TypeVar
 
 from hetsim.model.cluster import Partition
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import WAITING, Shape, Task
+from hetsim.model.task import WAITING, Task
+from hetsim.model.tasks import Shape
 from hetsim.policy.batching import Counter
 from hetsim.policy.contract import (
     WAIT_FOR_CHANGE,
@@ -206,7 +207,7 @@ class ListScheduler(Scheduler):
         return None
 
     def _next_in_order(self, view: View, closed: int) -> Start | Reject | Annotate | Task | None:
-        """What to decide about the head on nodes that are not closed; itself if it does not fit, None if there is none.
+        """The decision about the head on open nodes; itself if it does not fit, None if none.
 
         Not a generator: one inside another is resumed twice for each decision.
         """

@@ -13,7 +13,8 @@ from hetsim.errors import Problem, ScenarioError
 from hetsim.model.cluster import Cluster, Device
 from hetsim.model.fusion import fused_mode
 from hetsim.model.plan import Copy, Moment, Placement, Plan, Step
-from hetsim.model.tasks import Mode, Task, Tasks
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode, Tasks
 from hetsim.policy.contract import Decision, Drop, Fetch, PlanProblem, Scheduler, Set, Start, View, Wait
 
 

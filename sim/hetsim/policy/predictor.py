@@ -71,7 +71,7 @@ class Predictor:
         self.seen += count
 
     def _pass_over(self, count: int, time: float) -> None:
-        """What `skip` changes; `time`, `last` and `seen` are those of before."""
+        """Apply `skip`; `time`, `last` and `seen` are those of before."""
 
     def _learn(self, time: float, value: float) -> None:
         """One more observation; `time`, `gap`, `last` and `seen` are up to date."""

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 
 from hetsim.model.cluster import Partition
-from hetsim.model.tasks import WAITING, Task
+from hetsim.model.task import WAITING, Task
 
 Entry = tuple[Any, float, int, int, Task]
 """Key, arrival, row, ticket, task: comparable between queues, and never down to the task."""

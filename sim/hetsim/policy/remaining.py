@@ -18,7 +18,8 @@ from hetsim.errors import UsageError
 from hetsim.model.cluster import MILLI, Cluster, Device, DeviceType
 from hetsim.model.plan import Plan, Step, lane_names
 from hetsim.model.record import COMPLETED
-from hetsim.model.tasks import RUNNING, Mode, Task, Tasks
+from hetsim.model.task import RUNNING, Task
+from hetsim.model.tasks import Mode, Tasks
 from hetsim.policy.contract import PlanProblem, View
 from hetsim.policy.planned import PlannedScheduler
 
@@ -38,7 +39,7 @@ class RemainingProblem:
 
 
 class Progress:
-    """What has become of the tasks of a problem so far.
+    """The progress of a problem's tasks so far.
 
     Cost: O(1) a hook; `rest` is linear in the tasks that have not ended and what they read.
     """
@@ -81,7 +82,7 @@ class Progress:
         finish: Callable[[Task], float] | None = None,
         wanted: Callable[[int], bool] | None = None,
     ) -> RemainingProblem:
-        """What has not started, as a problem.
+        """The tasks that have not started, as a problem.
 
         Running tasks occupy their lanes until they end, when the tasks that wait for them arrive; stopped ones come
         with the part that they have left.
@@ -119,7 +120,7 @@ class Progress:
         return RemainingProblem(problem, rows, list(left_out))
 
     def _can_run(self, row: int, up: Container[DeviceType]) -> bool:
-        """Has a row a mode that is allowed on one of these types?"""
+        """Return True if a row has a mode that is allowed on one of these types."""
         modes = self.problem.tasks.shapes[self.problem.tasks.shape[row]].modes
         task = self._tasks.get(row)
         allowed = range(len(modes)) if task is None or task.allowed is None else task.allowed
@@ -175,7 +176,7 @@ class Progress:
             if task.done > 0:
                 stopping = task.shape.stopping
                 size[position] = stopping.state + (0.0 if stopping.input_saved else size[position])
-                fixed = np.array([mode.fixed for mode in modes])
+                fixed = np.array([mode.single for mode in modes])
                 width = len(modes)
                 time[position, :width] = np.maximum(0.0, (fixed + time[position, :width]) * (1 - task.done) - fixed)
             if task.allowed is not None:

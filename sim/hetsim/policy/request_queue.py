@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hetsim.model.plan import Placement
 from hetsim.model.service import Service
-from hetsim.model.tasks import BatchTimes, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import BatchTimes
 
 
+@dataclass(repr=False, eq=False, slots=True)
 class Requests:
     """Waiting requests of a service: the oldest `count` of its queue, or those named.
 
@@ -17,13 +20,10 @@ class Requests:
     batches are padded.  `tasks` is None where the oldest are meant.
     """
 
-    __slots__ = ("queue", "count", "size", "tasks")
-
-    def __init__(self, queue: Any, count: int, size: int, tasks: tuple[Task, ...] | None = None):
-        self.queue = queue
-        self.count = count
-        self.size = size
-        self.tasks = tasks
+    queue: Any
+    count: int
+    size: int
+    tasks: tuple[Task, ...] | None = None
 
     def __repr__(self) -> str:
         return f"{self.count} requests of {self.queue.service.name}"
@@ -43,7 +43,7 @@ class RequestQueue(Protocol):
 
     @property
     def over(self) -> bool:
-        """Has the last request of the stream arrived?"""
+        """Return True if the last request of the stream has arrived."""
         ...
 
     @property

@@ -46,7 +46,7 @@ STABLE = "the load is below 1"
 
 
 class Assumption(NamedTuple):
-    """What a model assumes; `key`: the key of the scenario that decides it, `found`: its value there."""
+    """An assumption of a model; `key` decides it in the scenario, `found` is its value there."""
 
     text: str
     holds: bool
@@ -96,7 +96,7 @@ class Match:
 
 
 class Law(NamedTuple):
-    """What is known of a distribution: exponential, constant or general, with two moments."""
+    """A distribution as far as known: exponential, constant or general, with two moments."""
 
     mean: float
     scv: float
@@ -157,7 +157,7 @@ class Customers(NamedTuple):
 
 
 class Facts:
-    """What a scenario says, as far as models ask."""
+    """Facts of a scenario that models need."""
 
     def __init__(self, scenario: Scenario):
         self.scenario = scenario
@@ -378,7 +378,7 @@ class Facts:
 
     @property
     def scheduler(self) -> str:
-        """What the scheduler declares."""
+        """The scheduler's declaration to theory."""
         return self.declared("scheduler", self.policies.scheduler.name)
 
     def parameter(self, part: str, key: str, default: Any) -> Any:
@@ -387,7 +387,7 @@ class Facts:
 
     @property
     def admission(self) -> str:
-        """What the admission policy declares; without one every task is admitted."""
+        """The admission policy's declaration; without one every task is admitted."""
         given = self.policies.admission
         return OPEN if given is None else self.declared("admission", given.name)
 

@@ -422,7 +422,7 @@ def _tandem(facts: Facts) -> Match:
     if all(law.kind == "exponential" for law in used.values()):
         rows.append(PredictedRow("response_p95", network.response_percentile(0.95)))
     rows.append(PredictedRow("jobs_in_system_mean", network.jobs_in_system_mean))
-    rows.append(PredictedRow("gpu_utilization", facts.busy_share(facts.rate * facts.law.mean)))
+    rows.append(PredictedRow(facts.busy_metric, facts.busy_share(facts.rate * facts.law.mean)))
     return _result(facts, f"tandem of M/M/1: {' → '.join(used)}", None, rows)
 
 

@@ -1,4 +1,4 @@
-"""What became of each group of tasks, as text: made from the tables of `hetsim.results.one_run.groups`."""
+"""Groups of tasks as text: made from the tables of `hetsim.results.one_run.groups`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pandas as pd
 from hetsim.report import terminal
 from hetsim.report.overview import beside
 from hetsim.results.declared import in_set, of_groups
-from hetsim.results.many_runs.group_differences import SHOWN_MARK, difference_cells, difference_note
-from hetsim.results.many_runs.groups import telling
+from hetsim.results.many_runs.groups import SHOWN_MARK, difference_cells, difference_note, telling
 from hetsim.results.one_run.groups import TITLES, checked, title
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ import numpy as np
 
 from hetsim.report import terminal
 from hetsim.results.declared import has_direction
-from hetsim.results.many_runs.replications import Replications
+from hetsim.results.many_runs.replications import ENERGY, Replications
 from hetsim.results.one_run import metric_sets
+from hetsim.results.one_run.bounds import offered_load
 from hetsim.results.one_run.forecasts import forecasts
-from hetsim.results.one_run.load import offered_load
 from hetsim.results.one_run.plans import NOT_PROVEN, has_plan, reservations
 from hetsim.results.one_run.result import Result
 
@@ -57,7 +57,7 @@ def headline(outcome: Outcome, policy: str | None = None) -> str:
 
 
 def workload(result: Result) -> str:
-    """The number of tasks, the time over which they arrive, and the load (`hetsim.results.one_run.load`)."""
+    """The number of tasks, the time over which they arrive, and the load (`hetsim.results.one_run.bounds`)."""
     run = result.record.input
     number = len(result.tasks)
     arrival = result.tasks["arrival"].to_numpy()
@@ -162,7 +162,7 @@ def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:
 
 
 def _method(outcome: Outcome) -> list[str]:
-    """What the values after ± mean, and how the runs were treated."""
+    """The meaning of the values after ±, and how the runs were treated."""
     if not isinstance(outcome, Replications):
         return []
     said = list(outcome.remarks)
@@ -210,7 +210,7 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
     if figures.told("jain") and figures.told("rho_p95"):
         rows.append(["fairness", f"Jain {figures.text('jain')} over users; ρ {figures.text('rho_p95')} (p95)"])
     if figures("energy_j")[0] > 0:
-        joules, halves = zip(figures("energy_j"), figures("energy_idle_j"), strict=True)
+        joules, halves = zip(*map(figures, ENERGY), strict=True)
         total, idle = terminal.several(joules, terminal.JOULES, halves)
         rows.append(["energy", f"{total} (idle {idle})"])
     if figures.told("cost"):
@@ -255,7 +255,7 @@ def _deadline_rows(figures: Figures) -> Iterator[list[str]]:
 
 
 def _replicas(figures: Figures) -> list[list[str]]:
-    """What the replicas of language models held and did."""
+    """Rows on the replicas of language models."""
     rows = []
     if figures.told("kv_used_mean"):
         rows.append(["KV blocks", f"{figures.text('kv_used_mean')} used, maximum {figures.text('kv_used_max')}"])

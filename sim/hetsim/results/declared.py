@@ -74,7 +74,7 @@ def metric(
             ("usual:20")
         title: what people call it; the name in words unless given
         hide_if_zero: shown, as part of a set, only where some policy has any
-        congested: a time or a number of tasks that congestion drives, and therefore skewed (`statistics.freedom`)
+        congested: driven by congestion, as waits and late tasks are, and so skewed (`statistics.excess_kurtosis`)
         is_percent: whether a share is shown in percent
         name, module: in place of those of the function
     Returns: a decorator, which leaves the function as it is.
@@ -165,9 +165,3 @@ def hide_if_zero(metric: str) -> bool:
     """Return True if the metric, of a set, is shown only where some policy has any."""
     found = declaration(metric)
     return found is not None and found.hide_if_zero
-
-
-def is_congested(metric: str) -> bool:
-    """Return True for times and numbers that congestion drives, which are skewed (`statistics.freedom`)."""
-    found = declaration(metric)
-    return found is not None and found.congested

@@ -6,7 +6,10 @@ Nothing heavy is imported here, and nothing is printed: every function gives tex
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from hetsim.results.declared import declaration
 
@@ -172,7 +175,7 @@ def units_of(metric: str) -> tuple[Unit, ...]:
 
 
 def metric_name(metric: str) -> str:
-    """What people call a metric."""
+    """The displayed name of a metric."""
     found = declaration(metric)
     return found.title if found and "{" not in found.name else metric.removesuffix("_j").replace("_", " ")
 
@@ -196,3 +199,17 @@ def formatter(metric: str) -> Callable[[float], str]:
     if units == ((1.0, ""),):
         return count
     return lambda value: one(value, units)
+
+
+def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers as JSON can hold them."""
+    return {name: json_number(value) for name, value in values.items()}
+
+
+def json_number(value: Any) -> Any:
+    """NaN as null, infinities as the text "Infinity" (which float() reads), whole numbers as integers."""
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if math.isnan(value):
+        return None
+    return ("Infinity" if value > 0 else "-Infinity") if math.isinf(value) else float(value)

@@ -40,6 +40,6 @@ def attempt(name: str, draw: Callable[[], Any]) -> str | None:
 
 
 def write_picture(draw: Callable[[], Any], path: Path) -> bool:
-    """Draw a figure into a file, whole or not at all; was it drawn?"""
+    """Draw a figure into a file, whole or not at all; return whether it was drawn."""
 
     return attempt(str(path), lambda: write_whole(path, lambda file: draw().savefig(file))) is None

@@ -13,8 +13,7 @@ from typing import Any
 from hetsim.model import bandwidth, batch_times, cluster, exchange, fabric, ragged, randomness, record, service, slices
 from hetsim.model import step_times as steps
 from hetsim.model import tasks as task
-from hetsim.workload.costs import roofline
-from hetsim.workload.readers import measured_training
+from hetsim.workload.costs import measured_training, roofline
 
 VERSION = 1
 """Of the files of `record/`.  Older versions are read; version 0 states none."""
@@ -58,7 +57,8 @@ _TABLE: dict[type, str] = {
         "response_delay about policy_key",
     service.ResultCache: "result_cache: size evict hit", service.Autoscaling: "autoscaling: least most target cooldown",
     service.LanguageService: "language_service: name shape rows kinds block token_bytes budget=max_num_batched_tokens "
-        "max_sequences max_output timeout swap scaling prefix_block ttft tpot request_delay response_delay key",
+        "max_sequences max_output timeout swap scaling=autoscale prefix_block ttft tpot request_delay response_delay "
+        "key",
     service.ReplicaKind: "replica_kind: step blocks weights replicas prefillers",
     steps.LinearSteps: "linear_steps: fixed per_sequence per_prompt_token per_context_token decode prefill",
     steps.RooflineSteps: "roofline_steps: fixed host weights experts expert_share per_token per_answer "

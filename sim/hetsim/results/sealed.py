@@ -28,11 +28,15 @@ def sealed(value: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def unsealed(path: Path) -> dict[str, Any]:
-    """What `sealed` was given; OSError if the file cannot be read.
+    """The contents that `sealed` was given; OSError if the file cannot be read.
 
     DamagedFile if it is not what `sealed` wrote, UsageError if it has the format of another hetsim.
     """
-    text = read_stored(path)
+    return unsealed_text(path, read_stored(path))
+
+
+def unsealed_text(path: Path, text: bytes) -> dict[str, Any]:
+    """The same of a text that was read from the file."""
     try:
         found = parse_json(path, text)
         if not isinstance(found, dict):

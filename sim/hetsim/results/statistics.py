@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import UsageError
-from hetsim.results.declared import is_congested
+from hetsim.results.declared import declaration
 
 Floats = Any
 """A number, or an array of them."""
@@ -20,6 +20,14 @@ SKEW = 6.5
 """Of the contributions of runs to a mean wait, as a multiple of their coefficient of variation: 6 to 7 for gamma gaps
 (scv 4) at loads of 0.5 to 0.8."""
 EXPONENTIAL_KURTOSIS = 6.0
+SHARE_SKEW = 15 / 8
+"""The same of a share of tasks that congestion makes late.  They come in clusters, a Poisson number of them: one for
+each time that the queue is above a level, and as large as the time A that Brownian motion with drift -1 from 0 spends
+above 0 (Aldous, Probability Approximations via the Poisson Clumping Heuristic, 1989).  E[exp(-sA)] is 2 / (1 + √(1 +
+2s)), so E[A], E[A²], E[A³], E[A⁴] are 1/2, 1, 15/4, 21: skewness / variation is E[A³] E[A] / E[A²]² = 15/8, and excess
+kurtosis / variation² E[A⁴] E[A]² / E[A²]³ = 5.25, where 1.5 × (15/8)² is 5.27."""
+SHARE_KURTOSIS = 24.0
+"""The most that is supposed of such a share: fewer than one cluster a run."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class Interval:
         return (self.high - self.low) / 2
 
     def covers(self, value: float) -> bool:
-        """Does the interval contain the value?"""
+        """Return True if the interval contains the value."""
         return bool(self.low <= value <= self.high)
 
     def __str__(self) -> str:
@@ -60,30 +68,43 @@ def student_interval(values: Sequence[float] | np.ndarray, confidence: float = 0
     mean = float(array.mean()) if count else math.nan
     if count < 2 or not np.isfinite(array).all():
         return Interval(metric, mean, math.nan, math.nan, confidence, count)
-    half = half_width(array, mean if is_congested(metric) else math.inf, 0.5 + confidence / 2)
+    half = half_width(array, metric, 0.5 + confidence / 2)
     return Interval(metric, mean, mean - half, mean + half, confidence, count)
 
 
-def half_width(values: np.ndarray, level: float, share: float) -> float:
-    """Half width of the t interval with quantiles of this share as its ends; `level` as in `freedom`."""
+def half_width(values: np.ndarray, metric: str, share: float) -> float:
+    """Half width of the t interval with quantiles of this share as its ends."""
     count, spread = len(values), deviation(values)
-    return student_quantile(share, float(freedom(spread, level, count))) * spread / math.sqrt(count)
+    left = freedom(excess_kurtosis(metric, spread, float(values.mean())), count)
+    return student_quantile(share, float(left)) * spread / math.sqrt(count)
 
 
-def freedom(spread: Floats, level: Floats, count: int) -> Floats:
-    """Degrees of freedom of the standard deviation of `count` values which congestion has skewed.
+def excess_kurtosis(metric: str, spread: Floats, mean: Floats) -> Floats:
+    """Of what runs contribute to a metric that congestion drives; 0 of any other.
+
+    How skewed the values are ten of them cannot tell; but in a queue skewness is about `SKEW` times the coefficient of
+    variation, and the excess kurtosis of values so skewed 1.5 times its square (the gamma family's), at most that of
+    the exponential distribution.  A share of tasks varies by what is missed: 1 - mean where more of it is better.
+    """
+    found = declaration(metric)
+    if found is None or not found.congested:
+        return np.zeros_like(spread)
+    is_share = found.unit == "share"
+    skew, most = (SHARE_SKEW, SHARE_KURTOSIS) if is_share else (SKEW, EXPONENTIAL_KURTOSIS)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        variation = np.divide(spread, 1 - mean if is_share and found.better == "more" else mean)
+        return np.nan_to_num(np.minimum(1.5 * (skew * variation) ** 2, most))
+
+
+def freedom(kurtosis: Floats, count: int) -> Floats:
+    """Degrees of freedom of the standard deviation of `count` values with this excess kurtosis κ.
 
     Where few runs, or short ones, hold the rare spells of congestion, their standard deviation is small exactly when
-    their mean is, and Student's interval too narrow.  How skewed the values are ten of them cannot tell; but in a queue
-    skewness is about `SKEW` times the coefficient of variation, spread / level, and the excess kurtosis κ of values so
-    skewed 1.5 times its square (the gamma family's; at most that of the exponential distribution).  The variance of the
-    variance then is that of normal values times 1 + κ (n - 1) / 2n, which leaves (n - 1) / (1 + κ (n - 1) / 2n) degrees
-    of freedom (Box 1953; Satterthwaite 1946).  Coverage so reached: benchmarks/coverage.py.
-    Long runs have a small spread, and all n - 1; so have values with a `level` of inf, of which no skew is supposed.
+    their mean is, and Student's interval too narrow.  The variance of the variance is that of normal values times
+    1 + κ (n - 1) / 2n, which leaves (n - 1) / (1 + κ (n - 1) / 2n) degrees of freedom (Box 1953; Satterthwaite 1946).
+    Coverage so reached: benchmarks/coverage.py.
     """
-    with np.errstate(invalid="ignore", divide="ignore"):
-        kurtosis = np.minimum(1.5 * (SKEW * np.divide(spread, level)) ** 2, EXPONENTIAL_KURTOSIS)
-    return (count - 1) / (1 + np.nan_to_num(kurtosis) * (count - 1) / (2 * count))
+    return (count - 1) / (1 + kurtosis * (count - 1) / (2 * count))
 
 
 def student_quantile(share: float, freedom: float) -> float:

@@ -7,14 +7,17 @@ read.  Whether they are what hetsim wrote is up to the digests (`hetsim.results.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetsim.errors import DamagedFile
+from hetsim.errors import DamagedFile, HetsimError, UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,13 +27,20 @@ FREE_VALUES = 1_000_000
 VALUE = 5
 FREE_ROWS = 200_000
 """Rows of a Parquet file that may be stored in any number of bytes; of more, each has a quarter byte or more."""
+DEPTH = 100
+"""Lists and mappings of a YAML file that may be inside one another."""
 TEXT = 100_000_000
 """Bytes of text that any Parquet column may have; a larger one takes at most 100 times its file."""
 
 
 def open_stored(path: Path) -> io.BufferedReader:
     """Open a file to read; OSError if there is none, DamagedFile for a folder, device or pipe."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe does not wait for its writer
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe does not wait for its writer
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise DamagedFile(path, "its symbolic links lead in a circle") from None
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise DamagedFile(path, "it is not a regular file")
@@ -57,6 +67,39 @@ def parse_json(path: Path, text: bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise DamagedFile(path, "its lists are nested too deeply") from None
+
+
+def parse_yaml(of: str, text: str) -> Any:
+    """The value of the YAML that the run of that name has as its scenario; DamagedFile."""
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    depth = 0
+    try:
+        for event in yaml.parse(text, loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent) or depth > DEPTH:  # a few lines could stand for gigabytes
+                raise DamagedFile(f"scenario.yaml of {of}", "it is not what hetsim writes")
+        return yaml.load(text, loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise DamagedFile(f"scenario.yaml of {of}", f"it is not YAML ({error})") from None
+
+
+@contextmanager
+def reading_stored(*folders: str | Path) -> Iterator[None]:
+    """Whatever else goes wrong with what these folders hold is a UsageError: that of a stranger can be anything."""
+    try:
+        yield
+    except (HetsimError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] == "click":
+            raise
+        where, reason = " or ".join(map(str, folders)), " ".join(str(error).split())
+        raise UsageError(
+            f"what is stored in {where} cannot be used ({type(error).__name__}: {reason or 'no message'}); it is not "
+            "as hetsim writes it, or this is a defect of hetsim: then please report it"
+        ) from error
 
 
 def read_frame(path: Path) -> pd.DataFrame:

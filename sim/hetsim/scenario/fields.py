@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, Tag
 from pydantic_core import core_schema
 
 from hetsim.errors import UnknownName, suggestion
 from hetsim.model.described import Described
+from hetsim.model.units import Name
 
 
 class Model(Described):
@@ -17,6 +18,9 @@ class Model(Described):
 
     # Compiled with the scenario as a whole (`defer_build`): most are a part or a base of others.
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        return self  # a default is copied at each validation
 
 
 def unknown(error: UnknownName) -> str:
@@ -43,5 +47,12 @@ class Short:
         return {"anyOf": [full, self.schema if self.schema is not None else full["items"]]}
 
 
+VALUE, MAPPING = Tag("<value>"), Tag("<mapping>")
+VALUE_OR_MAPPING = Discriminator(lambda value: "<mapping>" if isinstance(value, dict | BaseModel) else "<value>")
+"""Of a union of a value and of a mapping, which are annotated with these tags: which of the two is given."""
+_ONE_NAME = Short(lambda value: [value] if isinstance(value, str | int) else value, {"type": "string"})
+Names = Annotated[tuple[Name, ...], _ONE_NAME]
+SomeNames = Annotated[tuple[Name, ...], Field(min_length=1), _ONE_NAME]
+"""Several names, or one of them alone."""
 OneOrMany = Short(lambda value: [value] if isinstance(value, dict) else value)
 """One mapping where a list of them may stand."""

@@ -13,7 +13,7 @@ import dataclasses
 import math
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, Field, GetCoreSchemaHandler, create_model, model_validator
@@ -43,8 +43,8 @@ class Mirror(Model):
         return {name: value for name in self.KEYS if (value := getattr(self, name)) is not None}
 
     def made(self, **more: Any) -> Any:
-        """The instance of the dataclass, with `more` for the fields that are no keys."""
-        return getattr(self.SOURCE, "given", self.SOURCE)(**self.given, **more)
+        """The instance of the dataclass, with `more` for fields that are no keys, or say more than theirs."""
+        return getattr(self.SOURCE, "given", self.SOURCE)(**{**self.given, **more})
 
     @model_validator(mode="after")
     def _checked(self) -> Mirror:
@@ -75,10 +75,10 @@ class Keys:
         return {name: None if value == math.inf else value for name, value in keys.items()}
 
 
-def keys_of(source: type, **types: Any) -> Callable[[type[M]], type[M]]:
-    """Decorator of a schema: the keys of a dataclass stand before its own; `types` replace those of the dataclass."""
+def keys_of(source: type, *only: str, **types: Any) -> Callable[[type[M]], type[M]]:
+    """Decorator of a schema: the keys of a dataclass, or `only` these, stand before its own; `types` replace theirs."""
 
-    return lambda model: _based(model, _model_of(source, source.__name__, types))
+    return lambda model: _based(model, _model_of(source, source.__name__, types, only))
 
 
 def inline_of(other: type[BaseModel], *but: str) -> Callable[[type[M]], type[M]]:
@@ -89,6 +89,7 @@ def inline_of(other: type[BaseModel], *but: str) -> Callable[[type[M]], type[M]]
         if name not in but
     }
     base = create_model(other.__name__, __base__=Mirror, __module__=other.__module__, **keys)
+    base.INLINED = other
     return lambda model: _based(model, base)
 
 
@@ -100,11 +101,11 @@ def _based(model: type[M], base: type[BaseModel]) -> type[M]:
     return made
 
 
-def _model_of(source: Any, name: str, types: dict[str, Any]) -> type[Mirror]:
+def _model_of(source: Any, name: str, types: dict[str, Any], only: Sequence[str] = ()) -> type[Mirror]:
     hints = typing.get_type_hints(source, vars(units) | vars(sys.modules[source.__module__]), include_extras=True)
     keys: dict[str, Any] = {}
     for field in dataclasses.fields(source):
-        if not field.metadata.get("key", True):
+        if not field.metadata.get("key", True) or (only and field.name not in only):
             continue
         kind = types.get(field.name, PLAIN.get(hints[field.name], hints[field.name]))
         default: Any = field.default

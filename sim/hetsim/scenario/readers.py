@@ -31,20 +31,27 @@ SIZE = "size"
 """The bound of `hetsim size`: numbers with which a service is overloaded so much that nothing need be run."""
 
 PLAN = "plan"
-"""What planners prove: bounds, ratios and timetables."""
+"""What planners prove (bounds, ratios and timetables), and the plans that other policies follow."""
 
 TRAINING = "plan-training"
 """The times of steps in `hetsim plan-training`."""
 
-READERS = (*MODELS, SIZE, PLAN, TRAINING)
+TWIN = "twin"
+"""The forecasts of `hetsim twin`, which has its own jobs, times, arrivals and horizon."""
+
+VALIDATE = "trace-validate"
+"""What `hetsim trace validate` says of recorded waits."""
+
+READERS = (*MODELS, SIZE, PLAN, TRAINING, TWIN, VALIDATE)
 
 UNKNOWN = "not recognized: "
 
 _SETS = {
     "all": {*READERS},
-    "tasks": {*MODELS, PLAN} - {"batches"},
-    "never stop": {*MODELS, PLAN} - {"preemptive"},
-    "ask no estimates": {*MODELS, PLAN} - {"work", "trunks", "naor"},
+    "but twin": {*READERS} - {TWIN},
+    "tasks": {*MODELS, PLAN, VALIDATE} - {"batches"},
+    "never stop": {*MODELS, PLAN, TWIN, VALIDATE} - {"preemptive"},
+    "ask no estimates": {*MODELS, PLAN, VALIDATE} - {"work", "trunks", "naor"},
     "none": set(),
     **{name: {name} for name in READERS},
 }
@@ -52,39 +59,57 @@ _SETS = {
 
 BELOW = {
     "@": "distribution value mean cv median sigma low high shape scale branches branches.weight branches.mean values "
-         "weights path column unit name parameters.* loc",
-    "%": "SIZE table batch time unit where.* between extrapolate quantiles.* samples",
+         "weights path column unit name parameters parameters.* loc",
+    "%": "SIZE table batch time unit where where.* between extrapolate quantiles quantiles.* samples",
+    "communication": "pattern bytes every largest overlap", "data": "name size home", "time_limit": "factor",
+    "layouts": "memory positions slices", "nvlink": "curve latency profile rate", "users": "count name weight zipf",
+    "network": "curve download duplex in latency out profile upload", "partition": "column names names.* others",
+    "partitions": "* *.accounts *.default *.default_time *.max_cpus *.max_gpus *.max_nodes *.max_time *.nodes *.tier "
+                  "*.users",
+    "peak": "bandwidth blocks clock flops launch_overhead link matrix_flops memory multiprocessors registers "
+            "register_granularity registers_per_thread shared_memory shared_memory_granularity shared_memory_per_block "
+            "shared_memory_reserved threads threads_per_block warp warp_granularity warps_to_saturate",
+    "pipeline": "devices items profile replication training", "power": "idle busy sleep wake", "price": "up asleep",
+    "prices": "* *.up *.asleep", "racks": "nodes oversubscription uplink uplinks uplinks.*",
+    "replications": "confidence max metric precision", "resample": "block by gpu_demand",
+    "span_speeds": "island switch node rack cluster",
+    "work": "bytes efficiency flops kernels launch launch.block launch.grid launch.registers launch.shared_memory "
+            "launch_overhead share steps",
 }  # fmt: skip
-"""Keys below others: of a distribution, all of which `law_of` knows by mean, variance and kind; of measured times."""
+"""Keys below others: of a distribution, all of which `law_of` knows by mean, variance and kind; of measured times; and
+of a mapping by its name."""
 
 # Sections; below them readers, and the keys of the section that they understand.  `x@`, `x%`: x and the keys above
-# below it; `x.*`: x and whatever is below it.  A mapping that is understood may have keys that are not; one that is not
-# is refused as a whole.
+# below it; `x+`: x and the keys above for that name; `x.*`: any name below x; `x.**`: all below it, which policies and
+# readers of traces declare.  A mapping that is understood may have keys that are not; one that is not is refused as a
+# whole.
 _TABLE = """
 .
-    all: name description seed sweep.* replications.* horizon warmup cluster workload policy
-    plan, plan-training: data.*
-    plan-training: site.*
+    all: name description cluster workload policy
+    but twin: seed sweep sweep.** replications+ horizon warmup
+    plan, plan-training, trace-validate: data+
+    plan-training, twin, trace-validate: site site.at_limit site.grace site.partitions+
     none: faults
 
 # No model knows tasks that span nodes, or that communicate: what joins nodes and GPUs changes nothing.
 cluster
-    all: nodes racks.* contention prices.*
-    plan, plan-training: trace.*
+    all: nodes racks+ contention prices+
+    plan, plan-training, trace-validate: trace trace.format trace.path trace.**
 cluster.nodes
-    all: name count cpus driver_cores memory cpu gpus accelerators network.* rack island nvlink.* cards price.*
+    all: name count cpus driver_cores memory cpu gpus accelerators network+ rack island nvlink+ cards price+
     all: pcie pcie.profile pcie.upload pcie.download pcie.latency pcie.duplex
     all: pcie.switch pcie.switch.size pcie.switch.upload pcie.switch.download pcie.switch.latency pcie.switch.duplex
-    plan-training: partitions
+    plan-training, twin, trace-validate: partitions
 cluster.nodes.cpu
-    all: type speed power.* price.* peak.*
+    all: type speed power+ price+ peak+
 cluster.nodes.gpus
-    all: type count kind speed memory streams power.* multiprocessors price.* peak.*
+    all: type count kind speed memory streams power+ multiprocessors price+ peak+
     all: pcie pcie.upload pcie.download pcie.latency pcie.duplex
     all: sharing sharing.kind sharing.switch_cost sharing.interference
-    plan: sharing.layouts.* sharing.profiles sharing.recut sharing.reconfigure sharing.pairs.*
+    plan, twin, trace-validate: sharing.layouts+ sharing.profiles sharing.recut sharing.reconfigure
+    plan, twin, trace-validate: sharing.pairs sharing.pairs.* sharing.pairs.*.*
     never stop, size, plan-training: preemption preemption.kind preemption.rate
-    none: preemption.overhead
+    twin, trace-validate: preemption.overhead
 
 # Models accept processes by name.  Here are the keys of the others, too, so that one line says what is refused.
 workload.arrivals
@@ -92,55 +117,65 @@ workload.arrivals
     all: amplitude at column count every holding mean over path period phase rates size@ switching unit
     plan, plan-training: first start_jitter
 workload
-    all: arrivals name class classes classes.weight count until
-    plan, plan-training: trace.* skip time_scale load unfit resample.* pipeline.*
+    all: name
+    but twin: arrivals class classes classes.weight count until
+    plan, plan-training, twin, trace-validate: trace trace.format trace.path trace.** unfit
+    plan, plan-training: time_scale load resample+ pipeline+
+    plan, plan-training, trace-validate: skip
     tasks, plan-training: gpu_time@ gpu_time.TYPE@ cpu_time@ cpu_time.speedup
     tasks, plan-training: cpus gpus memory gpu_memory priority
-    plan, plan-training: nodes slice span span_speed span_speeds.* scaling.* work.* profile batch steps@
-    plan, plan-training: efficiency devices training.*
+    plan, plan-training, trace-validate: nodes slice span_speed span_speeds+ scaling scaling.*
+    plan, plan-training, twin, trace-validate: span
+    plan, plan-training: work+ profile batch steps@ efficiency devices training
     plan: reads writes
-    plan-training: communication.* partition.* time_limit.* tokens.*
+    plan-training: communication+
+    plan-training, trace-validate: partition+ time_limit+
     delay, tandem, size, plan, plan-training: bytes_in@ bytes_out@
     delay, tandem, plan, plan-training: upload download
     patience, plan-training: patience@
-    all: weight slo slo.factor deadline deadline.factor user users.* account qos
+    but twin: weight slo slo.factor deadline deadline.factor user users+ account qos
     ask no estimates, plan-training: estimates estimates.known estimates.error@ estimates.factor
     never stop, plan-training: stopping stopping.save stopping.restore stopping.state stopping.input stopping.interval
     never stop, plan-training: stopping.block stopping.idempotent stopping.preemptible
-    plan: stopping.checkpoint
+    plan, trace-validate: stopping.checkpoint
     batches, size: service
-    plan-training: service.*
+    none: tokens
+workload.training
+    plan, plan-training: batch buckets chunks data efficiency experts micro_batch passes pipeline recomputation schedule
+    plan, plan-training: sequence_parallel sharded_optimizer steps@ tensor widths
+    plan, plan-training: model model.heads model.hidden model.layers model.name model.sequence model.vocabulary
 workload.modes
     tasks, plan-training: . device name time@ time.speedup cpus gpus memory gpu_memory
-    plan, plan-training: work.* profile batch steps@ efficiency nodes slice span span_speed span_speeds.*
+    plan, plan-training: work+ profile batch steps@ efficiency nodes slice span span_speed span_speeds+
     plan, plan-training: upload download
 workload.service
     batches, size: profile device gpus cpus memory gpu_memory gpu_memory_per_item max_batch variants name model noise
     batches, size: upload upload.per_item upload.fixed download download.per_item download.fixed
     batches, size: compute compute.per_item@ compute.fixed batching batching.name batching.max_batch
     batches: kind
-    size: upload% compute% download% network.* batching.*
+    size: upload% compute% download% network network.request network.response batching.**
     none: compute.per_prompt_token compute.per_output_token cache routing
     none: gpu tensor_parallel replicas also_on memory_share kv max_num_batched_tokens max_num_seqs max_output_tokens
-    none: timeout preemption prefix_cache disaggregated autoscale front_end slo step model.*
+    none: timeout preemption prefix_cache disaggregated autoscale front_end slo step model.name
 
 # Policies: the parameters of those that declare a model (`queueing`).
 policy
-    plan-training: scheduler.* admission.* batching.* routing.*
+    plan-training: scheduler.** admission.** batching.** routing.** routing routing.name
     all: scheduler scheduler.name
     tasks, size: scheduler.placement scheduler.placement.name scheduler.placement.scores scheduler.discipline
     tasks: scheduler.preemptive scheduler.aging
-    plan: scheduler.*
-    none: scheduler.drop_expired scheduler.placement.patient placement routing
-    tasks: admission admission.name
-    limit: admission.limit admission.per_class.* admission.per_device.*
+    plan, twin, trace-validate: scheduler.**
+    none: scheduler.drop_expired scheduler.placement.patient placement
+    tasks, plan-training: admission admission.name
+    trace-validate: admission.**
+    limit: admission.limit admission.per_class admission.per_class.* admission.per_device admission.per_device.*
     bucket: admission.rate admission.burst admission.per admission.excess
-    trunks: admission.reserve.* admission.servers
+    trunks: admission.reserve admission.reserve.* admission.servers
     naor: admission.reward admission.cost admission.objective admission.arrival_rate admission.service_time
     naor: admission.memory
     work: admission.max_wait
-    batches, size: batching batching.name batching.max_batch
-    size: batching.*
+    batches, size, plan-training: batching batching.name batching.max_batch
+    size: batching.**
 """
 
 _ALIKE = {
@@ -168,7 +203,7 @@ class ReadScenario(Protocol):
 
 @cache
 def rows() -> dict[str, frozenset[str]]:
-    """The readers of each key in the table; a key that ends with `.*` stands for all below it."""
+    """The readers of each key in the table; a key that ends with `.**` stands for all below it."""
     found: dict[str, frozenset[str]] = {}
     section = ""
     for line in _TABLE.splitlines():
@@ -178,8 +213,9 @@ def rows() -> dict[str, frozenset[str]]:
         names, _, keys = line.partition(":")
         readers = frozenset[str]().union(*(_SETS[name.strip()] for name in names.split(",")))
         for key in keys.split():
-            below = BELOW.get(key[-1], "").split()
-            base = key[:-1] if below else key
+            base = key.rstrip("@%+")
+            kind = base.rpartition(".")[2] if key[-1] == "+" else key[len(base) :]
+            below = BELOW[kind].split() if kind else []
             for name in (base, *(f"{base}.{one}" for one in below)):
                 name = (section + name).rstrip(".") if name == "." else section + name
                 found[name] = found.get(name, frozenset()) | readers
@@ -198,16 +234,20 @@ def pattern_of(path: str) -> str:
 def readers_of(pattern: str) -> frozenset[str] | None:
     """The readers that understand a key; None where the table has no row for it."""
     parts = pattern.split(".")
-    stars = [".".join(parts[:end]) + ".*" for end in range(1, len(parts) + 1)]
+    stars = [".".join(parts[:end]) + ".**" for end in range(1, len(parts) + 1)]
     found = [row for row in (rows().get(name) for name in (pattern, *stars)) if row is not None]
     return frozenset[str]().union(*found) if found else None
 
 
-def not_understood(scenario: ReadScenario, reader: str) -> list[Problem]:
-    """The keys of a scenario that a reader does not understand, each with its place; one of several alike."""
+def not_understood(scenario: ReadScenario, reader: str, entry: int | None = None) -> list[Problem]:
+    """The keys of a scenario that a reader does not understand, each with its place; one of several alike.
+
+    entry: the only one of the workload that it reads; None: all.
+    """
     found: dict[str, Path_] = {}
     for path, pattern in _unknown(scenario.document.data, (), "", reader, scenario.base):
-        if pattern not in found and not _as_if_absent(scenario, path):
+        other = entry is not None and path[0] == "workload" and isinstance(path[1], int) and path[1] != entry
+        if not other and pattern not in found and not _as_if_absent(scenario, path):
             found[pattern] = path
     problem = scenario.document.problem
     return [problem(path, UNKNOWN + _shown(path)) for path in found.values()]
@@ -241,6 +281,8 @@ def _below(pattern: str, key: str) -> str:
         key = "gpu_time.TYPE"
     elif key[0].isdigit() and pattern.startswith("workload.service"):
         key = "SIZE"
+    elif f"{pattern}.*" in rows():
+        key = "*"
     return pattern_of(f"{pattern}.{key}" if pattern else key)
 
 

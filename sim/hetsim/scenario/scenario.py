@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetsim.errors import Problem, ScenarioError, UsageError, suggestion
+from hetsim.errors import Problem, ScenarioError, UsageError, several, suggestion
 from hetsim.model.files import InputFiles, open_input, recorded_inputs
 from hetsim.model.randomness import JUDGED
 from hetsim.model.record import RunInput
@@ -130,7 +130,8 @@ class Scenario:
         Parameters: opened: what was recorded while the run was made.
         Returns: a warning, empty if there is none.
         """
-        read = {*opened.opened, *(path for table in self._tables.values() for path in table.opened)}
+        read = {*opened.opened, *opened.seen, *self.inputs.seen}
+        read.update(path for table in self._tables.values() for path in table.opened)
         known = {os.path.abspath(path) for path in self.files} if read else set()
         names = sorted(os.path.relpath(path, self.base) for path in read if os.path.abspath(path) not in known)
         return f"opened files that the scenario does not name: {', '.join(names)}" if names else ""
@@ -304,4 +305,5 @@ def assignments(overrides: Overrides) -> list[tuple[str, Any]]:
     """The values to change, by path; UsageError for a text that is none."""
     if isinstance(overrides, Mapping):
         return [(str(key), documents.from_mapping(value).data) for key, value in overrides.items()]
-    return [setting.parse_assignment(text) for text in overrides]
+    what = "a mapping of keys to values, or a list of key.path=value"
+    return [setting.parse_assignment(str(text)) for text in several(overrides, "overrides", what)]

@@ -1,4 +1,4 @@
-"""For authors of policies: does my policy keep the contract?
+"""Checks for authors of policies: whether a policy keeps the contract.
 
 In a test file::
 

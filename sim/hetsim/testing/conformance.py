@@ -28,7 +28,7 @@ from hetsim.errors import InvariantError, RunError, ScenarioError
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
 from hetsim.model.record import COMPLETED, EXPIRED, FAILED, NOT_ARRIVED, REJECTED, STAGE_SPANS, STATUS_NAMES, Record
-from hetsim.model.tasks import RUNNING, WAITING, Task
+from hetsim.model.task import RUNNING, WAITING, Task
 from hetsim.policy.batching import Counter
 from hetsim.policy.contract import Decision, PlanProblem, Scheduler, Set, Start, Stop, View
 from hetsim.policy.iterating import WantedReplica
@@ -245,7 +245,7 @@ def _difference(one: Record, two: Record) -> str:
 def _scatter(seed: int) -> None:
     """Stir the free list of the allocator, so that tasks of the next run lie elsewhere and in another order:
     what iterates over a set of tasks, or compares their `id()`, then decides differently."""
-    junk: list[Any] = [object.__new__(Task) for _ in range(500)]
+    junk: list[Any] = [Task.__new__(Task) for _ in range(500)]
     junk = [junk[place] for place in np.random.default_rng(seed).permutation(500).tolist()]
     del junk[::2]
     junk.clear()
@@ -363,7 +363,7 @@ class WatchedScheduler(Scheduler):
             simulation.at(later, partial(self.look_between, simulation, every))
 
     def _counted(self, view: View) -> bool:
-        """Can what is free be counted from what runs?"""
+        """Return True if free amounts can be counted from the running tasks."""
         return not (self._set or view.items)
 
     def _note(self, decision: Decision) -> None:
@@ -444,7 +444,7 @@ def _facts(task: Task) -> tuple[Any, ...]:
 
 
 def other_hash_seed(factories: Sequence[Any], systems: Sequence[System] | None = None) -> list[ContractBreach]:
-    """Run the policies in a fresh process with another hash seed: is anything different?
+    """Run the policies in a fresh process with another hash seed and compare.
 
     A factory is a function without arguments or a subclass of PolicyTestCase; one process serves all of them.
     """

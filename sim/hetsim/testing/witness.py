@@ -20,7 +20,8 @@ from hetsim.model.cluster import WHOLE, Cluster
 from hetsim.model.plan import Placement
 from hetsim.model.record import COMPLETED, LAUNCH_COMPLETED, Record
 from hetsim.model.service import LanguageService
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy.contract import View
 from hetsim.results.one_run.language import rows_of
 from hetsim.testing.witness_language import (
@@ -39,7 +40,7 @@ CLOSE = 1e-9
 
 @dataclass
 class Look:
-    """What the verbs said of waiting and running tasks, by row, at the beginning of a round."""
+    """Answers of the verbs on waiting and running tasks, by row, as a round begins."""
 
     now: float
     waiting: list[int]
@@ -60,7 +61,7 @@ class Look:
 
 
 class CountedRoom:
-    """What is free, counted from what runs."""
+    """Free capacity, counted from the running tasks."""
 
     def __init__(self, cluster: Cluster, placements: Sequence[Placement]):
         self.cluster = cluster
@@ -348,7 +349,7 @@ class _Lives:
             yield "running('start') is not in the order of starts"
 
     def _of(self, row: int, launch: int, look: Look) -> Iterator[str]:
-        """What is said of a running task."""
+        """Answers about a running task."""
         columns, name, now = self.columns, self.name(row), look.now
         devices = self.record.places[int(columns["place"][launch])][0]
         if look.devices.get(row) != devices:
@@ -362,7 +363,7 @@ class _Lives:
         yield from self._of_time(row, launch, look)
 
     def _of_time(self, row: int, launch: int, look: Look) -> Iterator[str]:
-        """What is said of a task that has its devices for itself, at nominal speed."""
+        """Answers about a task that has its devices for itself, at nominal speed."""
         columns, record, name, now = self.columns, self.record, self.name(row), look.now
         kind = record.input.cluster.devices[look.devices[row][0]].type
         shared = kind.kind != "cpu" and (kind.streams > 1 or kind.sharing.kind != "exclusive")
@@ -381,7 +382,7 @@ class _Lives:
 
 
 def _alone(task: Task, position: int) -> float:
-    return task.estimates[position] + task.modes[position].fixed
+    return task.estimates[position] + task.modes[position].single
 
 
 def _types(node: Any) -> list[Any]:

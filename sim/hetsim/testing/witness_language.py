@@ -17,7 +17,7 @@ from hetsim.model.cluster import Cluster, Device
 from hetsim.model.plan import Placement
 from hetsim.model.record import COMPLETED, Record
 from hetsim.model.service import LanguageService
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy.contract import View
 from hetsim.results.one_run.language import periods
 
@@ -32,7 +32,7 @@ def model_of(view: View, task: Task) -> LanguageService | None:
 
 
 def of_queues(view: View, waiting: list[Task]) -> Iterator[str]:
-    """What the queues of language models say of themselves, against what waits."""
+    """Compare the answers of language models' queues with the waiting requests."""
     queues = {queue: None for task in waiting if model_of(view, task) and (queue := view.queue_of(task)) is not None}
     for queue in queues:
         mine = [task for task in waiting if task.shape is queue.service.shape]
@@ -48,7 +48,7 @@ def of_queues(view: View, waiting: list[Task]) -> Iterator[str]:
 
 
 def of_own(view: View, waiting: list[Task], running: list[Task], replicas: Sequence[Placement]) -> Iterator[str]:
-    """What is said without requests to language models, and that these fit nowhere by themselves.
+    """Answers without requests to language models, which fit nowhere by themselves.
 
     replicas: where they are.
     """
@@ -92,7 +92,7 @@ def held_by_replicas(view: View, services: Sequence[LanguageService]) -> list[Pl
 
 
 class LanguageLives:
-    """What the record tells of the requests of language models."""
+    """The requests of language models as the record has them."""
 
     def __init__(self, record: Record):
         self.record = record
@@ -159,7 +159,7 @@ class LanguageLives:
     def _foreseeable(self, service: LanguageService, now: float) -> bool:
         """Does all that comes to a service after a time follow from what is known then?"""
         record, rows = self.record, service.rows
-        if record.input.tasks.estimate is not record.input.tasks.time or record.device_log or service.scaling:
+        if record.input.tasks.estimate is not record.input.tasks.time or record.device_log or service.autoscale:
             return False
         if service.timeout < math.inf or (record.status[rows] != COMPLETED).any() or record.preemptions is not None:
             return False

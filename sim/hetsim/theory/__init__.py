@@ -17,19 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 _MODULES = {
     "prediction": ("Prediction",),
-    "chains": ("birth_death", "stationary"),
     "erlang": (
         "erlang_b", "erlang_c", "servers_for_loss", "servers_for_delay", "servers_for_wait", "load_for_loss",
-        "load_for_delay",
+        "load_for_delay", "Staffing", "halfin_whitt",
     ),
-    "queues": ("mm1", "mmc", "mmck", "mmc_abandonment", "closed_loop"),
+    "queues": ("mm1", "mmc", "mmck", "mmc_abandonment", "closed_loop", "birth_death", "stationary"),
     "general": ("mg1", "md1", "mg1_ps", "gim1", "allen_cunneen"),
     "priorities": ("Class", "nonpreemptive", "preemptive_resume"),
     "batches": ("BatchPrediction", "BatchBounds", "bulk_service", "greedy_batches", "inoue_bounds"),
     "networks": ("Station", "Network", "jackson", "tandem"),
     "admission": ("Losses", "Stream", "trunk_reservation", "workload_limit", "token_bucket"),
     "optimal_pricing": ("Thresholds", "naor"),
-    "staffing": ("Staffing", "halfin_whitt"),
 }  # fmt: skip
 """The names of each file."""
 
@@ -47,10 +45,11 @@ __all__ = [  # noqa: PLE0604
 if TYPE_CHECKING:
     from hetsim.theory.admission import Losses, Stream, token_bucket, trunk_reservation, workload_limit
     from hetsim.theory.batches import BatchBounds, BatchPrediction, bulk_service, greedy_batches, inoue_bounds
-    from hetsim.theory.chains import birth_death, stationary
     from hetsim.theory.erlang import (
+        Staffing,
         erlang_b,
         erlang_c,
+        halfin_whitt,
         load_for_delay,
         load_for_loss,
         servers_for_delay,
@@ -62,8 +61,7 @@ if TYPE_CHECKING:
     from hetsim.theory.optimal_pricing import Thresholds, naor
     from hetsim.theory.prediction import Prediction
     from hetsim.theory.priorities import Class, nonpreemptive, preemptive_resume
-    from hetsim.theory.queues import closed_loop, mm1, mmc, mmc_abandonment, mmck
-    from hetsim.theory.staffing import Staffing, halfin_whitt
+    from hetsim.theory.queues import birth_death, closed_loop, mm1, mmc, mmc_abandonment, mmck, stationary
 
 
 def __getattr__(name: str) -> Any:

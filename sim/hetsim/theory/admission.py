@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from hetsim.errors import UsageError
-from hetsim.theory.chains import birth_death
 from hetsim.theory.general import ConstantJumps
 from hetsim.theory.prediction import Prediction, not_negative, positive, whole
+from hetsim.theory.queues import birth_death
 
 MAX_STATES = 30_000
 MAX_TRIES = 8

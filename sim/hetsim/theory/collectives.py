@@ -43,7 +43,7 @@ def message(size: float, rate: float, latency: float = 0.0) -> float:
 def ring_over_nodes(
     ways: int, nodes: int, each: int, size: float, inside: Rate, latency: float = 0.0, latency_inside: float = 0.0
 ) -> tuple[float, float, float]:
-    """What a ring collective among `each` ranks on each of some nodes needs: bytes that each node sends to the next,
+    """Needs of a ring collective among `each` ranks on each of some nodes: bytes that a node sends to the next,
     seconds of the links within nodes at the same time, and seconds of latencies.
 
     ways: 2 for an all-reduce, 1 for a reduce-scatter or an all-gather.  The ring goes through all ranks, over all

@@ -73,7 +73,7 @@ class EqualDevices:
 
 @dataclass(frozen=True)
 class StageWay:
-    """What joins a device of one group to one of another: bytes a second, and seconds before the first of them.
+    """The connection of two groups' devices: bytes a second, and seconds before the first.
 
     `together`: bytes a second of all pairs of their devices, where they share a part of the way.
     """
@@ -145,7 +145,7 @@ def _too_little(least: float, there: str) -> str:
 
 @dataclass(frozen=True)
 class _Room:
-    """What stages of the innermost level need, and have."""
+    """Memory that stages of the innermost level need, and the memory of a device."""
 
     stages: StageMemory
     memory: float

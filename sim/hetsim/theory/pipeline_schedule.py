@@ -294,7 +294,7 @@ def partition_schedule(
     cuts: Cuts, found: PipelinePartition, groups: Mapping[str, EqualDevices], *, inference: bool, micro_batches: int,
     ways: Ways = slower_link,
 ) -> PipelineSchedule:  # fmt: skip
-    """What a partition makes of some micro-batches: 1F1B of its stages, or forward alone.
+    """The schedule of some micro-batches in a partition: 1F1B of its stages, or forward alone.
 
     groups: the devices by the name that stages have.  Transfers pass behind computing, there and back on the same
     links, as the partition counts them; replicas reduce gradients with each backward pass.  Where a type has measured

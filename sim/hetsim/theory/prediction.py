@@ -1,4 +1,4 @@
-"""What a model predicts, and the checks of what it is given."""
+"""Predictions of models, and the checks of their arguments."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Prediction:
 
     @property
     def has_tails(self) -> bool:
-        """Are the distributions known, not only the means?"""
+        """Return True if the distributions are known, not only the means."""
         return self.wait_above is not None and self.response_above is not None
 
     def wait_tail(self, seconds: float) -> float:

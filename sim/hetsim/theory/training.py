@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 from hetsim.model.bandwidth import BandwidthCurve
+from hetsim.model.cluster import NO_KEY
 from hetsim.model.exchange import Phase, StepPipeline
+from hetsim.model.tasks import OPTIONAL
 from hetsim.theory.collectives import Rate, at_most, message, rate_at, ring_over_nodes
+
+if TYPE_CHECKING:
+    from hetsim.model.units import Degree
 
 Recomputation = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
@@ -48,16 +53,21 @@ class Block:
     """Is the first matrix of the vocabulary the last one too?"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Transformer:
-    """A decoder: `hidden` is the width of its layers, `sequence` the tokens of a sample."""
+    """A decoder by its figures."""
 
-    layers: int
-    hidden: int
-    heads: int
-    sequence: int
-    vocabulary: int
-    block: Block | None = None
+    layers: Degree = field(metadata=OPTIONAL)
+    """Number of layers."""
+    hidden: Degree = field(metadata=OPTIONAL)
+    """Width of a layer, which has 12 hidden² weights."""
+    heads: Degree = field(metadata=OPTIONAL)
+    """Attention heads of a layer."""
+    sequence: Degree
+    """Tokens of a sample."""
+    vocabulary: Degree = field(metadata=OPTIONAL)
+    """Tokens that there are."""
+    block: Block | None = field(default=None, metadata=NO_KEY)
     """What its layers are made of, where that is not 12 hidden² weights: a GPT."""
 
     @property
@@ -102,24 +112,34 @@ class Transformer:
         return 3 * forward + again + 6 * samples * s * h * self.vocabulary
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ParallelPlan:
     """How a step is divided: degrees of parallelism, micro-batches, schedule."""
 
-    batch: int
-    micro_batch: int = 1
-    tensor: int = 1
-    pipeline: int = 1
-    data: int = 1
+    batch: Degree
+    """Samples of a step, over all GPUs."""
+    micro_batch: Degree = 1
+    """Samples that go through a pipeline at once."""
+    tensor: Degree = 1
+    """Degree of tensor parallelism."""
+    pipeline: Degree = 1
+    """Stages of the pipeline."""
+    data: Degree = field(default=1, metadata=OPTIONAL)
+    """Degree of data parallelism; what the GPUs leave unless given."""
     schedule: Schedule = "1f1b"
-    chunks: int = 1
+    """Order of the micro-batches in the pipeline."""
+    chunks: Degree = 1
+    """Parts of its layers that a stage of an interleaved pipeline has."""
     recomputation: Recomputation = "none"
+    """Which activations are computed again for the backward pass."""
     sequence_parallel: bool = False
+    """Do tensor-parallel ranks divide the remaining activations too?"""
     sharded_optimizer: bool = False
-    experts: int = 1
+    """Do data-parallel ranks divide the state of the optimizer?"""
+    experts: Degree = 1
     """Degree of expert parallelism: the number of data-parallel ranks that divide the experts."""
-    buckets: int = 1
-    """Parts in which gradients are reduced; all but the last overlap the last backward pass."""
+    buckets: Degree = 1
+    """Parts in which gradients are reduced, all but the last during the backward pass; 1, no overlap, unless given."""
 
     @property
     def gpus(self) -> int:
@@ -176,7 +196,7 @@ class TrainingMachine:
 
     @property
     def share(self) -> float:
-        """What one rank has of its node's cards while all use them."""
+        """The share of its node's cards that a rank has while all ranks use them."""
         return self.card * min(self.cards, self.each) / self.each
 
 
@@ -248,7 +268,7 @@ def pipeline_seconds(stages: int, micro_batches: int, forward: float, backward: 
 
 
 def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> dict[str, Phase]:
-    """What the ranks of a step send each other, by what for.
+    """Messages among the ranks in a step, by purpose.
 
     Tensor-parallel ranks lie side by side, then the data-parallel ranks of a stage, then the stages.
     """
@@ -358,7 +378,7 @@ def step_pipeline(model: Transformer, plan: ParallelPlan, machine: TrainingMachi
 def step(
     model: Transformer, plan: ParallelPlan, machine: TrainingMachine, across: Callable[[Phase], float] | None = None
 ) -> StepSeconds:
-    """What a step takes on this machine, with its links to itself.
+    """Time and traffic of a step on this machine, with its links to itself.
 
     across: seconds of a phase on the links between nodes; those on `machine.card` unless given.
     """

@@ -42,10 +42,10 @@ from pydantic_core import core_schema
 
 from hetsim.errors import Problem, ScenarioError, suggestion
 from hetsim.model import units
+from hetsim.model.compressed import opened
 from hetsim.model.described import Described
 from hetsim.model.files import open_input
 from hetsim.model.paths import ExistingFile
-from hetsim.workload.rows.compressed import opened
 
 Floats: TypeAlias = NDArray[np.float64]
 

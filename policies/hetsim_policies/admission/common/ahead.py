@@ -24,7 +24,8 @@ import numpy as np
 from hetsim.model.cluster import Cluster, Device
 from hetsim.model.plan import Placement
 from hetsim.model.service import LanguageService
-from hetsim.model.tasks import Mode, Shape, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import RequestQueue, View
 from hetsim_policies.admission.common.estimates import RecentArrivals, servers
 
@@ -93,12 +94,11 @@ class Ahead:
     def _alone(self, task: Task, position: int) -> float:
         """Its own stages, without contention."""
         mode = task.modes[position]
-        moved = mode.upload.fixed or mode.upload.per_item or mode.download.fixed or mode.download.per_item
-        if moved or task.bytes_in or task.bytes_out or task.reads or task.writes:
+        if mode.upload.of(1) or mode.download.of(1) or task.bytes_in or task.bytes_out or task.reads or task.writes:
             placement = self._of(mode)[2]
             if placement is not None:
                 return self.view.duration(task, placement)
-        return mode.fixed + task.estimates[position]
+        return task.estimate_at(position)
 
     def _of(self, mode: Mode) -> tuple[str, int, Placement | None]:
         found = self._nominal.get(mode)

@@ -13,7 +13,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from hetsim.model.cluster import Cluster
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import Admission, View
 
 MIN_SEEN = 30

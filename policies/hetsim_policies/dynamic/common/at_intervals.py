@@ -24,7 +24,8 @@ from pydantic import Field
 from hetsim.model.cluster import Device, Node
 from hetsim.model.curves import Layout, layout_of
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import RUNNING, WAITING, Mode, Shape, Task
+from hetsim.model.task import RUNNING, WAITING, Task
+from hetsim.model.tasks import Mode, Shape
 from hetsim.model.units import Seconds
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
 
@@ -53,8 +54,7 @@ class IntervalJob:
 
     def estimate(self, gpus: int) -> float:
         """Estimated seconds of the whole job on the packed layout."""
-        mode = self.sizes[gpus]
-        return mode.fixed + self.task.estimates[self.task.shape.position[mode]]
+        return self.task.estimate_in(self.sizes[gpus])
 
     def left(self, gpus: int, done: float) -> float:
         """Estimated seconds from `done` to the end on `gpus` GPUs over the fewest nodes."""
@@ -79,7 +79,7 @@ class AtIntervals(Scheduler):
         self._last = 0
         """Number of the last interval that has begun."""
         self._kind = ""
-        self._down: dict[int, None] = {}
+        self._down: set[int] = set()
         self._devices: list[tuple[Node, list[Device]]] = []
         """Those of the type, by node."""
         self._modes: dict[tuple[Shape, tuple[int, ...] | None], dict[int, Mode]] = {}
@@ -119,10 +119,7 @@ class AtIntervals(Scheduler):
         self.finished(task)
 
     def device(self, device: Device, up: bool) -> None:
-        if up:
-            self._down.pop(device.index, None)
-        else:
-            self._down[device.index] = None
+        (self._down.discard if up else self._down.add)(device.index)
 
     def schedule(self, view: View) -> Iterator[Decision]:
         number = math.floor(view.now / self.interval * (1 + ROUNDING))

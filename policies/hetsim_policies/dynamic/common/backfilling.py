@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,

@@ -8,7 +8,7 @@ from typing import Any
 
 from hetsim.model.cluster import Partition
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,

@@ -12,7 +12,8 @@ from heapq import heapify, heappop, heappush
 
 from hetsim.model.cluster import MILLI, Cluster, DeviceType, Node, NodeSpec
 from hetsim.model.plan import Placement, can_host
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import PlanProblem, View
 from hetsim_policies.dynamic.common.lines import AssigningScheduler, DeviceLine, LineTask, refuse_parts_of_nodes
 

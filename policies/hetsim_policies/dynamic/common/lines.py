@@ -16,7 +16,8 @@ import numpy as np
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.cluster import MILLI, WHOLE, Cluster, Device, DeviceType
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import WAITING, Mode, Task, Tasks
+from hetsim.model.task import WAITING, Task
+from hetsim.model.tasks import Mode, Tasks
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
 
 SLICES = 12

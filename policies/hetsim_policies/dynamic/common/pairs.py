@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from hetsim.model.cluster import WHOLE, Device
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import View
 
 

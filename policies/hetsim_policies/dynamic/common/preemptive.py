@@ -7,7 +7,7 @@ from typing import Any
 
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import (
     WAIT_FOR_READY,
     Counter,

@@ -14,7 +14,8 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.dynamic.common.occupancy import Occupancy
 from hetsim_policies.dynamic.common.timelines import LimitedPool, Timeline, whole
@@ -278,5 +279,5 @@ class FreeProfile:
 def _duration(task: Task, mode: Mode) -> float:
     """By estimate, on any device of the mode's type, wherever it is."""
     left = 1.0 - task.done
-    computing = mode.fixed * left + task.estimates[task.shape.position[mode]] * left
-    return computing + mode.upload.of(1) + mode.download.of(1) + (task.shape.stopping.restore if task.done > 0 else 0)
+    stages = mode.stages(1, task.estimates[task.shape.position[mode]] * left, left)
+    return stages.total + (task.shape.stopping.restore if task.done > 0 else 0)

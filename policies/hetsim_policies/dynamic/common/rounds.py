@@ -23,7 +23,7 @@ round; within a round linear in the waiting jobs after each release.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated, Literal
 
 import numpy as np
@@ -31,7 +31,8 @@ from pydantic import Field
 
 from hetsim.model.cluster import WHOLE, Cluster, Device, Node
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import RUNNING, Mode, Task
+from hetsim.model.task import RUNNING, Task
+from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
 from hetsim_policies.dynamic.common.fractions import ModeOffers, equal_share
@@ -83,7 +84,7 @@ class RoundJob:
 
     def seconds(self, position: int) -> float:
         """Estimated time of the whole job in a mode."""
-        return max(SHORTEST, self.task.estimates[position] + self.task.modes[position].fixed)
+        return max(SHORTEST, self.task.estimate_at(position))
 
     def left(self, view: View) -> float:
         """The part that is still to be done, by estimate; an overrun job has a hundredth left."""
@@ -126,7 +127,7 @@ class RoundScheduler(Scheduler):
         self.rule = rule
         self.mid_round = mid_round
         self.jobs: dict[int, RoundJob] = {}
-        self._down: dict[int, None] = {}
+        self._down: set[int] = set()
         self._held: dict[int, None] = {}
         """Accelerators that replicas of language models keep."""
         self._kinds: dict[str, int] = {}
@@ -165,10 +166,7 @@ class RoundScheduler(Scheduler):
         self.finished(task)
 
     def device(self, device: Device, up: bool) -> None:
-        if up:
-            self._down.pop(device.index, None)
-        else:
-            self._down[device.index] = None
+        (self._down.discard if up else self._down.add)(device.index)
         self._stale = True
 
     def schedule(self, view: View) -> Iterator[Decision]:
@@ -262,7 +260,7 @@ class RoundScheduler(Scheduler):
     def _change_hands(self, view: View) -> Iterator[Decision]:
         """Choose the jobs of this round, stop those that make room, start the others."""
         self._held = held_by_replicas(view)
-        room = RoundRoom(view.cluster, {**self._down, **self._held})
+        room = RoundRoom(view.cluster, self._down | self._held.keys())
         free = dict(zip(self._kinds, self._capacity(view.cluster).tolist(), strict=True))
         for job in self.jobs.values():
             if job.mode >= 0 and not self._may_stop(job, view):
@@ -368,7 +366,7 @@ class RoundScheduler(Scheduler):
 class RoundRoom:
     """Devices of the coming round, as if all jobs but those kept were stopped."""
 
-    def __init__(self, cluster: Cluster, down: dict[int, None]):
+    def __init__(self, cluster: Cluster, down: Collection[int]):
         self.cluster = cluster
         self.nodes = [node for node in cluster.nodes if node.cpu.index not in down]
         self.left = {d.index: d.type.streams * WHOLE for node in self.nodes for d in node.accelerators

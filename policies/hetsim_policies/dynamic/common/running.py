@@ -11,20 +11,26 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from hetsim.model.tasks import RUNNING, Task
+from hetsim.model.task import RUNNING, Task
 
 Entry = tuple[Any, int, Task]
 """Key, number of the start, task."""
 
 
-class RunningHeap:
-    """Running tasks, of which only the one with the least key is asked for."""
+class _Entries:
+    """The entries, and how many there may be before the void ones among them are removed."""
 
     __slots__ = ("_entries", "_limit")
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._limit = 64
+
+
+class RunningHeap(_Entries):
+    """Running tasks, of which only the one with the least key is asked for."""
+
+    __slots__ = ()
 
     def push(self, key: Any, task: Task) -> None:
         """Before the task starts, with its memo set."""
@@ -48,14 +54,10 @@ class RunningHeap:
         heappop(self._entries)
 
 
-class RunningList:
+class RunningList(_Entries):
     """Running tasks in the order of their keys.  Cost: a binary search, and a move of what follows, to put one in."""
 
-    __slots__ = ("_entries", "_limit")
-
-    def __init__(self) -> None:
-        self._entries: list[Entry] = []
-        self._limit = 64
+    __slots__ = ()
 
     def push(self, key: Any, task: Task) -> None:
         """Before the task starts, with its memo set."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import View
 from hetsim_policies.dynamic.common.occupancy import Occupancy, amounts_of
 from hetsim_policies.dynamic.common.reservations import FreeProfile, Reservation

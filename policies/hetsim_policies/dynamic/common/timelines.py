@@ -10,24 +10,23 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from hetsim.model.cluster import WHOLE, Device, Node, Partition
 from hetsim.model.plan import host_part
 from hetsim.model.tasks import Mode
 
 
+@dataclass(eq=False, slots=True)
 class FreeSpan:
     """What is free on a node for some time: cores (thousandths), memory, whole accelerators by the name of their type,
     and shares of those that are shared out."""
 
-    __slots__ = ("cores", "memory", "whole", "shares")
-
-    def __init__(self, cores: int, memory: float, whole: dict[str, int], shares: dict[str, list[int]]):
-        self.cores = cores
-        self.memory = memory
-        self.whole = whole
-        self.shares = shares
-        """Free parts of accelerators of which fractions are taken."""
+    cores: int
+    memory: float
+    whole: dict[str, int]
+    shares: dict[str, list[int]]
+    """Free parts of accelerators of which fractions are taken."""
 
     def copy(self) -> FreeSpan:
         shares = {kind: list(left) for kind, left in self.shares.items()} if self.shares else {}

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.cluster import Cluster, Device, DeviceType, Node
 from hetsim.model.plan import can_host
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import Scheduler
 from hetsim_policies.hybrid.common.part_view import PartView
 from hetsim_policies.hybrid.common.quotas import Turns
@@ -53,13 +54,13 @@ class TaskKind:
         self.seen += 1
         self.arrived += 1
         for position in self.positions:
-            self.total[position] += task.estimates[position] + self.modes[position].fixed
+            self.total[position] += task.estimate_at(position)
 
     def wait(self, task: Task, sign: int) -> None:
         """A task waits (1), or waits no longer (-1)."""
         self.waiting += sign
         for position in self.positions:
-            seconds = (task.estimates[position] + self.modes[position].fixed) * (1.0 - task.done)
+            seconds = task.estimate_at(position) * (1.0 - task.done)
             self.queued[position] = self.queued[position] + sign * seconds if self.waiting else 0.0
 
     def expected(self, position: int, coming: float) -> float:
@@ -85,7 +86,7 @@ class GroupedTask:
         mode = self.kind.modes[position]
         self.type = mode.type
         self.width = mode.width
-        self.seconds = seconds_of(self.task, position)
+        self.seconds = self.task.remaining_in(self.task.modes[position])
 
 
 class DeviceGroup:
@@ -144,7 +145,7 @@ class DeviceGroup:
 
     def best(self, task: Task, kind: TaskKind) -> int:
         """The mode in which a task of a kind would take least time here."""
-        return min(self.hosts(kind), key=lambda position: (seconds_of(task, position), position))
+        return min(self.hosts(kind), key=lambda position: (task.remaining_in(task.modes[position]), position))
 
     # Waiting and running tasks --------------------------------------------------------------------------------
 
@@ -169,7 +170,7 @@ class DeviceGroup:
 
     def start(self, entry: GroupedTask, mode: Mode, now: float) -> None:
         entry.type, entry.width = mode.type, mode.width
-        entry.end = now + seconds_of(entry.task, entry.kind.modes.index(mode))
+        entry.end = now + entry.task.remaining_in(mode)
         self.running[entry.task.index] = entry.task
         self.used[mode.type] += mode.width
         heappush(self._running_ends(mode.type), (entry.end, entry.task.index))
@@ -198,11 +199,6 @@ class DeviceGroup:
         while ends and ends[0][1] not in self.running:
             heappop(ends)
         return ends
-
-
-def seconds_of(task: Task, position: int) -> float:
-    """Estimated seconds that a task has left in a mode."""
-    return (task.estimates[position] + task.modes[position].fixed) * (1.0 - task.done)
 
 
 def lanes_of(device: Device, node: Node) -> int:

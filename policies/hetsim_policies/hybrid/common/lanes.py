@@ -82,7 +82,7 @@ class PlanInProgress:
         for number, step in enumerate(self.steps):
             mode = self.modes[number]
             start = max([self.arrival[number], *(free.get(name, 0.0) for name in step.devices)])
-            end = start + mode.fixed + float(tasks.estimate[step.task, step.mode])
+            end = start + mode.computing(1, float(tasks.estimate[step.task, step.mode]))
             for name in step.devices:
                 free[name] = end
                 lane = self.lanes[name]

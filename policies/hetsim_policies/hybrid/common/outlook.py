@@ -83,7 +83,7 @@ def _least(tasks: Tasks, rows: np.ndarray, weight: Callable[[Mode], float]) -> n
     for number in np.unique(shape).tolist():
         modes = tasks.shapes[number].modes
         here = shape == number
-        seconds = tasks.estimate[rows[here], : len(modes)] + np.array([mode.fixed for mode in modes])
+        seconds = tasks.estimate[rows[here], : len(modes)] + np.array([mode.single for mode in modes])
         weights = np.array([weight(mode) for mode in modes])
         with np.errstate(invalid="ignore"):
             found[here] = np.nanmin(seconds * weights, axis=1)  # 0 × inf: a mode in which it cannot run
@@ -107,7 +107,7 @@ def _taken(record: Record, rows: np.ndarray, rate: Callable[[Mode], float]) -> f
         position = int(record.mode[row])
         if position >= 0:
             mode = tasks.shapes[int(tasks.shape[row])].modes[position]
-            found[place] = rate(mode) * (mode.fixed + float(tasks.estimate[row, position]))
+            found[place] = rate(mode) * mode.computing(1, float(tasks.estimate[row, position]))
     return float(found.mean())
 
 

@@ -17,7 +17,8 @@ import numpy as np
 
 from hetsim.model.cluster import Cluster, Device, DeviceType
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import PlacementRule, View
 
 

@@ -13,13 +13,8 @@ from itertools import accumulate
 
 from hetsim.model.cluster import MILLI, Device, Node
 from hetsim.model.plan import Placement, can_host
-from hetsim.model.tasks import Mode, Task
-
-
-def computing(task: Task, mode: Mode) -> float:
-    """Estimated seconds to compute what a task has left, in a mode, on idle devices of nominal rate."""
-    return (mode.fixed + task.estimates[task.shape.position[mode]]) * (1.0 - task.done)
-
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 
 ENOUGH = 3
 """Tasks that were as late, for their mean to say something."""

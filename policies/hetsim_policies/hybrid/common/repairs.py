@@ -10,11 +10,10 @@ import math
 
 from hetsim.model.cluster import DeviceType
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import RUNNING, Task
+from hetsim.model.task import RUNNING, Task
 from hetsim.policy import View
-from hetsim_policies.hybrid.common.movable import Movable, least
-from hetsim_policies.hybrid.common.planned_lanes import Board
-from hetsim_policies.hybrid.common.planned_steps import LaneForecast, PlannedJob, PlannedLane, computing
+from hetsim_policies.hybrid.common.planned_lanes import Board, Movable, least
+from hetsim_policies.hybrid.common.planned_steps import LaneForecast, PlannedJob, PlannedLane
 
 ROUNDING = 1e-9
 """The gain has to be more than this part of the remaining time."""
@@ -120,7 +119,7 @@ def _last_first(board: Board, lane: PlannedLane, view: View) -> list[tuple[float
 def anew(task: Task, placement: Placement, view: View) -> float:
     """Seconds from a start there now to the end, without what it has done since it started."""
     stages = view.stages((task,), placement)
-    compute = computing(task, placement.mode)
+    compute = task.remaining_in(placement.mode)
     return max(stages.ready, stages.write_back) + stages.upload + compute + stages.download
 
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from hetsim.model.cluster import WHOLE, Cluster
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import View
 
 Keys = Callable[[Mode, np.ndarray], Sequence[np.ndarray]]
@@ -32,7 +33,7 @@ def equally_fast(task: Task) -> Iterator[list[Mode]]:
     last = None
     for position in task.modes_by_speed():
         mode = task.modes[position]
-        what = (task.estimates[position] + mode.fixed, mode.gpus, mode.share)
+        what = (task.estimate_at(position), mode.gpus, mode.share)
         if group and what != last:
             yield group
             group = []

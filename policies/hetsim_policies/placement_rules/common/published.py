@@ -18,7 +18,8 @@ import numpy as np
 
 from hetsim.model.cluster import WHOLE
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.placement_rules.common.choice import Totals, equally_fast, first_across, on_fullest, on_gpu
 from hetsim_policies.placement_rules.common.fragmentation import LeastRises, Mix, NodeStates

@@ -163,7 +163,7 @@ def staged(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Seconds of upload, compute and download of some tasks in a mode over a way."""
     up, down = stage_seconds(mode, way, private, rows)
-    return up, tasks.time[rows, position] + mode.fixed, down
+    return up, mode.computing(1, tasks.time[rows, position]), down
 
 
 def held(stages: np.ndarray, mode: Mode) -> np.ndarray:

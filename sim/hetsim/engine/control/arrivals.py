@@ -15,7 +15,7 @@ from hetsim.engine.language.serving import Serving
 from hetsim.engine.views.view import EngineView
 from hetsim.errors import HetsimError
 from hetsim.model.record import EXPIRED, FAILED, REJECTED
-from hetsim.model.tasks import BLOCKED, FUTURE, Task
+from hetsim.model.task import BLOCKED, FUTURE, Task
 from hetsim.policy.contract import Accept, Defer, Reject
 
 

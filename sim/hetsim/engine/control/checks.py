@@ -13,7 +13,7 @@ from hetsim.engine.resources.partition_limits import Budget
 from hetsim.errors import InvariantError
 from hetsim.model.cluster import WHOLE, Partition
 from hetsim.model.record import COMPLETED, UNFINISHED
-from hetsim.model.tasks import RUNNING, WAITING
+from hetsim.model.task import RUNNING, WAITING
 
 
 class Checker:

@@ -15,7 +15,7 @@ from hetsim.engine.language.serving import Serving
 from hetsim.engine.launching.attained import AttainedService
 from hetsim.engine.launching.limits import TimeLimits
 from hetsim.model.record import ABORTED, COMPLETED, EXPIRED, FAILED, REJECTED
-from hetsim.model.tasks import ENDED, Task
+from hetsim.model.task import ENDED, Task
 from hetsim.policy.batching import Batching, BatchReport
 from hetsim.policy.contract import Admission, Scheduler
 

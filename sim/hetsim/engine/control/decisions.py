@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from hetsim.engine.control.completion import Completion
 from hetsim.engine.control.devices import Devices
@@ -18,7 +18,7 @@ from hetsim.engine.flight.resident import Resident
 from hetsim.engine.launching.launches import Launches
 from hetsim.model.cluster import Device
 from hetsim.model.record import EXPIRED, REJECTED
-from hetsim.model.tasks import BLOCKED, ENDED, RUNNING, WAITING, Task
+from hetsim.model.task import BLOCKED, ENDED, RUNNING, WAITING, Task
 from hetsim.policy.contract import (
     Annotate,
     Decision,
@@ -58,7 +58,7 @@ class Decisions:
         if kind is Pause or kind is Wait:
             self.rounds.wait(decision)  # type: ignore[arg-type]
         else:
-            handler = self._handlers.get(kind)
+            handler = _HANDLERS.get(kind)
             if handler is None:
                 raise illegal(state, f"yielded {decision!r}, which is not a decision")
             handler(self, decision)
@@ -156,7 +156,11 @@ class Decisions:
         if problem is not None:
             raise illegal(self.state, f"drops item {decision.item} from {decision.device}, but {problem}")
 
-    _handlers: ClassVar[dict[type, Any]] = {
-        Stop: _stop, Move: _move, Reject: _reject, Annotate: _annotate, Set: _set, Fetch: _fetch, Drop: _drop,
-        Partition: lambda self, decision: self.devices.partition(decision.device, decision.layout),
-    }  # fmt: skip
+    def _partition(self, decision: Partition) -> None:
+        self.devices.partition(decision.device, decision.layout)
+
+
+_HANDLERS: dict[type, Any] = {
+    Stop: Decisions._stop, Move: Decisions._move, Reject: Decisions._reject, Annotate: Decisions._annotate,
+    Set: Decisions._set, Fetch: Decisions._fetch, Drop: Decisions._drop, Partition: Decisions._partition,
+}  # fmt: skip

@@ -19,7 +19,7 @@ from hetsim.engine.launching.launches import Launches
 from hetsim.engine.resources.occupancy import GpuState
 from hetsim.model.cluster import Device
 from hetsim.model.record import FAILED
-from hetsim.model.tasks import BLOCKED, WAITING
+from hetsim.model.task import BLOCKED, WAITING
 
 
 @dataclass(eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from hetsim.engine.control.completion import Completion
 from hetsim.engine.control.waiting import Waiting
@@ -13,22 +14,19 @@ from hetsim.engine.flight.launch import Launch
 from hetsim.engine.launching.limits import TimeLimits
 from hetsim.engine.launching.stopping import Stops
 from hetsim.model.record import FAILED, LAUNCH_MOVED
-from hetsim.model.tasks import ENDED, Task
+from hetsim.model.task import ENDED, Task
 
 
+@dataclass(eq=False)
 class Interrupts:
     """Ends launches before their time."""
 
-    def __init__(
-        self, state: RunState, rounds: Rounds, waiting: Waiting, completion: Completion, stops: Stops,
-        limits: TimeLimits | None,
-    ):  # fmt: skip
-        self.state = state
-        self.rounds = rounds
-        self.waiting = waiting
-        self.completion = completion
-        self.stops = stops
-        self.limits = limits
+    state: RunState
+    rounds: Rounds
+    waiting: Waiting
+    completion: Completion
+    stops: Stops
+    limits: TimeLimits | None
 
     def lose(self, launches: Iterable[Launch]) -> None:
         """A device of each has failed, or what it uploads is lost: their tasks fall back to their last checkpoints."""

@@ -18,7 +18,8 @@ from hetsim.engine.resources.occupancy import available_at
 from hetsim.engine.views.placing import together
 from hetsim.model.fusion import fused_mode, fusible
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import BLOCKED, RUNNING, WAITING, Mode, Stopping, Task, Tasks
+from hetsim.model.task import BLOCKED, RUNNING, WAITING, Task
+from hetsim.model.tasks import Mode, Stopping, Tasks
 from hetsim.policy.contract import Requests, Start
 
 
@@ -83,7 +84,7 @@ class Starts:
                     if quick:
                         # It only computes, so its end is known now: one clock entry, and no timetable.
                         self._starts[row] = now
-                        self.clock.at(now + (mode.fixed + task._time[position]), FINISH, launch)
+                        self.clock.at(now + (mode.single + task._time[position]), FINISH, launch)
                     else:
                         self.launches.begin(launch)
                     state.running[number] = launch
@@ -294,8 +295,7 @@ def compute_only(tasks: Tasks) -> frozenset[Mode]:
             serial = mode.on_cpu or (kind.streams == 1 and kind.sharing.kind == "exclusive")
             one_node = (not mode.span_any or mode.span_speed == 1.0) and mode.span_speeds is None
             one_node = one_node and (mode.exchange is None or mode.node_count == 1)
-            no_transfer = not any((mode.upload.fixed, mode.upload.per_item, mode.download.fixed,
-                                   mode.download.per_item))  # fmt: skip
+            no_transfer = not (mode.upload.of(1) or mode.download.of(1))
             if serial and no_transfer and one_node and mode.curve is None:
                 found.add(mode)
     return frozenset(found)

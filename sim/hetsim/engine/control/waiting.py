@@ -17,7 +17,7 @@ from hetsim.engine.language.serving import Serving
 from hetsim.engine.queues.queue import Queue
 from hetsim.errors import HetsimError
 from hetsim.model.record import COMPLETED, EXPIRED
-from hetsim.model.tasks import BLOCKED, FUTURE, RUNNING, WAITING, Task
+from hetsim.model.task import BLOCKED, FUTURE, RUNNING, WAITING, Task
 from hetsim.policy.contract import Scheduler
 
 

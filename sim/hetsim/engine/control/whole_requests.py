@@ -9,7 +9,8 @@ import numpy as np
 from hetsim.engine.core.policy_errors import call
 from hetsim.engine.core.state import RunState
 from hetsim.model.record import EXPIRED, REJECTED
-from hetsim.model.tasks import StagedRequests, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import StagedRequests
 
 
 class WholeRequests:

@@ -9,7 +9,8 @@ from hetsim.engine.core.state import RunState
 from hetsim.errors import HetsimError, PolicyError, RunError
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Mode, Task
+from hetsim.model.task import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Task
+from hetsim.model.tasks import Mode
 from hetsim.policy.contract import Annotate, Drop, Fetch, Move, Partition, Reject, Set, Start, Stop, Wait
 
 ASKED_IN_VAIN = 100_000

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterator
-from functools import cached_property
 from itertools import islice
 from struct import Struct
 from typing import Any
@@ -64,6 +63,7 @@ class Recorder:
         self.fused: dict[int, tuple[tuple[int, ...], tuple[float, ...]]] = {}
         """Launches of several tasks as one kernel, by number: rows, and bytes of memory traffic saved."""
         self._first_token: memoryview[float] | None = None
+        self._staged_by: memoryview[float] | None = None
         self._detail: dict[str, memoryview[float]] = {}
         self.steps = bytearray()
         """Steps of replicas of language models, row after row (STEPS); packed, as columns of numbers take four times as
@@ -115,10 +115,12 @@ class Recorder:
             self._first_token = rows_of("d", NAN, len(self.status))
         return self._first_token
 
-    @cached_property
+    @property
     def staged_by(self) -> memoryview[float]:
         """The last launch of tasks that did not only compute."""
-        return self.detail("batch")
+        if self._staged_by is None:
+            self._staged_by = self.detail("batch")
+        return self._staged_by
 
     def detail(self, name: str) -> memoryview[float]:
         """A per-task column that most runs do not need; zeros at first."""
@@ -258,9 +260,9 @@ class Recorder:
         queues, firsts = np.asarray(self._slices).reshape(-1, 2).T
         counts = batch["members"]
         ends = np.cumsum(counts)
-        whose = np.repeat(np.arange(len(counts)), counts)
+        whose: np.ndarray = np.repeat(np.arange(len(counts)), counts)
         rows = np.empty(int(ends[-1]), dtype=np.int64)
-        sliced = np.repeat(firsts >= 0, counts)
+        sliced: np.ndarray = np.repeat(firsts >= 0, counts)
         rows[~sliced] = np.asarray(self._members)
         offset = np.arange(len(rows)) - np.repeat(ends - counts, counts) + np.repeat(firsts, counts)
         for number, service in enumerate(services):

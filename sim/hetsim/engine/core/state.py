@@ -20,7 +20,8 @@ from hetsim.engine.queues.sources import Graph, Patience, Sources
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.model.cluster import Device
 from hetsim.model.record import RunInput
-from hetsim.model.tasks import Task, Tasks
+from hetsim.model.task import Task
+from hetsim.model.tasks import Tasks
 from hetsim.policy.contract import Scheduler
 
 

@@ -17,7 +17,8 @@ from hetsim.engine.flight.links import Links
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.resources.occupancy import GpuState
 from hetsim.model.cluster import Cluster, Device
-from hetsim.model.tasks import Item, Task, Tasks
+from hetsim.model.task import Task
+from hetsim.model.tasks import Item, Tasks
 
 Way = tuple[Sequence[Pipe], float]
 

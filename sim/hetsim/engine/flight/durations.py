@@ -10,7 +10,8 @@ from hetsim.engine.flight.launch import Launch
 from hetsim.model.curves import layout_of
 from hetsim.model.fusion import Fusion, fused_seconds
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 
 
 def work(launch: Launch) -> float:
@@ -18,7 +19,7 @@ def work(launch: Launch) -> float:
     mode, tasks = launch.placement.mode, launch._tasks
     if launch.terms is None and tasks and len(tasks) == 1 and mode.curve is None and launch.fusion is None:
         task = tasks[0]
-        return (mode.fixed + task._time[launch.position]) * (1.0 - task._done)
+        return (mode.single + task._time[launch.position]) * (1.0 - task._done)
     return _seconds(launch, False)
 
 

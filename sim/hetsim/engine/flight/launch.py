@@ -16,7 +16,7 @@ from hetsim.engine.flight.part import Part, insert_part
 from hetsim.engine.kernel.clock import Timer
 from hetsim.model.fusion import Fusion
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import RUNNING, Task
+from hetsim.model.task import RUNNING, Task
 from hetsim.policy.request_queue import Requests
 
 NAN, INF = math.nan, math.inf
@@ -213,8 +213,17 @@ class Timetable:
     down: tuple[Part, ...] = ()
     restore = 0.0
     """Seconds to restore saved state, between `uploaded` and `ready`."""
-    uploaded = ready = compute_start = compute_end = end = updated = finish_at = INF
-    busy = energy = busy_rate = watts = 0.0
+    uploaded: float = INF
+    ready: float = INF
+    compute_start: float = INF
+    compute_end: float = INF
+    end: float = INF
+    updated: float = INF
+    finish_at: float = INF
+    busy = 0.0
+    energy = 0.0
+    busy_rate = 0.0
+    watts = 0.0
     rate = 1.0
     done = 0.0
     """Compute seconds done by `updated`, kept apart from `left`."""
@@ -227,7 +236,8 @@ class Timetable:
     armed = INF
     """When its entry is due, and below what for."""
     due = END
-    joined = computed = False
+    joined = False
+    computed = False
     """Has a stepwise launch begun to share an accelerator; has it been told that it has computed?"""
     estimate: tuple[float, float] | None = None
     """Seconds of its upload and download as policies may know them, once asked for."""

@@ -5,7 +5,7 @@ longest of its delays counts, and it leaves more of a link to others where anoth
 by itself, then with what the first pass has for the other links of its jobs.  A change on a link reaches the jobs on it
 and those on the other links of its jobs, no further.
 
-Up to `JOINT` jobs that are connected by links are instead solved together (`hetsim.theory.joint_contention`), and a
+Up to `JOINT` jobs that are connected by links are instead solved together (`hetsim.theory.contention`), and a
 change reaches all of them.
 """
 
@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.model.exchange import Use
-from hetsim.theory.contention import ALIKE, Contention, LinkDelays, delays, longest_delay
-from hetsim.theory.joint_contention import stretches
+from hetsim.theory.contention import ALIKE, Contention, LinkDelays, delays, longest_delay, stretches
 
 JOINT = 10
 """Maximum number of connected jobs of which the joint distribution is found: 2^10 states take 2 to 4 ms."""

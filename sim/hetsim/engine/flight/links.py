@@ -135,7 +135,7 @@ class Links:
         if delay:
             flow.then = self._join
             self.clock.at(self.clock._now + delay, FINISH, flow)
-            flow.turn = flow.entry
+            flow.turn = float(flow.entry)
             flow.called = self.clock._now
         else:
             flow.called = called
@@ -168,9 +168,9 @@ class Links:
         self.moved += size
         flow = Flow(pipes, size, done, owner)
         flow.bookable = True
-        flow.called, flow.turn = called, -1
+        flow.called, flow.turn = called, -1.0
         if size and latency:
-            flow.called, flow.turn = now, next(self.clock._eid)  # as the entry of `send`
+            flow.called, flow.turn = now, float(self.clock.number())  # as the entry of `send`
         flow.since = now + latency if size else now
         flow.rate = rate = flow.most
         if seconds:
@@ -305,7 +305,7 @@ class Links:
             if flow.bookable:
                 self.clock.cancel(group)
                 flow.group = None
-                flow.since, flow.until, flow.turn, flow.then = now, until, -1, self.unbook
+                flow.since, flow.until, flow.turn, flow.then = now, until, -1.0, self.unbook
                 for pipe in flow.pipes:
                     pipe.group, pipe.booked = None, flow
                 self.sure(flow)

@@ -22,9 +22,14 @@ class Part:
     """
 
     # Defaults stand in the class: most parts need few of them (measured: a third of what setting all costs).
-    size = seconds = span = 0.0
+    size = 0.0
+    seconds = 0.0
+    span = 0.0
     alone = False
-    ask = at = until = delay = INF
+    ask: float = INF
+    at: float = INF
+    until: float = INF
+    delay: float = INF
     begun = False
     """Has a transfer without a private line had its turn?"""
     settled = False

@@ -7,7 +7,7 @@ from typing import Any
 
 from hetsim.engine.flight.launch import Launch
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 
 
 class Resident(Launch):

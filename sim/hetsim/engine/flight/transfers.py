@@ -21,7 +21,8 @@ from hetsim.engine.resources.occupancy import GpuState
 from hetsim.model.cluster import Device
 from hetsim.model.fusion import Fusion, fusion_of
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 
 Sources = dict[int, tuple[float, list[tuple[int, int]]]]
 """Bytes and items that come from each location."""

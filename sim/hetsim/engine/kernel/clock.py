@@ -1,8 +1,7 @@
-"""SimPy's environment with what a scheduler simulator needs besides.
+"""The clock: a heap of timers, in SimPy's order (time, priority, insertion), run to the next round.
 
-Hot paths do not use SimPy's Event objects: a `Timer` goes into the same heap and is fired by calling
-`timer.then(timer)`, which costs half of a Timeout.  SimPy events and generator processes work beside them
-(faults, autoscalers, user code).
+A `Timer` is fired by calling `timer.then(timer)`, which costs half of a SimPy Timeout.  SimPy's events, processes and
+resources work beside them in the same heap (`hetsim.engine.kernel.environment`), where a caller asks for them.
 
 Same-instant order is the heap's second key: FINISH < FAULT < ARRIVAL < TIMER, where TIMER is SimPy's NORMAL;
 a round comes when the next entry is strictly later.  "Instant" means equal float.
@@ -14,9 +13,6 @@ import math
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any
-
-import simpy
-from simpy.core import BoundClass
 
 FINISH, FAULT, ARRIVAL, TIMER = -3, -2, -1, 1
 INF = math.inf
@@ -48,19 +44,15 @@ def _call(later: Later) -> None:
     later.method(*later.arguments)
 
 
-class Clock(simpy.Environment):
-    """A SimPy environment that runs to the next round instead of to an event."""
-
-    # A subclass must declare these again: SimPy binds early only what stands in the class's own namespace,
-    # and looking them up through the descriptor costs 10 % of a run that uses them.
-    process = BoundClass(simpy.Process)
-    timeout = BoundClass(simpy.Timeout)
-    event = BoundClass(simpy.Event)
-    all_of = BoundClass(simpy.AllOf)
-    any_of = BoundClass(simpy.AnyOf)
+class Clock:
+    """The time, what is to happen, and how far it is until the next round."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self._now = 0.0
+        self._heap: list[tuple[float, int, int, Timer]] = []
+        """Time, order, number of the entry, and what fires if that is still its number."""
+        self._entries = 0
+        """How many entries have been made."""
         self.end = INF
         """Events from this time on do not happen."""
         self.round_due = False
@@ -68,12 +60,17 @@ class Clock(simpy.Environment):
         """When `feed` fires next: a sorted source beside the heap, in the order of ARRIVAL."""
         self.feed: Timer = Timer()
         self._stale = 0
-        self._heap: list[Any] = self._queue
-        """SimPy's heap, which holds (time, order, entry, event)."""
+        self.environment: Any = None
+        """SimPy's, once a caller has asked for it."""
+
+    def number(self) -> int:
+        """The number of the next entry: equal times and orders go by it."""
+        self._entries = entry = self._entries + 1
+        return entry
 
     def at(self, time: float, order: int, timer: Timer) -> None:
         """Fire the timer at an absolute time (so that equal times stay equal floats)."""
-        timer.entry = entry = next(self._eid)
+        timer.entry = self._entries = entry = self._entries + 1
         heappush(self._heap, (time, order, entry, timer))
 
     def feed_at(self, time: float, timer: Timer) -> None:
@@ -99,13 +96,13 @@ class Clock(simpy.Environment):
         if not timers:
             return
         for time, timer in zip(times, timers, strict=True):
-            timer.entry = entry = next(self._eid)
+            timer.entry = entry = self.number()
             self._heap.append((time, order, entry, timer))
         self._compact()
 
     def _compact(self) -> None:
         """Throw out stale entries; in place, because the loop holds on to the list."""
-        self._heap[:] = [item for item in self._heap if getattr(item[3], "entry", item[2]) == item[2]]
+        self._heap[:] = [item for item in self._heap if item[3].entry == item[2]]
         heapify(self._heap)
         self._stale = 0
 
@@ -116,8 +113,9 @@ class Clock(simpy.Environment):
 
     def only(self, order: int) -> bool:
         """Are all pending events of this order?  Linear in the heap."""
-        live = (item[1] for item in self._heap if getattr(item[3], "entry", item[2]) == item[2])
-        return self.feed_time == math.inf and all(one == order for one in live)
+        if self.feed_time < INF:
+            return False
+        return all(item[1] == order for item in self._heap if item[3].entry == item[2])
 
     def advance(self) -> bool:
         """Fire events until a round is due (True), or until nothing is left before `end` (False).
@@ -134,18 +132,12 @@ class Clock(simpy.Environment):
             if time < feed_time or (time == feed_time and heap and heap[0][1] < ARRIVAL):
                 if time >= self.end:
                     return False
-                _, _, entry, event = heappop(heap)
-                try:
-                    current = event.entry
-                except AttributeError:
+                _, _, entry, timer = heappop(heap)
+                if timer.entry == entry:
                     self._now = now = time
-                    self._fire_simpy(event)
-                    continue
-                if current == entry:
-                    self._now = now = time
-                    event.entry = -1
-                    then = event.then
-                    then(event)
+                    timer.entry = -1
+                    then = timer.then
+                    then(timer)  # type: ignore[misc]
                 else:
                     self._stale -= 1
             else:
@@ -155,11 +147,3 @@ class Clock(simpy.Environment):
                 feed = self.feed
                 then = feed.then
                 then(feed)  # type: ignore[misc]
-
-    def _fire_simpy(self, event: Any) -> None:
-        """What `simpy.Environment.step` does with one event."""
-        callbacks, event.callbacks = event.callbacks, None
-        for callback in callbacks:
-            callback(event)
-        if not event._ok and not hasattr(event, "_defused"):
-            raise event._value

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from hetsim.engine.flight.flows import Flow
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 
 NAN = math.nan
 QUEUED, LOADING, PREFILLING, DECODING, OVER = range(5)

@@ -24,7 +24,7 @@ from hetsim.engine.language.service_calls import ServiceCalls
 from hetsim.model.plan import Placement
 from hetsim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED
 from hetsim.model.service import LanguageService
-from hetsim.model.tasks import RUNNING, Task
+from hetsim.model.task import RUNNING, Task
 from hetsim.policy.iterating import Foreseen
 
 
@@ -95,7 +95,7 @@ class Fleet(ServiceCalls):
         if self.replicas.missing:
             self.replicas.refill()
         self._send(request)
-        if service.scaling is not None:
+        if service.autoscale is not None:
             self.replicas.scale()
 
     def _send(self, request: Generation) -> None:
@@ -186,7 +186,7 @@ class Fleet(ServiceCalls):
             recorder.finish[row], recorder.status[row] = now, COMPLETED
             self.state.iterating -= 1
             self.signals.generated(request.task)
-        if self.service.scaling is not None:
+        if self.service.autoscale is not None:
             self.replicas.scale()
 
     def _delivered(self, task: Task) -> None:
@@ -287,7 +287,7 @@ class Fleet(ServiceCalls):
 
 def _largest(kinds: list[ReplicaType], service: LanguageService) -> int:
     """The most KV blocks that a request may need, so that there is, or may be, a replica for each part of its way."""
-    sides = [[kind.blocks for kind in kinds if kind.replicas or service.scaling is not None]]
+    sides = [[kind.blocks for kind in kinds if kind.replicas or service.autoscale is not None]]
     if service.prefillers:
         sides.append([kind.blocks for kind in kinds if kind.prefillers])
     return min(max(side) for side in sides)

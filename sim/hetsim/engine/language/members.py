@@ -11,7 +11,7 @@ from hetsim.engine.language.lines import Line, Lines
 from hetsim.engine.language.periods import Periods
 from hetsim.engine.language.sequences import Sequences
 from hetsim.engine.language.service_calls import ServiceCalls
-from hetsim.model.tasks import WAITING
+from hetsim.model.task import WAITING
 
 
 class Members:

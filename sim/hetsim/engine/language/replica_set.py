@@ -69,7 +69,7 @@ class ReplicaSet:
         for kind in self.kinds:
             for number in range(kind.prefillers):
                 self._first(kind, number, "disaggregated.prefill", True)
-        key = "replicas" if service.scaling is None else "autoscale.min"
+        key = "replicas" if service.autoscale is None else "autoscale.min"
         key = "disaggregated.decode" if service.prefillers else key
         for kind in self.kinds:
             for number in range(kind.replicas):
@@ -78,7 +78,7 @@ class ReplicaSet:
 
     def _first(self, kind: ReplicaType, number: int, key: str, prefills_only: bool) -> None:
         # Those that scale are on whichever kind is free, the others on the one that is given for them.
-        modes = tuple(one.mode for one in (self.kinds if self.service.scaling is not None else [kind]))
+        modes = tuple(one.mode for one in (self.kinds if self.service.autoscale is not None else [kind]))
         placement = self.signals.place(WantedReplica(self.service, modes, prefills_only, 0))
         if placement is not None:
             (self.prefillers if prefills_only else self.replicas).append(self._new(placement, prefills_only))
@@ -210,7 +210,7 @@ class ReplicaSet:
 
     def scale(self) -> None:
         """As many replicas as the load calls for, at most one change each cooldown."""
-        scaling, now = self.service.scaling, self.clock._now
+        scaling, now = self.service.autoscale, self.clock._now
         if scaling is None:
             return
         kept = [replica for replica in self.replicas if not replica.draining]

@@ -19,7 +19,7 @@ from hetsim.engine.language.kv_transfers import KVTransfers
 from hetsim.errors import HetsimError, PolicyError
 from hetsim.model.plan import Placement
 from hetsim.model.service import LanguageService
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy.iterating import Foreseen
 
 

@@ -10,7 +10,8 @@ from hetsim.engine.flight.resident import Resident
 from hetsim.engine.language.continuous_batching import Replica
 from hetsim.engine.language.llm_service import Fleet
 from hetsim.errors import RunError
-from hetsim.model.tasks import Shape, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Shape
 
 
 class Serving:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from hetsim.engine.core.policy_errors import illegal
 from hetsim.engine.language.llm_service import Fleet
 from hetsim.model.service import LanguageService
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 
 
 class WaitingRequests:

@@ -7,7 +7,7 @@ from typing import Any
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.launch import Launch
 from hetsim.model.record import COMPLETED
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 
 
 class AttainedService:

@@ -123,7 +123,7 @@ class Sketches:
         up_seconds, down_seconds = self.transfers.of_one.get(mode) or self.transfers.seconds_of_one(mode)
         into, out = self.transfers.into, self.transfers.out
         moves = 0.0 if into is None else into[row], up_seconds, 0.0 if out is None else out[row], down_seconds
-        return moves, mode.fixed + task._time[launch.position]
+        return moves, mode.single + task._time[launch.position]
 
     def boundary(self, launch: Launch, called: float = -INF) -> None:
         """The launch's entry has come: the turn of its download, or its end.  `called`: if it waited for that turn,

@@ -10,7 +10,7 @@ from hetsim.engine.flight.launch import COMPUTE, DOWNLOAD, Lane, Launch, Timetab
 from hetsim.engine.flight.links import Links
 from hetsim.engine.launching.launches import Launches
 from hetsim.model.record import LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 
 BETWEEN = 1e-9
 """Part of a block by which rounding may miss a point between two."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,8 @@ from hetsim.engine.queues.stage_noise import StageNoise
 from hetsim.model.plan import Placement
 from hetsim.model.record import RunInput
 from hetsim.model.service import Service
-from hetsim.model.tasks import BatchTimes, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import BatchTimes
 from hetsim.policy.request_queue import Requests
 
 
@@ -72,6 +72,7 @@ class Queue:
         """Do its requests become ready in the order in which they stand here?  Not if they wait for others first."""
         self._seen: dict[int, Task] = {}
         """Objects of waiting requests, by row, as far as they were looked at."""
+        self._one_class: bool | None = None
         self._returned = False
         """Has any request come back from a batch that was stopped?"""
         self.patience: RowPatience | None = None
@@ -92,14 +93,12 @@ class Queue:
         arrived = column.known if column.known_at == self.clock._now else column.arrived
         return arrived - self.head_at + apart
 
-    @cached_property
-    def _one_class(self) -> bool:
-        code = self.table.class_code
-        return code is None or bool((code[self.service.rows] == code[self.service.rows[0]]).all())
-
     @property
     def uniform(self) -> bool:
         """Has each waiting request as much to do as the oldest, and is of its class?"""
+        if self._one_class is None:
+            code, rows = self.table.class_code, self.service.rows
+            self._one_class = code is None or bool((code[rows] == code[rows[0]]).all())
         return self.service.alike and self._one_class and not self._returned
 
     @property

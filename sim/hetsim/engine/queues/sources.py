@@ -13,7 +13,8 @@ import numpy as np
 from hetsim.engine.kernel.clock import ARRIVAL, TIMER, Clock, Later, Timer
 from hetsim.engine.kernel.draws import Draws
 from hetsim.model.record import NOT_ARRIVED, UNFINISHED, RunInput
-from hetsim.model.tasks import Shape, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Shape
 
 BLOCK = 4096
 """Tasks taken from the columns at once."""
@@ -75,7 +76,7 @@ class Sources(Timer):
         self._delivered: np.ndarray | None = None
         """Rows that are delivered, if not all are."""
         if absent:
-            there = np.ones(self._last, dtype=bool)
+            there: np.ndarray = np.ones(self._last, dtype=bool)
             there[np.concatenate(absent)] = False
             self._delivered = np.flatnonzero(there)
             self._last = len(self._delivered)

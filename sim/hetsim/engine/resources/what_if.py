@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetsim.engine.resources.occupancy import DeviceState, GpuState, NodeState
+from hetsim.engine.kernel.fields import all_slots
+from hetsim.engine.resources.occupancy import GpuState, NodeState
 from hetsim.engine.resources.placement_index import first_devices
 from hetsim.model.plan import Placement
 from hetsim.model.tasks import Mode
-
-FIELDS = {kind: (*DeviceState.__slots__, *kind.__slots__) for kind in (GpuState, NodeState)}
 
 
 def what_if_copy(node: NodeState) -> NodeState:
@@ -112,7 +111,8 @@ class Tally:
 
 
 def _copy(state: Any) -> Any:
-    new = object.__new__(type(state))
-    for name in FIELDS[type(state)]:
+    kind: Any = type(state)
+    new = kind.__new__(kind)
+    for name in all_slots(kind):
         setattr(new, name, getattr(state, name))
     return new

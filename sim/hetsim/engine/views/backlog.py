@@ -16,7 +16,8 @@ from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.durations import planned
 from hetsim.engine.flight.launch import Launch
 from hetsim.model.cluster import DeviceType
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 
 Key = tuple[str, str, str]
 """Kind and name of the device type, and the class: device types themselves are slow to hash."""

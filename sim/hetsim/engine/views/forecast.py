@@ -17,7 +17,7 @@ from hetsim.engine.views.generated import Generated
 from hetsim.model.cluster import WHOLE, Device
 from hetsim.model.curves import layout_of
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import RUNNING, Task
+from hetsim.model.task import RUNNING, Task
 
 Engine = Literal["stream", "upload", "compute", "download"]
 
@@ -70,7 +70,7 @@ class Forecast:
         mode, known = placement.mode, self.state.steady and task._launch is None
         if known and mode.curve is None and task.shape not in self._fleets:
             left = 1.0 - task.done
-            return mode.fixed * left + task.estimates[task.shape.position[mode]] * left
+            return mode.computing(1, task.estimates[task.shape.position[mode]] * left, left)
         return self.stages((task,), placement).total
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> StageEstimate:

@@ -15,7 +15,8 @@ from hetsim.engine.language.waiting_requests import WaitingRequests, by_readines
 from hetsim.engine.views.backlog import key_of, matching, wanted
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Shape, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Shape
 
 
 class Generated:

@@ -129,7 +129,7 @@ class Ends:
                 task, position = launch._tasks[0], launch.position  # type: ignore[index]
                 # As `planned`: this is asked of every launch.
                 mode = launch.placement.mode
-                end = launch.decided + (mode.fixed + task.estimates[position]) * (1.0 - task.done)
+                end = launch.decided + (mode.single + task.estimates[position]) * (1.0 - task.done)
             elif len(launch.tasks) > 1 or not self.capacity.countable(launch.placement.mode):
                 self._countable = False
                 break

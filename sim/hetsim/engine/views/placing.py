@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, Literal
 
 from hetsim.engine.core.state import RunState
@@ -13,7 +12,8 @@ from hetsim.engine.resources.occupancy import GpuState
 from hetsim.engine.resources.offers import Offers
 from hetsim.model.cluster import WHOLE, Cluster, Device, DeviceType
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Shape, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode, Shape
 
 
 class Placing:
@@ -27,14 +27,17 @@ class Placing:
         self._transfers = transfers
         self.cluster: Cluster = state.input.cluster
         self.nodes = NodeColumns(state.capacity)
+        self._offers: Offers | None = None
         self._with_items = bool(state.tasks.items)
         self._specs: dict[DeviceType, int] = {}
         self._only: dict[Mode, tuple[Any, ...]] = {}
 
-    @cached_property
+    @property
     def offers(self) -> Offers:
         """What services are offered, for the dispatcher."""
-        return Offers(self._capacity)
+        if self._offers is None:
+            self._offers = Offers(self._capacity)
+        return self._offers
 
     def fit(self, task: Task) -> Placement | None:
         """The task in the fastest of its modes that fits somewhere."""

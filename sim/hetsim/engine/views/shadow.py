@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 from hetsim.engine.core.policy_errors import Questions
@@ -22,7 +21,8 @@ from hetsim.engine.views.placing import Placing
 from hetsim.engine.views.pool import PoolEnds
 from hetsim.model.cluster import Partition
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Shape, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode, Shape
 from hetsim.policy.contract import Shadow
 
 MAX_KEPT = 64
@@ -43,16 +43,22 @@ class Shadows:
         self.stops = stops
         self.questions = questions
         self._kept: dict[tuple[int, Mode | None], EarliestFit] = {}
+        self._ends: Ends | None = None
+        self._pool: PoolEnds | None = None
 
-    @cached_property
+    @property
     def ends(self) -> Ends:
         """When nodes will have room; only where the run is steady."""
-        return Ends(self.state, self.forecast, self.stops)
+        if self._ends is None:
+            self._ends = Ends(self.state, self.forecast, self.stops)
+        return self._ends
 
-    @cached_property
+    @property
     def pool(self) -> PoolEnds:
         """When accelerators will be free, wherever they are; only where the run is steady."""
-        return PoolEnds(self.state, self.forecast)
+        if self._pool is None:
+            self._pool = PoolEnds(self.state, self.forecast)
+        return self._pool
 
     def of(self, task: Task, mode: Mode | None = None) -> Shadow:
         """The shadow of a task, or of one of its modes."""

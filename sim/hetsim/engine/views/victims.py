@@ -10,7 +10,8 @@ from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.resources.occupancy import NodeState
 from hetsim.engine.resources.what_if import Tally, on_sketch, release, what_if_copy
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Shape, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode, Shape
 
 
 class Victims:

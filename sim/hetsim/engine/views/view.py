@@ -32,7 +32,8 @@ from hetsim.errors import suggestion
 from hetsim.model.cluster import WHOLE, Cluster, Device
 from hetsim.model.plan import Placement
 from hetsim.model.slices import Layout
-from hetsim.model.tasks import Item, Shape, Task, Tasks
+from hetsim.model.task import Task
+from hetsim.model.tasks import Item, Shape, Tasks
 from hetsim.policy.batching import RequestQueue
 from hetsim.policy.contract import Decision, Imagined, PlacementRule, Scheduler
 

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetsim.learning.agents.network import ScoreNetwork, arrays_of, network_of
-from hetsim.learning.agents.practice import AgentState, Practice, Trainer
-from hetsim.learning.agents.settings import Count, Layers, Positive, Share
+from hetsim.learning.agents.practice import AgentState, Count, Layers, Positive, Practice, Share, Trainer
 
 
 @dataclass
@@ -142,7 +141,7 @@ class Memory:
         return place
 
     def end(self, place: int, reward: float, left: float) -> None:
-        """What came of it, and the discount of what comes after."""
+        """Note the reward of the last step, and the discount of the steps after it."""
         self.rewards[place], self.left[place] = reward, left
 
     def draw(self, count: int, random: np.random.Generator) -> np.ndarray:

@@ -43,7 +43,7 @@ MAX_BYTES = 64_000_000
 
 @dataclass
 class LearnedPolicy:
-    """What was learned, and what it was learned for."""
+    """A trained network, and the scenario that it was trained for."""
 
     network: ScoreNetwork
     window: int
@@ -216,13 +216,13 @@ def _numbered(parts: Mapping[str, np.ndarray], wrong: Any) -> list[np.ndarray]:
 
 
 def shown(value: Any) -> str:
-    """What a file says, cut short."""
+    """A value of a file, cut short."""
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _chained(shapes: list[tuple[int, ...]]) -> bool:
-    """Do arrays of these shapes make layers that end in one score?"""
+    """Return True if arrays of these shapes make layers that end in one score."""
     if len(shapes) < 2 or len(shapes) % 2:
         return False
     width = shapes[0][0] if len(shapes[0]) == 2 else 0

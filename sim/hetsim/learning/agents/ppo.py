@@ -17,8 +17,7 @@ import numpy as np
 
 from hetsim.errors import UsageError
 from hetsim.learning.agents.network import ScoreNetwork
-from hetsim.learning.agents.practice import AgentState, Practice
-from hetsim.learning.agents.settings import Count, Layers, NotNegative, Positive, Several, Share
+from hetsim.learning.agents.practice import AgentState, Count, Layers, NotNegative, Positive, Practice, Several, Share
 
 MISSING = "the agent ppo needs stable-baselines3 and sb3-contrib: pip install 'hetsim[learning]'"
 

@@ -1,20 +1,29 @@
-"""What an agent is given to learn from: episodes, one after the other, and a listener for its progress."""
+"""Material for an agent: episodes one after the other, and a listener for its progress."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
+from pydantic import Field
 
 from hetsim.learning.agents.network import Adam, ScoreNetwork, arrays_of, network_of
 from hetsim.learning.observation.window import Layout
 
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Several = Annotated[int, Field(ge=2, le=10_000_000)]
+Layers = Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(max_length=8)]
+"""Sizes of the hidden layers; none: the score is linear."""
+
 
 @dataclass
 class AgentState:
-    """What an agent goes on from: arrays by name, and numbers and texts as JSON has them."""
+    """The state of an agent: arrays by name, and numbers and texts as JSON has them."""
 
     arrays: dict[str, np.ndarray]
     facts: dict[str, Any]
@@ -85,6 +94,9 @@ class Trainer:
         random.bit_generator.state = resumed.facts["random"]
 
     def state(self, further: dict[str, np.ndarray]) -> AgentState:
-        """What training can go on from, with further arrays of the agent."""
+        """The state from which training can continue, with further arrays of the agent."""
         facts = {**self.counts, "random": self.random.bit_generator.state}
         return AgentState({**arrays_of(self.network), **self.adam.state(), **further}, facts)
+
+
+

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hetsim.learning.agents.network import ScoreNetwork, shares
-from hetsim.learning.agents.practice import Practice, Trainer
-from hetsim.learning.agents.settings import Layers, NotNegative, Positive, Several
+from hetsim.learning.agents.practice import Layers, NotNegative, Positive, Practice, Several, Trainer
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What an environment may decide beyond "a task on a type of device": node, mode, width, preemption, power.
+"""Further decisions of an environment: node, mode, width, preemption, power.
 
     place     task i on device type k, in its fastest mode that fits there, on the first devices (always there)
     width     the mode's width is chosen too: an option is a type and a number of devices of a mode on it
@@ -23,7 +23,8 @@ import numpy as np
 from hetsim.errors import UnknownName, UsageError
 from hetsim.learning.observation.window import SHORTEST, SHORTEST_COLUMN, Window
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy.contract import Decision, PlanProblem, Set, Start, Stop, View
 
 SWITCHES = ("width", "mode", "node", "preempt", "power")
@@ -77,7 +78,7 @@ class Actions:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What each action does: `task 0 on a100`, `task 0 in mode 1 on node new`, `preempt running 0`, `wait`."""
+        """Names of the actions: `task 0 on a100`, `preempt running 0`, `wait`."""
         found = []
         for task in range(self.window):
             for kind, option in self.options:

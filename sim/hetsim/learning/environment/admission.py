@@ -19,7 +19,7 @@ from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
 from hetsim.model.randomness import JUDGED
 from hetsim.model.record import RunInput
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy.contract import Decision, PlanProblem, Reject, Scheduler, Start, View, Wait
 from hetsim.policy.iterating import WantedReplica
 
@@ -83,7 +83,7 @@ class Gate(Scheduler):
         return self.inner.replica(wanted, view)
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        """What the scheduler decides; it is asked again at every change, since newcomers must be seen."""
+        """Decisions of the scheduler, which is called at every change to see newcomers."""
         for decision in self.inner.schedule(view):
             if isinstance(decision, Wait):
                 decision = Wait(decision.until)

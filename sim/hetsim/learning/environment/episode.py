@@ -23,7 +23,7 @@ from hetsim.learning.environment.rewards import Both, Reward, RewardLike, check_
 from hetsim.learning.observation.window import MAX_WINDOW, SCHEDULING, SHORTEST, Layout, Window
 from hetsim.model.randomness import JUDGED, TRAINING
 from hetsim.model.record import Record, RunInput
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy.contract import PlanProblem, Start
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ class Episodes:
         return len(self.mask) - 1 if self.mask[-1] else int(self.mask.argmax())
 
     def plain(self) -> int:
-        """What a simple policy does: the oldest task that fits starts, on the first type."""
+        """Act as a simple policy does: the oldest task that fits starts, on the first type."""
         return int(self.mask.argmax())
 
     def _go(self) -> None:
@@ -358,9 +358,6 @@ def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> t
 def typical_time(run: RunInput) -> float:
     """The mean estimated time of the tasks of a run, each in its fastest mode, in seconds."""
     tasks = run.tasks
-    fixed = np.full((len(tasks.shapes), tasks.estimate.shape[1]), math.inf)
-    for number, shape in enumerate(tasks.shapes):
-        fixed[number, : len(shape.modes)] = [mode.fixed for mode in shape.modes]
-    times = (tasks.estimate + fixed[tasks.shape]).min(axis=1)
+    times = tasks.computing(tasks.estimate).min(axis=1)
     times = times[np.isfinite(times) & (times > 0)]
     return float(times.mean()) if len(times) else 1.0

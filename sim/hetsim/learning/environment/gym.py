@@ -137,7 +137,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
 
     @property
     def action_names(self) -> tuple[str, ...]:
-        """What each action does: `task 0 on a100`, ..., `wait`."""
+        """Names of the actions: `task 0 on a100`, ..., `wait`."""
         return self.episodes.action_names
 
     def scheduler(self, choice: Choice, name: str = "trained") -> type[Scheduler]:
@@ -148,7 +148,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
 
     @property
     def observation_names(self) -> tuple[str, ...]:
-        """What each entry of an observation is: `task 0: waited`, `task 0 on a100: fits`, ..."""
+        """Names of an observation's entries: `task 0: waited`, `task 0 on a100: fits`, ..."""
         return self.episodes.layout.names
 
     def _info(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from hetsim.errors import HetsimError, ScenarioError, UnknownName, UsageError
 from hetsim.learning.environment.rewards import raised
 from hetsim.learning.observation.window import LIMIT, SHORTEST, Layout
 from hetsim.model.cluster import WHOLE
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy.contract import PlanProblem
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Observation:
             )
 
     def observe(self, acting: Acting, vector: np.ndarray | None) -> Any:
-        """What is seen now: an array, or a mapping of names to arrays."""
+        """The present observation: an array, or a mapping of names to arrays."""
         raise NotImplementedError
 
     def checked(self, acting: Acting, vector: np.ndarray | None) -> Any:
@@ -239,7 +239,7 @@ class Arrays(Observation):
             fits = acting._placed(task, mode, None, known, single) and not (
                 task.allowed and position not in task.allowed
             )
-            time = max((task.estimates[position] + mode.fixed) * left, SHORTEST)
+            time = max(task.estimate_at(position) * left, SHORTEST)
             kind = self.types.index(mode.type.name) + 1 if mode.type.name in self.types else 0
             rows[position] = (
                 1.0, kind, mode.cpus, mode.gpus, mode.share / WHOLE, mode.memory / GIGA, mode.gpu_memory / GIGA,
@@ -273,11 +273,7 @@ class GraphObservation(Arrays):
             for one in earlier:
                 self._after[one].append(row)
         self._before = before
-        fixed = [[mode.fixed for mode in shape.modes] for shape in tasks.shapes]
-        self._least = np.array([
-            min((float(e) + f for e, f in zip(tasks.estimate[row], fixed[tasks.shape[row]], strict=False)), default=0.0)
-            for row in range(len(tasks))
-        ])  # fmt: skip
+        self._least = tasks.computing(tasks.estimate).min(axis=1)
         self._path = self._critical(len(tasks))
         size = min(MAX_GRAPH, len(tasks) if tasks.predecessors is not None else 2 * len(tasks) + window)
         links = sum(map(len, before))

@@ -1,4 +1,4 @@
-"""What a step of an environment is worth: rewards by name; the sum over a run is a figure of its tables.
+"""Rewards of a step by name; their sum over a run is a figure of its tables.
 
 response    minus the seconds that tasks spend in the system: the sum is minus the total response
 slowdown    the same, each task's seconds divided by its T* (true time alone in the fastest mode)
@@ -25,7 +25,8 @@ from hetsim import registry
 from hetsim.errors import HetsimError, ScenarioError, UnknownName, UsageError
 from hetsim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
 from hetsim.model.record import Record
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 
 if TYPE_CHECKING:
     from hetsim.engine.simulation import Simulation
@@ -240,7 +241,7 @@ class Goodput(Reward):
         self.promised: dict[int, float] = {}
 
     def of(self, task: Task) -> float:
-        """What the task is worth."""
+        """The value of the task."""
         return 1.0
 
     def admitted(self, task: Task) -> None:
@@ -439,7 +440,7 @@ class RewardParts(dict[str, float]):
 
     @property
     def is_sum(self) -> bool:
-        """Can it be told of a run in which an environment decides nothing?"""
+        """Return True if it is defined for a run in which an environment decides nothing."""
         return not any(isinstance(item, _Function) for item in self.made.values())
 
 
@@ -509,7 +510,7 @@ def make_reward(simulation: Simulation, parts: RewardParts) -> Reward:
 
 
 def raised(what: str, name: str, now: float, error: Exception) -> ScenarioError:
-    """What is said of a reward or an observation that raised an error; `from` it, so that its traceback is kept."""
+    """The error to raise for a reward or observation that failed; raise it `from` the cause."""
     return ScenarioError(f"{what} {name} raised {type(error).__name__} at t = {now:g} s: {error}")
 
 

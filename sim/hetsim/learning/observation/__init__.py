@@ -1,1 +1,1 @@
-"""What a learner sees: the window of waiting tasks, the system, and observations by name."""
+"""Observations: the window of waiting tasks, the system, and observations by name."""

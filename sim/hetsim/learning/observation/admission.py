@@ -1,4 +1,4 @@
-"""What a learner of admission observes: the task in question, and the system that it would join.
+"""Observations of admission: the task in question, and the system that it would join.
 
 The environment (`hetsim.learning.environment.admission`) and the policy that runs what was learned
 (`hetsim_policies.learning`) both use it.  It is told what an admission policy is told: which task asks, which tasks
@@ -18,7 +18,7 @@ import numpy as np
 from hetsim.errors import Problem, ScenarioError
 from hetsim.learning.observation.window import ADMISSION, ASKED, LIMIT, Window
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import RUNNING, WAITING, Task
+from hetsim.model.task import RUNNING, WAITING, Task
 from hetsim.policy.contract import PlanProblem, View
 
 REFUSE, ACCEPT = 0, 1

@@ -1,4 +1,4 @@
-"""What a learner sees and may do: the first waiting tasks as numbers, and a task on a type of device as an action.
+"""The window: the first waiting tasks as numbers, and (task, type of device) as actions.
 
 The Gymnasium environments (`hetsim.learning`) and the policies that run what was learned (`hetsim_policies.learning`)
 share this one file, so that a policy meets in a run exactly what it met in training.
@@ -31,7 +31,8 @@ import numpy as np
 
 from hetsim.model.cluster import Cluster
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Shape, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode, Shape
 from hetsim.policy.contract import Decision, Scheduler, Start, View
 
 FEATURES_VERSION = 1
@@ -114,7 +115,7 @@ class Layout:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What each entry of an observation is, in order: `task 0: waited`, `task 0 on a100: fits`, `a100: free`."""
+        """Names of the entries in order: `task 0: waited`, `task 0 on a100: fits`, `a100: free`."""
         tasks = range(self.window)
         found = [f"task {task}: {entry}" for task in tasks for entry in TASK]
         found += [f"task {task} on {kind}: {entry}" for task in tasks for kind in self.types for entry in PAIR]
@@ -373,7 +374,7 @@ class Window(Scheduler):
         return self.view.free(name) if column is None else float(column.sum())
 
     def _facts(self, task: Task) -> list[float]:
-        """What does not change while a task waits: a row of `_static`, laid out as an observation is."""
+        """Facts that stay while a task waits: a row of `_static`, laid out as an observation."""
         scale = self.scale
         modes, left, order = task.modes, 1.0 - task.done, task.modes_by_speed()
         shortest = max(task.shortest_remaining, SHORTEST)
@@ -383,7 +384,7 @@ class Window(Scheduler):
             mode = modes[position]
             kind = self._number.get(mode.type.name)
             if kind is not None:
-                time = max((task.estimates[position] + mode.fixed) * left, SHORTEST)
+                time = max(task.estimate_at(position) * left, SHORTEST)
                 width = mode.width / self._capacity[kind]
                 at = kind * len(PAIR)
                 pairs[at : at + len(PAIR)] = 1.0, 0.0, math.log(time / scale), math.log(time / shortest), width
@@ -407,7 +408,7 @@ class Window(Scheduler):
         return [there[task.shape] for task in tasks]
 
     def _singly(self, tasks: list[Task]) -> bool:
-        """Has each task to be asked by itself, for its data or for what admission allows it?"""
+        """Return True if tasks must be tried one by one, for their data or for admission."""
         return bool(self.view.items) or any(task.allowed is not None for task in tasks)
 
     def _fits_shape(self, shape: Shape) -> list[bool]:
@@ -473,7 +474,7 @@ class Window(Scheduler):
         return next((p for node in view.nodes.fitting(mode) if (p := view.first(mode, task, node=node))), None)
 
     def decision(self, action: int) -> Start | None:
-        """What an action that the mask allows means; None: to wait."""
+        """The decision of an action that the mask allows; None: to wait."""
         if action == self.layout.actions - 1:
             return None
         position, kind = divmod(action, len(self.layout.types))

@@ -122,7 +122,7 @@ def _threshold(tasks: Tasks, reward: Mapping[str, float]) -> dict[str, Any] | No
 
 
 def _possible(scenario: Scenario, policy: dict[str, Any]) -> bool:
-    """Can the scenario run under this policy?"""
+    """Return True if the scenario can run under this policy."""
     try:
         prepare(scenario, policy).begin()
     except ScenarioError:

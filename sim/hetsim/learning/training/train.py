@@ -38,7 +38,6 @@ from hetsim.learning.observation.window import ADMISSION, DECIDES, SCHEDULING
 from hetsim.learning.training.admission_baselines import hand_written, with_admission, with_admissions
 from hetsim.model.randomness import SPAN, TRAINING, VALIDATION
 from hetsim.results.one_run.metrics import metric
-from hetsim.results.pictures import drawn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +89,9 @@ class Training:
 
     def plot(self) -> Figure:
         """Return the learning curve."""
-        return drawn("learning.learning_curve", self)
+        from hetsim.learning.picture import learning_curve
+
+        return learning_curve(self.policy, self.curve, self.beside)
 
 
 @with_options(LocalKeywords)

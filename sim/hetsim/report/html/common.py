@@ -1,4 +1,4 @@
-"""What pages about runs, comparisons and sweeps share."""
+"""Parts that pages about runs, comparisons and sweeps share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hetsim.results.declared import has_direction
 from hetsim.results.formatting import figures, metric_name, pair
 from hetsim.results.many_runs.compare import Comparison
 from hetsim.results.many_runs.findings import Finding, better
-from hetsim.results.many_runs.group_differences import difference_cells
+from hetsim.results.many_runs.groups import difference_cells
 from hetsim.results.many_runs.sweep import Sweep
 from hetsim.results.one_run.result import Result
 
@@ -64,7 +64,7 @@ def policy_option(label: str, value: Any = None) -> str:
 
 
 def policy_text(label: str, value: Any = None) -> str:
-    """What the command line takes for a policy."""
+    """A policy as the command line takes it."""
     return written(label, value) or label
 
 

@@ -78,7 +78,7 @@ PICTURE_DPI = 110
 
 
 class Cell(NamedTuple):
-    """What a cell shows, and the number by which its column is sorted."""
+    """The text of a cell, and the number by which its column is sorted."""
 
     text: str
     value: float
@@ -142,7 +142,7 @@ def items(texts: Iterable[str]) -> str:
 
 
 def warnings(texts: Iterable[str]) -> str:
-    """What a reader must know before believing the figures."""
+    """Warnings to be read before the figures."""
     return "".join(f'<p class="warning">{escape(text)}</p>' for text in texts)
 
 

@@ -29,8 +29,9 @@ from hetsim.results.declared import DEFAULT_METRIC, has_direction, higher_is_bet
 from hetsim.results.formatting import metric_name, several, units_of
 from hetsim.results.many_runs.compare import Comparison
 from hetsim.results.many_runs.findings import Finding
-from hetsim.results.many_runs.group_differences import difference_cells, difference_note
+from hetsim.results.many_runs.groups import difference_cells, difference_note
 from hetsim.results.many_runs.replications import Replications
+from hetsim.results.stored_files import parse_yaml
 
 MAX_METRICS = 3
 """Metrics with a sentence of their own; the table of differences has the others."""
@@ -151,11 +152,9 @@ def _replications(found: Comparison) -> int | None:
 
 
 def _policy(outcome: Any) -> Any:
-    """What stands under `policy:` in the scenario of a run."""
-    import yaml
-
+    """The value of `policy:` in the scenario of a run."""
     text = first_of(outcome).scenario
-    return None if text is None else yaml.safe_load(text).get("policy")
+    return None if text is None else parse_yaml(outcome.name, text).get("policy")
 
 
 def _folder(label: str) -> str:

@@ -46,7 +46,7 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
 
 
 def _in_words(outcome: Outcome) -> Iterator[str]:
-    """What became of the tasks, what of the cluster, and what this leaves open."""
+    """Sentences on the tasks, the cluster, and what is left open."""
     if isinstance(outcome, Result):
         yield f"{count(outcome.metric('completed'))} of {count(outcome.metric('tasks'))} tasks completed."
         defined = [name for name in outcome.names if math.isfinite(outcome.metric(name))]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from io import StringIO
+from itertools import product
+from shlex import quote
 from typing import Any
 
 import pandas as pd
 
-from hetsim.errors import UsageError
+from hetsim.errors import HetsimError, UsageError
+from hetsim.experiment.points import parse_over
+from hetsim.experiment.policies import written
 from hetsim.report.html import elements
-from hetsim.report.html.again import again
 from hetsim.report.html.common import (
     DIFFERENCE_TITLES,
     Parts,
@@ -19,7 +25,10 @@ from hetsim.report.html.common import (
     difference_rows,
     front_picture,
     listed,
+    policy_option,
+    policy_text,
     regret_picture,
+    scenario_file,
     sentence_case,
 )
 from hetsim.report.html.elements import Cell, Section
@@ -28,6 +37,7 @@ from hetsim.results.formatting import metric_name, several, units_of
 from hetsim.results.many_runs.findings import Finding
 from hetsim.results.many_runs.point_differences import Leads, findings_by_point, leads, seen_from
 from hetsim.results.many_runs.sweep import Sweep
+from hetsim.scenario.file.document import parse_value
 
 MAX_ROWS = 2000
 MAX_METRICS = 3
@@ -215,3 +225,89 @@ def _swept_scenario(found: Sweep) -> str:
     if file is None or not file.is_file():
         return ""
     return elements.code(file.read_text(encoding="utf-8"), "the scenario that was swept")
+
+
+def again(found: Sweep, folder: str) -> str:
+    """The command: a grid as its keys, other points as a table to be saved first; the policies always by name."""
+    points, policies = _by_point(found)
+    crossed = all(mine == policies[0] for mine in policies)
+    options, table = [], ""
+    if crossed and (grid := _grid(found)) is not None:
+        options = [f"--over {quote(text)}" for text in grid]
+    elif found.keys or not crossed:
+        options = ["--points points.csv"]
+        rows = [[_text(found.points[key].loc[point]) for key in found.keys] for point in points]
+        titles = list(found.keys)
+        if not crossed:
+            titles.append("policy")
+            each = zip(rows, policies, strict=True)
+            rows = [[*row, policy_text(label)] for row, mine in each for label in mine]
+        once = [list(row) for row in dict.fromkeys(map(tuple, rows))]
+        more = ", where what was drawn several times stands once" if len(once) < len(rows) else ""
+        table = f"<p>with the points in a file{more}:</p>" + elements.code(_as_csv([titles, *once]), "points.csv")
+    if crossed:
+        options += [policy_option(label) for label in policies[0]]
+    options += [f"--metric {quote(name)}" for name in found.metrics]
+    if isinstance(found.replications, int):
+        options.append(f"--replications {found.replications}")
+    else:
+        wanted = ", ".join(f"{key}: {value}" for key, value in found.replications.items())
+        options.append(f"--set {quote(f'replications={{{wanted}}}')}")
+    if "seed" not in found.keys:
+        options.append(f"--seed {found.seed}")
+    words = [f"hetsim sweep {scenario_file(folder)}", *options]
+    return elements.code(" ".join(words)) + table + _unknown(found)
+
+
+def _by_point(found: Sweep) -> tuple[list[int], list[list[str]]]:
+    """The points in order, and the policies of each."""
+    mine: dict[int, list[str]] = {}
+    for point, label in zip(found.table["point"].tolist(), found.table["policy"].tolist(), strict=True):
+        mine.setdefault(int(point), []).append(str(label))
+    return list(mine), list(mine.values())
+
+
+def _grid(found: Sweep) -> list[str] | None:
+    """The value of each --over, if the points are all combinations in order."""
+    columns = {key: found.points[key].tolist() for key in found.keys}
+    axes = {key: list({_text(value): value for value in values}.values()) for key, values in columns.items()}
+    if [list(row) for row in zip(*columns.values(), strict=True)] != [list(row) for row in product(*axes.values())]:
+        return None if found.keys else []
+    texts = []
+    for key, values in axes.items():
+        text = f"{key}=" + ",".join(map(_text, values))
+        try:
+            read = parse_over(text)
+        except UsageError:
+            return None
+        if read != (key, [parse_value(_text(value)) for value in values]):
+            return None  # a value has a comma, or looks like a range
+        texts.append(text)
+    return texts
+
+
+def _text(value: Any) -> str:
+    """A value as a scenario would have it; a text that reads as a number keeps its quotes."""
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    try:
+        read = parse_value(value)
+    except HetsimError:
+        return json.dumps(value, ensure_ascii=False)
+    plain = isinstance(read, str | dict | list)  # of these the text is kept
+    return value if plain else json.dumps(value, ensure_ascii=False)
+
+
+def _as_csv(rows: Sequence[Sequence[str]]) -> str:
+    file = StringIO()
+    csv.writer(file, lineterminator="\n").writerows(rows)
+    return file.getvalue()
+
+
+def _unknown(found: Sweep) -> str:
+    """Policies with names of their own, of which the directory does not keep what they stand for."""
+    names = [label for label in dict.fromkeys(found.table["policy"]) if written(label) is None]
+    if not names:
+        return ""
+    text = f"{', '.join(names)}: a name given in Python; write in its place the policy that it stands for."
+    return elements.warnings([text])

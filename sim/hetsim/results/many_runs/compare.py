@@ -36,7 +36,7 @@ PLAN_TITLES = ("planned makespan", "simulated makespan", "lower bound", "ratio",
 
 @dataclass
 class Comparison:
-    """What `compare` found.
+    """The outcome of `compare`.
 
     `table`: index policy; columns (metric, "mean"), (metric, "half_width") of the interval of each policy's own
     mean, and (metric, "n"), the runs in which it is defined.  `pairs`: a row a metric and compared pair: metric,
@@ -100,7 +100,7 @@ class Comparison:
 
     @property
     def plans_title(self) -> str:
-        """What stands above the plans: of which run they are."""
+        """The title above the plans: of which run they are."""
         replicated = (self.pairs["n"] > 1).any() if len(self.pairs) else False
         return "Plans" + (" (of the first replication)" if replicated else "")
 
@@ -119,7 +119,7 @@ class Comparison:
 
     @property
     def single(self) -> bool:
-        """Is there one run only of some policy, so that nothing can be told from chance?"""
+        """Return True if some policy has one run only, so that chance cannot be judged."""
         return any(not isinstance(run, Replications) or len(run) < 2 for run in self.runs.values())
 
     @property
@@ -134,7 +134,7 @@ class Comparison:
         Returns: a row a metric, group and other policy; columns as those of `pairs`, and the group before them.
         Raises: UnknownName: a metric without groups.
         """
-        from hetsim.results.many_runs.group_differences import differences_of_groups
+        from hetsim.results.many_runs.groups import differences_of_groups
         from hetsim.results.one_run.groups import checked
         from hetsim.results.one_run.metrics import metric
 
@@ -261,7 +261,7 @@ def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> d
 
 
 def _may_tell(name: str, sets: Mapping[str, Replications], made: bool) -> bool:
-    """Was this metric of a set kept (or can be made of runs that were), and is it one for runs like these?"""
+    """Return True if this metric of a set is known here and belongs to runs like these."""
     runs = list(sets.values())
     if name == "makespan":
         drained = all(math.isinf(result.horizon) for one in runs for result in one.results)
@@ -272,7 +272,7 @@ def _may_tell(name: str, sets: Mapping[str, Replications], made: bool) -> bool:
 
 
 def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:
-    """What the replications that all have contribute to the metric (rows), by policy (columns)."""
+    """Contributions to the metric of the common replications (rows), by policy (columns)."""
     columns = {name: runs.column(metric) for name, runs in sets.items()}
     common = set.intersection(*(set(column.index) for column in columns.values()))
     columns = {name: runs.among(common).contributions(metric) for name, runs in sets.items()}

@@ -1,4 +1,4 @@
-"""What differs between two runs: which tasks, which groups of them, and the first decision.
+"""Differences of two runs: which tasks, which groups of them, and the first decision.
 
 Tasks are matched by their id.  A run is not compared with itself: what is looked for is what another policy, another
 cluster or another release did to the same tasks.
@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UsageError
-from hetsim.results.as_json import json_number
-from hetsim.results.formatting import clock, figures, formatter, metric_name, share
+from hetsim.results.formatting import clock, figures, formatter, json_number, metric_name, share
 from hetsim.results.one_run.result import Result
+from hetsim.results.stored_files import parse_yaml
 
 COLUMNS = ("response", "wait", "slowdown", "finish", "start", "energy_j")
 """Columns of tasks by which two runs can be set side by side; less is better."""
@@ -142,10 +142,9 @@ class Difference:
     @cached_property
     def settings(self) -> dict[str, tuple[Any, Any]]:
         """Keys with different values in the two scenarios: (in a, in b), None where one lacks the key."""
-        texts = (self.a.scenario, self.b.scenario)
-        if None in texts:
+        if self.a.scenario is None or self.b.scenario is None:
             return {}
-        left, right = (_flat(text or "") for text in texts)
+        left, right = _flat(self.a), _flat(self.b)
         keys = sorted({*left, *right})
         return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
 
@@ -235,7 +234,7 @@ def _device_decisions(run: Result) -> pd.DataFrame:
 
 
 def _labels(a: Result, b: Result) -> tuple[str, str]:
-    """What tells the two apart: their policies, or their directories, or their numbers."""
+    """Labels that tell the two apart: their policies, directories or numbers."""
     for one, other in (
         (a.policy, b.policy),
         (a.name, b.name),
@@ -312,10 +311,8 @@ def _some(actions: tuple[str, ...]) -> str:
     return ", ".join(actions[:MAX_ACTIONS]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _flat(text: str) -> dict[str, Any]:
-    """The values of a YAML text by their paths."""
-    import yaml
-
+def _flat(run: Result) -> dict[str, Any]:
+    """The values of the scenario of a run by their paths."""
     found: dict[str, Any] = {}
 
     def walk(value: Any, path: str) -> None:
@@ -328,7 +325,7 @@ def _flat(text: str) -> dict[str, Any]:
         else:
             found[path] = value
 
-    walk(yaml.safe_load(text), "")
+    walk(parse_yaml(run.name or "a run", run.scenario or ""), "")
     return found
 
 

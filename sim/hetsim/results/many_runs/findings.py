@@ -23,7 +23,7 @@ Shown = Literal["different", "equal", "open", "one run", "undefined"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What two policies' runs tell about one metric: difference = policy - other, over n pairs of runs.
+    """A test of two policies on a metric: difference = policy - other, over n pairs of runs.
 
     `left_out`: pairs of runs in which it is infinite, or undefined for one of the two, for others than which the
     difference would speak; with any of them nothing is concluded.
@@ -113,5 +113,5 @@ def paired_findings(metric: str, pairs: list[tuple[str, str, np.ndarray]], confi
 
 
 def better(metric: str, difference: float) -> bool:
-    """Is `difference` (policy - other) to the policy's credit?"""
+    """Return True if `difference` (policy - other) is to the policy's credit."""
     return difference > 0 if higher_is_better(metric) else difference < 0

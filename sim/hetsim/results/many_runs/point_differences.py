@@ -6,17 +6,24 @@ pair, as in a comparison (`hetsim.results.many_runs.compare`).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from itertools import combinations, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
 
-from hetsim.errors import UnknownName
+from hetsim.errors import UnknownName, UsageError
+from hetsim.model.units import quantity
 from hetsim.results.declared import higher_is_better
 from hetsim.results.many_runs.findings import COLUMNS, ROUNDING, Finding, better, paired_findings
-from hetsim.results.many_runs.point_values import FACTS, Points
 from hetsim.results.one_run.estimands import contributions
+
+MAX_SHOWN = 10
+
+FACTS = ("point", "policy", "seed", "replications", "replication", "warmup_cut", "status", "error", "warnings")
+"""Columns that are neither keys nor metrics."""
 
 
 def differences(sweep: Points, metric: str, base: str | None = None, confidence: float = 0.95) -> pd.DataFrame:
@@ -72,7 +79,7 @@ def _pairs(
 
 
 def _identical(values: np.ndarray) -> bool:
-    """Are all rows the same?"""
+    """Return True if all rows are the same."""
     return bool(((values == values[:1]) | (np.isnan(values) & np.isnan(values[:1]))).all())
 
 
@@ -127,3 +134,72 @@ def clearly_best(findings: list[Finding], policies: list[str]) -> str | None:
 def seen_from(findings: list[Finding], policy: str) -> list[Finding]:
     """The findings about one policy, as differences of it to the others."""
     return [row if row.policy == policy else row.reversed() for row in findings if policy in (row.policy, row.other)]
+
+
+class Points(Protocol):
+    """What is read of a sweep here and in `hetsim.results.many_runs.point_differences`; a `Sweep` has it."""
+
+    points: pd.DataFrame
+
+    @property
+    def table(self) -> pd.DataFrame: ...
+    @property
+    def keys(self) -> list[str]: ...
+    @property
+    def by_replication(self) -> pd.DataFrame: ...
+    def _known(self, metric: str) -> None: ...
+    def _column(self, name: str) -> None: ...
+
+
+def rows_where(sweep: Points, frame: pd.DataFrame, where: Mapping[str, Any] | None) -> pd.DataFrame:
+    """The rows of a frame of the sweep with these values in these columns.
+
+    A value of a key may be a number in base units, or the text that a scenario would have: 24/h finds what was swept as
+    24/h or as 0.4/min.  UsageError, with the values that there are, where no row has one.
+    """
+    for column, value in (where or {}).items():
+        sweep._column(column)
+        chosen = frame[_same(sweep, frame, column, value)]
+        if chosen.empty:
+            raise UsageError(f"no row has {column} = {value!r}; there are {_known(sweep, frame, column)}")
+        frame = chosen
+    return frame
+
+
+def _same(sweep: Points, frame: pd.DataFrame, column: str, value: Any) -> np.ndarray:
+    equal = (frame[column] == value).to_numpy(dtype=bool, copy=True)
+    if column not in sweep.keys:
+        return equal
+    if isinstance(value, bool):  # which is no number here
+        return np.array([one is value for one in sweep.points[column].loc[frame["point"]]], dtype=bool)
+    equal |= (_written(sweep, frame, column) == str(value)).to_numpy(dtype=bool)
+    number = _number(sweep, column, value)
+    if number is not None and pd.api.types.is_numeric_dtype(frame[column]):
+        equal |= np.isclose(frame[column].to_numpy(dtype=float), number, rtol=1e-9, atol=0.0)
+    return equal
+
+
+def _number(sweep: Points, column: str, value: Any) -> float | None:
+    """A number, or a text with a unit of the key's dimension, in base units."""
+    try:
+        found = quantity(value)
+    except ValueError:
+        return None
+    if found is None or not math.isfinite(found[0]):
+        return None
+    number, dimension, _ = found
+    swept = {one[1] for one in map(quantity, sweep.points[column]) if one is not None}
+    return number if dimension < 0 or dimension in swept else None
+
+
+def _written(sweep: Points, frame: pd.DataFrame, column: str) -> pd.Series:
+    """The values of a key as texts, as they were swept."""
+    texts = sweep.points[column].astype(str)
+    return pd.Series(texts.loc[frame["point"]].to_numpy(), index=frame.index)
+
+
+def _known(sweep: Points, frame: pd.DataFrame, column: str) -> str:
+    texts = _written(sweep, frame, column) if column in sweep.keys else frame[column].astype(str)
+    values = list(dict.fromkeys(texts))
+    more = f" and {len(values) - MAX_SHOWN:,} more" if len(values) > MAX_SHOWN else ""
+    return ", ".join(values[:MAX_SHOWN]) + more

@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UnknownName, UsageError
-from hetsim.results.as_json import json_values
 from hetsim.results.declared import in_set
-from hetsim.results.formatting import several, units_of
+from hetsim.results.formatting import json_values, several, units_of
 from hetsim.results.one_run.estimands import contributions, weight_of, weights
 from hetsim.results.one_run.result import Result, html_table
 from hetsim.results.pictures import drawn
@@ -93,13 +92,13 @@ class Replications:
         return pd.DataFrame.from_dict(self._rows, orient="index").sort_index().rename_axis("replication")
 
     def _column(self, name: str) -> pd.Series:
-        """What is kept under that name, by replication; missing where it is not."""
+        """Values kept under that name, by replication; missing where there are none."""
         numbers = sorted(self._rows)
         kept = [self._rows[number].get(name, math.nan) for number in numbers]
         return pd.Series(kept, index=pd.Index(numbers, name="replication"), name=name)
 
     def keeps(self, metric: str) -> bool:
-        """Are there values of this metric?"""
+        """Return True if there are values of this metric."""
         return not metric.startswith("_") and any(metric in row for row in self._rows.values())
 
     def column(self, metric: str) -> pd.Series:
@@ -204,7 +203,7 @@ class Replications:
 
     @property
     def replays(self) -> bool:
-        """Does a trace come as it was recorded?"""
+        """Return True if a trace comes as it was recorded."""
         return bool(self.results) and "" in self.results[0].record.input.traces
 
     @property
@@ -284,6 +283,8 @@ RESAMPLE = (
 
 _END, _WATTS = "_end", "_watts_at_end"
 """Columns that begin with _ are kept for comparisons, groups and estimates; they are no metrics."""
+ALWAYS = ("replication", _END, _WATTS)
+"""What is kept of a run whichever metrics are."""
 
 
 def replication_values(result: Result, metrics: Iterable[str] = ()) -> dict[str, float]:

@@ -48,7 +48,7 @@ class Selection:
 
     @property
     def sentences(self) -> list[str]:
-        """What was found, for people."""
+        """The outcome in sentences."""
         name, most = metric_name(self.metric), max(self.runs.values())
         within = gap(self.metric, self.delta)
         if self.best is None:
@@ -179,7 +179,7 @@ class Race:
         return all(self._margin(a, b, r) == 0 for a in self.left for b in self.left if a != b)
 
     def found(self) -> Selection:
-        """What is known now."""
+        """The outcome as known now."""
         tied = tuple(self.left) if self.over and len(self.left) > 1 else ()
         return Selection(
             metric=self.metric, probability=self.probability, delta=self.delta,

@@ -22,22 +22,18 @@ replications, it is that of the replications which all have, as in a comparison,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from hetsim.errors import DamagedFile, UnknownName, UsageError
-from hetsim.results.declared import has_direction, higher_is_better, in_set, is_congested
+from hetsim.results.declared import has_direction, higher_is_better, in_set
 from hetsim.results.formatting import formatter, metric_name, several, units_of
-from hetsim.results.many_runs.point_values import FACTS, rows_where
-from hetsim.results.many_runs.replications import ENERGY
-from hetsim.results.one_run.estimands import ratio_contributions, weight_of
+from hetsim.results.many_runs.point_differences import FACTS, rows_where
 from hetsim.results.sealed import check_names, unsealed, verify
-from hetsim.results.statistics import freedom, student_quantiles
 from hetsim.results.stored_files import read_frame
 
 MARK = "sweep.json"
@@ -48,24 +44,6 @@ TABLES = "tables.json"
 """Digests of the other files of a sweep that is finished."""
 
 SHOWN_ROWS = 40
-CONFIDENCE = 0.95
-_END, _WATTS = "_end", "_watts_at_end"
-
-
-@dataclass
-class SweepRow:
-    """What one row is made of: its facts, and the values of its replications in order (None of one that failed).
-
-    `warmup`: what is told as `warmup_cut`, if anything is; NaN of a row for which none was found.
-    """
-
-    point: int
-    policy: str
-    seed: int
-    runs: list[Mapping[str, float] | None] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    warmup: float | None = None
 
 
 class Sweep:
@@ -84,8 +62,8 @@ class Sweep:
 
     def __init__(
         self,
-        table: pd.DataFrame,
-        by_replication: pd.DataFrame,
+        table: pd.DataFrame | Callable[[], pd.DataFrame],
+        by_replication: pd.DataFrame | Callable[[], pd.DataFrame],
         points: pd.DataFrame,
         *,
         name: str = "",
@@ -94,11 +72,21 @@ class Sweep:
         remarks: Iterable[str] = (),
         replications: int | Mapping[str, Any] = 1,
     ):
-        self.table, self.by_replication, self.points = table, by_replication, points
+        self._table, self._by_replication, self.points = table, by_replication, points
         self.name, self.seed = name, seed
         self.metrics, self.remarks = list(metrics), list(remarks)
         self.replications = replications if isinstance(replications, int) else dict(replications)
         self.directory: Path | None = None
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row a point and policy."""
+        return self._table() if callable(self._table) else self._table
+
+    @cached_property
+    def by_replication(self) -> pd.DataFrame:
+        """A row a replication."""
+        return self._by_replication() if callable(self._by_replication) else self._by_replication
 
     @property
     def keys(self) -> list[str]:
@@ -315,177 +303,8 @@ class Sweep:
 
 
 def _json_metric(row: Mapping[Any, Any], name: str) -> Any:
-    from hetsim.results.as_json import json_number
+    from hetsim.results.formatting import json_number
 
     if f"{name}_ci_low" not in row:
         return json_number(row[name])
     return {"mean": json_number(row[name]), **{end: json_number(row[f"{name}_{end}"]) for end in ("ci_low", "ci_high")}}
-
-
-# Making the tables -------------------------------------------------------------------------------------------------
-
-
-def tables(keys: Sequence[str], rows: Sequence[SweepRow], kinds: Mapping[str, list[Any]]) -> tuple[
-    pd.DataFrame, pd.DataFrame
-]:  # fmt: skip
-    """`table` and `by_replication` of a sweep; `kinds`: the columns of the keys, by key, an entry a point."""
-    kept = _metric_names(rows)
-    names = [name for name in kept if not name.startswith("_")]
-    failed = np.array([bool(row.errors) or any(run is None for run in row.runs) for row in rows])
-    counts = np.array([len(row.runs) for row in rows], dtype=np.int64)
-    common = _common_counts(rows, counts, failed)
-    cube = _cube(rows, [*names, _END, _WATTS])
-    cube = _common_energy(cube, rows, names)
-    energies = [names.index(name) for name in ENERGY if name in names]
-    for at in energies:
-        cube[np.arange(cube.shape[1]) >= common[:, None], at] = np.nan
-    weights = _cube(rows, [weight_of(name) or "" for name in names])
-    means, half = _estimates(cube[:, :, : len(names)], weights, names, counts)
-    if (common < counts).any():
-        for at in energies:
-            means[:, at], half[:, at] = (
-                found[:, at] for found in _estimates(cube[:, :, : len(names)], weights, names, common)
-            )
-    means[failed] = half[failed] = np.nan
-    facts = _facts(keys, rows, kinds, failed)
-    columns: dict[str, Any] = {**facts, **{name: means[:, at] for at, name in enumerate(names)}}
-    if cube.shape[1] > 1:
-        for at, name in enumerate(names):
-            columns[f"{name}_ci_low"] = means[:, at] - half[:, at]
-            columns[f"{name}_ci_high"] = means[:, at] + half[:, at]
-    numbers = [name for name in kept if name.startswith("_")]
-    both = np.concatenate([cube[:, :, : len(names)], _cube(rows, numbers)], axis=2)
-    return pd.DataFrame(columns), _each(keys, rows, kinds, both, [*names, *numbers])
-
-
-def _common_counts(rows: Sequence[SweepRow], counts: np.ndarray, failed: np.ndarray) -> np.ndarray:
-    """Of each row, the replications that all policies of its point have; those that failed do not take part."""
-    fewest: dict[int, int] = {}
-    for row, count, out in zip(rows, counts.tolist(), failed, strict=True):
-        if not out:
-            fewest[row.point] = min(count, fewest.get(row.point, count))
-    each = zip(rows, counts.tolist(), strict=True)
-    return np.array([min(count, fewest.get(row.point, count)) for row, count in each], dtype=np.int64)
-
-
-def _estimates(
-    cube: np.ndarray, weights: np.ndarray, names: Sequence[str], counts: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Estimates from the first `counts` replications of each row, and the half-widths of their intervals.
-
-    `weights`: over how many customers each value is a mean; missing where it is none
-    (`hetsim.results.one_run.estimands`).
-    """
-    means = np.full((cube.shape[0], cube.shape[2]), np.nan)
-    half = means.copy()
-    for count in np.unique(counts[counts > 0]).tolist():
-        mine = counts == count
-        part = cube[mine, :count]
-        given = ratio_contributions(np.moveaxis(part, 1, 2), np.moveaxis(weights[mine, :count], 1, 2))
-        with np.errstate(invalid="ignore"):
-            means[mine] = given.mean(axis=2)
-        if count > 1:
-            half[mine] = _half_widths(part, given, names)
-    return means, half
-
-
-def _metric_names(rows: Sequence[SweepRow]) -> list[str]:
-    """Of all runs, in the order of the first that has each."""
-    found: dict[str, None] = {}
-    for row in rows:
-        for run in row.runs:
-            if run is not None:
-                found.update(dict.fromkeys(run))
-    return [name for name in found if name not in (_END, _WATTS, "replication")]
-
-
-def _cube(rows: Sequence[SweepRow], names: list[str]) -> np.ndarray:
-    cube = np.full((len(rows), max((len(row.runs) for row in rows), default=0), len(names)), np.nan)
-    for number, row in enumerate(rows):
-        for replication, run in enumerate(row.runs):
-            if run is not None:
-                cube[number, replication] = [run.get(name, np.nan) for name in names]
-    return cube
-
-
-def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str]) -> np.ndarray:
-    """A policy that finishes early still pays for its idle devices until the last one of the point is done."""
-    if "energy_j" not in names:
-        return cube
-    _, point, several = np.unique([row.point for row in rows], return_inverse=True, return_counts=True)
-    last = np.full((len(several), cube.shape[1]), np.nan)
-    np.fmax.at(last, point, cube[:, :, -2])
-    further = np.where(np.isnan(cube[:, :, -2]), 0.0, (last[point] - cube[:, :, -2]) * cube[:, :, -1])
-    further[several[point] < 2] = 0.0
-    for name in ENERGY:
-        if name in names:
-            cube[:, :, names.index(name)] += further
-    return cube
-
-
-def _half_widths(cube: np.ndarray, given: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Of Student's intervals over the second axis; none where all replications are the same, as nothing is random.
-
-    `given`: what the values contribute, with the replications in the last axis.
-    """
-    count = cube.shape[1]
-    with np.errstate(invalid="ignore"):
-        spread, mean = given.std(axis=2, ddof=1), given.mean(axis=2)
-    spread[(cube == cube[:, :1]).all(axis=1) & (spread != 0)] = 0.0  # rounding of the mean
-    same = ((cube == cube[:, :1]) | np.isnan(cube)).all(axis=(1, 2))
-    levels = np.where([is_congested(name) for name in names], mean, np.inf)
-    half = student_quantiles(0.5 + CONFIDENCE / 2, freedom(spread, levels, count)) * spread / np.sqrt(count)
-    half[same] = np.nan
-    half[~np.isfinite(cube).all(axis=1)] = np.nan
-    return half
-
-
-def _facts(
-    keys: Sequence[str], rows: Sequence[SweepRow], kinds: Mapping[str, list[Any]], failed: np.ndarray
-) -> dict[str, Any]:
-    point = [row.point for row in rows]
-    return {
-        "point": np.array(point, dtype=np.int64),
-        **{key: pd.Series([kinds[key][number] for number in point]) for key in keys},
-        "policy": [row.policy for row in rows],
-        "seed": _seeds([row.seed for row in rows]),
-        "replications": np.array([len(row.runs) for row in rows], dtype=np.int64),
-        **_warmups(rows),
-        "status": np.where(failed, "failed", "done"),
-        "error": ["; ".join(dict.fromkeys(row.errors)) for row in rows],
-        "warnings": ["; ".join(dict.fromkeys(row.warnings)) for row in rows],
-    }
-
-
-def _warmups(rows: Sequence[SweepRow]) -> dict[str, Any]:
-    """A column where a warm-up was to be found, for all rows then."""
-    if all(row.warmup is None for row in rows):
-        return {}
-    return {"warmup_cut": np.array([np.nan if row.warmup is None else row.warmup for row in rows])}
-
-
-def _seeds(seeds: list[int]) -> list[str] | np.ndarray:
-    """As numbers; seeds of more than 63 bits, which no column holds, as texts."""
-    return np.array(seeds, dtype=np.int64) if max(seeds, default=0) < 1 << 63 else [str(seed) for seed in seeds]
-
-
-def _each(
-    keys: Sequence[str], rows: Sequence[SweepRow], kinds: Mapping[str, list[Any]], cube: np.ndarray, names: list[str]
-) -> pd.DataFrame:
-    """A row a replication."""
-    made = [(number, replication) for number, row in enumerate(rows) for replication in range(len(row.runs))]
-    point = [rows[number].point for number, _ in made]
-    row_of = np.array([number for number, _ in made], dtype=np.int64)
-    replication = np.array([replication for _, replication in made], dtype=np.int64)
-    failed = np.array([rows[number].runs[which] is None for number, which in made])
-    columns: dict[str, Any] = {
-        "point": np.array(point, dtype=np.int64),
-        **{key: pd.Series([kinds[key][number] for number in point]) for key in keys},
-        "policy": [rows[number].policy for number in row_of],
-        "seed": _seeds([rows[number].seed for number in row_of]),
-        "replication": replication,
-        "status": np.where(failed, "failed", "done"),
-    }
-    for at, name in enumerate(names):
-        columns[name] = cube[row_of, replication, at]
-    return pd.DataFrame(columns)

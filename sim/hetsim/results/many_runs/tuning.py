@@ -35,7 +35,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What `hetsim.tune` found.  Attributes:
+    """The outcome of `hetsim.tune`.  Attributes:
 
     settings       all that were tried, the present one last; `best` is the number of the winner
     ours, present  contributions to the metric (`hetsim.results.one_run.estimands`) under the winner and under the
@@ -65,7 +65,7 @@ class Tuning:
 
     @property
     def keeps(self) -> bool:
-        """Is the present setting the best that was tried?"""
+        """Return True if the present setting is the best that was tried."""
         return self.best == len(self.settings) - 1
 
     @cached_property
@@ -116,7 +116,7 @@ class Tuning:
 
     @property
     def sentences(self) -> list[str]:
-        """What was found, in words."""
+        """The outcome in sentences."""
         what, seen = metric_name(self.metric), formatter(self.metric)
         level = f"{100 * self.confidence:g} %"
         if self.keeps:
@@ -134,7 +134,7 @@ class Tuning:
         return several([found.mean], units_of(self.metric), [found.half_width])[0]
 
     def _before(self) -> str:
-        """What the present setting gives, and how much better the winner is."""
+        """The value of the present setting, and the gain of the winner."""
         found, error = self.difference, self.settings[-1].error
         if error:
             return f"where the present setting fails ({error})"
@@ -151,7 +151,7 @@ class Tuning:
 
     def to_json(self) -> dict[str, Any]:
         """Return {"scenario", "seed", "metric", "best", "policy", "interval", "before", "difference", "settings"}."""
-        from hetsim.results.as_json import json_number, json_values
+        from hetsim.results.formatting import json_number, json_values
 
         def interval(found: Interval) -> dict[str, Any]:
             return {**json_values({"mean": found.mean, "ci_low": found.low, "ci_high": found.high}), "n": found.n}

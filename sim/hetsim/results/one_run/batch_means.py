@@ -93,7 +93,7 @@ def _lag_error(count: int) -> float:
 
 
 def _values(result: Run, metric: str) -> np.ndarray:
-    """What the metric is the mean of: a number a task of the window, in order of arrival."""
+    """The values whose mean the metric is: one a task of the window, by arrival."""
     tasks = result.measured.tasks
     order = np.argsort(tasks["arrival"].to_numpy(), kind="stable")
     tasks = tasks.iloc[order]

@@ -1,4 +1,4 @@
-"""What a run costs, in whatever money the cluster's prices are in.
+"""The cost of a run, in the money of the cluster's prices.
 
 A device costs its price for as long as it is up, held by a task or not, and its price asleep (the same unless the
 scenario says otherwise) while it sleeps; while it is down it costs nothing.  The price of a node is carried by its

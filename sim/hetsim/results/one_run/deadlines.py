@@ -35,7 +35,7 @@ def goodput(run: Measured) -> float:
 
 @metric(
     unit="share", better="more", weight="_all_but_later",
-    sets=("summary", "usual:40", "cluster:220", "deadlines", "sweep:30"),
+    sets=("summary", "usual:40", "cluster:220", "deadlines", "sweep:30"), congested=True,
 )  # fmt: skip
 def goodput_fraction(run: Measured) -> float:
     """Met / arrivals but those with a deadline after the end; undefined where no task is judged by a deadline."""
@@ -43,7 +43,7 @@ def goodput_fraction(run: Measured) -> float:
     return met / (len(run.status) - deadline_after_end(run)) if judged else math.nan
 
 
-@metric(unit="share", better="more")
+@metric(unit="share", better="more", congested=True)
 def value_fraction(run: Measured) -> float:
     """Weight of the tasks that completed, by their deadline where they have one / weight of all arrivals.
 
@@ -61,7 +61,7 @@ def value_fraction(run: Measured) -> float:
 @metric(
     unit="share", better="more", weight="_judged",
     sets=("summary", "cluster:210", "groups:140", "group_rows:140", "display:70", "page_tasks:40", "page_groups:60",
-          "deadlines"), title="deadlines met",
+          "deadlines"), title="deadlines met", congested=True,
 )  # fmt: skip
 def slo_attainment(run: Measured) -> float:
     """Met / arrivals with a deadline before the end; rejected, expired, failed and unfinished are misses."""
@@ -69,7 +69,10 @@ def slo_attainment(run: Measured) -> float:
     return met / judged if judged else math.nan
 
 
-@metric(unit="share", better="more", weight="_judged_admitted", sets=("summary", "deadlines"), title="met of admitted")
+@metric(
+    unit="share", better="more", weight="_judged_admitted", sets=("summary", "deadlines"), title="met of admitted",
+    congested=True,
+)  # fmt: skip
 def attainment_admitted(run: Measured) -> float:
     """Met / arrivals with a deadline before the end that were not rejected."""
     met, _ = _met(run)

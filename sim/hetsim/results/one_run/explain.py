@@ -346,7 +346,7 @@ def _decided(record: Record) -> np.ndarray:
 
 
 def _holds(record: Record) -> dict[int, tuple[list[float], list[int]]]:
-    """What the policy told about each task: times and causes."""
+    """Times and causes that the policy gave for each task."""
     holds: dict[int, tuple[list[float], list[int]]] = {}
     for time, task, cause in record.holds:
         times, told = holds.setdefault(task, ([], []))

@@ -143,7 +143,10 @@ def rho_p95(run: Measured) -> float:
     return quantile(rho(run), 0.95)
 
 
-@metric(unit="share", better="less", weight="_completed", sets=("fairness", "cluster:170"), title="ρ above 1.1")
+@metric(
+    unit="share", better="less", weight="_completed", sets=("fairness", "cluster:170"), title="ρ above 1.1",
+    congested=True,
+)  # fmt: skip
 def rho_unfair_share(run: Measured) -> float:
     """Share of completed tasks with ρ above 1.1."""
     values = rho(run)

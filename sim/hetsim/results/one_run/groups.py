@@ -73,7 +73,7 @@ class Grouping:
 
 
 def title(by: str, groups: Iterable[object] = ()) -> str:
-    """What a grouping is called where these are its groups."""
+    """The title of a grouping with these groups."""
     names = [str(group) for group in groups]
     if by == "gpus" and names and all(name.endswith((" core", " cores")) for name in names):
         return "cores asked for"
@@ -122,7 +122,7 @@ def named_users(run: RunInput) -> list[str]:
 
 
 def size_labels(shapes: Sequence[Shape]) -> list[str]:
-    """What tasks of these shapes ask for: GPUs, or cores where none can use a GPU."""
+    """Labels of sizes: GPUs that tasks ask for, or cores where none can use a GPU."""
     labels = [gpus_label(shape) for shape in shapes]
     return labels if any(label != NO_GPU for label in labels) else [cores_label(shape) for shape in shapes]
 
@@ -139,7 +139,7 @@ def cores_label(shape: Shape) -> str:
 
 
 def gpus_label(shape: Shape) -> str:
-    """What a task asks for, as the name of its group.
+    """The GPUs that a task asks for, as the name of its group.
 
     Counts up to 8 and powers of two by themselves, others between two of these together; an elastic task, which can
     run on several counts, is in the group of that range.

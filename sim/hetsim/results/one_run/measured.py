@@ -1,4 +1,4 @@
-"""What metrics read: a run, and the tasks of it that are measured."""
+"""The input of metrics: a run, and the tasks of it that are measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 class Run(Protocol):
-    """What tables, metrics and pictures read of a run: a `Result` has all of it."""
+    """The part of a run that tables, metrics and pictures read; a `Result` has all of it."""
 
     name: str
     policy: str

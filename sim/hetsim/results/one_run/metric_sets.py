@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from hetsim.errors import UnknownName
+from hetsim.errors import UnknownName, several
 from hetsim.results.declared import declarations, in_set
 
 SETS: dict[str, Callable[[], Iterable[str]]] = {
@@ -28,7 +28,7 @@ def check(name: str) -> None:
 
 def listed(metrics: str | Iterable[str]) -> list[str]:
     """Names of metrics and sets, where one alone may be given as a text."""
-    return [metrics] if isinstance(metrics, str) else list(metrics)
+    return [metrics] if isinstance(metrics, str) else list(several(metrics, "metrics", "a list of names"))
 
 
 def expanded(names: Iterable[str]) -> list[str]:

@@ -50,7 +50,7 @@ class ModeTable:
 
     @cached_property
     def units(self) -> np.ndarray:
-        """What a mode computes on: GPUs in a GPU mode, cores in a CPU mode."""
+        """The unit of a mode: GPUs in a GPU mode, cores in a CPU mode."""
         return self.column(units)
 
     @cached_property
@@ -91,7 +91,7 @@ def capacity(mode: Mode, cluster: Cluster) -> float:
 
 
 def offered(mode: Mode, cluster: Cluster) -> bool:
-    """Could the mode run on this cluster if the cluster were empty?"""
+    """Return True if the mode could run on this cluster when empty."""
     if mode.unit is not None:
         return sum(_parts(mode, mode.unit, node) for node in cluster.nodes) >= (
             mode.node_count if mode.node_count > 1 else mode.millicores // MILLI
@@ -210,10 +210,7 @@ def gather(values: np.ndarray, shape: np.ndarray) -> np.ndarray | float:
 
 
 def _constant(mode: Mode) -> float:
-    if mode.on_cpu:
-        return mode.fixed
-    stages = mode.upload.fixed + mode.upload.per_item + mode.download.fixed + mode.download.per_item
-    return mode.fixed + stages
+    return mode.stages(1, 0.0).total
 
 
 def _upload_rate(mode: Mode) -> float:

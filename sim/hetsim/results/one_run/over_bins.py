@@ -1,4 +1,4 @@
-"""What devices did in equal stretches of time: the shares busy, and the power drawn, as tables.
+"""Devices in equal stretches of time: shares busy, and power drawn, as tables.
 
 Each is exact: the sum over the stretches is what the device tables say of the whole run.
 """
@@ -77,7 +77,7 @@ def _edges(result: Run, bins: int) -> np.ndarray:
 
 
 def _rate(amount: np.ndarray, launches: LaunchColumns) -> np.ndarray:
-    """What comes to so much over a launch's compute stage, per second."""
+    """A total per launch as a rate over its compute stage."""
     length = launches.compute_end - launches.compute_start
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(length > 0, amount / length, 0.0)

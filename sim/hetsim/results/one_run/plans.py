@@ -143,13 +143,13 @@ def certified(result: Run) -> float:
 
 
 def whole(result: Run) -> bool:
-    """Did every task of the instance arrive in the window and complete?"""
+    """Return True if every task of the instance arrived in the window and completed."""
     status = result.measured.status
     return len(status) == result.record.input.tasks.request_count and bool((status == COMPLETED).all())
 
 
 def in_pieces(record: Record) -> bool:
-    """Did any task go on with work that was done before it was stopped or moved?"""
+    """Return True if a task resumed with work done before it was stopped or moved."""
     columns = record.launches
     if columns is None:
         return False
@@ -170,7 +170,7 @@ def _foreseen(tasks: Tasks, table: ModeTable, wide: bool) -> bool:
 
 
 def _alone(mode: Mode, wide: bool) -> bool:
-    if mode.batch_limit > 1 and mode.fixed:
+    if mode.batch_limit > 1 and mode.single:
         return False
     if mode.on_cpu:
         return mode.millicores % MILLI == 0 if wide else mode.millicores == MILLI

@@ -58,7 +58,7 @@ class FreeCapacity:
         self.found = self.fitting.sum(axis=1)
 
     def _ask(self, names: list[str]) -> None:
-        """What each asked mode wants: of one node, on which nodes, and of all of them together."""
+        """Demands of each mode: on one node, on which nodes, and on all of them together."""
         asked = self.asked
         self.asked_type = np.array([names.index(mode.type.name) if mode.type.name in names else -2 for mode in asked])
         # Of a gang over a number of nodes, and of one of cores, a node is asked for one part.
@@ -85,7 +85,7 @@ class FreeCapacity:
         self._part = np.array([masks.index(mode.nodes) for mode in asked], dtype=np.int64)
 
     def _ask_sums(self, types: int) -> None:
-        """What a mode asks of all nodes that it may use, in the columns of `totals`."""
+        """The demand of a mode on all nodes that it may use, in the columns of `totals`."""
         self._sums = np.zeros((len(self.asked), 3 + 2 * types))
         self._sums[:, 0] = [mode.millicores for mode in self.asked]
         self._sums[:, 1] = [mode.memory for mode in self.asked]

@@ -14,11 +14,9 @@ import pandas as pd
 
 from hetsim.errors import UsageError
 from hetsim.model.record import UNFINISHED, Record
-from hetsim.results.as_json import json_values
 from hetsim.results.declared import DEFAULT_BOUND, in_set, of_groups
-from hetsim.results.formatting import at_least, formatter, units_of
+from hetsim.results.formatting import at_least, formatter, json_values, units_of
 from hetsim.results.one_run import metrics, store
-from hetsim.results.one_run.due import due_times, observed_until
 from hetsim.results.one_run.fairness import gpu_seconds_of_tasks, rho_of_tasks
 from hetsim.results.one_run.fragmentation import fragmentation_between, fragmentation_over_time
 from hetsim.results.one_run.launches import launches_table
@@ -29,7 +27,7 @@ from hetsim.results.one_run.plans import NOT_PROVEN, told
 from hetsim.results.one_run.rows import TableRows
 from hetsim.results.one_run.stages import stage_figures
 from hetsim.results.one_run.steps import steps_table, token_gaps
-from hetsim.results.one_run.tables import stages_table, tasks_table
+from hetsim.results.one_run.tables import due_times, observed_until, stages_table, tasks_table
 from hetsim.results.one_run.usage import Usage, devices_table, timeline_table, usage
 from hetsim.results.pictures import drawn
 
@@ -90,7 +88,7 @@ class Result:
     # A loaded run has tables but no record until one is needed.
     @cached_property
     def record(self) -> Record:
-        """What the engine wrote down (of a loaded run: read and rebuilt on first use)."""
+        """The record that the engine wrote (of a loaded run: read and rebuilt on first use)."""
         assert self.saved is not None
         return store.load_record(self.saved)
 
@@ -316,7 +314,7 @@ class Result:
 
     @cached_property
     def warnings(self) -> list[str]:
-        """What a reader must know before believing the figures."""
+        """Warnings to be read before the figures."""
         found = []
         if self.error:
             found.append(f"the run failed, these are its tables up to then: {self.error}")
@@ -411,7 +409,7 @@ class Result:
 
 
 def html_table(title: str, rows: dict[str, str], warnings: Iterable[str]) -> str:
-    """What notebooks show of a result."""
+    """The HTML table that notebooks show of a result."""
     from html import escape
 
     cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())

@@ -29,10 +29,11 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
+from hetsim.build import BUILD
 from hetsim.errors import DamagedFile, UsageError
 from hetsim.model.files import flush, naming, temporary_folder, umask, write_text
 from hetsim.model.record import PREEMPTIONS, Record
-from hetsim.results.as_json import json_number
+from hetsim.results.formatting import json_number
 from hetsim.results.one_run.measured import Run
 from hetsim.results.saved_classes import CLASSES
 from hetsim.results.saved_input import ARRAYS, OBJECTS, load_input, save_input
@@ -114,7 +115,7 @@ class Kept(Run, Protocol):
     @property
     def warnings(self) -> list[str]: ...
     def to_json(self) -> dict[str, Any]:
-        """What summary.json holds."""
+        """The contents of summary.json."""
         ...
 
 
@@ -215,6 +216,7 @@ def _description(result: Kept) -> dict[str, Any]:
         "error": result.error,
         "inputs": result.inputs,
         "versions": versions(),
+        "build": BUILD,
     }
 
 
@@ -228,7 +230,7 @@ def _numbers_as_json(note: Any) -> Any:
 
 
 def _numbers_from_json(note: Any) -> Any:
-    """What `_numbers_as_json` was given (of NaN: None)."""
+    """Undo `_numbers_as_json` (None becomes NaN)."""
     if isinstance(note, dict):
         return {key: _numbers_from_json(value) for key, value in note.items()}
     if isinstance(note, list):
@@ -273,7 +275,7 @@ def _save_record(record: Record, folder: Path) -> None:
 
 @dataclass
 class Saved:
-    """What the directory of a run says of it before a table is read."""
+    """The directory of a run before a table is read."""
 
     directory: Path
     files: dict[str, str]
@@ -291,9 +293,10 @@ def open_run(directory: Path) -> Saved:
     scenario = directory / "scenario.yaml"
     try:
         about = read_mark(directory, LATER)
+        listed = about.get("files", {})
         summary = read_json(directory / "summary.json")["summary"]
         named = {name: about[name] for name in ("name", "seed", "replication", "policy", "error", "bound")}
-        named["scenario"] = scenario.read_text(encoding="utf-8") if scenario.is_file() else None
+        named["scenario"] = scenario.read_text(encoding="utf-8") if scenario.name in listed else None
         known = {
             "warmup": about["warmup"],
             "end": about["end"],
@@ -301,11 +304,13 @@ def open_run(directory: Path) -> Saved:
             "notes": _numbers_from_json(about.get("notes", {})),
             "horizon": math.inf if about["horizon"] is None else about["horizon"],
         }
+        if not all(isinstance(text, str) for text in (named["name"], named["policy"], *known["warnings"])):
+            raise TypeError(f"{MARK} has no texts as name, policy and warnings")
         values = {name: _number(value) for name, value in summary.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         why = f"it has no {MARK}" if not (directory / MARK).is_file() else str(problem)
         raise UsageError(f"{directory} is not a run directory: {why}") from None
-    return Saved(directory, about.get("files", {}), about.get("inputs", {}), named, known, values)
+    return Saved(directory, listed, about.get("inputs", {}), named, known, values)
 
 
 def _number(value: Any) -> float:
@@ -328,7 +333,10 @@ def read_table(saved: Saved, name: str) -> pd.DataFrame:
 
 
 def load_record(saved: Saved) -> Record:
-    """The record of a run, with its input."""
+    """The record of a run, with its input; DamagedFile also where a table is damaged."""
+    for name in LATER[:-1]:
+        if name in saved.files:
+            verify(saved.directory / name, saved.files[name])
     try:
         return _record(saved, saved.directory)
     except UsageError:
@@ -355,6 +363,8 @@ def _record(saved: Saved, directory: Path) -> Record:
     for name in (OBJECTS, ARRAYS):
         verify(directory / "record" / name, saved.files.get(f"record/{name}"))
     run = load_input(directory / "record")
+    if len(run.tasks) != len(tasks):
+        raise ValueError(f"it has {len(run.tasks):,} tasks and {len(tasks):,} rows of them")
     run.policy = about["policy"]
     run.tasks.arrival = columns.pop("arrival").copy()
     run.tasks.deadline = columns.pop("deadline", None)

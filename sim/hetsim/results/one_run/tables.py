@@ -6,6 +6,7 @@ Columns and their meanings are those of docs ("Result tables", "Metrics"); the o
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,6 @@ import pandas as pd
 from hetsim.model.record import COMPLETED, NOT_ARRIVED, STATUS_NAMES, UNFINISHED, Record
 from hetsim.results.declared import DEFAULT_BOUND
 from hetsim.results.one_run import language
-from hetsim.results.one_run.due import due_times, observed_until
-from hetsim.results.one_run.launch_cost import launches_and_cost
 from hetsim.results.one_run.launches import (
     LaunchColumns,
     PlaceColumns,
@@ -28,6 +27,7 @@ from hetsim.results.one_run.modes import ModeTable, exclusive_time
 from hetsim.results.one_run.network import has_steps, task_columns
 from hetsim.results.one_run.requests import request_rows
 from hetsim.results.one_run.rows import TableRows
+from hetsim.results.one_run.usage import allocated, prices
 
 BOUNDED_SLOWDOWN = "bounded_slowdown_{bound:g}s"
 """The column of the bounded slowdown: the bound shows in its name."""
@@ -274,3 +274,45 @@ def batch_members(record: Record) -> np.ndarray | None:
     found = np.where(record.batch < 0, 1, members[np.maximum(record.batch, 0)])
     found[language.rows_of(record.input)] = 1
     return found
+
+
+def launch_cost(record: Record, table: ModeTable, launches: LaunchColumns) -> np.ndarray:
+    """Of each launch, from its decision to its end.
+
+    Where launches overlap on a GPU with several streams, and together hold more than all of it, the costs of all
+    launches there are lowered by one factor, so that their sum is what of the GPU was held.
+    """
+    cluster, places = record.input.cluster, PlaceColumns(record)
+    price, _ = prices(cluster)
+    held, devices = launches.end - launches.decided, len(cluster.devices)
+    share, cores = table.share[launches.mode], table.cores[launches.mode]
+    apart = places.spread(launches.place, held * share, devices)
+    together = allocated(record, launches, places, held, share, 0.0, record.end)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = np.where(apart > 0, together / apart, 1.0)
+    by_place = np.bincount(places.owner, weights=(price * factor)[places.flat], minlength=places.count)
+    of_hosts = np.bincount(places.owner, weights=price[places.hosts] * places.amount, minlength=places.count)
+    each = of_hosts / np.maximum(places.totals, 1)
+    return held * (share * by_place[launches.place] + cores * each[launches.place])
+
+
+def launches_and_cost(record: Record, table: ModeTable) -> tuple[LaunchColumns, np.ndarray]:
+    """The launches of a run, and what each of them costs."""
+    launches = launches_of(record, table)
+    return launches, launch_cost(record, table, launches)
+
+
+def due_times(record: Record) -> np.ndarray:
+    """When it is decided at the latest whether each row meets its deadline; NaN where it has none.
+
+    Of a request to a language model with limits on its tokens: the time at which the last limit is kept or missed.
+    """
+    tasks = record.input.tasks
+    due = np.full(len(tasks), np.nan) if tasks.deadline is None else tasks.deadline
+    return np.fmin(due, language.due_times(record)) if record.input.language else due
+
+
+def observed_until(record: Record) -> float:
+    """Until when outcomes are known: the end of the run, or for ever where it was drained."""
+    drained = math.isinf(record.input.horizon) and not (record.status == UNFINISHED).any()
+    return math.inf if drained else record.end

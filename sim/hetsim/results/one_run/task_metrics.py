@@ -135,7 +135,7 @@ def throughput(run: Measured) -> float:
     return inside / run.duration if run.duration > 0 else math.nan
 
 
-@metric(unit="share", better="less", weight="_arrived", sets=("summary",))
+@metric(unit="share", better="less", weight="_arrived", sets=("summary",), congested=True)
 def rejected_fraction(run: Measured) -> float:
     """Tasks that were rejected / all arrivals; undefined where none came."""
     return run.count(REJECTED) / len(run.status) if len(run.status) else math.nan

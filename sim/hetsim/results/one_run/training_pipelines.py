@@ -42,7 +42,7 @@ def training_pipeline(result: Result, task: Any = None) -> tuple[PipelineSchedul
 
 
 def has_pipelines(result: Result) -> bool:
-    """Did a job with stages run?"""
+    """Return True if a job with stages ran."""
     return bool(_exchanges(result))
 
 

@@ -144,11 +144,9 @@ def _spec(nodes: schema.Nodes, prices: Mapping[str, Price]) -> NodeSpec:
     switch = nodes.pcie.switch
     made: NodeSpec = nodes.made(
         accelerators=tuple(accelerators),
-        cpu_type=DeviceType(
-            nodes.cpu.type,
+        cpu_type=nodes.cpu.made(
+            name=nodes.cpu.type,
             kind="cpu",
-            speed=nodes.cpu.speed,
-            power=nodes.cpu.power,
             peak=nodes.cpu.peak,
             price=nodes.cpu.price or prices.get(nodes.cpu.type, FREE),
         ),

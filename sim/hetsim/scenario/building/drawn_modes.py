@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -27,14 +27,13 @@ from hetsim.scenario.building.streams import (
     peak_of,
 )
 from hetsim.scenario.file.document import Path_
-from hetsim.scenario.schema.demand import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use, span_speeds
+from hetsim.scenario.schema.demand import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use
 from hetsim.scenario.schema.training import TrainingSpec
 from hetsim.theory import training as formulas
 from hetsim.workload.costs.profiles import ProfileUse
 from hetsim.workload.costs.roofline import Peak, Work
 from hetsim.workload.distributions import drawn_steps
 
-T = TypeVar("T")
 Seconds = Callable[[Peak, float], np.ndarray]
 """Times of the tasks from the peak of a device and the share of it."""
 
@@ -104,18 +103,8 @@ class DrawnModes:
         return self.book.of_kind(kind)
 
     def _cpu_mode(self, device: DeviceType, times: np.ndarray) -> tuple[Mode, np.ndarray]:
-        memory = self.demand.memory or 0
-        mode = self.book.mode(
-            device,
-            cpus=self.demand.cpus,
-            memory=memory,
-            span_any=self.demand.span == "any",
-            span_speed=self.demand.span_speed or 1.0,
-            span_speeds=span_speeds(self.demand),
-            partition=self.partition,
-            nodes=self.demand.nodes or 1,
-            exchange=(exchange := self._exchange(device, 1)),
-        )
+        exchange = self._exchange(device, 1)
+        mode = self.book.mode(device, self.demand, partition=self.partition, exchange=exchange)
         return mode, times * stretch_of(exchange)
 
     def _exchange(self, device: DeviceType, each: int) -> Exchange | None:
@@ -152,64 +141,32 @@ class DrawnModes:
             exchange = self._exchange(device, max(1, round(gpus or demand.gpus or 1.0)))
             stretch = stretch_of(exchange)
         for count, speedup in counts.items():
-            mode = self.book.mode(
-                device,
-                gpus=float(count) if count else gpus or demand.gpus or 1.0,
-                slice=demand.slice,
-                cpus=demand.cpus,
-                memory=demand.memory or 0,
-                gpu_memory=gpu_memory if demand.gpu_memory is None else demand.gpu_memory,
-                span_any=demand.span == "any",
-                span_speed=demand.span_speed or 1.0,
-                span_speeds=span_speeds(demand),
-                upload=demand.upload or 0.0,
-                download=demand.download or 0.0,
-                partition=self.partition,
-                nodes=nodes or demand.nodes or 1,
-                exchange=exchange,
-            )
+            found = {
+                "gpus": float(count) if count else gpus or demand.gpus,
+                "gpu_memory": gpu_memory if demand.gpu_memory is None else demand.gpu_memory,
+                "nodes": nodes or demand.nodes,
+            }
+            held = demand.model_copy(update=found)
+            mode = self.book.mode(device, held, partition=self.partition, exchange=exchange)
             self.found.append((mode, times / speedup * stretch))
 
     def _full_form(self, modes: list[TaskMode]) -> None:
         demand = self.demand
         reference: np.ndarray | None = None
         for number, way in enumerate(modes):
-            if demand.slice and not way.slice and way.gpus is None:
-                way = way.model_copy(update={"slice": demand.slice})
-            gpus = way.gpus or demanded_share(way.work) or demand.gpus or 1.0
-            cpus = _given(way.cpus, demand.cpus)
+            way = way.within(demand)
             if way.time is None:
-                drawn, timed = None, self._computed(way, gpus, cpus or 1.0)
+                drawn, timed = None, self._computed(way)
             else:
                 drawn = self._drawn(number, way.time, reference)
                 timed = [] if drawn is None else self._scaled(way.device, drawn)
             if reference is None:
                 reference = drawn if drawn is not None or not timed else np.min([times for _, times in timed], axis=0)
             for device, times in timed:
-                mode = self._listed_mode(way, device, gpus, cpus)
+                mode = self.book.mode(device, way, name=way.name, partition=self.partition)
                 self.found.append((mode, times))
                 if way.work is not None:
                     self.work[mode] = way.work
-
-    def _listed_mode(self, way: TaskMode, device: DeviceType, gpus: float, cpus: float | None) -> Mode:
-        """A mode of `modes:` on a type of device; what it does not say itself is as the task says."""
-        demand = self.demand
-        return self.book.mode(
-            device,
-            gpus=gpus,
-            slice=way.slice,
-            cpus=cpus,
-            memory=_given(way.memory, demand.memory) or 0,
-            gpu_memory=self._gpu_memory(way),
-            span_any=(way.span or demand.span) == "any",
-            span_speed=way.span_speed or demand.span_speed or 1.0,
-            span_speeds=span_speeds(way, demand),
-            upload=_given(way.upload, demand.upload) or 0.0,
-            download=_given(way.download, demand.download) or 0.0,
-            name=way.name,
-            partition=self.partition,
-            nodes=way.nodes or (1 if way.span is not None else demand.nodes) or 1,
-        )
 
     def _drawn(self, number: int, time: Any, reference: np.ndarray | None) -> np.ndarray | None:
         """The times of a mode that says them; None for a speedup of a mode that has none on this cluster."""
@@ -221,21 +178,16 @@ class DrawnModes:
         """Times on each type of a kind, by its speed; on a named type as they are."""
         return [(one, drawn / one.speed if kind == one.kind and kind != one.name else drawn) for one in self._of(kind)]
 
-    def _computed(self, way: TaskMode, gpus: float, cores: float) -> list[tuple[DeviceType, np.ndarray]]:
+    def _computed(self, way: TaskMode) -> list[tuple[DeviceType, np.ndarray]]:
         """The times of a mode with known work, on each type of its device with a known peak."""
-        seconds = self._work_time(way.work) if way.work else self._profile_time(profile_use(way, self.demand))
+        seconds = self._work_time(way.work) if way.work else self._profile_time(profile_use(way))
+        gpus, cores = way.gpus or 1.0, way.cpus or 1.0
         devices = self._of(way.device)
         timed = [(one, peak) for one in devices if (peak := peak_of(one)) is not None]
         if devices and not timed:
             names = ", ".join(one.name for one in devices)
             raise ValueError(f"nothing is known of how fast {names} is; give it a peak under cluster")
         return [(one, _on(one, peak, seconds, one.sharing.share_of(way.slice) or gpus, cores)) for one, peak in timed]
-
-    def _gpu_memory(self, way: TaskMode) -> int:
-        given = self.demand.gpu_memory if way.gpu_memory is None else way.gpu_memory
-        if given is None and way.profile is not None:
-            return profile_use(way, self.demand).gpu_memory
-        return given or 0
 
     def _work_time(self, work: Work) -> Seconds:
         return lambda peak, share: np.full(self.n, work.seconds(peak, share))
@@ -325,10 +277,6 @@ class DrawnModes:
                 self._gpu_modes(device, times, gpu_memory or 0, gpus)
             if demand.work is not None:
                 self.work.update((mode, demand.work) for mode, _ in self.found[before:])
-
-
-def _given(own: T | None, default: T | None) -> T | None:
-    return default if own is None else own
 
 
 def _on(device: DeviceType, peak: Peak, seconds: Seconds, gpus: float, cores: float) -> np.ndarray:

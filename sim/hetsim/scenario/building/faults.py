@@ -78,15 +78,15 @@ def _process(entry: Fault, number: int, cluster: Cluster, document: Document, pa
     every = entry.every
 
     return FaultProcess(
-        entry.name or f"fault{number}",
-        tuple(devices),
-        lambda random, n: every.sample(random, n),
-        lambda random, n: length.sample(random, n),
-        entry.slow,
-        entry.together,
-        _racks(cluster) if entry.together else None,
-        every.mean,
-        _longest(every),
+        name=entry.name or f"fault{number}",
+        devices=tuple(devices),
+        between=every.sample,
+        lasting=length.sample,
+        factor=entry.slow,
+        together=entry.together,
+        groups=_racks(cluster) if entry.together else None,
+        mean=every.mean,
+        longest=_longest(every),
     )
 
 
@@ -116,7 +116,7 @@ def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon:
         if shape.stopping.interval < math.inf:
             enough[rows] = SELDOM
         for position, mode in enumerate(shape.modes):
-            whole, interval = tasks.time[rows, position] + mode.fixed, shape.stopping.interval
+            whole, interval = mode.computing(1, tasks.time[rows, position]), shape.stopping.interval
             stretch = np.minimum(whole, interval)
             again = stretch + np.where(whole > interval, shape.stopping.restore, 0.0)
             hopeless = np.isfinite(stretch) & (again > longest[mode.type.name])
@@ -208,9 +208,9 @@ def _maintenance(entry: Fault, cluster: Cluster, document: Document, path: Path_
         if not nodes:
             near = suggestion(name, by_name) or f"; nodes are named {', '.join(list(by_name)[:5])}"
             raise ScenarioError(document.problem((*path, "maintenance", "nodes"), f'no node "{name}"{near}'))
-    announced = window.start if window.announced is None else window.announced
     devices = tuple(dict.fromkeys(node.cpu.index for nodes in found.values() for node in nodes))
-    return Maintenance(devices, window.start, window.start + window.length, announced, window.drain)
+    made: Maintenance = window.made(devices=devices)
+    return made
 
 
 def read_events(file: Path, cluster: Cluster, source: str = "") -> list[FaultEvent]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError
 from hetsim.model.cluster import DeviceType
 from hetsim.model.service import LanguageService, ReplicaKind
 from hetsim.model.tasks import Mode, Tasks
@@ -16,9 +17,9 @@ from hetsim.scenario.building.streams import Context, TaskStream
 from hetsim.scenario.file.document import Path_, key_of
 from hetsim.scenario.schema import language_model as llm_schema
 from hetsim.scenario.schema.batch_tables import remarks
+from hetsim.scenario.schema.demand import Demand
 from hetsim.scenario.schema.workload import WorkloadEntry
 from hetsim.workload.costs.roofline import DEVICES
-from hetsim.workload.rows.text_rows import MAX_PROBLEMS
 from hetsim.workload.traces import TaskTable
 
 TOKENS = ("prompt_tokens", "output_tokens")
@@ -37,23 +38,38 @@ BEYOND = {"decode": "steps of", "prefill": "steps that read"}
 """What the sizes of a step's tables count, in sentences."""
 
 
-class ServedLanguage:
-    """The language model of one entry while its stream is drawn."""
+S = TypeVar("S")
 
-    def __init__(self, service: llm_schema.LanguageModel, name: str, path: Path_, context: Context):
+
+class DrawnRequests(Generic[S]):
+    """The service of one entry while its stream is drawn."""
+
+    def __init__(self, service: S, name: str, path: Path_, context: Context):
         self.service = service
         self.name = name
         self.path = path
         self.context = context
         self.extra: dict[str, np.ndarray] = {}
-        """The tokens of the requests drawn last."""
-        self._modes: list[tuple[llm_schema.LanguageModel, Mode]] | None = None
+        """The tokens of the requests drawn last, if they have some."""
 
+    def _tokens_of(self, demand: Any, n: int, label: tuple[str, ...]) -> dict[str, np.ndarray]:
+        """The tokens of prompts and answers of n requests, drawn."""
+        keys, stream = ("prompt", "output"), self.context.random.stream
+        drawn = [getattr(demand.tokens, key).sample(stream("tokens", *label, key), n) for key in keys]
+        return {f"{key}_tokens": whole(values) for key, values in zip(keys, drawn, strict=True)}
+
+    def _fail(self, key: str, text: str) -> Exception:
+        parts = [int(part) if part.isdigit() else part for part in key.split(".")]
+        return self.context.fail((*self.path, "service", *parts), text)
+
+
+class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
+    """The language model of one entry while its stream is drawn."""
+
+    @cached_property
     def modes(self) -> list[tuple[llm_schema.LanguageModel, Mode]]:
         """The service on each type of device that it names, and the mode of a replica there."""
-        if self._modes is None:
-            self._modes = [(kind, self._mode_on(kind, number)) for number, kind in enumerate(self.service.kinds)]
-        return self._modes
+        return [(kind, self._mode_on(kind, number)) for number, kind in enumerate(self.service.kinds)]
 
     def _mode_on(self, service: llm_schema.LanguageModel, number: int) -> Mode:
         key = "device" if not number else f"also_on.{number - 1}.device"
@@ -65,7 +81,8 @@ class ServedLanguage:
             text = f"{device.name} must not be shared (sharing: exclusive, streams: 1)"
             raise self._fail(key, f"a replica keeps its devices to itself; {text}")
         name = self.name if not number else f"{self.name} on {device.name}"
-        mode = self.context.modes.mode(device, gpus=service.gpus, gpu_memory=device.memory or 0, name=name)
+        held = Demand.model_construct(gpus=service.gpus, gpu_memory=device.memory)
+        mode = self.context.modes.mode(device, held, name=name)
         if self.context.modes.fits(mode):
             blocks_of(service, device, self)
         elif number:
@@ -78,20 +95,12 @@ class ServedLanguage:
             return f"step times are of one type of device, and {named} may be {names}; name one of them"
         return f"the cluster has no accelerator {named}"
 
-    def _fail(self, key: str, text: str) -> Exception:
-        parts = [int(part) if part.isdigit() else part for part in key.split(".")]
-        return self.context.fail((*self.path, "service", *parts), text)
-
     def ways(self, n: int, label: tuple[str, ...], demand: Any) -> list[tuple[Mode, np.ndarray]]:
         """The mode and the times of n requests, each alone; their tokens are then in `extra`."""
         if demand.tokens is None:
             text = "how long are prompts and answers?  Give tokens: {prompt: ..., output: ...}"
             raise self.context.fail(self.path, text)
-        stream = self.context.random.stream
-        self.extra = self._within({
-            f"{key}_tokens": whole(getattr(demand.tokens, key).sample(stream("tokens", *label, key), n))
-            for key in ("prompt", "output")
-        })
+        self.extra = self._within(self._tokens_of(demand, n, label))
         return self._alone()
 
     def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
@@ -114,12 +123,12 @@ class ServedLanguage:
         """The times of the requests drawn last, each alone, on each type of device."""
         prompt, output = self.extra["prompt_tokens"], self.extra["output_tokens"]
         limit = self.service.max_num_batched_tokens
-        return [(mode, kind.times.alone(prompt, output, limit)) for kind, mode in self.modes()]
+        return [(mode, kind.times.alone(prompt, output, limit)) for kind, mode in self.modes]
 
     def finish(self, stream: TaskStream, entry: WorkloadEntry) -> None:
         """Leave the service with the stream; say so if one replica can never hold a request, or load is too much."""
         stream.language = self.service
-        stream.replica_modes = self.modes()
+        stream.replica_modes = self.modes
         for kind, mode in stream.replica_modes:
             self._remarks(kind, mode)
         if any(kind.estimated for kind, _ in stream.replica_modes) and ESTIMATE not in " ".join(self.context.warnings):
@@ -136,7 +145,7 @@ class ServedLanguage:
         if beyond:
             what = f"{beyond:,} of {len(stream):,} requests need more KV blocks than a replica has and are rejected"
             self.context.warnings.append(f"{self.name}: {what}")
-        rate = _rate(entry, stream)
+        rate = request_rate(entry, stream)
 
         def overload(batching: IterationPolicy, policy: str) -> tuple[str, float] | None:
             """The fullest steps serve the most requests."""
@@ -169,7 +178,7 @@ class ServedLanguage:
         reading = float(prompt.mean()) / max_num_batched_tokens
         filled = float((prompt + output - 1.0).mean()) / max_num_batched_tokens
         most = [0.0, 0.0]  # of those that decode, or do both, and of those that only prefill
-        for kind, _ in self.modes():
+        for kind, _ in self.modes:
             times, counts = kind.times, service.starts(kind)
             prefill, decode, together = times.demand(prompt, output, service.max_sequences)
             alone = decode + times.fixed * decoding, prefill + times.fixed * reading
@@ -195,7 +204,7 @@ class ServedLanguage:
             self.context.warnings.append(f"{self.name}: {what}")
 
 
-def _rate(entry: WorkloadEntry, stream: TaskStream) -> float:
+def request_rate(entry: WorkloadEntry, stream: TaskStream) -> float:
     """Requests per second in the long run; 0 where answers decide when the next ones come."""
     arrivals: Any = entry.arrivals
     if arrivals is not None:
@@ -300,20 +309,17 @@ def language_of(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray,
                     for kind, mode in stream.replica_modes
                     if mode in shape.modes
                 ),
-                block=16 if service.kv is None else service.kv.block,
                 token_bytes=0 if service.kv is None else service.kv.per_token or 0,
-                max_num_batched_tokens=service.max_num_batched_tokens,
                 max_sequences=service.max_sequences,
                 max_output=0 if service.max_output_tokens == "exact" else service.max_output_tokens,
-                timeout=math.inf if service.timeout is None else service.timeout,
                 swap=service.preemption == "swap",
-                scaling=service.autoscale,
                 prefix_block=0 if service.prefix_cache is None else service.prefix_cache.tokens,
-                ttft=math.inf if service.slo.ttft is None else service.slo.ttft,
-                tpot=math.inf if service.slo.tpot is None else service.slo.tpot,
-                request_delay=service.network.request + service.front_end,
-                response_delay=service.network.response,
+                request_delay=service.network.request_delay + service.front_end,
+                response_delay=service.network.response_delay,
                 key=key_of((*stream.path, "service")),
+                **({} if service.kv is None else service.kv.given),
+                **service.given,
+                **service.slo.given,
             )
         )
     return found

@@ -9,7 +9,8 @@ from typing import Any
 from hetsim.model.cluster import MILLI, WHOLE, Cluster, DeviceType, Node, NodeSpec, Partition, micro_share, millicores
 from hetsim.model.curves import WorkCurve
 from hetsim.model.exchange import Exchange
-from hetsim.model.tasks import Mode, Shape, SpanSpeeds, StageTime, Stopping
+from hetsim.model.tasks import Mode, Shape, StageTime, Stopping
+from hetsim.scenario.schema.demand import Demand, TaskMode
 from hetsim.scenario.schema.service import VariantSpec
 
 
@@ -58,47 +59,38 @@ class ModeBook:
     def mode(
         self,
         device: DeviceType,
-        gpus: float = 1.0,
-        cpus: float | None = None,
-        memory: int = 0,
-        gpu_memory: int = 0,
-        span_any: bool = False,
-        span_speed: float = 1.0,
-        span_speeds: SpanSpeeds | None = None,
-        upload: float = 0.0,
-        download: float = 0.0,
+        demand: Demand | TaskMode,
+        span_any: bool | None = None,
         name: str | None = None,
         partition: Partition | None = None,
-        nodes: int = 1,
         curve: WorkCurve | None = None,
         exchange: Exchange | None = None,
-        slice: str | None = None,
     ) -> Mode:
-        """The mode with these demands; `cpus` is 1 in a CPU mode and 0 in another unless given.
+        """The mode that holds what is demanded; 1 core in a CPU mode and 1 GPU in another unless that is said.
 
-        `nodes` above 1: the job is on that number of nodes, and cores, GPUs and memory are those of each.
-        `slice`: the profile of the MIG slice that it asks for, which tells the share.
+        `span_any`: may it be on several nodes, where the `span` of the demand does not tell.
         `curve`: how the time depends on the layout and on what is done; modes of one curve are the same.
         """
         on_cpu = device.kind == "cpu"
-        slice = None if on_cpu else slice
-        gpus = device.sharing.share_of(slice) or gpus
+        slice, nodes, memory = demand.slice, demand.nodes or 1, demand.memory or 0
         if on_cpu:
-            count, share, gpu_memory, upload, download = 0, 0, 0, 0.0, 0.0
-            cores = cpus or 1.0
+            slice, count, share, gpu_memory, upload, download = None, 0, 0, 0, 0.0, 0.0
+            cores = demand.cpus or 1.0
             wide = cores > 1 and cores == int(cores)  # parts of cores stay on one node
         else:
+            gpus = device.sharing.share_of(slice) or demand.gpus or 1.0
             count, share = (int(gpus), WHOLE) if gpus >= 1 else (1, micro_share(gpus))
-            cores = cpus or 0.0
+            gpu_memory, upload, download = demand.gpu_memory or 0, demand.upload or 0.0, demand.download or 0.0
+            cores = demand.cpus or 0.0
             wide = count > 1
         label = f"{slice} of {device.name}" if slice else _label(device, cores, count, share)
         if nodes > 1:
             label, span_any = f"{nodes}x({label})", True
         else:
-            span_any = span_any and wide
+            span_any = wide and (demand.span == "any" if span_any is None else span_any)
         count, cores, memory = count * nodes, cores * nodes, memory * nodes
-        span_speed = span_speed if span_any else 1.0
-        span_speeds = span_speeds if count > 1 or span_any else None
+        span_speed = demand.span_speed or 1.0 if span_any else 1.0
+        span_speeds = demand.span_speeds if count > 1 or span_any else None
         spans = (span_any, span_speed, span_speeds, nodes)
         demands = (count, share, nodes * millicores(cores / nodes), memory, gpu_memory, *spans, upload, download)
         key = (device.name, *demands, name, partition, curve, slice, exchange and id(exchange))
@@ -126,8 +118,8 @@ class ModeBook:
         return known
 
     def served(
-        self, device: DeviceType, way: VariantSpec, service: str, gpu_memory: int, batch_limit: int, several: bool
-    ) -> Mode:
+        self, device: DeviceType, way: VariantSpec, gpu_memory: int, batch_limit: int, several: bool
+    ) -> Mode:  # fmt: skip
         """A mode of a service on a type of device: its own, never shared with another entry."""
         on_cpu = device.kind == "cpu"
         gpus = 0.0 if on_cpu else way.gpus or 1.0
@@ -142,10 +134,10 @@ class ModeBook:
             share=share,
             memory=way.memory or 0,
             gpu_memory=0 if on_cpu else gpu_memory,
-            fixed=way.compute.fixed if way.compute.measured is None else way.compute.measured.of(1),
+            **way.compute.given,
             table=way.compute.measured,
-            upload=way.upload.measured or StageTime(way.upload.fixed, way.upload.per_item),
-            download=way.download.measured or StageTime(way.download.fixed, way.download.per_item),
+            upload=way.upload.measured or way.upload.made(),
+            download=way.download.measured or way.download.made(),
             batch_limit=batch_limit,
         )
 

@@ -21,13 +21,13 @@ from hetsim.errors import NothingMeets, ScenarioError, UsageError, suggestion
 from hetsim.model.cluster import Cluster, Device, DeviceType, Link, Node, Partition
 from hetsim.scenario.building.streams import NO_STOPPING, Context, Stages, TaskStream, unfit, users_of
 from hetsim.scenario.file.document import Path_
-from hetsim.scenario.schema.demand import Factor
+from hetsim.scenario.schema.demand import Demand, Factor
 from hetsim.scenario.schema.pipeline import PipelineSpec
 from hetsim.scenario.schema.workload import MAX_TASKS, WorkloadEntry
 from hetsim.theory import partition as theory
 from hetsim.theory.layer_cuts import Cuts
 from hetsim.theory.partition import EqualDevices, PipelineStage, StageWay, seconds_on
-from hetsim.workload.readers.layer_profiles import read_profile
+from hetsim.workload import measurements
 
 MAX_DEVICES = 32
 """More devices than this are refused: the time to plan grows with their third power."""
@@ -51,7 +51,7 @@ def pipeline_stream(entry: WorkloadEntry, name: str, path: Path_, arrival: np.nd
     spec = entry.pipeline
     assert spec is not None
     where = (*path, "pipeline")
-    cuts = read_profile(spec.profile)
+    cuts = measurements.reader("layers")(spec.profile)
     places = _places(spec, cuts, where, context)
     plan = _plan(entry, spec, places, where, context)
     stages = plan.stages
@@ -65,7 +65,7 @@ def pipeline_stream(entry: WorkloadEntry, name: str, path: Path_, arrival: np.nd
     for number, stage in enumerate(stages, 1):
         place = by_name[stage.device]
         mode_partition = _nodes_of(place, stage, used, f"{name} stage {number}", context.cluster, bool(entry.cpus))
-        mode = context.modes.mode(place.type, cpus=entry.cpus, partition=mode_partition)
+        mode = context.modes.mode(place.type, Demand.model_construct(cpus=entry.cpus), partition=mode_partition)
         if not context.modes.fits(mode):
             raise ScenarioError(unfit(context, where, rows, f"a stage of {name}", [mode], nodes_by=""))
         shapes.append(context.modes.shape([mode], NO_STOPPING, True))
@@ -199,7 +199,7 @@ def _planned(
     """The plan, found once for all replications; when the profile changed, and its size, are part of the key."""
     known = dict(ways)
     return theory.unlike_partition(
-        read_profile(profile), groups, inference=not training, replication=replication, deadline=due,
+        measurements.reader("layers")(profile), groups, inference=not training, replication=replication, deadline=due,
         ways=lambda a, b: known[a.name, b.name],
     )  # fmt: skip
 

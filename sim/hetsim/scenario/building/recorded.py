@@ -14,7 +14,7 @@ from hetsim.model.tasks import Tasks
 from hetsim.results.formatting import seconds
 from hetsim.scenario.building.language_model import ServedLanguage, check_tokens
 from hetsim.scenario.building.recorded_modes import RowModes, TraceRows, demand_of, modes_of_rows, with_computed_times
-from hetsim.scenario.building.served import DrawnService
+from hetsim.scenario.building.served import DrawnService, serving_of
 from hetsim.scenario.building.site import limits_of, recorded_partitions
 from hetsim.scenario.building.streams import (
     Context,
@@ -27,7 +27,6 @@ from hetsim.scenario.building.streams import (
 )
 from hetsim.scenario.building.trace_keys import check_effect
 from hetsim.scenario.file.document import Path_
-from hetsim.scenario.schema.language_model import LanguageModel
 from hetsim.scenario.schema.resample import FEW, by_block, by_row, by_user
 from hetsim.scenario.schema.workload import WorkloadEntry
 from hetsim.workload.traces import TaskTable
@@ -206,9 +205,7 @@ def _served(
     if not table.requests and entry.service is not None:
         text = "are tasks with times of their own; a service serves the requests of arrivals, or of a trace of requests"
         raise context.fail((*path, "service"), f"the rows of {table.source} {text} (hetsim list traces)")
-    if isinstance(entry.service, LanguageModel):
-        return ServedLanguage(entry.service, name, path, context)
-    return None if entry.service is None else DrawnService(entry.service, name, path, context)
+    return serving_of(entry, name, path, context)
 
 
 def _requests(
@@ -334,8 +331,8 @@ def _arrival(
 def loaded(
     arrival: np.ndarray, time: np.ndarray, shape: np.ndarray, load: float, path: Path_, context: Context
 ) -> np.ndarray:
-    """Arrivals stretched or compressed around the first so that the load is `load` (`hetsim.results.one_run.load`)."""
-    from hetsim.results.one_run.load import offered_load
+    """Arrivals stretched or compressed around the first to this load (`hetsim.results.one_run.bounds`)."""
+    from hetsim.results.one_run.bounds import offered_load
     from hetsim.results.one_run.modes import ModeTable
 
     if len(arrival) == 0 or arrival.max() <= arrival.min():

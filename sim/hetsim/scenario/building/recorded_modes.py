@@ -17,7 +17,7 @@ from hetsim.model.tasks import KernelWork, Mode, Stopping
 from hetsim.scenario.building.streams import Context, one_lane, peak_of, stopping_of, unfit, why_unfit
 from hetsim.scenario.building.trace_keys import nodes_by
 from hetsim.scenario.file.document import Path_
-from hetsim.scenario.schema.demand import GPU_TIME, span_speeds
+from hetsim.scenario.schema.demand import GPU_TIME, Demand
 from hetsim.scenario.schema.workload import WorkloadEntry
 from hetsim.workload.costs.roofline import Peak
 from hetsim.workload.traces import TaskTable
@@ -149,7 +149,8 @@ def _groups(rows: TraceRows, refused: dict[int, str], context: Context) -> Itera
             if not turned_away[row]:
                 why = why_unfit(context, group.refused, rows.types(int(kept[row])), nodes_by(entry))
                 refused.update(dict.fromkeys(group.rows.tolist(), f"can never run here: {why}"))
-            group.plan = ways[:1] or [_Way(modes.mode(next(iter(context.cluster.types.values()))), None, 1.0)]
+            first_type = next(iter(context.cluster.types.values()))
+            group.plan = ways[:1] or [_Way(modes.mode(first_type, Demand.model_construct()), None, 1.0)]
         yield group
 
 
@@ -302,27 +303,14 @@ def _mode(
 ) -> Mode | None:  # fmt: skip
     """The mode of a row on a type, in one of its sizes; None for a GPU mode of a row that wants no GPU."""
     known = {key: None if math.isnan(value) else float(value) for key, value in demand.items()}
-    if size is not None:
-        known["gpus"] = float(size[0])
-    gpus, nodes = known["gpus"], round(known["nodes"] or 1)
+    gpus = known["gpus"] = known["gpus"] if size is None else float(size[0])
     if device.kind != "cpu" and gpus == 0:
         return None
+    whole = {key: round(known[key] or 0) for key in ("nodes", "memory", "gpu_memory")}
+    held = entry.model_copy(update={**known, **whole, "slice": profile})
     make = partial(
-        context.modes.mode,
-        device,
-        gpus=gpus or 1.0,
-        slice=profile,
-        cpus=known["cpus"],
-        memory=round(known["memory"] or 0),
-        gpu_memory=round(known["gpu_memory"] or 0),
-        span_speed=entry.span_speed or 1.0,
-        span_speeds=span_speeds(entry),
-        upload=known["upload"] or 0.0,
-        download=known["download"] or 0.0,
-        partition=partition,
-        nodes=nodes,
-        curve=None if size is None else size[1],
-    )
+        context.modes.mode, device, held, partition=partition, curve=None if size is None else size[1]
+    )  # fmt: skip
     if device.kind == "cpu" and span == ANY and entry.span == "any":
         span = IF_WIDER  # it ran on one node if it fits on one: a log does not say which jobs were spread
     mode = make(span_any=span == ANY)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from hetsim import registry
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.cluster import Cluster
 from hetsim.model.faults import Faults
@@ -17,20 +20,20 @@ from hetsim.model.tasks import Tasks
 from hetsim.policy import Admission, PlannedScheduler, PlanProblem, Scheduler
 from hetsim.scenario.building.cluster import build_cluster
 from hetsim.scenario.building.faults import build_faults, check_chances
-from hetsim.scenario.building.long_runs import may_take_long
 from hetsim.scenario.building.merging import merge
 from hetsim.scenario.building.modes import ModeBook
-from hetsim.scenario.building.run_policies import batching_policies, iteration_policies, make_policy
+from hetsim.scenario.building.run_policies import ScenarioSource, batching_policies, iteration_policies, make_policy
 from hetsim.scenario.building.site import apply_rules, with_partitions
-from hetsim.scenario.building.source import ScenarioSource
-from hetsim.scenario.building.streams import Context
+from hetsim.scenario.building.streams import Context, TaskStream
 from hetsim.scenario.building.streams_and_items import build_parts
-from hetsim.scenario.building.true_rates import true_rates
 from hetsim.scenario.readers import PLAN, UNKNOWN, not_understood
+from hetsim.scenario.schema.policy import inner_type
 from hetsim.scenario.schema.workload import WorkloadEntry
 
 HOPELESS = 0.01
 """Part of the tasks from which on hopeless deadlines are a warning rather than a note."""
+LONG = 120.0
+"""Seconds from which on a run is said to take long."""
 
 
 def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 0, loads: str = JUDGED) -> RunInput:
@@ -71,6 +74,8 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     if isinstance(admission, Admission):
         admission.check(problem)
     context.warnings += may_take_long(scheduler, policies.scheduler.name, problem)
+    unplanned = not_understood(scenario, PLAN) if _plans(scheduler) else []
+    context.notes += [f"{one}; the plans of {policies.scheduler.name} do without it" for one in unplanned]
     scenario.notes += [note for note in context.notes if note not in scenario.notes]
     return RunInput(
         name=model.name,
@@ -89,7 +94,7 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         iteration=iteration,
         warnings=context.warnings,
         overloads=context.overloads,
-        unplanned=_unplanned(scenario, scheduler),
+        unplanned=[one.message.removeprefix(UNKNOWN) for one in unplanned if isinstance(scheduler, PlannedScheduler)],
         faults=faults,
         grace=model.site.grace if model.site.at_limit == "kill" else None,
         traces=[stream.resampled for stream in streams if stream.resampled is not None],
@@ -105,11 +110,12 @@ def _faults(given: Any, cluster: Cluster, scenario: ScenarioSource, problems: li
         return []
 
 
-def _unplanned(scenario: ScenarioSource, scheduler: Scheduler) -> list[str]:
-    """The keys that planners do not understand, where there is one."""
-    if not isinstance(scheduler, PlannedScheduler):
-        return []
-    return [one.message.removeprefix(UNKNOWN) for one in not_understood(scenario, PLAN)]
+def _plans(policy: Any) -> bool:
+    """Does it plan, by itself or by a policy that it works with?"""
+    wanted = {key: inner_type(one) for key, one in registry.parameters(type(policy)).items()}
+    inner = [getattr(policy, key, None) for key, kind in wanted.items() if kind is not None]
+    planner = isinstance(policy, PlannedScheduler) or PlannedScheduler in wanted.values()
+    return planner or any(_plans(one) for one in inner if isinstance(one, Scheduler))
 
 
 def _check_refused(tasks: Tasks, scheduler: Any, name: str) -> None:
@@ -137,12 +143,7 @@ def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
     """
     if tasks.deadline is None or not len(tasks):
         return [], False
-    fastest = np.full(len(tasks), np.inf)
-    for shape in tasks.shapes:
-        rows = np.flatnonzero(tasks.shape == shape.index)
-        fixed = np.array([mode.fixed for mode in shape.modes])
-        if len(rows):
-            fastest[rows] = (tasks.time[rows][:, : len(fixed)] + fixed).min(axis=1)
+    fastest = tasks.computing(tasks.time).min(axis=1)
     if tasks.staged is not None:  # a request is late or not, and none of its stages by itself
         staged = tasks.staged.stage >= 0
         fastest[staged] = np.where(tasks.staged.last, tasks.staged.alone, 0.0)[staged]
@@ -154,3 +155,74 @@ def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
     number, most = f"{int(late.sum()):,} of {tasks.request_count:,} tasks", f"{lacking[late].max():.4g} s at most"
     text = f"no schedule meets the deadlines of {number}: they take longer on any device, by {most}"
     return [text], float(late.sum() / tasks.request_count) > HOPELESS
+
+
+def true_rates(
+    scenario: ScenarioSource, streams: list[TaskStream], name: str, problems: list[Problem]
+) -> Mapping[str, Callable[[float], float]]:
+    """Arrivals per second of each class and service at any time; an entry without a certain rate is a problem."""
+    parts: dict[str, list[tuple[float, Any, float]]] = {}
+    for stream in streams:
+        number = int(stream.path[1])
+        entry = scenario.model.workload[number]
+        arrivals: Any = entry.arrivals
+        key = "trace" if entry.trace is not None else "pipeline" if entry.pipeline is not None else "arrivals"
+        if key != "arrivals" or arrivals.rate_at(0.0) is None:
+            what = f"{arrivals.process} arrivals have" if key == "arrivals" else f"a {key} has"
+            text = f"{what} no certain rate, and the predictor of {name} must know it; poisson, piecewise_poisson, "
+            text += "diurnal, renewal and deterministic arrivals have one"
+            problems.append(scenario.document.problem(("workload", number, key), text))
+            continue
+        over = entry.count is not None and len(stream) == entry.count
+        end = float(stream.arrival[-1]) if over else math.inf if entry.until is None else entry.until
+        codes = np.zeros(len(stream), int) if stream.class_code is None else stream.class_code
+        names = [stream.name] if stream.service is not None else stream.classes
+        shares = [1.0] if stream.service is not None else np.bincount(codes, minlength=len(names)) / max(1, len(stream))
+        for label, share in zip(names, shares, strict=True):
+            parts.setdefault(label, []).append((float(share), arrivals, end))
+    return {label: partial(_rate, those) for label, those in parts.items()}
+
+
+def _rate(parts: list[tuple[float, Any, float]], time: float) -> float:
+    return sum(share * process.rate_at(time) for share, process, end in parts if time <= end)
+
+
+def may_take_long(scheduler: Scheduler, name: str, problem: PlanProblem) -> list[str]:
+    """A warning if the rounds of a scheduler look at all waiting tasks, and many are going to wait."""
+    cost, count = scheduler.round_cost(problem), len(problem.tasks)
+    if not cost or cost * count**2 < LONG:
+        return []
+    load = offered_load(problem.tasks, problem.cluster)
+    waiting = 0.5 * count * max(0.0, 1.0 - 1.0 / load) if load > 0 else 0.0  # on average, while tasks arrive
+    expected = cost * 2 * count * waiting  # two rounds a task
+    if expected < LONG:
+        return []
+    return [
+        f"{name} looks at all waiting tasks in each round, and at a load of {load:.3g} the queue grows: with "
+        f"{count:,} tasks a run may take {expected / 60:,.0f} minutes (see docs/speed.md); fewer tasks, more devices, "
+        "or a policy that looks at a bounded number of them take less"
+    ]
+
+
+def offered_load(tasks: Tasks, cluster: Cluster) -> float:
+    """Work that arrives a second over what the cluster can do: of accelerators or of cores, whichever is greater.
+
+    Each task counts in its fastest mode, by estimate; inf if all arrive at once.
+    """
+    work = {"cores": 0.0, "accelerators": 0.0}
+    by_mode = tasks.computing(tasks.estimate)
+    for number, shape in enumerate(tasks.shapes):
+        times = by_mode[tasks.shape == number][:, : len(shape.modes)]
+        if not len(times):
+            continue
+        fastest = np.argmin(times, axis=1)
+        for position, mode in enumerate(shape.modes):
+            mine = times[fastest == position, position]
+            work["cores" if mode.on_cpu else "accelerators"] += float(mine[np.isfinite(mine)].sum()) * mode.width
+    total = {
+        "cores": float(sum(node.cpus for node in cluster.nodes)),
+        "accelerators": float(sum(len(node.accelerators) for node in cluster.nodes)),
+    }
+    seconds = max(work[kind] / total[kind] for kind in work if total[kind]) if any(total.values()) else 0.0
+    span = float(np.ptp(tasks.arrival)) if len(tasks) else 0.0
+    return seconds / span if span > 0 else float("inf")

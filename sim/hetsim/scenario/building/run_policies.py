@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from hetsim import registry
 from hetsim.errors import HetsimError, PolicyError, Problem, ScenarioError
 from hetsim.policy import Batching, IterationPolicy, Scheduler
 from hetsim.scenario.building.language_model import joining_problem
-from hetsim.scenario.building.source import ScenarioSource
 from hetsim.scenario.building.streams import Context, TaskStream
 from hetsim.scenario.file.document import Path_, key_of
+from hetsim.scenario.readers import ReadScenario
 from hetsim.scenario.schema.policy import PolicySpec
+from hetsim.workload.traces import TaskTable
 
 DEFAULT_BATCHING = PolicySpec("batching", "serial_greedy")
 DEFAULT_ITERATION = PolicySpec("batching", "continuous")
@@ -134,3 +135,13 @@ def make_policy(spec: PolicySpec, scenario: ScenarioSource, problems: list[Probl
         message = f"{spec.name} is no scheduler: a class of your own derives from hetsim.policy.Scheduler"
         problems.append(scenario.document.problem(path, message))
     return policy
+
+
+class ScenarioSource(ReadScenario, Protocol):
+    """What is read of a scenario to build a run of it; a `Scenario` has it."""
+
+    notes: list[str]
+
+    def table(self, entry: int) -> TaskTable:
+        """The trace of a workload entry; read once."""
+        ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,53 +13,44 @@ from hetsim.model.cluster import micro_share
 from hetsim.model.service import Service
 from hetsim.model.tasks import UNLIMITED_BATCH, BatchTimes, Mode, Tasks
 from hetsim.policy import Batching
-from hetsim.scenario.building.language_model import TOKENS, whole
+from hetsim.scenario.building.language_model import TOKENS, DrawnRequests, ServedLanguage, request_rate
 from hetsim.scenario.building.streams import Context, TaskStream, draw_codes
 from hetsim.scenario.file.document import Path_, key_of
-from hetsim.scenario.schema import service as service_schema
 from hetsim.scenario.schema.batch_tables import remarks
 from hetsim.scenario.schema.demand import Demand
-from hetsim.scenario.schema.service import ComputeStage
+from hetsim.scenario.schema.language_model import LanguageModel
+from hetsim.scenario.schema.service import ComputeStage, ServiceSpec, VariantSpec
 from hetsim.scenario.schema.workload import WorkloadEntry
 
 OWN = ("service", "batching")
 """Where an entry names a batching policy for itself."""
 
 
-class DrawnService:
+class DrawnService(DrawnRequests[ServiceSpec]):
     """The service of one entry while its stream is drawn."""
 
-    def __init__(self, service: service_schema.ServiceSpec, name: str, path: Path_, context: Context):
-        self.service = service
-        self.name = name
-        self.path = path
-        self.context = context
-        self.extra: dict[str, np.ndarray] = {}
-        """The tokens of the requests drawn last, if they have some."""
-        self._modes: list[tuple[Mode, ComputeStage]] | None = None
-
+    @cached_property
     def modes(self) -> list[tuple[Mode, ComputeStage]]:
         """The modes on all devices of the cluster that a variant names, and what its requests compute there."""
-        if self._modes is None:
-            self._modes = []
-            for way in self.service.ways:
-                devices = self.context.modes.of_kind(way.device)
-                self._remark(way)
-                if not devices:
-                    self.context.note_missing(self.name, f"device: {way.device}", way.device)
-                for device in devices:
-                    memory, there = way.gpu_memory or 0, device.memory
-                    if device.sharing.kind == "mig":  # the smallest slice with room for one request
-                        memory += way.gpu_memory_per_item
-                        slices = device.slices_for(micro_share(min(way.gpus or 1.0, 1.0)), memory)
-                        there = min((one.bytes_of(there) for one in slices), default=there)
-                    self._room(device, memory, there)
-                    limit = self._limit(way, device, way.gpu_memory or 0, there)
-                    mode = self.context.modes.served(device, way, self.name, memory, limit, len(devices) > 1)
-                    self._modes.append((mode, way.compute))
-        return self._modes
+        found = []
+        for way in self.service.ways:
+            devices = self.context.modes.of_kind(way.device)
+            self._remark(way)
+            if not devices:
+                self.context.note_missing(self.name, f"device: {way.device}", way.device)
+            for device in devices:
+                memory, there = way.gpu_memory or 0, device.memory
+                if device.sharing.kind == "mig":  # the smallest slice with room for one request
+                    memory += way.gpu_memory_per_item
+                    slices = device.slices_for(micro_share(min(way.gpus or 1.0, 1.0)), memory)
+                    there = min((one.bytes_of(there) for one in slices), default=there)
+                self._room(device, memory, there)
+                limit = self._limit(way, device, way.gpu_memory or 0, there)
+                mode = self.context.modes.served(device, way, memory, limit, several=len(devices) > 1)
+                found.append((mode, way.compute))
+        return found
 
-    def _remark(self, way: service_schema.VariantSpec) -> None:
+    def _remark(self, way: VariantSpec) -> None:
         """What is to be known of the measured times of a variant."""
         for name in ("upload", "compute", "download"):
             stage = getattr(way, name)
@@ -75,9 +67,9 @@ class DrawnService:
         if device.kind != "cpu" and there is not None and needed > there:
             where = f"a {device.name}" if there == device.memory else f"a slice of {device.name}"
             text = f"the model and its batches need {needed / 1e9:g} GB, {where} has {there / 1e9:g} GB"
-            raise self.context.fail((*self.path, "service", "model"), text)
+            raise self._fail("model", text)
 
-    def _limit(self, way: service_schema.VariantSpec, device: Any, memory: int, there: int | None) -> int:
+    def _limit(self, way: VariantSpec, device: Any, memory: int, there: int | None) -> int:
         """The largest batch: what the variant says, and what fits into memory next to the model, once a stream."""
         limit = UNLIMITED_BATCH if way.max_batch is None else way.max_batch
         for stage in (way.upload, way.compute, way.download):
@@ -95,12 +87,7 @@ class DrawnService:
 
     def ways(self, n: int, label: tuple[str, ...], demand: Demand) -> list[tuple[Mode, np.ndarray]]:
         """Modes and the times of n requests in them; their tokens, if they have some, are then in `extra`."""
-        stream = self.context.random.stream
-        self.extra = {}
-        if demand.tokens is not None:
-            for key in TOKENS:
-                drawn = getattr(demand.tokens, key.removesuffix("_tokens"))
-                self.extra[key] = whole(drawn.sample(stream("tokens", *label, key.removesuffix("_tokens")), n))
+        self.extra = {} if demand.tokens is None else self._tokens_of(demand, n, label)
         return self._times(n, label)
 
     def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
@@ -111,7 +98,7 @@ class DrawnService:
     def _times(self, n: int, label: tuple[str, ...]) -> list[tuple[Mode, np.ndarray]]:
         stream = self.context.random.stream
         found = []
-        for number, (mode, compute) in enumerate(self.modes()):
+        for number, (mode, compute) in enumerate(self.modes):
             per_item = compute.per_item
             if per_item is None:
                 times = np.zeros(n)
@@ -148,13 +135,13 @@ class DrawnService:
             stream.extra["input"] = drawn.astype(np.int64)
         if not len(stream):
             return
-        fitting = [pair for pair in self.modes() if self.context.modes.fits(pair[0])]
+        fitting = [pair for pair in self.modes if self.context.modes.fits(pair[0])]
         own = [_own(compute, stream.time[:, number]) for number, (_, compute) in enumerate(fitting)]
         modes = [mode for mode, _ in fitting]
         size_in, size_out = (0.0 if c is None else float(c.min()) for c in (stream.bytes_in, stream.bytes_out))
         alone = [_stages(mode, 1, 0.0, size_in, size_out).total for mode in modes]
         least = min(rest + shortest for rest, (shortest, _) in zip(alone, own, strict=True))
-        away = self.service.network.request + self.service.network.response
+        away = sum(self.service.network.given.values())
         shortest = math.inf if stream.deadline is None else float(np.nanmin(stream.deadline))
         if shortest < least + away:
             text = f"no request can meet it: a batch of one takes {1e3 * least:.4g} ms on an idle device"
@@ -166,7 +153,7 @@ class DrawnService:
             means = zip(modes, own, strict=True)
             return sum(self._capacity(mode, limit, mean, mean_in, mean_out) for mode, (_, mean) in means)
 
-        rate = _rate(entry, stream)
+        rate = request_rate(entry, stream)
 
         def overload(batching: Batching, policy: str) -> tuple[str, float] | None:
             """The largest batches serve the most requests; a policy may stop short of them."""
@@ -228,13 +215,13 @@ def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
     return mean, mean
 
 
-def _rate(entry: WorkloadEntry, stream: TaskStream) -> float:
-    """Requests per second in the long run; 0 where their number limits itself."""
-    arrivals: Any = entry.arrivals
-    if arrivals is not None:
-        return 0.0 if arrivals.closed else arrivals.rate_mean or 0.0
-    lasts = float(stream.arrival.max() - stream.arrival.min())
-    return (len(stream) - 1) / lasts if lasts > 0 else 0.0
+def serving_of(
+    entry: WorkloadEntry, name: str, path: Path_, context: Context
+) -> DrawnService | ServedLanguage | None:  # fmt: skip
+    """What serves the requests of an entry, if they are requests."""
+    if isinstance(entry.service, LanguageModel):
+        return ServedLanguage(entry.service, name, path, context)
+    return None if entry.service is None else DrawnService(entry.service, name, path, context)
 
 
 def services_of(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray, tasks: Tasks) -> list[Service]:
@@ -251,19 +238,19 @@ def services_of(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray,
         limit = np.nanmin(stream.deadline) if stream.deadline is not None else math.inf
         found.append(
             Service(
-                stream.name,
-                shape,
-                rows,
-                tuple((times[0] if alike else times.mean(axis=0)).tolist()),  # a mean of equals may be off by a bit
-                float(limit),
-                stream.service.noise,
-                alike,
-                _average(tasks.bytes_in, rows),
-                _average(tasks.bytes_out, rows),
-                None if kept is None else kept.made(),
-                stream.service.network.request,
-                stream.service.network.response,
+                name=stream.name,
+                shape=shape,
+                rows=rows,
+                # A mean of equals may be off by a bit.
+                per_item=tuple((times[0] if alike else times.mean(axis=0)).tolist()),
+                slo=float(limit),
+                noise=stream.service.noise,
+                alike=alike,
+                bytes_in=_average(tasks.bytes_in, rows),
+                bytes_out=_average(tasks.bytes_out, rows),
+                cache=None if kept is None else kept.made(),
                 policy_key="policy.batching" if stream.service.batching is None else key_of((*stream.path, *OWN)),
+                **stream.service.network.given,
             )
         )
     return found

@@ -17,7 +17,7 @@ from hetsim.results.formatting import seconds
 from hetsim.scenario.file.document import Document, Path_
 from hetsim.scenario.schema.demand import Demand, Factor, PartitionColumn
 from hetsim.scenario.schema.site import SiteSpec
-from hetsim.workload.readers.slurm import hosts
+from hetsim.workload.node_lists import hosts
 from hetsim.workload.traces import TaskTable
 
 if TYPE_CHECKING:
@@ -225,12 +225,8 @@ def _keep_out(tasks: Tasks, rows: np.ndarray, partition: Partition) -> None:
 
 def _bound_estimates(tasks: Tasks, end: np.ndarray) -> None:
     """A task that is killed at its limit ends by then: no estimate is longer."""
-    fixed = np.zeros((len(tasks.shapes), tasks.estimate.shape[1]))
-    for number, shape in enumerate(tasks.shapes):
-        width = min(len(shape.modes), fixed.shape[1])
-        fixed[number, :width] = [mode.fixed for mode in shape.modes[:width]]
-    most = np.maximum(0.0, end[:, np.newaxis] - fixed[tasks.shape])
     with np.errstate(invalid="ignore"):
+        most = np.maximum(0.0, end[:, np.newaxis] - tasks.computing(np.zeros_like(tasks.estimate)))
         longer = np.isfinite(tasks.estimate) & (tasks.estimate > most)
     if longer.any():
         tasks.estimate = np.where(longer, most, tasks.estimate)

@@ -164,7 +164,7 @@ def _items(data: list[DataItem], context: Context) -> tuple[list[Item], list[Pro
         if item.name in names:
             problems.append(context.problem((*path, "name"), f'the item "{item.name}" is listed twice'))
         names.add(item.name)
-        items.append(Item(item.name, item.size, None if item.home is None else homes.get(item.home)))
+        items.append(item.made(home=None if item.home is None else homes.get(item.home)))
     return items, problems
 
 

@@ -16,7 +16,7 @@ from hetsim.model.tasks import Mode
 from hetsim.scenario.building.drawn_modes import DrawnModes
 from hetsim.scenario.building.language_model import ServedLanguage
 from hetsim.scenario.building.pipeline import pipeline_stream
-from hetsim.scenario.building.served import DrawnService
+from hetsim.scenario.building.served import DrawnService, serving_of
 from hetsim.scenario.building.site import drawn_partition, limits_of
 from hetsim.scenario.building.streams import (
     Context,
@@ -33,7 +33,6 @@ from hetsim.scenario.building.streams import (
 )
 from hetsim.scenario.file.document import Path_
 from hetsim.scenario.schema.demand import GPU_TIME, Demand
-from hetsim.scenario.schema.language_model import LanguageModel
 from hetsim.scenario.schema.workload import MAX_TASKS, WorkloadEntry
 from hetsim.workload.arrivals import BLOCK
 from hetsim.workload.costs.roofline import Work
@@ -62,7 +61,7 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
         weights = np.array([one.weight for one in entry.classes])
         codes = draw_codes(weights, n, context.random.stream("classes", name))
     _note_unused_types(name, classes, context)
-    served = _served(entry, name, path, context)
+    served = serving_of(entry, name, path, context)
     problems = []
     drawn: list[tuple[np.ndarray | slice, _Drawn]] = []
     for k, demand in enumerate(classes):
@@ -105,15 +104,6 @@ def _note_unused_types(name: str, classes: list[Demand], context: Context) -> No
     context.note_unused(name, dict.fromkeys(key for one in classes for key in one.typed_gpu_time))
     for kind in dict.fromkeys(kind for one in classes for kind in one.devices or ()):
         context.note_missing(name, f"devices: {kind}", kind)
-
-
-def _served(entry: WorkloadEntry, name: str, path: Path_, context: Context) -> DrawnService | ServedLanguage | None:
-    """What serves the requests of an entry, if they are requests."""
-    if entry.service is None:
-        return None
-    if isinstance(entry.service, LanguageModel):
-        return ServedLanguage(entry.service, name, path, context)
-    return DrawnService(entry.service, name, path, context)
 
 
 def _arrivals(
@@ -160,12 +150,16 @@ def _probe(entry: WorkloadEntry, name: str, context: Context) -> float:
     total = weights = 0.0
     weighted: list[tuple[Demand, float]] = [(one.over(entry), one.weight) for one in entry.classes or []]
     for k, (demand, weight) in enumerate(weighted or [(entry, 1.0)]):
-        served = _served(entry, name, (), context)
+        served = serving_of(entry, name, (), context)
         drawn = _draw(demand, PROBE, ("probe", name, str(k)), context, served)
         if drawn.modes:
             total += weight * float(drawn.time.min(axis=1).mean())
             weights += weight
     return total / weights if weights else 0.0
+
+
+NEUTRAL = {"deadline": math.nan, "patience": math.inf, "bytes_in": 0.0, "bytes_out": 0.0, "priority": 0.0}
+"""What stands in these columns for tasks of a class that says nothing, where another one does."""
 
 
 @dataclass
@@ -180,9 +174,8 @@ class _Drawn:
     demand: Demand
     shape: int
     error: np.ndarray | None
-    bytes_in: np.ndarray | None
-    bytes_out: np.ndarray | None
-    patience: np.ndarray | None
+    columns: dict[str, np.ndarray | None]
+    """Those of `NEUTRAL`; None where the class says nothing."""
     extra: dict[str, np.ndarray]
     partition: Partition | None
     work: Mapping[Mode, Work]
@@ -215,6 +208,13 @@ def _draw(
         return None if distribution is None else distribution.sample(stream(key, *label), n)
 
     bytes_in, bytes_out = drawn("bytes_in", demand.bytes_in), drawn("bytes_out", demand.bytes_out)
+    columns = {
+        "deadline": relative_deadline(demand, time.min(axis=1)) if fits else None,
+        "patience": drawn("patience", demand.patience),
+        "bytes_in": ways.bytes_in if bytes_in is None else np.rint(bytes_in),
+        "bytes_out": None if bytes_out is None else np.rint(bytes_out),
+        "priority": None if demand.priority is None else np.full(n, demand.priority),
+    }
     return _Drawn(
         modes,
         refused,
@@ -223,9 +223,7 @@ def _draw(
         demand,
         context.modes.shape(modes, stopping, preemptible) if modes else -1,
         estimate_error(demand, n, stream("estimates", *label)),
-        ways.bytes_in if bytes_in is None else np.rint(bytes_in),
-        None if bytes_out is None else np.rint(bytes_out),
-        drawn("patience", demand.patience),
+        columns,
         _labels(demand, n) if served is None else served.extra,
         ways.partition,
         ways.work,
@@ -253,14 +251,9 @@ def _assemble(
     for rows, one in drawn:
         stream.shape[rows] = one.shape
         _fill_estimate(stream, rows, one)
-        fastest = one.time.min(axis=1)
-        _fill(stream, "deadline", rows, relative_deadline(one.demand, fastest), np.nan)
-        _fill(stream, "patience", rows, one.patience, np.inf)
-        _fill(stream, "bytes_in", rows, one.bytes_in, 0.0)
-        _fill(stream, "bytes_out", rows, one.bytes_out, 0.0)
-        priority = one.demand.priority
-        _fill(stream, "priority", rows, None if priority is None else np.full(len(fastest), priority), 0.0)
-        limits = limits_of(one.demand, fastest)
+        for column, values in one.columns.items():
+            _fill(stream, column, rows, values)
+        limits = limits_of(one.demand, one.time.min(axis=1))
         if limits is not None:
             stream.extra.setdefault("time_limit", np.full(n, np.nan))[rows] = limits
         if one.partition is not None:
@@ -315,12 +308,12 @@ def _bind(stream: TaskStream, rows: np.ndarray | slice, partition: str) -> None:
     stream.partition_code[rows] = stream.partitions.index(partition)
 
 
-def _fill(stream: TaskStream, column: str, rows: np.ndarray | slice, values: np.ndarray | None, default: float) -> None:
+def _fill(stream: TaskStream, column: str, rows: np.ndarray | slice, values: np.ndarray | None) -> None:
     if values is None:
         return
     known = getattr(stream, column)
     if known is None:
-        known = np.full(len(stream), default)
+        known = np.full(len(stream), NEUTRAL[column])
         setattr(stream, column, known)
     known[rows] = values
 

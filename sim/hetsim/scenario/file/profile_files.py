@@ -7,15 +7,31 @@ is next to `profile` in the scenario replaces the same key of the file.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, ValidationError, ValidationInfo
+from pydantic import BaseModel, ValidationError, ValidationInfo, model_validator
 
 from hetsim.errors import KeyProblem, ScenarioError
 from hetsim.model.files import record_input
 from hetsim.model.units import shown
 from hetsim.scenario.file import document
 from hetsim.scenario.file.problems import translate
+from hetsim.scenario.generated import Mirror
+
+
+class Profiled(Mirror):
+    """A mapping of which a file of `hetsim calibrate` may say what is not given."""
+
+    SECTION: ClassVar[str]
+    """The section of the file."""
+
+    profile: str | None = None
+    """A file of `hetsim calibrate` with whatever is not given here, relative to the scenario."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
+        return included(value, cls.SECTION, cls, info)
 
 
 def included(value: Any, section: str, model: type[BaseModel], info: ValidationInfo) -> Any:

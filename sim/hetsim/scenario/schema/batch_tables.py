@@ -17,6 +17,7 @@ from hetsim.model.batch_times import StageTable, TimeSpread
 from hetsim.model.files import record_input
 from hetsim.model.units import TIME, Flag, Name, parse, shown
 from hetsim.scenario.fields import Model
+from hetsim.workload import measurements
 
 MAX_SIZE = 1_000_000
 MAX_MEASURED = 4096
@@ -126,8 +127,6 @@ class MeasuredSpec(Model):
         return self._built
 
     def _file(self, base: Path) -> StageTable:
-        from hetsim.workload.costs.latency_table import read
-
         path = base / str(self.table)
         if not path.is_file():
             raise KeyProblem(
@@ -138,7 +137,7 @@ class MeasuredSpec(Model):
             raise KeyProblem("samples", "the quantiles tell already how times scatter; leave one out")
         time = self.time if self.time is not None or self.quantiles else "time"
         try:
-            sizes, seconds, spread = read(
+            sizes, seconds, spread = measurements.reader("latencies")(
                 path, self.batch or "batch", time, self.unit, self.where or {}, self.quantiles or {}, self.samples
             )
         except ScenarioError as error:

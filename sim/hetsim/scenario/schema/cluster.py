@@ -24,13 +24,14 @@ from hetsim.model.units import (
     Bytes,
     BytesPerSecond,
     Count,
+    Degree,
     Name,
     Positive,
     Seconds,
     Whole,
 )
-from hetsim.scenario.fields import Model, OneOrMany, Short, unknown
-from hetsim.scenario.file.profile_files import included
+from hetsim.scenario.fields import Model, Names, OneOrMany, Short, unknown
+from hetsim.scenario.file.profile_files import Profiled
 from hetsim.scenario.generated import Keys, Mirror, keys_of
 from hetsim.scenario.schema.mig import Cutting, Family, cuts_of
 from hetsim.workload.costs import roofline
@@ -98,18 +99,13 @@ class Switch(Mirror):
 
 
 @keys_of(Link)
-class Pcie(Mirror):
+class Pcie(Profiled):
     """The way of each accelerator to its host, and the switch it may share; or a measured `profile` of the way."""
 
-    profile: str | None = None
-    """A file of `hetsim calibrate` with the measured link, relative to the scenario."""
+    SECTION: ClassVar = "pcie"
+
     switch: Switch | None = None
     """The PCIe switch that several accelerators share; none unless given."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
-        return included(value, "pcie", cls, info)
 
 
 CurveRow = tuple[Annotated[Bytes, Field(gt=0)], Annotated[BytesPerSecond, Field(gt=0)]]
@@ -132,22 +128,17 @@ def bandwidth_curve(curve: list[tuple[int, float]] | None) -> BandwidthCurve | N
     return None if curve is None else BandwidthCurve(*(tuple(map(float, one)) for one in zip(*curve, strict=True)))
 
 
-class GpuLink(Model):
+class GpuLink(Profiled):
     """NVLink or the like between the GPUs of a node: a rate, or a curve that was measured."""
 
-    profile: str | None = None
-    """A file of `hetsim calibrate nccl` with the measured curve, relative to the scenario."""
+    SECTION: ClassVar = "nvlink"
+
     rate: Annotated[BytesPerSecond, Field(gt=0)] | None = None
     """Bus bandwidth of a GPU in one direction that collectives reach."""
     curve: Curve | None = None
     """In place of rate the bus bandwidth by bytes, rising: [[1 MB, 40 GB/s], [1 GB, 230 GB/s]]; log-log in between."""
     latency: Seconds = 0.0
     """Time of a hop from GPU to GPU, 0 unless given; a curve contains it."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
-        return included(value, "nvlink", cls, info)
 
     @model_validator(mode="after")
     def _rate_or_curve(self) -> GpuLink:
@@ -163,11 +154,11 @@ class GpuLink(Model):
 Joined = Annotated[GpuLink, Short(lambda v: v if isinstance(v, dict) else {"rate": v}, {"type": "string"})]
 
 
-class NodeNetworkSpec(Model):
+class NodeNetworkSpec(Profiled):
     """A node's way to all others; `out` and `in`, or the same as upload and download; or a curve that was measured."""
 
-    profile: str | None = None
-    """A file of `hetsim calibrate nccl` with the measured curve, relative to the scenario."""
+    SECTION: ClassVar = "network"
+
     curve: Curve | None = None
     """In place of out and in the bus bandwidth of a node by bytes, rising: [[1 MB, 9 GB/s], [1 GB, 90 GB/s]]."""
     out: BytesPerSecond | None = None
@@ -182,11 +173,6 @@ class NodeNetworkSpec(Model):
     """Time before the first byte of each transfer between nodes."""
     duplex: Literal["full", "half"] = "full"
     """full (both directions at once, the default) or half (they share one rate)."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
-        return included(value, "network", cls, info)
 
     @model_validator(mode="after")
     def _once(self) -> NodeNetworkSpec:
@@ -207,7 +193,7 @@ class NodeNetworkSpec(Model):
         return self
 
 
-@keys_of(DeviceType, streams=Annotated[Count, Field(le=1_000_000)], power=Powered, preemption=Preempted)
+@keys_of(DeviceType, streams=Degree, power=Powered, preemption=Preempted)
 class Accelerator(Mirror):
     """`count` equal accelerators of a node."""
 
@@ -241,15 +227,14 @@ class Accelerator(Mirror):
         return value
 
 
-class Cpu(Model):
+@keys_of(DeviceType, "speed", "power", power=Powered)
+class Cpu(Mirror):
     """The cores of a node, where they differ from the default."""
+
+    FIRST: ClassVar = ("type",)
 
     type: Name = "cpu"
     """Name of the type of these cores."""
-    speed: Positive = 1.0
-    """How many times as fast as the core for which cpu_time is given."""
-    power: Powered = Power()
-    """Watts of each core, 0 unless given."""
     price: Priced | None = None
     """What each core costs, as 0.03/h; that under cluster.prices, or nothing, unless given."""
     peak: NamedPeak | None = None
@@ -282,7 +267,7 @@ class Nodes(Mirror):
     """The way of each accelerator to the host; no limit and no latency unless given."""
     network: NodeNetworkSpec = NodeNetworkSpec()
     """The way to all other nodes; no limit and no latency unless given."""
-    partitions: Annotated[list[Name], Short(lambda v: [v] if isinstance(v, str) else v, {"type": "string"})] = []
+    partitions: Names = ()
     """Partitions (virtual clusters) to which they belong; rules stand under `site`."""
     nvlink: Joined | None = None
     """What joins its GPUs, for parallel training: a rate, rate and latency, or a curve; no limit unless given."""
@@ -301,7 +286,7 @@ class Nodes(Mirror):
 class Racks(Model):
     """Racks of nodes, and the uplinks by which each is joined to the others."""
 
-    nodes: Annotated[Count, Field(le=1_000_000)] | None = None
+    nodes: Degree | None = None
     """Nodes in a rack, in their order: racks r0, r1, ...; those that name their `rack` themselves unless given."""
     uplink: Annotated[BytesPerSecond, Field(gt=0)] | None = None
     """Bytes per second out of each rack, and as many into it; no limit unless given."""

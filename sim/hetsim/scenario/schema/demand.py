@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from hetsim.errors import KeyProblem, UnknownName
 from hetsim.model.tasks import SpanSpeeds, Stopping
-from hetsim.model.units import Bytes, Count, Flag, Fraction, Name, NotNegative, Number, Part, Positive, Seconds
-from hetsim.scenario.fields import Model, OneOrMany, Short, unknown
+from hetsim.model.units import Bytes, Count, Degree, Flag, Fraction, Name, NotNegative, Number, Part, Positive, Seconds
+from hetsim.scenario.fields import MAPPING, VALUE, VALUE_OR_MAPPING, Model, OneOrMany, Short, SomeNames, unknown
 from hetsim.scenario.generated import Keys, Mirror, keys_of
 from hetsim.scenario.schema.tokens import Tokens
 from hetsim.scenario.schema.training import Communication, TrainingSpec
@@ -38,11 +39,8 @@ Time = Annotated[
 ]
 
 
-NodeCount = Annotated[Count, Field(le=1_000_000)]
-
-
-def _check_gpus(value: float | None) -> float | None:
-    if value is not None and value > 1 and value != int(value):
+def _check_gpus(value: float) -> float:
+    if value > 1 and value != int(value):
         raise ValueError(f"{value:g} GPUs: a fraction is below 1 (of one GPU), more GPUs are whole")
     return value
 
@@ -68,11 +66,7 @@ class Factor(Model):
     """How many times the task's own fastest time."""
 
 
-def _factor_or_not(value: Any) -> str:
-    return "<factor>" if isinstance(value, dict | Factor) else "<time>"
-
-
-Limit = Annotated[Annotated[Seconds, Tag("<time>")] | Annotated[Factor, Tag("<factor>")], Discriminator(_factor_or_not)]
+Limit = Annotated[Annotated[Seconds, VALUE] | Annotated[Factor, MAPPING], VALUE_OR_MAPPING]
 
 
 @keys_of(Stopping)
@@ -113,7 +107,7 @@ class User(Model):
 class Users(Model):
     """`count` users u0, u1, ...; with `zipf: s` the k-th sends a share proportional to k^-s."""
 
-    count: Annotated[Count, Field(le=1_000_000)]
+    count: Degree
     """How many users, named u0, u1 and so on."""
     zipf: NotNegative = 0.0
     """Exponent s of shares proportional to k^-s; 0, all alike, unless given."""
@@ -127,27 +121,13 @@ def _users(value: Any) -> Any:
     return value
 
 
+_UserList = Annotated[list[User], Field(min_length=1), VALUE]
 UserMix = Annotated[
-    Annotated[
-        Annotated[list[User], Field(min_length=1), Tag("<list>")] | Annotated[Users, Tag("<count>")],
-        Discriminator(lambda value: "<list>" if isinstance(value, list) else "<count>"),
-    ],
-    Short(_users, {"type": "integer"}),
-]
+    Annotated[_UserList | Annotated[Users, MAPPING], VALUE_OR_MAPPING], Short(_users, {"type": "integer"})
+]  # fmt: skip
 
 
 Speeds = Annotated[SpanSpeeds, Keys(SpanSpeeds)]
-
-
-def span_speeds(*demands: Any) -> SpanSpeeds | None:
-    """The rates by level that the first of these demands to say anything of spans gives."""
-    for demand in demands:
-        if demand.span_speeds is not None:
-            speeds: SpanSpeeds = demand.span_speeds
-            return speeds
-        if demand.span_speed is not None:
-            return None
-    return None
 
 
 class PartitionColumn(Model):
@@ -161,17 +141,23 @@ class PartitionColumn(Model):
     """Partition of tasks for which something else stands there; they are rejected unless given."""
 
 
-PartitionOf = Annotated[
-    Annotated[Name, Tag("<name>")] | Annotated[PartitionColumn, Tag("<column>")],
-    Discriminator(lambda value: "<column>" if isinstance(value, dict | PartitionColumn) else "<name>"),
-]
+PartitionOf = Annotated[Annotated[Name, VALUE] | Annotated[PartitionColumn, MAPPING], VALUE_OR_MAPPING]
 
 
-def _devices(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+class Occupied(Model):
+    """What a launch holds: keys of modes, tasks and variants of a service."""
+
+    cpus: NotNegative | None = None
+    """Cores held; 1 on cores and 0 on GPUs unless given."""
+    gpus: Annotated[Positive, AfterValidator(_check_gpus)] | None = None
+    """GPUs held: a whole number, or a share of one below 1; 1 on GPUs unless given."""
+    memory: Bytes | None = None
+    """Host memory held, none unless given."""
+    gpu_memory: Bytes | None = None
+    """Memory held on each GPU, none unless given."""
 
 
-class Held(Model):
+class Held(Occupied):
     """What a mode and a task hold, and how their times are computed: keys that both share."""
 
     work: Work | None = None
@@ -184,18 +170,10 @@ class Held(Model):
     """Steps of the profile, a whole number, or a distribution that is rounded; 1 unless given."""
     efficiency: Annotated[Fraction, AfterValidator(_efficiency)] | None = None
     """Share of a device's best rates that the profile reaches, 50% unless given."""
-    nodes: NodeCount | None = None
+    nodes: Degree | None = None
     """Number of nodes of a job; cpus, gpus and memory are then those on each.  1 unless given."""
-    cpus: NotNegative | None = None
-    """Cores held; 1 on cores and 0 on GPUs unless given."""
-    gpus: Positive | None = None
-    """GPUs held: a whole number, or a share of one below 1; 1 on GPUs unless given."""
     slice: Name | None = None
     """Profile of the MIG slice held, such as 2g.20gb, in place of gpus; any that is large enough unless given."""
-    memory: Bytes | None = None
-    """Host memory held, none unless given."""
-    gpu_memory: Bytes | None = None
-    """Memory held on each GPU, none unless given."""
     span_speed: Part | None = None
     """Rate of a gang over several nodes, 1 unless given."""
     span_speeds: Speeds | None = None
@@ -204,8 +182,6 @@ class Held(Model):
     """Time of the upload alone on an idle link, none unless given."""
     download: Seconds | None = None
     """Time of the download alone on an idle link, none unless given."""
-
-    _gpus = field_validator("gpus")(_check_gpus)
 
 
 class TaskMode(Held):
@@ -238,6 +214,16 @@ class TaskMode(Held):
         _check_share(self.work, self.gpus)
         check_nodes(self, self.device == "cpu")
         return self
+
+    def within(self, demand: Demand) -> TaskMode:
+        """The mode of a task with this demand: what it does not say itself is as the task says."""
+        said = {key for key in Held.model_fields.keys() | {"span"} if getattr(self, key) is not None}
+        found = {key: getattr(demand, key) for key, other in INHERITED.items() if not said & {key, other}}
+        found["gpus"] = self.gpus or demanded_share(self.work) or demand.gpus
+        whole = self.model_copy(update=found)
+        if whole.gpu_memory is None and whole.profile is not None:
+            return whole.model_copy(update={"gpu_memory": profile_use(whole).gpu_memory})
+        return whole
 
 
 def check_nodes(demand: TaskMode | Demand, on_cores: bool) -> None:
@@ -298,7 +284,7 @@ class Demand(Held):
     """Parallel training of a transformer, from which times and memory are computed for the GPUs of the job."""
     communication: Communication | None = None
     """What the ranks of a job send each other, by which its times grow; nothing unless given."""
-    devices: Annotated[list[Name], Short(_devices, {"type": "string"}), Field(min_length=1)] | None = None
+    devices: SomeNames | None = None
     """Types and kinds of devices for which `work`, `profile` or `training` is computed; all with a known peak unless
     given."""
     span: Literal["node", "any", "recorded"] | None = None
@@ -457,12 +443,14 @@ RIVALS = (
 )
 """Keys that say the same in two ways: a class that gives one replaces both of its entry."""
 
-PROFILE_KEYS = ("profile", "batch", "steps", "efficiency")
+INHERITED = {
+    **dict.fromkeys(("batch", "steps", "efficiency", "cpus", "memory", "gpu_memory", "span", "upload", "download")),
+    "nodes": "span", "slice": "gpus", "span_speed": "span_speeds", "span_speeds": "span_speed",
+}
+"""What a mode has of its task, unless it says that itself, or the key that says the same in another way."""
 
 
-def profile_use(demand: Demand | TaskMode, default: Demand | None = None) -> profiles.ProfileUse:
-    """The profile that a demand names, with its parameters, or those of `default` where it gives none."""
-    values = {key: getattr(demand, key) for key in PROFILE_KEYS}
-    if default is not None:
-        values = {key: getattr(default, key) if value is None else value for key, value in values.items()}
-    return profiles.ProfileUse.model_validate({key: v for key, v in values.items() if v is not None})
+def profile_use(demand: Held) -> profiles.ProfileUse:
+    """The profile that a demand names, with its parameters."""
+    given = {one.name: getattr(demand, one.name) for one in fields(profiles.ProfileUse)}
+    return profiles.ProfileUse(**{key: value for key, value in given.items() if value is not None})

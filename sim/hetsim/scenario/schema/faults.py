@@ -3,43 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import ClassVar
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from hetsim.errors import KeyProblem
+from hetsim.model.faults import Maintenance
 from hetsim.model.files import record_input
-from hetsim.model.units import Flag, Fraction, Name, Positive, Seconds
-from hetsim.scenario.fields import Model, Short
+from hetsim.model.units import Fraction, Name, Positive
+from hetsim.scenario.fields import Model, Names, SomeNames
+from hetsim.scenario.generated import Mirror, keys_of
 from hetsim.workload.distributions import TimeDistribution
 
-Names = Annotated[list[Name], Short(lambda value: [value] if isinstance(value, str) else value, {"type": "string"})]
 
-
-class MaintenanceSpec(Model):
+@keys_of(Maintenance)
+class MaintenanceSpec(Mirror):
     """A window in which nodes are down.
 
     Policies are told at `announced`; from then on, with `drain`, the nodes take nothing new.
     """
 
-    nodes: Names = Field(min_length=1)
-    """Names of the nodes that go down, or ranges n[0-3] or patterns n* of them."""
-    start: Seconds = Field(alias="from")
-    """When they go down."""
-    length: Seconds = Field(alias="for")
-    """For how long they are down."""
-    announced: Seconds | None = None
-    """When policies are told; when it begins unless given."""
-    drain: Flag = True
-    """Do the nodes take nothing new from the announcement on?"""
+    FIRST: ClassVar = ("nodes",)
 
-    @model_validator(mode="after")
-    def _in_order(self) -> MaintenanceSpec:
-        if not self.length:
-            raise KeyProblem("for", "a maintenance takes some time")
-        if self.announced is not None and self.announced > self.start:
-            raise KeyProblem("announced", "a maintenance is announced before it begins")
-        return self
+    nodes: SomeNames
+    """Names of the nodes that go down, or ranges n[0-3] or patterns n* of them."""
 
 
 class Fault(Model):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, ValidationInfo, model_validator
 
 from hetsim.errors import KeyProblem
+from hetsim.model.service import LanguageService
 from hetsim.model.step_times import LinearSteps, RooflineSteps
-from hetsim.model.units import Bytes, Count, Name, Seconds
+from hetsim.model.units import Bytes, Count, Degree, Name, Seconds
 from hetsim.scenario.fields import Model, Short
-from hetsim.scenario.file.profile_files import included
+from hetsim.scenario.file.profile_files import Profiled, included
+from hetsim.scenario.generated import Mirror, keys_of
 from hetsim.scenario.schema.cluster import NamedPeak
 from hetsim.scenario.schema.replicas import AlsoOn, Autoscale, Disaggregated
 from hetsim.scenario.schema.service import BOTH_WAYS, FrontEndSpec, ServiceSpec
@@ -25,15 +27,16 @@ FILLED = 0.9
 _WEIGHTS: TypeAdapter[int | Architecture] = TypeAdapter(Weights)
 
 
-class KvCacheSpec(Model):
+@keys_of(LanguageService, "block", block=Annotated[Count, Field(le=65_536)])
+class KvCacheSpec(Mirror):
     """Keys and values: bytes a token, and how many tokens a block holds."""
+
+    FIRST: ClassVar = ("per_token", "tokens")
 
     per_token: Annotated[Bytes, Field(gt=0)] | None = None
     """Bytes of keys and values for one token, on all GPUs of a replica together; not needed next to tokens."""
     tokens: Annotated[Count, Field(le=MAX_TOKENS)] | None = None
     """Tokens for which a replica holds keys and values; as many as fit next to the model unless given."""
-    block: Annotated[Count, Field(le=65_536)] = 16
-    """Tokens in a block of memory."""
 
 
 class Prefixes(Model):
@@ -43,16 +46,19 @@ class Prefixes(Model):
     """Tokens that one of a request's hash_ids stands for."""
 
 
-class TokenLimits(Model):
+@keys_of(LanguageService, "ttft", "tpot")
+class TokenLimits(Mirror):
     """What a request may take: to its first token, and for each further token on average."""
 
-    ttft: Seconds | None = None
-    """Longest time from arrival to the first token; no limit unless given."""
-    tpot: Seconds | None = None
-    """Longest mean time for each further token; no limit unless given."""
+
+LIMITS = {
+    "max_num_batched_tokens": Annotated[Count, Field(le=MAX_TOKENS)] | None,
+    "timeout": Annotated[Seconds, Field(gt=0)], "autoscale": Autoscale | None,
+}  # fmt: skip
 
 
-class LanguageModel(Model):
+@keys_of(LanguageService, *LIMITS, **LIMITS)
+class LanguageModel(Profiled):
     """A language model served by replicas, each on `gpus` devices of one node (the step times are for that number).
 
     `model` are the bytes of weights of one replica, which lie there when the run starts; what is left of the devices'
@@ -60,10 +66,15 @@ class LanguageModel(Model):
     keys and values take, as far as they are not given: an estimate from published figures.
     """
 
+    SECTION: ClassVar = "service"
+    FIRST: ClassVar = (
+        "kind", "profile", "step", "gpu", "tensor_parallel", "device", "gpus", "replicas", "also_on", "model",
+        "memory_share", "kv", "max_num_batched_tokens", "max_num_seqs", "max_output_tokens", "timeout", "preemption",
+        "prefix_cache", "disaggregated",
+    )  # fmt: skip
+
     kind: Literal["llm"]
     """llm: a language model that answers token by token."""
-    profile: str | None = None
-    """A file of `hetsim calibrate` with whatever is not given here, relative to the scenario."""
     step: StepTime
     """Time of a step on that number of GPUs; estimated from model, gpu and tensor_parallel unless given."""
     gpu: NamedPeak | None = None
@@ -86,23 +97,17 @@ class LanguageModel(Model):
     model is an architecture."""
     kv: KvCacheSpec | None = None
     """Memory that keys and values take; without it memory is no limit."""
-    max_num_batched_tokens: Annotated[Count, Field(le=MAX_TOKENS)] | None = None
-    """Most tokens of a step: one for each sequence that decodes, and those of prompts; no limit unless given."""
-    max_num_seqs: Annotated[Count, Field(le=1_000_000)] = 256
+    max_num_seqs: Degree = 256
     """Most requests in a replica at a time; unless given 256, or fewer if no more were measured or fit into a step."""
     max_output_tokens: Annotated[Count, Field(le=MAX_TOKENS)] | Literal["exact"] | None = None
     """Longest answer that a request announces, at which answers end; exact: each announces its own length; none unless
     given."""
-    timeout: Annotated[Seconds, Field(gt=0)] | None = None
-    """Time after its arrival at which a client aborts a request, even one that runs; endless unless given."""
     preemption: Literal["recompute", "swap"] = "recompute"
     """When memory runs out: recompute (default) or swap to the host."""
     prefix_cache: Annotated[Prefixes, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
     """Keeps beginnings of prompts: true, or the tokens that a hash stands for; off unless given."""
     disaggregated: Disaggregated | None = None
     """Separate replicas for prompts and for decoding."""
-    autoscale: Autoscale | None = None
-    """Adds and gives up replicas with the load."""
     network: Annotated[FrontEndSpec, BOTH_WAYS] = FrontEndSpec()
     """Delay between the clients and the replicas: one time for both ways, or request and response; 0 unless given."""
     front_end: Seconds = 0.0
@@ -117,7 +122,7 @@ class LanguageModel(Model):
     @model_validator(mode="before")
     @classmethod
     def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
-        found = included(value, "service", cls, info)
+        found = included(value, cls.SECTION, cls, info)
         return _estimated(found) if isinstance(found, dict) else found
 
     @property

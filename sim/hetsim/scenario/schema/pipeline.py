@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
 from hetsim.model.paths import ExistingFile
-from hetsim.model.units import Count, Flag, Name
-from hetsim.scenario.fields import Model, Short
+from hetsim.model.units import Degree, Flag
+from hetsim.scenario.fields import Model, SomeNames
 
 
 class PipelineSpec(Model):
@@ -16,9 +12,9 @@ class PipelineSpec(Model):
 
     profile: ExistingFile
     """Measured layers, as `hetsim plan partition` reads them, relative to the scenario."""
-    devices: Annotated[list[Name], Field(min_length=1), Short(lambda v: [v] if isinstance(v, str) else v)] | None = None
+    devices: SomeNames | None = None
     """Types or kinds of device that take stages; all accelerators with times in the profile unless given."""
-    items: Annotated[Count, Field(le=1_000_000)] = 1
+    items: Degree = 1
     """Items that each arrival brings: 1, a request, unless given; micro-batches of a training job."""
     training: Flag = False
     """Do items go forward and backward, gradients the way of the activations? false, forward alone, unless given."""

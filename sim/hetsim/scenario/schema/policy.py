@@ -216,9 +216,16 @@ def inner_type(parameter: inspect.Parameter) -> type | None:
     A policy that works with another says so by its annotation: `by: Scheduler`, `planner: PlannedScheduler`,
     `predictor: Callable[[], Predictor]` for predictors that it makes itself, with `| None` where none need be given.
     """
+    try:
+        return _inner_of(parameter.annotation)
+    except TypeError:  # an annotation that has no hash
+        return _inner_of.__wrapped__(parameter.annotation)
+
+
+@lru_cache(500)
+def _inner_of(annotation: Any) -> type | None:
     from hetsim.policy import Predictor, Scheduler
 
-    annotation = parameter.annotation
     for candidate in (annotation, *get_args(annotation)):
         made = get_args(candidate)[-1:] if get_origin(candidate) is Callable else ()
         for one in (candidate, *made):

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from hetsim.errors import KeyProblem
-from hetsim.model.service import ResultCache
-from hetsim.model.tasks import StageTime
-from hetsim.model.units import Bytes, Count, Fraction, Name, NotNegative, Positive, Seconds
-from hetsim.scenario.fields import Model, OneOrMany, Short
-from hetsim.scenario.file.profile_files import included
+from hetsim.model.service import ResultCache, Service
+from hetsim.model.tasks import ComputeTime, StageTime
+from hetsim.model.units import Bytes, Count, Fraction, Name, NotNegative, Seconds
+from hetsim.scenario.fields import OneOrMany, Short
+from hetsim.scenario.file.profile_files import Profiled
 from hetsim.scenario.generated import Mirror, inline_of, keys_of
 from hetsim.scenario.schema.batch_tables import INLINE as TABLE
 from hetsim.scenario.schema.batch_tables import MeasuredSpec, short
+from hetsim.scenario.schema.demand import Occupied
 from hetsim.workload.distributions import TimeDistribution
 
 Kept = Annotated[Count, Field(le=10_000_000)]
@@ -27,7 +28,8 @@ class StageSpec(MeasuredSpec, Mirror):
     """Seconds of a transfer: `fixed` once a batch, `per_item` for each of its requests; or measured ones (`table`)."""
 
 
-class ComputeStage(MeasuredSpec):
+@keys_of(ComputeTime)
+class ComputeStage(MeasuredSpec, Mirror):
     """Seconds of computing: `fixed` once a batch, `per_item` for each of its requests (drawn, if a distribution); or
     measured ones (`table`).
 
@@ -36,8 +38,6 @@ class ComputeStage(MeasuredSpec):
 
     per_item: TimeDistribution | None = None
     """Time for each request of the batch, a quantity or a distribution."""
-    fixed: Seconds = 0.0
-    """Time once a batch."""
     per_prompt_token: Seconds = 0.0
     """Time for each token of a request's prompt."""
     per_output_token: Seconds = 0.0
@@ -60,8 +60,10 @@ BOTH_WAYS = Short(lambda value: {"request": value, "response": value} if isinsta
 FIXED_ONLY = Short(short, {"anyOf": [{"type": "string"}, TABLE]})
 
 
-class VariantSpec(Model):
+class VariantSpec(Occupied):
     """One way to serve: the devices it runs on, and its coefficients there (a fused graph, a smaller model, ...)."""
+
+    FIRST: ClassVar = ("name", "device", "upload", "compute", "download")
 
     name: Name | None = None
     """Name of the variant in tables; made from the device unless given."""
@@ -73,16 +75,8 @@ class VariantSpec(Model):
     """Time to compute a batch: per_item and fixed, a fixed time alone, or measured ones by size."""
     download: Annotated[StageSpec, FIXED_ONLY] = StageSpec()
     """Time to download a batch: per_item and fixed, a fixed time alone, or measured ones by size; none unless given."""
-    gpus: Positive | None = None
-    """GPUs held: a whole number, or a share of one below 1; 1 on a GPU unless given."""
-    cpus: NotNegative | None = None
-    """Cores held; 1 on cores and 0 on GPUs unless given."""
-    memory: Bytes | None = None
-    """Host memory held by a batch, none unless given."""
-    gpu_memory: Bytes | None = None
-    """Memory held on each GPU by a batch, whatever its size; none unless given."""
     gpu_memory_per_item: Bytes = 0
-    """Memory held on each GPU for each request of a batch, none unless given."""
+    """Memory held on each GPU for each request of a batch, besides gpu_memory; none unless given."""
     max_batch: Count | None = None
     """Most requests in a batch; as many as memory holds, or no limit, unless given."""
 
@@ -115,7 +109,7 @@ def _check_table(way: VariantSpec, name: str) -> None:
     table = stage.measured
     if table is None:
         return
-    for key in ("per_item", "fixed"):
+    for key in dict.fromkeys(("per_item", *stage.KEYS)):
         if key in stage.model_fields_set:
             raise KeyProblem(name, f"a table and {key} cannot stand together; the table is the time of the whole batch")
     largest = table.sizes[-1]
@@ -138,17 +132,13 @@ class ResultCacheSpec(Mirror):
     """Exponent of their popularity: the k-th has a share proportional to k^-zipf."""
 
 
-class FrontEndSpec(Model):
+@keys_of(Service, "request_delay", "response_delay")
+class FrontEndSpec(Mirror):
     """Delays between the front end and the node that serves: of a request there, of a response back."""
-
-    request: Seconds = 0.0
-    """Time of a request from the front end to the node."""
-    response: Seconds = 0.0
-    """Time of a response back to the front end."""
 
 
 @inline_of(VariantSpec, "name")
-class ServiceSpec(Mirror):
+class ServiceSpec(Profiled):
     """What serving costs: one variant inline, or several under `variants`.
 
     `model` are the bytes of weights that an accelerator must hold before it serves; `noise` the relative standard
@@ -156,8 +146,9 @@ class ServiceSpec(Mirror):
     of `hetsim calibrate` with everything that is not given here.
     """
 
-    profile: str | None = None
-    """A file of `hetsim calibrate` with whatever is not given here, relative to the scenario."""
+    SECTION: ClassVar = "service"
+    FIRST: ClassVar = VariantSpec.FIRST[1:]
+
     variants: Annotated[list[VariantSpec], OneOrMany, Field(min_length=1)] | None = None
     """Several ways to serve, each with its own device and times."""
     model: Bytes | None = None
@@ -170,11 +161,6 @@ class ServiceSpec(Mirror):
     """Delay between front end and node: one time for both ways, or request and response; 0 unless given."""
     batching: Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})] = None
     """A batching policy for this service in place of the common one: a name, or name and parameters."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
-        return included(value, "service", cls, info)
 
     @model_validator(mode="after")
     def _one_form(self) -> ServiceSpec:

@@ -9,15 +9,8 @@ from pydantic import Field, model_validator
 from hetsim.errors import KeyProblem
 from hetsim.model.cluster import Partition
 from hetsim.model.units import Name, Seconds
-from hetsim.scenario.fields import Model, Short
+from hetsim.scenario.fields import Model, Names, Short
 from hetsim.scenario.generated import Mirror, keys_of
-
-
-def _names(value: Any) -> Any:
-    return [value] if isinstance(value, str | int) else value
-
-
-Names = Annotated[tuple[Name, ...], Short(_names, {"type": "string"})]
 
 
 @keys_of(Partition, users=Names | None, accounts=Names | None)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -18,9 +18,6 @@ from hetsim.scenario.file.problems import translate
 from hetsim.scenario.schema.policy import parameter_model
 from hetsim.scenario.schema.workload import WorkloadEntry
 from hetsim.workload.traces import TaskTable
-
-if TYPE_CHECKING:
-    from hetsim.workload.rows.job_reader import TableParts
 
 
 @dataclass(frozen=True)
@@ -35,14 +32,8 @@ class TraceSpec:
         reader: Callable[..., TaskTable] = registry.entry("traces", self.format)
         with recorded_inputs() as inputs:
             table = reader(**self.parameters)
-        table.opened = tuple(inputs.opened)
+        table.opened = (*inputs.opened, *inputs.seen)
         return table
-
-    def parts(self, folder: Path) -> TableParts | None:
-        """The tasks as tables on end, of which a nameless file in a folder holds what memory need not; None where the
-        format is read as a whole."""
-        parts = getattr(registry.entry("traces", self.format), "parts", None)
-        return None if parts is None else parts(folder, **self.parameters)
 
 
 def check_traces(document: Document, base: Path) -> tuple[dict[int, TraceSpec], list[Problem]]:

@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from hetsim.errors import KeyProblem, UnknownName
 from hetsim.model.cluster import NodeSpec
 from hetsim.model.exchange import Phase
-from hetsim.model.units import Bytes, Count, Flag, Fraction, Name, NotNegative, Seconds
+from hetsim.model.units import Bytes, Degree, Fraction, Name, NotNegative, Seconds
 from hetsim.scenario.fields import Model
+from hetsim.scenario.generated import Mirror, keys_of
 from hetsim.theory import training
 from hetsim.theory.collectives import WAYS, Pattern, Rate, at_most, message, rate_at, ring_over_nodes
 from hetsim.workload.costs import architectures
 from hetsim.workload.distributions import StepCount
 
-Degree = Annotated[Count, Field(le=1_000_000)]
 Part = Annotated[Fraction, Field(ge=0, le=1)]
 EFFICIENCY, PASSES = 0.703, 2.51
 """Fitted to twelve published steps of Megatron-LM on A100 (docs/background/validation.md)."""
 
 
-class TransformerSpec(Model):
+@keys_of(training.Transformer)
+class TransformerSpec(Mirror):
     """A decoder by its figures, or by its name."""
+
+    FIRST: ClassVar = ("name",)
 
     name: Name | None = None
     """A model of `hetsim list models`, such as llama-2-70b, in place of its figures."""
-    layers: Degree | None = None
-    """Number of layers."""
-    hidden: Degree | None = None
-    """Width of a layer, which has 12 hidden² weights."""
-    heads: Degree | None = None
-    """Attention heads of a layer."""
-    sequence: Degree
-    """Tokens of a sample."""
-    vocabulary: Degree | None = None
-    """Tokens that there are."""
 
     @model_validator(mode="after")
     def _whole(self) -> TransformerSpec:
@@ -61,8 +54,8 @@ class TransformerSpec(Model):
     def described(self) -> training.Transformer:
         """What its training is computed from."""
         if self.name is None:
-            assert self.layers and self.hidden and self.heads and self.vocabulary
-            return training.Transformer(self.layers, self.hidden, self.heads, self.sequence, self.vocabulary)
+            given: training.Transformer = self.made()
+            return given
         found = architectures.MODELS[self.name]
         size = found.head_size or found.hidden // found.heads
         width, kept = found.heads * size, 2 * (found.kv_heads or found.heads) * size
@@ -123,35 +116,14 @@ class Communication(Model):
         return Phase(shape, nodes, sent if nodes > 1 else 0.0, fixed, self.overlap * self.every, cards, inside=beside)
 
 
-class TrainingSpec(Model):
+@keys_of(training.ParallelPlan)
+class TrainingSpec(Mirror):
     """Parallel training, from which the time of a step and the memory on each GPU follow."""
+
+    FIRST: ClassVar = ("model", "batch", "micro_batch", "tensor", "pipeline", "data", "experts")
 
     model: TransformerSpec
     """The network, by its figures or its name."""
-    batch: Degree
-    """Samples of a step, over all GPUs."""
-    micro_batch: Degree = 1
-    """Samples that go through a pipeline at once."""
-    tensor: Degree = 1
-    """Degree of tensor parallelism."""
-    pipeline: Degree = 1
-    """Stages of the pipeline."""
-    data: Degree | None = None
-    """Degree of data parallelism; what the GPUs leave unless given."""
-    experts: Degree = 1
-    """Degree of expert parallelism: the number of data-parallel ranks that divide the experts."""
-    schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"
-    """Order of the micro-batches in the pipeline."""
-    chunks: Degree = 1
-    """Parts of its layers that a stage of an interleaved pipeline has."""
-    recomputation: Literal["none", "selective", "full"] = "none"
-    """Which activations are computed again for the backward pass."""
-    sequence_parallel: Flag = False
-    """Do tensor-parallel ranks divide the remaining activations too?"""
-    sharded_optimizer: Flag = False
-    """Do data-parallel ranks divide the state of the optimizer?"""
-    buckets: Degree = 1
-    """Parts in which gradients are reduced, all but the last during the backward pass; 1, no overlap, unless given."""
     efficiency: Part = EFFICIENCY
     """Share of the peak that matrix products reach, 70.3% unless given (fitted on A100)."""
     passes: NotNegative = PASSES
@@ -197,10 +169,7 @@ class TrainingSpec(Model):
         if data % self.experts:
             groups = f"expert-parallel groups of {self.experts}"
             raise KeyProblem("experts", f"{data} data-parallel ranks of training do not divide evenly into {groups}")
-        found = training.ParallelPlan(
-            self.batch, self.micro_batch, self.tensor, self.pipeline, data, self.schedule, self.chunks,
-            self.recomputation, self.sequence_parallel, self.sharded_optimizer, self.experts, self.buckets,
-        )  # fmt: skip
+        found: training.ParallelPlan = self.made(data=data)
         if self.chunks > 1 and found.micro_batches % self.pipeline:
             text = f"{found.micro_batches} micro-batches do not divide into rounds of {self.pipeline} stages"
             raise KeyProblem("batch", f"{text}, as an interleaved pipeline needs")

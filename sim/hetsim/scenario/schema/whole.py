@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
-    Discriminator,
     Field,
     PlainValidator,
-    Tag,
     ValidationError,
     WithJsonSchema,
     field_validator,
@@ -19,7 +17,7 @@ from pydantic import (
 from hetsim.errors import KeyProblem, Problem, UnknownName
 from hetsim.model.units import MAX_SECONDS, TIME, Count, Fraction, Name, Seconds, Seed, parse, shown
 from hetsim.registry import POLICY_PARTS
-from hetsim.scenario.fields import Model, OneOrMany, Short
+from hetsim.scenario.fields import MAPPING, VALUE, VALUE_OR_MAPPING, Model, OneOrMany, Short
 from hetsim.scenario.file.document import Document
 from hetsim.scenario.file.problems import translate
 from hetsim.scenario.schema.cluster import ClusterSpec
@@ -81,10 +79,8 @@ class Precision(Model):
         return value
 
 
-Replications = Annotated[
-    Annotated[Count, Field(le=MAX_REPLICATIONS), Tag("<count>")] | Annotated[Precision, Tag("<precision>")],
-    Discriminator(lambda value: "<precision>" if isinstance(value, dict | Precision) else "<count>"),
-]
+_Runs = Annotated[Count, Field(le=MAX_REPLICATIONS), VALUE]
+Replications = Annotated[_Runs | Annotated[Precision, MAPPING], VALUE_OR_MAPPING]
 
 _NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 _POLICY_SCHEMA: dict[str, Any] = {

@@ -7,8 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from hetsim.errors import KeyProblem
-from hetsim.model.units import Bytes, Count, Name, NotNegative, Positive, Seconds, shown
+from hetsim.model.tasks import Item
+from hetsim.model.units import Count, Name, NotNegative, Positive, Seconds, shown
 from hetsim.scenario.fields import Model, OneOrMany
+from hetsim.scenario.generated import Mirror, keys_of
 from hetsim.scenario.schema.demand import Demand
 from hetsim.scenario.schema.language_model import AnyService
 from hetsim.scenario.schema.pipeline import PipelineSpec
@@ -25,13 +27,10 @@ def _named_process(value: Any) -> Any:
     return value
 
 
-class DataItem(Model):
+@keys_of(Item)
+class DataItem(Mirror):
     """A named piece of data that exists before the run; without `home` every host has a copy."""
 
-    name: Name
-    """Name of the item, for reads and writes."""
-    size: Bytes
-    """Bytes of it."""
     home: Name | None = None
     """Node that has it in host memory; every node unless given."""
 

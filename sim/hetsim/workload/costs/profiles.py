@@ -33,14 +33,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from typing import Literal
 
 from hetsim.errors import UnknownName
-from hetsim.model.units import Fraction
 from hetsim.workload.costs.roofline import Peak, Work
-from hetsim.workload.distributions import StepCount
+from hetsim.workload.distributions import Constant, Distribution
 
 FLOAT = 4
 """Bytes of a number, and of a token or label."""
@@ -418,33 +415,18 @@ def profile(name: str) -> Profile:
     return PROFILES[name]
 
 
-def _known(name: str) -> str:
-    try:
-        profile(name)
-    except UnknownName as error:
-        raise ValueError(str(error)) from None
-    return name
-
-
-def _share(value: Any) -> Any:
-    if not 0 < value <= 1:
-        raise ValueError(f"efficiency must be above 0 and at most 1, not {value:g}")
-    return value
-
-
-class ProfileUse(BaseModel):
+@dataclass(frozen=True)
+class ProfileUse:
     """A profile as a scenario uses it: `{profile: cnn_training, steps: 2000}`.
 
-    `steps` is a number or a distribution over numbers.  `efficiency` is the share of the device's peaks
+    `efficiency` is the share of the device's peaks
     that such small networks reach besides the launch overheads, an assumption to calibrate.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    profile: Annotated[str, AfterValidator(_known)]
-    batch: Annotated[int, Field(ge=1, strict=True)] = 64
-    steps: Annotated[StepCount, Field(validate_default=True)] = 1  # type: ignore[assignment]
-    efficiency: Annotated[Fraction, AfterValidator(_share)] = 0.5
+    profile: str
+    batch: int = 64
+    steps: Distribution = field(default_factory=lambda: Constant(value=1.0))
+    efficiency: float = 0.5
 
     @property
     def work(self) -> Work:

@@ -74,7 +74,7 @@ def _limit(
     jobs: Jobs, steps: HeldSteps, rows: np.ndarray, capacity: float, warm: float
 ) -> tuple[float, float, int] | None:
     """The most that these jobs hold, how long others of them waited for that, and how many starts show it."""
-    waited = rows[(jobs.wait[rows] > SHORT) & (jobs.start[rows] > warm)]
+    waited = rows[(jobs.wait[rows] > SHORT) & (jobs.start[rows] > warm) & jobs.evidence[rows]]
     if len(waited) < FEW:
         return None
     waited = waited[np.unique(np.linspace(0, len(waited) - 1, min(len(waited), MAX_OF_GROUP)).astype(int))]
@@ -168,7 +168,8 @@ def capacity_curve(
     edges = np.linspace(low, high, bins + 1)
     bin_of = np.clip(np.searchsorted(edges, steps.times, side="right") - 1, 0, bins - 1)
     pressed = np.zeros(len(steps.times), dtype=bool)
-    for row, part in steps.waiting(jobs, chosen_of(jobs, steps)):
+    chosen = chosen_of(jobs, steps)
+    for row, part in steps.waiting(jobs, chosen[jobs.evidence[chosen]]):
         fits = capacity - steps.held[part] >= jobs.amount[row] - SLACK
         pressed[part] |= fits & ~limited(jobs, steps, row, part, at_limit)
     time = np.bincount(bin_of, steps.length, bins)
@@ -180,7 +181,7 @@ def capacity_curve(
     levels = np.where(doubtful, around, capacity)
     inside = (steps.times >= low) & (steps.times < high)
     curve[inside] = levels[bin_of[inside]]
-    return np.maximum(curve, steps.held)
+    return np.minimum(np.maximum(curve, steps.held), capacity)
 
 
 # Order ----------------------------------------------------------------------------------------------------------

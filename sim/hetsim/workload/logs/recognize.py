@@ -8,8 +8,8 @@ import zlib
 from pathlib import Path
 
 from hetsim.model.files import open_input
-from hetsim.workload.readers.task_table import KNOWN, PARQUET
-from hetsim.workload.rows.text_rows import NUMBER
+from hetsim.workload.readers.task_table import KNOWN
+from hetsim.workload.rows.text_rows import NUMBER, PARQUET
 
 LOOKED_AT = 65_536
 """Bytes read of a file."""
@@ -27,7 +27,15 @@ COLUMNS = (
 )
 """Formats by columns that no other has together; the first that fits."""
 
-TEXTS = (("kubernetes", '"Pod"'), ("wfformat", '"workflow"'), ("philly", '"attempts"'), ("mooncake", '"hash_ids"'))
+RECORDS = (
+    ("pbs", r"\A\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;[A-Z];"), ("lsf", r'\A"JOB_|^Job <\d+(\[\d+\])?>,'),
+    ("sge", r"\A(?:#.*\n)*[^:\n]*(?::[^:\n]*){7}:\d{9,13}:\d{1,13}:\d{1,13}:(?:[^:\n]*:){30}"),
+)  # fmt: skip
+"""Formats of records by how these begin."""
+TEXTS = (
+    ("ray", '"required_resources"'), ("ray", '"entrypoint"'), ("kubernetes", '"Pod"'), ("wfformat", '"workflow"'),
+    ("philly", '"attempts"'), ("mooncake", '"hash_ids"'),
+)  # fmt: skip
 """Formats in JSON by a word that they have near their beginning."""
 
 
@@ -65,6 +73,9 @@ def recognize(file: str | Path) -> str | None:
         return "swf"
     if text.lstrip()[:1] in ("{", "["):
         return next((name for name, word in TEXTS if word in text), None)
+    told = next((name for name, sign in RECORDS if re.search(sign, text, re.MULTILINE)), None)
+    if told is not None:
+        return told
     head = _head(text)
     if head.count("\t") in (6, 9) and "," not in head.split("\t")[-1]:
         return "gavel"

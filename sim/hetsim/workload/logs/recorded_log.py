@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hetsim.workload.logs.capacity import Capacity, NodeParts, capacity_of, node_parts
 from hetsim.workload.logs.summary import durations, held
+from hetsim.workload.rows.held import HeldOverTime
 from hetsim.workload.traces import TaskTable
 
 LABELS = ("user", "queue", "partition", "vc", "account", "group", "qos", "class")
@@ -15,7 +17,6 @@ LABELS = ("user", "queue", "partition", "vc", "account", "group", "qos", "class"
 SLACK = 1e-9
 SHORT = 60.0
 """Waits of less than a minute are the pace of a scheduler, no sign of a limit."""
-MOMENT = 60.0
 MAX_JOBS = 5_000
 """Maximum number of jobs with waits looked at second by second; of larger logs evenly chosen ones."""
 
@@ -32,6 +33,10 @@ class Jobs:
     labels: dict[str, np.ndarray] = field(default_factory=dict)
     """Codes by kind of label; -1 where a job has none."""
     names: dict[str, list[str]] = field(default_factory=dict)
+    lines: list[int] = field(default_factory=list)
+    """Where they stand in the file, where that is known."""
+    nodes: NodeParts | None = None
+    used: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.arrival)
@@ -40,36 +45,14 @@ class Jobs:
     def wait(self) -> np.ndarray:
         return self.start - self.arrival
 
-    def peak(self) -> float:
-        """The most that was held, but for moments."""
-        found = HeldOverTime(self.start, self.end, self.amount).peak()
-        return max(found, float(self.amount.max(initial=0.0)))
+    @property
+    def evidence(self) -> np.ndarray:
+        """Jobs whose waits something may be inferred from."""
+        return np.ones(len(self), dtype=bool) if self.used is None else self.used
 
-
-@dataclass
-class HeldOverTime:
-    """What is held over time, as steps: `level[k]` from `times[k]` on."""
-
-    def __init__(self, start: np.ndarray, end: np.ndarray, amount: np.ndarray):
-        times = np.concatenate([start, end])
-        change = np.concatenate([amount, -amount])
-        order = np.lexsort((change, times))  # ends before starts at one instant
-        self.times, first = np.unique(times[order], return_index=True)
-        total = np.cumsum(change[order])
-        self.level = np.append(total[first[1:] - 1], total[-1:]) if len(total) else total
-        self.level = np.where(np.abs(self.level) < 1e-6, 0.0, self.level)
-
-    def peak(self) -> float:
-        """The highest level, but for `MOMENT` seconds: a log that rounds its times shows jobs that overlap."""
-        length = np.append(np.diff(self.times), 0.0)
-        order = np.argsort(-self.level, kind="stable")
-        above = np.searchsorted(np.cumsum(length[order]), min(MOMENT, length.sum() / 2), side="right")
-        return float(self.level[order][min(above, len(order) - 1)]) if len(order) else 0.0
-
-    def at(self, times: np.ndarray) -> np.ndarray:
-        """The level at each of these times (right after what happens then)."""
-        place = np.searchsorted(self.times, times, side="right") - 1
-        return np.where(place >= 0, self.level[np.maximum(place, 0)], 0.0)
+    def capacity(self, stated: float | None = None) -> Capacity:
+        """What the cluster has: as stated, or as these jobs show it."""
+        return capacity_of(self.start, self.end, self.amount, self.nodes, stated)
 
 
 def jobs_of(table: TaskTable) -> Jobs | None:
@@ -86,6 +69,9 @@ def jobs_of(table: TaskTable) -> Jobs | None:
     rows = rows[np.argsort(table.arrival[rows], kind="stable")]
     begun = np.maximum(start[rows], table.arrival[rows])
     jobs = Jobs("GPUs" if gpus.any() else "cores", table.arrival[rows], begun, begun + took[rows], amount[rows])
+    jobs.lines = [table.line(row) or row + 1 for row in rows.tolist()]
+    labels = table.extra.get("recorded_node")
+    jobs.nodes = node_parts(None if labels is None else labels[rows], jobs.amount, jobs.start, jobs.end)
     for kind in LABELS:
         values = {"user": table.user, "class": table.class_}.get(kind, table.extra.get(kind))
         if values is not None:

@@ -9,9 +9,11 @@ gets the first of these reasons that holds:
     limit           its user, queue, ... held as much as it ever did (`limits_of`)
     priority        a job of a class that goes before its own (`order_of`) waited for room
     order           a job that came earlier waited for room
+    fragmented      it fitted into what was free of the cluster, and on no single node
     held back       it fitted, and nothing in the log says why it did not start
 
-Capacity is one pool of GPUs, or of cores where no job holds a GPU: how jobs lie on nodes does not count.
+Capacity is one pool of GPUs, or of cores where no job holds a GPU; how jobs lie on nodes counts where all rows name
+theirs, for jobs that ran on one.  A job that fits on no single node waits for room, too.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ from typing import Any
 
 import numpy as np
 
+from hetsim.workload.logs.capacity import Capacity, level_of
 from hetsim.workload.logs.inferred import Limits, Order, at_limit_of, capacity_curve, limited, limits_of, order_of
-from hetsim.workload.logs.recorded_log import SLACK, HeldSteps, Jobs, chosen_of, jobs_of
+from hetsim.workload.logs.recorded_log import SLACK, HeldOverTime, HeldSteps, Jobs, chosen_of, jobs_of
 from hetsim.workload.traces import TaskTable
 
-REASONS = ("no room", "nodes down", "before the log", "limit", "priority", "order", "held back")
+REASONS = ("no room", "nodes down", "before the log", "limit", "priority", "order", "fragmented", "held back")
 
 
 @dataclass
@@ -34,7 +37,7 @@ class Explained:
     """The recorded waits of a log by reason, and what was inferred for that."""
 
     jobs: Jobs
-    capacity: float
+    site: Capacity
     curve: list[tuple[float, float]]
     """Times, and the capacity that was up from each of them on."""
     warm_end: float
@@ -45,20 +48,31 @@ class Explained:
     looked_at: int
 
     @property
+    def capacity(self) -> float:
+        """GPUs, or cores, of the cluster."""
+        return self.site.amount
+
+    @property
     def mean_wait(self) -> float:
         return float(self.jobs.wait.mean())
 
 
-def explain(table: TaskTable, capacity: float | None = None, cut: bool = False) -> Explained | None:
+def explain(
+    table: TaskTable, capacity: float | None = None, cut: bool = False, part: int | None = None
+) -> Explained | None:
     """The recorded waits of a log by reason; None where it has no recorded starts, or nothing waits.
 
-    `capacity`: of the cluster, in GPUs or cores; the most that was ever held unless given.  `cut`: the log begins with
-    what was in the cluster then (a warm start), so that nothing unknown runs in its head.
+    `capacity`: of the cluster, in GPUs or cores; what the log shows unless given.  `cut`: the log begins with what was
+    in the cluster then (a warm start), so that nothing unknown runs in its head.  `part`: infer limits and capacity
+    from the waits of one half of the jobs alone (`half_of`).
     """
     jobs = jobs_of(table)
     if jobs is None or not (jobs.wait > 0).any():
         return None
-    whole = max(jobs.peak(), capacity or 0.0)
+    site = jobs.capacity(capacity)
+    whole = site.amount
+    if part is not None:
+        jobs.used = half_of(jobs.arrival) == part
     steps = HeldSteps(jobs)
     warm = float(jobs.arrival[0]) if cut else warm_end(jobs, steps)
     limits = limits_of(jobs, steps, whole, warm)
@@ -68,7 +82,13 @@ def explain(table: TaskTable, capacity: float | None = None, cut: bool = False) 
     shares, looked_at = _attributed(jobs, steps, whole, curve, warm, at_limit, order)
     points = [(float(steps.times[0]), float(curve[0]))]
     points += [(float(steps.times[k]), float(curve[k])) for k in (np.flatnonzero(np.diff(curve)) + 1).tolist()]
-    return Explained(jobs, whole, points, warm, limits, order, shares, looked_at)
+    return Explained(jobs, site, points, warm, limits, order, shares, looked_at)
+
+
+def half_of(arrival: np.ndarray) -> np.ndarray:
+    """To which half of a log jobs belong, 0 or 1, by a hash of when they came: those of one instant to the same."""
+    keys = np.rint(arrival * 1000).astype(np.int64).astype(np.uint64)
+    return ((keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)) & np.uint64(1)
 
 
 # The head of the log --------------------------------------------------------------------------------------------
@@ -105,8 +125,9 @@ def _attributed(
     before = {} if order is None else _before(order, jobs.names[order.kind])
     lacking: dict[int, np.ndarray] = {}
     """By class: in which steps one of its jobs waits for room."""
+    widest = _widest(jobs, steps)
     for row, part in steps.waiting(jobs, rows):
-        short = curve[part] - steps.held[part] < jobs.amount[row] - SLACK
+        short = (curve[part] - steps.held[part] < jobs.amount[row] - SLACK) | _split(jobs, row, part, widest)
         earliest[part] = np.where(short, np.minimum(earliest[part], jobs.arrival[row]), earliest[part])
         if codes is not None and codes[row] >= 0:
             known = lacking.setdefault(int(codes[row]), np.zeros(len(steps.times), dtype=bool))
@@ -126,6 +147,7 @@ def _attributed(
             limited(jobs, steps, row, part, at_limit),
             first,
             earliest[part] < jobs.arrival[row],
+            _split(jobs, row, part, widest),
             np.ones(len(length), dtype=bool),
         )
         left = np.ones(len(length), dtype=bool)
@@ -134,6 +156,29 @@ def _attributed(
             left &= ~here
     total = math.fsum(found.values())
     return {reason: value / total for reason, value in found.items()}, len(rows)
+
+
+def _widest(jobs: Jobs, steps: HeldSteps) -> np.ndarray | None:
+    """In each step the most that is free on one node; None where rows do not name theirs."""
+    parts = jobs.nodes
+    if parts is None:
+        return None
+    found = np.zeros(len(steps.times))
+    for node in range(len(parts.names)):
+        rows = parts.of(node)
+        if len(rows):
+            start, end, amount = jobs.start[parts.job[rows]], jobs.end[parts.job[rows]], parts.amount[rows]
+            size = level_of(start, end, amount)
+            found = np.maximum(found, size - HeldOverTime(start, end, amount).at(steps.times))
+    return found
+
+
+def _split(jobs: Jobs, row: int, part: slice, widest: np.ndarray | None) -> np.ndarray:
+    """In which of its steps a job that ran on one node would have fitted on none."""
+    if widest is None or jobs.nodes is None or not jobs.nodes.alone[row]:
+        return np.zeros(part.stop - part.start, dtype=bool)
+    split: np.ndarray = widest[part] < jobs.amount[row] - SLACK
+    return split
 
 
 def _before(order: Order, names: list[str]) -> dict[int, set[int]]:

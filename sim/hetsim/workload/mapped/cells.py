@@ -15,6 +15,7 @@ from typing import Any
 
 from hetsim.errors import suggestion
 from hetsim.model.units import MAX_BYTES, MAX_SECONDS, SIZE, TIME, shown
+from hetsim.workload.rows.instants import instant_of
 from hetsim.workload.rows.text_rows import NUMBER
 
 Cell = Callable[[Any], float]
@@ -254,14 +255,13 @@ def check_form(form: str) -> None:
 class Instants:
     """Reads instants: of dates seconds since 1970, of other times seconds of the log's own time.
 
-    `repeated` counts local times that the clocks of the zone showed twice (the earlier is taken), `skipped` those that
-    they never showed.
+    A local time that the clocks of the zone showed twice is a `Twice`; `skipped` counts those that they never showed.
     """
 
     def __init__(self, form: str | None, zone: tzinfo | None):
         self.form = form
         self.zone = zone
-        self.repeated = self.skipped = 0
+        self.skipped = 0
         self._slices = None if form is None else _sliced(form)
 
     def __call__(self, value: Any) -> float:
@@ -295,15 +295,10 @@ class Instants:
             raise ValueError(f'is not of the form "{self.form}"{hint}') from None
 
     def _seconds(self, found: datetime) -> float:
-        if found.tzinfo is not None:
-            return found.timestamp()
-        if self.zone is None or self.zone is UTC:
-            return found.replace(tzinfo=UTC).timestamp()
-        here = found.replace(tzinfo=self.zone)
-        first, second = here.timestamp(), here.replace(fold=1).timestamp()
-        self.repeated += first < second
-        self.skipped += first > second
-        return first
+        if found.tzinfo is None and self.zone is not None and self.zone is not UTC:
+            here = found.replace(tzinfo=self.zone)
+            self.skipped += here.timestamp() > here.replace(fold=1).timestamp()
+        return instant_of(found, self.zone)
 
 
 _WIDTHS = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2}

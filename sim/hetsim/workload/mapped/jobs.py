@@ -13,12 +13,11 @@ from hetsim.workload.mapped.log_map import LogMap
 from hetsim.workload.mapped.mapping import CellSource, kind_of
 from hetsim.workload.mapped.rows import is_blank, tidied
 from hetsim.workload.rows.job_log import JobLog
+from hetsim.workload.rows.job_times import ROUNDED, JobTimes
+from hetsim.workload.rows.rows_of_a_job import JobRows, Sink
 
 SHOWN = 3
 """Bad cells of a column that are named; the rest is counted."""
-
-ROUNDED = 1.0
-"""Seconds by which times that a log rounds may contradict each other."""
 
 
 class MappedJobs:
@@ -42,6 +41,22 @@ class MappedJobs:
         if self.typed not in ([], ["gpu_time"], ["cpu_time"]):
             log.times = {f"time {name}": name for name in self.typed}
         self.times_of = {name: key for key, name in log.times.items()}
+        self.times = JobTimes(log, cells_of.TIMES[made.units.get("duration", "s")])
+        rows: Sink = self._job
+        self.stages: list[JobRows] = []
+        if made.gang is not None:
+            gangs = JobRows(log, made.gang, rows)
+            self.stages.append(gangs)
+            rows = lambda line, row, whole: gangs.take(row.pop("_gang", None), line, row, whole)  # noqa: E731
+        self.jobs: JobRows | None = None
+        if made.fold is not None or (made.gang is not None and "id" in columns):
+            self.jobs = JobRows(log, made.fold, rows)
+            self.stages.insert(0, self.jobs)
+        self.rows = rows
+        self.keys_sought: dict[tuple[str, str], list[Any]] = {}
+        """By column and part of its cells: has any row had it, and for which target?"""
+        log.one_row_each = "id" in columns and made.fold is None and made.attempts != "separate"
+        log.unique = "id" in columns and not self.stages
 
     # Rows -------------------------------------------------------------------------------------------------------
 
@@ -73,8 +88,25 @@ class MappedJobs:
             self.log.leave_out(f"no {dropped} ({self._nothing(self.made.columns[dropped])})", line)
         elif fine:
             # Samples tell jobs without an id by what stands in their rows.
-            key = None if "id" in found or self.log.cut.sample == 1 else "\t".join(map(str, cells.values()))
-            self._job(line, found, key)
+            told = "id" in self.made.columns or self.log.cut.sample < 1
+            whole = "\t".join(map(str, cells.values())) if told else None
+            self._row(line, {name: value for name, value in found.items() if value is not None}, cells, whole)
+
+    def _row(self, line: int, row: dict[str, Any], cells: dict[str, Any], whole: str | None) -> None:
+        """Send a row on to the job that it belongs to."""
+        made = self.made
+        if made.gang is not None:
+            label = self._key(made.gang.by, row, cells)
+            row |= {} if label is None else {"_gang": label}
+        if self.jobs is not None:
+            self.jobs.take(self._key("id" if made.fold is None else made.fold.by, row, cells), line, row, whole)
+        else:
+            self.rows(line, row, whole)
+
+    def _key(self, by: str, row: dict[str, Any], cells: dict[str, Any]) -> str | None:
+        """What stands in a row for a target, or else in a column; None where that is blank."""
+        value = row.get(by) if by in self.made.columns else cells.get(by)
+        return None if value is None or is_blank(value, self.made.blanks) else str(value)
 
     def _must_have(self, target: str, rule: mapping.Missing | None) -> bool:
         """Is a blank cell of this target an error?  Of texts only where that is stated."""
@@ -91,7 +123,9 @@ class MappedJobs:
         column = source.columns[0]
         cell = self._cell(column, cells, target)
         if source.key is not None and cell is not None:
+            self.keys_sought.setdefault((column, source.key), [False, target])
             cell = _part(str(cell), source.key)
+            self.keys_sought[column, source.key][0] |= cell is not None
         if source.values is not None and cell is not None:
             told = source.values.get(str(cell), cell)
             cell = told
@@ -174,7 +208,7 @@ class MappedJobs:
     def _nothing(self, source: CellSource) -> str:
         """What it means that a row has no value of this source."""
         if source.key is not None:
-            return f"{_of(source)} is blank or has no {shown(source.key)} in it"
+            return f"{shown(source.key)} is not found in {_of(source)}"
         if self.keyed:
             return f"the {'keys' if source.columns[1:] else 'key'} {', '.join(source.columns)} is not there, or null"
         return f"{_of(source)} is blank"
@@ -182,6 +216,12 @@ class MappedJobs:
     def finish(self) -> None:
         """Count what was not named, and say what there is to know of the dates."""
         log = self.log
+        for (column, key), (there, target) in self.keys_sought.items():
+            if not there:
+                log.row_problems.add(f"columns.{target}: {shown(key)} is not found in any cell of column {column}")
+        for stage in self.stages:
+            stage.finish()
+        self.times.finish(self.made.attempts == "separate")
         for column, count in self.bad.items():
             if count > SHOWN:
                 row, place = self.more[column]
@@ -192,9 +232,7 @@ class MappedJobs:
                 more = "in 1 more row" if count == 2 else f"in {count - 1:,} more rows"
                 log.row_problems.add(f"{self._nothing(self.made.columns[target])} {more}", self.blank_at[target])
         instants = [one for one in self.readers.values() if isinstance(one, Instants)]
-        repeated, skipped = sum(one.repeated for one in instants), sum(one.skipped for one in instants)
-        if repeated:
-            log.notes.append(f"{log.path}: {repeated:,} times are in an hour that its clocks showed twice: the earlier")
+        skipped = sum(one.skipped for one in instants)
         if skipped:
             log.notes.append(f"{log.path}: {skipped:,} times are in an hour that its clocks never showed")
         if not log.dated and len(log.blocks) and min(log.blocks.current.arrival, default=0.0) > 1e8:
@@ -205,25 +243,23 @@ class MappedJobs:
 
     # Jobs -------------------------------------------------------------------------------------------------------
 
-    def _job(self, line: int, found: dict[str, Any], key: str | None) -> None:
+    def _job(self, line: int, found: dict[str, Any], whole: str | None) -> None:
         log = self.log
-        found = {name: value for name, value in found.items() if value is not None}
         self.first = min(self.first, found["arrival"])
         arrival, start, end = found.pop("arrival"), found.pop("start", None), found.pop("end", None)
-        span = None if start is None or end is None else end - start
         times = {name: found.pop(name) for name in self.typed if name in found}
-        took = self._run_time(found.pop("duration", None), times, span)
-        if took is None and not log.times:
+        took = found.pop("duration", None)
+        if took is None and len(self.typed) == 1:
+            took = times.get(self.typed[0])
+        if took is None and not log.times and (start is None or end is None):
             log.leave_out("never ran (without a start or an end)", line)
             return
-        if (took is not None and took < 0) or (span is not None and span < 0):
-            log.leave_out("ended before they began", line)
+        if start is None and end is not None and took is not None and end - took < arrival - ROUNDED:
+            log.remark("ran longer than the time from their submission to their end", line)
+        settled = self.times.settle(line, arrival, start, None if log.times else end, took)
+        if settled is None:
             return
-        if start is None:
-            start = self._start(line, arrival, end, took)
-        if start is not None and start < arrival:
-            log.leave_out("began before they came", line)
-            return
+        arrival, start, took = settled
         if not self._devices(line, found, times):
             return
         self._limits(line, found, took)
@@ -233,21 +269,8 @@ class MappedJobs:
         if start is not None:
             found["start"] = start
         columns = {name: value for name, value in found.items() if value != ""}
-        log.add(line, id_, arrival, math.nan if took is None else took, key, **columns)
-
-    def _run_time(self, duration: float | None, times: dict[str, float], span: float | None) -> float | None:
-        """How long a job ran: its duration, its time on the one kind of device, or else from its start to its end."""
-        if duration is None and len(self.typed) == 1:
-            duration = times.get(self.typed[0])
-        return span if duration is None and not self.log.times else duration
-
-    def _start(self, line: int, arrival: float, end: float | None, took: float | None) -> float | None:
-        """When a job without a start began: its run time before its end; None where that is not known."""
-        if end is None or took is None or self.log.times:
-            return None
-        if end - took < arrival - ROUNDED:
-            self.log.remark("ran longer than the time from their submission to their end", line)
-        return max(arrival, end - took)
+        key = None if id_ is not None or log.cut.sample == 1 else whole
+        self.times.added(log.add(line, id_, arrival, math.nan if took is None else took, key, whole, **columns))
 
     def _limits(self, line: int, found: dict[str, Any], took: float | None) -> None:
         """Name the deadline as tables do; a time limit is an estimate where there is no other."""

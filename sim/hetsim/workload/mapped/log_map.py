@@ -11,6 +11,7 @@ from hetsim.model.units import MAX_BYTES, shown
 from hetsim.workload.mapped import cells as read
 from hetsim.workload.mapped.cells import SIZES, TIMES, Cell, Instants
 from hetsim.workload.mapped.mapping import GPU_TIME, NO_DEFAULT, UNITS, CellSource, Missing, kind_of
+from hetsim.workload.rows.rows_of_a_job import OF_TEXTS, Fold
 
 _SUFFIXES = {
     "ns": 1e-9, "us": 1e-6, "usec": 1e-6, "ms": 1e-3, "msec": 1e-3, "millis": 1e-3, "milliseconds": 1e-3,
@@ -37,6 +38,15 @@ class LogMap:
     blanks: frozenset[str | float]
     comma: bool = False
     """Are numbers written with a decimal comma?"""
+    fold: Fold | None = None
+    gang: Fold | None = None
+    attempts: str | None = None
+
+    @property
+    def wanted(self) -> list[str]:
+        """The columns of the file that are read."""
+        keys = [one.by for one in (self.fold, self.gang) if one is not None and one.by not in self.columns]
+        return list(dict.fromkeys([*(name for source in self.columns.values() for name in source.columns), *keys]))
 
     def form(self, target: str) -> str | None:
         """How the instants of a target are written; None: as ISO dates, or in the file's own type."""
@@ -51,6 +61,8 @@ class LogMap:
     def problems(self, names: Sequence[str] | None, file: str, missing: Sequence[str] = ()) -> list[tuple[str, str]]:
         """All that does not fit, as key and sentence.  `names`: the columns of the file, where they are known."""
         found = [*self._whole(), *self._twice(), *self._of_units(), *self._of_missing(), *self._of_forms()]
+        for key, fold in (("fold", self.fold), ("gang", self.gang)):
+            found += [] if fold is None else self._of_fold(key, fold, names, file, missing)
         for target, source in self.columns.items():
             for column in source.columns:
                 if column in missing:
@@ -58,6 +70,24 @@ class LogMap:
                     found.append((f"columns.{target}", f"{file} has no column {shown(column)}{near}"))
                 elif names is not None and list(names).count(column) > 1:
                     found.append((f"columns.{target}", f"{file} has two columns {shown(column)}; rename one"))
+        return found
+
+    def _of_fold(
+        self, key: str, fold: Fold, names: Sequence[str] | None, file: str, missing: Sequence[str]
+    ) -> list[tuple[str, str]]:
+        """What is wrong with how rows become jobs."""
+        found = []
+        if fold.by not in self.columns and fold.by in missing:
+            known = [*self.columns, *(names or ())]
+            near = suggestion(fold.by, known) or _listed(names or ())
+            found.append((key, f"by: {shown(fold.by)} is neither mapped nor a column of {file}{near}"))
+        for name, rule in fold.columns.items():
+            if rule == "count" and name in self.columns:
+                found.append((key, f"{name} is a column already; count makes one of its own, such as attempts: count"))
+            elif rule != "count" and name not in self.columns:
+                found.append((key, f"no column is mapped to {name}{suggestion(name, self.columns)}"))
+            elif rule not in ("count", *OF_TEXTS) and kind_of(name) == "text":
+                found.append((key, f"{name} is a text, of which {rule} is nothing; use one of {', '.join(OF_TEXTS)}"))
         return found
 
     def _whole(self) -> list[tuple[str, str]]:

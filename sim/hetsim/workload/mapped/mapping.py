@@ -22,6 +22,7 @@ from hetsim.errors import suggestion
 from hetsim.model.units import shown
 from hetsim.workload.mapped import cells as read
 from hetsim.workload.mapped.cells import COUNTS, SIZES, TIMES
+from hetsim.workload.rows.rows_of_a_job import RULES, Fold, gang
 from hetsim.workload.rows.text_rows import NUMBER
 
 Kind = Literal["instant", "duration", "size", "count", "number", "text"]
@@ -231,10 +232,40 @@ def missing_of(value: Any) -> dict[str, Missing]:
     return _mapped(value, _missing)
 
 
+def fold_of(value: Any) -> Fold:
+    """`fold: {by: id, columns: {start: min, gpus: max, attempts: count}}`."""
+    return value if isinstance(value, Fold) else Fold(*_by_and_rules(value, "fold"))
+
+
+def gang_of(value: Any) -> Fold:
+    """`gang: {by: LABEL}`, as a fold."""
+    return value if isinstance(value, Fold) else gang(*_by_and_rules(value, "gang"))
+
+
+def _by_and_rules(value: Any, word: str) -> tuple[str, dict[str, str]]:
+    if not isinstance(value, dict) or "by" not in value:
+        example = "{by: id, columns: {start: min, end: max, gpus: max}}" if word == "fold" else "{by: COLUMN}"
+        raise ValueError(f"expected a mapping such as {example}, not {shown(value)}")
+    for key in value:
+        if key not in ("by", "columns"):
+            raise ValueError(f'unknown key "{key}"{suggestion(key, ("by", "columns"))}; known are by and columns')
+    rules = value.get("columns", {})
+    if not isinstance(rules, dict):
+        raise ValueError(f"columns needs a mapping such as {{start: min}}, not {shown(rules)}")
+    for name, rule in rules.items():
+        if rule not in RULES:
+            near = suggestion(rule, RULES) if isinstance(rule, str) else ""
+            raise ValueError(f"{name}: {shown(rule)} is none of {', '.join(RULES)}{near}")
+    return _named(value["by"]), {str(name): rule for name, rule in rules.items()}
+
+
 Columns = Annotated[dict[str, CellSource], PlainValidator(columns_of)]
 Units = Annotated[dict[str, str], PlainValidator(units_of)]
 MissingOf = Annotated[dict[str, Missing], PlainValidator(missing_of)]
 Forms = Annotated[dict[str, str], PlainValidator(forms_of)]
+FoldOf = Annotated[Fold, PlainValidator(fold_of)]
+GangOf = Annotated[Fold, PlainValidator(gang_of)]
+Attempts = Literal["restarts", "separate"]
 Zone = Annotated[str, PlainValidator(_zone)]
 Separator = Annotated[str, PlainValidator(_separator)]
 BlankWords = Annotated[tuple[str, ...], PlainValidator(_blank_words)]

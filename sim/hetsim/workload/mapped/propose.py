@@ -16,11 +16,13 @@ from hetsim.workload.mapped.cells import guess_form
 from hetsim.workload.mapped.log_map import unit_in_name
 from hetsim.workload.mapped.mapping import BLANKS, NO_LIMIT, blanks_of
 from hetsim.workload.mapped.proposed_columns import DURATIONS, INSTANTS, TEXTS, Column, Proposal, choose, column_of
+from hetsim.workload.mapped.proposed_contents import Contents
 from hetsim.workload.mapped.proposed_units import amounts, durations, fractions, seconds_of
 from hetsim.workload.mapped.rows import LOOKED_AT, Csv, FileRows, beginning, fail, rows_of
 from hetsim.workload.rows.column_names import NAMES, WIDTHS, by_words
 from hetsim.workload.rows.json_rows import first_sign
-from hetsim.workload.rows.text_rows import NUMBER
+from hetsim.workload.rows.rows_of_a_job import CHOICES
+from hetsim.workload.rows.text_rows import NUMBER, PARQUET
 
 EPOCHS = ((1e9, "epoch s"), (1e12, "epoch ms"), (1e15, "epoch us"), (1e18, "epoch ns"))
 UNIT_OF = {1e-3: "ms", 1e-6: "us", 1e-9: "ns", 60.0: "min", 3600.0: "h"}
@@ -57,6 +59,7 @@ def propose(path: Path, form: str, rows: FileRows) -> Proposal:
     columns = _columns(rows.names, [cells for _, cells in first], found)
     choice = choose(columns)
     found.unsure += choice.unsure
+    Contents(columns, choice.chosen, len(first), found).choose()
     chosen = _consistent(choice.chosen, found)
     _parts_of_cells(columns, chosen, found)
     _times(chosen, found)
@@ -119,6 +122,8 @@ def _columns(names: list[str], rows: list[list[Any]], found: Proposal) -> list[C
         found.keys["missing_values"] = list(words)
         found.unsure.append(f'missing_values: -1 ("{unknown[0].name}") was taken for no value')
         for column in unknown:
+            told = iter(column.cells)
+            column.there = [there and float(next(told)) != -1 for there in column.there]
             known = [cell for cell in column.cells if float(cell) != -1]
             column.blank, column.cells = column.blank + len(column.cells) - len(known), known
     return columns
@@ -298,6 +303,9 @@ def _missing(chosen: dict[str, Column], columns: list[Column], unfit: dict[str, 
     if steps:
         text = f"id: {shown(steps[0])} looks like a step of a job, which would count as a job"
         found.unsure.append(f"{text}; sacct -X lists jobs alone, and missing: {{user: drop}} drops rows without a user")
+    ids = list(map(str, chosen["id"].cells)) if "id" in chosen and not steps else []
+    if len(set(ids)) < len(ids):
+        found.missing.append(f"attempts: {len(ids) - len(set(ids)):,} rows have the id of an earlier one; {CHOICES}")
     for target, text in REQUIRED.items():
         if target not in there and not any(stand_ins <= set(there) for stand_ins in INSTEAD.get(target, ())):
             found.missing.append(f"{target}: {unfit.get(target) or text}")
@@ -329,8 +337,6 @@ INSTEAD = {"gpus": ({"devices"},), "start": ({"end", "duration"},)}
 
 def form_of(path: Path) -> str:
     """In which of the three forms a file is, by its name and its first sign."""
-    from hetsim.workload.readers.task_table import PARQUET
-
     if path.suffix.lower() in PARQUET:
         return "parquet"
     sign = first_sign(path)

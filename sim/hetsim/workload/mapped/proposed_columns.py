@@ -56,6 +56,8 @@ class Column:
     blank: int
     forms: list[str] = field(default_factory=list)
     """Ways in which all of them can be dates."""
+    there: list[bool] = field(default_factory=list)
+    """By row: is its cell not blank?"""
     typed: str = ""
     """`instant` or `duration`, where the file's own type says so."""
 
@@ -119,15 +121,16 @@ class ColumnChoice:
 
 def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) -> Column:
     """A column of the first rows; `words` are those that stand for no value."""
-    known = []
+    known, there = [], []
     for cell in cells:
         try:
             value = tidied(cell)
         except ValueError:
             value = "?"
-        if not is_blank(value, words):
+        there.append(not is_blank(value, words))
+        if there[-1]:
             known.append(value)
-    column = Column(name, known, len(cells) - len(known))
+    column = Column(name, known, len(cells) - len(known), there=there)
     if known and all(isinstance(one, datetime.datetime) for one in known):
         column.typed = "instant"
     elif known and all(isinstance(one, datetime.timedelta) for one in known):

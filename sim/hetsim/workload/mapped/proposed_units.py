@@ -28,6 +28,8 @@ def durations(chosen: dict[str, Column], found: Proposal) -> None:
             continue
         measured = _measured(target, chosen)
         minutes = column.plain.endswith(MINUTES)
+        if target in units:
+            continue
         units[target] = measured or ("min" if minutes else "s")
         if not measured:
             what = "may be minutes or a minimum" if minutes else "has no unit in its name"

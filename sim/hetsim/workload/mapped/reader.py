@@ -25,6 +25,11 @@ have), `{default: VALUE}`, or `error`, as for all numbers and times of which not
 `missing_values` lists the words that are blank.  A duration that is a difference is one of two instants, written as
 the arrival is; an instant that is a sum or a difference is one of an instant and durations.
 
+Rows with one id that differ are an error until it is said what they are.  `attempts: restarts` makes them one job from
+its first start to its last end, `separate` a job each.  `fold: {by: id, columns: {gpus: max, attempts: count}}` says it
+by column: min, max, sum, first, last, join, peak (the most at one instant) or count; starts are the first, ends the
+last.  `gang: {by: COLUMN}` makes one job of the parts with one label, with what they hold together.
+
 `hetsim trace map FILE` proposes all of that.  `separator` is told from the first line; `decimal: ","` reads numbers
 such as 1234,5; `header` names the columns of a CSV file that has no first line of names.  In JSON lines `job.gpus` is
 the key `gpus` of the object `job`.
@@ -32,7 +37,7 @@ the key `gpus` of the object `job`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -47,18 +52,24 @@ from hetsim.workload.mapped.jobs import MappedJobs
 from hetsim.workload.mapped.log_map import LogMap
 from hetsim.workload.mapped.mapping import (
     BLANKS,
+    Attempts,
     BlankWords,
     CellSource,
     Columns,
+    FoldOf,
     Forms,
+    GangOf,
+    Missing,
     MissingOf,
     Separator,
     Units,
     Zone,
+    kind_of,
 )
 from hetsim.workload.mapped.rows import FileRows, JsonLines, rows_of
 from hetsim.workload.rows.job_log import Date, JobLog, Named
 from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.rows_of_a_job import Fold, restarts
 
 Header = Annotated[list[Named], Field(min_length=1)]
 
@@ -67,42 +78,52 @@ Header = Annotated[list[Named], Field(min_length=1)]
 def csv(
     log: JobLog, *, columns: Columns, units: Units | None = None, time: Forms | None = None, zone: Zone | None = None,
     missing: MissingOf | None = None, missing_values: BlankWords = BLANKS, separator: Separator | None = None,
-    decimal: Literal[".", ","] = ".", header: Header | None = None,
+    decimal: Literal[".", ","] = ".", header: Header | None = None, fold: FoldOf | None = None,
+    gang: GangOf | None = None, attempts: Attempts | None = None,
 ) -> JobLog:  # fmt: skip
     """Jobs of a CSV file with columns of its own, which `columns` maps (`hetsim trace map` proposes how)."""
-    made = _map_of(columns, units, time, zone, missing, missing_values, decimal)
+    made = _map_of(columns, units, time, zone, missing, missing_values, decimal, fold, gang, attempts)
     return _read(log, made, rows_of(log.path, "csv", separator, header))
 
 
 @job_log
 def parquet(
     log: JobLog, *, columns: Columns, units: Units | None = None, time: Forms | None = None, zone: Zone | None = None,
-    missing: MissingOf | None = None, missing_values: BlankWords = BLANKS,
+    missing: MissingOf | None = None, missing_values: BlankWords = BLANKS, fold: FoldOf | None = None,
+    gang: GangOf | None = None, attempts: Attempts | None = None,
 ) -> JobLog:  # fmt: skip
     """Jobs of a Parquet file with columns of its own, which `columns` maps (`hetsim trace map` proposes how)."""
-    made = _map_of(columns, units, time, zone, missing, missing_values)
+    made = _map_of(columns, units, time, zone, missing, missing_values, ".", fold, gang, attempts)
     return _read(log, made, rows_of(log.path, "parquet"))
 
 
 @job_log
 def jsonl(
     log: JobLog, *, columns: Columns, units: Units | None = None, time: Forms | None = None, zone: Zone | None = None,
-    missing: MissingOf | None = None, missing_values: BlankWords = BLANKS,
+    missing: MissingOf | None = None, missing_values: BlankWords = BLANKS, fold: FoldOf | None = None,
+    gang: GangOf | None = None, attempts: Attempts | None = None,
 ) -> JobLog:  # fmt: skip
     """Jobs of JSON lines with keys of their own, which `columns` maps (`hetsim trace map` proposes how)."""
-    made = _map_of(columns, units, time, zone, missing, missing_values)
+    made = _map_of(columns, units, time, zone, missing, missing_values, ".", fold, gang, attempts)
     return _read(log, made, rows_of(log.path, "jsonl"))
 
 
 def _map_of(
     columns: dict[str, CellSource], units: Any = None, time: Any = None, zone: Any = None, missing: Any = None,
-    missing_values: tuple[str, ...] = BLANKS, decimal: str = ".",
+    missing_values: tuple[str, ...] = BLANKS, decimal: str = ".", fold: Fold | None = None, gang: Fold | None = None,
+    attempts: str | None = None,
 ) -> LogMap:  # fmt: skip
     where = None if zone is None else zone_of(zone)
     forms = {} if time is None else mapping.forms_of(time)
     units, missing = mapping.units_of(units or {}), mapping.missing_of(missing or {})
     blanks = mapping.blanks_of(missing_values)
-    return LogMap(mapping.columns_of(columns), units, forms, where, missing, blanks, decimal == ",")
+    if fold is not None and attempts is not None:
+        text = "attempts: restarts is a fold by id of its own, and separate means none; give one of fold and attempts"
+        raise ScenarioError(Problem(text))
+    return LogMap(
+        mapping.columns_of(columns), units, forms, where, missing, blanks, decimal == ",",
+        restarts() if attempts == "restarts" else fold, gang, attempts,
+    )  # fmt: skip
 
 
 def _checker(form: str) -> Callable[..., list[tuple[str, str]]]:
@@ -111,20 +132,48 @@ def _checker(form: str) -> Callable[..., list[tuple[str, str]]]:
     def check(path: Path, separator: str | None = None, header: list[str] | None = None, **keys: Any) -> Any:
         made = _map_of(**{key: value for key, value in keys.items() if key in _MAP_KEYS})
         rows = rows_of(path, form, separator, header)
-        wanted = [column for source in made.columns.values() for column in source.columns]
-        return made.problems(rows.names, str(path), rows.missing(wanted))
+        late = isinstance(rows, JsonLines)
+        labels = [one.by for one in (made.fold, made.gang) if one is not None]
+        missing = [one for one in rows.missing(made.wanted) if not (late and one in labels)]
+        return made.problems(rows.names, str(path), missing)
 
     return check
 
 
-_MAP_KEYS = ("columns", "units", "time", "zone", "missing", "missing_values", "decimal")
+_MAP_KEYS = (
+    "columns", "units", "time", "zone", "missing", "missing_values", "decimal", "fold", "gang", "attempts",
+)  # fmt: skip
 
 for _form, _reader in (("csv", csv), ("parquet", parquet), ("jsonl", jsonl)):
     _reader.check = _checker(_form)  # type: ignore[attr-defined]
 
 
+Record = dict[str, Any]
+"""What a reader of records knows of a job, by target."""
+RECORDED = (
+    "id", "arrival", "start", "end", "time_limit", "gpus", "cpus", "memory", "user", "class", "queue", "account",
+    "status", "recorded_node",
+)  # fmt: skip
+
+
+def read_records(
+    log: JobLog, records: Iterable[tuple[int, Record]], time: str, zone: Any = None, attempts: str | None = None
+) -> JobLog:
+    """Jobs from records that a reader made; `time`: how their instants are written."""
+    columns = {name: CellSource("column", (name,)) for name in RECORDED}
+    made = _map_of(columns, {}, time, zone, {}, attempts=attempts)
+    made = replace(made, missing={name: Missing("default") for name in RECORDED if kind_of(name) != "text"})
+    log.dated = True
+    _localize(log, made)
+    reader = MappedJobs(log, made, keyed=True)
+    for line, record in records:
+        reader.take(line, {name: record.get(name) for name in RECORDED})
+    reader.finish()
+    return log
+
+
 def _read(log: JobLog, made: LogMap, rows: FileRows) -> JobLog:
-    wanted = [column for source in made.columns.values() for column in source.columns]
+    wanted = made.wanted
     late = isinstance(rows, JsonLines)  # a key may come in any line
     problems = made.problems(rows.names, log.path.name, [] if late else rows.missing(wanted))
     if problems:
@@ -133,12 +182,11 @@ def _read(log: JobLog, made: LogMap, rows: FileRows) -> JobLog:
     log.word = rows.word
     _localize(log, made)
     reader = MappedJobs(log, made, rows.keyed)
-    flat = list(dict.fromkeys(wanted))
-    for line, cells in rows.cells(flat):
-        reader.take(line, dict(zip(flat, cells, strict=True)))
+    for line, cells in rows.cells(wanted):
+        reader.take(line, dict(zip(wanted, cells, strict=True)))
     for column in rows.missing(wanted) if late else ():
-        target = next(name for name, source in made.columns.items() if column in source.columns)
-        log.row_problems.add(f"columns.{target}: no line has a key {shown(column)}")
+        targets = [f"columns.{name}" for name, source in made.columns.items() if column in source.columns]
+        log.row_problems.add(f"{(targets or ['fold, gang'])[0]}: no line has a key {shown(column)}")
     reader.finish()
     return log
 

@@ -10,6 +10,7 @@ import json
 import math
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from itertools import chain, islice
 from pathlib import Path
@@ -18,10 +19,9 @@ from typing import Any, Protocol
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.files import open_input
 from hetsim.model.units import shown
-from hetsim.workload.rows.csv_table import LONGEST_LINE
+from hetsim.workload.rows.csv_table import LONGEST_LINE, SEPARATORS
 from hetsim.workload.rows.text_rows import numbered_lines
 
-SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 SPACE = " "
 """Separates columns where the first line has no other sign: any number of spaces is one."""
 LOOKED_AT = 1000
@@ -243,14 +243,10 @@ class JsonLines:
             yield number, [self._cell(row, name) for name in columns]
 
     def _cell(self, row: dict[str, Any], name: str) -> Any:
-        found: Any = row
-        if name in row:
-            found = row[name]
-        else:
-            for part in name.split("."):
-                if not isinstance(found, dict) or part not in found:
-                    return None
-                found = found[part]
+        try:
+            found = _dig(row, name)
+        except KeyError:
+            return None
         self.seen.add(name)
         return found
 
@@ -268,6 +264,17 @@ class JsonLines:
             if not isinstance(row, dict):
                 raise fail(self.path, "the line is not a JSON object", number)
             yield number, row
+
+
+def _dig(found: Any, name: str) -> Any:
+    """The value under `a.b`; a key may have dots itself, as labels of Kubernetes do.  KeyError where there is none."""
+    if isinstance(found, dict):
+        if name in found:
+            return found[name]
+        for at in [at for at, sign in enumerate(name) if sign == "." and name[:at] in found]:
+            with suppress(KeyError):
+                return _dig(found[name[:at]], name[at + 1 :])
+    raise KeyError(name)
 
 
 def _keys(row: dict[str, Any], before: str = "") -> Iterator[str]:

@@ -32,7 +32,7 @@ from hetsim.model.paths import ExistingFile
 from hetsim.model.units import shown
 from hetsim.workload.rows.text_rows import (
     Flag,
-    RowProblems,
+    ReadFile,
     TimeUnit,
     Types,
     cells_of,
@@ -68,21 +68,20 @@ def read(
     return _Reader(Path(path), unit, types, machines, header).table()
 
 
-class _Reader:
+class _Reader(ReadFile):
     """Reads one file, collecting problems."""
 
     def __init__(self, path: Path, unit: str, types: list[str] | None, machines: int | None, header: bool | None):
-        self.path = path
+        super().__init__(path)
         self.unit = unit
         self.types = types
         self.declared = machines if machines is not None or types is None else len(types)
         self.header = header
-        self.row_problems = RowProblems(path)
         self.notes: list[str] = []
 
     def table(self) -> TaskTable:
         if self.types is not None and self.declared != len(self.types):
-            self._fail(f"machines is {self.declared}, but types has {len(self.types)} names")
+            self.fail(f"machines is {self.declared}, but types has {len(self.types)} names")
         self.lines = lines_of(self.path)
         rows = cells_of(self.lines)
         size = self._size(rows)
@@ -90,7 +89,7 @@ class _Reader:
         if size is not None:
             rows = rows[1:]
         if not rows:
-            self._fail("has no times")
+            self.fail("has no times")
         machines = self._machines(rows) if size is None else self._checked(rows, first, *size)
         types = self.types or [f"m{number}" for number in range(machines)]
         times = self._times(rows, types)
@@ -102,10 +101,6 @@ class _Reader:
         table.line = starts.__getitem__
         return table
 
-    def _fail(self, message: str, line: int | None = None) -> None:
-        self.row_problems.add(message, line)
-        self.row_problems.fail_if_any()
-
     # Size -----------------------------------------------------------------------------------------------------
 
     def _size(self, rows: Rows) -> tuple[int, int] | None:
@@ -116,7 +111,7 @@ class _Reader:
         fits = len(cells) in (2, 3) and all(cell.isascii() and cell.isdigit() and len(cell) <= 18 for cell in cells)
         if not fits or not all(map(int, cells[:2])):
             if self.header:
-                self._fail("the first line is not two whole numbers above 0, tasks and machines", number)
+                self.fail("the first line is not two whole numbers above 0, tasks and machines", number)
             return None
         tasks, machines = map(int, cells[:2])
         if self.header is None and tasks * machines != sum(len(others) for _, others in rows[1:]):
@@ -131,13 +126,13 @@ class _Reader:
         count = sum(len(cells) for _, cells in rows)
         if self.declared is not None and self.declared != machines:
             source = "types names" if self.types is not None else "the option machines says"
-            self._fail(f"the first line says {machines:,} machines, {source} {self.declared:,}", first)
+            self.fail(f"the first line says {machines:,} machines, {source} {self.declared:,}", first)
         if count == tasks * machines and machines <= MAX_MACHINES:
             return machines
         if machines > MAX_MACHINES:
-            self._fail(f"{machines:,} machines are more than the {MAX_MACHINES:,} that are read", first)
+            self.fail(f"{machines:,} machines are more than the {MAX_MACHINES:,} that are read", first)
         self._name_odd_lines(rows, machines)
-        self._fail(
+        self.fail(
             f"the first line says {tasks:,} tasks on {machines:,} machines, so {tasks * machines:,} numbers; "
             f"the file has {count:,}; if that line is a task, say header: false",
             first,
@@ -160,25 +155,25 @@ class _Reader:
             if width == 1 or 2 * often <= len(rows):
                 number, cells = rows[0]
                 if len(cells) == 1 and any(mark in cells[0] for mark in ",;|"):
-                    self._fail(f"{shown(cells[0])} is no number; times are separated by white space", number)
-                self._fail(
+                    self.fail(f"{shown(cells[0])} is no number; times are separated by white space", number)
+                self.fail(
                     "how many machines there are cannot be told: give the option machines, or a first line "
                     "with the numbers of tasks and machines"
                 )
             self._name_odd_lines(rows, width)
             machines = width
             if machines > MAX_MACHINES:
-                self._fail(f"{machines:,} numbers on a line; at most {MAX_MACHINES:,} machines are read", rows[0][0])
+                self.fail(f"{machines:,} numbers on a line; at most {MAX_MACHINES:,} machines are read", rows[0][0])
         elif len(rows) > 1 and len(widths) == 1 and width not in (1, machines):
             source = "types names" if self.types is not None else "the option machines says"
-            self._fail(
+            self.fail(
                 f"every line has {width} numbers, but {source} {machines}; if a line is not a task, "
                 "a first line with the numbers of tasks and machines tells the layout"
             )
         else:
             self._name_odd_lines(rows, machines)
             if count % machines and not self.row_problems.problems:
-                self._fail(f"{count:,} numbers are no whole number of tasks on {machines:,} machines")
+                self.fail(f"{count:,} numbers are no whole number of tasks on {machines:,} machines")
         self.row_problems.fail_if_any()
         return machines
 

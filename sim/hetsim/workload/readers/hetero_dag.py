@@ -33,7 +33,7 @@ from hetsim.model.units import shown
 from hetsim.workload.rows.text_rows import (
     NUMBER,
     Flag,
-    RowProblems,
+    ReadFile,
     TimeUnit,
     Types,
     cells_of,
@@ -67,22 +67,20 @@ def read(
     return _Reader(Path(path), unit, types, independent).table()
 
 
-class _Reader:
+class _Reader(ReadFile):
     """Reads one file, collecting problems."""
 
     def __init__(self, path: Path, unit: str, types: list[str] | None, independent: bool):
-        self.path = path
+        super().__init__(path)
         self.unit = unit
         self.types = types
         self.independent = independent
-        self.row_problems = RowProblems(path)
 
     def table(self) -> TaskTable:
         self.lines = lines_of(self.path)
         rows = self._without_header(cells_of(self.lines))
         if not rows:
-            self.row_problems.add("has no rows")
-            self.row_problems.fail_if_any()
+            self.fail("has no rows")
         types = self.types or ["gpu", "gpu2"][: self._gpu_columns(rows)]
         columns = ["cpu_time", *map(column_of, types)]
         ids = [self._id(number, cells[0]) if len(cells) > 1 else None for number, cells in rows]

@@ -3,11 +3,18 @@
     kubectl get pods --all-namespaces -o json > pods.json
     kubectl get nodes -o json > nodes.json
 
-A pod holds the requests of its containers together (or of one of its init containers, if that asks for more): cpu,
-memory, GPUs (nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915 or xe).  It came at its creationTimestamp, started when
-its first container did (or at status.startTime) and ran until its last one finished.  A nodeSelector
-nvidia.com/gpu.product (amd.com/gpu.product-name, gpu.intel.com/product) keeps it to that type.  The node is
-`recorded_node`, the namespace the class, the phase `status`, and the label `user_label` (default: user) the user.
+The list may be that of kubectl, a JSON list, or JSON lines of pods or of watch events ({"type": ..., "object":
+POD}), of which the last one of a pod counts.  A pod holds the requests of its containers together (or of one of
+its init containers, if that asks for more): cpu, memory, GPUs (nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915 or
+xe).  It came at its creationTimestamp, started when its first container did (or at status.startTime) and ran until
+its last one finished.  One whose containers restarted held its devices from PodScheduled (or status.startTime) on;
+`attempts` counts them.  Its time limit is activeDeadlineSeconds.  A nodeSelector nvidia.com/gpu.product
+(amd.com/gpu.product-name, gpu.intel.com/product) keeps it to that type.  The node is `recorded_node`, the
+namespace the class, the phase `status`, and the label `user_label` (default: user) the user.
+
+Pods of one gang are one job, named after it, with what they hold together: by the first label or annotation of Volcano,
+Kubeflow, JobSet, Kueue, Ray and the coscheduling plug-in that a pod has, or by that of `gang: {by: LABEL}`;
+`gang: false` takes each pod as a job.
 
 Left out and counted: pods that never started, that still run, those of which nothing is asked, and those that ask for
 GPUs of two makes.  Counted and kept: pods that ask for something that is not read, such as a MIG slice
@@ -18,16 +25,23 @@ Nodes that are cordoned (spec.unschedulable) or not ready are left out unless `d
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hetsim.model.paths import ExistingFile
 from hetsim.model.units import shown
-from hetsim.workload.rows.job_log import JobLog, LogCut, Named, TypeNames, out_of_order
+from hetsim.workload.mapped.mapping import GangOf
+from hetsim.workload.rows.csv_table import LONGEST_LINE
+from hetsim.workload.rows.job_log import JobLog, LogCut, Named, TypeNames
 from hetsim.workload.rows.job_reader import job_log
-from hetsim.workload.rows.json_rows import members
-from hetsim.workload.rows.text_rows import Flag
+from hetsim.workload.rows.job_times import JobTimes
+from hetsim.workload.rows.json_rows import first_sign, members
+from hetsim.workload.rows.rows_of_a_job import JobRows
+from hetsim.workload.rows.rows_of_a_job import gang as declared_gang
+from hetsim.workload.rows.text_rows import Flag, numbered_lines
 
 GPUS = {
     "nvidia.com/gpu": ("nvidia.com/gpu.product", "gpu"),
@@ -37,6 +51,12 @@ GPUS = {
 }
 """Resources that are whole GPUs: the label of the product, and the type of those without one."""
 READ = ("cpu", "memory", *GPUS)
+GANGS = (
+    "volcano.sh/job-name", "scheduling.k8s.io/group-name", "training.kubeflow.org/job-name", "pytorch-job-name",
+    "tf-job-name", "mpi-job-name", "jobset.sigs.k8s.io/jobset-name", "kueue.x-k8s.io/pod-group-name",
+    "scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io", "ray.io/cluster",
+)  # fmt: skip
+"""Labels and annotations that name the gang of a pod."""
 
 _AMOUNT = re.compile(r"([0-9.]+(?:[eE][-+]?[0-9]+)?)(m|k|[KMGTPE]i?)?")
 _FACTOR = {
@@ -46,15 +66,36 @@ _FACTOR = {
 
 
 @job_log
-def read(log: JobLog, *, user_label: Named = "user") -> JobLog:
-    """Pods of a Kubernetes cluster as kubectl get pods -o json prints them: requests, nodes, phases."""
+def read(log: JobLog, *, user_label: Named = "user", gang: GangOf | Literal[False] | None = None) -> JobLog:
+    """Pods of a Kubernetes cluster as kubectl get pods -o json prints them: requests, nodes, phases, gangs."""
     log.dated = True
     makes: dict[str, list[int]] = {}  # of each make: pods that name no product, and the first line
-    for line, pod in members(log.path, "items"):
+    times = JobTimes(log)
+
+    def job(line: int, row: dict[str, Any], whole: str | None) -> None:
+        name, came, began, ended = (row.pop(key) for key in ("id", "arrival", "start", "end"))
+        row.pop("duration", None)
+        settled = times.settle(line, came, began, ended, None)
+        if settled is None or settled[1] is None or settled[2] is None:
+            return
+        if row.get("attempts", 1) > 1:
+            log.remark("restarted: they count from when they were scheduled until their last end", line)
+        times.added(log.add(line, name, settled[0], settled[2], start=settled[1], **row))
+
+    by = "its labels" if gang is None else gang.by if gang else ""
+    rows = JobRows(log, declared_gang(by, gang.columns if gang else None), job)
+    for line, pod in _pods(log):
         try:
-            _pod(log, line, pod, user_label, makes)
+            row = _pod(log, line, pod, user_label, makes)
+            name = _gang(pod["metadata"], (by,) if gang else GANGS if gang is None else ())
+            if row is not None and name:
+                rows.take(name, line, row)
+            elif row is not None:
+                job(line, row, None)
         except (AttributeError, TypeError, KeyError, ValueError) as error:
-            log.wrong(line, "", f"is no pod that can be read: {error}")
+            log.wrong(line, "", f"cannot be read as a pod: {error}")
+    rows.finish()
+    times.finish()
     if len(makes) > 1:
         for key, (count, line) in makes.items():
             if count:
@@ -63,21 +104,65 @@ def read(log: JobLog, *, user_label: Named = "user") -> JobLog:
     return log
 
 
-def _pod(log: JobLog, line: int, pod: dict[str, Any], user_label: str, makes: dict[str, list[int]]) -> None:
+def _pods(log: JobLog) -> Iterator[tuple[int, Any]]:
+    """Line and pod: of a list, of an object with items, or of lines with an object each."""
+    sign = first_sign(log.path)
+    lines = ((number, text) for number, text in numbered_lines(log.path, LONGEST_LINE) if text.strip())
+    first = _object(next(lines, (0, ""))[1]) if sign == "{" else None
+    if first is None or not {"metadata", "object"} & set(first):
+        yield from members(log.path, None if sign == "[" else "items")
+        return
+    last: dict[str, tuple[int, Any]] = {}
+    for number, text in numbered_lines(log.path, LONGEST_LINE):
+        if not text.strip():
+            continue
+        pod = _object(text)
+        if pod is None:
+            log.wrong(number, "", "the line is not a JSON object")
+            continue
+        pod = pod.get("object", pod)
+        meta = (pod.get("metadata") if isinstance(pod, dict) else None) or {}
+        key = str(meta.get("uid") or (meta.get("namespace"), meta.get("name"), meta.get("creationTimestamp")))
+        if key in last:
+            log.pass_over("earlier states of a pod", last[key][0])
+        last[key] = number, pod
+    yield from last.values()
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    """The JSON object in a line; None where it is none."""
+    try:
+        found = json.loads(text)
+    except (json.JSONDecodeError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _gang(meta: dict[str, Any], names: tuple[str, ...]) -> str | None:
+    """The gang of a pod, as namespace/name; None where it is in none."""
+    given = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
+    name = next((str(given[name]) for name in names if given.get(name)), None)
+    return f"{meta['namespace']}/{name}" if name and meta.get("namespace") else name
+
+
+def _pod(
+    log: JobLog, line: int, pod: dict[str, Any], user_label: str, makes: dict[str, list[int]]
+) -> dict[str, Any] | None:
+    """What a pod is as a row of a job; None where it is left out."""
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
     came = log.date(line, "creationTimestamp", str(meta.get("creationTimestamp") or ""))
-    began, ended = _span(log, line, status)
+    began, ended, attempts = _span(log, line, status)
     held = _requests(spec)
     phase = str(status.get("phase") or "")
     if came is None:
-        return
+        return None
     if began is None or ended is None:
         log.leave_out(f"{'never started' if began is None else 'no end'} ({phase or 'no phase'})", line)
-        return
-    reason = out_of_order(came, began, ended) or _unusable(held)
+        return None
+    reason = _unusable(held)
     if reason:
         log.leave_out(reason, line)
-        return
+        return None
     for key in _unread(held):
         log.remark(f"ask for {key}, which is not read: they are kept without it", line)
     labels = {
@@ -89,11 +174,13 @@ def _pod(log: JobLog, line: int, pod: dict[str, Any], user_label: str, makes: di
     }
     texts = {key: str(value) for key, value in labels.items() if value}
     name = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
-    log.add(
-        line, name, came, ended - began,
-        cpus=held["cpu"], gpus=sum((held[key] for key in _makes(held)), 0.0), memory=float(int(held["memory"])),
-        start=began, **texts,
-    )  # fmt: skip
+    limit = spec.get("activeDeadlineSeconds")
+    gpus = sum((held[key] for key in _makes(held)), 0.0)
+    return {
+        "id": name, "arrival": came, "start": began, "end": ended, "cpus": held["cpu"], "gpus": gpus,
+        "memory": float(int(held["memory"])), **({"attempts": attempts} if attempts > 1 else {}),
+        **({"time_limit": float(limit), "estimate": float(limit)} if limit else {}), **texts,
+    }  # fmt: skip
 
 
 def _makes(held: dict[str, float]) -> list[str]:
@@ -127,15 +214,20 @@ def _product(spec: dict[str, Any], held: dict[str, float], line: int, makes: dic
     return product
 
 
-def _span(log: JobLog, line: int, status: dict[str, Any]) -> tuple[float | None, float | None]:
-    """When the first container started and the last one finished, as far as they did."""
-    done = [(one.get("state") or {}).get("terminated") for one in status.get("containerStatuses") or []]
+def _span(log: JobLog, line: int, status: dict[str, Any]) -> tuple[float | None, float | None, float]:
+    """When the first container started and the last one finished, as far as they did, and how often they were begun."""
+    containers = status.get("containerStatuses") or []
+    done = [(one.get("state") or {}).get("terminated") for one in containers]
+    restarts = max((int(one.get("restartCount") or 0) for one in containers), default=0)
     starts = [str(one["startedAt"]) for one in done if one and one.get("startedAt")]
     ends = [str(one["finishedAt"]) for one in done if one and one.get("finishedAt")]
-    first = min(starts, default=str(status.get("startTime") or ""))
+    scheduled = [str(one.get("lastTransitionTime") or "") for one in status.get("conditions") or []
+                 if one.get("type") == "PodScheduled" and one.get("status") == "True"]  # fmt: skip
+    bound = min([one for one in (*scheduled, str(status.get("startTime") or "")) if one], default="")
+    first = min([bound] if restarts and bound else starts, default=bound)
     began = log.date(line, "startedAt", first) if first else None
     ended = log.date(line, "finishedAt", max(ends)) if ends and all(done) else None
-    return began, ended
+    return began, ended, 1.0 + restarts
 
 
 def _requests(spec: dict[str, Any]) -> dict[str, float]:
@@ -188,7 +280,7 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
                 node["gpus"] = gpus if len(gpus) > 1 else gpus[0]
             found.append(node)
         except (AttributeError, TypeError, KeyError, ValueError) as error:
-            log.wrong(line, "", f"is no node that can be read: {error}")
+            log.wrong(line, "", f"cannot be read as a node: {error}")
     log.row_problems.fail_if_any()
     if not found:
         some = f" but {away:,} that are cordoned or not ready; down: true keeps them" if away else ""

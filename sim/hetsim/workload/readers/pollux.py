@@ -2,7 +2,7 @@
 
     name,time,application,num_replicas,batch_size
 
-Submission in seconds, an application of the folder `profiles` (`hetsim.workload.readers.measured_training` says what
+Submission in seconds, an application of the folder `profiles` (`hetsim.workload.readers.training_profiles` says what
 lies there), and the number of GPUs and the samples of a step that its user asks for.
 
     sizes       given: a job runs on as many GPUs as its row says.  any: on every number of GPUs up to `max_gpus` that
@@ -28,7 +28,8 @@ from pydantic import Field
 from hetsim.errors import suggestion
 from hetsim.model.paths import ExistingFolder
 from hetsim.model.units import shown
-from hetsim.workload.readers.measured_training import Application, TrainingCurve, applications
+from hetsim.workload.costs.measured_training import Application, TrainingCurve
+from hetsim.workload.readers.training_profiles import applications
 from hetsim.workload.rows.csv_table import CsvTable
 from hetsim.workload.rows.job_log import Count, JobLog, Named
 from hetsim.workload.rows.job_reader import job_log, table_of

@@ -9,11 +9,13 @@ are those allocated, or asked for where nothing is known of that; gres/gpu:TYPE 
 Timelimit is the estimate that policies see and the column `time_limit`.  A single node is `recorded_node`; several are
 named with bars between.  With `node_counts: true` a job stays on as many nodes as it had (node= of AllocTRES, or
 NodeList), with equal parts of its cores, memory and GPUs on each.  Account is the column `account`, and so are
-`partition`, `qos` and `status`.  A job that was requeued and stands there again is a job of its own.
+`partition`, `qos` and `status`.  A job that was requeued and stands there again (sacct -D) is a job of its own, which
+came when the run before ended; `attempts: restarts` makes one of both.  Rows that are the same are one, and the parts
+of a heterogeneous job (12+0, 12+1) are one job.
 
 Left out and counted: jobs that never started, that still run, or hold nothing.  Steps of jobs (12.batch, 12.0) are
 counted apart.
-Times are those of the machine that printed them, without a zone.
+Times are those of the machine that printed them; `zone` names its zone, so that changes of its clocks are known.
 Nodes are those of `scontrol show node`, on one line each or on several; those that are down are left out unless
 `down: true`.  They know their partitions, so that jobs run only on the nodes of theirs (see docs/sites.md).
 """
@@ -28,9 +30,14 @@ from typing import Any
 from hetsim.errors import suggestion
 from hetsim.model.paths import ExistingFile
 from hetsim.model.units import shown
+from hetsim.workload.mapped.cells import zone_of
+from hetsim.workload.mapped.mapping import Attempts, Zone
+from hetsim.workload.node_lists import hosts
 from hetsim.workload.rows.csv_table import LONGEST_LINE, CsvTable
-from hetsim.workload.rows.job_log import JobLog, LogCut, TypeNames, out_of_order
+from hetsim.workload.rows.job_log import JobLog, LogCut, TypeNames
 from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.job_times import JobTimes
+from hetsim.workload.rows.rows_of_a_job import JobRows, gang, restarts
 from hetsim.workload.rows.text_rows import Flag, numbered_lines
 
 NEEDED = ("JobID", "Submit", "Start", "End")
@@ -57,49 +64,81 @@ _LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+(?:\.\d+)?))?")
 
 
 @job_log
-def read(log: JobLog, *, node_counts: Flag = False) -> JobLog:
+def read(
+    log: JobLog, *, node_counts: Flag = False, attempts: Attempts = "separate", zone: Zone | None = None
+) -> JobLog:
     """Jobs of a Slurm cluster as sacct --parsable2 prints them: cores, GPUs, time limits, partitions, nodes."""
-    log.dated = True
+    log.dated = log.unique = True
+    log.zone = None if zone is None else zone_of(zone)
     table = CsvTable(log, NEEDED, OPTIONAL, "|")
     if not table.has["AllocTRES"] and not table.has["ReqTRES"]:
         log.fail("has neither AllocTRES nor ReqTRES, and so nothing about cores and GPUs", 1)
+    times = JobTimes(log)
+
+    def job(line: int, row: dict[str, Any], whole: str | None) -> None:
+        _job(log, times, line, row, whole, node_counts)
+
+    def part(line: int, row: dict[str, Any], whole: str | None) -> None:
+        name, plus, _ = str(row["id"]).partition("+")
+        if plus:
+            gangs.take(name, line, row, whole)
+        else:
+            job(line, row, whole)
+
+    gangs, runs = JobRows(log, gang("the job id", {"nodes": "peak"}), job), JobRows(log, restarts(), part)
     for line, cells in table:
-        _job(log, line, cells, node_counts)
+        row = _row(log, line, cells)
+        if row is not None and attempts == "restarts":
+            runs.take(str(row["id"]), line, row, table.text)
+        elif row is not None:
+            part(line, row, table.text)
+    runs.finish()
+    gangs.finish()
+    times.finish(attempts == "separate")
     return log
 
 
-def _job(log: JobLog, line: int, cells: list[str], node_counts: bool) -> None:
+def _row(log: JobLog, line: int, cells: list[str]) -> dict[str, Any] | None:
+    """What a row says of a job; None where it is left out."""
     cell = dict(zip((*NEEDED, *OPTIONAL), cells, strict=True))
     name, nodes = cell["JobID"], cell["NodeList"]
     if "." in name:
         log.pass_over("steps of jobs", line)
-        return
+        return None
     if cell["Start"] in NO_TIME:
         log.leave_out(f"never started ({cell['State'].split(' ')[0] or 'no state'})", line)
-        return
+        return None
     if cell["End"] in NO_TIME:
         log.leave_out("still running", line)
-        return
+        return None
     came, began, ended = (log.date(line, column, cell[column]) for column in ("Submit", "Start", "End"))
     held = _resources(log, line, cell["AllocTRES"] or cell["ReqTRES"])
     allowed = limit_of(log, line, cell["Timelimit"])
     if came is None or began is None or ended is None or held is None or allowed is None:
-        return
-    reason = out_of_order(came, began, ended)
+        return None
     if not held.get("cpus") and not held.get("gpus"):
-        reason = reason or "hold neither cores nor GPUs"
-    if reason:
-        log.leave_out(reason, line)
-        return
-    if allowed < ended - began:
-        log.remark("ran longer than their time limit", line)
+        log.leave_out("hold neither cores nor GPUs", line)
+        return None
     places = [] if "None" in nodes else hosts(nodes)
     further = _details(log, line, cell, places, allowed)
-    count = held.pop("node", 0.0) or len(places) or 1
-    if node_counts:
-        _divide(log, line, held, int(count))
+    held["nodes"] = held.pop("node", 0.0) or float(len(places) or 1)
     number = int(name) if name.isdecimal() and len(name) < 16 else name
-    log.add(line, number, came, ended - began, start=began, **held, **further)
+    return {"id": number, "arrival": came, "start": began, "end": ended, **held, **further}
+
+
+def _job(
+    log: JobLog, times: JobTimes, line: int, row: dict[str, Any], whole: str | None, node_counts: bool
+) -> None:
+    settled = times.settle(line, row.pop("arrival"), row.pop("start"), row.pop("end"), row.pop("duration", None))
+    if settled is None or settled[1] is None or settled[2] is None:
+        return
+    came, began, took = settled[0], settled[1], settled[2]
+    if row.get("time_limit", math.inf) < took:
+        log.remark("ran longer than their time limit", line)
+    count = row.pop("nodes")
+    if node_counts:
+        _divide(log, line, row, int(count))
+    times.added(log.add(line, row.pop("id"), came, took, None, whole, start=began, **row))
 
 
 def _details(
@@ -177,25 +216,6 @@ def limit_of(log: JobLog, line: int, cell: str, column: str = "Timelimit") -> fl
         numbers = {1: [0.0, *numbers, 0.0], 2: [0.0, *numbers]}.get(len(numbers), numbers)
     hours, minutes, seconds = [*numbers, 0.0, 0.0][:3]
     return float(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
-
-
-def hosts(text: str) -> list[str]:
-    """The names in a list such as `n[01-03,7],login` or `r[1-2]n[1-4]`."""
-    found: list[str] = []
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
-        before, bracket, rest = part.partition("[")
-        inside, _, after = rest.partition("]")
-        if not bracket:
-            found.append(part)
-            continue
-        further = hosts(after) if after else [""]
-        for piece in inside.split(","):
-            low, dash, high = piece.partition("-")
-            numbers = [piece]
-            if dash and low.isdecimal() and high.isdecimal() and int(high) - int(low) < 100_000:
-                numbers = [f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1)]
-            found += [f"{before}{number}{end}" for number in numbers for end in further]
-    return found
 
 
 # Nodes ----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ from pathlib import Path
 
 from hetsim.errors import suggestion
 from hetsim.model.units import shown
-from hetsim.workload.readers.slurm import NO_TIME, hosts, limit_of
+from hetsim.workload.node_lists import hosts
+from hetsim.workload.readers.slurm import NO_TIME, limit_of
 from hetsim.workload.rows.csv_table import CsvTable
 from hetsim.workload.rows.job_log import JobLog, LogCut
 

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError, suggestion
+from hetsim.model.compressed import opened
 from hetsim.model.files import open_input, write_whole
 from hetsim.model.paths import ExistingFile
 from hetsim.model.plan import find_cycle
 from hetsim.model.units import MAX_BYTES, MAX_SECONDS, shown
-from hetsim.workload.rows.compressed import opened
-from hetsim.workload.rows.text_rows import numbered_lines
+from hetsim.workload.rows.text_rows import PARQUET, numbered_lines
 from hetsim.workload.traces import LISTS, NUMBERS, TaskTable
 
 if TYPE_CHECKING:
@@ -44,11 +44,8 @@ MAX_OF = {**dict.fromkeys(("nodes", "cpus", "gpus"), 1e6), "flops": 1e30, **dict
 """Larger numbers in these columns are mistakes; in others, which are times and weights, those above `MAX_SECONDS`."""
 MISSPELT = 0.8
 """How alike (as difflib counts) a name is to one that it may stand for; submit_time is no gpu_time."""
-MAX_PROBLEMS = 20
-"""Bad cells named one by one; the rest is counted."""
 
 _TIME = re.compile(r"(?:cpu_time|gpu_time|gpu_time\..+?)(?P<estimate>_estimate)?\Z")
-PARQUET = (".parquet", ".pq")
 
 
 def read(path: ExistingFile, *, columns: dict[str, str] | None = None) -> TaskTable:

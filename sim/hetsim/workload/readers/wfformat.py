@@ -29,7 +29,7 @@ from hetsim.model.plan import find_cycle
 from hetsim.model.units import MAX_BYTES, MAX_SECONDS, shown
 from hetsim.workload.rows.job_log import problem_of
 from hetsim.workload.rows.json_rows import Opened, parts
-from hetsim.workload.rows.text_rows import RowProblems
+from hetsim.workload.rows.text_rows import ReadFile
 from hetsim.workload.traces import TaskTable
 
 Speedup = Annotated[float, Field(gt=0, le=1e9)]
@@ -60,12 +60,11 @@ class _Task(NamedTuple):
     outputs: Names | None
 
 
-class _Reader:
+class _Reader(ReadFile):
     """A workflow, read part by part: of each task, run and file no more is held than the table needs."""
 
     def __init__(self, path: Path):
-        self.path = path
-        self.row_problems = RowProblems(path)
+        super().__init__(path)
         self.ids: list[str] = []
         self.classes: list[str] = []
         self.tasks: list[_Task] = []

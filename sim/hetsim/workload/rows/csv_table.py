@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from hetsim.errors import suggestion
 from hetsim.model.units import shown
-from hetsim.workload.rows.job_log import JobLog
-from hetsim.workload.rows.text_rows import NUMBER, numbered_lines
+from hetsim.workload.rows.text_rows import NUMBER, ReadFile, numbered_lines
 
 LONGEST_LINE = 16_000_000
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -22,15 +21,16 @@ class CsvTable:
 
     def __init__(
         self,
-        log: JobLog,
+        log: ReadFile,
         needed: tuple[str, ...],
         optional: tuple[str, ...] = (),
         separator: str = ",",
         header: tuple[str, ...] | None = None,
+        longest: int = LONGEST_LINE,
     ):
         self.log = log
         self.separator = separator
-        self.rows = ((number, line) for number, line in numbered_lines(log.path, LONGEST_LINE) if line.strip())
+        self.rows = ((number, line) for number, line in numbered_lines(log.path, longest) if line.strip())
         self.text = ""
         """The row as it stands in the file."""
         if header is None:
@@ -43,8 +43,9 @@ class CsvTable:
             log.fail("is empty")
         self.width = len(header)
         known = {name.casefold(): place for place, name in enumerate(header)}
-        self.places = [known.get(name.casefold()) for name in (*needed, *optional)]
-        self.has = {name: name.casefold() in known for name in (*needed, *optional)}
+        self.names = (*needed, *optional)
+        self.places = [known.get(name.casefold()) for name in self.names]
+        self.has = {name: name.casefold() in known for name in self.names}
 
     def _check(self, header: tuple[str, ...], line: int, needed: tuple[str, ...]) -> None:
         lower = [name.casefold() for name in header]

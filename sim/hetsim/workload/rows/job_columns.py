@@ -93,6 +93,8 @@ class Blocks:
         self.most = math.inf if folder is None else BLOCK
         self._file: IO[bytes] | None = None
         self._places: list[int] = []
+        self.patches: dict[int, tuple[float, float | None, float | None]] = {}
+        """Arrival, start and run time of rows by their place, as they turned out when all rows were known."""
         if folder is not None:
             # Beside what is to be written, where there must be room: the system's own folder may lie in memory.
             self._file = tempfile.TemporaryFile(prefix=TEMPORARY, dir=folder)  # noqa: SIM115
@@ -109,13 +111,26 @@ class Blocks:
         return self.current
 
     def __iter__(self) -> Iterator[RowBlock]:
+        begin = 0
         if self._file is not None:
             for place in self._places:
                 self._file.seek(place)
-                yield pickle.load(self._file)
+                block = pickle.load(self._file)
+                yield self._patched(block, begin)
+                begin += len(block)
             self._file.seek(0, 2)
         if len(self.current):
-            yield self.current
+            yield self._patched(self.current, begin)
+
+    def _patched(self, block: RowBlock, begin: int) -> RowBlock:
+        end = begin + len(block)
+        for place, (arrival, start, took) in self.patches.items():
+            if begin <= place < end:
+                block.arrival[place - begin] = arrival
+                block.duration[place - begin] = math.nan if took is None else took
+                if start is not None and place - begin < len(block.numbers.get("start", ())):
+                    block.numbers["start"][place - begin] = start
+        return block
 
     def close(self) -> None:
         if self._file is not None:

@@ -28,18 +28,19 @@ import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.units import MAX_SECONDS, TIME, parse, shown
+from hetsim.workload.rows.instants import instant_of
 from hetsim.workload.rows.job_columns import Blocks
 from hetsim.workload.rows.request_rows import SampleSeed, Scale, Share
-from hetsim.workload.rows.text_rows import NUMBER, Flag, RowProblems
+from hetsim.workload.rows.text_rows import NUMBER, Flag, ReadFile
 
 Named = Annotated[str, Field(min_length=1)]
 TypeNames = dict[Named, Named]
@@ -90,7 +91,7 @@ class LogCut:
     types: TypeNames | None = None
 
 
-class JobLog:
+class JobLog(ReadFile):
     """The jobs of one file as growing columns, in memory or (where a folder is given) on disk.
 
     `dated`: are its times dates, so that time 0 is the first submission?  `unique`: leave out repeated rows.
@@ -98,13 +99,12 @@ class JobLog:
     """
 
     def __init__(self, path: Path, cut: LogCut, folder: Path | None = None):
-        self.path = path
+        super().__init__(path)
         self.cut = cut
         self.dated = False
         self.origin: float | None = None
         """Where times are no dates: which date (seconds since 1970) their 0 is, if the log tells."""
         self.unique = False
-        self.row_problems = RowProblems(path)
         self.notes: list[str] = []
         self.word = "line"
         """What the number of a row counts."""
@@ -123,6 +123,11 @@ class JobLog:
         self._block, self._most = self.blocks.current, self.blocks.most
         self._remarks: dict[str, list[int]] = {}
         self._bounds: tuple[float, float] | None = None
+        self._added = 0
+        self.zone: tzinfo | None = None
+        """Of dates that name none, where it is not UTC."""
+        self.one_row_each = False
+        """Are several rows with one id an error?"""
         if cut.warm_start and not cut.since:
             self.fail("warm_start needs since: the instant at which the replay begins, in the midst of the log")
         if cut.warm_start and cut.trim:
@@ -135,12 +140,6 @@ class JobLog:
 
     def wrong(self, line: int | None, column: str, message: str) -> None:
         self.row_problems.add(f"column {column}: {message}" if column else message, line)
-
-    def fail(self, message: str, line: int | None = None) -> NoReturn:
-        """Stop at once, with everything that is known to be wrong."""
-        self.row_problems.add(message, line)
-        self.row_problems.fail_if_any()
-        raise AssertionError
 
     def leave_out(self, reason: str, line: int) -> None:
         """A job of the log that is not among the tasks, and why."""
@@ -156,11 +155,13 @@ class JobLog:
         _count(self._remarks, what, line)
 
     def add(
-        self, line: int, id_: Any, arrival: float, duration: float, key: Any = None, **columns: float | str
-    ) -> None:
+        self, line: int, id_: Any, arrival: float, duration: float, key: Any = None, whole: Any = None,
+        **columns: float | str,
+    ) -> int:  # fmt: skip
         """A job; `columns` are numbers and texts by name: those of a task table, `start` and `estimate` in seconds
         (NaN: unknown), `devices` (types separated by |), or further ones, which are carried along.  `key`: the text by
-        which samples and repetitions are told, where it is not the id.
+        which samples are told, where it is not the id; `whole`: that by which repetitions are, where it is not the key.
+        Gives its place among the rows that are kept; -1 if it is not.
         """
         self.seen += 1
         cut = self.cut
@@ -168,20 +169,22 @@ class JobLog:
             self.first = min(self.first, arrival)
             if cut.until is not None and arrival - (0.0 if isinstance(cut.until, Date) else self.first) >= cut.until:
                 _count(self.left_out, "outside the window", line)
-                return
+                return -1
         elif not (window := self._bounds or self.window())[0] <= arrival < window[1] and not (
             cut.warm_start and arrival < window[0] < columns.get("start", -math.inf) + duration  # type: ignore[operator]
         ):
             _count(self.left_out, "outside the window", line)
-            return
+            return -1
         if cut.sample < 1 and _hash(str(id_) if key is None else key, cut.sample_seed) >= cut.sample * 2**63:
             _count(self.left_out, "not in the sample", line)
-            return
+            return -1
         if self.unique:
-            self.keys.append(_hash(str(id_) if key is None else key, 0))
+            self.keys.append(_hash(whole or (str(id_) if key is None else key), 0))
         self._block.add(line, id_, arrival, duration, columns)
         if len(self._block) >= self._most:
             self._block = self.blocks.next()
+        self._added += 1
+        return self._added - 1
 
     def window(self) -> tuple[float, float]:
         """`since` and `until` in seconds from the log's time 0, once all rows of a log with dates have been read."""
@@ -229,7 +232,7 @@ class JobLog:
     def date(self, line: int, column: str, cell: str) -> float | None:
         """Seconds since 1970 of a date and time, without a zone as if in UTC; None, and a row problem, otherwise."""
         try:
-            return seconds_of(cell)
+            return seconds_of(cell, self.zone)
         except (ValueError, OverflowError):
             example = "2020-06-09 18:41:01"
             message = f"{shown(cell)} is not a time such as {example}" if cell else "the time is missing"
@@ -277,14 +280,11 @@ def _hash(text: str, seed: int) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def seconds_of(text: str) -> float:
+def seconds_of(text: str, zone: tzinfo | None = None) -> float:
     """Seconds since 1970 of an ISO date and time; ValueError if it is none."""
     if len(text) < 10:
         raise ValueError(text)
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=UTC)
-    return found.timestamp()
+    return instant_of(datetime.fromisoformat(text), zone)
 
 
 # Cells by column ------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from hetsim.workload.rows.job_columns import RowBlock
+from hetsim.workload.rows.rows_of_a_job import refuse_repeated
 from hetsim.workload.traces import NUMBERS, TaskTable
 
 if TYPE_CHECKING:
@@ -184,7 +185,21 @@ class Assembly:
                 keys[count : count + len(ids)] = _keys(ids)
                 count += len(ids)
             found.again = _twice(keys)
+            if len(found.again) and self.log.one_row_each:
+                self._refuse(found)
         return found
+
+    def _refuse(self, found: TableColumns) -> None:
+        """Fail for ids that several rows have."""
+        seen: set[Any] = set()
+        for block, kept in zip(self.log.blocks, self.kept, strict=True):
+            lines = np.array(block.lines)[kept]
+            ids = self._ids(block, kept, found.ids)
+            for row in np.flatnonzero(np.isin(_keys(ids), found.again)).tolist():
+                if ids[row] in seen:
+                    refuse_repeated(self.log, ids[row], int(lines[row]), len(found.again))
+                    self.log.row_problems.fail_if_any()
+                seen.add(ids[row])
 
     def _ids(self, block: RowBlock, kept: np.ndarray, kind: str) -> np.ndarray:
         if kind == "numbers":

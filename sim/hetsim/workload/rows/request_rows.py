@@ -16,7 +16,6 @@ bytes a request.  Reading ends at `until` (with `sort`, only at the end of the f
 
 from __future__ import annotations
 
-import csv
 import inspect
 from array import array
 from collections.abc import Callable, Iterator, Mapping
@@ -28,10 +27,11 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError
 from hetsim.model.ragged import Ragged
 from hetsim.model.units import MAX_SECONDS, Fraction, Seconds, shown
-from hetsim.workload.rows.text_rows import MAX_PROBLEMS, NUMBER, Flag, RowProblems, numbered_lines
+from hetsim.workload.rows.csv_table import CsvTable
+from hetsim.workload.rows.text_rows import NUMBER, Flag, ReadFile, numbered_lines
 from hetsim.workload.traces import TaskTable
 
 LONGEST_LINE = 1_000_000
@@ -111,7 +111,7 @@ class _Kept:
             self.ends.append(0)
 
 
-class RequestRows:
+class RequestRows(ReadFile):
     """Rows of one file, cut (by the fields of `RequestCut`) and gathered into a table.
 
     `labels` names what the texts of a row are (`class` or `user`), `numbers` its further columns.  `from_first`:
@@ -126,12 +126,11 @@ class RequestRows:
         numbers: tuple[str, ...] = (),
         from_first: bool = False,
     ):
-        self.path = path
+        super().__init__(path)
         self.cut = cut = RequestCut(**given)
         self.labels = labels
         self.numbers = numbers
         self.from_first = from_first
-        self.row_problems = RowProblems(path)
         self.notes: list[str] = []
         self.read = 0
         """Rows seen so far, those outside the window included."""
@@ -154,11 +153,6 @@ class RequestRows:
                 yield number, text
         if not any_line:
             raise ScenarioError(Problem("is empty", file=str(self.path)))
-
-    def fail(self, message: str, line: int | None = None) -> None:
-        """Stop at once, with everything that is known to be wrong."""
-        self.row_problems.add(message, line)
-        self.row_problems.fail_if_any()
 
     def table(self, rows: Iterator[Request]) -> TaskTable:
         """Everything that the cut leaves of the rows; ScenarioError with all that is wrong with them."""
@@ -298,9 +292,6 @@ def tokens(cell: str) -> tuple[int, str]:
 
 # Comma separated ------------------------------------------------------------------------------------------------
 
-SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
-
-
 class Column(NamedTuple):
     """A column of a format: how a cell is read (its value, and what is wrong with it), and its value in files that
     lack the column; None: they cannot be read."""
@@ -315,65 +306,23 @@ class RequestColumns:
 
     def __init__(self, requests: RequestRows, columns: tuple[Column, ...]):
         self.requests = requests
-        self.columns = columns
-        self.rows = requests.lines()
-        first = next(self.rows, None)
-        if first is None:
-            requests.fail("has no rows")
-            raise AssertionError  # fail raises
-        self.header = [cell.strip() for cell in self._split(*first) or []]
-        self.known = {name.casefold(): number for number, name in enumerate(self.header)}
-        self._check(first[0], tuple(column.name for column in columns if column.default is None))
+        needed = tuple(column.name for column in columns if column.default is None)
+        optional = tuple(column.name for column in columns if column.name not in needed)
+        self.table = CsvTable(requests, needed, optional, longest=LONGEST_LINE)
+        self.columns = [(*column, self.table.names.index(column.name)) for column in columns]
 
     def has(self, name: str) -> bool:
         """Return True if the file has a column of this name."""
-        return name.casefold() in self.known
-
-    def _check(self, line: int, needed: tuple[str, ...]) -> None:
-        missing = [name for name in needed if name.casefold() not in self.known]
-        if not missing:
-            if len(self.known) < len(self.header):
-                self.requests.fail("two columns have one name", line)
-            return
-        if len(self.header) == 1:
-            for sign, word in SEPARATORS.items():
-                if sign in self.header[0]:
-                    self.requests.fail(f"its columns are separated by {word}, expected are commas", line)
-        if all(NUMBER.fullmatch(cell) for cell in self.header):
-            names = ", ".join(needed)
-            self.requests.fail(f"the first line is a row of numbers; expected is a header with {names}", line)
-        listed = ", ".join(shown(name) for name in self.header[:10])
-        for name in missing:
-            near = suggestion(name, self.header) or f"; there are {listed}"
-            self.requests.row_problems.add(f'no column "{name}"{near}', line)
-        self.requests.row_problems.fail_if_any()
-
-    def _split(self, number: int, line: str) -> list[str] | None:
-        if '"' not in line:
-            return line.split(",")
-        try:
-            return next(csv.reader([line], strict=True))
-        except csv.Error as error:
-            self.requests.row_problems.add(f"cannot be read as a row of cells: {error}", number)
-            return None
+        return self.table.has[name]
 
     def __iter__(self) -> Iterator[tuple[int, list[Any]]]:
         """Line and values, in the order asked for; rows with a wrong cell are noted and left out."""
-        width, row_problems = len(self.header), self.requests.row_problems
-        columns = [(*column, self.known.get(column.name.casefold())) for column in self.columns]
-        for number, line in self.rows:
-            cells = self._split(number, line)
-            if cells is None:
-                continue
-            if len(cells) != width:
-                has = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-                row_problems.add(f"the row has {has}, but the header has {width} columns", number)
-                continue
+        for number, cells in self.table:
             values = []
-            for name, parse, default, place in columns:
-                value, wrong = (default, "") if place is None else parse(cells[place].strip())
+            for name, parse, default, place in self.columns:
+                value, wrong = parse(cells[place]) if self.table.has[name] else (default, "")
                 if wrong:
-                    row_problems.add(f"column {name}: {wrong}", number)
+                    self.requests.row_problems.add(f"column {name}: {wrong}", number)
                     break
                 values.append(value)
             else:

@@ -6,17 +6,16 @@ import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, NoReturn
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError, suggestion
+from hetsim.model.compressed import check, is_gzip, opened
 from hetsim.model.units import MAX_SECONDS, TIME, shown
-from hetsim.workload.rows.compressed import check, is_gzip, opened
 
-MAX_PROBLEMS = 20
-"""Problems of a file named one by one; the rest is counted."""
+PARQUET = (".parquet", ".pq")
 NOWHERE = -1.0
 """Stands for a time where a task cannot run."""
 
@@ -71,12 +70,26 @@ class RowProblems:
         raise ScenarioError(found)
 
 
+class ReadFile:
+    """A file that is read row by row, and what is wrong with its rows."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.row_problems = RowProblems(path)
+
+    def fail(self, message: str, line: int | None = None) -> NoReturn:
+        """Stop at once, with everything that is known to be wrong."""
+        self.row_problems.add(message, line)
+        self.row_problems.fail_if_any()
+        raise AssertionError
+
+
 def numbered_lines(path: Path, longest: int = -1, keep: bool = False) -> Iterator[tuple[int, str]]:
     """Number (from 1) and text, without its line feed, of one line after the other; compressed with gzip or not.
 
     Holds one line at a time, whatever the size of the file.  ScenarioError where it cannot be read as text, or has a
     line of more than `longest` bytes (-1: as long as it likes), or is compressed and holds more than the limit of
-    `hetsim.workload.rows.compressed`.  `keep`: the caller keeps all lines, so that this is looked at before the first.
+    `hetsim.model.compressed`.  `keep`: the caller keeps all lines, so that this is looked at before the first.
     """
     file = str(path)
     number = 0

@@ -1,0 +1,327 @@
+"""`hetsim calibrate`: measure the machine's own device, and check the profile by driving it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from hetsim.calibrate.nccl_command import nccl
+from hetsim.cli import console
+from hetsim.cli.options import FILE, FOLDER, JSON, PATH, QUIET
+from hetsim.cli.program import Verbs
+
+if TYPE_CHECKING:
+    from hetsim.calibrate.device import MeasuredDevice
+    from hetsim.calibrate.measure import MeasuredStages
+    from hetsim.calibrate.shapes import Shaped
+    from hetsim.calibrate.verify import VerifiedRow
+
+DEFAULT_BATCHES = "1,2,4,8,16,32,64"
+MAX_BATCH = 1_000_000
+LOADS = (0.3, 0.7)
+"""Shares of the profile's capacity that --verify drives unless --rate says otherwise."""
+
+
+@click.group(
+    cls=Verbs,
+    invoke_without_command=True,
+    subcommand_metavar="[COMMAND]",
+    short_help="Measure this machine's device and write profiles for scenarios.",
+)
+@click.option("--model", metavar="MODULE:FACTORY",
+              help="A function without arguments that makes a PyTorch module or a device.")  # fmt: skip
+@click.option(
+    "--from",
+    "tables",
+    multiple=True,
+    metavar="[SIZE=]FILE",
+    help="Instead of measuring: a table that was measured elsewhere, or files of perf_analyzer (repeatable).",
+)
+@click.option("--batch", metavar="COLUMN", help="With --from: the batch size.  [default: by its name]")
+@click.option("--time", "time_", metavar="COLUMN", help="With --from: the time.  [default: by its name]")
+@click.option("--unit", metavar="UNIT", help="With --from: of the times, where their column's name has none.")
+@click.option("--where", "rows", multiple=True, metavar="COLUMN=VALUE", help="With --from: which rows (repeatable).")
+@click.option("--samples", is_flag=True, help="With --from: several rows of one size are samples; their mean counts.")
+@click.option("--as", "shape", type=click.Choice(["line", "broken-line", "powers", "table"]),
+              help="With --from: the shape, in place of the one that cross-validation chooses.")  # fmt: skip
+@click.option(
+    "--server",
+    "scenario",
+    type=FILE,
+    metavar="YAML",
+    help="With --from: the server of a log of requests; of a profile of steps, model and GPUs for a roofline.",
+)
+@click.option("--batches", default=DEFAULT_BATCHES, show_default=True, metavar="N,N,...",
+              help="Batch sizes to measure.")  # fmt: skip
+@click.option("--repeats", type=click.IntRange(3, 10_000), default=15, show_default=True,
+              help="Times each is measured.")  # fmt: skip
+@click.option("--device", "where", type=click.Choice(["auto", "cuda", "cpu"]), default="auto", show_default=True,
+              help="Where a PyTorch module runs.")  # fmt: skip
+@click.option("--out", type=FOLDER, default=Path("."), metavar="DIR",
+              help="Folder for the profiles.  [default: the current one]")  # fmt: skip
+@click.option("--name", metavar="NAME",
+              help="Of the profiles: NAME.service.yaml, NAME.link.yaml.  [default: the factory's]")  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace profiles that exist.")
+@click.option("--verify", "profile", type=PATH, metavar="PROFILE",
+              help="Drive the device with requests and compare measured with simulated figures.")  # fmt: skip
+@click.option(
+    "--rate",
+    "rates",
+    multiple=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Requests per second with --verify (repeatable).  [default: 30 % and 70 % of the capacity]",
+)
+@click.option("--seconds", type=click.FloatRange(0, 3600, min_open=True), default=5.0, show_default=True,
+              help="How long --verify drives each rate.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the arrivals with --verify.")
+@JSON
+@QUIET
+@click.pass_context
+def calibrate(
+    context: click.Context,
+    model: str | None, tables: tuple[str, ...], batch: str | None, time_: str | None, unit: str | None,
+    rows: tuple[str, ...], samples: bool, shape: str | None, scenario: Path | None, batches: str, repeats: int,
+    where: str, out: Path, name: str | None, force: bool, profile: Path | None, rates: tuple[float, ...],
+    seconds: float, seed: int, as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Measure upload, compute and download of batches on this machine's own GPU or CPU.
+
+    Fits the linear model per_item · n + fixed to each stage and writes a service profile and a link profile, which
+    scenarios include: service: {profile: NAME.service.yaml}, pcie: {profile: NAME.link.yaml}.
+
+    With --from FILE nothing is measured: a line, a line with a break and a table are fitted to the times in the file,
+    judged by cross-validation, and written as a service profile. Of language models FILE is a profile of steps (columns
+    prompt_size, batch_size, token_size, prompt_time, token_time) or a log of requests (arrival, prompt_tokens,
+    output_tokens, ttft or first_token, latency or end), of the server that --server describes, a scenario.
+
+    `hetsim calibrate nccl FILE` turns output of nccl-tests into the curve of a link.
+    """
+    if context.invoked_subcommand is not None:
+        given = [one for one in context.params if context.get_parameter_source(one) is ParameterSource.COMMANDLINE]
+        if given:
+            raise click.UsageError(f"options stand behind {context.invoked_subcommand}, not before it")
+        return
+    if (model is None) == (not tables):
+        raise click.UsageError("give --model to measure, or --from for what was measured elsewhere")
+    if model is None:
+        _from_tables(tables, batch, time_, unit, rows, samples, shape, scenario, out, name, force, as_json, quiet)
+        return
+    from hetsim.calibrate.load import load_device
+
+    sizes = _sizes(batches)
+    if profile is not None:
+        service, checked = _profile(profile)
+        _verify(load_device(model, where), profile, service, checked, list(rates), seconds, seed, as_json, quiet)
+        return
+    from hetsim.experiment.directory import folder_name
+
+    begin = out / folder_name(name or model.partition(":")[2])
+    targets = [begin.with_name(f"{begin.name}.{kind}.yaml") for kind in ("service", "link")]
+    for target in targets:
+        console.check_replaceable(target, force)
+    _measure(load_device(model, where), sizes, repeats, targets, as_json, quiet)
+
+
+calibrate.add_command(nccl)
+
+
+def _from_tables(
+    tables: tuple[str, ...], batch: str | None, time: str | None, unit: str | None, rows: tuple[str, ...],
+    samples: bool, shape: str | None, scenario: Path | None, out: Path, name: str | None, force: bool, as_json: bool,
+    quiet: bool,
+) -> None:  # fmt: skip
+    """Write a profile of times that were measured elsewhere, and say how well each shape predicts them."""
+    from hetsim.calibrate import llm_command as language
+    from hetsim.calibrate import tables as read
+    from hetsim.calibrate.measure import from_elsewhere
+    from hetsim.calibrate.shapes import shaped
+    from hetsim.experiment.directory import folder_name
+    from hetsim.model.units import TIME
+
+    if unit is not None and unit not in TIME:
+        raise click.UsageError(f"--unit {unit}: one of {', '.join(TIME)}")
+    files = [_sized(text) for text in tables]
+    begin = out / folder_name(name or files[0][1].stem)
+    target = begin.with_name(f"{begin.name}.service.yaml")
+    console.check_replaceable(target, force)
+    wanted = None if shape is None else shape.replace("-", " ")
+    kind = language.kind_of(files[0][1])
+    if kind is not None:
+        if len(files) > 1 or files[0][0] is not None:
+            raise click.UsageError("--from takes one profile of steps, or one log of requests")
+        if shape is not None and (kind == "log" or scenario is not None):
+            raise click.UsageError("--as names the shape of measured steps; here the scenario says what is fitted")
+        if kind == "steps":
+            language.steps(files[0][1], unit, _picked(rows), wanted, scenario, target, as_json, quiet)
+        else:
+            language.log(files[0][1], unit, _picked(rows), scenario, target, as_json, quiet)
+        return
+    if scenario is not None:
+        text = "--server is for profiles of steps and logs of requests of language models"
+        raise click.UsageError(f"{text}; {files[0][1]} has the columns of neither")
+    if shape == "powers":
+        raise click.UsageError("--as powers is for the steps of language models")
+    if read.is_perf_analyzer(files[0][1]):
+        found = read.perf_analyzer(files)
+    elif len(files) > 1 or files[0][0] is not None:
+        raise click.UsageError("--from SIZE=FILE, or several of them, is for files of perf_analyzer; give one table")
+    else:
+        found = read.table(files[0][1], batch, time, unit, _picked(rows), samples)
+    stages = {stage: shaped(tuple(times), tuple(times.values()), wanted) for stage, times in found.stages.items()}
+    profile = from_elsewhere(found.what, stages)
+    if as_json:
+        errors = {stage: language.errors_of(one) for stage, one in stages.items()}
+        console.as_json({"profile": profile, "cross_validation": errors})
+    else:
+        console.lines(language.judged_lines(found.what, stages))
+    console.warnings([*found.remarks, *_few(stages), *_falling(found.stages)], quiet)
+    language.write_profile(target, profile, quiet)
+
+
+def _sized(text: str) -> tuple[int | None, Path]:
+    """SIZE=FILE, or FILE alone."""
+    from hetsim.errors import Problem, ScenarioError
+
+    size, sign, rest = text.partition("=")
+    number = int(size) if sign and size.isdecimal() and int(size) > 0 else None
+    path = Path(rest if number is not None else text)
+    if not path.is_file():
+        raise ScenarioError(Problem("there is no such file", file=str(path)))
+    return number, path
+
+
+def _picked(rows: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in rows:
+        column, sign, value = text.partition("=")
+        if not sign or not column:
+            raise click.UsageError(f'--where needs COLUMN=VALUE, not "{text}"')
+        found[column] = value
+    return found
+
+
+def _few(stages: dict[str, Shaped]) -> list[str]:
+    few = [name for name, one in stages.items() if not one.judged]
+    return [f"{', '.join(few)}: fewer than three sizes; nothing could be judged by leaving one out"] if few else []
+
+
+def _falling(stages: dict[str, dict[int, float]]) -> list[str]:
+    """Stages with times that fall from one size to a larger one by more than noise."""
+    from hetsim.model.batch_times import StageTable
+    from hetsim.scenario.schema.batch_tables import remarks
+
+    tables = {name: StageTable(tuple(times), tuple(times.values())) for name, times in stages.items()}
+    return [text for name, table in tables.items() for text in remarks(table, name, False)]
+
+
+def _sizes(text: str) -> list[int]:
+    """Batch sizes, at least two, increasing."""
+    try:
+        sizes = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise click.UsageError(f'--batches needs whole numbers such as {DEFAULT_BATCHES}, not "{text}"') from None
+    if any(not 1 <= size <= MAX_BATCH for size in sizes):
+        raise click.UsageError(f"--batches: sizes are from 1 to {MAX_BATCH:,}")
+    if any(b <= a for a, b in zip(sizes, sizes[1:], strict=False)):
+        raise click.UsageError(f"--batches: each size must be larger than the one before it, and {text} is not so")
+    if len(sizes) < 2:
+        text = "one size does not tell what a request and what a batch takes; give two or more"
+        raise click.UsageError(f"--batches: {text}")
+    return sizes
+
+
+def _measure(
+    device: MeasuredDevice, sizes: list[int], repeats: int, targets: list[Path], as_json: bool, quiet: bool
+) -> None:
+    from hetsim.calibrate.llm_command import write_profile
+    from hetsim.calibrate.measure import link_profile, measure, service_profile
+
+    found = measure(device, sizes, repeats, tell=lambda text: console.note(text, quiet))
+    profiles = [service_profile(found), link_profile(found)]
+    if as_json:
+        console.as_json({"service": profiles[0], "link": profiles[1]})
+    else:
+        console.lines(_table(found))
+    for remark in found.remarks:
+        console.warnings([remark], quiet)
+    for target, profile in zip(targets, profiles, strict=True):
+        if profile is not None:
+            write_profile(target, profile, quiet)
+
+
+def _table(found: MeasuredStages) -> list[str]:
+    from hetsim.report import terminal
+
+    rows = [["stage (ms)", *map(str, found.batches), "per item", "fixed", "worst fit"]]
+    for name, line in found.lines.items():
+        medians = [f"{1e3 * value:.4g}" for value in found.medians[name]]
+        rows.append([name, *medians, f"{1e3 * line.per_item:.4g}", f"{1e3 * line.fixed:.4g}", f"{line.worst:.1%}"])
+    if found.overlapped:
+        rows.append(["two streams", *(f"{1e3 * value:.4g}" for value in found.overlapped), "", "", ""])
+    return [found.device.name, "", *terminal.table(rows, right=range(1, len(rows[0])))]
+
+
+def _profile(path: Path) -> tuple[dict[str, Any], Any]:
+    """The service section of a profile, as written and validated."""
+    from pydantic import ValidationError
+
+    from hetsim.errors import Problem, ScenarioError
+    from hetsim.scenario.file import document
+    from hetsim.scenario.file.problems import translate
+    from hetsim.scenario.schema.service import ServiceSpec
+
+    read = document.read(path)
+    service = read.data.get("service")
+    if not isinstance(service, dict) or "compute" not in service:
+        text = "has no section service: with compute, as profiles of hetsim calibrate have"
+        raise ScenarioError(Problem(text, file=str(path)))
+    try:
+        return read.data, ServiceSpec.model_validate(service)
+    except ValidationError as error:
+        raise ScenarioError(translate(error, read, ServiceSpec, ("service",))) from None
+
+
+def _verify(
+    device: MeasuredDevice, path: Path, data: dict[str, Any], service: Any, rates: list[float], seconds: float,
+    seed: int,
+    as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    from hetsim.calibrate.verify import ServiceProfile, verify
+
+    about = data.get("measured")
+    name = about.get("device") if isinstance(about, dict) else None
+    if name is not None and name != device.name:
+        console.warnings([f"{path} was measured on {name}; this is {device.name}"], quiet)
+    if (service.device == "cpu") != (device.kind == "cpu"):
+        of = service.device or "gpu"
+        raise click.UsageError(f"{path} is a profile of a {of}, and the model runs on a {device.kind}")
+    profile = ServiceProfile.of(service)
+    wanted = rates or [share * profile.capacity for share in LOADS]
+    tell = lambda text: console.note(text, quiet)  # noqa: E731
+    rows = verify(device, data["service"], profile, wanted, seconds, seed, tell=tell)
+    if as_json:
+        console.as_json([_as_mapping(row) for row in rows])
+    else:
+        console.lines(_compared(device, rows))
+
+
+def _as_mapping(row: VerifiedRow) -> dict[str, Any]:
+    figures = {name: {"measured": there, "simulated": here} for name, there, here in row.figures()}
+    return {"policy": row.policy, "rate": row.rate, "requests": len(row.measured), "error": row.error, **figures}
+
+
+def _compared(device: MeasuredDevice, rows: list[VerifiedRow]) -> list[str]:
+    from hetsim.report import terminal
+
+    table = [["policy", "rate", "", "mean ms", "p50 ms", "p99 ms", "requests/s"]]
+    for row in rows:
+        figures = row.figures()
+        for what, values in (("measured", [one[1] for one in figures]), ("simulated", [one[2] for one in figures])):
+            cells = [f"{1e3 * value:.4g}" for value in values[:3]] + [f"{values[3]:.4g}"]
+            table.append([row.policy, f"{row.rate:.4g}/s", what, *cells])
+        errors = [f"{one[2] / one[1] - 1:+.1%}" for one in figures]
+        table.append(["", "", "difference", *errors])
+    return [device.name, "", *terminal.table(table, right=range(3, 7))]

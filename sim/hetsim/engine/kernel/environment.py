@@ -1,0 +1,66 @@
+"""SimPy beside the engine: processes, events, interrupts and resources of a user's own, in the clock's heap.
+
+    environment = environment_of(simulation.state.clock)
+    environment.process(maintenance(environment))
+
+They go on in SimPy's order (time, priority, insertion), as in an environment of their own; what the engine does at the
+same instant comes before (finishes, faults, arrivals) or by insertion (timers).  A run with such a process cannot be
+forked: a running generator cannot be copied.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import simpy
+from simpy.core import SimTime
+from simpy.events import NORMAL, Event, EventPriority
+
+from hetsim.engine.kernel.clock import Clock, Later
+from hetsim.errors import UsageError
+
+
+def environment_of(clock: Clock) -> SharedEnvironment:
+    """The SimPy environment that shares a clock's heap: one for each clock, made when it is first asked for."""
+    if clock.environment is None:
+        clock.environment = SharedEnvironment(clock)
+    found: SharedEnvironment = clock.environment
+    return found
+
+
+class SharedEnvironment(simpy.Environment):
+    """An environment whose time and heap are those of a clock; the simulation steps it."""
+
+    _clock: Clock
+
+    def __init__(self, clock: Clock):
+        self._clock = clock
+        super().__init__()
+
+    @property
+    def _now(self) -> SimTime:
+        return self._clock._now
+
+    @_now.setter
+    def _now(self, _: SimTime) -> None:
+        """SimPy sets the time at which it begins."""
+
+    def schedule(self, event: Event, priority: EventPriority = NORMAL, delay: SimTime = 0) -> None:
+        clock = self._clock
+        clock.at(clock._now + delay, priority, Later(_fire, event))
+
+    def peek(self) -> SimTime:
+        heap, feed = self._clock._heap, self._clock.feed_time
+        return min(heap[0][0], feed) if heap else feed
+
+    def step(self) -> None:
+        raise UsageError("the simulation fires events: run it, in place of this environment")
+
+
+def _fire(event: Any) -> None:
+    """What `simpy.Environment.step` does with one event."""
+    callbacks, event.callbacks = event.callbacks, None
+    for callback in callbacks:
+        callback(event)
+    if not event._ok and not hasattr(event, "_defused"):
+        raise event._value

@@ -1,0 +1,165 @@
+"""Files of finished runs: journals, which grow by a run at a time, and the sealed segments that replace them.
+
+A journal has a line of JSON a run, with a checksum of its own.  A segment has the outcomes of a block of runs, ordered
+by their digests, so that its bytes follow from the runs alone, in whatever order they were made:
+
+    MAGIC, then the length of the head (8 bytes)
+    head        JSON: the names of the columns, the sets of columns that runs have, and the notes (errors, warnings)
+    index       of each run its digest (32 bytes), and the checksum of its row (8 bytes)
+    checksum    SHA-256 of all above
+    rows        of each run the numbers of its set and of its note (4 bytes each), and 8 bytes a column
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from array import array
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hetsim.errors import DamagedFile, UsageError
+from hetsim.experiment.work import Packed, RunOutcome
+from hetsim.results.formatting import json_values
+from hetsim.results.sealed import sealed, unsealed_text
+from hetsim.results.stored_files import open_stored, parse_json
+
+MAGIC = b"hetsim runs 1\n"
+SEGMENT = ".runs"
+ENTRY = np.dtype([("run", "V32"), ("check", "V8")])
+_SUM = 32
+
+
+def plain(run: str, outcome: RunOutcome) -> dict[str, Any]:
+    """An outcome as JSON has it."""
+    marks: dict[str, Any] = {"refused": True} if outcome.refused else {}
+    marks |= {"unknown": outcome.unknown} if outcome.unknown else {}
+    marks |= {"reduced": True} if outcome.reduced else {}
+    values = None if outcome.values is None else json_values(outcome.values)
+    return {"run": run, "error": outcome.error, **marks, "warnings": outcome.warnings, "values": values}
+
+
+def outcome_of_plain(kept: Mapping[str, Any], values: Mapping[str, float] | None) -> RunOutcome:
+    return RunOutcome(
+        values, kept["warnings"], error=kept["error"], refused=kept.get("refused", False),
+        unknown=kept.get("unknown", ""), reduced=kept.get("reduced", False),
+    )  # fmt: skip
+
+
+def line_of(run: str, outcome: RunOutcome) -> bytes:
+    """The line of a journal; such a line alone is also what a file of one run was."""
+    return sealed(plain(run, outcome)).encode()
+
+
+def parse_line(path: Path, text: bytes) -> tuple[str, RunOutcome]:
+    """The run of a line, and its outcome; UsageError if that is not what was written."""
+    kept = unsealed_text(path, text)
+    try:
+        values = kept["values"]
+        if values is not None:
+            values = Packed({name: math.nan if value is None else float(value) for name, value in values.items()})
+        return kept["run"], outcome_of_plain(kept, values)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise DamagedFile(path, "it is not the outcome of a run") from None
+
+
+def segment_of(outcomes: Mapping[str, RunOutcome]) -> bytes:
+    """The contents of the segment of these runs."""
+    order = sorted(outcomes)
+    names = list(dict.fromkeys(name for run in order for name in outcomes[run].values or ()))
+    place = {name: number for number, name in enumerate(names)}
+    sets: dict[tuple[str, ...] | None, int] = {}
+    notes: dict[str, int] = {}
+    row = np.dtype([("set", "<u4"), ("note", "<u4"), ("values", "<f8", (len(names),))])
+    rows = np.zeros(len(order), row)
+    rows["values"] = np.nan
+    for number, run in enumerate(order):
+        outcome = outcomes[run]
+        own = None if outcome.values is None else tuple(outcome.values)
+        note = {name: value for name, value in plain("", replace(outcome, values=None)).items() if name != "values"}
+        rows[number]["set"] = sets.setdefault(own, len(sets))
+        rows[number]["note"] = notes.setdefault(json.dumps(note), len(notes))
+        if own:
+            rows[number]["values"][[place[name] for name in own]] = list(outcome.values.values())  # type: ignore[union-attr]
+    values = rows["values"]
+    values[np.isnan(values)] = np.nan  # of one kind, whichever way a run was kept before
+    data, size = rows.tobytes(), row.itemsize
+    index = b"".join(
+        bytes.fromhex(run) + _check(data[size * number : size * (number + 1)]) for number, run in enumerate(order)
+    )
+    head = json.dumps({
+        "runs": len(order), "columns": names, "notes": [json.loads(note) for note in notes],
+        "sets": [None if own is None else [place[name] for name in own] for own in sets],
+    }, ensure_ascii=False).encode()  # fmt: skip
+    top = MAGIC + len(head).to_bytes(8, "little") + head + index
+    return top + hashlib.sha256(top).digest() + data
+
+
+def _check(row: bytes) -> bytes:
+    return hashlib.blake2b(row, digest_size=8).digest()
+
+
+class Segment:
+    """A segment as it was found: its index, and its rows once one is asked for.  DamagedFile where its head is."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        with open_stored(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            top = stream.read(len(MAGIC) + 8)
+            text = stream.read(min(size, int.from_bytes(top[len(MAGIC) :], "little")))
+            try:
+                head = parse_json(path, text)
+                index = stream.read(min(size, max(0, ENTRY.itemsize * head["runs"])))
+                if hashlib.sha256(top + text + index).digest() != stream.read(_SUM) or not top.startswith(MAGIC):
+                    raise ValueError
+                self.index = np.frombuffer(index, ENTRY)
+                self.columns, self.sets, self.notes = head["columns"], head["sets"], head["notes"]
+            except (ValueError, KeyError, TypeError):
+                if top.startswith(MAGIC[:-2]) and not top.startswith(MAGIC):
+                    raise UsageError(f"{path} cannot be read: it was written by another version of hetsim") from None
+                raise DamagedFile(path, "its checksum does not fit") from None
+            self._begin = stream.tell()
+        self._size = 8 + 8 * len(self.columns)
+        self._names = [None if own is None else tuple(self.columns[at] for at in own) for own in self.sets]
+        self._in_order = [own == list(range(len(self.columns))) for own in self.sets]
+        self._rows: bytes | None = None
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def run(self, number: int) -> str:
+        return bytes(self.index["run"][number]).hex()
+
+    def load(self) -> list[int]:
+        """Read the rows; those that are damaged."""
+        if self._rows is None:
+            with open_stored(self.path) as stream:
+                stream.seek(self._begin)
+                self._rows = stream.read()
+        return [number for number, check in enumerate(self.index["check"]) if _check(self._row(number)) != bytes(check)]
+
+    def unload(self) -> None:
+        self._rows = None
+
+    def _row(self, number: int) -> bytes:
+        assert self._rows is not None
+        return self._rows[self._size * number : self._size * (number + 1)]
+
+    def outcome(self, number: int) -> RunOutcome:
+        """That of a row; they must be loaded, and this one whole."""
+        row = self._row(number)
+        own = int.from_bytes(row[:4], "little")
+        note, places, names = self.notes[int.from_bytes(row[4:8], "little")], self.sets[own], self._names[own]
+        if names is None:
+            return outcome_of_plain(note, None)
+        numbers = array("d", row[8:])
+        if not self._in_order[own]:
+            numbers = array("d", [numbers[at] for at in places])
+        return outcome_of_plain(note, Packed.of(names, numbers))

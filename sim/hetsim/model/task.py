@@ -1,0 +1,167 @@
+"""A task in flight: the engine makes a `Task` object when one arrives and drops it when it ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from hetsim.model.tasks import Mode, Shape, Tasks
+
+FUTURE, BLOCKED, WAITING, RUNNING, ENDED = 0, 1, 2, 3, 4
+"""Where a task is in its life: not yet arrived (or deferred), waiting for predecessors, waiting, in a launch, over."""
+
+
+class Task:
+    """A task in flight, as policies see it.
+
+    Policies may read everything without a leading underscore.  `estimates[j]` is the estimated compute time in
+    `shape.modes[j]` (true times are the engine's).  `done` is the finished fraction of the work as far as its
+    estimate tells: computed so far by estimate, at most 1; it changes when the task is stopped.
+    """
+
+    __slots__ = (
+        "index", "arrival", "ready", "shape", "estimates", "_time", "_table", "state", "done", "_done", "_launch",
+        "ticket", "memo", "allowed", "_history",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        index: int,
+        arrival: float,
+        shape: Shape,
+        time: tuple[float, ...],
+        estimates: tuple[float, ...],
+        table: Tasks,
+    ):
+        self.index = index
+        self.arrival = arrival
+        self.ready = arrival
+        self.shape = shape
+        self._time = time
+        self.estimates = estimates
+        self._table = table
+        self.state = WAITING
+        self.done = 0.0
+        self._done = 0.0  # the true fraction
+        self._launch: Any = None
+        self.ticket = 0  # of the queue entry that speaks for this task (hetsim.policy.queues)
+        self.memo: Any = None  # a policy's own note on the task
+        self.allowed: tuple[int, ...] | None = None  # modes an admission policy restricted it to; None: all
+        self._history: Any = None  # the engine's, for tasks that were stopped or moved data
+
+    @property
+    def id(self) -> Any:
+        return self._table.name(self.index)
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        return self.shape.modes
+
+    @property
+    def class_(self) -> str:
+        table = self._table
+        return table.classes[0 if table.class_code is None else table.class_code[self.index]]
+
+    @property
+    def user(self) -> str:
+        table = self._table
+        return table.users[0 if table.user_code is None else table.user_code[self.index]]
+
+    @property
+    def priority(self) -> float:
+        """Higher is more urgent; 0 unless given."""
+        column = self._table.priority
+        return 0.0 if column is None else float(column[self.index])
+
+    @property
+    def weight(self) -> float:
+        column = self._table.weight
+        return 1.0 if column is None else float(column[self.index])
+
+    @property
+    def deadline(self) -> float:
+        """Absolute time; inf where there is none."""
+        column = self._table.deadline
+        value = math.inf if column is None else float(column[self.index])
+        return math.inf if value != value else value
+
+    @property
+    def expires(self) -> float:
+        """Absolute time at which patience ends if the task has not started; inf where there is none."""
+        column = self._table.expires
+        return math.inf if column is None else float(column[self.index])
+
+    @property
+    def time_limit(self) -> float:
+        """Seconds that it may hold its devices; inf where there is no limit."""
+        column = self._table.time_limit
+        return math.inf if column is None else float(column[self.index])
+
+    @property
+    def partition(self) -> str:
+        """Name of the partition to which it is bound; empty if there is none."""
+        table = self._table
+        return table.partitions[0 if table.partition_code is None else table.partition_code[self.index]]
+
+    def label(self, name: str) -> str:
+        """A text label from its source, such as `account` or `qos`; empty if it has none."""
+        column = self._table.extra.get(name)
+        value = None if column is None else column[self.index]
+        return "" if value is None or value != value else str(value)
+
+    @property
+    def bytes_in(self) -> int:
+        column = self._table.bytes_in
+        return 0 if column is None else int(column[self.index])
+
+    @property
+    def bytes_out(self) -> int:
+        column = self._table.bytes_out
+        return 0 if column is None else int(column[self.index])
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Indexes of the items it reads."""
+        column = self._table.reads
+        return () if column is None else column[self.index]
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        column = self._table.writes
+        return () if column is None else column[self.index]
+
+    def estimate_at(self, position: int) -> float:
+        """Estimated seconds in the mode at a position of its shape, from scratch."""
+        return self.estimates[position] + self.shape.modes[position].single
+
+    def estimate_in(self, mode: Mode) -> float:
+        """The same in one of its modes."""
+        return self.estimates[self.shape.position[mode]] + mode.single
+
+    def remaining_in(self, mode: Mode) -> float:
+        """Those of its work that is still to be done; 0 once the estimate is overrun."""
+        return self.estimate_in(mode) * (1.0 - self.done)
+
+    @property
+    def shortest_estimate(self) -> float:
+        """Estimated time on its best mode, from scratch."""
+        modes = self.shape.modes
+        if len(modes) == 1:
+            return self.estimates[0] + modes[0].single
+        return min(self.estimate_at(i) for i in (self.allowed or range(len(modes))))
+
+    @property
+    def shortest_remaining(self) -> float:
+        """Estimated time still to run on its best mode; 0 once the estimate is overrun."""
+        return self.shortest_estimate * (1.0 - self.done)
+
+    def modes_by_speed(self) -> Sequence[int]:
+        """Positions of its modes, fastest (by estimate) first, ties in the order declared."""
+        count = len(self.shape.modes)
+        if count == 1:
+            return (0,)
+        return sorted(self.allowed or range(count), key=self.estimate_at)
+
+    def __repr__(self) -> str:
+        return f"task {self.id}"

@@ -1,0 +1,301 @@
+"""The tables of a sweep, made a block of rows at a time: in memory, or in files that grow by a part at a time."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hetsim.model.files import temporary_folder, write_whole
+from hetsim.results.many_runs.replications import ENERGY
+from hetsim.results.one_run.estimands import ratio_contributions, weight_of
+from hetsim.results.statistics import excess_kurtosis, freedom, student_quantiles
+
+CONFIDENCE = 0.95
+_END, _WATTS = "_end", "_watts_at_end"
+
+Columns = Mapping[str, Sequence[Any]]
+"""Of the keys of a sweep, by key, an entry a row."""
+
+
+@dataclass
+class SweepRow:
+    """What one row is made of: its facts, and the values of its replications in order (None of one that failed).
+
+    `warmup`: what is told as `warmup_cut`, if anything is; NaN of a row for which none was found.
+    """
+
+    point: int
+    policy: str
+    seed: int
+    runs: list[Mapping[str, float] | None] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    warmup: float | None = None
+
+
+class SweepTables:
+    """`table` and `by_replication` of a sweep, from its rows in order; the rows of a point come together."""
+
+    def __init__(self, columns: Columns, *, several: bool, text_seeds: bool, folder: Path | None = None):
+        """several: rows have several replications.  text_seeds: there are seeds that no column of numbers holds.
+
+        folder: next to it the tables are written while they are made; without one they are kept here.
+        """
+        self.columns, self.several, self.text_seeds = columns, several, text_seeds
+        self.names: dict[str, None] = {}
+        """What runs have, in the order of the first that has each."""
+        self.rows = 0
+        self.parts: list[tuple[pd.DataFrame, pd.DataFrame]] = []
+        self._folder = None if folder is None else temporary_folder(folder, "new")
+        self._files = None if self._folder is None else [GrowingTable(self._folder, name) for name in ("table", "each")]
+
+    def add(self, rows: Sequence[SweepRow]) -> None:
+        """Take in the next rows."""
+        for row in rows:
+            for run in row.runs:
+                if run is not None:
+                    self.names.update(dict.fromkeys(run))
+        here = {key: column[self.rows : self.rows + len(rows)] for key, column in self.columns.items()}
+        self.rows += len(rows)
+        found = tables(here, rows, list(self.names), self.several, self.text_seeds)
+        if self._files is None:
+            self.parts.append(found)
+        else:
+            for file, frame in zip(self._files, found, strict=True):
+                file.add(frame)
+
+    def frames(self) -> list[pd.DataFrame]:
+        """Both tables, of rows that are kept here."""
+        if len(self.parts) == 1:
+            return list(self.parts[0])
+        each = zip(*self.parts, strict=True)
+        return [
+            pd.concat([part.reindex(columns=parts[-1].columns) for part in parts], ignore_index=True) for parts in each
+        ]
+
+    def write(self, *targets: Path) -> None:
+        """Put both tables in their places."""
+        for number, target in enumerate(targets):
+            if self._files is not None:
+                write_whole(target, self._files[number].move, durable=True)
+            else:
+                write_whole(target, partial(self.frames()[number].to_parquet, index=False), durable=True)
+
+    def close(self) -> None:
+        if self._files is not None and self._folder is not None:
+            for file in self._files:
+                file.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class GrowingTable:
+    """A Parquet file that is written in parts; columns that only later ones have are missing in those before."""
+
+    def __init__(self, folder: Path, name: str):
+        self.folder, self.name = folder, name
+        self.files: list[Path] = []
+        self._columns: list[str] = []
+        self._writer: Any = None
+
+    def add(self, frame: pd.DataFrame) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if self._writer is None or list(frame.columns) != self._columns:
+            self.close()
+            self.files.append(self.folder / f"{self.name}-{len(self.files)}.parquet")
+            self._columns = list(frame.columns)
+            schema = pa.Schema.from_pandas(frame, preserve_index=False)
+            self._writer = pq.ParquetWriter(self.files[-1], schema)
+        self._writer.write_table(pa.Table.from_pandas(frame, schema=self._writer.schema, preserve_index=False))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def move(self, target: Path) -> None:
+        """Make `target` of it."""
+        self.close()
+        if len(self.files) > 1:
+            self._join()
+        self.files[-1].replace(target)
+
+    def _join(self) -> None:
+        import pyarrow.parquet as pq
+
+        whole = GrowingTable(self.folder, f"{self.name}-whole")
+        for path in self.files:
+            with pq.ParquetFile(path) as file:
+                for number in range(file.num_row_groups):
+                    whole.add(file.read_row_group(number).to_pandas().reindex(columns=self._columns))
+        whole.close()
+        self.files = whole.files
+
+
+def tables(
+    keys: Columns, rows: Sequence[SweepRow], all_names: Sequence[str], several: bool, text_seeds: bool
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`table` and `by_replication` of some rows; `all_names`: what the runs have, and those of rows before."""
+    kept = [name for name in all_names if name not in (_END, _WATTS, "replication")]
+    names = [name for name in kept if not name.startswith("_")]
+    failed = np.array([bool(row.errors) or any(run is None for run in row.runs) for row in rows])
+    counts = np.array([len(row.runs) for row in rows], dtype=np.int64)
+    common = _common_counts(rows, counts, failed)
+    whole, cube_of = _cube(rows, all_names), {name: at for at, name in enumerate(all_names)}
+    places = [[cube_of.get(name or "", -1) for name in wanted]
+              for wanted in ([*names, _END, _WATTS], map(weight_of, names), kept)]  # fmt: skip
+    cube = whole[:, :, places[0]]
+    cube = _common_energy(cube, rows, names)
+    energies = [names.index(name) for name in ENERGY if name in names]
+    for at in energies:
+        cube[np.arange(cube.shape[1]) >= common[:, None], at] = np.nan
+    weights = whole[:, :, places[1]]
+    means, half = _estimates(cube[:, :, : len(names)], weights, names, counts)
+    if (common < counts).any():
+        for at in energies:
+            means[:, at], half[:, at] = (
+                found[:, at] for found in _estimates(cube[:, :, : len(names)], weights, names, common)
+            )
+    means[failed] = half[failed] = np.nan
+    facts = _facts(keys, rows, failed, text_seeds)
+    columns: dict[str, Any] = {**facts, **{name: means[:, at] for at, name in enumerate(names)}}
+    if several:
+        for at, name in enumerate(names):
+            columns[f"{name}_ci_low"] = means[:, at] - half[:, at]
+            columns[f"{name}_ci_high"] = means[:, at] + half[:, at]
+    numbers = [name for name in kept if name.startswith("_")]
+    both = np.concatenate([cube[:, :, : len(names)], whole[:, :, [cube_of[name] for name in numbers]]], axis=2)
+    return pd.DataFrame(columns), _each(keys, rows, both, [*names, *numbers], text_seeds)
+
+
+def _common_counts(rows: Sequence[SweepRow], counts: np.ndarray, failed: np.ndarray) -> np.ndarray:
+    """Of each row, the replications that all policies of its point have; those that failed do not take part."""
+    fewest: dict[int, int] = {}
+    for row, count, out in zip(rows, counts.tolist(), failed, strict=True):
+        if not out:
+            fewest[row.point] = min(count, fewest.get(row.point, count))
+    each = zip(rows, counts.tolist(), strict=True)
+    return np.array([min(count, fewest.get(row.point, count)) for row, count in each], dtype=np.int64)
+
+
+def _estimates(
+    cube: np.ndarray, weights: np.ndarray, names: Sequence[str], counts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Estimates from the first `counts` replications of each row, and the half-widths of their intervals.
+
+    `weights`: over how many customers each value is a mean; missing where it is none
+    (`hetsim.results.one_run.estimands`).
+    """
+    means = np.full((cube.shape[0], cube.shape[2]), np.nan)
+    half = means.copy()
+    for count in np.unique(counts[counts > 0]).tolist():
+        mine = counts == count
+        part = cube[mine, :count]
+        given = ratio_contributions(np.moveaxis(part, 1, 2), np.moveaxis(weights[mine, :count], 1, 2))
+        with np.errstate(invalid="ignore"):
+            means[mine] = given.mean(axis=2)
+        if count > 1:
+            half[mine] = _half_widths(part, given, names)
+    return means, half
+
+
+def _cube(rows: Sequence[SweepRow], names: Sequence[str]) -> np.ndarray:
+    """Values by row, replication and name; missing in a last column besides."""
+    cube = np.full((len(rows), max((len(row.runs) for row in rows), default=0), len(names) + 1), np.nan)
+    wanted = tuple(names)
+    for number, row in enumerate(rows):
+        for replication, run in enumerate(row.runs):
+            if run is None:
+                continue
+            numbers = getattr(run, "numbers", None)  # of a run that is packed
+            same = numbers is not None and tuple(run) == wanted
+            cube[number, replication, :-1] = numbers if same else [run.get(name, np.nan) for name in names]
+    return cube
+
+
+def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str]) -> np.ndarray:
+    """A policy that finishes early still pays for its idle devices until the last one of the point is done."""
+    if "energy_j" not in names:
+        return cube
+    _, point, several = np.unique([row.point for row in rows], return_inverse=True, return_counts=True)
+    last = np.full((len(several), cube.shape[1]), np.nan)
+    np.fmax.at(last, point, cube[:, :, -2])
+    further = np.where(np.isnan(cube[:, :, -2]), 0.0, (last[point] - cube[:, :, -2]) * cube[:, :, -1])
+    further[several[point] < 2] = 0.0
+    for name in ENERGY:
+        if name in names:
+            cube[:, :, names.index(name)] += further
+    return cube
+
+
+def _half_widths(cube: np.ndarray, given: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Of Student's intervals over the second axis; none where all replications are the same, as nothing is random.
+
+    `given`: what the values contribute, with the replications in the last axis.
+    """
+    count = cube.shape[1]
+    with np.errstate(invalid="ignore"):
+        spread, mean = given.std(axis=2, ddof=1), given.mean(axis=2)
+    spread[(cube == cube[:, :1]).all(axis=1) & (spread != 0)] = 0.0  # rounding of the mean
+    same = ((cube == cube[:, :1]) | np.isnan(cube)).all(axis=(1, 2))
+    kurtosis = [excess_kurtosis(name, spread[:, i], mean[:, i]) for i, name in enumerate(names)]
+    degrees = freedom(np.stack(kurtosis, axis=1), count)
+    half = student_quantiles(0.5 + CONFIDENCE / 2, degrees) * spread / np.sqrt(count)
+    half[same] = np.nan
+    half[~np.isfinite(cube).all(axis=1)] = np.nan
+    return half
+
+
+def _facts(keys: Columns, rows: Sequence[SweepRow], failed: np.ndarray, text_seeds: bool) -> dict[str, Any]:
+    return {
+        "point": np.array([row.point for row in rows], dtype=np.int64),
+        **{key: pd.Series(list(column)) for key, column in keys.items()},
+        "policy": [row.policy for row in rows],
+        "seed": _seeds([row.seed for row in rows], text_seeds),
+        "replications": np.array([len(row.runs) for row in rows], dtype=np.int64),
+        **_warmups(rows),
+        "status": np.where(failed, "failed", "done"),
+        "error": ["; ".join(dict.fromkeys(row.errors)) for row in rows],
+        "warnings": ["; ".join(dict.fromkeys(row.warnings)) for row in rows],
+    }
+
+
+def _warmups(rows: Sequence[SweepRow]) -> dict[str, Any]:
+    """A column where a warm-up was to be found, for all rows then."""
+    if all(row.warmup is None for row in rows):
+        return {}
+    return {"warmup_cut": np.array([np.nan if row.warmup is None else row.warmup for row in rows])}
+
+
+def _seeds(seeds: list[int], as_text: bool) -> list[str] | np.ndarray:
+    return [str(seed) for seed in seeds] if as_text else np.array(seeds, dtype=np.int64)
+
+
+def _each(
+    keys: Columns, rows: Sequence[SweepRow], cube: np.ndarray, names: list[str], text_seeds: bool
+) -> pd.DataFrame:
+    """A row a replication."""
+    made = [(number, replication) for number, row in enumerate(rows) for replication in range(len(row.runs))]
+    point = [rows[number].point for number, _ in made]
+    row_of = np.array([number for number, _ in made], dtype=np.int64)
+    replication = np.array([replication for _, replication in made], dtype=np.int64)
+    failed = np.array([rows[number].runs[which] is None for number, which in made])
+    columns: dict[str, Any] = {
+        "point": np.array(point, dtype=np.int64),
+        **{key: pd.Series([column[number] for number in row_of]) for key, column in keys.items()},
+        "policy": [rows[number].policy for number in row_of],
+        "seed": _seeds([rows[number].seed for number in row_of], text_seeds),
+        "replication": replication,
+        "status": np.where(failed, "failed", "done"),
+    }
+    for at, name in enumerate(names):
+        columns[name] = cube[row_of, replication, at]
+    return pd.DataFrame(columns)

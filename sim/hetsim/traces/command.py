@@ -1,0 +1,506 @@
+"""`hetsim trace`: look at, check and convert traces, and lists of nodes."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hetsim.cli import console
+from hetsim.cli.options import FILE, JSON, PAGE, PATH, PICTURE, VERBOSITY, YAML, together
+from hetsim.cli.program import Verbs
+from hetsim.cli.validate import VALID
+from hetsim.traces.contents import contents, rows_word, text_of
+from hetsim.traces.node_lists import convert_nodes, format_of_nodes
+
+if TYPE_CHECKING:
+    from hetsim.scenario.schema.trace import TraceSpec
+    from hetsim.workload.traces import TaskTable
+
+AS_FAR_AS_IT_GOES = {"unfit": "leave_out", "span": "recorded"}
+"""How a log is replayed on a list of nodes: gangs over several nodes where they were, without what fits nowhere."""
+
+ONE_PIECE = (".zip", ".tar")
+"""Suffixes of packed files to which nothing can be added."""
+
+READING = together(
+    click.argument("file", metavar="FILE"),
+    click.option("--format", "form", help="See `hetsim list traces`; without it, told from the file's first lines."),
+    click.option("--option", "options", multiple=True, metavar="KEY=VALUE",
+                 help="A parameter of the format's reader (repeatable)."),
+    VERBOSITY,
+)  # fmt: skip
+
+
+@click.group(cls=Verbs, short_help="Inspect, map, check and convert logs of jobs and lists of nodes.")
+def trace() -> None:
+    """Inspect, map, check and convert traces (recorded tasks in a file), and convert lists of nodes."""
+
+
+@trace.command(short_help="Say what is in a trace.")
+@READING
+@JSON
+@click.option("--picture", type=PICTURE, metavar="PNG", help="Draw it there.")
+def inspect(
+    file: str, form: str | None, options: tuple[str, ...], as_json: bool, picture: Path | None
+) -> None:
+    """Say what is in a trace: how many tasks (or requests), when, how long, how large, which columns.
+
+    The load over time counts every task from its recorded start, or from its submission where there is none, for as
+    long as it takes.
+    """
+    from hetsim.errors import UsageError
+
+    table = read(file, form, options)
+    if picture is not None and table.requests:
+        raise UsageError("--picture draws the tasks of a trace; this one has requests")
+    found = contents(table)
+    if as_json:
+        console.as_json(found)
+    else:
+        console.lines(text_of(found))
+    for remark in table.notes:
+        console.note(remark)
+    if picture is not None:
+        from hetsim.traces.picture import trace as draw
+
+        console.picture(picture, lambda: draw(table))
+
+
+@trace.command("map", short_help="Propose how the columns of a log map to what jobs are.")
+@click.argument("file", metavar="FILE")
+@click.option("--format", "form", type=click.Choice(["csv", "parquet", "jsonl"]),
+              help="Without it, told from the file's name and first sign.")  # fmt: skip
+@click.option("--separator", metavar="SIGN", help="Of the columns of a CSV; told from its first line unless given.")
+@click.option("--mapping", type=YAML, metavar="YAML", help="Write it there.")
+@click.option("--force", is_flag=True, help="Replace YAML if it exists.")
+@JSON
+@VERBOSITY
+def map_(
+    file: str, form: str | None, separator: str | None, mapping: Path | None, force: bool, as_json: bool
+) -> None:
+    """Propose how the columns of a log map to what jobs are, from its header and first rows.
+
+    Prints the workload of a scenario as YAML to paste, with what is unsure and what is missing in comments.
+    `hetsim trace inspect` and `validate` take the YAML that --mapping writes in place of a trace.
+    """
+    from hetsim.errors import Problem, ScenarioError
+    from hetsim.model.files import write_text, write_whole
+    from hetsim.workload.logs.recognize import node_list, recognize
+    from hetsim.workload.mapped.proposal_text import written
+    from hetsim.workload.mapped.propose import proposal_of
+
+    path = Path(file)
+    if not path.is_file():
+        raise ScenarioError(Problem("there is no such file", file=file))
+    console.check_replaceable(mapping, force)
+    nodes = node_list(path)
+    if nodes is not None:
+        text = f"looks like a list of nodes, which cluster: {{trace: {{format: {nodes}, path: ...}}}} reads"
+        raise ScenarioError(Problem(f"{text}; a log has a row for each job", file=file))
+    known = recognize(path)
+    known = None if known == "tasks" else known
+    if known is not None:
+        console.note(f"{file}: looks like {known}, which format: {known} reads without a mapping")
+    proposal = proposal_of(path, form, {"tab": "\t", "space": " "}.get(separator or "", separator), known)
+    if separator is not None:
+        proposal.keys["separator"] = separator
+    if mapping is not None:
+        proposal.keys["path"] = os.path.relpath(path, mapping.parent)
+    if as_json:
+        console.as_json({"trace": proposal.keys, "unsure": proposal.unsure, "missing": proposal.missing,
+                         "not_used": proposal.unused, "rows": proposal.looked_at})  # fmt: skip
+    elif mapping is None:
+        console.lines(written(proposal).splitlines())
+    if mapping is not None:
+        write_whole(mapping, lambda temporary: write_text(temporary, text=written(proposal)))
+        console.note(f"mapping: {mapping}")
+        for kind, texts in (("unsure", proposal.unsure), ("missing", proposal.missing)):
+            for text in texts:
+                console.note(f"{kind}: {text}")
+
+
+@trace.command(short_help="Check a trace, or a model of a cluster against its log.")
+@READING
+@click.option(
+    "--cluster",
+    metavar="FORMAT:FILE",
+    help="The list of nodes that the trace was recorded on (see `hetsim list clusters`): replay it there.",
+)
+@click.option("--policy", metavar="NAME", help="Instead of as_recorded, and of easy_backfill for simulated waits.")
+@click.option("--scenario", type=YAML, metavar="YAML", help="Write the scenario with what was inferred there.")
+@click.option("--page", type=PAGE, metavar="HTML", help="Write what it says of recorded waits there, with a picture.")
+@click.option("--force", is_flag=True, help="Replace YAML and HTML if they exist.")
+@JSON
+def validate(
+    file: str, form: str | None, options: tuple[str, ...], cluster: str | None, policy: str | None,
+    scenario: Path | None, page: Path | None, force: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Check a trace; every problem is listed with its line.
+
+    Where jobs have recorded starts, it says why they waited: no room, nodes that were down, jobs from before the log,
+    limits, priorities, or nothing that the log tells.
+
+    With --cluster, or where FILE is a scenario (.yaml) with a cluster, the trace is replayed as it was recorded, and
+    simulated wait, response and allocation are printed next to the recorded ones.  Gangs use several nodes where the
+    record says so, or names no node and they fit on none; what can never run there is left out, and told with the
+    reason.  Then, and where FILE is a mapping (.yaml without a cluster), waits under --policy are simulated with what
+    was inferred, step by step; --scenario writes the last of these scenarios.
+    """
+    from hetsim.errors import UsageError
+
+    console.check_replaceable(scenario, force)
+    console.check_replaceable(page, force)
+    if not _in_yaml(file):
+        form = format_of(file, form)
+    source = _source(file, form, options, cluster)
+    told = _Told({"file": file})
+    on_cluster = source is not None and "cluster" in source
+    if source is not None and on_cluster:
+        _replay(told, file, source, policy)
+    table = _spec(file, form, options).read()
+    if not on_cluster:
+        told.mapping |= {"valid": True, rows_word(table): len(table), "notes": table.notes}
+        told.lines.append(f"{file}: valid; {len(table):,} {rows_word(table)}")
+        told.remarks += table.notes
+    if not table.requests and (source is None or _one_trace(source)):
+        waits = _Waits(file, source, _trace_of(file, form, options), table, policy, scenario, page)
+        waits.tell(told, as_json)
+    elif scenario is not None or page is not None:
+        raise UsageError("--scenario and --page are for one log of jobs; this is none")
+    told.print(as_json)
+
+
+@dataclass
+class _Told:
+    """What is printed in the end: a mapping as JSON, or lines; and remarks."""
+
+    mapping: dict[str, Any]
+    lines: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    def print(self, as_json: bool) -> None:
+        if as_json:
+            console.as_json(self.mapping)
+        else:
+            console.lines(self.lines, VALID)
+        for remark in self.remarks:
+            console.note(remark)
+
+
+@dataclass(frozen=True)
+class _Waits:
+    """A log whose recorded waits are explained, and simulated where that is asked for."""
+
+    file: str
+    source: dict[str, Any] | None
+    trace: dict[str, Any]
+    table: TaskTable
+    policy: str | None
+    scenario: Path | None
+    page: Path | None
+
+    def tell(self, told: _Told, as_json: bool) -> None:
+        """Add what there is to say of the waits, and write the page."""
+        from hetsim.errors import UsageError
+        from hetsim.traces import waits_command, waits_report
+        from hetsim.traces.waits_page import write_waits
+
+        simulate = (self.source is not None or self.scenario is not None) and self.policy != "as_recorded"
+        subject = waits_command.subject_of(Path(self.file), self.source, self.trace, self.table)
+        explained, compared = waits_command.told(subject, self.policy, simulate, self.scenario, as_json)
+        if explained is not None:
+            told.remarks += waits_command.not_explained(self.file, subject)
+            told.mapping["waits"] = waits_report.mapping(explained, compared, simulate)
+            told.lines += waits_report.lines(explained, compared, simulate)
+            told.remarks += compared.notes if compared is not None and simulate else []
+        if self.page is None:
+            return
+        if explained is None:
+            raise UsageError(f"--page: nothing is to be said of waits in {self.file}: no job has a recorded one")
+        write_waits(self.page, Path(self.file).name, explained, compared, simulate, told.remarks)
+        console.note(f"page: {self.page}")
+
+
+def _in_yaml(file: str) -> bool:
+    """Is this a scenario or a mapping, rather than a log?"""
+    return Path(file).suffix in (".yaml", ".yml")
+
+
+def _source(file: str, form: str | None, options: tuple[str, ...], cluster: str | None) -> dict[str, Any] | None:
+    """The scenario that a file is, or that the log makes on a list of nodes; None of a log alone."""
+    from hetsim.errors import UsageError
+    from hetsim.scenario.file import document
+
+    if _in_yaml(file):
+        if cluster is not None:
+            raise UsageError(f"{file} is a scenario; --cluster is for logs")
+        return dict(document.read(Path(file)).data)
+    if cluster is None:
+        return None
+    nodes, sign, listed = cluster.partition(":")
+    if not sign:
+        raise UsageError(f'--cluster needs FORMAT:FILE, not "{cluster}" (hetsim list clusters)')
+    trace = {"format": format_of(file, form), "path": file, **_given(options)}
+    return {
+        "name": Path(file).name,
+        "cluster": {"trace": {"format": nodes, "path": listed}},
+        "workload": [{"trace": trace, **AS_FAR_AS_IT_GOES}],
+    }
+
+
+def _one_trace(source: dict[str, Any]) -> bool:
+    """Is the workload of a scenario one trace of tasks?"""
+    entries = source.get("workload")
+    entries = entries if isinstance(entries, list) else [entries]
+    return len(entries) == 1 and isinstance(entries[0], dict) and isinstance(entries[0].get("trace"), dict)
+
+
+def _trace_of(file: str, form: str | None, options: tuple[str, ...]) -> dict[str, Any]:
+    """The keys of `trace:`, with the path from here."""
+    from hetsim.scenario.file import document
+
+    if not _in_yaml(file):
+        return {"format": format_of(file, form), "path": file, **_given(options)}
+    data = document.read(Path(file)).data
+    entry = data["workload"][0] if isinstance(data["workload"], list) else data["workload"]
+    path = Path(entry["trace"]["path"])
+    return {**entry["trace"], "path": str(path if path.is_absolute() else Path(file).parent / path)}
+
+
+def _replay(told: _Told, file: str, source: dict[str, Any], policy: str | None) -> None:
+    """Run a trace as it was recorded, and say how far the model of the cluster is from the record."""
+    from hetsim.experiment.run import one_run, prepare
+    from hetsim.traces.waits_command import against_record
+
+    loaded = prepare(file if _in_yaml(file) else source, policy or "as_recorded", ())
+    outcome = one_run(loaded)
+    table = against_record(outcome)
+    notes = {name: value for name, value in outcome.record.notes.items() if isinstance(value, int | float)}
+    warnings = list(outcome.record.input.warnings)
+    told.lines += _compared(file, table, notes)
+    told.remarks += [*loaded.notes, *warnings]
+    pair = ("recorded", "simulated")
+    rows = {str(name): {key: float(row[key]) for key in pair} for name, row in table.iterrows()}
+    told.mapping |= {
+        "tasks": int(table["tasks"].iloc[0]), "metrics": rows, "notes": notes, "warnings": warnings,
+    }  # fmt: skip
+
+
+def _compared(file: str, table: Any, notes: dict[str, Any]) -> list[str]:
+    from hetsim.report import terminal
+
+    rows = [["", "recorded", "simulated", "difference"]]
+    for name, row in table.iterrows():
+        pair = [float(row["recorded"]), float(row["simulated"])]
+        if name == "allocation":
+            texts = [f"{100 * value:.2f} %" for value in (*pair, pair[1] - pair[0])]
+        else:
+            texts = terminal.several([*pair, pair[1] - pair[0]], terminal.SECONDS)
+        rows.append([str(name).replace("_", " "), *texts])
+    told = [[name.replace("_", " "), f"{value:,.6g}"] for name, value in notes.items()]
+    count = int(table["tasks"].iloc[0])
+    return [f"{file}: {count:,} tasks with a recorded start", "", *terminal.table(rows, right=range(1, 4)), "",
+            *terminal.table(told)]  # fmt: skip
+
+
+@trace.command(short_help="Write a trace as a plain table, or a list of nodes as a cluster.")
+@READING
+@click.argument("target", metavar="[TARGET]", required=False, type=FILE)
+@click.option("--force", is_flag=True, help="Replace TARGET if it exists.")
+@click.pass_context
+def convert(
+    context: click.Context, file: str, form: str | None, options: tuple[str, ...], target: Path | None,
+    force: bool,
+) -> None:  # fmt: skip
+    """Write a trace as a plain table, or a list of nodes as the cluster of a scenario.
+
+    Tasks become a task table, CSV or (with the suffix .parquet) Parquet; requests a request table (format: requests),
+    which is CSV.  Logs of jobs are written part by part, however many they are: rows wait in an unnamed file next to
+    TARGET until the last one is read.
+
+    A list of nodes (`hetsim list clusters`) becomes `cluster:`, as YAML, printed without TARGET. Equal nodes are a
+    group with its count and a name, by which it can be varied: --over cluster.nodes.a100.count=8..32.
+    """
+    nodes = None if _in_yaml(file) else format_of_nodes(file, form)
+    if nodes is not None:
+        if target is not None:
+            YAML.convert(target, None, context)
+        console.check_replaceable(target, force)
+        convert_nodes(file, nodes, options, target)
+        return
+    if target is None or target.suffix.lower() in YAML.suffixes:
+        text = "a trace is written as a table: give TARGET as a name that ends in .csv or .parquet"
+        raise click.UsageError(f"{text} (hetsim trace map proposes a mapping, as YAML)")
+    _converted(file, form, options, target, force)
+
+
+@trace.command(short_help="Public logs: where they are; verify and convert a downloaded one.")
+@click.argument("name", required=False)
+@click.argument("file", required=False, type=PATH)
+@click.argument("target", required=False, type=PATH)
+@click.option("--option", "options", multiple=True, metavar="KEY=VALUE",
+              help="A parameter of the format's reader (repeatable).")  # fmt: skip
+@click.option("--sha256", metavar="HEX", help="What the file's content should have, where you know better.")
+@click.option("--force", is_flag=True, help="Replace TARGET if it exists.")
+@JSON
+@VERBOSITY
+def fetch(
+    name: str | None, file: Path | None, target: Path | None, options: tuple[str, ...], sha256: str | None, force: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """List the public logs that are too large to ship; with NAME and FILE verify a downloaded one.
+
+    Nothing is downloaded: get the file from its URL yourself, under its license. With TARGET (.csv, .parquet) it is
+    also converted to a plain table. The SHA-256 is that of the content, unpacked if it is compressed with gzip.
+    """
+    from hetsim.workload.logs.public_logs import LOGS, public_log, verify
+
+    if name is None:
+        _logs(list(LOGS.values()), as_json)
+        return
+    log = public_log(name)
+    if file is None:
+        _logs([log], as_json)
+        return
+    found = verify(log, file, sha256)
+    known = sha256 is not None or log.sha256 is not None
+    if as_json:
+        console.as_json({"name": log.name, "file": str(file), "sha256": found, "verified": known})
+    elif known:
+        console.lines([f"{file}: is {log.name}, SHA-256 {found}"])
+    else:
+        console.lines([f"{file}: SHA-256 {found}; that of {log.name} is not known here"])
+    if target is not None:
+        given = (*(f"{key}={value}" for key, value in log.options.items()), *options)
+        _converted(str(file), log.format, given, target, force)
+
+
+def _logs(logs: list[Any], as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from hetsim.report import terminal
+
+    if as_json:
+        console.as_json([asdict(log) for log in logs])
+        return
+    rows = [["name", "format", "size", "license", "what, and where"]]
+    for log in logs:
+        size = "–" if log.size is None else f"{log.size / 1e6:,.1f} MB"
+        rows += [[log.name, log.format, size, log.license, log.what], ["", "", "", "", log.url]]
+        if log.sha256:
+            rows.append(["", "", "", "", f"SHA-256 {log.sha256}"])
+    console.lines(terminal.table(rows))
+
+
+def _converted(file: str, form: str | None, options: tuple[str, ...], target: Path, force: bool) -> None:
+    """Write a trace as a plain table; see `convert`."""
+    from hetsim import registry
+    from hetsim.errors import UsageError
+    from hetsim.model.files import naming
+    from hetsim.workload.readers.task_table import write, write_parts
+    from hetsim.workload.rows.text_rows import PARQUET
+
+    console.check_replaceable(target, force)
+    if not target.parent.is_dir():
+        raise UsageError(f'there is no folder "{target.parent}" for {target.name}')
+    spec = _spec(file, form, options)
+    in_parts = getattr(registry.entry("traces", spec.format), "parts", None)
+    parts = None
+    if in_parts is not None and target.suffix.lower() not in ONE_PIECE:
+        with naming(target):  # rows wait next to it
+            parts = in_parts(target.parent, **spec.parameters)
+    if parts is not None:
+        with closing(parts):
+            console.note(f"{target}: {write_parts(parts, target):,} tasks")
+        remarks = parts.notes
+    else:
+        table = spec.read()
+        if table.requests and target.suffix.lower() in PARQUET:
+            name = target.with_suffix(".csv").name
+            raise UsageError(f"{target}: a table of requests is written as CSV; name it {name}")
+        write(table, target)
+        console.note(f"{target}: {len(table):,} {rows_word(table)}")
+        remarks = table.notes
+    for remark in remarks:
+        console.note(remark)
+
+
+def format_of(file: str, form: str | None) -> str:
+    """The format that was named, or else what the file looks like; a task table where nothing speaks against it."""
+    from hetsim import registry
+    from hetsim.errors import UsageError
+    from hetsim.workload.logs.recognize import maybe_table, recognize
+
+    if form is not None:
+        return form
+    found = recognize(file)
+    if found is None and not maybe_table(file):
+        known = ", ".join(sorted(registry.table("traces")))
+        way = f"hetsim trace map {file} proposes how to read a log with columns of its own"
+        text = f"its format is not recognized; give --format NAME (hetsim list traces): {known}"
+        raise UsageError(f"{file}: {text}; {way}")
+    if found not in (None, "tasks"):
+        console.note(f"{file}: looks like {found} (--format names another)")
+    return found or "tasks"
+
+
+def read(file: str, form: str | None, options: tuple[str, ...]) -> TaskTable:
+    """The tasks in a file, through the registered reader; problems are addressed by its parameters."""
+    return _spec(file, form, options).read()
+
+
+def _spec(file: str, form: str | None, options: tuple[str, ...]) -> TraceSpec:
+    from dataclasses import replace
+
+    from hetsim.errors import ScenarioError
+    from hetsim.scenario.file import document
+    from hetsim.scenario.schema.trace import check_traces
+
+    if _in_yaml(file):
+        return _spec_of_scenario(file, form, options)
+    data = {"workload": [{"trace": {"format": format_of(file, form), "path": file, **_given(options)}}]}
+    specs, problems = check_traces(document.from_mapping(data), Path())
+    if problems:
+        prefix = "workload.0.trace."
+        raise ScenarioError([replace(problem, key=problem.key.removeprefix(prefix)) for problem in problems])
+    return specs[0]
+
+
+def _spec_of_scenario(file: str, form: str | None, options: tuple[str, ...]) -> TraceSpec:
+    """The trace of a scenario, or of a mapping that `trace map` wrote."""
+    from hetsim.errors import Problem, ScenarioError, UsageError
+    from hetsim.scenario.file import document
+    from hetsim.scenario.schema.trace import check_traces
+
+    if form is not None or options:
+        raise UsageError(f"{file} says how its trace is read; --format and --option are for traces themselves")
+    specs, problems = check_traces(document.read(Path(file)), Path(file).parent)
+    if problems:
+        raise ScenarioError(problems)
+    if len(specs) != 1:
+        what = "no trace" if not specs else f"{len(specs)} traces"
+        raise ScenarioError(Problem(f"has {what} in its workload; expected is one", file=file))
+    (spec,) = specs.values()
+    return spec
+
+
+def _given(options: tuple[str, ...]) -> dict[str, Any]:
+    """The values of --option."""
+    from hetsim.errors import ScenarioError, UsageError
+    from hetsim.scenario.file import document
+
+    given: dict[str, Any] = {}
+    for text in options:
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise UsageError(f'--option needs KEY=VALUE, not "{text}"')
+        try:
+            given[key.strip()] = document.parse_value(value.strip())
+        except ScenarioError as error:
+            raise UsageError(f"--option {text}: the value {error.problems[0].message}") from None
+    return given

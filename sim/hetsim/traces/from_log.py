@@ -1,0 +1,328 @@
+"""A scenario from a log: the cluster, limits and times of less capacity that its recorded starts show.
+
+`variants` are scenarios that take in one after the other what was inferred, so that simulated waits can be held
+against the recorded ones: the log as it stands, from a cut on with the jobs that were there (warm start), with nodes
+that were down, with the limits of users or queues.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hetsim import registry
+from hetsim.workload.logs.capacity import NodeParts, level_of, node_parts
+from hetsim.workload.logs.recorded_log import Jobs
+from hetsim.workload.logs.summary import held, on_gpus
+from hetsim.workload.logs.waits import Explained, half_of
+from hetsim.workload.traces import TaskTable
+
+NODE = 8
+"""GPUs of a node where the log does not tell."""
+POLICY = "easy_backfill"
+CUTS = ("since", "until", "sample", "trim", "time_scale", "warm_start")
+"""Options of a trace after which its time is not that of the whole log any more."""
+LEFT = 0.05
+"""Share of the waiting that nothing explains, from which on further explanations are tried."""
+FEW = 20
+"""Jobs that must be left for a comparison."""
+
+
+@dataclass
+class Variant:
+    """One scenario, what it adds to the one before, and how its waits compare with the recorded ones."""
+
+    name: str
+    document: dict[str, Any]
+    jobs: int = 0
+    recorded: float = math.nan
+    simulated: float = math.nan
+    correlation: float = math.nan
+    rank_correlation: float = math.nan
+    error: float = math.nan
+    """Mean difference of simulated and recorded waits, of the half of the jobs that nothing was inferred from."""
+    kept: bool = True
+    """Is it nearer to the record than the one before, so that the next goes on from it?"""
+    waits: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
+    """Recorded and simulated, of the jobs that are compared."""
+
+
+@dataclass
+class Compared:
+    """The variants, and what could not be taken in."""
+
+    variants: list[Variant]
+    notes: list[str] = field(default_factory=list)
+    steps: list[tuple[str, Callable[[dict[str, Any]], None]]] = field(default_factory=list)
+    """What is to be tried, and how a scenario takes it in."""
+
+    @property
+    def best(self) -> Variant:
+        """The last one that was nearer to the record than those before."""
+        return [one for one in self.variants if one.kept][-1]
+
+
+# The cluster ----------------------------------------------------------------------------------------------------
+
+
+def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
+    """Nodes with the capacity that the log shows (`hetsim.workload.logs.capacity`).
+
+    Where it names the nodes of each job: those.  Otherwise one node with all cores,
+    or as many nodes of 8 GPUs (fewer where no job holds so many) as it takes, by GPU type.
+    """
+    start = table.extra.get("recorded_start", table.arrival)
+    begin = np.where(np.isnan(start), table.arrival, start)
+    took = np.min(list(table.times.values()), axis=0)
+    gpus, cores = held(table)
+    names = table.extra.get("recorded_node")
+    parts = node_parts(names, gpus, begin, begin + took)
+    if parts is not None:
+        return _named(table, parts, begin, begin + took, (gpus, cores))
+    if not gpus.any():
+        peak, nodes = max(1, _most(begin, begin + took, cores)), table.numbers.get("nodes")
+        if nodes is None or not (nodes > 1).any():
+            return [{"name": "pool", "cpus": peak}]
+        count = np.where(np.isnan(nodes), 1.0, nodes)
+        each = math.ceil((cores / count).max())
+        return [{"name": "n", "count": max(math.ceil(peak / each), int(count.max())), "cpus": each}]
+    return _pools(table, begin, begin + took, gpus, cores)
+
+
+def _named(
+    table: TaskTable, parts: NodeParts, begin: np.ndarray, end: np.ndarray, amounts: tuple[np.ndarray, np.ndarray]
+) -> list[dict[str, Any]]:
+    found = []
+    share = np.bincount(parts.job)[parts.job]
+    for name in sorted(set(parts.names)):
+        here = parts.of(parts.names.index(name))
+        if not len(here):
+            continue  # the earlier name of another
+        rows = parts.job[here]
+        most = [_most(begin[rows], end[rows], amount[rows] / share[here]) for amount in amounts]
+        node: dict[str, Any] = {"name": name, "cpus": max(1, most[1])}
+        if most[0]:
+            kinds = _kinds(table)[rows][amounts[0][rows] > 0]
+            node["gpus"] = {"type": str(kinds[0]), "count": most[0]}
+        found.append(node)
+    return found
+
+
+def _kinds(table: TaskTable) -> np.ndarray:
+    """The GPU type of each job, the first of those it may run on."""
+    if table.devices is None:
+        return np.full(len(table), "gpu", dtype=object)
+    return np.array([str(one).split("|")[0] or "gpu" for one in table.devices.tolist()], dtype=object)
+
+
+def _most(begin: np.ndarray, end: np.ndarray, amount: np.ndarray) -> int:
+    return int(level_of(begin, end, amount))
+
+
+def _pools(
+    table: TaskTable, begin: np.ndarray, end: np.ndarray, gpus: np.ndarray, cores: np.ndarray
+) -> list[dict[str, Any]]:
+    kinds = _kinds(table)
+    on_gpu = on_gpus(table) & (gpus > 0)
+    found: list[dict[str, Any]] = []
+    rows_of = {kind: np.flatnonzero(on_gpu & (kinds == kind)) for kind in sorted(set(kinds[on_gpu]))}
+    most = {kind: _most(begin[rows], end[rows], gpus[rows]) for kind, rows in rows_of.items()}
+    counts = {kind: math.ceil(count / min(NODE, count)) for kind, count in most.items()}
+    nodes = sum(counts.values())
+    alone = math.ceil(cores[~on_gpu].max(initial=0.0))
+    each = max(1, alone, math.ceil(_most(begin, end, cores) / nodes))
+    # A gang over nodes holds its cores in proportion: a node must have them for its part.
+    share = np.where(on_gpu & (gpus >= 1), cores / np.maximum(gpus, 1.0), cores)
+    for kind, count in counts.items():
+        size = min(NODE, most[kind])
+        wide = math.ceil(float(share[rows_of[kind]].max(initial=0.0)) * size - 1e-9)
+        name = f"{kind}-" if len(counts) > 1 else "n"
+        gpu = {"type": kind, "count": size}
+        found.append({"name": name, "count": count, "cpus": max(each, wide), "gpus": gpu})
+    return found
+
+
+# Scenarios ------------------------------------------------------------------------------------------------------
+
+
+def document_of(
+    name: str, trace: Mapping[str, Any], nodes: Any, policy: str | None = None, entry: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The scenario of a log on a cluster (`cluster:`, or the nodes of one)."""
+    cluster = nodes if isinstance(nodes, dict) else {"nodes": nodes}
+    rest = {"unfit": "leave_out", "span": "any"} if entry is None else dict(entry)
+    return {
+        "name": name,
+        "cluster": cluster,
+        "workload": [{"name": "jobs", "trace": dict(trace), **rest}],
+        "policy": policy or POLICY,
+    }
+
+
+def variants(
+    document: Mapping[str, Any], explained: Explained, pooled: bool, cluster_nodes: list[str] | None
+) -> Compared:
+    """The log as it stands, and the steps that take in what was inferred.
+
+    `pooled`: the cluster is one that was inferred, or knows no partitions, so that limits can be said as some.
+    `cluster_nodes`: names of its nodes, where those that were down can be said.
+    """
+    found = Compared([Variant("as it stands", _copy(document))])
+    first = found.variants[0].document
+    begin = _cut(first["workload"][0]["trace"], explained, found)
+    cut = {} if begin is None else {"since": f"{begin:.0f} s", "warm_start": True}
+    if begin is not None:
+        name = "from there with the jobs that ran (warm start)"
+        found.steps.append((name, lambda last: last["workload"][0]["trace"].update(cut)))
+
+    def go_down(last: dict[str, Any]) -> None:
+        warm = "warm_start" in last["workload"][0]["trace"] and begin is not None
+        last["faults"] = [*last.get("faults", []), *_down(explained, cluster_nodes, begin if warm and begin else 0.0)]
+
+    if _down(explained, cluster_nodes, 0.0):
+        found.steps.append(("with the nodes that were down", go_down))
+    elif len(explained.curve) > 1:
+        text = "less capacity at times is not simulated: the cluster is one pool, of which no part can be down"
+        found.notes.append(text)
+    limits = explained.limits
+    if limits is not None and pooled and not (first.get("site") or {}).get("partitions"):
+        name = f"with the limits by {limits.kind}"
+        found.steps.append((name, lambda last: _limit(last, limits.kind, limits.most, explained.jobs)))
+    elif limits is not None:
+        found.notes.append("the limits are not simulated: the cluster has partitions of its own")
+    return found
+
+
+def _copy(document: Any) -> Any:
+    if isinstance(document, Mapping):
+        return {key: _copy(value) for key, value in document.items()}
+    return [_copy(value) for value in document] if isinstance(document, list) else document
+
+
+def _cut(trace: Mapping[str, Any], explained: Explained, found: Compared) -> float | None:
+    """Where a warm start begins, if there is one to make."""
+    jobs = explained.jobs
+    if explained.warm_end <= float(jobs.arrival[0]):
+        return None
+    if any(key in trace for key in CUTS):
+        found.notes.append("no warm start was made: the trace is cut or scaled already")
+        return None
+    reader = registry.entry("traces", trace["format"])
+    if "warm_start" not in inspect.signature(reader).parameters:
+        found.notes.append(f"no warm start was made: format: {trace['format']} does not know it")
+        return None
+    if (jobs.arrival >= explained.warm_end).sum() < FEW:
+        found.notes.append(f"no warm start was made: fewer than {FEW} jobs come after the head of the log")
+        return None
+    return math.ceil(explained.warm_end)
+
+
+def _down(explained: Explained, names: list[str] | None, offset: float) -> list[dict[str, Any]]:
+    """Windows in which nodes are down, as many as the capacity that was lacking.
+
+    They are drained before that, so long that 95 % of the jobs end by then: the log shows none that was stopped.
+    """
+    if names is None or len(names) < 2:
+        return []
+    each = explained.capacity / len(names)
+    points = [*explained.curve, (float(explained.jobs.end.max()), explained.capacity)]
+    runs: list[tuple[float, float, int]] = []
+    for (begin, level), (end, _) in zip(points, points[1:], strict=False):
+        count = int(max(0.0, explained.capacity - level) / each + 1e-9)
+        begin = max(begin, offset)
+        if count and end > begin:
+            if runs and runs[-1][2] == count and math.isclose(runs[-1][0] + runs[-1][1], begin - offset):
+                begin = runs.pop()[0] + offset
+            runs.append((begin - offset, end - begin, count))
+    found = []
+    lead = float(np.quantile(explained.jobs.end - explained.jobs.start, 0.95))
+    for begin, length, count in runs:
+        window = {"nodes": names[-count:], "from": f"{begin:.0f} s", "for": f"{length:.0f} s",
+                  "announced": f"{max(0.0, begin - lead):.0f} s"}  # fmt: skip
+        found.append({"maintenance": window})
+    return found
+
+
+def _limit(document: dict[str, Any], kind: str, most: Mapping[str, float], jobs: Jobs) -> None:
+    """A partition for each group with a limit, on all nodes, and one for all others."""
+    key = "max_gpus" if jobs.unit == "GPUs" else "max_cpus"
+    names = {name: f"{kind}-{name}" for name in most}
+    rest = "others"
+    rules: dict[str, Any] = {
+        names[name]: {"nodes": "*", key: int(limit) if float(limit).is_integer() else float(limit)}
+        for name, limit in most.items()
+    }
+    document["site"] = {**document.get("site", {}), "partitions": {**rules, rest: {"nodes": "*", "default": True}}}
+    document["workload"][0]["partition"] = {"column": kind, "names": names, "others": rest}
+
+
+# Simulated against recorded -------------------------------------------------------------------------------------
+
+
+def compare(
+    compared: Compared, explained: Explained, widest: float = 0.0, tell: Callable[[str], None] = lambda _: None
+) -> None:
+    """Run the log as it stands and with one step after the other, and fill in mean waits and correlations.
+
+    A step is kept if the waits of the half of the jobs from which nothing was inferred (`half_of`) come nearer to the
+    recorded ones.  Compared are jobs that come after the head.  `widest`: GPUs of the largest node.  Where all gangs
+    fit on one node, and may use several as it stands, that each stays on one is a step as well.
+    """
+    begin = explained.warm_end
+    amount = explained.jobs.amount
+    gangs = explained.jobs.unit == "GPUs" and 1 < float(amount.max()) <= widest
+    unexplained = explained.shares["held back"] + explained.shares["fragmented"] >= LEFT
+    if gangs and unexplained and compared.variants[0].document["workload"][0].get("span") == "any":
+        compared.steps.append(("with each gang on one node", lambda last: last["workload"][0].pop("span")))
+    tell(f"simulating {compared.variants[0].name}")
+    _simulate(compared.variants[0], begin)
+    for name, take_in in compared.steps:
+        best = compared.best
+        tried = Variant(name, _copy(best.document))
+        take_in(tried.document)
+        tell(f"simulating {name}")
+        _simulate(tried, begin)
+        tried.kept = tried.error < best.error or (math.isnan(best.error) and not math.isnan(tried.error))
+        compared.variants.append(tried)
+
+
+def _simulate(variant: Variant, begin: float) -> None:
+    """Run a variant, and compare its waits with the recorded ones of the jobs that come from `begin` on."""
+    from hetsim.experiment.run import one_run, prepare
+
+    tasks = one_run(prepare(variant.document)).tasks
+    warm = "at_cut" in tasks
+    offset = math.ceil(begin) if "warm_start" in variant.document["workload"][0]["trace"] and warm else 0.0
+    chosen = tasks["recorded_start"].notna() & (tasks["status"] == "completed")
+    chosen &= (tasks["at_cut"] == 0) if warm else (tasks["arrival"] >= math.ceil(begin))
+    part = tasks[chosen]
+    arrival = part["arrival"].to_numpy(dtype=float)
+    recorded = part["recorded_start"].to_numpy(dtype=float) - arrival
+    simulated = part["start"].to_numpy(dtype=float) - arrival
+    variant.jobs, variant.waits = len(part), (recorded, simulated)
+    if len(part):
+        judge = half_of(arrival + offset) == 1
+        judge = judge if judge.any() else ~judge
+        variant.error = float(np.abs(simulated - recorded)[judge].mean())
+        variant.recorded, variant.simulated = float(recorded.mean()), float(simulated.mean())
+        variant.correlation = correlation(recorded, simulated)
+        variant.rank_correlation = rank_correlation(recorded, simulated)
+
+
+def correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """Pearson's, which long waits decide; NaN where a column is constant."""
+    if len(one) < 2 or one.std() == 0 or other.std() == 0:
+        return math.nan
+    return float(np.corrcoef(one, other)[0, 1])
+
+
+def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """Spearman's: how far the order of two columns agrees; NaN where one of them is constant."""
+    from scipy.stats import rankdata
+
+    return correlation(rankdata(one), rankdata(other))

@@ -1,0 +1,337 @@
+"""`hetsim twin`: what a live cluster will do in the next hours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hetsim.cli import console
+from hetsim.cli.options import FILE, PAGE, SET, TELLING, Whole
+
+if TYPE_CHECKING:
+    from hetsim.twin.forecast import SnapshotCluster
+    from hetsim.workload.logs.history import JobHistory
+    from hetsim.workload.readers.snapshot import Snapshot, SnapshotJob
+
+EARLIER_SAMPLES = 20
+"""Of each earlier snapshot: what is learned is off by more than their number tells."""
+VERDICTS = {"never fits|(?<=  )[+](?!0.0 )[0-9.]+ h$": "bad", "(?<=  )-(?!0.0 )[0-9.]+ h$": "good"}
+"""Of what if: jobs that start later, and earlier."""
+LOCAL = "1970-01-02"
+"""From which the times of a log with dates are counted, so that they are those of the snapshot's clock."""
+
+
+@click.command(short_help="Forecast a live cluster: when jobs start, when nodes are free, what if.")
+@click.option("--squeue", type=FILE, metavar="FILE", help="What squeue printed; see below for its format.")
+@click.option("--nodes", metavar="FILE", help="What scontrol show node printed (or FORMAT:FILE, hetsim list clusters).")
+@click.option("--history", required=True, metavar="FILE",
+              help="What sacct --parsable2 printed (or FORMAT:FILE, hetsim list traces; or a mapping, YAML).")
+@click.option("--now", metavar="DATE", help="When the snapshot was made; its latest time unless given.")
+@click.option("--hours", type=click.FloatRange(min=0, min_open=True, max=24 * 31), default=24.0, show_default=True,
+              help="How far to look ahead.")
+@click.option("--samples", type=Whole(min=2, max=100_000), default=100, show_default=True, metavar="N")
+@click.option("--seed", type=Whole(min=0), default=0, show_default=True)
+@click.option("--look-back", type=Whole(min=0, max=1000), default=8, show_default=True, metavar="N",
+              help="Earlier snapshots of the history, to widen the intervals by their errors; 0: samples alone.")
+@click.option("--policy", default="easy_backfill", show_default=True, metavar="NAME",
+              help="How the cluster schedules; parameters as in '{name: sjf, discipline: skip}'.")
+@SET
+@click.option("--site", type=FILE, metavar="YAML", help="A file with site: (limits of partitions, quotas, ...).")
+@click.option("--what-if", "changes", multiple=True, metavar="KEY.PATH=VALUE",
+              help="Forecast that too: a value of the scenario (policy=sjf, site...), or without=NODES (n[1-4],n7).")
+@click.option("--job", "only", multiple=True, metavar="ID", help="Print only this job (repeatable).")
+@click.option("--judge", type=Whole(min=1, max=1000), metavar="N",
+              help="Instead: stop the history at N instants, predict starts from there, and compare with the record.")
+@click.option("--page", type=PAGE, metavar="HTML", help="Write a page with a picture there.")
+@click.option("--force", is_flag=True, help="Replace HTML if it exists.")
+@TELLING
+def twin(
+    squeue: Path | None, nodes: str | None, history: str, now: str | None, hours: float, samples: int, seed: int,
+    look_back: int, policy: str, overrides: tuple[str, ...], site: Path | None, changes: tuple[str, ...],
+    only: tuple[str, ...], judge: int | None, page: Path | None, force: bool, as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Forecast a live Slurm cluster: when waiting jobs start, when nodes are free for maintenance, and what if.
+
+    \b
+    squeue --all --format="%i|%P|%u|%a|%q|%T|%V|%S|%l|%C|%b|%m|%D|%N|%r|%Q" > squeue.txt
+    scontrol show node > nodes.txt
+    sacct --allusers --parsable2 --starttime=now-30days --state=CD,F,TO,CA,OOM,NF > sacct.txt \\
+          --format=JobID,User,Account,Partition,Submit,Start,End,State,Timelimit,ReqTRES,AllocTRES,NodeList,QOS
+    hetsim twin --squeue squeue.txt --nodes nodes.txt --history sacct.txt --page forecast.html
+
+    Run times and arrivals are drawn from the history, by user and class; jobs are scheduled by --policy with their time
+    limits, as on the cluster.  How good the models were on the history itself is printed with the forecast; --judge
+    says how good predicted starts were.
+    """
+    console.check_replaceable(page, force)
+    if judge is None and (squeue is None or nodes is None):
+        raise click.UsageError("a forecast needs --squeue and --nodes; --judge N judges forecasts on the history")
+    log, table = _history(history)
+    more = _site(site)
+    if judge is not None:
+        if page is not None or changes or only or now is not None or squeue is not None:
+            text = "--judge looks at the history alone; --squeue, --now, --job, --what-if and --page are for forecasts"
+            raise click.UsageError(text)
+        _judge(log, table, nodes, more, (judge, hours * 3600, samples, policy, seed), overrides, as_json, quiet)
+        return
+    assert squeue is not None and nodes is not None
+    listed, snapshot = _snapshot(squeue, nodes)
+    _check_waiting(only, snapshot, squeue)
+    known = _Known(snapshot.jobs, _time_of(snapshot, now), log, more, hours, overrides, seed)
+    kept, other, altered = _changed(listed, changes, policy)
+    widened, before = known.widened(listed, policy, look_back, quiet)
+    made = [known.forecast(listed, policy, samples)]
+    if changes:
+        made.append(known.forecast(kept, other, samples, altered))
+    for one in made:
+        one.widening = widened
+    notes = [*snapshot.notes, *made[0].notes, *before, *table.notes]
+    notes += [f"what if: {note}" for one in made[1:] for note in one.notes if note not in made[0].notes]
+    _report(made, known, changes, only, notes, page, as_json)
+    for remark in notes:
+        console.note(remark, quiet)
+    if page is not None:
+        console.note(f"page: {page}", quiet)
+
+
+def _snapshot(squeue: Path, nodes: str) -> tuple[list[dict[str, Any]], Snapshot]:
+    """The nodes that are in use, and the jobs there."""
+    from hetsim.workload.readers import snapshot
+
+    listed = _nodes(nodes)
+    found = snapshot.read(_there(squeue), {str(node.get("name", "")): node.get("partitions", []) for node in listed})
+    return _in_use(listed, _nodes(nodes, down=False), found.jobs), found
+
+
+def _check_waiting(only: tuple[str, ...], snapshot: Snapshot, squeue: Path) -> None:
+    """Refuse to tell the start of a job that does not wait."""
+    from hetsim.errors import UsageError
+
+    waiting = {job.id for job in snapshot.jobs if not job.runs}
+    unknown = [name for name in only if name not in waiting]
+    if unknown:
+        raise UsageError(f"--job {unknown[0]}: no job of that id waits in {squeue}")
+
+
+def _time_of(snapshot: Snapshot, now: str | None) -> float:
+    """When a snapshot was made: at `now`, or at the latest time that stands in it."""
+    from hetsim.errors import UsageError
+
+    instant = _instant(now) if now is not None else snapshot.latest
+    late = sum(job.runs and job.start > instant for job in snapshot.jobs)
+    if late:
+        raise UsageError(f"--now lies before the start of {late:,} jobs that run: it is when the snapshot was made")
+    return instant
+
+
+def _report(
+    made: list[Any], known: _Known, changes: tuple[str, ...], only: tuple[str, ...], notes: list[str],
+    page: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Print the forecast, with that of the changed cluster if there is one, and write the page."""
+    from hetsim.twin import report as report
+    from hetsim.twin.page import write_twin
+    from hetsim.workload.logs.history import forecast_errors
+
+    told, beside, changed = made[0], made[1] if changes else None, ", ".join(changes)
+    errors = forecast_errors(known.log, known.hours * 3600)
+    if page is not None:
+        write_twin(page, told, known.now, errors, beside, changed, notes)
+    if as_json:
+        console.as_json(report.mapping(told, known.now, errors, beside, changed))
+    else:
+        console.lines(report.lines(told, known.now, errors, beside, changed, only), VERDICTS)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What all forecasts of one snapshot begin with: its jobs and time, the history, and keys of the scenario."""
+
+    jobs: list[SnapshotJob]
+    now: float
+    log: JobHistory
+    more: dict[str, Any]
+    hours: float
+    overrides: tuple[str, ...]
+    seed: int
+
+    def forecast(self, listed: list[dict[str, Any]], policy: str, samples: int, altered: Sequence[str] = ()) -> Any:
+        """What comes on these nodes."""
+        from hetsim.errors import ScenarioError
+        from hetsim.twin.forecast import Twin
+
+        overrides = (*self.overrides, *altered)
+        cluster, horizon = _cluster(listed, self.more), self.hours * 3600
+        try:
+            model = Twin(self.jobs, self.now, self.log, cluster, horizon, _policy(policy), overrides)
+        except ScenarioError as error:
+            named = {f"--set {text.partition('=')[0]}": f"--what-if {text.partition('=')[0]}" for text in altered}
+            raise ScenarioError([replace(p, file=named.get(p.file or "", p.file)) for p in error.problems]) from None
+        return model.forecast(samples, self.seed)
+
+    def widened(
+        self, listed: list[dict[str, Any]], policy: str, count: int, quiet: bool
+    ) -> tuple[Any, list[str]]:
+        """How far intervals are moved by the errors of earlier snapshots, and a note where that is not known."""
+        from hetsim.experiment.widening import ENOUGH_STARTS, widening
+        from hetsim.twin.judge import earlier_instants, look_back
+
+        if not count:
+            return None, []
+        instants = earlier_instants(float(self.log.submit[0]), self.now, self.hours * 3600, count)
+        cluster, horizon = _cluster(listed, self.more), self.hours * 3600
+        pasts = look_back(self.log, cluster, instants, horizon, EARLIER_SAMPLES, _policy(policy), self.seed,
+                          lambda text: console.note(text, quiet), self.overrides)  # fmt: skip
+        found = widening(pasts, self.now)
+        if found is not None:
+            return found, []
+        starts = sum(len(past.actual) for past in pasts)
+        known = f"of earlier snapshots {starts} starts are known {self.hours:g} h ahead"
+        text = f"and errors are learned from {ENOUGH_STARTS} or more (a longer log, or fewer --hours)"
+        return None, [f"intervals hold only what is random: {known}, {text}"]
+
+
+def _cluster(nodes: list[dict[str, Any]], more: dict[str, Any]) -> SnapshotCluster:
+    from hetsim.twin.forecast import SnapshotCluster
+
+    return SnapshotCluster(nodes, more)
+
+
+def _policy(text: str) -> Any:
+    """The policy as a scenario has it."""
+    from hetsim.experiment.policies import named_policy
+
+    return named_policy(text)[1]
+
+
+def _there(path: Path) -> Path:
+    from hetsim.errors import UsageError
+
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}")
+    return path
+
+
+def _split(text: str, default: str) -> tuple[str, str]:
+    """The format and the file of FORMAT:FILE, or of FILE alone."""
+    form, sign, file = text.partition(":")
+    return (form, file) if sign and re.fullmatch(r"\w+", form) and not Path(text).exists() else (default, text)
+
+
+def _history(given: str) -> tuple[JobHistory, Any]:
+    """The jobs of the log, on the clock of the snapshot where it has dates."""
+    from hetsim.traces.command import read
+    from hetsim.workload.logs.history import history_of
+
+    form, file = _split(given, "slurm")
+    _there(Path(file))
+    if Path(file).suffix in (".yaml", ".yml"):  # a scenario, or a mapping of columns
+        table = read(file, None, ())
+        return history_of(table, file), table
+    options = (f"since={LOCAL}", "node_counts=true") if form == "slurm" else ()
+    table = read(file, form, options)
+    table.notes = [note for note in table.notes if "time 0 is" not in note]
+    found = history_of(table, file)
+    if form == "slurm":
+        found.submit, found.start = found.submit + _instant(LOCAL), found.start + _instant(LOCAL)
+    return found, table
+
+
+def _nodes(given: str, down: bool = True) -> list[dict[str, Any]]:
+    """The nodes of a list; `down`: also those that are down, drained or draining, where the format knows them."""
+    from hetsim.traces.node_lists import read_nodes
+
+    form, file = _split(given, "slurm_nodes")
+    return read_nodes(file, form, ("down=true",) if form == "slurm_nodes" and down else ())
+
+
+def _in_use(listed: list[dict[str, Any]], up: list[dict[str, Any]], jobs: list[SnapshotJob]) -> list[dict[str, Any]]:
+    """The nodes that are up, and those that are draining: what runs there ends there, and nothing else starts."""
+    taking = {str(node.get("name", "")) for node in up}
+    holding = {name for job in jobs for name in job.nodes}
+    found = []
+    for node in listed:
+        name = str(node.get("name", ""))
+        if name in taking:
+            found.append(node)
+        elif name in holding:
+            found.append({**{key: value for key, value in node.items() if key != "partitions"},
+                          "partitions": ["draining"]})  # fmt: skip
+    return found
+
+
+def _site(path: Path | None) -> dict[str, Any]:
+    """The `site:` of a file, and nothing else of it."""
+    from hetsim.errors import Problem, ScenarioError
+    from hetsim.scenario.file.document import read
+
+    if path is None:
+        return {}
+    data = read(_there(path)).data
+    if not isinstance(data, dict) or "site" not in data:
+        raise ScenarioError(Problem("has no site: (docs/sites.md)", file=str(path)))
+    return {"site": data["site"]}
+
+
+def _instant(text: str) -> float:
+    from hetsim.errors import UsageError
+    from hetsim.workload.rows.job_log import seconds_of
+
+    try:
+        return seconds_of(text)
+    except (ValueError, OverflowError):
+        raise UsageError(f'--now: "{text}" is not a date such as 2026-06-09T18:41:01') from None
+
+
+def _changed(
+    listed: list[dict[str, Any]], changes: tuple[str, ...], policy: str
+) -> tuple[list[dict[str, Any]], str, list[str]]:
+    """The nodes that are left, the policy and the other values of a changed cluster."""
+    from hetsim.errors import UsageError
+    from hetsim.workload.node_lists import hosts
+
+    kept, altered = listed, []
+    for change in changes:
+        key, sign, value = change.partition("=")
+        if not sign:
+            raise UsageError(f'--what-if needs KEY=VALUE, not "{change}"')
+        if key == "without":
+            gone = hosts(value)
+            if not gone:
+                raise UsageError("--what-if without= names no node; it takes a list such as n[1-4],n7")
+            unknown = [name for name in gone if name not in {str(node.get("name", "")) for node in listed}]
+            if unknown:
+                raise UsageError(f"--what-if without: the cluster has no node {unknown[0]}")
+            kept = [node for node in kept if str(node.get("name", "")) not in gone]
+            if not kept:
+                raise UsageError("--what-if without: no node is left")
+        elif key == "policy":
+            policy = value
+        else:
+            altered.append(change)
+    return kept, policy, altered
+
+
+def _judge(
+    log: JobHistory, table: Any, nodes: str | None, more: dict[str, Any], asked: tuple[int, float, int, str, int],
+    overrides: tuple[str, ...], as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    from hetsim.traces.from_log import inferred_nodes
+    from hetsim.twin import report as report
+    from hetsim.twin.judge import first_instant, judge, with_limits
+
+    listed = inferred_nodes(table) if nodes is None else _nodes(nodes)
+    instants, horizon, samples, policy, seed = asked
+    log, cluster = with_limits(log, _cluster(listed, more), table, first_instant(log, horizon))
+    judged = judge(log, cluster, instants, horizon, samples, _policy(policy), seed,
+                   lambda text: console.note(text, quiet), overrides)  # fmt: skip
+    if as_json:
+        console.as_json({"jobs": len(judged.actual), "instants": judged.instants, "horizon": judged.horizon,
+                         "beyond_horizon": float(judged.beyond.mean()), "methods": judged.table()})  # fmt: skip
+    else:
+        console.lines(report.judged_lines(judged))

@@ -1,0 +1,325 @@
+"""A twin of a live cluster: its jobs of now, played on many times with run times and arrivals drawn from its history.
+
+One scenario holds the nodes, the partitions, the jobs of the snapshot and those that the history lets expect; each
+sample is a run of it with other run times and other arrivals.  Jobs that run begin at time 0, with what they have left,
+each bound to the nodes on which it runs; those that wait come a moment later, in the order of their priority.  What
+the scheduler is told are time limits, as on the cluster.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from hetsim.engine.resources.partition_limits import Budget
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import Problem, ScenarioError
+from hetsim.experiment.widening import SHARES, Widening
+from hetsim.model.cluster import Partition
+from hetsim.model.record import RunInput
+from hetsim.model.tasks import Shape
+from hetsim.policy.contract import Scheduler
+from hetsim.policy.remaining import rows_of
+from hetsim.scenario import overrides as setting
+from hetsim.scenario.file import document as documents
+from hetsim.scenario.readers import TWIN, not_understood
+from hetsim.scenario.scenario import Overrides, assignments, from_document
+from hetsim.workload.logs.history import ArrivalTimes, JobHistory, RunTimes
+from hetsim.workload.logs.recorded_log import HeldOverTime
+from hetsim.workload.readers.snapshot import SnapshotJob
+
+POLICY = "easy_backfill"
+BEHIND = 1e-3
+"""Seconds after the snapshot at which the jobs come that wait then, a millionth apart."""
+STEPS = 96
+"""Instants within the horizon at which is told what is held."""
+LABELS = ("user", "class", "partition", "account", "qos")
+COLUMNS = ("id", "arrival", *LABELS, "cpu_time", "gpu_time", "nodes", "cpus", "gpus", "devices")
+
+
+@dataclass
+class SnapshotCluster:
+    """The nodes as a scenario has them, and further keys of the scenario (`site`, ...)."""
+
+    nodes: list[dict[str, Any]]
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class TwinForecast:
+    """What comes of the jobs of a snapshot; a row a sample, times in seconds from the snapshot."""
+
+    jobs: list[SnapshotJob]
+    """Those that wait, in the order in which they go."""
+    horizon: float
+    starts: np.ndarray
+    """By sample and job; inf: not within the horizon."""
+    by_limits: np.ndarray
+    """By job: the start if every job took its time limit and none came, as a scheduler tells it."""
+    times: np.ndarray
+    held: np.ndarray
+    """By sample and instant of `times`: GPUs (or cores, where there are none) held."""
+    capacity: float
+    unit: str
+    free: dict[str, np.ndarray]
+    """By node, and "all": when what runs there has ended, if nothing else starts."""
+    came: np.ndarray
+    """By sample: jobs that came within the horizon."""
+    notes: list[str] = field(default_factory=list)
+    widening: Widening | None = None
+    """By the errors of earlier forecasts; None: intervals are those of the samples."""
+
+    def quantiles(self, job: int, shares: Sequence[float]) -> list[float]:
+        """Of the start of a job, those of `SHARES` widened where that is known: inf beyond the horizon."""
+        if self.widening is None:
+            return self.drawn(job, shares)
+        moved = self.widening.moved(self.drawn(job, SHARES), self.horizon).tolist()
+        found = dict(zip(SHARES, (value if value < self.horizon else math.inf for value in moved), strict=True))
+        return [found[share] if share in found else self.drawn(job, [share])[0] for share in shares]
+
+    def drawn(self, job: int, shares: Sequence[float]) -> list[float]:
+        """The same as the samples have it."""
+        return np.quantile(self.starts[:, job], shares, method="inverted_cdf").tolist()
+
+    def within(self, job: int) -> float:
+        """The share of samples in which a job starts within the horizon."""
+        return float(np.isfinite(self.starts[:, job]).mean())
+
+
+class Twin:
+    """A cluster at an instant, ready to be played on; ScenarioError where its parts do not go together.
+
+    now: the instant, on the clock of jobs and history.  What had not happened by then is not looked at.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[SnapshotJob],
+        now: float,
+        history: JobHistory,
+        cluster: SnapshotCluster,
+        horizon: float = 86400.0,
+        policy: Any = POLICY,
+        overrides: Overrides = (),
+    ):
+        self.now, self.horizon = now, horizon
+        self.history = history.take(np.flatnonzero(history.submit < now))
+        self.run_times = RunTimes(self.history.take(np.flatnonzero(self.history.end <= now)))
+        self.arrivals = ArrivalTimes(self.history, horizon, now)
+        names = {str(node.get("name", "")) for node in cluster.nodes}
+        gone = sum(job.runs and not names.issuperset(job.nodes) for job in jobs)
+        self._again = [f"{gone:,} jobs run on nodes that are not there; they begin again"] if gone else []
+        jobs = [replace(job, start=math.nan, nodes=()) if job.runs and not names.issuperset(job.nodes) else job
+                for job in jobs]  # fmt: skip
+        self.running = [job for job in jobs if job.runs]
+        rank = [math.inf if math.isnan(job.priority) else -job.priority for job in jobs]
+        order = sorted(range(len(jobs)), key=lambda k: (rank[k], jobs[k].submit))
+        self.waiting = [jobs[k] for k in order if not jobs[k].runs]
+        self._build(cluster, policy, overrides)
+
+    # The scenario ---------------------------------------------------------------------------------------------
+
+    def _build(self, cluster: SnapshotCluster, policy: Any, overrides: Overrides) -> None:
+        document: dict[str, Any] = {**cluster.more, "name": "twin", "policy": policy}
+        pinned = {f"of {job.id}": {"nodes": list(job.nodes)} for job in self.running if job.nodes}
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "jobs.csv"
+            self._write(path, set(pinned))
+            document["cluster"] = {"nodes": cluster.nodes}
+            document["workload"] = [{"name": "jobs", "span": "any", "unfit": "leave_out",
+                                     "trace": {"format": "tasks", "path": str(path)}}]  # fmt: skip
+            described = documents.from_mapping(document)
+            setting.apply(described, assignments(overrides))
+            _pin(described, pinned)  # after all that may replace the site
+            loaded = from_document(described, Path())
+            unknown = not_understood(loaded, TWIN)
+            if unknown:
+                text = "a forecast has its own jobs, times, arrivals and horizon"
+                raise ScenarioError([replace(one, message=f"{one.message}; {text}") for one in unknown])
+            self.run: RunInput = loaded.build()
+            self._policy = loaded.policies.scheduler
+        if type(self.run.scheduler).prepare is not Scheduler.prepare:
+            text = f"{self._policy.name} is told of all tasks beforehand, the drawn ones too; name a dynamic policy"
+            raise ScenarioError(Problem(text, key="policy.scheduler"))
+        row = {name: number for number, name in enumerate(map(str, self.run.tasks.id))}  # type: ignore[arg-type]
+        self._rows = {kind: [row.get(f"{kind}:{k}", -1) for k in range(count)] for kind, count in
+                      (("r", len(self.running)), ("w", len(self.waiting)), ("h", len(self.history)))}  # fmt: skip
+        self.notes = self._again + self._left_out()
+        self._count_in_partitions(set(pinned))
+        gpus = sum(device.type.kind != "cpu" for device in self.run.cluster.devices)
+        self.unit = "GPUs" if gpus else "cores"
+        self.capacity = float(gpus or sum(node.cpus for node in self.run.cluster.nodes))
+
+    def _left_out(self) -> list[str]:
+        """Jobs of the snapshot that fit on no node; those that wait are no part of the forecast."""
+        missing = [job.id for job, row in zip(self.waiting, self._rows["w"], strict=True) if row < 0]
+        lost = [job.id for job, row in zip(self.running, self._rows["r"], strict=True) if row < 0]
+        notes = []
+        for ids, what in ((missing, "wait and"), (lost, "run and yet")):
+            if ids:
+                shown = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
+                notes.append(f"{len(ids):,} jobs that {what} fit on no node of the model are left out: {shown}")
+        for kind, jobs in (("w", self.waiting), ("r", self.running)):
+            kept = [(job, row) for job, row in zip(jobs, self._rows[kind], strict=True) if row >= 0]
+            self._rows[kind] = [row for _, row in kept]
+            jobs[:] = [job for job, _ in kept]
+        return notes
+
+    def _count_in_partitions(self, pinned: set[str]) -> None:
+        """Let the limits of partitions count the jobs that run there, each of which is bound to its own nodes.
+
+        Where more run than a limit allows, those that end last by their time limits are counted: until they end nothing
+        else may start.
+        """
+        tasks, cluster = self.run.tasks, self.run.cluster
+        default = next((one for one in cluster.partitions.values() if one.default), None)
+        cpus = {node.name: node.cpu for node in cluster.nodes}
+        shapes, counted, beyond = list(tasks.shapes), dict[Partition, Budget](), dict[str, int]()
+        rows = dict(zip((job.id for job in self.running), self._rows["r"], strict=True))
+        for job in sorted(self.running, key=lambda job: -self._told(job, self.now - job.start)):
+            partition = cluster.partitions.get(job.partition, default)
+            if partition is None or not partition.limited or f"of {job.id}" not in pinned:
+                continue
+            code = tasks.shape[rows[job.id]]
+            shape = shapes[code]
+            budget = counted.setdefault(partition, Budget(partition))
+            devices = [cpus[name] for name in job.nodes]
+            if budget.refusal(shape.modes[0], devices) is not None:
+                beyond[partition.name] = beyond.get(partition.name, 0) + 1
+                continue
+            budget.take(shape.modes[0], devices)
+            modes = [replace(mode, partition=partition, pinned=mode.nodes) for mode in shape.modes]
+            shapes[code] = Shape(modes, shape.stopping, shape.preemptible)
+        self.run = replace(self.run, tasks=replace(tasks, shapes=shapes))
+        self.notes += [f"more runs in partition {name} than its limits allow: {count:,} jobs are beyond them"
+                       for name, count in beyond.items()]  # fmt: skip
+
+    def _write(self, path: Path, pinned: set[str]) -> None:
+        """All jobs as one table; times mean nothing yet."""
+        log = self.history
+        with path.open("w", newline="", encoding="utf-8") as file:
+            table = csv.writer(file)
+            table.writerow(COLUMNS)
+            for kind, jobs in (("r", self.running), ("w", self.waiting)):
+                for number, job in enumerate(jobs):
+                    inside = f"of {job.id}" if f"of {job.id}" in pinned else job.partition
+                    labels = (job.user, job.group, inside, job.account, job.qos)
+                    table.writerow(_cells(f"{kind}:{number}", labels, job.count, job.cpus, job.gpus, job.gpu_type))
+            labeled = [log.labels[name] for name in LABELS]
+            for row in range(len(log)):
+                labels = tuple(column[row] for column in labeled)
+                table.writerow(_cells(f"h:{row}", labels, log.nodes[row], log.cpus[row], log.gpus[row], log.kind[row]))
+
+    # Samples --------------------------------------------------------------------------------------------------
+
+    def forecast(self, samples: int = 100, seed: int = 0) -> TwinForecast:
+        """Play the cluster on; same seed, same forecast."""
+        streams = np.random.SeedSequence(seed).spawn(samples)
+        times = np.linspace(0.0, self.horizon, STEPS + 1)
+        starts = np.full((samples, len(self.waiting)), math.inf)
+        held = np.zeros((samples, len(times)))
+        came = np.zeros(samples)
+        ends = np.zeros((samples, len(self.running)))
+        for number, stream in enumerate(streams):
+            random = np.random.default_rng(stream)
+            ends[number] = [self._left(job, random) for job in self.running]
+            lengths = [float(self._drawn(job, random)) for job in self.waiting]
+            at, rows = self.arrivals.draw(random)
+            starts[number], held[number] = self._play(ends[number], lengths, at, rows, random, times)
+            came[number] = len(rows)
+        at_limit = [self._told(job, self.now - job.start) for job in self.running]
+        limits = [self._told(job) for job in self.waiting]
+        nothing = np.empty(0), np.empty(0, dtype=int)
+        by_limits, _ = self._play(np.array(at_limit), limits, *nothing, np.random.default_rng(0), times)
+        return TwinForecast(
+            jobs=self.waiting, horizon=self.horizon, starts=starts, by_limits=by_limits, times=times, held=held,
+            capacity=self.capacity, unit=self.unit, free=self._free(ends), came=came, notes=self.notes,
+        )  # fmt: skip
+
+    def _left(self, job: SnapshotJob, random: np.random.Generator) -> float:
+        elapsed = max(0.0, self.now - job.start)
+        drawn = self.run_times.draw(job.user, job.group, job.limit, elapsed, 1, random)[0]
+        return max(float(drawn) - elapsed, BEHIND)
+
+    def _drawn(self, job: SnapshotJob, random: np.random.Generator) -> float:
+        return float(self.run_times.draw(job.user, job.group, job.limit, 0.0, 1, random)[0])
+
+    def _told(self, job: SnapshotJob, elapsed: float = 0.0) -> float:
+        """What the scheduler thinks a job has left: its limit, or what such jobs take."""
+        whole = job.limit
+        if not math.isfinite(whole):
+            whole = self.run_times.median(job.user, job.group, job.limit, elapsed)
+        return max(whole - elapsed, 1.0)
+
+    def _play(
+        self, ends: np.ndarray, lengths: Sequence[float], at: np.ndarray, like: np.ndarray, random: np.random.Generator,
+        times: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        """One run: the starts of the jobs that wait, and what is held at these times."""
+        log, tasks = self.history, self.run.tasks
+        users, classes = log.labels["user"], log.labels["class"]
+        fitting = [(t, k) for t, k in zip(at.tolist(), like.tolist(), strict=True) if self._rows["h"][k] >= 0]
+        rows = [*self._rows["r"], *self._rows["w"], *(self._rows["h"][k] for _, k in fitting)]
+        first, count = len(self.running), len(self.running) + len(self.waiting)
+        moments = BEHIND + BEHIND * BEHIND * np.arange(len(self.waiting))
+        arrival = np.concatenate([np.zeros(first), moments, [max(t, 2 * BEHIND) for t, _ in fitting]])
+        new = [(users[k], classes[k], float(log.limit[k])) for _, k in fitting]
+        drawn = [float(self.run_times.draw(*one, 0.0, 1, random)[0]) for one in new]
+        told = [one[2] if math.isfinite(one[2]) else length for one, length in zip(new, drawn, strict=True)]
+        length = np.array([*ends, *lengths, *drawn])
+        limits = np.array([*(self._told(job, self.now - job.start) for job in self.running),
+                           *map(self._told, self.waiting), *told])  # fmt: skip
+        chosen = rows_of(tasks, rows, np.maximum.accumulate(arrival))
+        able = np.isfinite(chosen.time)
+        time = np.where(able, length[:, None], math.inf)
+        estimate = np.where(able, limits[:, None], math.inf)
+        chosen = replace(chosen, time=time, estimate=estimate, id=None, time_limit=None)
+        run = replace(self.run, tasks=chosen, scheduler=self._policy.make(), horizon=self.horizon, grace=None)
+        record = Simulation(run).run()
+        start = np.where(np.isnan(record.start), math.inf, record.start)
+        begun = np.flatnonzero(np.isfinite(start))
+        finish = np.where(np.isnan(record.finish[begun]), 2 * self.horizon, record.finish[begun])
+        amount = self._amounts(chosen.shape[begun])
+        occupied = HeldOverTime(start[begun], finish, amount).at(times) if len(begun) else np.zeros(len(times))
+        return start[first:count], occupied
+
+    def _amounts(self, shapes: np.ndarray) -> np.ndarray:
+        """GPUs (or cores) that tasks of these shapes hold."""
+        modes = [shape.modes[0] for shape in self.run.tasks.shapes]
+        if self.unit == "GPUs":
+            return np.array([0.0 if mode.on_cpu else mode.gpu_share for mode in modes])[shapes]
+        return np.array([mode.millicores / 1000 for mode in modes])[shapes]
+
+    def _free(self, ends: np.ndarray) -> dict[str, np.ndarray]:
+        """By node when it is free if nothing starts any more; only nodes on which something is known to run."""
+        found = {"all": ends.max(axis=1) if ends.shape[1] else np.zeros(len(ends))}
+        for name in dict.fromkeys(node for job in self.running for node in job.nodes):
+            here = [k for k, job in enumerate(self.running) if name in job.nodes]
+            found[name] = ends[:, here].max(axis=1)
+        return found
+
+
+def _pin(described: documents.Document, pinned: Mapping[str, Any]) -> None:
+    """Add a partition for each job that runs; to a site that is none, which is said later, nothing."""
+    site = described.data.get("site")
+    site = {} if site is None else site
+    if pinned and isinstance(site, dict):
+        partitions = site.get("partitions")
+        partitions = {} if partitions is None else partitions
+        if isinstance(partitions, dict):
+            described.data["site"] = {**site, "partitions": {**partitions, **pinned}}
+
+
+def _cells(name: str, labels: tuple[str, ...], nodes: float, cpus: float, gpus: float, kind: str) -> tuple[Any, ...]:
+    """A row of the table.  A job of several nodes with equal parts has a part on each; others may lie on any number."""
+    times = ("", 1) if gpus else (1, "")
+    if nodes > 1 and cpus % nodes == 0 and gpus % nodes == 0:
+        return (name, 0, *labels, *times, int(nodes), cpus / nodes, gpus / nodes, kind if gpus else "")
+    return (name, 0, *labels, *times, "", float(cpus), float(gpus), kind if gpus else "")

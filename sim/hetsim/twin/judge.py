@@ -1,0 +1,238 @@
+"""How good predicted starts are: a log is stopped at some instants, forecast from there, and held against its record.
+
+At each instant the twin knows what a snapshot would show: which jobs run and since when, which wait, and the history
+up to then.  Of each waiting job it tells intervals for its wait from then on, widened by the errors of earlier
+snapshots (`hetsim.experiment.widening`).  Beside it stand
+drawn    the same intervals as the samples have them;
+limits   the start if every job took its time limit and none came, as a scheduler tells it: one time, no interval;
+user     the waits of the user's last jobs (of all users, where they are few) less what the job has waited: an interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hetsim.errors import Problem, ScenarioError
+from hetsim.experiment.widening import SHARES as TOLD
+from hetsim.experiment.widening import Past, widening
+from hetsim.scenario.scenario import Overrides
+from hetsim.twin.forecast import POLICY, SnapshotCluster, Twin, TwinForecast
+from hetsim.workload.logs.history import ENOUGH, FEW, JobHistory
+from hetsim.workload.logs.inferred import limits_of
+from hetsim.workload.logs.recorded_log import HeldSteps, Jobs, jobs_of
+from hetsim.workload.logs.waits import warm_end
+from hetsim.workload.readers.snapshot import SnapshotJob
+from hetsim.workload.traces import TaskTable
+
+SHARES = (0.5, 0.9)
+"""Intervals that are judged."""
+EARLIER = 10
+"""Snapshots of the first half of a log from which the widening of the first intervals is learned."""
+LAST = 50
+"""The number of latest jobs of a user with waits that count."""
+
+
+@dataclass
+class Method:
+    """The intervals and medians of one way to predict, by job: seconds from the instant on."""
+
+    median: list[float] = field(default_factory=list)
+    intervals: dict[float, list[tuple[float, float]]] = field(default_factory=lambda: {share: [] for share in SHARES})
+
+
+@dataclass
+class JudgedForecasts:
+    """What was predicted and what came, over all instants."""
+
+    instants: list[float]
+    horizon: float
+    actual: np.ndarray
+    """Seconds from the instant to the recorded start, at most the horizon."""
+    beyond: np.ndarray
+    """Did the job start after the horizon?"""
+    methods: dict[str, Method]
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row a method: coverage and mean width of its intervals, median and mean error of its median.
+
+        What lies beyond the horizon counts as the horizon, predicted or recorded.
+        """
+        rows = []
+        for name, method in self.methods.items():
+            error = np.abs(np.minimum(np.array(method.median), self.horizon) - self.actual)
+            row: dict[str, Any] = {"method": name, "jobs": len(self.actual)}
+            for share, pairs in method.intervals.items():
+                key = f"{100 * share:.0f}"
+                row[f"coverage_{key}"] = row[f"width_{key}"] = None
+                if pairs:
+                    low, high = np.minimum(np.array(pairs, dtype=float), self.horizon).T
+                    row[f"coverage_{key}"] = float(((low <= self.actual) & (self.actual <= high)).mean())
+                    row[f"width_{key}"] = float((high - low).mean())
+            row |= {"error_median": float(np.median(error)), "error_mean": float(error.mean())}
+            rows.append(row)
+        return rows
+
+
+def judge(
+    history: JobHistory,
+    cluster: SnapshotCluster,
+    instants: int = 10,
+    horizon: float = 86400.0,
+    samples: int = 50,
+    policy: Any = POLICY,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda _: None,
+    overrides: Overrides = (),
+) -> JudgedForecasts:
+    """Judge forecasts at instants spread evenly over the last half of the time between the first and last submission.
+
+    ScenarioError where no job waits at any of them, or the log is too short.
+    """
+    low, high = float(history.submit[0]), float(history.submit[-1])
+    begin = first_instant(history, horizon)
+    if high <= begin:
+        text = f"a log of {(high - low) / 3600:.3g} h is too short to judge forecasts of {horizon / 3600:.3g} h"
+        raise ScenarioError(Problem(text, file=history.source))
+    points = np.linspace(begin, high, instants + 1)[:-1].tolist()
+    found = {name: Method() for name in ("twin", "drawn", "time limits", "waits of the user")}
+    actual: list[float] = []
+    used = []
+    early = earlier_instants(low, begin, horizon, EARLIER)
+    pasts = look_back(
+        history, cluster, early, horizon=horizon, samples=samples, policy=policy, seed=seed + instants,
+        progress=progress, overrides=overrides,
+    )  # fmt: skip
+    for number, now in enumerate(points):
+        jobs, rows = snapshot_of(history, now)
+        if not any(not job.runs for job in jobs) or (history.end <= now).sum() < ENOUGH:
+            continue
+        progress(f"instant {number + 1} of {len(points)}: {sum(not job.runs for job in jobs)} jobs wait")
+        twin = Twin(jobs, now, history, cluster, horizon=horizon, policy=policy, overrides=overrides)
+        told = twin.forecast(samples, seed + number)
+        told.widening = widening(pasts, now)
+        pasts.append(_past(told, rows, history, now))
+        past = history.take(np.flatnonzero(history.start <= now))
+        used.append(now)
+        for place, job in enumerate(told.jobs):
+            actual.append(float(history.start[rows[job.id]]) - now)
+            waits = _waits(past, job.user, now - job.submit)
+            drawn, moved = told.drawn(place, TOLD), told.quantiles(place, TOLD)
+            usual = np.quantile(waits, TOLD).tolist()
+            found["time limits"].median.append(float(told.by_limits[place]))
+            for name, values in (("twin", moved), ("drawn", drawn), ("waits of the user", usual)):
+                found[name].median.append(values[2])
+                found[name].intervals[0.5].append((values[1], values[3]))
+                found[name].intervals[0.9].append((values[0], values[4]))
+    if not actual:
+        text = "no job waits at any of the instants, so no start can be judged"
+        raise ScenarioError(Problem(text, file=history.source))
+    values = np.array(actual)
+    return JudgedForecasts(
+        instants=used, horizon=horizon, actual=np.minimum(values, horizon), beyond=values > horizon, methods=found
+    )
+
+
+def look_back(
+    history: JobHistory, cluster: SnapshotCluster, instants: Sequence[float], horizon: float, samples: int = 50,
+    policy: Any = POLICY, seed: int = 0, progress: Callable[[str], None] = lambda _: None, overrides: Overrides = (),
+) -> list[Past]:  # fmt: skip
+    """Forecasts from earlier instants of a history, with what came of them; none where no job waits.
+
+    Each knows the history up to its instant; of jobs that are not in the history, as they still run, nothing is known.
+    """
+    found = []
+    for number, now in enumerate(instants):
+        jobs, rows = snapshot_of(history, now)
+        if not rows or (history.end <= now).sum() < ENOUGH:
+            continue
+        progress(f"earlier snapshot {number + 1} of {len(instants)}: {len(rows)} jobs wait")
+        twin = Twin(jobs, now, history, cluster, horizon=horizon, policy=policy, overrides=overrides)
+        told = twin.forecast(samples, seed + number)
+        found.append(_past(told, rows, history, now))
+    return found
+
+
+def earlier_instants(first: float, now: float, horizon: float, count: int) -> list[float]:
+    """Instants of a log that begins at `first`, of which all is known by now.
+
+    Empty where the log is too short.
+    """
+    begin, end = first + horizon, now - horizon
+    return np.linspace(begin, end, count).tolist() if end > begin and count else []
+
+
+def _past(told: TwinForecast, rows: dict[str, int], history: JobHistory, now: float) -> Past:
+    actual = np.array([float(history.start[rows[job.id]]) - now for job in told.jobs])
+    quantiles = np.array([told.drawn(place, TOLD) for place in range(len(told.jobs))]).reshape(-1, len(TOLD))
+    return Past(now + told.horizon, np.minimum(quantiles, told.horizon), np.minimum(actual, told.horizon))
+
+
+def first_instant(history: JobHistory, horizon: float) -> float:
+    """From when on forecasts are judged: the second half of the log, with a horizon of it before."""
+    low, high = float(history.submit[0]), float(history.submit[-1])
+    return max(low + horizon, (low + high) / 2)
+
+
+def with_limits(
+    history: JobHistory, cluster: SnapshotCluster, table: TaskTable, before: float
+) -> tuple[JobHistory, SnapshotCluster]:
+    """The same with the limits by user that the log shows before an instant, each as a partition of all nodes.
+
+    Unchanged where there are none, or the cluster has partitions.
+    """
+    jobs = jobs_of(table)
+    known = any(node.get("partitions") for node in cluster.nodes) or "site" in cluster.more
+    if jobs is None or known or "user" not in jobs.labels:
+        return history, cluster
+    rows = np.flatnonzero(jobs.start < before)
+    past = Jobs(
+        unit=jobs.unit, arrival=jobs.arrival[rows], start=jobs.start[rows], end=np.minimum(jobs.end[rows], before),
+        amount=jobs.amount[rows], labels={"user": jobs.labels["user"][rows]}, names={"user": jobs.names["user"]},
+    )  # fmt: skip
+    if len(past) < ENOUGH or not (past.wait > 0).any():
+        return history, cluster
+    steps = HeldSteps(past)
+    limits = limits_of(past, steps, past.capacity().amount, warm_end(past, steps))
+    if limits is None:
+        return history, cluster
+    key = "max_gpus" if jobs.unit == "GPUs" else "max_cpus"
+    rules: dict[str, Any] = {f"user-{name}": {"nodes": "*", key: int(most)} for name, most in limits.most.items()}
+    inside = [f"user-{user}" if user in limits.most else "others" for user in history.labels["user"].tolist()]
+    changed = history.take(np.arange(len(history)))
+    changed.labels["partition"] = np.array(inside, dtype=object)
+    rules["others"] = {"nodes": "*", "default": True}
+    return changed, SnapshotCluster(cluster.nodes, {**cluster.more, "site": {"partitions": rules}})
+
+
+def snapshot_of(history: JobHistory, now: float) -> tuple[list[SnapshotJob], dict[str, int]]:
+    """The jobs that run or wait at an instant of a log, and the rows of those that wait by their ids."""
+    here = np.flatnonzero((history.submit <= now) & (history.end > now))
+    jobs, rows = [], {}
+    for row in here.tolist():
+        runs = history.start[row] <= now
+        jobs.append(SnapshotJob(
+            id=str(row), line=0, user=str(history.labels["user"][row]), partition=str(history.labels["partition"][row]),
+            submit=float(history.submit[row]), start=float(history.start[row]) if runs else math.nan,
+            limit=float(history.limit[row]), cpus=float(history.cpus[row]), gpus=float(history.gpus[row]),
+            gpu_type=str(history.kind[row]), count=float(history.nodes[row]),
+            account=str(history.labels["account"][row]), qos=str(history.labels["qos"][row]),
+            class_=str(history.labels["class"][row]),
+        ))  # fmt: skip
+        if not runs:
+            rows[str(row)] = row
+    return jobs, rows
+
+
+def _waits(past: JobHistory, user: str, waited: float) -> np.ndarray:
+    """What a user's jobs waited, less what this one has waited already; never below 0."""
+    own = past.labels["user"] == user
+    rows: Sequence[int] | np.ndarray = np.flatnonzero(own)[-LAST:]
+    if len(rows) < FEW:
+        rows = np.arange(len(past))[-10 * LAST :]
+    waits = (past.start - past.submit)[rows]
+    return np.maximum(waits - waited, 0.0)

@@ -1,0 +1,173 @@
+"""What there is to say of a forecast for a live cluster, as lines of a terminal and for programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetsim.report import terminal
+
+if TYPE_CHECKING:
+    from hetsim.twin.forecast import TwinForecast
+    from hetsim.twin.judge import JudgedForecasts
+
+SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
+SHOWN = 20
+"""Jobs and nodes in the terminal; the page and JSON have all."""
+
+
+def moment(seconds: float, now: float) -> str:
+    """An instant of the forecast on the clock of the cluster; a dash beyond the horizon."""
+    if not math.isfinite(seconds):
+        return "–"
+    return f"{datetime.fromtimestamp(now + seconds, UTC):%d %b %H:%M}"
+
+
+def job_rows(told: TwinForecast, now: float) -> list[list[str]]:
+    """A row a job that waits: id, user, partition, when it starts, and how likely within the horizon."""
+    rows = []
+    for place, job in enumerate(told.jobs):
+        starts = [moment(value, now) for value in told.quantiles(place, (0.05, 0.5, 0.95))]
+        share = f"{100 * told.within(place):.0f} %"
+        rows.append([job.id, job.user, job.partition, *starts, share, moment(float(told.by_limits[place]), now)])
+    return rows
+
+
+HEADS = ["job", "user", "partition", "start, 5 %", "median", "95 %", "within", "by time limits"]
+
+
+def free_rows(told: TwinForecast, now: float) -> list[list[str]]:
+    """A row a node that is in use, the whole cluster first: when it is free if nothing starts there any more."""
+    rows = []
+    for name, ends in told.free.items():
+        half, most = np.quantile(ends, [0.5, 0.95])
+        rows.append(["all nodes" if name == "all" else name, moment(float(half), now), moment(float(most), now)])
+    return rows
+
+
+FREE_HEADS = ["drained now", "free, median", "95 %"]
+
+
+def error_lines(errors: Mapping[str, float]) -> list[str]:
+    """How well the models did on the log's own last third, a sentence each."""
+    text_lines = []
+    if not math.isnan(errors["run_time_median_error"]):
+        off, inside = 100 * errors["run_time_median_error"], 100 * errors["run_time_inside_90"]
+        text_lines.append(f"run times: the median error is {off:.0f} %; {inside:.0f} % lay inside 90 % intervals")
+    if not math.isnan(errors["arrivals_error"]):
+        off, inside = 100 * errors["arrivals_error"], 100 * errors["arrivals_inside_90"]
+        text_lines.append(f"jobs that came: off by {off:.0f} % in the mean; {inside:.0f} % lay inside 90 % intervals")
+    return text_lines or ["the log is too short to say how good its models are"]
+
+
+def what_if_rows(told: TwinForecast, other: TwinForecast, now: float) -> list[list[str]]:
+    """A row a job that waits in both: its median start as it is, and changed."""
+    places = {job.id: place for place, job in enumerate(other.jobs)}
+    rows = []
+    for place, job in enumerate(told.jobs):
+        before = told.quantiles(place, [0.5])[0]
+        if job.id not in places:
+            rows.append([job.id, job.user, moment(before, now), "never fits", "–"])
+            continue
+        after = other.quantiles(places[job.id], [0.5])[0]
+        both = math.isfinite(before) and math.isfinite(after)
+        change = f"{(after - before) / 3600:+.1f} h" if both else "–"
+        rows.append([job.id, job.user, moment(before, now), moment(after, now), change])
+    return rows
+
+
+WHAT_IF_HEADS = ["job", "user", "median start", "changed", "difference"]
+
+
+def summary(told: TwinForecast, now: float) -> list[str]:
+    """The forecast in sentences."""
+    half = np.median(told.held, axis=0)
+    samples, hours = len(told.starts), told.horizon / 3600
+    of_capacity = f"{told.capacity:,.6g} {told.unit}"
+    lines = [f"{len(told.jobs):,} jobs wait on {of_capacity}; {samples:,} samples of the next {hours:g} h"]
+    if told.widening is not None:
+        wide = told.widening
+        lines.append(f"intervals are widened by the errors of {wide.starts:,} starts told at {wide.snapshots} earlier "
+                     "instants")  # fmt: skip
+    started = np.isfinite(told.starts).mean(axis=1) if len(told.jobs) else np.ones(samples)
+    lines.append(f"of the waiting jobs {100 * np.median(started):.0f} % start within {hours:g} h; "
+                 f"{np.median(told.came):,.0f} more come")  # fmt: skip
+    lines.append(f"held in the median: {half[-1]:,.6g} {told.unit} at the end, {half.max():,.6g} at most")
+    return lines
+
+
+def lines(
+    told: TwinForecast, now: float, errors: Mapping[str, float], other: TwinForecast | None = None, changed: str = "",
+    only: Sequence[str] = (),
+) -> list[str]:  # fmt: skip
+    """All of it, for a terminal.  `only`: these jobs."""
+    text_lines = [f"forecast from {moment(0.0, now)}", *summary(told, now), *error_lines(errors), ""]
+    rows = [row for row in job_rows(told, now) if not only or row[0] in only]
+    text_lines += terminal.table([HEADS, *rows[:SHOWN]], right=(3, 4, 5, 6, 7)) if rows else ["no job waits"]
+    if len(rows) > SHOWN:
+        text_lines.append(f"... and {len(rows) - SHOWN:,} more jobs (--page or --json has all)")
+    text_lines += ["", *terminal.table([FREE_HEADS, *free_rows(told, now)[:SHOWN]], right=(1, 2))]
+    if other is not None:
+        changes = [row for row in what_if_rows(told, other, now) if not only or row[0] in only]
+        text_lines += ["", f"what if: {changed}", *summary(other, now)[1:]]
+        text_lines += terminal.table([WHAT_IF_HEADS, *changes[:SHOWN]], right=(2, 3, 4)) if changes else []
+    return text_lines
+
+
+def mapping(
+    told: TwinForecast, now: float, errors: Mapping[str, float], other: TwinForecast | None = None, changed: str = ""
+) -> dict[str, Any]:
+    """The same for programs: instants in seconds from the snapshot, null beyond the horizon."""
+    figures: dict[str, Any] = {
+        "now": f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%S}", "horizon": told.horizon, "unit": told.unit,
+        "capacity": told.capacity, "samples": len(told.starts),
+        "widened_by": None if told.widening is None else
+        {"starts": told.widening.starts, "snapshots": told.widening.snapshots},
+        "forecast_error": {name: _known(value) for name, value in errors.items()}, **_forecast(told),
+    }  # fmt: skip
+    if other is not None:
+        figures["what_if"] = {"changed": changed, "capacity": other.capacity, **_forecast(other)}
+    return figures
+
+
+def _forecast(told: TwinForecast) -> dict[str, Any]:
+    jobs = []
+    for place, job in enumerate(told.jobs):
+        quantiles = told.quantiles(place, SHARES)
+        jobs.append({
+            "id": job.id, "user": job.user, "partition": job.partition, "within_horizon": told.within(place),
+            **{f"start_p{100 * share:.0f}": _known(value) for share, value in zip(SHARES, quantiles, strict=True)},
+            "start_by_limits": _known(float(told.by_limits[place])),
+        })  # fmt: skip
+    levels = np.quantile(told.held, (0.05, 0.5, 0.95), axis=0)
+    free = {name: dict(zip(("p50", "p95"), np.quantile(ends, [0.5, 0.95]).tolist(), strict=True))
+            for name, ends in told.free.items()}  # fmt: skip
+    as_json = {"times": told.times.tolist(), **dict(zip(("p5", "p50", "p95"), levels.tolist(), strict=True))}
+    return {"jobs": jobs, "free": free, "held": as_json,
+            "jobs_to_come": float(np.median(told.came)), "notes": told.notes}
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# Judging --------------------------------------------------------------------------------------------------------
+
+
+def judged_lines(judged: JudgedForecasts) -> list[str]:
+    """The table of how good predicted starts were."""
+    rows = [["predicted by", "inside 50 %", "width", "inside 90 %", "width", "error, median", "mean"]]
+    for row in judged.table():
+        cells = [row["method"]]
+        for share in ("50", "90"):
+            cover, wide = row[f"coverage_{share}"], row[f"width_{share}"]
+            cells += ["–", "–"] if cover is None else [f"{100 * cover:.0f} %", f"{wide / 3600:.1f} h"]
+        rows.append([*cells, f"{row['error_median'] / 3600:.1f} h", f"{row['error_mean'] / 3600:.1f} h"])
+    late = 100 * float(judged.beyond.mean())
+    number, hours = len(judged.instants), judged.horizon / 3600
+    head = f"{len(judged.actual):,} starts predicted at {number} instants, {hours:g} h ahead; "
+    return [f"{head}{late:.0f} % of the jobs started later than that", "", *terminal.table(rows, right=range(1, 7))]

@@ -1,0 +1,241 @@
+"""Data-parallel training from measured tables: steps by layout and batch size, and what a step is worth.
+
+By the definitions of Qiao et al., Pollux (OSDI 2021), from the folders that
+`hetsim.workload.readers.training_profiles` reads.  Step times between measured
+batch sizes are interpolated linearly; on placements that were not measured, linearly between the numbers of nodes,
+GPUs and samples.  A step with s times the samples of the smallest N is worth (var + sqr) / (var / s + sqr) of its
+steps: what larger batches gain, and less and less of it.  A batch too large for the GPUs is accumulated in several
+passes, of which only the last one synchronizes.  A job is over when it has come as far as the last epoch that all
+trainings have.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hetsim.model.curves import Layout
+
+NODES_MEASURED = 16
+CHOICES = 50
+"""Batch sizes among which a job that adapts its own chooses, in equal ratios."""
+SMALL = 1e-2
+"""Weight of what keeps the figures of a fit small, against an error of a part of each time."""
+EPSILON = 1e-8
+"""What rounding may add to a whole number before it is rounded up."""
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """Seconds of a step by a formula: (passes^g + sync^g)^(1/g), where a pass is linear in the local batch size and the
+    synchronization in the GPUs beyond two, with other figures within a node than over several (Pollux, section 4.1)."""
+
+    figures: tuple[float, ...]
+    """Of a pass: fixed, per sample; of synchronization over nodes: fixed, per GPU; within one: the same; and g."""
+
+    @classmethod
+    def fitted(cls, rows: np.ndarray) -> StepModel:
+        """Least squares of the logarithms of passes and steps; figures that grow with GPUs are kept small."""
+        from scipy.optimize import least_squares
+
+        nodes, gpus, local, step, sync = rows.T
+        passes, steps, none = np.log(np.maximum(step - sync, 1e-9)), np.log(step), np.zeros(len(local))
+        each = 1 / math.sqrt(len(rows))
+
+        def errors(logs: np.ndarray) -> np.ndarray:
+            model = cls(tuple(np.exp(logs).tolist()))
+            of = model.figures
+            apart = (np.log(model._passes(local)) - passes) * each
+            whole = (np.log(model.seconds(nodes, gpus, local, none)) - steps) * each
+            return np.concatenate([apart, whole, [SMALL * (of[6] - 1), SMALL * of[3] / of[2], SMALL * of[5] / of[4]]])
+
+        start = np.log([1e-1, 1e-2, 1e-1, 1e-2, 1e-1, 1e-2, 1.5])
+        bounds = [np.log(1e-8)] * 6 + [0.0], [5.0] * 6 + [math.log(10.0)]
+        found = least_squares(errors, start, bounds=bounds)
+        return cls(tuple(np.exp(found.x).tolist()))
+
+    def _passes(self, local: np.ndarray) -> np.ndarray:
+        return self.figures[0] + self.figures[1] * local
+
+    def seconds(self, nodes: Any, gpus: Any, local: np.ndarray, more: np.ndarray) -> np.ndarray:
+        """Seconds of a step with a number of passes before the last."""
+        over_fixed, over_each, within_fixed, within_each, power = self.figures[2:]
+        beyond = np.maximum(np.asarray(gpus) - 2.0, 0.0)
+        within = np.where(np.asarray(gpus) > 1, within_fixed + within_each * beyond, 1e-8)
+        sync = np.where(np.asarray(nodes) > 1, over_fixed + over_each * beyond, within)
+        passes = self._passes(local)
+        found: np.ndarray = (passes**power + sync**power) ** (1 / power) + more * passes
+        return found
+
+
+@dataclass(eq=False)
+class Application:
+    """What was measured of one application."""
+
+    name: str
+    steps: dict[Layout, np.ndarray]
+    """By layout: rows of local batch size, seconds of a step, seconds of its synchronization."""
+    spread: np.ndarray
+    """Rows of nodes, GPUs, local batch size and the two times, of all layouts."""
+    epochs: dict[int, np.ndarray]
+    """By batch size: rows of progress, iterations, squared norm and variance of the gradient, by epoch."""
+    local_limit: int | None = None
+    """Largest local batch size, where that is not the largest measured."""
+
+    @property
+    def batch_sizes(self) -> list[int]:
+        return sorted(self.epochs)
+
+    @cached_property
+    def local_range(self) -> tuple[int, int]:
+        """Smallest and largest local batch size."""
+        sizes = np.concatenate([rows[:, 0] for rows in self.steps.values()])
+        return int(sizes.min()), min(int(sizes.max()), self.local_limit or math.inf)  # type: ignore[return-value]
+
+    @cached_property
+    def progress(self) -> np.ndarray:
+        """Progress at the beginning of each epoch, and at the end of the last."""
+        count = min(map(len, self.epochs.values()))
+        return np.array([0.0, *np.min([rows[:count, 0] for rows in self.epochs.values()], axis=0)])
+
+    @cached_property
+    def gpus_per_node(self) -> int:
+        return max(max(layout) for layout in self.steps)
+
+    def packed(self, gpus: int) -> Layout:
+        """The layout of a number of GPUs over the fewest nodes."""
+        whole, rest = divmod(gpus, self.gpus_per_node)
+        return (self.gpus_per_node,) * whole + ((rest,) if rest else ())
+
+    def step_times(self, layout: Layout, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds of a step and of its synchronization for these local batch sizes; NaN beyond what was measured."""
+        turned = min(layout[i:] + layout[:i] for i in range(len(layout)))
+        rows = self.steps.get(turned)
+        if rows is not None:
+            outside = (local < rows[0, 0]) | (local > rows[-1, 0])
+            step, sync = (np.interp(local, rows[:, 0], rows[:, column]) for column in (1, 2))
+            return np.where(outside, np.nan, step), np.where(outside, np.nan, sync)
+        nodes = min(len(layout), NODES_MEASURED)
+        points = np.column_stack([np.full(len(local), nodes), np.full(len(local), sum(layout)), local])
+        found = self._between(points)
+        return found[:, 0], found[:, 1]
+
+    @cached_property
+    def model(self) -> StepModel:
+        """What a job knows of its own steps, by which it chooses its batch size."""
+        return StepModel.fitted(self.spread)
+
+    @cached_property
+    def _between(self) -> Any:
+        from scipy.interpolate import LinearNDInterpolator
+
+        return LinearNDInterpolator(self.spread[:, :3], self.spread[:, 3:])
+
+    def gain(self, batch: np.ndarray, epoch: int) -> np.ndarray:
+        """What a step with this number of samples is worth in an epoch, in steps of the smallest batch size."""
+        sizes = self.batch_sizes
+        sqr, var = (np.interp(batch, sizes, [self.epochs[size][epoch, column] for size in sizes]) for column in (2, 3))
+        worth: np.ndarray = (var + sqr) / (var * sizes[0] / batch + sqr)
+        return worth
+
+    def split(self, gpus: int, batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Local batch size and number of passes before the last, for a batch over a number of GPUs."""
+        smallest, largest = self.batch_sizes[0], self.local_range[1]
+        local = np.ceil(batch / gpus - EPSILON)
+        more = np.ceil(local / largest - EPSILON) - 1
+        if gpus == 1:  # statistics of the gradient need two passes, or two GPUs
+            more = np.where(batch > smallest, np.maximum(more, 1), more)
+        local = np.ceil(local / (more + 1) - EPSILON)
+        return np.minimum(local, np.floor(self.batch_sizes[-1] / (gpus * (more + 1)))), more
+
+    def speeds(self, layout: Layout, batch: int | None) -> np.ndarray:
+        """Progress a second by epoch on a layout, with this batch size or (None) with the best one at any time."""
+        gpus, epochs = sum(layout), len(self.progress) - 1
+        if batch is not None:
+            wanted = np.array([float(batch)])
+        else:
+            least = max(self.batch_sizes[0], self.local_range[0] * gpus)
+            if least > self.batch_sizes[-1]:
+                return np.zeros(epochs)
+            wanted = np.geomspace(least, self.batch_sizes[-1], CHOICES)
+        local, more = self.split(gpus, wanted)
+        step, sync = self.step_times(layout, local)
+        seconds = step + more * (step - sync)
+        known = np.isfinite(seconds) & (local >= self.local_range[0])
+        if not known.any():
+            return np.zeros(epochs)
+        total, seconds = (local * gpus * (more + 1))[known], seconds[known]
+        if batch is not None:
+            return np.array([float((self.gain(total, epoch) / seconds)[0]) for epoch in range(epochs)])
+        predicted = self.model.seconds(len(layout), gpus, local[known], more[known])
+        gains = [self.gain(total, epoch) for epoch in range(epochs)]
+        chosen = [int(np.argmax(gain / predicted)) for gain in gains]
+        return np.array([gain[place] / seconds[place] for gain, place in zip(gains, chosen, strict=True)])
+
+
+@dataclass(eq=False)
+class TrainingCurve:
+    """The progress of a job of an application on a number of GPUs (`hetsim.model.curves.WorkCurve`)."""
+
+    application: Application
+    gpus: int
+    batch: int | None
+    """Samples of a step; None: at any time as many as seem best."""
+
+    @cached_property
+    def packed(self) -> Layout:
+        return self.application.packed(self.gpus)
+
+    @cached_property
+    def seconds(self) -> float:
+        """Of the whole job on the packed layout; inf where it cannot run."""
+        return float(self._of(self.packed, 1.0)[1][-1])
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        """Fraction of the work at the beginning of each epoch, and 1."""
+        return self.application.progress / self.application.progress[-1]
+
+    @cached_property
+    def _known(self) -> dict[Layout, tuple[np.ndarray, np.ndarray]]:
+        return {}
+
+    def _of(self, layout: Layout, unit: float) -> tuple[np.ndarray, np.ndarray]:
+        """By epoch the fraction of the work that is done in a unit of time, and the time at its beginning."""
+        progress = self.application.progress
+        with np.errstate(divide="ignore"):
+            rates = self.application.speeds(layout, self.batch) / progress[-1] * unit
+            spent = np.diff(self._ends) / rates
+        return rates, np.concatenate([[0.0], np.cumsum(spent)])
+
+    def _on(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+        found = self._known.get(layout)
+        if found is None:
+            found = self._known[layout] = self._of(layout, self.seconds)
+        return found
+
+    def left(self, layout: Layout, done: float) -> float:
+        clock = self._on(layout)[1]
+        if not math.isfinite(clock[-1]):
+            return math.inf
+        return max(0.0, float(clock[-1] - np.interp(done, self._ends, clock)))
+
+    def reached(self, layout: Layout, done: float, time: float) -> float:
+        clock = self._on(layout)[1]
+        if not math.isfinite(clock[-1]):
+            return done
+        return float(np.interp(np.interp(done, self._ends, clock) + time, clock, self._ends))
+
+    def rate(self, layout: Layout, done: float) -> float:
+        return float(self._on(layout)[0][self._epoch(done)])
+
+    def section(self, done: float) -> tuple[float, float]:
+        epoch = self._epoch(done)
+        return float(self._ends[epoch]), float(self._ends[epoch + 1])
+
+    def _epoch(self, done: float) -> int:
+        return min(int(np.searchsorted(self._ends, done * (1 + EPSILON), side="right")) - 1, len(self._ends) - 2)

@@ -1,0 +1,19 @@
+"""Readers of measured times that scenarios and commands name by a file, not by a format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hetsim.registry import load_object
+
+MEASUREMENTS = {
+    "latencies": "hetsim.workload.mapped.latency_table:read",
+    "layers": "hetsim.workload.readers.layer_profiles:read_profile",
+}
+
+
+def reader(kind: str) -> Callable[..., Any]:
+    """The reader of tables of batch latencies, or of profiles of layers."""
+    found: Callable[..., Any] = load_object(MEASUREMENTS[kind])
+    return found

@@ -1,0 +1,41 @@
+"""Formats of node lists, from which a scenario takes its cluster: `cluster: {trace: {format: openb_nodes, path: ...}}`.
+
+A reader is a function registered under the name of its format, here or in the entry-point group `hetsim.clusters`:
+
+    def nodes(path: ExistingFile, *, types: TypeNames | None = None) -> list[dict[str, Any]]: ...
+
+Its parameters are the keys of `trace:` besides `format`, validated by their annotations.  It returns what would stand
+under `cluster.nodes` in a scenario file, and raises ScenarioError with file and line for what is wrong with the list.
+"""
+
+from __future__ import annotations
+
+import re
+
+BUILTIN: dict[str, str] = {
+    "gavel_gpus": "hetsim.workload.readers.gavel:nodes",
+    "kubernetes_nodes": "hetsim.workload.readers.kubernetes:nodes",
+    "openb_nodes": "hetsim.workload.readers.openb:nodes",
+    "philly_vc": "hetsim.workload.readers.philly:nodes",
+    "slurm_nodes": "hetsim.workload.readers.slurm:nodes",
+    "swf_header": "hetsim.workload.readers.swf:nodes",
+}
+
+
+def hosts(text: str) -> list[str]:
+    """The names in a list such as `n[01-03,7],login` or `r[1-2]n[1-4]`."""
+    found: list[str] = []
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+        before, bracket, rest = part.partition("[")
+        inside, _, after = rest.partition("]")
+        if not bracket:
+            found.append(part)
+            continue
+        further = hosts(after) if after else [""]
+        for piece in inside.split(","):
+            low, dash, high = piece.partition("-")
+            numbers = [piece]
+            if dash and low.isdecimal() and high.isdecimal() and int(high) - int(low) < 100_000:
+                numbers = [f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1)]
+            found += [f"{before}{number}{end}" for number in numbers for end in further]
+    return found

@@ -1,0 +1,317 @@
+"""When jobs came, began and ended, where what a log says of that contradicts itself or can be read in two ways.
+
+A local time in the hour that clocks show twice is two instants; a clock that jumps makes an end that comes before its
+start, or a start before the submission.  The evidence, in this order:
+
+    the job itself      submission <= start <= end, and a duration that equals end - start
+    the order of ids    where ids rise with the submissions in the rest of the log
+    the devices         of its node (of the cluster, where no node is named), which never hold more than in the rest
+
+What is settled is counted with its evidence, and so is what nothing settles, with its lines.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetsim.workload.rows.held import HeldOverTime
+from hetsim.workload.rows.instants import Twice
+
+if TYPE_CHECKING:
+    from hetsim.workload.rows.job_log import JobLog
+
+ROUNDED = 1.0
+"""Seconds by which times that a log rounds may contradict each other."""
+IN_ORDER = 0.98
+"""The share of neighbors by id that must come in this order, for ids to be evidence."""
+ENOUGH = 20
+"""Jobs of the rest of the log that evidence needs at least."""
+COMMON = 0.05
+"""A contradiction that more of the jobs have is what the columns mean."""
+NAMED = 10
+"""Lines named of what nothing settles."""
+
+Times = tuple[float, float | None, float | None]
+"""Arrival, start and run time."""
+
+
+@dataclass
+class _Open:
+    """A job with several possible times."""
+
+    what: str
+    options: list[Times]
+    line: int = 0
+    position: int = -1
+
+
+HOUR = "have times in an hour that clocks showed twice"
+JUMP = "have a duration that is not end - start"
+EARLY = "began before they came"
+
+
+class JobTimes:
+    """The times of each job, as far as the rest of the log tells."""
+
+    def __init__(self, log: JobLog, tolerance: float = ROUNDED):
+        """tolerance: by how much a duration may differ from end - start, in seconds."""
+        self.log, self.tolerance = log, max(tolerance, ROUNDED)
+        self.compared = 0
+        self._open: list[_Open] = []
+        self._last: _Open | None = None
+
+    def settle(
+        self, line: int, arrival: float, start: float | None, end: float | None, took: float | None
+    ) -> Times | None:
+        """The times of a job, as far as its own row tells; None where it is left out."""
+        self._last = None
+        choices = product(*(_readings(one) for one in (arrival, start, end)))
+        given = [(came, began, ended) for came, began, ended in choices if came is not None]
+        ways = [(came, began, ended) for came, began, ended in given if self._fits(came, began, ended, took)]
+        if any(isinstance(one, Twice) for one in (arrival, start, end)) and ways:
+            options = list(dict.fromkeys(_times(came, began, ended, took) for came, began, ended in ways))
+            at_once = [one for one in options if one[0] == one[1]]
+            if len(at_once) == 1 and len({one[1:] for one in options}) == 1:
+                options = at_once  # it waited for no second, or for one hour to the second
+            if len(options) > 1:
+                self._last = _Open(HOUR, options, line)
+            else:
+                self._tell(HOUR, "by the order of their times and the duration", line)
+            return options[0]
+        return self._contradicting(line, float(arrival), _plain(start), _plain(end), took)
+
+    def _fits(self, arrival: float, start: float | None, end: float | None, took: float | None) -> bool:
+        if start is None:
+            return end is None or end - (took or 0.0) >= arrival - ROUNDED
+        if start < arrival or (end is not None and end < start):
+            return False
+        return took is None or end is None or abs(end - start - took) <= self.tolerance
+
+    def _contradicting(
+        self, line: int, arrival: float, start: float | None, end: float | None, took: float | None
+    ) -> Times | None:
+        backwards = start is not None and end is not None and end < start
+        if (took is not None and took < 0) or (took is None and backwards):
+            self.log.leave_out("ended before they began", line)
+            return None
+        if start is not None and end is not None and took is not None:
+            self.compared += 1
+            if abs(end - start - took) > self.tolerance:
+                options: list[Times] = [(arrival, begin, took) for begin in (start, end - took) if begin >= arrival]
+                if len(options) == 1:
+                    self._last = _Open(JUMP, options, line)
+                    return options[0]
+                self._last = _Open(JUMP, options, line) if options else None
+        found = _times(arrival, start, end, took)
+        if start is not None and start < arrival:
+            self._last = _Open(EARLY, [(start, start, found[2])], line)
+            return start, start, found[2]
+        return found
+
+    def added(self, position: int) -> None:
+        """Where the job that was settled last stands among those that were kept; below 0 if it was not."""
+        if self._last is not None and position >= 0:
+            self._last.position = position
+            self._open.append(self._last)
+        self._last = None
+
+    # With the rest of the log ---------------------------------------------------------------------------------
+
+    def finish(self, separate: bool = False) -> None:
+        """Settle what single rows left open.  `separate`: attempts of one job came when the one before ended."""
+        jumps = [one for one in self._open if one.what == JUMP]
+        if len(jumps) > max(COMMON * self.compared, 1) and self.compared >= ENOUGH:
+            text = f"{len(jumps):,} jobs {JUMP}: so many that the duration is taken for what it says"
+            self.log.notes.append(f"{self.log.path}: {text}")
+            self._open = [one for one in self._open if one.what != JUMP]
+        separate = separate and self._come_again()
+        if not self._open and not separate:
+            return
+        rest = _Rest(self.log, self._open)
+        undecided = []
+        self._by_order(rest)
+        for one in self._open:
+            if len(one.options) == 1 and one.what == JUMP:
+                self._tell(JUMP, "by the order of their times", one.line)
+        several = [one for one in self._open if len(one.options) > 1]
+        for one in several:
+            possible = [option for option in one.options if rest.has_room(one, option)]
+            rest.place(one, (possible or one.options)[0])
+        for one in several:
+            chosen = rest.placed[one.position]
+            if any(rest.has_room(one, option) for option in one.options if option != chosen):
+                undecided.append(one)
+            elif rest.has_room(one, chosen):
+                self._tell(one.what, "by the devices that were free", one.line)
+            else:
+                undecided.append(one)
+            self.log.blocks.patches[one.position] = chosen
+        self._name(undecided)
+        if separate:
+            self._requeued(rest)
+        self.log.first = min((float(np.min(block.arrival)) for block in self.log.blocks), default=self.log.first)
+
+    def _come_again(self) -> bool:
+        """Have several jobs one id?"""
+        keys = array("q")
+        for block in self.log.blocks:
+            keys.extend(map(hash, block.ids if len(block.ids) == len(block) else block.names_of(len(block))))
+        found = np.frombuffer(keys, np.int64) if keys else np.empty(0)
+        found.sort()
+        return bool((found[1:] == found[:-1]).any())
+
+    def _name(self, undecided: list[_Open]) -> None:
+        for what, taken in ((HOUR, "the earlier is taken"), (JUMP, "start and duration are taken")):
+            lines = [one.line for one in undecided if one.what == what]
+            if lines:
+                shown = ", ".join(map(str, sorted(lines)[:NAMED])) + (", ..." if len(lines) > NAMED else "")
+                text = f"{len(lines):,} jobs {what}, and nothing tells which is right: {taken}"
+                self.log.notes.append(f"{self.log.path}: {text} ({self.log.word}s {shown})")
+
+    def _tell(self, what: str, evidence: str, line: int) -> None:
+        self.log.remark(f"{what}: settled {evidence}", line)
+
+    def _by_order(self, rest: _Rest) -> None:
+        """Arrivals by the ids before and after them, where ids rise with arrivals."""
+        early = [one for one in self._open if one.what == EARLY]
+        for one in early:
+            (_, start, took), (low, high) = one.options[0], rest.around(one.position)
+            assert start is not None
+            known = np.isfinite(low) and low <= start
+            self._tell(EARLY, "by the order of ids" if known else "as if they had come when they began", one.line)
+            if known:
+                # No wait at all is the likeliest one, if the next id allows it.
+                came = start if start <= high else (low + high) / 2
+                self.log.blocks.patches[one.position] = (float(came), start, took)
+        hours = [one for one in self._open if one.what == HOUR and len({way[0] for way in one.options}) > 1]
+        before, flipped = -np.inf, False
+        ordered = sorted(hours, key=lambda one: (rest.rank[one.position], one.line)) if rest.slack is not None else []
+        decided: list[tuple[_Open, float]] = []
+        for one in ordered:
+            arrivals = sorted({way[0] for way in one.options})
+            low, high = rest.around(one.position)
+            slack = rest.slack or 0.0
+            fitting = [at for at in arrivals if max(low, before) - slack <= at <= high + slack]
+            chosen = (fitting or arrivals)[0]
+            flipped |= chosen == arrivals[-1]
+            before = max(before, chosen)
+            decided.append((one, chosen))
+        for one, chosen in decided if flipped else ():
+            one.options = [way for way in one.options if way[0] == chosen]
+            if len(one.options) == 1:
+                self._tell(HOUR, "by the order of ids", one.line)
+                rest.place(one, one.options[0])
+                self.log.blocks.patches[one.position] = one.options[0]
+
+    def _requeued(self, rest: _Rest) -> None:
+        """An attempt whose submission is that of the first one came when the attempt before it ended."""
+        order = np.lexsort((rest.start, rest.keys))
+        same = np.flatnonzero(rest.keys[order][1:] == rest.keys[order][:-1])
+        for before, here in zip(order[same].tolist(), order[same + 1].tolist(), strict=True):
+            end = float(rest.start[before] + rest.took[before])
+            if rest.arrival[here] < end <= rest.start[here] and here not in self.log.blocks.patches:
+                self.log.blocks.patches[here] = (end, float(rest.start[here]), float(rest.took[here]))
+                self.log.remark("are later attempts: they came when the one before ended", int(rest.lines[here]))
+
+
+class _Rest:
+    """The log as columns: what is settled, as evidence for the rest."""
+
+    def __init__(self, log: JobLog, opened: list[_Open]):
+        blocks = list(log.blocks)
+
+        def whole(name: str) -> np.ndarray:
+            return np.concatenate([block.number(name) for block in blocks]) if blocks else np.empty(0)
+
+        self.lines = np.concatenate([np.array(block.lines) for block in blocks]) if blocks else np.empty(0, int)
+        self.arrival = np.concatenate([np.array(block.arrival) for block in blocks]) if blocks else np.empty(0)
+        self.took = np.concatenate([np.array(block.duration) for block in blocks]) if blocks else np.empty(0)
+        self.start, gpus, cores = whole("start"), whole("gpus"), whole("cpus")
+        self.amount = np.nan_to_num(gpus if np.nansum(gpus) else cores, nan=1.0)
+        self.pool = np.array([name for block in blocks for name in _texts(block, "recorded_node")], dtype=object)
+        names = [name for block in blocks for name in block.names_of(len(block))]
+        self.keys = np.fromiter(map(hash, names), np.int64, len(names))
+        self.rank = np.array([_number(name) for name in names])
+        self.settled = np.ones(len(names), dtype=bool)
+        self.settled[[one.position for one in opened]] = False
+        self.placed: dict[int, Times] = {}
+        self._limits: dict[Any, float] = {}
+        rows = np.flatnonzero(self.settled & np.isfinite(self.rank))
+        self._by_rank = rows[np.argsort(self.rank[rows], kind="stable")]
+        drops = -np.diff(self.arrival[self._by_rank])
+        ordered = len(drops) >= ENOUGH and (drops <= ROUNDED).mean() >= IN_ORDER
+        self.slack: float | None = max(0.0, float(np.quantile(drops, IN_ORDER))) if ordered else None
+        """By how much a submission may come before that of a lower id; None where ids are no evidence."""
+
+    def around(self, position: int) -> tuple[float, float]:
+        """Submissions of the settled jobs with the next lower and the next higher id."""
+        if self.slack is None or not np.isfinite(self.rank[position]):
+            return -np.inf, np.inf
+        place = int(np.searchsorted(self.rank[self._by_rank], self.rank[position]))
+        low = float(self.arrival[self._by_rank[place - 1]]) if place else -np.inf
+        high = float(self.arrival[self._by_rank[place]]) if place < len(self._by_rank) else np.inf
+        return low, high
+
+    def place(self, one: _Open, times: Times) -> None:
+        self.placed[one.position] = times
+        self.arrival[one.position] = times[0]
+        if times[1] is not None and times[2] is not None:
+            self.start[one.position], self.took[one.position] = times[1], times[2]
+
+    def has_room(self, one: _Open, times: Times) -> bool:
+        """Did the devices have room for a job at these times, next to all that is placed?"""
+        _, start, took = times
+        if start is None or took is None:
+            return True
+        name = self.pool[one.position] if len(self.pool) else ""
+        same = (self.pool == name) if name else np.ones(len(self.start), dtype=bool)
+        known = same & self.settled
+        if name not in self._limits:
+            held = HeldOverTime(self.start[known], self.start[known] + self.took[known], self.amount[known])
+            self._limits[name] = max(held.common(), float(self.amount[known].max(initial=0.0)))
+        known = known | (same & np.isin(np.arange(len(same)), list(self.placed)))
+        known[one.position] = False
+        end = start + took
+        rows = np.flatnonzero(known & (self.start < end) & (self.start + self.took > start))
+        if not len(rows):
+            return True
+        others = HeldOverTime(
+            np.maximum(self.start[rows], start), np.minimum(self.start[rows] + self.took[rows], end), self.amount[rows]
+        )
+        most = max(self._limits[name], float(self.amount[one.position]))
+        return float(others.level.max()) + float(self.amount[one.position]) <= most + 1e-9
+
+
+def _texts(block: Any, name: str) -> list[str]:
+    if name not in block.texts:
+        return [""] * len(block)
+    names = list(block.texts[name][1])
+    return [names[code] for code in block.codes(name).tolist()]
+
+
+def _number(name: str) -> float:
+    match = re.search(r"\d+", name)
+    return float(match[0]) if match and not name.startswith("line ") else np.nan
+
+
+def _readings(value: float | None) -> tuple[float | None, ...]:
+    return (value, value.later) if isinstance(value, Twice) else (value,)
+
+
+def _plain(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _times(arrival: float, start: float | None, end: float | None, took: float | None) -> Times:
+    """Arrival, start and run time as plain numbers."""
+    if took is None and start is not None and end is not None:
+        took = end - start
+    if start is None and end is not None and took is not None:
+        start = max(arrival, end - took)
+    return float(arrival), _plain(start), _plain(took)

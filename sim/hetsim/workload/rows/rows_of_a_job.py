@@ -1,0 +1,178 @@
+"""Several rows of one job as one: its attempts, or the parts of a gang.
+
+A row is a dict of what a reader knows of a job: arrival, start and end, duration, amounts and texts by name.  A `Fold`
+says which rows belong together and how each column becomes one value:
+
+    min, max, sum     of the numbers that are known
+    first, last       in the order of the file
+    join              different texts with bars between them
+    peak              the most that the rows hold at one instant, by their starts and ends
+    count             the number of rows
+
+The start of a job is its first one, its end the last one, and its duration follows from these unless a rule is given.
+A column without a rule must be the same in all rows.  Rows that are the same in every column are repetitions: one is
+kept, and the others are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hetsim.model.units import shown
+from hetsim.workload.rows.job_log import JobLog
+
+RULES = ("min", "max", "sum", "first", "last", "join", "peak", "count")
+OF_TEXTS = ("first", "last", "join")
+TIMES = {"arrival": "min", "start": "min", "end": "max"}
+HOLDS = ("gpus", "cpus", "memory")
+CHOICES = (
+    "say what they are: attempts: restarts (one job from its first start to its last end), attempts: separate (a job "
+    "each), fold: {by: id, columns: {start: min, end: max, gpus: max}}, or gang: {by: COLUMN}"
+)
+
+Row = dict[str, Any]
+Sink = Callable[[int, Row, str | None], None]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Which rows are one job, and how each column becomes one value."""
+
+    by: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Rules that were declared."""
+    numbers: str = ""
+    """Rule of other numbers; they must be equal where there is none."""
+    texts: str = "last"
+    gang: bool = False
+
+    def rule(self, name: str, is_text: bool) -> str:
+        """How a column becomes one value; empty where its values must be equal."""
+        if name in self.columns:
+            return self.columns[name]
+        if name in TIMES:
+            return TIMES[name]
+        if self.gang and name in HOLDS:
+            return "peak"
+        if self.gang and name in ("recorded_node", "devices"):
+            return "join"
+        return self.texts if is_text else self.numbers
+
+
+def restarts(by: str = "id") -> Fold:
+    """A job from its first start to its last end, with the most that an attempt held."""
+    return Fold(by, {"attempts": "count"}, numbers="max")
+
+
+def gang(by: str, columns: Mapping[str, str] | None = None) -> Fold:
+    """A job that is all rows with one label, with what they hold at one time."""
+    return Fold(by, columns or {}, numbers="max", texts="first", gang=True)
+
+
+class JobRows:
+    """Rows to jobs, in the order of their first rows."""
+
+    def __init__(self, log: JobLog, fold: Fold | None, sink: Sink):
+        """fold: None where rows of one key that differ are an error."""
+        self.log, self.fold, self.sink = log, fold, sink
+        self._waiting: dict[object, list[tuple[int, Row, str | None]]] = {}
+
+    def take(self, key: str | None, line: int, row: Row, whole: str | None = None) -> None:
+        """A row; `whole` tells repetitions, `key` the job: None for a row that is a job alone."""
+        rows = self._waiting.setdefault(len(self._waiting) if key is None else key, [])
+        if whole is not None and any(whole == other for _, _, other in rows):
+            self.log.pass_over("repetitions", line)
+        else:
+            rows.append((line, row, whole))
+
+    def finish(self) -> None:
+        """Make jobs of the rows that waited."""
+        merged, first = 0, 0
+        different: list[tuple[object, int]] = []
+        for key, rows in self._waiting.items():
+            line, row, whole = rows[0]
+            if len(rows) > 1 and self.fold is None:
+                different.append((key, rows[1][0]))
+                continue
+            if len(rows) > 1 and self.fold is not None:
+                merged, first = merged + len(rows), first or line
+                row = self._folded(self.fold, str(key), rows)
+            elif self.fold is not None:
+                row |= {name: 1.0 for name, rule in self.fold.columns.items() if rule == "count"}
+            self.sink(line, row, whole)
+        if different:
+            refuse_repeated(self.log, *different[0], len(different))
+        if merged and self.fold is not None:
+            what = "gangs" if self.fold.gang else "jobs with several rows"
+            count = sum(len(rows) > 1 for rows in self._waiting.values())
+            told = f"{merged:,} rows are {count:,} {what}, by {self.fold.by}"
+            self.log.notes.append(f"{self.log.path}: {told} (first: {self.log.word} {first})")
+        self._waiting = {}
+
+    def _folded(self, fold: Fold, key: str, rows: list[tuple[int, Row, str | None]]) -> Row:
+        parts = [_with_end(row) for _, row, _ in rows]
+        found: Row = {}
+        for name in dict.fromkeys(name for row in parts for name in row):
+            values = [row[name] for row in parts if row.get(name) is not None]
+            if not values or (name == "duration" and name not in fold.columns):
+                continue
+            rule = fold.rule(name, isinstance(values[0], str))
+            if name == "end" and any(row.get("start") is not None and row.get("end") is None for row in parts):
+                continue  # the last attempt, or a part, still runs
+            if not rule and len(set(values)) > 1:
+                told = f"job {shown(key)}: {name} is {shown(str(values[0]))} and {shown(str(values[1]))} in its rows"
+                self.log.wrong(rows[1][0], "", f"{told}; fold: {{columns: {{{name}: ...}}}} says which counts")
+            found[name] = _one(rule or "first", name, values, parts)
+        found |= {name: float(len(rows)) for name, rule in fold.columns.items() if rule == "count"}
+        if "duration" not in found and {"start", "end"} <= set(found):
+            found["duration"] = found["end"] - found["start"]
+        elif "duration" in found and "duration" in fold.columns:
+            found.pop("end", None)
+        elif all(row.get("duration") is not None for row in parts) and "end" not in found:
+            found["duration"] = max(row["duration"] for row in parts)
+        if fold.gang:
+            found["id"] = key
+        return found
+
+
+def refuse_repeated(log: JobLog, key: object, line: int, count: int) -> None:
+    """Report ids that several different rows have, with what can be said about them."""
+    others = f" (and {count - 1:,} more ids)" if count > 1 else ""
+    log.wrong(line, "", f"the id {shown(str(key))} has several rows that differ{others}; {CHOICES}")
+
+
+def _with_end(row: Row) -> Row:
+    """A row with its start and end, where its duration tells the other."""
+    start, end, took = (row.get(name) for name in ("start", "end", "duration"))
+    if took is None or (start is None) == (end is None):
+        return row
+    return {**row, "end": start + took} if end is None else {**row, "start": end - took}
+
+
+def _one(rule: str, name: str, values: list[Any], rows: list[Row]) -> Any:
+    if rule == "join":
+        return "|".join(dict.fromkeys(part for value in values for part in str(value).split("|")))
+    if rule == "peak":
+        return _peak(name, rows)
+    if rule in ("first", "last"):
+        return values[0 if rule == "first" else -1]
+    if rule == "count":
+        return float(len(rows))
+    if rule == "sum":
+        return sum(values)
+    return min(values) if rule == "min" else max(values)
+
+
+def _peak(name: str, rows: list[Row]) -> float:
+    """The most that rows hold at one instant; of rows without times all together."""
+    if any(row.get("start") is None or row.get("end") is None for row in rows):
+        return float(sum(row.get(name) or 0.0 for row in rows))
+    steps = sorted([(row["start"], 1, row.get(name) or 0.0) for row in rows]
+                   + [(row["end"], 0, -(row.get(name) or 0.0)) for row in rows])  # fmt: skip
+    level = most = 0.0
+    for _, _, change in steps:
+        level += change
+        most = max(most, level)
+    return most

@@ -1,0 +1,133 @@
+"""What `pip install .` makes: pure Python without a compiler, compiled on request, and never a stale mixture."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LOADED = "import hetsim; print(hetsim.__build__)"
+
+
+def install(source: Path, target: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`pip install .` of a folder into another one, without the network and with no program on PATH."""
+    command = [sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index", "--quiet",
+               "--no-cache-dir", "--target", str(target), str(source)]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, env=clean(PATH="/nowhere", **environment))
+
+
+def clean(**more: str) -> dict[str, str]:
+    """This environment without what names the checkout."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "HETSIM_COMPILE")}
+    return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", **more}
+
+
+def loaded(folder: Path, code: str = LOADED) -> subprocess.CompletedProcess[str]:
+    """What Python prints that finds hetsim in a folder."""
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=clean(PYTHONPATH=str(folder)), cwd=folder
+    )
+
+
+def listing(folder: Path) -> set[str]:
+    skipped = (".git", "__pycache__", "_cache", ".hypothesis")
+    return {str(path) for path in folder.rglob("*") if not any(one in str(path) for one in skipped)}
+
+
+@pytest.mark.slow
+def test_pip_installs_pure_python_without_a_compiler_and_builds_nothing_into_the_checkout(tmp_path):
+    before = listing(ROOT)
+    done = install(ROOT, tmp_path / "site")
+    assert done.returncode == 0, done.stderr
+    assert listing(ROOT) == before
+    assert not list((tmp_path / "site").rglob("*.so"))
+    assert loaded(tmp_path / "site").stdout == "source\n"
+    code = "from hetsim.experiment.identity import fingerprint; print(fingerprint()['code'])"
+    assert loaded(tmp_path / "site", code).stdout == loaded(tmp_path, code).stdout != ""
+
+
+# What is compiled, and when it is refused --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def backend() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("backend", ROOT / ".ci" / "backend.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def half_compiled(folder: Path, carried: str) -> Path:
+    """A package with one module that says that it is compiled."""
+    package = folder / "hetsim"
+    (package / "model").mkdir(parents=True)
+    for name in ("__init__.py", "model/task.py"):
+        shutil.copy2(ROOT / "sim" / "hetsim" / name, package / name)
+    (package / "_compiled.py").write_text(carried)
+    return package
+
+
+def test_what_was_edited_after_it_was_compiled_is_refused(tmp_path):
+    digest = hashlib.sha256((ROOT / "sim" / "hetsim" / "model" / "task.py").read_bytes()).hexdigest()
+    package = half_compiled(tmp_path, f"SOURCES = {{'model/task.py': '{digest}'}}")
+    assert loaded(tmp_path).stdout == "compiled\n"
+    with (package / 'model/task.py').open("a") as stream:
+        stream.write("# one more line\n")
+    refused = loaded(tmp_path)
+    assert refused.returncode == 1
+    assert "ImportError" in refused.stderr
+    assert f"{package / 'model/task.py'} is not what was compiled" in refused.stderr
+    assert "pip install ." in refused.stderr
+    (package / 'model/task.py').unlink()
+    assert "is not what was compiled" in loaded(tmp_path).stderr
+
+
+def test_without_its_library_compiled_code_does_not_pass_for_source(tmp_path):
+    half_compiled(tmp_path, "import hetsim__mypyc")
+    assert "No module named 'hetsim__mypyc'" in loaded(tmp_path).stderr
+
+
+def test_modules_are_compiled_on_request_only(backend, monkeypatch):
+    monkeypatch.delenv("HETSIM_COMPILE", raising=False)
+    assert backend.get_requires_for_build_wheel() == []
+    monkeypatch.setenv("HETSIM_COMPILE", "0")
+    assert backend.get_requires_for_build_wheel() == []
+    monkeypatch.setenv("HETSIM_COMPILE", "1")
+    assert backend.get_requires_for_build_wheel() == [backend.MYPY]
+    with pytest.raises(SystemExit, match="editable"):
+        backend.build_editable("anywhere")
+
+
+def test_marks_for_the_compiler_leave_every_line_where_it_is(backend):
+    """What is compiled is what the tests run: but for marks on blank lines, and their import, it is the same."""
+    for path in backend.hot_modules():
+        source = (ROOT / path).read_text()
+        marked = backend.marked(source)
+        classes = [node for node in ast.parse(source).body
+                   if isinstance(node, ast.ClassDef) and "NamedTuple" not in map(ast.unparse, node.bases)]  # fmt: skip
+        assert marked.count("@mypyc_attr(") == len(classes), path
+        new = zip(source.split("\n"), marked.split("\n"), strict=True)
+        changed = [(one, other) for one, other in new if one != other]
+        assert {one for one, _ in changed} <= {"", "from __future__ import annotations"}, path
+        assert all("mypyc_attr" in other or other.endswith("; MYPY = False") for _, other in changed), path
+
+
+@pytest.mark.slow
+def test_a_source_distribution_can_be_built_from(tmp_path):
+    command = [sys.executable, "-c", "import backend; print(backend.build_sdist('" + str(tmp_path) + "'))"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=clean(PYTHONPATH=str(ROOT / ".ci")))
+    assert done.returncode == 0, done.stderr
+    [archive] = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    assert {".ci/backend.py", ".ci/hot_modules.txt", "pyproject.toml", "sim/hetsim/py.typed"} <= names
