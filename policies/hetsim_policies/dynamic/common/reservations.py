@@ -13,6 +13,7 @@ import math
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
@@ -133,18 +134,27 @@ class FreeProfile:
         best, chosen, now = math.inf, None, view.now
         for position in task.modes_by_speed():
             mode = task.modes[position]
-            duration = _duration(task, mode)
-            start, number = self._on_a_node(mode, duration, now, best)
-            if number >= 0:
-                best = start
-                chosen = Reservation(start, start + duration, mode, ((number, whole(mode)),))
-                if start <= now:
-                    return chosen
-            if mode.span_any:
-                across = self._across(mode, duration, now, best)
-                if across is not None:
-                    best, chosen = across.time, across
+            seconds = _duration(task, mode)
+            found = self._first(mode, seconds, now, best)
+            while found is not None and not view.changes.steady:
+                longer = _seconds_there(task, found, view)
+                if longer <= seconds:
+                    break
+                seconds = longer
+                found = self._first(mode, seconds, now, best)
+            if found is not None:
+                best, chosen = found.time, found
+                if best <= now:
+                    break
         return chosen
+
+    def _first(self, mode: Mode, duration: float, now: float, before: float) -> Reservation | None:
+        """The earliest start in a mode before another time; of equal times the one on the first node alone."""
+        start, number = self._on_a_node(mode, duration, now, before)
+        found = Reservation(start, start + duration, mode, ((number, whole(mode)),)) if number >= 0 else None
+        if mode.span_any and start > now:
+            return self._across(mode, duration, now, start) or found
+        return found
 
     def _on_a_node(self, mode: Mode, duration: float, now: float, before: float) -> tuple[float, int]:
         """The first time before another, and the first of the nodes with room then, long enough; -1: there is none."""
@@ -277,7 +287,24 @@ class FreeProfile:
 
 
 def _duration(task: Task, mode: Mode) -> float:
-    """By estimate, on any device of the mode's type, wherever it is."""
+    """By estimate, on any device of the mode's type, wherever it is; without transfers and what comes before these."""
     left = 1.0 - task.done
     stages = mode.stages(1, task.estimates[task.shape.position[mode]] * left, left)
     return stages.total + (task.shape.stopping.restore if task.done > 0 else 0)
+
+
+def _seconds_there(task: Task, found: Reservation, view: View) -> float:
+    """By estimate, all stages included.  A start to come is taken to find idle devices, MIG GPUs with other slices."""
+    mode, placement = found.mode, found.placement(task, view) if found.time <= view.now else None
+    if placement is not None:
+        return view.duration(task, placement)
+    if not mode.gpus:
+        return 0.0
+    devices: list[Device] = []
+    for number, amount in found.nodes:
+        count = amount if mode.node_count == 1 else mode.gpus // mode.node_count
+        here = [device for device in view.cluster.nodes[number].accelerators if device.type is mode.type]
+        devices += here[: max(1, count)]
+    sharing = mode.type.sharing
+    ready = sharing.reconfigure if sharing.kind == "mig" and len(sharing.cuts) > 1 else 0.0
+    return float(view.stages((task,), Placement(mode, tuple(devices)))._replace(ready=ready).total)
