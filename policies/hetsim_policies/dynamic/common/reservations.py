@@ -105,28 +105,29 @@ class FreeProfile:
     def could_start(self, task: Task) -> bool:
         """Could a reservation be for now?  Exact but for what a task takes besides computing, and where gangs span
         nodes or limits count.  Cost: the nodes with room now, once a mode after a change."""
-        modes = task.modes
-        for position in task.modes_by_speed() if len(modes) > 1 else (0,):
-            mode = modes[position]
-            known = self._open.get(mode)
-            if known is None:
-                known = self._open[mode] = self._open_until(mode)
-            if self._view.now + task.estimates[position] * (1.0 - task.done) <= known[0]:
-                return True
-        return False
+        return any(
+            self._view.now + task.estimates[position] * (1.0 - task.done) <= self.open_until(task.modes[position])
+            for position in task.modes_by_speed()
+        )
+
+    def open_until(self, mode: Mode) -> float:
+        """The last end of a window that is open now; -inf: there is none."""
+        known = self._open.get(mode)
+        if known is None:
+            known = self._open[mode] = self._open_until(mode)
+        return known[0]
 
     def _open_until(self, mode: Mode) -> tuple[float, int]:
         """The last end of a window that is open now (-inf: there is none), and its node."""
         if mode.span_any or mode.partition in self.pools:
             return math.inf, -1
         now, latest, chosen = self._view.now, -math.inf, -1
-        for number, first in enumerate(self._occupancy.first_times(mode)):
-            if first <= now:
-                if number not in self._reserved and first > -math.inf:  # from now on there is only more room
-                    return math.inf, number
-                for begin, end in self._timeline(number).windows(mode):
-                    if begin <= now < end and end > latest:
-                        latest, chosen = end, number
+        for number in self._view.nodes.fitting(mode):
+            if number not in self._reserved and number not in self._occupancy.shared:  # from now on there is more room
+                return math.inf, number
+            for begin, end in self._timeline(number).windows(mode):
+                if begin <= now < end and end > latest:
+                    latest, chosen = end, number
         return latest, chosen
 
     def find(self, task: Task, view: View) -> Reservation | None:

@@ -79,6 +79,10 @@ class Standing:
         """May the task start now, by the reservations of those asked about?  Only where none of them `stands`."""
         return self._profile.could_start(task)
 
+    def open_until(self, task: Task) -> float:
+        """The last end of a window that is open now for one of the task's modes; -inf: there is none."""
+        return max(map(self._profile.open_until, task.modes))
+
     def of(self, task: Task) -> Reservation | None:
         """The reservation of the next task, which those behind it will leave as it is."""
         stands = self.stands(task)
