@@ -83,7 +83,7 @@ def test_cores_of_a_node_share_the_frequency_of_the_most_loaded():
 
 
 def test_no_slower_than_the_lowest_frequency():
-    plan = ConvexEnergy(deadline=1000, lowest=0.25).plan(problem([[np.inf, 1]]))
+    plan = ConvexEnergy(deadline=1000, min_frequency=0.25).plan(problem([[np.inf, 1]]))
     assert plan.frequencies == {"n0/g0": pytest.approx(0.25)}
     assert plan.makespan == pytest.approx(4)
 
@@ -145,7 +145,7 @@ def test_the_bound_is_below_every_assignment_and_the_plan_is_near_the_best():
     ratios = []
     for seed in range(12):
         given = random_problem(seed, size=5)
-        plan = ConvexEnergy(slack=1.5, lowest=0.2).plan(given)
+        plan = ConvexEnergy(slack=1.5, min_frequency=0.2).plan(given)
         least = least_energy(given, plan.notes["deadline"], 0.2)
         assert plan.notes["dynamic_energy_bound_j"] <= least * (1 + 1e-9)
         assert least <= plan.notes["dynamic_energy_j"] * (1 + 1e-6)
@@ -231,10 +231,16 @@ def test_the_refusal_reaches_the_user_of_a_scenario():
 
 @pytest.mark.parametrize(
     "parameters",
-    [{"deadline": 5.0, "slack": 2.0}, {"slack": 0.5}, {"lowest": 0.0}, {"deadline": 0.0}, {"deadline": float("nan")}],
+    [
+        {"deadline": 5.0, "slack": 2.0},
+        {"slack": 0.5},
+        {"min_frequency": 0.0},
+        {"deadline": 0.0},
+        {"deadline": float("nan")},
+    ],
 )
 def test_parameters_that_make_no_sense(parameters):
-    with pytest.raises(ValueError, match=r"deadline|slack|lowest"):
+    with pytest.raises(ValueError, match=r"deadline|slack|min_frequency"):
         ConvexEnergy(**parameters)
 
 

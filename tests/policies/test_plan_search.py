@@ -193,7 +193,7 @@ def test_local_search_promises_what_the_engine_finds_and_is_the_same_every_time(
 
 @pytest.mark.parametrize("rule", ["dmda", "dmdas"])
 def test_a_plan_of_a_rule_that_prefetches_is_that_rule(rule):
-    own, planned = (hs.run("cholesky-8", policy=policy) for policy in (rule, {"name": "as_planned", "by": rule}))
+    own, planned = (hs.run("cholesky-8", policy=policy) for policy in (rule, {"name": "as_planned", "base": rule}))
     assert (own.record.finish == planned.record.finish).all()
     assert (own.record.start == planned.record.start).all()
 
@@ -257,7 +257,7 @@ def test_a_plan_is_saved_and_followed_from_the_command_line(tmp_path):
         return CliRunner().invoke(hetsim, list(arguments), prog_name="hetsim")
 
     file = tmp_path / "plan.csv"
-    done = call("plan", "cholesky-8", "--policy", "{name: as_planned, by: dmda}", "--table", str(file))
+    done = call("plan", "cholesky-8", "--policy", "{name: as_planned, base: dmda}", "--table", str(file))
     assert done.exit_code == 0 and "120 steps" in done.stdout
     followed = hs.run("cholesky-8", policy={"name": "replay", "plan": str(file)})
     assert followed.metric("makespan") == hs.run("cholesky-8", policy="dmda").metric("makespan")

@@ -47,7 +47,7 @@ class Defragment(ListScheduler):
 
     margin: the GPU-seconds of waiting that are spared must exceed this × those lost by pauses.
     minimum_run: a task is moved at the earliest so long after its start or last move.
-    most: moves for one waiting task.
+    max_moves: moves for one waiting task.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class Defragment(ListScheduler):
         discipline: Discipline = "skip",
         margin: Margin = 1.0,
         minimum_run: Seconds = 0.0,
-        most: Annotated[int, Field(ge=1)] = 4,
+        max_moves: Annotated[int, Field(ge=1)] = 4,
     ):
         super().__init__(fcfs, placement, discipline)
         self.margin = margin
         self.minimum_run = minimum_run
-        self.most = most
+        self.max_moves = max_moves
         self._in_vain = -1.0
         """The last instant at which moves did not let the intended task start."""
 
@@ -112,7 +112,7 @@ class Defragment(ListScheduler):
         plain = mode.gpus and mode.whole and mode.type.streams == 1 and mode.type.sharing.kind == "exclusive"
         if not plain or view.free(mode.type.name) < mode.gpus or any(view.fits(other) for other in task.modes):
             return []
-        found = _cheapest(_Nodes(mode, view), mode, self._movable(mode, view), self.most, view)
+        found = _cheapest(_Nodes(mode, view), mode, self._movable(mode, view), self.max_moves, view)
         if found is None:
             return []
         cost, moves = found
@@ -175,13 +175,13 @@ class _Nodes:
 
 
 def _cheapest(
-    nodes: _Nodes, mode: Mode, movable: dict[int, list[Task]], most: int, view: View
+    nodes: _Nodes, mode: Mode, movable: dict[int, list[Task]], max_moves: int, view: View
 ) -> tuple[float, Moves] | None:
     """The least lost GPU-seconds, and the moves, after which the mode fits on a node."""
     best: tuple[float, Moves] | None = None
     for node, tasks in movable.items():
         state, moves, cost = nodes.copy(), [], 0.0
-        for task in tasks[:most]:
+        for task in tasks[:max_moves]:
             own = _mode_of(task, view)
             target = state.tightest(own, but=node)
             if target is None:

@@ -74,44 +74,44 @@ class Led(Scheduler):
     What another starts is gone for the base; if it is stopped, it is ready again.
     """
 
-    def __init__(self, by: Scheduler):
-        self.by = by
+    def __init__(self, base: Scheduler):
+        self.base = base
         self.first: First | None = None
         self._taken: dict[int, None] = {}
         """Tasks that were started for the base, by row."""
 
     def begin(self, view: View) -> None:
-        self.by.begin(view)
+        self.base.begin(view)
 
     def serve(self, counters: Sequence[Counter], alone: bool) -> None:
-        self.by.serve(counters, alone)
+        self.base.serve(counters, alone)
 
     def ready(self, task: Task) -> None:
         self._taken.pop(task.index, None)
-        self.by.ready(task)
+        self.base.ready(task)
 
     def finished(self, task: Task) -> None:
         if task.index in self._taken:
             del self._taken[task.index]
         else:
-            self.by.finished(task)
+            self.base.finished(task)
 
     def gone(self, task: Task) -> None:
         if task.index in self._taken:
             del self._taken[task.index]
         else:
-            self.by.gone(task)
+            self.base.gone(task)
 
     def device(self, device: Device, up: bool) -> None:
-        self.by.device(device, up)
+        self.base.device(device, up)
 
     def announced(self, device: Device, start: float, end: float) -> None:
-        self.by.announced(device, start, end)
+        self.base.announced(device, start, end)
 
     def take(self, task: Task) -> None:
         """Another starts this task."""
         self._taken[task.index] = None
-        self.by.gone(task)
+        self.base.gone(task)
 
     def schedule(self, view: View) -> Iterator[Decision]:
         first, self.first = self.first, None
@@ -123,14 +123,15 @@ class Led(Scheduler):
             yield Start(first.task, first.placement)
             if first.alone:
                 return
-        yield from self.by.schedule(view)
+        yield from self.base.schedule(view)
 
 
 class Rollout(Scheduler):
     """A base scheduler; forks try its first decision in each round against others.
 
-    by: the base; none given: fcfs.  It must not plan beforehand, put devices to sleep, nor give tasks turns or sizes
-        of its own (`round_robin`, `afs`, `optimus`, `speedup_mean`, `pollux`, `las_intervals`, `optimus_intervals`).
+    base: another scheduler; none given: fcfs.  It must not plan beforehand, put devices to sleep, nor give tasks turns
+        or sizes of its own (`round_robin`, `afs`, `optimus`, `speedup_mean`, `pollux`, `las_intervals`,
+        `optimus_intervals`).
     objective: the mean that is to be least: response, slowdown, deadline_misses, energy (above idle) or cost.
     candidates: other first starts that are tried.
     hold: is starting nothing, until something changes, tried as well?
@@ -147,7 +148,7 @@ class Rollout(Scheduler):
 
     def __init__(
         self,
-        by: Scheduler | None = None,
+        base: Scheduler | None = None,
         objective: Objective = "response",
         candidates: Annotated[int, Field(ge=1, le=100)] = 6,
         hold: bool = True,
@@ -158,13 +159,13 @@ class Rollout(Scheduler):
         forks: Annotated[int, Field(ge=2, le=100_000)] = 32,
         margin: Annotated[float, Field(ge=0, lt=1)] = 0.0,
     ):
-        self.by = ListScheduler() if by is None else by
-        if type(self.by).prepare is not Scheduler.prepare or self.by.sets_devices:
-            text = f"{type(self.by).__name__} plans beforehand or puts devices to sleep, and cannot go on in a fork; "
-            raise ScenarioError(Problem(text + "name a dynamic scheduler", key="policy.scheduler.by"))
-        if type(self.by).__name__ in ALONE:
-            text = f"{type(self.by).__name__} keeps books on its own starts, and cannot go on after those of others"
-            raise ScenarioError(Problem(f"{text}; name another scheduler", key="policy.scheduler.by"))
+        self.base = ListScheduler() if base is None else base
+        if type(self.base).prepare is not Scheduler.prepare or self.base.sets_devices:
+            text = f"{type(self.base).__name__} plans beforehand or puts devices to sleep, and cannot go on in a fork; "
+            raise ScenarioError(Problem(text + "name a dynamic scheduler", key="policy.scheduler.base"))
+        if type(self.base).__name__ in ALONE:
+            text = f"{type(self.base).__name__} keeps books on its own starts, and cannot go on after those of others"
+            raise ScenarioError(Problem(f"{text}; name another scheduler", key="policy.scheduler.base"))
         if arrivals == "learned" and horizon is None:
             raise ValueError("arrivals: learned needs a horizon: arrivals would never end")
         self._tested = 2 * samples if samples > 1 else 0
@@ -184,7 +185,7 @@ class Rollout(Scheduler):
         self.margin = margin
         self.notes: dict[str, Any] = {"decisions_tried": 0, "forks": 0, "other_starts": 0, "held": 0,
                                       "in_doubt": 0}  # fmt: skip
-        self._led = Led(self.by)
+        self._led = Led(self.base)
         self._came = ArrivalHistory()
         self._seen: dict[int, None] = {}
         """Rows of the tasks that wait or run, each of which has come once."""
@@ -198,7 +199,7 @@ class Rollout(Scheduler):
 
     def check(self, problem: PlanProblem) -> None:
         tasks = problem.tasks
-        self.by.check(problem)
+        self.base.check(problem)
         if self.arrivals == "learned" and len(tasks) < ENOUGH_ARRIVALS:
             text = f"a model of arrivals is learned from {ENOUGH_ARRIVALS} or more, and only {len(tasks)} tasks come"
             raise ScenarioError(Problem(f"{text}; set arrivals to none", key="policy.scheduler.arrivals"))
@@ -338,8 +339,8 @@ class Rollout(Scheduler):
         return mean_of(record, self.objective, view.now), starts
 
     def _place(self, task: Task, view: View) -> Placement | None:
-        by = self.by
-        return by.place(task, view) if isinstance(by, ListScheduler) else view.fit(task)
+        base = self.base
+        return base.place(task, view) if isinstance(base, ListScheduler) else view.fit(task)
 
     def _ranked(self, view: View) -> list[Task]:
         """Waiting tasks that could be candidates, the most promising first: by turns from several orders."""

@@ -24,15 +24,15 @@ from hetsim_policies.static.common.outcome import rehearsed
 class AsPlanned(PlannedScheduler):
     """Follows what another scheduler does on the estimates.
 
-    by: that scheduler, by name or as a mapping with its parameters; none given: heteroprio.
+    base: that scheduler, by name or as a mapping with its parameters; none given: heteroprio.
     """
 
-    def __init__(self, by: Scheduler | None = None):
+    def __init__(self, base: Scheduler | None = None):
         super().__init__()
-        self.by = HeteroPrio() if by is None else by
+        self.base = HeteroPrio() if base is None else base
 
     def check(self, problem: PlanProblem) -> None:
-        self.by.check(problem)
+        self.base.check(problem)
 
     def plan(self, problem: PlanProblem) -> Plan:
-        return rehearsed(problem, problem.rehearse(self.by))
+        return rehearsed(problem, problem.rehearse(self.base))

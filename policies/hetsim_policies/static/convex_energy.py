@@ -4,13 +4,13 @@ Decides where tasks run and how fast each device does; the cores of a node have 
 frequency f work takes 1/f of its time and its dynamic power (busy - idle) is f³ times what it is, so work W on a
 device costs W f² of what it draws above idle: as slow as the deadline lets it is best.  Idle power is drawn until
 the deadline whatever is decided, as no device is put to sleep.
-Independent tasks: on L lanes of one type, work W (seconds at full speed, all at one time) costs at least
-δ W max(W / (L D), lowest)² until the deadline D, by Jensen's inequality, also if frequencies change on the way.  The
-sum over types is convex in the loads W, and these are linear in the fractions of tasks that each type gets.  Its
-least value, found by tangents from below (Kelley, The Cutting-Plane Method for Solving Convex Programs, 1960), is a
-lower bound on the dynamic energy of every schedule.  The integer assignment is relaxed there, then *rounded*: each
-task to the type with its greatest fraction, the longest first to lanes, then single tasks move while that saves
-energy.  There is no ratio for the rounding; the plan's notes give both figures, planned and bound.
+Independent tasks: on L lanes of one type, work W (seconds at full speed, all at one time) costs at least δ W max(W / (L
+D), f)² until the deadline D, where f is the lowest frequency, by Jensen's inequality, also if frequencies change on the
+way.  The sum over types is convex in the loads W, and these are linear in the fractions of tasks that each type
+gets.  Its least value, found by tangents from below (Kelley, The Cutting-Plane Method for Solving Convex Programs,
+1960), is a lower bound on the dynamic energy of every schedule.  The integer assignment is relaxed there, then
+*rounded*: each task to the type with its greatest fraction, the longest first to lanes, then single tasks move while
+that saves energy.  There is no ratio for the rounding; the plan's notes give both figures, planned and bound.
 Task graphs: lanes and order are those of `heft`, and only the frequencies come from a convex program, the least sum
 of δ W / s² over devices for slownesses s = 1/f such that no path is longer than the deadline, again by tangents and
 by paths added as they are found to be too long.
@@ -61,23 +61,23 @@ class ConvexEnergy(PlannedScheduler):
 
     deadline: seconds from the first arrival to the last finish.
     slack: instead, a factor over the makespan at full speed (1.5 where neither is given).
-    lowest: the lowest frequency that devices can be set to, as a part of full speed.
+    min_frequency: the lowest frequency that devices can be set to, as a part of full speed.
     """
 
     def __init__(
         self,
         deadline: Annotated[Seconds, Field(gt=0)] | None = None,
         slack: Annotated[float, Field(ge=1)] | None = None,
-        lowest: Annotated[float, Field(gt=0, le=1)] = 0.1,
+        min_frequency: Annotated[float, Field(gt=0, le=1)] = 0.1,
     ):
         super().__init__()
         if deadline is not None and slack is not None:
             raise ValueError("give a deadline or a slack, not both")
-        if not 0 < lowest <= 1 or (slack is not None and not 1 <= slack < np.inf):
-            raise ValueError("lowest lies above 0 and up to 1, slack is finite and at least 1")
+        if not 0 < min_frequency <= 1 or (slack is not None and not 1 <= slack < np.inf):
+            raise ValueError("min_frequency lies above 0 and up to 1, slack is finite and at least 1")
         if deadline is not None and not 0 < deadline < np.inf:
             raise ValueError("the deadline is a positive number of seconds")
-        self.deadline, self.lowest = deadline, lowest
+        self.deadline, self.min_frequency = deadline, min_frequency
         self.slack = 1.5 if slack is None else slack
 
     def plan(self, problem: PlanProblem) -> Plan:
@@ -97,7 +97,7 @@ class ConvexEnergy(PlannedScheduler):
         deadline = self.slack * shortest if self.deadline is None else self.deadline
         if shortest > deadline * (1 + ROUNDING):
             raise _too_late(shortest, max(seed.bound or 0.0, _longest(instance)), deadline)
-        make = partial(planned_graph if graph else planned_loads, machine, seed.schedule, self.lowest)
+        make = partial(planned_graph if graph else planned_loads, machine, seed.schedule, self.min_frequency)
         if not deadline:  # no task takes any time
             plan = full
         elif trial is None:
@@ -219,7 +219,7 @@ class Machine:
         """Seconds of each task on its lane at full speed."""
         return self.instance.time[np.arange(self.instance.size), self.lane_kind[lanes]]
 
-    def frequencies(self, lanes: np.ndarray, deadline: float, lowest: float) -> np.ndarray:
+    def frequencies(self, lanes: np.ndarray, deadline: float, min_frequency: float) -> np.ndarray:
         """The least frequency of each device with which its tasks, taken by arrival, meet the deadline.
 
         A lane must do, from every arrival on, all its work of this and later tasks until the deadline.  Above 1
@@ -235,13 +235,13 @@ class Machine:
         left = self.start + deadline - arrival[order]
         with np.errstate(divide="ignore", invalid="ignore"):
             needed = np.where(done > 0, np.where(left > 0, done / left, np.inf), 0.0)
-        found = np.full(len(self.devices), lowest)
+        found = np.full(len(self.devices), min_frequency)
         np.maximum.at(found, self.device[lane], needed)
         return found
 
-    def cost(self, lanes: np.ndarray, deadline: float, lowest: float) -> float:
+    def cost(self, lanes: np.ndarray, deadline: float, min_frequency: float) -> float:
         """Dynamic joules; inf where the deadline cannot be met."""
-        found = self.frequencies(lanes, deadline, lowest)
+        found = self.frequencies(lanes, deadline, min_frequency)
         if (found > 1 + ROUNDING).any():
             return float("inf")
         work = np.bincount(self.device[lanes], self.times(lanes), minlength=len(self.devices))
@@ -297,26 +297,26 @@ def _settled(frequencies: np.ndarray) -> np.ndarray:
 # Independent tasks ------------------------------------------------------------------------------------------------
 
 
-def planned_loads(machine: Machine, seed: Schedule, lowest: float, deadline: float) -> Plan:
+def planned_loads(machine: Machine, seed: Schedule, min_frequency: float, deadline: float) -> Plan:
     """The best of the rounded program, of all tasks where they cost least, and of the seed; then single moves."""
-    fractions, bound = relaxed(machine, deadline, lowest)
+    fractions, bound = relaxed(machine, deadline, min_frequency)
     found = [machine.lanes_of(seed), rounded(machine, machine.frugal())]
     if fractions is not None:
         found.append(rounded(machine, fractions))
     if machine.together:
-        found = [descended(machine, lanes, deadline, lowest) for lanes in found]
-    costs = [machine.cost(lanes, deadline, lowest) for lanes in found]
+        found = [descended(machine, lanes, deadline, min_frequency) for lanes in found]
+    costs = [machine.cost(lanes, deadline, min_frequency) for lanes in found]
     if min(costs) == float("inf"):
         raise ScenarioError(f"no assignment was found that meets {deadline:g} s")
     lanes = found[int(np.argmin(costs))]
-    frequencies = _settled(machine.frequencies(lanes, deadline, lowest))
+    frequencies = _settled(machine.frequencies(lanes, deadline, min_frequency))
     named = machine.named(frequencies, lanes)
     plan = plan_of(machine.instance, machine.scheduled(lanes, frequencies), frequencies=named, draft=True)
     plan.notes["dynamic_energy_bound_j"] = bound
     return plan
 
 
-def relaxed(machine: Machine, deadline: float, lowest: float) -> tuple[np.ndarray | None, float]:
+def relaxed(machine: Machine, deadline: float, min_frequency: float) -> tuple[np.ndarray | None, float]:
     """The fraction of each task that each type does in the convex program, and its value in joules.
 
     Loads are in deadlines and joules in those of the thirstiest type for one deadline, so that numbers are near 1.
@@ -341,13 +341,13 @@ def relaxed(machine: Machine, deadline: float, lowest: float) -> tuple[np.ndarra
     points = [lanes * part for part in np.linspace(0.0, 1.0, 9)]
     best, value = None, 0.0
     for _ in range(12):
-        tangents, limits = _tangents(points, lanes, watts, lowest, count)
+        tangents, limits = _tangents(points, lanes, watts, min_frequency, count)
         answer = linprog(price, tangents, limits, sums, total, bounds, method="highs")
         if answer.x is None:
             break
         best, value = answer.x, max(value, float(answer.fun))
         loads = best[count : count + kinds]
-        exact = float((watts * loads * np.maximum(loads / np.maximum(lanes, 1.0), lowest) ** 2).sum())
+        exact = float((watts * loads * np.maximum(loads / np.maximum(lanes, 1.0), min_frequency) ** 2).sum())
         if exact <= value * (1 + 1e-4) + 1e-12:
             break
         points.append(loads)
@@ -359,16 +359,16 @@ def relaxed(machine: Machine, deadline: float, lowest: float) -> tuple[np.ndarra
 
 
 def _tangents(
-    points: list[np.ndarray], lanes: np.ndarray, watts: np.ndarray, lowest: float, count: int
+    points: list[np.ndarray], lanes: np.ndarray, watts: np.ndarray, min_frequency: float, count: int
 ) -> tuple[csr_array, np.ndarray]:
-    """Cost of a type ≥ its tangents: of δ W max(W / L, lowest)² at the loads of each point."""
+    """Cost of a type ≥ its tangents: of δ W max(W / L, min)² at the loads of each point."""
     kinds = len(lanes)
     at = np.concatenate(points)
     kind = np.tile(np.arange(kinds), len(points))
     speed = at / np.maximum(lanes[kind], 1.0)
-    slow = speed < lowest
-    slope = watts[kind] * np.where(slow, lowest**2, 3 * speed**2)
-    value = watts[kind] * at * np.where(slow, lowest, speed) ** 2
+    slow = speed < min_frequency
+    slope = watts[kind] * np.where(slow, min_frequency**2, 3 * speed**2)
+    value = watts[kind] * at * np.where(slow, min_frequency, speed) ** 2
     rows = np.arange(len(at))
     entries = np.concatenate([slope, -np.ones(len(at))])
     places = np.concatenate([rows, rows]), np.concatenate([count + kind, count + kinds + kind])
@@ -388,7 +388,7 @@ def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
     return lanes
 
 
-def descended(machine: Machine, lanes: np.ndarray, deadline: float, lowest: float) -> np.ndarray:
+def descended(machine: Machine, lanes: np.ndarray, deadline: float, min_frequency: float) -> np.ndarray:
     """Move each task, the largest first, to its cheapest lane, a few times over.
 
     For tasks that arrive together.  A lane that exceeds the deadline is charged for its length, so that moves repair
@@ -403,7 +403,7 @@ def descended(machine: Machine, lanes: np.ndarray, deadline: float, lowest: floa
     mates = [np.flatnonzero(device == number) for number in range(len(machine.devices))]
 
     def cost(work: np.ndarray, most: np.ndarray, watts: np.ndarray) -> np.ndarray:
-        joules = watts * work * np.maximum(most / deadline, lowest) ** 2
+        joules = watts * work * np.maximum(most / deadline, min_frequency) ** 2
         return np.asarray(joules + np.where(most > deadline * (1 + ROUNDING), LATE * most, 0.0))
 
     for _ in range(max(1, min(4, 40_000 // max(1, instance.size)))):
@@ -437,14 +437,14 @@ LATE = 1e12
 # Task graphs ------------------------------------------------------------------------------------------------------
 
 
-def planned_graph(machine: Machine, seed: Schedule, lowest: float, deadline: float) -> Plan:
+def planned_graph(machine: Machine, seed: Schedule, min_frequency: float, deadline: float) -> Plan:
     """The seed's lanes and order, each device as slow as is best."""
-    frequencies = _settled(1 / slownesses(machine, seed, lowest, deadline))
+    frequencies = _settled(1 / slownesses(machine, seed, min_frequency, deadline))
     named = machine.named(frequencies, machine.lanes_of(seed))
     return plan_of(machine.instance, seed, frequencies=named, draft=True)
 
 
-def slownesses(machine: Machine, schedule: Schedule, lowest: float, deadline: float) -> np.ndarray:
+def slownesses(machine: Machine, schedule: Schedule, min_frequency: float, deadline: float) -> np.ndarray:
     """How much slower than at full speed each device is, at the least energy with no path above the deadline."""
     lanes = machine.lanes_of(schedule)
     number = len(machine.devices)
@@ -453,12 +453,12 @@ def slownesses(machine: Machine, schedule: Schedule, lowest: float, deadline: fl
     safe = np.ones(number)
     if _overrun(machine, schedule, safe, deadline)[0] > 0:
         raise ScenarioError(f"even at full speed it takes longer than {deadline:g} s")
-    points = [np.full(number, one) for one in np.geomspace(1.0, 1 / lowest, 12)]
+    points = [np.full(number, one) for one in np.geomspace(1.0, 1 / min_frequency, 12)]
     paths: list[np.ndarray] = []
     limits: list[float] = []
     slow = safe
     for _ in range(80):
-        slow, value = _slowest(cost, points, paths, limits, lowest)
+        slow, value = _slowest(cost, points, paths, limits, min_frequency)
         late, path, limit = _overrun(machine, schedule, slow, deadline)
         exact = float((cost / slow**2).sum())
         if late <= ROUNDING * deadline and exact <= value * (1 + 1e-4) + 1e-12:
@@ -481,7 +481,7 @@ def slownesses(machine: Machine, schedule: Schedule, lowest: float, deadline: fl
 
 
 def _slowest(
-    cost: np.ndarray, points: list[np.ndarray], paths: list[np.ndarray], limits: list[float], lowest: float
+    cost: np.ndarray, points: list[np.ndarray], paths: list[np.ndarray], limits: list[float], min_frequency: float
 ) -> tuple[np.ndarray, float]:
     """Least sum of tangents of cost / s² with no known path too long; the slownesses and that sum."""
     number = len(cost)
@@ -494,7 +494,7 @@ def _slowest(
         rows.append(np.hstack([path, np.zeros(number)])[None])
         right.append(np.array([limit]))
     price = np.concatenate([np.zeros(number), np.ones(number)])
-    bounds = [(1.0, 1 / lowest)] * number + [(0.0, None)] * number
+    bounds = [(1.0, 1 / min_frequency)] * number + [(0.0, None)] * number
     answer = linprog(price, np.vstack(rows), np.concatenate(right), bounds=bounds, method="highs")
     if answer.x is None:  # paths that rounding makes a hair too long
         return np.ones(number), float(cost.sum())

@@ -24,12 +24,15 @@ LARGEST = 64
 
 
 class DevicePool:
-    """The devices of one type.  least: never fewer awake.  stabilization: seconds for which a want counts."""
+    """The devices of one type.
 
-    def __init__(self, kind: DeviceType, devices: Sequence[Device], least: int, stabilization: float):
+    min_awake: the minimum number awake; stabilization: seconds for which a want counts.
+    """
+
+    def __init__(self, kind: DeviceType, devices: Sequence[Device], min_awake: int, stabilization: float):
         self.kind = kind
         self.devices = list(devices)
-        self.least = least
+        self.min_awake = min_awake
         self.stabilization = stabilization
         self.state = {device.index: AWAKE for device in devices}
         self.wanted = len(devices)
@@ -38,7 +41,7 @@ class DevicePool:
 
     def want(self, now: float, number: float) -> None:
         """The number of devices that suffices for the load; a fraction of one is one."""
-        wanted = max(self.least, math.ceil(number - 1e-9))
+        wanted = max(self.min_awake, math.ceil(number - 1e-9))
         while self._wants and self._wants[-1][1] <= wanted:
             self._wants.pop()
         self._wants.append((now, wanted))
