@@ -1,4 +1,4 @@
-"""Adaptive: a limit on the predicted wait that moves until the wanted share of admitted tasks is in time.
+"""Adaptive: a limit on the predicted wait that follows the share met in time.
 
 Decides: as `predicted_wait` with a limit of its own.  After each answer the limit is multiplied by
 exp(−gain · percentile) if it was late and by exp(gain · (1 − percentile)) if it was in time: in balance just the share

@@ -1,4 +1,6 @@
-"""An optimal admission of several classes: rewards for answers, costs of holding, by a Markov decision process.
+"""Optimal admission of several classes, by a Markov decision process.
+
+Answers are rewarded, and holding costs.
 
 Decides: with n_i tasks of each class there, a newcomer of class k is admitted if its reward is worth more than what its
 presence costs from then on.  The model: Poisson arrivals, exponential times, c servers shared fairly by all tasks
@@ -110,7 +112,7 @@ class MdpThreshold(AtStations):
         return YES
 
     def _table(self, station: DeviceStation, count: int) -> ThresholdTable | None:
-        """What is best by the present estimates; None while nothing is known."""
+        """The best decisions by the present estimates; None without any."""
         table = self._tables.get(station)
         if table is None:
             table = self._tables[station] = ThresholdTable(count, count + self._room(count), len(self.classes))
@@ -145,7 +147,7 @@ class ThresholdTable:
         self._used: list[float] = []
 
     def _neighbors(self, step: int) -> np.ndarray:
-        """For every state and class the state with one more or less of it; -1 where there is none."""
+        """By state and class the state with one more or less of it; -1 where none is."""
         found = np.full(self.states.shape, -1, dtype=np.int64)
         for class_ in range(self.states.shape[1]):
             beside = self.states.copy()
@@ -188,7 +190,10 @@ class ThresholdTable:
     def _evaluate(
         self, accept: np.ndarray, arrive: np.ndarray, leave: np.ndarray, reward: np.ndarray, cost: np.ndarray
     ) -> tuple[np.ndarray, float]:
-        """Values relative to the empty system, and the gain per second, of a table: one sparse linear system."""
+        """Values relative to the empty system, and the gain per second, of a table.
+
+        One sparse linear system.
+        """
         from scipy.sparse import csc_matrix
         from scipy.sparse.linalg import splu
 
@@ -223,7 +228,7 @@ class ThresholdTable:
 
 
 def _states(places: int, classes: int) -> np.ndarray:
-    """All numbers of each class that are `places` at most together; the empty system first."""
+    """All numbers of each class, `places` at most in total; the empty system first."""
     if classes == 1:
         return np.arange(places + 1)[:, None]
     parts = []

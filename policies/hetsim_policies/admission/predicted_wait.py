@@ -1,4 +1,4 @@
-"""Predicted wait: a task may wait if the work ahead on its best mode fits a limit, or its deadline.
+"""Predicted wait: the work ahead on the best mode must fit a limit or deadline.
 
 Decides: the wait is predicted from estimates (`hetsim_policies.admission.common.ahead`: work ahead over servers; of a
 request the batches ahead).  It has to stay within `max_wait`; where none is given, the predicted finish within the

@@ -79,5 +79,5 @@ class QueueLimit(Admission):
 
     @staticmethod
     def _starts_at_once(task: Task, view: View, waiting: int) -> bool:
-        """Does no task that counts wait, and does it fit now?"""
+        """Return True if no task that counts waits and this one fits now."""
         return waiting == 0 and any(view.fits(mode) for mode in task.modes)

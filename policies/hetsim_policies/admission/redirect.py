@@ -1,4 +1,4 @@
-"""Redirect: a task that would be late on its best device is sent to the CPU or a slower GPU, if it is in time there.
+"""Redirect: a task late on its best device goes to a slower one that is in time.
 
 Decides: the modes are gone through from the fastest on; the first with a predicted finish that meets the deadline is
 the one the task is tied to; if there is none it is refused.  Requests, which share the mode of their batch, are

@@ -1,4 +1,6 @@
-"""SLO feasibility: only what can still meet its deadline, in any of its modes, given the work or the batches ahead.
+"""SLO feasibility: admit only tasks that can still meet their deadline in a mode.
+
+Judged by the work, or the batches, ahead.
 
 Decides: a task is admitted if in some mode its predicted wait and its own stages (transfers of missing data included)
 end by its deadline; a request if the batches ahead and the one it would be in do

@@ -1,4 +1,4 @@
-"""Asynchronous linear: the next batch is uploaded while the current one computes, just in time.
+"""Asynchronous linear: upload the next batch just in time, behind the current.
 
 Decides how many and when, on two streams of a device.  Stage times are taken for linear in the batch size,
 τ_x(n) = a_x·n + b_x, and re-estimated from the last `window` batches (`linear_fit`); the policy starts from two
@@ -40,7 +40,7 @@ LATEST = 4.0
 
 
 class AsyncLinear(Batching):
-    """Two streams, uploads just in time; on a device with `streams: 1` it does what `serial_greedy` does.
+    """Two streams, uploads just in time; with `streams: 1` as `serial_greedy`.
 
     rule: the expected batch size at a rate: flow_balance, n = c·τ(n) of the slowest stage; or slides,
         n = c·(τ_calc(n) - τ_up(n)).
@@ -124,7 +124,9 @@ class AsyncLinear(Batching):
         return (computing - self.upload.of(waiting)) / (1.0 + self.upload.slope * self.rate)
 
     def _hesitation(self, upload: float) -> float:
-        """How long after the expected end of the compute the upload should end, where that end is uncertain.
+        """Seconds from the expected end of the compute to the end of the upload.
+
+        Above 0 where that end is uncertain.
 
         Each second too late costs the waiting requests, each second too early those that come in it and miss the batch,
         which wait for a whole one: at flow balance as many.  And when the compute does end, the upload starts.  For an
@@ -151,7 +153,7 @@ class AsyncLinear(Batching):
     # How many -------------------------------------------------------------------------------------------------
 
     def _launch(self, count: int, queue: RequestQueue, view: View, most: int) -> Take:
-        """Just in time, or on an idle device: the next batch is expected to be as large as the rate makes it.
+        """Start just in time, or on an idle device, and expect the batch of the rate.
 
         Until two sizes have been seen batches go one after the other; at low load that costs nothing, and at the
         limit, where all would be of one size, the second is halved.
@@ -165,8 +167,10 @@ class AsyncLinear(Batching):
         return Take(count)
 
     def _fill(self, count: int, queue: RequestQueue, view: View, end: float, most: int) -> Take:
-        """Full before its time: the rate has risen to that at which it filled.  The next batch has as long as the
-        running batch still computes and this one will."""
+        """Launch a batch that is full before its time: the rate has risen.
+
+        The next batch has as long as the running batch still computes and this one will.
+        """
         rate = self.rate
         if self.launched:
             since, arrived = self.launched[-1]
@@ -191,8 +195,11 @@ class AsyncLinear(Batching):
         return max(_fixed_point(stage.slope, stage.fixed, rate) for stage in (self.upload, self.compute, self.download))
 
     def _most(self, placement: Placement) -> int:
-        """The largest batch that the limits and the requested latency allow: its first request waits for the slowest
-        stage of the batch before (on one stream: for all of it) and passes through all stages itself."""
+        """The largest batch that the limits and the requested latency allow.
+
+        Its first request waits for the slowest stage of the batch before (on one stream: for all of it) and passes
+        through all stages itself.
+        """
         most = limit(placement, self.max_batch)
         if self.latency is None or math.isinf(self.latency) or not self.compute.known:
             return most

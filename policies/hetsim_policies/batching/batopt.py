@@ -1,4 +1,4 @@
-"""BatOpt: a queueing model says how many requests to wait for; batches take all that wait from then on.
+"""BatOpt: wait for the number of requests that a queueing model gives, take all.
 
 Decides when: at the threshold a of least mean response in the queue M/D(a, b)/1/N, where service begins once a
 requests wait and takes up to b.  Its batch times are those estimated, deterministic and by size; the rate is that of
@@ -78,7 +78,7 @@ class BatOpt(Batching):
 
 
 def best_threshold(model: BulkQueue) -> int:
-    """The threshold of least mean response; 1 where the queue grows without bound, for then it never comes to wait.
+    """The threshold of the minimum mean response; 1 where the queue is unstable.
 
     Beyond 8 only a geometric choice is tried.
     """

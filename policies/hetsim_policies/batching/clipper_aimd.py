@@ -1,4 +1,6 @@
-"""Clipper, additive increase and multiplicative decrease: the largest batch that stays within the SLO is felt for.
+"""Clipper, additive increase, multiplicative decrease: probe for the batch size.
+
+The largest batch that stays within the SLO is sought.
 
 Decides how many: all that wait, up to a limit for each device which grows by `step` after a full batch that kept the
 SLO and falls by a tenth after one that did not.  Batches do not overlap.

@@ -104,7 +104,7 @@ class ClipperQuantile(Batching):
 
 
 def quantile_line(sizes: np.ndarray, times: np.ndarray, quantile: float) -> tuple[float, float]:
-    """Slope (at least 0) and intercept of the line with the least tilted absolute error.
+    """Slope (at least 0) and intercept of the line with minimum quantile loss.
 
     For a slope the best intercept is the quantile of what the line leaves over; the error is convex in the slope,
     which golden sections find.  Where sizes are all alike no slope is better than another: 0.

@@ -82,7 +82,7 @@ class Clockwork(Batching):
         return queue.deadline(late) - (ahead.end(queue, size, placement) - view.now)
 
     def _choose(self, queue: RequestQueue, placement: Placement, ahead: Outlook) -> tuple[int, int]:
-        """How many of the oldest to pass over, and the size of the batch behind them; size 0: none is possible."""
+        """How many of the oldest to skip, and the batch size behind them; 0: none fits."""
         waiting = len(queue)
         most = min(waiting, limit(placement, self.max_batch))
 

@@ -1,4 +1,4 @@
-"""Continuous batching: requests join and leave a running batch between any two steps of a language model.
+"""Continuous batching: requests join and leave between steps of a language model.
 
 Decides at each boundary which requests join (in an order, as long as memory and sequences allow), what is prefilled,
 and which sequence is preempted when the KV blocks run out: the one that joined last.
@@ -125,7 +125,7 @@ class Continuous(IterationPolicy):
         return self._read_at.get(replica.number, -self.min_decode_steps) + self.min_decode_steps - replica.steps
 
     def _fits_step(self, replica: Replica, request: Generation, limit: int) -> bool:
-        """Has the next step room for tokens of it?"""
+        """Return True if the next step has room for tokens of it."""
         prefilling = replica.prefilling
         reading = sum([other.left for other in prefilling]) if prefilling else 0
         if self.phases == "mixed":
@@ -227,7 +227,7 @@ class Continuous(IterationPolicy):
 
 
 class Reservations:
-    """Tokens that the requests in a replica may come to hold, if each answer becomes as long as announced.
+    """Tokens that the requests in a replica will hold with answers as announced.
 
     A sequence that decodes holds a token more after every step until it ends, so the step at which it ends and what it
     holds less the steps so far are constant: they are kept in order, and a look at a waiting request counts from there.
@@ -245,7 +245,10 @@ class Reservations:
         """Tokens that all of them hold at their ends."""
 
     def decodes(self, request: Any, to_hold: tuple[int, int], steps: int) -> None:
-        """A sequence decodes from now on; to_hold: tokens yet to hold after its next one, and those it holds then."""
+        """Note that a sequence decodes from now on.
+
+        to_hold: tokens yet to hold after its next one, and those it holds then.
+        """
         more, there = to_hold
         self.of[request] = growth = (-steps - more, there - steps)
         insort(self.decoding, growth)
@@ -258,7 +261,7 @@ class Reservations:
             self.total -= growth[1] - growth[0]
 
     def need(self, steps: int, coming: list[tuple[int, int]]) -> int:
-        """Tokens to hold for the sequences that decode and those of which each (to hold, there) is known."""
+        """Tokens for the decoding sequences and for those given as (to hold, there)."""
         if self.whole:
             return self.total + sum([more + there for more, there in coming])
         growths = self.decoding + [(-steps - more, there - steps) for more, there in coming]
@@ -287,7 +290,7 @@ class Reservations:
 
 
 class TokenAccount:
-    """One client: its counter is a linear function of the steps in which the replica has decoded."""
+    """One client's counter: linear in the steps in which the replica has decoded."""
 
     __slots__ = ("charged", "decoding")
 
@@ -332,12 +335,12 @@ class VirtualTokens:
         return total
 
     def _pace(self, client: str) -> float:
-        """What a step adds to the counter."""
+        """The tokens that a step adds to the counter."""
         decoding = self.accounts[client].decoding
         return sum([self.output_weight * count / weight for weight, (count, _) in decoding.items()])
 
     def queued(self, request: Any, heads: Mapping[str, Any], steps: int) -> None:
-        """A client sends a request: lift it to the least of those that wait if it has none that does."""
+        """Note a request of a client, and lift the client to the minimum of those waiting."""
         client, bounds = request.client, self.bounds
         bound = bounds.get(client)
         if bound is not None and request.arrival < bound[1]:
@@ -414,7 +417,7 @@ class VirtualTokens:
             heapreplace(heap, now)
 
     def steps_until_turn(self, client: str, heads: Mapping[str, Any], steps: int, most: int) -> int:
-        """After how many steps that only decode, `most` at most, it may be another's turn than this client's."""
+        """The decode-only steps, at most `most`, after which another client has its turn."""
         own, pace = self.counter(client, steps), self._pace(client)
         if not pace:
             return most

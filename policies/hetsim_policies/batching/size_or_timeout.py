@@ -1,4 +1,4 @@
-"""Size or timeout: a batch goes when it is full, or when its first request has waited for so long.
+"""Size or timeout: launch a full batch, or one whose first request waited enough.
 
 Decides when and how many; sizes may be padded up to one of a list, and requests that come while `max_enqueued_batches`
 full batches already wait are rejected.

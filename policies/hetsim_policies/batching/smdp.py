@@ -1,4 +1,6 @@
-"""SMDP: a table from queue length to batch size that minimizes weighted response and power, from a decision process.
+"""SMDP: a table from queue length to batch size, for weighted response and power.
+
+From a semi-Markov decision process.
 
 Decides when and how many: with s requests waiting on an idle device, wait for the next arrival or launch a batch of
 1 to s.  A semi-Markov decision process with Poisson arrivals and fixed batch times; its cost is the mean response plus
@@ -78,7 +80,7 @@ class Smdp(Batching):
         return Delay(view.now + PATIENCE * (wanted - waiting) / rate, wanted)
 
     def table(self, queue: RequestQueue, placement: Placement, rate: float) -> list[int]:
-        """Batch size (0: wait) for each number of waiting requests, at a given arrival rate."""
+        """Batch size (0: wait) by the number of waiting requests, at an arrival rate."""
         key = (placement, rate)
         if key not in self.tables:
             times = batch_times(queue, placement, self.max_batch)

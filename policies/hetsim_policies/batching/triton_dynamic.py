@@ -1,4 +1,6 @@
-"""Triton's dynamic batcher: preferred sizes, a bounded delay, priority levels, and limits and timeouts of each level.
+"""Triton's dynamic batcher: preferred sizes, bounded delay, priority levels.
+
+Each level has limits and timeouts.
 
 Decides when and how many: the largest preferred size that can be filled goes at once; else the waiting requests go when
 its oldest has waited for `max_queue_delay`, or at once without a delay.  Higher levels go first.  A level refuses what
@@ -31,7 +33,7 @@ from hetsim_policies.batching.common.sizing import limit
 
 @dataclass(frozen=True)
 class QueuePolicy:
-    """Of a level: how many may wait (0: any number), for how long (0: for ever), and what happens then."""
+    """A level's queue limit (0: none), timeout (0: none), and the action on timeout."""
 
     max_queue_size: Annotated[int, Field(ge=0)] = 0
     timeout: Annotated[Seconds, Field(ge=0)] = 0.0

@@ -1,4 +1,4 @@
-"""Apathetic future share: GPUs go to short jobs, unless a longer one uses them so much better that both profit.
+"""Apathetic future share: GPUs for short jobs, or where both jobs profit more.
 
 Decides the size of elastic jobs, and when they are resized.  Every job first gets its least size, the shortest first.
 Each further step goes to the winner of a row of duels: of two jobs, the longer one b gets it if (p'_b - p_b) / p'_b >
@@ -41,7 +41,7 @@ class Afs(Elastic):
 
 
 class Duels:
-    """The step of the job that the pairwise rule prefers to those it meets; of its own steps, that of most gain."""
+    """The job step that the pairwise rule prefers; of its own steps that of most gain."""
 
     def __init__(self, afs: Afs, left: dict[int, float]):
         self._afs, self._left = afs, left

@@ -1,4 +1,4 @@
-"""AlloX: jobs matched to devices and to places in their queues, so that the mean response is least.
+"""AlloX: match jobs to devices and queue positions for the minimum mean response.
 
 Decides when and in which mode, without preemption.  A job that runs k-th from the end on a device delays itself and the
 k - 1 behind it, so on that place a job of time p costs k × p, and a device that is busy for d more seconds adds d.  The
@@ -32,7 +32,7 @@ from hetsim.policy import Decision, Scheduler, Start, View
 
 
 class Matched(NamedTuple):
-    """A job's place: its mode, type and number of the device, and how many run there after it."""
+    """A job's place: mode, type and number of the device, and the jobs after it there."""
 
     job: int
     mode: int
@@ -42,7 +42,7 @@ class Matched(NamedTuple):
 
 
 class JobMode(NamedTuple):
-    """A mode of a job: its position, the number of its type of device, time, and devices."""
+    """A mode of a job: its position, the number of its type of device, time, devices."""
 
     mode: int
     kind: int
@@ -135,7 +135,7 @@ class AlloX(Scheduler):
         del self._order[bisect_left(self._order, self.waiting.pop(task.index))]
 
     def _holds(self, task: Task, view: View) -> None:
-        """A job started: while rates do not change its devices are free at the end that is expected now."""
+        """Note the devices of a started job: free at its expected end at current rates."""
         placement = view.launch_of(task).placement
         if placement is None:  # it took no time
             return
@@ -154,7 +154,7 @@ class AlloX(Scheduler):
             del self._ends[kind][at : at + count]
 
     def _queues(self, view: View) -> list[np.ndarray]:
-        """By type of device, of each one the estimated seconds until it is free, ascending: 0 where there is room."""
+        """By type of device, the estimated seconds until each is free, ascending."""
         if not view.changes.steady:
             for task in view.running("start", own=True):
                 self._over(task)
@@ -169,7 +169,7 @@ class AlloX(Scheduler):
         return found
 
     def _any(self, view: View) -> Iterator[Decision]:
-        """Nothing runs, and what should go first fits nowhere: whatever fits, or all would wait for ever."""
+        """Start any task that fits, as nothing runs and the first fits nowhere."""
         for job in list(self.waiting.values()):
             placement = view.fit(job.task)
             if placement is not None:
@@ -190,7 +190,7 @@ class AlloX(Scheduler):
 
 
 def matching(ways: Sequence[Sequence[JobMode]], delays: Sequence[np.ndarray]) -> list[Matched]:
-    """Places for jobs with the least total completion time, jobs with no place left out.
+    """Places for jobs with the minimum total completion time; some may have no place.
 
     delays: by type, of each device the seconds until it is free, ascending.
     """
@@ -226,7 +226,7 @@ def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
 
 
 def _places(jobs: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places on the devices of a type that could be taken: how many run after it, and number of the device.
+    """Places on the devices of a type: the jobs that run after it, and the device.
 
     A place is no better for any job than one with as many or fewer behind it on a device that is free as early.  Where
     there are as many such places as jobs, one of them is left for the job that would take it.
@@ -246,7 +246,7 @@ def _wanted(cost: np.ndarray) -> np.ndarray:
 
 
 def _layers(ways: Sequence[Sequence[JobMode]], kind: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Jobs with times and widths (as columns) of their first modes on a type, then of their second ones, and so on."""
+    """Jobs, times and widths (columns) of first modes on a type, then of second ones."""
     mine = [[(job, way.time, way.width) for way in some if way.kind == kind] for job, some in enumerate(ways)]
     for layer in range(max(map(len, mine), default=0)):
         rows, times, widths = zip(*(some[layer] for some in mine if len(some) > layer), strict=True)

@@ -1,4 +1,4 @@
-"""What really happened: every task starts when its trace says that it started, on the node that the trace names.
+"""As recorded: each task starts when and where its trace says that it started.
 
 Decides when and, where the trace names nodes, where.  It validates a model of a cluster against a log of it: if the
 cluster, the demands and the durations are right, every start is met.  A task that does not fit when it should start

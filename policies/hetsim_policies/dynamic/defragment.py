@@ -1,4 +1,4 @@
-"""Defragmentation by migration: running tasks move together so that the oldest waiting task fits on one node.
+"""Defragmentation by migration: move running tasks so that the oldest task fits.
 
 Decides when, and which task moves where.  What fits starts, in order of arrival.  If then the oldest waiting task wants
 whole GPUs and enough are free, but on several nodes, the cheapest set of moves is sought that empties enough of one
@@ -43,7 +43,7 @@ Moves = list[tuple[Task, int]]
 
 
 class Defragment(ListScheduler):
-    """First come, first served, with moves for a task that finds enough GPUs free, but not on one node.
+    """First come, first served, with moves for a task whose free GPUs are scattered.
 
     margin: the GPU-seconds of waiting that are spared must exceed this × those lost by pauses.
     minimum_run: a task is moved at the earliest so long after its start or last move.
@@ -105,7 +105,7 @@ class Defragment(ListScheduler):
             self._in_vain = view.now
 
     def _worthwhile(self, task: Task, view: View) -> Moves:
-        """The cheapest moves after which the task fits on one node; none if they do not pay."""
+        """The cheapest moves after which the task fits on one node, if they pay."""
         if view.over_limit(task):
             return []  # room would not help
         mode = task.modes[task.modes_by_speed()[0]]

@@ -1,4 +1,4 @@
-"""First come, first served in rounds: the jobs that came first have the best devices, which are dealt out anew.
+"""First come, first served in rounds: the first jobs have the best devices.
 
 Decides which type each job runs on; `rounds` realizes it.  When jobs have come or gone, at the next round, jobs choose
 in the order of their arrival, each the mode in which it is fastest of those that the ones before it left room for; the

@@ -1,4 +1,4 @@
-"""Gandiva, simplified: when GPUs run short jobs are packed in pairs by trial, and pairs that do not pay are undone.
+"""Gandiva, simplified: pack jobs in pairs by trial, and undo pairs that lose.
 
 Decides when and where; tasks start in the order of arrival, on a place of their own if there is one.  Else the head
 joins a running job, both on fractions: the classes that did best together so far, or a pair not yet tried, by

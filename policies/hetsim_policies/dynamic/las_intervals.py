@@ -1,4 +1,4 @@
-"""Least attained service at fixed intervals: gangs in a few queues, over any nodes.
+"""Least attained service at fixed intervals: gangs in a few queues, on any nodes.
 
 Decides when, where and which job is preempted.  As in `las` a job falls into the next queue when its GPU time crosses a
 threshold, and never comes back; within a queue jobs go in the order in which they came into it.  At every multiple of

@@ -33,7 +33,7 @@ OWN, STOLEN = 0, 1
 
 
 class Deque:
-    """Tasks of one shape before a worker: the newest goes to the worker itself, the oldest to thieves."""
+    """Tasks of one shape before a worker: the newest for itself, the oldest to steal."""
 
     def __init__(self) -> None:
         self._heaps: tuple[list[Any], list[Any]] = ([], [])
@@ -154,7 +154,7 @@ class Lws(Scheduler):
         return workers
 
     def _home(self, task: Task) -> Worker:
-        """The worker that set it free, or the next in turn; if need be the nearest after it that can run it."""
+        """The worker that released the task, or the next in turn that can run it."""
         index, worker = self._last
         if worker is None or self._before is None or index not in self._before[task.index]:
             self._turn = (self._turn + 1) % len(self.workers)
@@ -234,7 +234,7 @@ class Lws(Scheduler):
         return found
 
     def _best(self, owner: Worker, taker: Worker, end: int, view: View) -> tuple[Task, Placement] | None:
-        """Of the tasks at one end of a worker's deques the first that another, or it, can start."""
+        """The first task at one end of a worker's deques that it, or another, can start."""
         entries = [
             entry
             for shape, deque in owner.deques.items()
@@ -247,7 +247,7 @@ class Lws(Scheduler):
         return None
 
     def _placement(self, task: Task, worker: Worker, view: View) -> Placement | None:
-        """Where this worker would start the task now, with its neighbors if it takes several devices."""
+        """Where this worker would start the task now, with neighbors for several devices."""
         for position in task.modes_by_speed():
             mode = task.modes[position]
             if mode.type is not worker.device.type:
@@ -266,7 +266,7 @@ class Lws(Scheduler):
         return None
 
     def _full(self, worker: Worker) -> bool:
-        """Does it work as much as it may?"""
+        """Return True if the worker is fully occupied."""
         return worker.used >= worker.room
 
     def _start(self, task: Task, placement: Placement) -> Start:
@@ -279,7 +279,7 @@ class Lws(Scheduler):
 
 
 def _room(mode: Mode) -> int:
-    """What a launch takes of each of its workers."""
+    """The amount of each of its workers that a launch takes."""
     return mode.millicores if mode.on_cpu else mode.share
 
 

@@ -1,4 +1,4 @@
-"""Most throughput over time fractions, or most per cost, with deadlines kept where that is possible.
+"""Maximum throughput over time fractions, or per cost, with deadlines kept.
 
 Decides which part of the time each job runs on which type of device; `rounds` realizes it.  Progress of a job counts
 against that alone in its fastest mode, so a job that profits more from a fast GPU gets it.  With `costs` the sum of

@@ -1,4 +1,4 @@
-"""Least makespan over time fractions: all that is there now should be done as early as possible.
+"""Minimum makespan over time fractions, for all jobs that are there now.
 
 Decides which part of the time each job runs on which type of device; `rounds` realizes it.  With fractions that stay,
 the job with the most left against its progress ends last, so the least ratio of progress to what is left is made

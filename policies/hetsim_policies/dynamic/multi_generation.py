@@ -1,4 +1,6 @@
-"""Several generations: which job profits from the newer device, at an energy or cost that stays within bounds.
+"""Several generations: newer devices to jobs that gain most, within a budget.
+
+The budget is one of energy or cost.
 
 Decides when and in which mode.  A job may use the modes in which it needs at most `budget` times the least energy (or
 cost) of all its modes.  Of the waiting jobs that may use a device that is free, the one goes first that saves most

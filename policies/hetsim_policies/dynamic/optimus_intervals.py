@@ -64,7 +64,7 @@ class OptimusIntervals(AtIntervals):
         return next((size for size in job.sizes if size > width), width)
 
     def _gain(self, job: IntervalJob, width: int) -> float:
-        """Seconds that the next size saves for each GPU that it takes; 0 where there is none."""
+        """Seconds saved per GPU by the next size; 0 where there is none."""
         wider = self._next(job, width)
         if wider == width:
             return 0.0

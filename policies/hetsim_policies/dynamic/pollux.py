@@ -1,4 +1,4 @@
-"""Pollux: a genetic search for the GPUs, and nodes, of all elastic jobs that make the fairest mean of their speedups.
+"""Pollux: a genetic search for the GPUs and nodes of jobs, by mean speedup.
 
 Decides sizes and nodes, and when they change.  The speedup of a job is its progress a second there against that on
 an equal share of the GPUs on the fewest nodes; what the cluster reaches is the power mean of all speedups.  A job
@@ -157,7 +157,7 @@ class GeneticSearch:
     # What a candidate is worth ----------------------------------------------------------------------------------
 
     def _fair_speed(self, job: IntervalJob) -> float:
-        """Speed on an equal share of the GPUs over the fewest nodes, or the next smaller size that the job has."""
+        """Speed on an equal share of the GPUs over the fewest nodes, at a size it has."""
         width = max((gpus for gpus in job.sizes if gpus <= self.fair), default=next(iter(job.sizes)))
         return max(job.speed(self._layout(width, -(-width // int(self.room.max())))), 1e-300)
 
@@ -187,8 +187,10 @@ class GeneticSearch:
     # Breeding ---------------------------------------------------------------------------------------------------
 
     def _crossed(self, found: Matrices, values: np.ndarray, count: int) -> Matrices:
-        """Children of pairs: the first jobs as in one parent, the others as in the other.  Of two candidates the
-        better becomes a parent."""
+        """Children of pairs: the first jobs as in one parent, the others as in the other.
+
+        Of two candidates the better becomes a parent.
+        """
         drawn = self.random.integers(len(found), size=(2, 2, count))
         parents = np.where(values[drawn[0]] >= values[drawn[1]], drawn[0], drawn[1])
         point = self.random.integers(len(self.jobs), size=(count, 1, 1))
@@ -211,8 +213,11 @@ class GeneticSearch:
         return np.where(grown, random.integers(matrices, upper + 1), matrices)
 
     def _repaired(self, matrices: Matrices) -> Matrices:
-        """At most one job of several nodes on a node, at most the widest size of each job, no more than there is; of
-        what is left, as much as makes a size of the job."""
+        """Candidates made feasible.
+
+        At most one job of several nodes on a node, at most the widest size of each job, no more than there is; of the
+        rest, as much as makes a size of the job.
+        """
         matrices = matrices.copy()
         spread = (np.count_nonzero(matrices, axis=2) > 1)[:, :, np.newaxis] & (matrices > 0)
         matrices[spread & (np.cumsum(spread, axis=1) > 1)] = 0
@@ -226,7 +231,7 @@ class GeneticSearch:
 
     @staticmethod
     def _sizes_below(job: IntervalJob, width: int) -> list[int]:
-        """For each number of GPUs below `width` the largest size of the job that is not above it."""
+        """By number of GPUs below `width`, the largest size of the job that is not above."""
         found = [0] * width
         for gpus in range(1, width):
             found[gpus] = gpus if gpus in job.sizes else found[gpus - 1]

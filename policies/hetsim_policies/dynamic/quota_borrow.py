@@ -1,4 +1,4 @@
-"""Quotas with borrowing: every user (virtual cluster) owns some GPUs, lends what lies idle, and takes it back.
+"""Quotas with borrowing: users own GPUs, lend idle ones, and take them back.
 
 Decides when, and which job is preempted.  A job within its user's quota goes first, in the order of arrival; beyond the
 quota it may borrow what fits while no job within a quota waits for the room.  When a job within its quota does not fit,

@@ -56,7 +56,10 @@ class RoundRobin(ListScheduler):
         return placement
 
     def _is_over(self, task: Task, view: View) -> bool:
-        """Has the task computed for a quantum?  If not, its turn is prolonged: a stop would lose its transfers."""
+        """Return True if the task has computed for a quantum.
+
+        If not, its turn is prolonged: a stop would lose its transfers.
+        """
         if self.turn_ends[task.index] > view.now:
             return False
         placement = view.launch_of(task).placement

@@ -1,4 +1,6 @@
-"""Sharing: a job joins another on its GPU only where that shortens the mean response, by a table of interference.
+"""Sharing: join another job on its GPU where that shortens the mean response.
+
+By a table of interference.
 
 Decides when and where; tasks start in the order of arrival.  The head of the queue takes a place of its own if there
 is one.  Else every GPU with one job is looked at: if both were there together, each slowed down as the table says
@@ -86,7 +88,7 @@ class SharingByTable(ListScheduler):
 
     @staticmethod
     def _alone_later(task: Task, view: View) -> float:
-        """Seconds until the task would have ended if it waited for a place of its own; inf: it knows of none."""
+        """Seconds until the task would end if it waited for its own place; inf: unknown."""
         best = math.inf
         for position in alone_modes(task):
             mode = task.modes[position]
@@ -100,7 +102,7 @@ class SharingByTable(ListScheduler):
         return best
 
     def together(self, task: Task, pair: Pair, view: View) -> float:
-        """Sum of both finish times from now: slowed down until the first ends, then the other goes on alone."""
+        """Sum of both finish times from now: slowed down until one ends, then alone."""
         placement = view.launch_of(pair.partner).placement
         assert placement is not None
         if pair.moved is None:

@@ -74,7 +74,7 @@ class Similarity(ListScheduler):
 
 
 def likeness(one: Task, other: Task) -> float:
-    """1 for one class, else the cosine of their speeds by type: 0 where no type serves both."""
+    """1 for one class, else the cosine of speeds by type; 0 without a common type."""
     if one.class_ and one.class_ == other.class_:
         return 1.0
     first, second = _speeds(one), _speeds(other)

@@ -1,4 +1,4 @@
-"""Shortest remaining time first: the task with the least estimated time left runs, by preemption if need be.
+"""Shortest remaining time first, by estimate, with preemption.
 
 Decides when, and which task is preempted.  Times are those on a task's best mode, so that a task that runs on a slow
 device is not taken for a long one.

@@ -1,4 +1,4 @@
-"""Tiresias with a known distribution of sizes: queues of attained service, ranked by their Gittins index.
+"""Tiresias with known sizes: queues of attained service, ranked by Gittins index.
 
 Decides when, and which task is preempted: as `las`, but which queue goes first follows from the distribution of GPU
 time.  The index of a queue is the chance that a task that has got there ends before the next threshold, over the
@@ -34,7 +34,7 @@ class Tiresias(Las):
 
 
 def gittins(sizes: np.ndarray, edges: np.ndarray, level: int) -> float:
-    """The greatest ratio, over the edges ahead, of the chance to end by then to the expected service until then."""
+    """The maximum ratio, over edges ahead, of completion chance to expected service."""
     attained = edges[level]
     left = sizes[sizes > attained] - attained
     if not len(left):

@@ -113,7 +113,7 @@ class Waited(ListScheduler):
 
 
 class Wfp3(Waited):
-    """WFP3: the greatest (wait / estimated time)³ × processors goes first: wide, and long waits for the length.
+    """WFP3: the greatest (wait / estimated time)³ × processors goes first.
 
     formula: "schedgym": the least ((1 + arrival) / estimated time)³ × processors: early, long and narrow tasks.
     """
@@ -129,7 +129,7 @@ class Wfp3(Waited):
 
 
 class Unicep(Waited):
-    """UNICEP: the greatest wait / (log2(processors) × estimated time) goes first; narrow, short tasks.
+    """UNICEP: the greatest wait / (log2(processors) × estimated time) goes first.
 
     A task of one processor goes before all that need more as soon as it has waited at all.
     formula: "schedgym": the least (1 + arrival) / (log2(processors) × estimated time): early, long and wide tasks.

@@ -1,4 +1,4 @@
-"""Distributed affinity dual approximation (DADA): ready tasks go where their data are, as far as that is balanced.
+"""Distributed affinity dual approximation: tasks near their data, if balanced.
 
 Decides where.  Whenever tasks have become ready, they are laid out together behind what their devices have to do
 already.  For a guess λ of the time in which all of them will be done:
@@ -119,7 +119,7 @@ class Dada(Dmda):
             self._places[tasks[row].index] = lines[chosen[j]], *way
 
     def _way(self, task: Task, line: DeviceLine, view: View) -> tuple[Mode, float] | None:
-        """The fastest mode of a task on the device of one line, and its seconds there; None if there is none."""
+        """The fastest mode of a task on a line's device, and its seconds; or None."""
         assert line.device is not None
         node = view.cluster.nodes[line.device.node]
         best: tuple[Mode, float] | None = None
@@ -148,7 +148,7 @@ class Dada(Dmda):
 
 
 def _memory(line: DeviceLine) -> tuple[int, int]:
-    """The memory that tasks of a line work in: their node's, or that of their accelerator."""
+    """The memory of a line's tasks: the node's, or that of the accelerator."""
     assert line.device is not None
     return line.device.node, -1 if line.type.kind == "cpu" else line.device.index
 
@@ -248,7 +248,7 @@ def laid_out(
 
 
 def _put_near_data(layout: LinesLayout, guess: float, alpha: float, pairs: Sequence[tuple[int, int]]) -> None:
-    """Put tasks on the lines that have their data, best pairs first, up to the share alpha of a line's time."""
+    """Put tasks near their data, best pairs first, up to the share alpha of a line."""
     given = layout.given
     room = [alpha * sum(max(0.0, guess - free) for free in times) for times in given.free]
     for task, line in pairs:
@@ -263,7 +263,7 @@ def _shortest(given: Activation, task: int, lines: Sequence[int]) -> float:
 
 
 def _first(layout: LinesLayout, task: int, lines: Sequence[int]) -> int | None:
-    """The line on which a task ends first, of those that can run it; among equals the one with most of its data."""
+    """The line on which a task ends first; ties: the one with most of its data."""
     usable = [line for line in lines if math.isfinite(layout.given.seconds[task, line])]
     held = layout.given.held[task]
     return min(usable, key=lambda line: (layout.finish(task, line), -held[line]), default=None)

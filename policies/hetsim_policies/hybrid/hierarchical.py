@@ -1,4 +1,4 @@
-"""Two levels: a coarse plan hands classes of tasks to groups of devices, a scheduler in each group does the rest.
+"""Two levels: a coarse plan of classes over groups, a scheduler in each group.
 
 Decides which group a task goes to; the order, the device and the mode are the inner scheduler's.  At every multiple of
 `epoch` the plan is made anew from the waiting tasks and from the arrival rates seen so far: the share of each class
@@ -71,7 +71,7 @@ OPTIONS = {"planned": FILL, "kept": FILL, "fastest": math.inf, "balanced": 0.0}
 
 
 def lasting(epoch: float) -> float:
-    """An epoch of a scenario that is long enough; ValueError with a sentence otherwise."""
+    """Check that an epoch is long enough; raise ValueError otherwise."""
     if epoch < SHORTEST_EPOCH:
         raise ValueError(
             f"an epoch of {epoch:g} s: it lasts at least {SHORTEST_EPOCH:g} s, for a plan is made in every one; "
@@ -81,7 +81,7 @@ def lasting(epoch: float) -> float:
 
 
 class Hierarchical(Scheduler):
-    """A plan of quotas over groups, made anew every epoch, and a scheduler in each group.
+    """A plan of quotas over groups, renewed every epoch, and a scheduler in each.
 
     epoch: seconds from plan to plan, at least 1 in a scenario.
     planner: "lp", or "dual_approximation" (cores and one type of accelerator).
@@ -145,7 +145,7 @@ class Hierarchical(Scheduler):
             group.scheduler.prepare(problem)
 
     def _check(self, problem: PlanProblem) -> None:
-        """ScenarioError where the inner scheduler, the planner or the groups do not go with this problem."""
+        """Raise ScenarioError where scheduler, planner or groups do not fit the problem."""
         check_nested(self.inner, "hierarchical", "inner", lines=True)
         if self.objective is not None:
             check_objective(self.objective, problem)
@@ -245,7 +245,7 @@ class Hierarchical(Scheduler):
             self._dirty = dict.fromkeys(range(len(self.groups)))
 
     def _count_lanes(self, group: DeviceGroup) -> None:
-        """Devices of a group that are up; without its cores a node's accelerators cannot be used either."""
+        """Count a group's devices that are up; accelerators need their node's cores."""
         group.lanes.update(dict.fromkeys(group.lanes, 0))
         for node in group.nodes:
             if node.cpu.index in self._down:
@@ -286,7 +286,7 @@ class Hierarchical(Scheduler):
         yield Wait(until=min(until, self._next) if waits and not stuck else until)
 
     def _ask(self, view: View) -> Generator[Decision, None, bool]:
-        """Let the schedulers of groups where something changed decide; did any start anything?"""
+        """Let the schedulers of changed groups decide; return True if one started a task."""
         started = False
         while self._dirty:
             group = self.groups[min(self._dirty)]
@@ -349,7 +349,7 @@ class Hierarchical(Scheduler):
         return moved
 
     def _best_option(self, view: View) -> str:
-        """Of the plans for this epoch, the one that does best in a fork of the run, by estimates.
+        """The plan for this epoch that does best in a fork of the run, by estimates.
 
         The fork begins before newcomers are handed out: its first plan is the one that is tried.
         """
@@ -369,7 +369,7 @@ class Hierarchical(Scheduler):
         return best
 
     def _plan(self, wanted: list[TaskKind], new: list[Task], kinds: list[TaskKind], fill: float = FILL) -> None:
-        """Shares for some kinds, with all others in mind; `new` tasks of these kinds wait nowhere yet."""
+        """Shares for some kinds, given all others; `new` tasks wait nowhere yet."""
         if not wanted:
             return
         coming: dict[int, float] = {}
@@ -393,14 +393,14 @@ class Hierarchical(Scheduler):
                 kind.turns = Turns(self._by_group(kind, found[row]), kind.number)
 
     def _hosted(self, kind: TaskKind, position: int) -> bool:
-        """Is there a group that can run this mode?"""
+        """Return True if some group can run this mode."""
         if self.grouping == "type":
             group = self._by_type.get(kind.modes[position].type)
             return group is not None and position in group.hosts(kind)
         return any(position in group.hosts(kind) for group in self.groups)
 
     def _by_group(self, kind: TaskKind, share: np.ndarray) -> dict[int, float]:
-        """Shares of types as shares of groups: in proportion to the devices of each, where it can run at all."""
+        """Shares of types as shares of groups, in proportion to their devices."""
         found: dict[int, float] = {}
         for of_type, part in zip(self._types, share.tolist(), strict=True):
             if part <= 0:
@@ -427,7 +427,7 @@ class Hierarchical(Scheduler):
         self._look_at(entry.group)
 
     def _rebalance(self, kind: TaskKind) -> int:
-        """Move waiting tasks of a kind, the newest of each group first, until they lie as planned."""
+        """Move waiting tasks of a kind, newest first, until they lie as planned."""
         assert kind.turns is not None
         share = kind.turns.share
         if not kind.waiting:
@@ -459,7 +459,7 @@ class Hierarchical(Scheduler):
     # Starving groups ------------------------------------------------------------------------------------------
 
     def _feed(self, view: View) -> Generator[Decision, None, bool]:
-        """As long as a group starves that could start something now: move a task there.  Did any start?"""
+        """Move tasks to starving groups while that helps; return True if one started."""
         started = False
         full: dict[Mode, None] = {}
         barred: dict[tuple[int, int], None] = {}
@@ -482,7 +482,7 @@ class Hierarchical(Scheduler):
     def _hungry(
         self, kind: TaskKind, full: dict[Mode, None], barred: dict[tuple[int, int], None], view: View
     ) -> tuple[float, GroupedTask, DeviceGroup] | None:
-        """A group that starves for a kind, the task to move there, and how much slower it is there than at home."""
+        """A group that starves for a kind, the task to move, and its slowdown there."""
         best: tuple[float, GroupedTask, DeviceGroup] | None = None
         for position in kind.positions:
             mode = kind.modes[position]
@@ -532,6 +532,6 @@ class Hierarchical(Scheduler):
 
     @staticmethod
     def _holds(task: Task, mode: Mode, group: DeviceGroup) -> bool:
-        """Is there room for the task's data where it would start?"""
+        """Return True if the task's data have room where it would start."""
         placement = group.view.first(mode)
         return placement is not None and group.view.holds(task, placement)

@@ -148,7 +148,7 @@ class Guided(Scheduler):
 
 
 class Mpc(Scheduler):
-    """A base scheduler that follows a plan for a window of tasks as long as that promises more.
+    """A base scheduler that follows a plan for a window of tasks while that is better.
 
     base: a list scheduler; none given: fcfs that skips what does not fit.
     planner: a static policy; none given: `dual_approximation` for independent tasks without transfers on cores and one
@@ -236,7 +236,7 @@ class Mpc(Scheduler):
             return
 
     def _look(self, view: View) -> bool:
-        """Choose what to follow until the next time; False where nothing waits that could be planned."""
+        """Choose the plan to follow; return False where nothing waits to be planned."""
         waiting = [task for task in view.waiting(own=True) if self._plannable.get(task.shape) and task.allowed is None]
         if len(waiting) < 2:
             return False

@@ -262,7 +262,7 @@ class PlanAndRepair(Scheduler):
     # Plans ----------------------------------------------------------------------------------------------------
 
     def _look(self, view: View) -> LaneForecast:
-        """The forecast, made anew if enough has changed since the last, or something has run late."""
+        """The forecast, renewed if enough has changed or something has run late."""
         due = view.now >= self._look_at
         if due:
             self._look_at = math.inf
@@ -271,7 +271,7 @@ class PlanAndRepair(Scheduler):
         return self._seen
 
     def _off_plan(self, view: View) -> bool:
-        """Is a new plan worth making, and allowed already?"""
+        """Return True if a new plan is worth making, and allowed already."""
         if not self.notes["plans"]:
             return bool(self._new)
         if not (self._board.pending or self._new) or self._events < max(1.0, PAUSE * self._planned_size):
@@ -282,7 +282,7 @@ class PlanAndRepair(Scheduler):
         return self._upset or abs(self._look(view).end - self._promised) > self.threshold * span
 
     def _plan(self, view: View) -> None:
-        """Plan what has not started; follow that if it is the first plan, has more tasks or ends sooner."""
+        """Plan the unstarted tasks; follow that if first, larger or shorter."""
         rest = self._progress.rest(view, self.foresight, lambda task: self._board.finish(task, view), self._may_plan)
         if not rest.rows:
             return
@@ -369,7 +369,7 @@ class PlanAndRepair(Scheduler):
     # Plannable tasks --------------------------------------------------------------------------------------------
 
     def _find_plannable(self) -> None:
-        """Try the planner on one task of each shape; ScenarioError if one that was named refuses all of them."""
+        """Try the planner on one task of each shape; refuse a planner that plans none."""
         self._plannable = plannable(self._problem, self.planner, self.foresight)
 
     def _may_plan(self, row: int) -> bool:
@@ -379,7 +379,7 @@ class PlanAndRepair(Scheduler):
         return self._plannable.get(tasks.shapes[tasks.shape[row]], False)
 
     def _can_be_planned(self, task: Task) -> bool:
-        """Also in a mode that its admission allows?"""
+        """Return True if it can be planned in a mode that its admission allows."""
         if not self._plannable.get(task.shape, False):
             return False
         lanes = self._board.lanes.values()

@@ -1,4 +1,4 @@
-"""Predictive: forecasts of the load decide how many devices are awake, and how many are kept free for a peak.
+"""Predictive: forecasts of the load decide how many devices are awake or reserved.
 
 Decides around another scheduler, which says when and where.  Every `interval` the work that came is measured, in
 devices that it would keep busy, and forecast (`hetsim_policies.prediction`):
@@ -185,7 +185,7 @@ class Predictive(Scheduler):
         return Series(predictor, self.interval, lead + self.interval, self.score, self.memory)
 
     def _true_load(self, kind: DeviceType, names: Collection[str] | None, time: float) -> float:
-        """Devices that are busy on average with what arrives at a time, of some classes or of all."""
+        """Mean busy devices of the arrivals at a time, of some classes or of all."""
         rates = self.rates or {}
         return sum(
             rates[name](time) * seconds / count
@@ -282,7 +282,7 @@ class Predictive(Scheduler):
                     self._busy[kind] = sum(min(1.0, view.load(device)) for device in pool.devices)
 
     def _nothing_to_come(self) -> bool:
-        """Can no forecast change anything before something comes?  Then no interval is waited for.
+        """Return True if no forecast can change anything before the next arrival.
 
         Nothing waits or runs, all that may sleep does, and forecasts stay below what is kept anyway.
         """
@@ -296,7 +296,7 @@ class Predictive(Scheduler):
         )
 
     def _catch_up(self, now: float) -> None:
-        """Measure the empty intervals that were not waited for; at once where nothing is expected any more."""
+        """Measure the empty intervals that were passed over."""
         every = [*self.loads.values(), *self.peaks.values()]
         while self._next < now:
             if self.signal == "utilization":
@@ -347,7 +347,7 @@ class Predictive(Scheduler):
     # Reserving --------------------------------------------------------------------------------------------------
 
     def _place(self, rule: PlacementRule | None, task: Task, view: View) -> Placement | None:
-        """Where the rule puts it, for as long as the others do not hold more than the protected leave them."""
+        """Where the rule puts it, while others occupy no more than the protected leave."""
         placement = view.fit(task) if rule is None else rule(task, view)
         if placement is None or task.class_ in self.protected or self._leaves_room(placement.mode):
             return placement
@@ -360,7 +360,7 @@ class Predictive(Scheduler):
         return placement
 
     def _leaves_room(self, mode: Mode) -> bool:
-        """Do the protected keep what is kept for them if a task that is not starts in this mode?"""
+        """Return True if the protected keep their room if this task starts in the mode."""
         if mode.on_cpu:
             return True
         held = sum(share for other, share in self._others.values() if other is mode.type)
@@ -385,7 +385,7 @@ class Predictive(Scheduler):
 
 
 class ViewWithRoom(PartView):
-    """The cluster as a task sees it that has to leave room: modes for which there is none fit nowhere."""
+    """The cluster as seen by tasks that must leave room: other modes fit nowhere."""
 
     def __init__(self, view: View, leaves_room: Callable[[Mode], bool]):
         super().__init__(view, None, view.cluster.types.values())

@@ -1,4 +1,4 @@
-"""Rollout: before another scheduler goes on, its first decision is tried against others, by playing each to the end.
+"""Rollout: try a scheduler's first decision against others, each to the end.
 
 Decides, around a base scheduler, which waiting task starts first.  In each round the run is forked (`View.fork`) once
 for the base as it is, once for each of the `candidates` best other first starts (the base goes on after it), and once
@@ -48,7 +48,7 @@ SLACK = 1e-9
 
 @dataclass
 class First:
-    """What a candidate does before the base goes on: start a task there, or (None) nothing until something changes.
+    """A candidate's first action: start a task, or (None) wait for a change.
 
     alone: after that start nothing more until something changes.
     """
@@ -60,7 +60,7 @@ class First:
 
 @dataclass(frozen=True)
 class Future:
-    """A seed, the arrivals to come, what is believed of estimates (None: all), and ratios to that to draw from."""
+    """A seed, future arrivals, believed estimates (None: all), ratios to draw from."""
 
     seed: int
     coming: Sequence[tuple[float, Task]]
@@ -270,7 +270,7 @@ class Rollout(Scheduler):
         return decision
 
     def _better(self, view: View) -> First | None:
-        """A first decision after which the objective is better than if the base decided; None if there is none."""
+        """A first decision that improves the objective over the base; None if none."""
         fitting = [(task, place) for task in self._ranked(view) if (place := self._place(task, view)) is not None]
         if not fitting:
             return None
@@ -295,11 +295,11 @@ class Rollout(Scheduler):
         return best
 
     def _uncertain(self) -> bool:
-        """Do futures differ in which candidates could be held against the base?"""
+        """Return True if futures differ in which candidates could be compared."""
         return self.samples > 1 and (self._estimates.uncertain or (self.arrivals == "learned" and self._came.enough))
 
     def _beyond_chance(self, other: First, view: View) -> bool:
-        """Is the mean gain over the futures above 0, or the margin, by its lower confidence limit?"""
+        """Return True if the lower confidence limit of the mean gain exceeds the margin."""
         gains: list[float] = []
         bases: list[float] = []
         for number in range(1, self.samples + 1):
@@ -313,7 +313,7 @@ class Rollout(Scheduler):
         return gain - doubt > max(SLACK, self.margin) * abs(float(np.mean(bases)))
 
     def _future(self, view: View, number: int) -> Future:
-        """Arrivals and times, the same for all candidates; those of the first are the expected ones."""
+        """Arrivals and times, the same for all candidates; the first has expected ones."""
         decision, until = self.notes["decisions_tried"], view.now + self.horizon
         coming: list[tuple[float, Task]] = []
         if self.arrivals == "learned":
@@ -326,7 +326,7 @@ class Rollout(Scheduler):
         return Future(seed, coming, believed.residuals.tolist() if number else [1.0], believed)
 
     def _played(self, first: First | None, future: Future, view: View) -> tuple[float, dict[int, None]]:
-        """The objective in a future after a first decision, and the rows of what starts at once then."""
+        """The objective after a first decision, and the rows that then start at once."""
         self._led.first = first
         try:
             expected = None if future.believed is None else future.believed.parts
@@ -343,7 +343,7 @@ class Rollout(Scheduler):
         return base.place(task, view) if isinstance(base, ListScheduler) else view.fit(task)
 
     def _ranked(self, view: View) -> list[Task]:
-        """Waiting tasks that could be candidates, the most promising first: by turns from several orders."""
+        """Waiting candidates, the most promising first, by turns from several orders."""
         waiting = [task for task in view.waiting(own=True) if task.state == WAITING and view.queue_of(task) is None]
         if not waiting:
             return []

@@ -1,4 +1,4 @@
-"""Fragmentation gradient descent: a task goes where it adds least to the fragmentation of GPUs.
+"""Fragmentation gradient descent: a task goes where it adds least fragmentation.
 
 The fragmentation of a node is the free GPU share on it that a task drawn from the workload cannot use: all of it where
 the task does not fit on the node or asks for no GPU, else the share on GPUs with less left than the task asks of one.
@@ -106,7 +106,7 @@ class Fgd(ScoredRule):
 
     @staticmethod
     def _order(columns: Sequence[np.ndarray]) -> Iterator[int]:
-        """Places by rise, free share, node: the best by itself, the others only if it comes to that."""
+        """Places by rise, free share, node: the best first, the others on demand."""
         rise, free, node, owner = columns
         best = np.flatnonzero(rise <= rise.min() + ROUNDING)
         best = best[free[best] == free[best].min()]
@@ -116,7 +116,7 @@ class Fgd(ScoredRule):
         yield from order[order != first].tolist()
 
     def _on(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-        """The devices on a node: of a fraction the GPU with the least rise, among equals the fullest."""
+        """The devices on a node; of a fraction the GPU with the minimum rise."""
         if not mode.gpus or mode.whole:
             return view.first(mode, task, node=node)
         assert self._mix is not None and self._states is not None

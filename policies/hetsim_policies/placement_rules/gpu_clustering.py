@@ -22,7 +22,7 @@ from hetsim_policies.placement_rules.common.published import PublishedGpuCluster
 
 
 class GpuClustering(ScoredRule):
-    """Nodes where the others ask for least of other shares of GPUs; then those with the most of the same share.
+    """Nodes with the least demand for other shares of GPUs, then most of the same.
 
     scores: "published": as the simulator of Weng et al., with whole scores by the kinds of tasks on a node, of which
     all fractions are one, ties by the drawn names of nodes.
@@ -46,7 +46,7 @@ class GpuClustering(ScoredRule):
         return placement
 
     def _forget(self, view: View) -> None:
-        """Count again what the tasks placed here hold on the nodes that changed since the last look."""
+        """Count again the demand of tasks placed here on nodes that changed."""
         view.nodes.refresh()
         single = view.nodes.accelerators
         changed = np.flatnonzero(single.stamp > self._seen).tolist()

@@ -1,4 +1,4 @@
-"""GPU packing: fractions first on GPUs in use, then on idle GPUs of nodes in use, and idle nodes last.
+"""GPU packing: fractions on used GPUs, then idle GPUs of used nodes, idle nodes.
 
 Reference: the packing of Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale Heterogeneous
 GPU Clusters (NSDI 2022); a yardstick of Weng et al., Beware of Fragmentation (USENIX ATC 2023).  Keeps whole GPUs

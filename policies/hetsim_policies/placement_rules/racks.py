@@ -23,7 +23,9 @@ SKEWED = 0.25
 
 
 def pack_racks(task: Task, view: View) -> Placement | None:
-    """A job over several nodes in as few racks as can be: in one the tightest that suffices, else the emptiest first.
+    """A job over several nodes in as few racks as possible.
+
+    In one rack the tightest that suffices, else the emptiest first.
 
     Reference: the locality of Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training
     Workloads (ATC 2019).  Weakness: takes what is free now, and so cuts up the next job where racks are nearly full.
@@ -32,7 +34,7 @@ def pack_racks(task: Task, view: View) -> Placement | None:
 
 
 def spread_racks(task: Task, view: View) -> Placement | None:
-    """A job over several nodes in as many racks as can be, node by node from the one with the most free.
+    """A job over nodes of as many racks as possible, each from the rack most free.
 
     A failed rack takes the least from it.  Reference: none, it is what others are compared with.  Weakness: all that
     it sends crosses uplinks.
@@ -78,8 +80,10 @@ class Skew:
 
 
 def least_contention(task: Task, view: View) -> Placement | None:
-    """Of several places for a job over several nodes the one that costs least: its own step there, and the steps of
-    those that are on its links (`View.crowding`), each by the devices that the job has.
+    """The cheapest of several places for a job over several nodes.
+
+    Its own step there, and the steps of those that are on its links (`View.crowding`), each by the devices that the job
+    has.
 
     Compares every rack that suffices, the fewest racks, the racks with the fewest nodes free and the emptiest, and the
     first nodes.  Reference: the compatibility of jobs on links in Rajasekaran, Ghobadi, Akella, CASSINI: Network-Aware
@@ -110,7 +114,7 @@ def least_contention(task: Task, view: View) -> Placement | None:
 
 
 def _without_nodes(task: Task, mode: Mode, view: View) -> Placement | None:
-    """A mode that asks for no number of nodes: on the tightest node, or on any where it may use several."""
+    """A mode without a number of nodes: on the tightest node, or across nodes."""
     placement = by_room(task, [mode], view, tightest=True)
     if placement is None and mode.span_any:
         placement = view.first(mode, task)
@@ -118,7 +122,7 @@ def _without_nodes(task: Task, mode: Mode, view: View) -> Placement | None:
 
 
 def _over_racks(task: Task, view: View, choose: Choice) -> Placement | None:
-    """The fastest mode that fits; its nodes by a function of the mode and of the free nodes of each rack."""
+    """The fastest mode that fits; its nodes by a function of the free nodes per rack."""
     for modes in equally_fast(task):
         for mode in modes:
             if mode.node_count == 1:

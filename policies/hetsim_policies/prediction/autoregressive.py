@@ -1,4 +1,4 @@
-"""AR: the next value as a weighted sum of the last few, the weights by least squares over a window.
+"""AR: the next value as a weighted sum of the last few, by least squares.
 
 x[t] = c + a1 x[t-1] + ... + ap x[t-p]; a forecast further ahead feeds forecasts back in, a step after the other.
 Reference: Box, Jenkins, Time Series Analysis (1970), ch. 7; for servers' load Dinda, O'Hallaron, Host Load Prediction
@@ -25,7 +25,7 @@ MAX_STEPS = 10_000
 
 
 class Autoregressive(Predictor):
-    """AR(order), fitted to the last `window` observations, every `refit` observations anew."""
+    """AR(order), fitted to the last `window` observations every `refit` of them."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How far estimates of times can be believed: what tasks that have ended took, against what was estimated.
+"""Reliability of time estimates, from the times of tasks that have ended.
 
 Among the tasks of a class the logarithm of time / estimate is taken for a line over the logarithm of the estimate, with
 one slope for all classes.  Slope -1: estimates tell nothing within a class, each task is expected to take what its
@@ -44,7 +44,10 @@ MAX_DRAWN = 1000
 
 @dataclass(frozen=True)
 class Believed:
-    """A fit: the slope, the mean log ratio of all and by class, and the ratios that are left, of mean logarithm 0."""
+    """A fit: slope, mean log ratios of all and by class, and the residual ratios.
+
+    The residuals have mean logarithm 0.
+    """
 
     slope: float
     level: float
@@ -52,8 +55,10 @@ class Believed:
     residuals: np.ndarray
 
     def parts(self, tasks: Tasks) -> np.ndarray:
-        """By row: the expected time (its median) as a part of the estimate.  Estimates are held against those of all
-        tasks of the class that have come."""
+        """By row: the expected time (its median) as a part of the estimate.
+
+        Estimates are compared with those of all tasks of the class that have come.
+        """
         estimate = log_estimates(tasks)
         known = np.isfinite(estimate) & np.isfinite(tasks.arrival)
         code = np.zeros(len(tasks), dtype=int) if tasks.class_code is None else tasks.class_code
@@ -88,7 +93,7 @@ class EstimateHistory:
 
     @property
     def uncertain(self) -> bool:
-        """May estimates be wrong: were some, or is too little known?"""
+        """Return True if estimates were wrong before, or too little is known."""
         return len(self._last) < ENOUGH or self._wrong > 0
 
     def believed(self) -> Believed:
@@ -156,7 +161,7 @@ class ArrivalHistory:
         self._last.append(task)
 
     def sample(self, now: float, until: float, random: np.random.Generator) -> list[tuple[float, Task]]:
-        """Times from `now` on and before `until`, each with a task that the one to come is like."""
+        """Times in [now, until), each with a task that the coming one resembles."""
         if not self.enough:
             return []
         times = np.array([task.arrival for task in self._last])

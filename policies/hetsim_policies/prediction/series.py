@@ -1,4 +1,4 @@
-"""A load, measured interval by interval, with its forecasts, how they turned out, and what must be ready for it.
+"""A measured load with its forecasts, their errors, and the capacity to prepare.
 
 What is noted between two instants counts as the rate of that interval, at its middle.  Forecasts are for the coming
 intervals, up to the lead: their greatest is what must be ready for, and their mean is held against what came, when the
@@ -103,13 +103,13 @@ class Series:
 
     @property
     def settled(self) -> bool:
-        """Has nothing come for so long that nothing is expected any more?  Then intervals can be skipped."""
+        """Return True if nothing is expected any more, so that intervals can be skipped."""
         if len(self._said) < self._steps or self.ceiling() > NOTHING:
             return False
         return all(before == self._sum and expected <= NOTHING for before, expected in self._said)
 
     def skip(self, count: int, end: float) -> None:
-        """Empty intervals, the last of which ends at a time, are over; only where it is settled.
+        """Skip empty intervals up to a time; only where the series is settled.
 
         The same as `measure` for each but for what is below `NOTHING`.  Cost: O(1) in the count.
         """

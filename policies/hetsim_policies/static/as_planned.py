@@ -1,4 +1,4 @@
-"""Any scheduler as a plan: it runs on the estimates before the clock starts, and what it did there is followed.
+"""Any scheduler as a plan: rehearse it on the estimates, then follow what it did.
 
 Decides nothing of its own: mode, devices and the order on each device are those of the rehearsal, in which every task
 takes as long as estimated.  With exact estimates the run is the scheduler's own, unless that stopped tasks: a plan

@@ -1,4 +1,6 @@
-"""Least energy before a deadline: a lane for every task and one frequency for every device, from a convex program.
+"""Minimum energy before a deadline: lanes and frequencies from a convex program.
+
+A lane for every task and one frequency for every device.
 
 Decides where tasks run and how fast each device does; the cores of a node have one frequency in common.  At
 frequency f work takes 1/f of its time and its dynamic power (busy - idle) is f³ times what it is, so work W on a
@@ -120,7 +122,10 @@ def computing_alone(instance: Instance) -> Instance:
 
 
 def _moves_data(problem: PlanProblem) -> bool:
-    """Does a run do more than compute, so that a plan's length is known only when it is tried?"""
+    """Return True if a run does more than compute.
+
+    Then a plan's length is known only when it is tried.
+    """
     tasks = problem.tasks
     columns = (tasks.bytes_in, tasks.bytes_out, tasks.reads, tasks.writes)
     if any(column is not None for column in columns):
@@ -149,7 +154,7 @@ def _too_late(shortest: float, bound: float, deadline: float) -> ScenarioError:
 def _in_time(
     make: Callable[[float], Plan], trial: Callable[[Plan], float], plan: Plan, full: Plan, deadline: float
 ) -> Plan:
-    """A plan that is in time on the engine: the deadline that it is made for is brought forward until it is."""
+    """A plan in time on the engine: its deadline is advanced until it is."""
     plan.makespan = trial(plan)
     if plan.makespan <= deadline:
         return plan
@@ -220,7 +225,7 @@ class Machine:
         return self.instance.time[np.arange(self.instance.size), self.lane_kind[lanes]]
 
     def frequencies(self, lanes: np.ndarray, deadline: float, min_frequency: float) -> np.ndarray:
-        """The least frequency of each device with which its tasks, taken by arrival, meet the deadline.
+        """The minimum frequency of each device with which its tasks meet the deadline.
 
         A lane must do, from every arrival on, all its work of this and later tasks until the deadline.  Above 1
         where that cannot be.
@@ -298,7 +303,10 @@ def _settled(frequencies: np.ndarray) -> np.ndarray:
 
 
 def planned_loads(machine: Machine, seed: Schedule, min_frequency: float, deadline: float) -> Plan:
-    """The best of the rounded program, of all tasks where they cost least, and of the seed; then single moves."""
+    """The best of three assignments after single moves.
+
+    The rounded program, all tasks where they cost least, and the seed.
+    """
     fractions, bound = relaxed(machine, deadline, min_frequency)
     found = [machine.lanes_of(seed), rounded(machine, machine.frugal())]
     if fractions is not None:
@@ -317,7 +325,7 @@ def planned_loads(machine: Machine, seed: Schedule, min_frequency: float, deadli
 
 
 def relaxed(machine: Machine, deadline: float, min_frequency: float) -> tuple[np.ndarray | None, float]:
-    """The fraction of each task that each type does in the convex program, and its value in joules.
+    """The fraction of each task on each type in the convex program, and its joules.
 
     Loads are in deadlines and joules in those of the thirstiest type for one deadline, so that numbers are near 1.
     """
@@ -361,7 +369,7 @@ def relaxed(machine: Machine, deadline: float, min_frequency: float) -> tuple[np
 def _tangents(
     points: list[np.ndarray], lanes: np.ndarray, watts: np.ndarray, min_frequency: float, count: int
 ) -> tuple[csr_array, np.ndarray]:
-    """Cost of a type ≥ its tangents: of δ W max(W / L, min)² at the loads of each point."""
+    """Cost of a type ≥ its tangents: of δ W max(W / L, min)² at the loads of points."""
     kinds = len(lanes)
     at = np.concatenate(points)
     kind = np.tile(np.arange(kinds), len(points))
@@ -376,7 +384,7 @@ def _tangents(
 
 
 def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
-    """A lane for each task: the type with its greatest fraction, there longest first to the least loaded lane."""
+    """A lane for each task: the type of its greatest fraction, longest first there."""
     kind = fractions.argmax(axis=1)
     lanes = np.empty(machine.instance.size, dtype=np.int64)
     for number, count in enumerate(machine.instance.counts):
@@ -445,7 +453,7 @@ def planned_graph(machine: Machine, seed: Schedule, min_frequency: float, deadli
 
 
 def slownesses(machine: Machine, schedule: Schedule, min_frequency: float, deadline: float) -> np.ndarray:
-    """How much slower than at full speed each device is, at the least energy with no path above the deadline."""
+    """The slowness of each device at minimum energy, no path above the deadline."""
     lanes = machine.lanes_of(schedule)
     number = len(machine.devices)
     joules = machine.watts * np.bincount(machine.device[lanes], machine.times(lanes), minlength=number)
@@ -483,7 +491,7 @@ def slownesses(machine: Machine, schedule: Schedule, min_frequency: float, deadl
 def _slowest(
     cost: np.ndarray, points: list[np.ndarray], paths: list[np.ndarray], limits: list[float], min_frequency: float
 ) -> tuple[np.ndarray, float]:
-    """Least sum of tangents of cost / s² with no known path too long; the slownesses and that sum."""
+    """Minimum sum of tangents of cost / s², no known path too long; with slownesses."""
     number = len(cost)
     rows, right = [], []
     for point in points:
@@ -504,7 +512,7 @@ def _slowest(
 def _overrun(
     machine: Machine, schedule: Schedule, slow: np.ndarray, deadline: float
 ) -> tuple[float, np.ndarray, float]:
-    """By how much the longest path is too long; its work on each device, and the seconds that it has for it."""
+    """The excess of the longest path, its work by device, and its seconds."""
     finish, cause = finishes(machine, schedule, slow)
     last = int(finish.argmax())
     work = np.zeros(len(slow))
@@ -521,7 +529,7 @@ def _overrun(
 
 
 def finishes(machine: Machine, schedule: Schedule, slow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """When tasks end, without transfers, in the schedule's order on lanes; and the task that each had to wait for."""
+    """When tasks end, in lane order without transfers, and the task each waits for."""
     tasks = machine.instance.problem.tasks
     lanes = machine.lanes_of(schedule)
     needs = (machine.times(lanes) * slow[machine.device[lanes]]).tolist()

@@ -1,4 +1,4 @@
-"""Greedy best fit by memory and compute: the most demanding task first, each where it leaves the least room over.
+"""Greedy best fit by memory and compute: most demanding first, in tightest places.
 
 Decides where, and the order on each device: that of placing.  Every device has two budgets.  Memory is what it has;
 a task takes what its mode holds there (on an accelerator its own memory, for the cores that of their node) and the
@@ -35,7 +35,7 @@ TOLERANCE = 1e-9
 
 
 class GreedyBestFit(PlannedScheduler):
-    """Best fit of sequential tasks by memory and compute, with or without a task graph."""
+    """Best fit of sequential tasks by memory and compute, graphs included."""
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = runnable(problem, "greedy_best_fit", everywhere=False)
@@ -47,7 +47,10 @@ class GreedyBestFit(PlannedScheduler):
 
 @dataclass
 class MemoryRoom:
-    """What memory places have and tasks take.  A *place* is an accelerator, or the host of a node's cores."""
+    """Memory of places and tasks.
+
+    A *place* is an accelerator, or the host of a node's cores.
+    """
 
     place: np.ndarray
     """The place of each lane."""
@@ -151,13 +154,13 @@ def _choose(
 
 
 def compute_budget(instance: Instance) -> float:
-    """Seconds of each lane: the fastest times of all tasks over all lanes, but no less than the longest task."""
+    """Seconds of each lane: the tasks' fastest times over all lanes, or the longest."""
     shortest = instance.time.min(axis=1, initial=np.inf)
     return max(float(shortest.sum()) / max(1, sum(instance.counts)), float(shortest.max(initial=0.0)))
 
 
 def ordered(instance: Instance, room: MemoryRoom, budget: float) -> list[int]:
-    """Tasks by decreasing demand, ties as in the table; of a graph by depth first, as each needs its predecessors."""
+    """Tasks by decreasing demand; of a graph depth first, predecessors before."""
     size = instance.size
     largest = np.zeros(len(instance.types))
     kind_of = np.repeat(np.arange(len(instance.types)), instance.counts)

@@ -1,4 +1,4 @@
-"""The assignment program in whole tasks: the least makespan of independent sequential tasks on unlike lanes (R||Cmax).
+"""The integer assignment program: R||Cmax of independent sequential tasks.
 
 Decides where and in which order.  Independent tasks that are all there at once: every lane is a site of the program of
 `assignment`, and what the solver proves optimal is optimal (to 1e-6).  Equal lanes may be renumbered, so the i-th of
@@ -51,7 +51,7 @@ MAX_VARIABLES = 2000
 
 
 class IntegerProgram(PlannedScheduler):
-    """Assignment by mixed-integer programming; exact for independent sequential tasks that are there at once.
+    """Assignment by MIP; exact for independent sequential tasks without arrivals.
 
     node_limit: nodes of the search tree at most; without one, so many that nodes × variables²
         is 20 million (1,400 for 20 tasks on 6 lanes), and 10 at least.
@@ -93,7 +93,7 @@ def integer_program(
     gap: float = 0.0,
     max_variables: int = MAX_VARIABLES,
 ) -> tuple[Schedule, float]:
-    """The schedule, and a lower bound on the makespan of all schedules, from the first arrival."""
+    """The schedule, and a lower bound on all makespans, from the first arrival."""
     if not instance.size:
         return Schedule.empty(0), 0.0
     relaxed, bound = linear_program(instance)
@@ -153,7 +153,7 @@ def by_dual_approximation(instance: Instance, sides: Sequence[bool]) -> Schedule
 
 
 def beyond_first(times: np.ndarray, kinds: Sequence[int]) -> np.ndarray:
-    """Pairs without which an optimum remains: the i-th longest task on lanes of a type beyond its i-th.
+    """Pairs that some optimum avoids: the i-th longest task beyond its i-th lanes.
 
     Any schedule can be renumbered so that the lanes of a type stand in the order of their longest task.
     """

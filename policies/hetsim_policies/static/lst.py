@@ -1,4 +1,4 @@
-"""Lenstra, Shmoys, Tardos: the least deadline a linear program allows, and a vertex of it, rounded.
+"""Lenstra, Shmoys, Tardos: a vertex of the deadline linear program, rounded.
 
 Decides where, for independent tasks on any number of device types.  For a deadline T a task may run only on types
 where it alone takes no longer; the program splits tasks over those types so that no type has more than T of work a
@@ -42,7 +42,7 @@ WHOLE = 1 - 1e-6
 
 
 class Lst(PlannedScheduler):
-    """Lenstra-Shmoys-Tardos, for independent sequential tasks on any number of device types.
+    """Lenstra-Shmoys-Tardos, for independent sequential tasks on any device types.
 
     descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
     """
@@ -69,7 +69,7 @@ def lst(
 def roundings(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[list[Schedule], float]:
-    """Schedules of the vertex, rounded in each way, the shortest first; and the program's bound on the length of any.
+    """Schedules of the rounded vertex, shortest first, and the program's bound.
 
     A descent from the longer ones often ends lower: `spread` puts tasks where they end first and so adds work.
     """
@@ -134,7 +134,7 @@ def least_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.
 
 
 def spread(share: np.ndarray, times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """The type of each task: where it is whole; then each split task, the longest first, where a lane ends first.
+    """The type of each task; split tasks, longest first, where a lane ends first.
 
     No ratio is proven of it, but it leaves less to mend than `rounded`.
     """
@@ -151,7 +151,7 @@ def spread(share: np.ndarray, times: np.ndarray, counts: Sequence[int]) -> np.nd
 
 
 def rounded(share: np.ndarray) -> np.ndarray:
-    """The type of each task: where it is whole, else one to which no other split task goes, by the largest shares."""
+    """The type of each task; split tasks where no other one goes, by largest shares."""
     kind = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
     parts = np.flatnonzero(share.max(axis=1, initial=0.0) < WHOLE)
     if len(parts):

@@ -1,4 +1,4 @@
-"""Dual approximation for parallel tasks: guess the makespan, take the least work that fits it, then list.
+"""Dual approximation for parallel tasks: minimum work within a guess, then list.
 
 Decides on how many lanes of which type each task runs, where and when, for independent rigid and moldable tasks on
 cores and gangs of GPUs.  For a guess λ, a task takes on each type the option of least area (width × seconds) of at most
@@ -86,7 +86,7 @@ def least_guess(instance: WideTasks) -> tuple[float, Split]:
 
 
 def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[PoolLanes]:
-    """Lists of the allotments of a guess, dealt out to types by a vertex (None: one is worked out)."""
+    """Lists of a guess's allotments, dealt out by a vertex (None: computed here)."""
     areas = instance.min_areas(guess * (1 + 1e-9))
     share = (found or split(areas, instance.counts, divisible=True)).share
     made = []
@@ -105,7 +105,7 @@ def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[Po
 
 
 def _options(instance: WideTasks, kind: np.ndarray, guess: float) -> np.ndarray:
-    """Of each task the option of least area on its type within the guess, the first of equals."""
+    """Each task's option of minimum area on its type within the guess; ties: first."""
     right = (instance.kind == kind[instance.task]) & (instance.seconds <= guess * (1 + 1e-9))
     area = np.where(right, instance.area, np.inf)
     order = np.lexsort((area, instance.task))
@@ -113,7 +113,7 @@ def _options(instance: WideTasks, kind: np.ndarray, guess: float) -> np.ndarray:
 
 
 def _list(instance: WideTasks, chosen: np.ndarray, order: np.ndarray, late: Sequence[int]) -> PoolLanes:
-    """The chosen options in the order of a list; what comes late begins nowhere before it."""
+    """The chosen options in list order; a late task begins after those before it."""
     allowed = np.zeros(len(instance.task), dtype=bool)
     allowed[chosen] = True
     lanes = wide_graham(instance, allowed, order.tolist())

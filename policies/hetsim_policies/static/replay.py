@@ -1,4 +1,4 @@
-"""A static plan, replayed: for every task a mode and a place in the order of named devices.
+"""A static plan, replayed: each task's mode and place in the order of devices.
 
 Decides nothing that the plan does not say.  A task starts when it heads the queues of all its devices, they are
 free and its predecessors are done; the plan fixes no times.  Its makespan on the estimates it was made for is the
@@ -135,7 +135,7 @@ def _copy(row: Mapping[str, str], row_of: Mapping[str, int], item_of: Mapping[st
 
 
 def _rows(path: Path) -> Iterator[tuple[int | None, dict[str, str]]]:
-    """The table as text, row by row, with its lines where it has any; ScenarioError if it is none."""
+    """The table as rows of text, with line numbers; ScenarioError if it is none."""
     header: list[str] | None = None
     for line, cells in _parquet(path) if path.suffix == ".parquet" else _csv(path):
         if header is None:
@@ -186,7 +186,7 @@ def _parquet(path: Path) -> Iterator[tuple[None, list[str]]]:
 
 
 def _text(cell: Any) -> str:
-    """A cell as a CSV file would have it: 1.0 in a column of numbers is 1, a list is joined by +."""
+    """A cell as in a CSV file: 1.0 in a column of numbers is 1, lists joined by +."""
     if hasattr(cell, "__len__") and not isinstance(cell, str):
         return "+".join(map(str, cell))
     if cell is None or cell != cell:
@@ -203,7 +203,7 @@ def _number(text: str) -> float | None:
 
 
 def _mode(text: str, shape: Shape) -> int | None:
-    """Position of a mode given by its name, or by position where no mode has that name."""
+    """Position of a mode by its name, or by position where no mode has that name."""
     names = [mode.name for mode in shape.modes]
     if names.count(text) == 1:
         return names.index(text)

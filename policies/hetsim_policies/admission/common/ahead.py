@@ -1,4 +1,6 @@
-"""How long a newcomer would wait, and when it would end: work ahead over servers, or batches ahead of a request.
+"""How long a newcomer would wait, and when it would end.
+
+Computed from the work ahead over servers, or from the batches ahead of a request.
 
 For tasks the wait in a mode is the estimated work that waits and runs on its device type, over the launches of that
 mode which fit there at once; none where no task waits and it would fit now.  On one server in order of arrival, with
@@ -71,7 +73,7 @@ class Ahead:
         return queue is not None and isinstance(queue.service, LanguageService)
 
     def service(self, task: Task) -> BatchesAhead | TokensAhead | None:
-        """What is ahead of it in its service, if it is a request."""
+        """The requests ahead of the task in its service, if it is a request."""
         found = self._services.get(task.shape)
         if found is None:
             queue = self.view.queue_of(task)
@@ -171,7 +173,7 @@ class BatchesAhead:
 
 
 class TokensAhead:
-    """One language model: what a newcomer waits until a replica takes it in, and what it then takes alone."""
+    """The wait of a newcomer at one language model, and its time in a replica alone."""
 
     def __init__(self, view: View, queue: RequestQueue):
         self.view = view
@@ -192,8 +194,10 @@ class TokensAhead:
         return max(0.0, view.now - head.ready - self.service.request_delay)
 
     def response(self, task: Task) -> float:
-        """Seconds until its last token; with a limit on the time to the first token those until the first, or more
-        where its deadline asks for more."""
+        """Seconds until its last token.
+
+        With a limit on the time to the first token those until the first, or more where its deadline asks for more.
+        """
         service, position = self.service, task.modes_by_speed()[0]
         before = service.request_delay + self.wait()
         whole = before + task.estimates[position] + service.response_delay

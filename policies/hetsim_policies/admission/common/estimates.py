@@ -1,4 +1,4 @@
-"""What admission policies learn from the run itself: arrival rates, service times, how many are there.
+"""Arrival rates, service times and populations, learned from the run itself.
 
 Nothing is read from the scenario.  Every sum fades by the same factor at each arrival, so that an observation counts
 1/e after `memory` arrivals: rates follow a drifting load at its own pace, whether it comes in milliseconds or hours.
@@ -49,7 +49,7 @@ class RecentArrivals:
 
 
 class ClassFlow:
-    """Tasks of one class at a station: how fast they come, how long they keep a server, how many are there."""
+    """Tasks of one class at a station: their arrivals, service times and number."""
 
     __slots__ = ("arrivals", "present", "busy", "done", "completed")
 
@@ -128,7 +128,10 @@ class DeviceStation:
 
 
 class Stations:
-    """The stations of a run: a task counts at the device type of its best mode.  `classed`: its class by itself."""
+    """The stations of a run: a task counts at the device type of its best mode.
+
+    `classed`: its class by itself.
+    """
 
     def __init__(self, view: View, memory: int, classed: bool = False):
         self.view = view
@@ -165,7 +168,10 @@ class Stations:
 
 
 class AtStations(Admission):
-    """Base of the policies that count tasks at stations.  memory, classed: as of `Stations`."""
+    """Base of the policies that count tasks at stations.
+
+    memory, classed: as of `Stations`.
+    """
 
     memory: int = MIN_SEEN
     classed: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Names that the parameters of admission policies mention: are there such classes and devices?"""
+"""Checks of the class and device names that admission policies mention."""
 
 from __future__ import annotations
 

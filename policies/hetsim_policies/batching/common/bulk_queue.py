@@ -1,5 +1,6 @@
-"""One server that takes Poisson arrivals in batches, its batch times fixed by their size: the model that the analytic
-batching policies share.
+"""One server that takes Poisson arrivals in batches of known times.
+
+The model that the analytic batching policies share; a batch's time is fixed by its size.
 
 States are the number of requests in the system, up to `states`; what comes beyond is counted there.  Time passes in
 services (size s: time[s]) and in waiting for the next arrival.
@@ -42,7 +43,7 @@ def batch_times(queue: RequestQueue, placement: Placement, most: int | None) -> 
 
 
 def arrivals_during(rate: float, times: np.ndarray, most: int) -> np.ndarray:
-    """Probabilities of 0, 1, ..., `most` or more arrivals in each of these times, one row each."""
+    """Probabilities of 0, 1, ..., `most` or more arrivals, one row for each time."""
     mean = rate * times[:, None]
     count = np.arange(most)
     table = np.empty((len(times), most + 1))
@@ -62,7 +63,7 @@ class BulkQueue:
 
     @property
     def stable(self) -> bool:
-        """Can full batches keep up with the arrivals?"""
+        """Return True if full batches keep up with the arrivals."""
         return bool(self.rate * self.times[-1] < len(self.times))
 
     def after(self, present: int, size: int) -> np.ndarray:
@@ -75,7 +76,7 @@ class BulkQueue:
         return row
 
     def held(self, present: int, size: int) -> float:
-        """Expected request-seconds in the system while it is served: those present, and those that come."""
+        """Expected request-seconds in the system during a service, arrivals included."""
         time = float(self.times[size - 1])
         return present * time + self.rate * time * time / 2
 

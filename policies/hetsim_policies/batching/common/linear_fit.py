@@ -1,4 +1,6 @@
-"""The line a·n + b through measured stage times: least squares over a window, held where the window cannot tell.
+"""The line a·n + b through measured stage times, by least squares over a window.
+
+The slope is kept where the window cannot tell.
 
 Under a steady load the batches of a window are of nearly one size, and the slope through them is noise.  So the
 slope is drawn towards the one that the batches before the window gave, the more the less the sizes vary (ridge
@@ -42,7 +44,7 @@ class LinearFit:
 
     @property
     def known(self) -> bool:
-        """Have two different sizes been seen?"""
+        """Return True if two different sizes have been seen."""
         return self._former is not None
 
     def add(self, size: int, seconds: float) -> None:
@@ -68,7 +70,10 @@ class LinearFit:
         self._fit()
 
     def _renew(self) -> None:
-        """A window has passed: its slope is what the next is drawn to.  The sums begin anew, free of rounding."""
+        """Begin the next window: it is drawn to the slope of this one.
+
+        The sums begin at 0, free of rounding.
+        """
         if self.known:
             self._former = self.slope
         sizes = [size for size, _ in self._seen]

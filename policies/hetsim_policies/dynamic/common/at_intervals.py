@@ -62,7 +62,7 @@ class IntervalJob:
         return self.estimate(gpus) * (1.0 - done if curve is None else curve.left(curve.packed, done))
 
     def speed(self, layout: Layout) -> float:
-        """Fraction of the job a second on a layout, as things stand; 0 where it cannot run."""
+        """Fraction of the job per second on a layout; 0 where it cannot run."""
         mode = self.sizes.get(sum(layout))
         if mode is None or (len(layout) > 1 and not mode.span_any):
             return 0.0
@@ -90,7 +90,7 @@ class AtIntervals(Scheduler):
         """By row: tasks without modes on whole devices of the type, in the order in which they became ready."""
 
     def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
-        """By row of a job what it has until the next time; of jobs that it does not name nothing.
+        """By row of a job its GPUs until the next time; jobs not named have none.
 
         `room`: GPUs by node that the jobs may have, those that they have included.
         """
@@ -206,7 +206,7 @@ class AtIntervals(Scheduler):
         return found
 
     def _start(self, job: IntervalJob, share: Share, free: dict[int, list[Device]], view: View) -> Start | None:
-        """Start a job on devices that are free, and are so no longer; None where there is no room."""
+        """Start a job on free devices and take these; None where there is no room."""
         mode = job.sizes[sum(share.values())]
         if any(len(free.get(node, ())) < count for node, count in share.items()):
             return None
@@ -227,8 +227,10 @@ class AtIntervals(Scheduler):
 
 
 def spread(mode: Mode, room: Share) -> Share:
-    """The GPUs of a mode, taken from the node with most left each time; `room` has them no more.  Of a mode that must
-    stay on one node, that of the node with most left, or nothing."""
+    """Take the GPUs of a mode from `room`, each from the node with most of them.
+
+    Of a mode that must stay on one node, that of the node with most, or nothing.
+    """
     share: Share = {}
     gpus = mode.gpus
     if not mode.span_any and gpus > max(room.values(), default=0):

@@ -1,4 +1,4 @@
-"""What the schedulers have in common that give reservations to many tasks."""
+"""Base of the schedulers that give reservations to many tasks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROUND_COST = 1e-6
 
 
 class Reserving(Backfilling):
-    """Tasks of the window are given reservations in order of arrival, and start when these are due.
+    """Give the tasks of the window reservations in order of arrival; start when due.
 
     The reservations stand as long as everything goes as expected: then a newcomer is fitted in behind all others.
     When a task ends at another time than expected, or overruns, all are made anew, in the same order.
@@ -55,11 +55,11 @@ class Reserving(Backfilling):
         self._occupancy = Occupancy(view)
 
     def promises(self, task: Task) -> bool:
-        """Is this task given a reservation if it cannot start now?"""
+        """Return True if the task is given a reservation if it cannot start now."""
         return True
 
     def order_window(self, view: View) -> None:
-        """Before reservations are made anew: put the tasks of the window into another order."""
+        """Put the tasks of the window into another order, before reservations are made."""
 
     def gone(self, task: Task) -> None:
         super().gone(task)
@@ -108,7 +108,7 @@ class Reserving(Backfilling):
         self._occupancy.started(task)
 
     def _compare(self, view: View) -> None:
-        """Has everything ended when it was expected to?"""
+        """Return True if all tasks have ended when they were expected to."""
         now = view.now
         if self._ended and self._profile is not None and self._occupancy.ending:
             self._profile = None

@@ -78,7 +78,7 @@ class Greatest:
 
 
 class Elastic(Scheduler):
-    """Deals out GPUs anew when jobs come or go, but running jobs are resized at most once an interval.
+    """Deal out GPUs when jobs come or go; resize running jobs once an interval.
 
     Jobs get their least size in the order of `first`, then the next size goes where `gain` a GPU is greatest.
     """
@@ -190,8 +190,11 @@ class Elastic(Scheduler):
         return dict(sorted(found.items(), key=lambda entry: order[entry[0]]))
 
     def least(self, task: Task, sizes: Sizes) -> list[Mode]:
-        """The least size on each type, the fastest first; of equally fast ones that where the job is, else that with
-        the most idle GPUs, so that others are not moved for nothing."""
+        """The minimum size on each type, the fastest first.
+
+        Of equally fast ones that where the job is, else that with the most idle GPUs, so that others are not moved for
+        nothing.
+        """
         if len(sizes) == 1:
             return [of_type[0] for of_type in sizes.values()]
         own = self._sizes.get(task.index)
@@ -403,7 +406,7 @@ class RigidJobs:
     def deal(
         self, running: list[tuple[Any, float, int, Mode]], free: dict[str, float]
     ) -> tuple[dict[int, None], list[Task]]:
-        """Give jobs their devices in the order of their keys, among those that run, as far as `free` goes, by type.
+        """Give jobs devices in the order of their keys, as far as `free` goes, by type.
 
         running: key, arrival, row and mode.  Returns the rows of the running jobs that keep theirs, and the waiting
         ones that get any.
@@ -437,7 +440,7 @@ class RigidJobs:
         return [by_arrival[-1] for _, _, by_arrival in sorted(entries, key=lambda one: (-one[0].width, one[2][:3]))]
 
     def in_order(self, blocked: Container[Mode]) -> Iterator[Task]:
-        """All in the order of arrival, without those of modes that are or become blocked; they may be removed."""
+        """All in the order of arrival, without those of blocked modes; may be removed."""
         lines = {number: (mode, list(jobs)) for number, (mode, jobs) in enumerate(self._by_arrival.items())
                  if mode not in blocked}  # fmt: skip
         heads = [(jobs[0], number, 0) for number, (_, jobs) in lines.items()]

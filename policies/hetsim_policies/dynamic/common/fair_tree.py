@@ -1,4 +1,4 @@
-"""Fair Tree: users in the order of what they are owed, level by level of a tree of accounts.
+"""Fair Tree: users by their level fair share, level by level of an account tree.
 
 Siblings are ranked by their level fair share, their part of the siblings' shares over their part of the siblings'
 usage; the tree is walked depth first in that order and users are numbered as they are met.  So no user of an account
@@ -24,7 +24,7 @@ SMALLEST_UNIT = 1e-100
 
 
 class Account(BaseModel):
-    """One account: its shares among its siblings, and the account above it (None: the root)."""
+    """One account: its shares among its siblings, and its parent (None: the root)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -33,7 +33,10 @@ class Account(BaseModel):
 
 
 class FairTree:
-    """A tree of accounts with users as leaves; accounts that it does not name hang on the root with one share."""
+    """A tree of accounts with users as leaves.
+
+    Accounts that it does not name hang on the root with one share.
+    """
 
     def __init__(self, accounts: dict[str, Account], shares: Mapping[str, float]):
         self.accounts = accounts
@@ -65,7 +68,7 @@ class FairTree:
         return found
 
     def _tree(self, usage: Mapping[Member, float]) -> tuple[dict[Member, list[Member]], dict[Member, float]]:
-        """Children of each account, written (name, ""), and what each node and all below it has used."""
+        """Children of each account, written (name, ""), and the usage of each subtree."""
         below: dict[Member, list[Member]] = {}
         used: dict[Member, float] = {}
         for leaf, amount in usage.items():
@@ -94,7 +97,7 @@ class FairTree:
     def _ranked(
         self, nodes: list[Member], below: Mapping[Member, list[Member]], used: Mapping[Member, float]
     ) -> list[list[Member]]:
-        """Nodes that are owed most first; those owed the same, and of one kind, in one group."""
+        """Nodes in descending order of fair share, in groups of equal share and kind."""
         owed: dict[Member, float] = {}
         for siblings in below.values():
             mine = [node for node in siblings if node in nodes]

@@ -1,4 +1,4 @@
-"""Linear programs over time fractions: which part of the time each job should run in each of its modes.
+"""Linear programs over time fractions: the part of time of each job in each mode.
 
 A fraction x says that a job runs in a mode during that part of the time.  A job's fractions sum to at most 1, and on
 every type of device the widths (GPUs or cores) times the fractions sum to at most what is up of it.  Progress of a
@@ -31,8 +31,10 @@ MAX_STEPS = 30
 
 @dataclass(frozen=True)
 class ModeOffers:
-    """All ways to run: entry v says that `job[v]` may run in a mode that takes `width[v]` devices of type `kind[v]`
-    and would take `time[v]` seconds for the whole job.  `capacity` counts devices by type, `weight` is by job.
+    """All modes offered to jobs, as columns.
+
+    Entry v says that `job[v]` may run in a mode that takes `width[v]` devices of type `kind[v]` and would take
+    `time[v]` seconds for the whole job.  `capacity` counts devices by type, `weight` is by job.
 
     Where pairs count, `own[v]` is the label of the job in this mode and `beside[v]` that of its partner, -1: it runs
     alone.  Beside a partner its time is that of the job in the pair, and its width half of the devices.
@@ -71,7 +73,9 @@ class ModeOffers:
 
 
 def equal_share(offers: ModeOffers) -> np.ndarray:
-    """Every job has its weight's part of every type: time on each in proportion, and never more than all the time.
+    """Fractions that give each job its weight's part of every type.
+
+    Time on each in proportion, and never more than all the time.
 
     Feasible, hence every max-min fraction with this as its base gives each job at least as much.  Several modes on
     one type share that type's part.  No job is beside another.
@@ -116,7 +120,7 @@ def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray
 
 
 def raise_least_once(offers: ModeOffers, base: np.ndarray) -> np.ndarray:
-    """Fractions with the greatest least progress / base: the one program that `max_min` begins with."""
+    """The first program of `max_min`: maximize the minimum progress / base."""
     groups = _Groups.of(offers, base)
     if not groups.size:
         return np.zeros(len(offers.job))
@@ -125,7 +129,7 @@ def raise_least_once(offers: ModeOffers, base: np.ndarray) -> np.ndarray:
 
 
 def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndarray:
-    """Fractions with the greatest sum of values (by offer), every job having at least this progress.
+    """Maximize the sum of values (by offer), each job having at least this progress.
 
     Where the least are too much together, the sum of what is missing (in parts of each) is minimized first.
     """
@@ -153,7 +157,7 @@ def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndar
 
 
 def best_ratio(offers: ModeOffers, value: np.ndarray, cost: np.ndarray, least: np.ndarray) -> np.ndarray:
-    """Fractions with the greatest sum of values over sum of costs; of these the ones with the greatest sum.
+    """Maximize the sum of values over the sum of costs; ties: the greatest sum.
 
     Reference: Dinkelbach, On Nonlinear Fractional Programming (1967): maximize value - q × cost, with q the ratio
     that the last solution had, until it stays.
@@ -201,7 +205,7 @@ def least_worst_ratio(
 
 @dataclass(frozen=True)
 class _Groups:
-    """Jobs that are alike after scaling by their base, one column for each way a group may run."""
+    """Jobs that are alike after scaling by their base, as columns of one group."""
 
     size: int
     count: np.ndarray
@@ -263,7 +267,7 @@ class _Groups:
         return csr_array((self.gain, (self.group, np.arange(len(self.group)))), (self.size, len(self.group)))
 
     def raise_least(self, floor: np.ndarray, fixed: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """The greatest level that all groups that are not fixed can reach, fractions, and the prices of the groups."""
+        """The maximum level of the groups not fixed, the fractions, the groups' prices."""
         matrix, limits = self.limits
         rises = csr_array(np.where(fixed, 0.0, 1.0)[:, None])
         whole = vstack([hstack([matrix, csr_array((len(limits), 1))]), hstack([-self.gains, rises])])
@@ -353,7 +357,10 @@ def _solve(
 
 @dataclass(frozen=True)
 class Ties:
-    """Rows over the columns of the fractions, then of the sums by label: `equal` · x = 0 and `most` · x ≤ `limits`."""
+    """Rows over the columns of fractions and of sums by label.
+
+    `equal` · x = 0 and `upper` · x ≤ `limits`.
+    """
 
     equal: csr_array
     most: csr_array
@@ -364,7 +371,10 @@ class Ties:
     def add_to(
         self, cost: np.ndarray, matrix: csr_array, limits: np.ndarray
     ) -> tuple[np.ndarray, csr_array, np.ndarray, csr_array, np.ndarray]:
-        """A program with these rows, and the columns of the sums at its end: cost, rows, limits, equations, zeros."""
+        """A program with these rows, and the columns of the sums at its end.
+
+        In order: cost, rows, limits, equations, zeros.
+        """
         between = len(cost) - self.fractions
         cost = np.concatenate([cost, np.zeros(self.sums)])
         matrix = hstack([csr_array(matrix), csr_array((len(limits), self.sums))])
@@ -381,7 +391,7 @@ class Ties:
 
 
 def ties(own: np.ndarray | None, beside: np.ndarray | None, group: np.ndarray, count: np.ndarray) -> Ties | None:
-    """The constraints for columns with these labels, each column weighted by the number of jobs in its group.
+    """The constraints for columns with these labels, weighted by jobs of the group.
 
     own: label of the job; beside: label of its partner, -1: the job runs alone.  None if no job runs in a pair.
     """

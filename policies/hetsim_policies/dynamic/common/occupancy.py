@@ -26,7 +26,7 @@ class HeldRun(NamedTuple):
 
 
 def amounts_of(placement: Placement) -> dict[int, int]:
-    """How much of a launch is on each of its nodes (`hetsim_policies.dynamic.common.timelines.whole`)."""
+    """The amount of a launch on each of its nodes (`timelines.amount_of`)."""
     mode = placement.mode
     if mode.node_count > 1:
         return dict.fromkeys((device.node for device in placement.devices), 1)
@@ -192,8 +192,10 @@ class Occupancy:
             self._hold(run, number, dict(run.nodes)[number])
 
     def first_times(self, mode: Mode) -> list[float]:
-        """By node, from when on it has room for a mode beside its running tasks (perhaps a time that is past);
-        inf: never.  Of nodes with fractions nothing is known: -inf."""
+        """By node, the time from which it has room for a mode beside its running tasks.
+
+        Perhaps a time that is past; inf: never.  Of nodes with fractions nothing is known: -inf.
+        """
         times, known = self._first.get(mode, (None, 0))
         changes = self._changes
         if times is None or len(changes) - known > len(self.timelines):

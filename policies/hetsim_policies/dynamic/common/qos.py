@@ -65,7 +65,7 @@ class Tiers:
         return self.tiers.get(self.name(task), NO_TIER) if self.tiers else NO_TIER
 
     def refuses(self, task: Task) -> bool:
-        """Does a limit of its tier keep the task from starting in its fastest mode?"""
+        """Return True if a limit of its tier keeps the task from its fastest mode."""
         tier = self.tier(task)
         if tier is NO_TIER:
             return False

@@ -22,7 +22,7 @@ from hetsim_policies.dynamic.common.timelines import LimitedPool, Timeline, whol
 
 
 class Reservation(NamedTuple):
-    """A task is to start at a time in a mode, with so much of it (`whole`) on each of its nodes, and end at another."""
+    """A planned start and end in a mode, with an amount of it on each of its nodes."""
 
     time: float
     end: float
@@ -30,7 +30,7 @@ class Reservation(NamedTuple):
     nodes: tuple[tuple[int, int], ...]
 
     def placement(self, task: Task, view: View) -> Placement | None:
-        """Where it starts, now that it is due: devices of a node are alike, so any that are free will do."""
+        """A placement for a due reservation: any free devices of its nodes."""
         if len(self.nodes) > 1:
             return view.first(self.mode, among=dict(self.nodes))
         return view.first(self.mode, task, node=self.nodes[0][0])
@@ -102,8 +102,11 @@ class FreeProfile:
         self._open.clear()
 
     def could_start(self, task: Task) -> bool:
-        """Could a reservation be for now?  Exact but for what a task takes besides computing, and where gangs span
-        nodes or limits count.  Cost: the nodes with room now, once a mode after a change."""
+        """Return True if a reservation could be for now.
+
+        Exact but for what a task takes besides computing, and where gangs span nodes or limits count.  Cost: the nodes
+        with room now, once a mode after a change.
+        """
         modes = task.modes
         for position in task.modes_by_speed() if len(modes) > 1 else (0,):
             mode = modes[position]
@@ -129,7 +132,7 @@ class FreeProfile:
         return latest, chosen
 
     def find(self, task: Task, view: View) -> Reservation | None:
-        """The earliest start of a task: of its modes the fastest that can start then, on the first such node."""
+        """The earliest start of a task, in its fastest mode that can start then."""
         best, chosen, now = math.inf, None, view.now
         for position in task.modes_by_speed():
             mode = task.modes[position]
@@ -147,7 +150,7 @@ class FreeProfile:
         return chosen
 
     def _on_a_node(self, mode: Mode, duration: float, now: float, before: float) -> tuple[float, int]:
-        """The first time before another, and the first of the nodes with room then, long enough; -1: there is none."""
+        """The first time before another with room on a node, and that node; -1: none."""
         best, chosen = before, -1
         pool = None if mode.partition is None else self.pools.get(mode.partition)
         if pool is not None:
@@ -192,7 +195,7 @@ class FreeProfile:
     def _within_limit(
         self, timeline: Timeline, pool: LimitedPool, mode: Mode, duration: float, now: float, before: float
     ) -> float | None:
-        """The first time at which a node has room and the limit of the partition leaves some."""
+        """The first time at which a node has room and the partition's limit allows it."""
         start = timeline.earliest(mode, duration, now, before)
         while start is not None:
             allowed = pool.earliest(mode, duration, start)
@@ -202,7 +205,7 @@ class FreeProfile:
         return start
 
     def _across(self, mode: Mode, duration: float, now: float, before: float) -> Reservation | None:
-        """A gang over several nodes, as many devices on each as fit, in the order of nodes."""
+        """A gang over several nodes, as many devices on each as fit, in node order."""
         timelines = self._timelines()
         pool = None if mode.partition is None else self.pools.get(mode.partition)
         if mode.node_count > 1 and pool is None:
@@ -234,7 +237,7 @@ class FreeProfile:
         return None
 
     def _filling(self, mode: Mode, timelines: list[Timeline], start: float, duration: float) -> Reservation | None:
-        """The gang at this time, as much on each node as stays free long enough; None: that is not all of it."""
+        """The gang at this time over nodes that stay free long enough; None if too few."""
         chosen, left = [], whole(mode)
         for timeline in timelines:
             here = min(left, timeline.most(mode, start, start + duration))
@@ -248,7 +251,7 @@ class FreeProfile:
     def _on_nodes(
         self, mode: Mode, timelines: list[Timeline], duration: float, now: float, before: float
     ) -> Reservation | None:
-        """A gang of equal parts, one a node: the first time at which enough nodes have windows for a part.
+        """A gang of equal parts, one a node, at the first time with enough nodes free.
 
         A sweep over the beginnings of the windows; those that end too early for a start leave from the front of a heap.
         Cost: O(windows × log windows).

@@ -1,4 +1,4 @@
-"""Time fractions realized in rounds: what `max_min_fairness` and the other programs over fractions have in common.
+"""Time fractions realized in rounds: the base of the programs over fractions.
 
 Decides when, in which mode and where.  A subclass says which part of the time each job should run in each of its
 modes.  Time is cut into rounds; at the beginning of each the pairs of job and mode that lag most behind get the
@@ -54,7 +54,7 @@ TURN = 0.5
 
 
 class RoundJob:
-    """What a policy keeps of a job, by the ways in which it may run: its modes, by position."""
+    """A job's books, by the ways in which it may run: its modes, by position."""
 
     __slots__ = ("task", "target", "due", "received", "mode", "way", "since", "attained", "share", "alone")
 
@@ -87,7 +87,7 @@ class RoundJob:
         return max(SHORTEST, self.task.estimate_at(position))
 
     def left(self, view: View) -> float:
-        """The part that is still to be done, by estimate; an overrun job has a hundredth left."""
+        """The part still to be done, by estimate; an overrun job has a hundredth."""
         part = 1.0 - self.task.done
         if self.mode >= 0 and self.task.state == RUNNING:
             part = view.remaining(self.task) / self.seconds(self.mode)
@@ -95,7 +95,7 @@ class RoundJob:
 
 
 def held_by_replicas(view: View) -> dict[int, None]:
-    """Indexes of accelerators that replicas of language models hold: taken, by no task, and never to come free."""
+    """Indexes of accelerators that replicas of language models occupy for good."""
     own: dict[int, None] = {}
     for task in view.running("start", own=True):
         placement = view.launch_of(task).placement
@@ -185,7 +185,7 @@ class RoundScheduler(Scheduler):
         yield Wait(until=self._next)
 
     def _ended_early(self) -> bool:
-        """Has all that was started in this round ended, so that nothing could start before its end?"""
+        """Return True if all that was started in this round has ended."""
         return not self.mid_round and all(job.mode < 0 for job in self.jobs.values())
 
     # Fractions --------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class RoundScheduler(Scheduler):
         self._stale = False
 
     def offers(self, jobs: list[RoundJob], cluster: Cluster) -> tuple[ModeOffers, list[int]]:
-        """All ways in which these jobs may run on what is up, and their numbers: the positions of the modes."""
+        """All modes of these jobs on devices that are up, and their positions."""
         if not self._kinds:
             self._kinds = {name: number for number, name in enumerate(cluster.types)}
         capacity = self._capacity(cluster)
@@ -248,7 +248,7 @@ class RoundScheduler(Scheduler):
         return capacity
 
     def urgency(self, job: RoundJob, way: int) -> tuple[float, float]:
-        """The greater the more urgent: what will be due at the end of the round against what was received."""
+        """The lag that ranks a job's way: time due at the round's end against received."""
         due = job.due[way] + job.target[way] * self.round_length
         received = job.received[way]
         if self.rule == "deficit":
@@ -300,7 +300,7 @@ class RoundScheduler(Scheduler):
         return computed >= TURN * self.round_length * task.modes[job.mode].width * (1 - 1e-9)
 
     def _choose(self, free: dict[str, float], kept: dict[int, None]) -> list[tuple[RoundJob, int]]:
-        """Pairs of job and mode by urgency, as many as there are devices for; each job once."""
+        """Pairs of job and mode by urgency that the devices suffice for, each job once."""
         wanted = [
             (self.urgency(job, position), job, position)
             for job in self.jobs.values()
@@ -318,7 +318,7 @@ class RoundScheduler(Scheduler):
         return list(chosen.values())
 
     def _lags(self, job: RoundJob, way: int) -> bool:
-        """By at least half a round at the end of this one: nearest whole number of rounds to what is due."""
+        """Return True if it lags by at least half a round at the end of this one."""
         due = job.due[way] + job.target[way] * self.round_length
         return due - job.received[way] >= (0.5 - 1e-9) * self.round_length
 
@@ -327,13 +327,13 @@ class RoundScheduler(Scheduler):
         return sorted(running, key=lambda job: self.urgency(job, job.way), reverse=True)
 
     def _must_go(self, job: RoundJob, places: dict[int, Placement], room: RoundRoom, view: View) -> bool:
-        """Has a running job lost its devices, or is it to run elsewhere?"""
+        """Return True if a running job has lost its devices or is to run elsewhere."""
         if job.task.index in places:
             return True
         return job.task.index not in room.kept and not (self.spare and room.keep(job, view))
 
     def _fill(self, view: View) -> Iterator[Decision]:
-        """Waiting jobs on devices that stand idle, the most urgent first, where they are to run or are fastest."""
+        """Start waiting jobs on idle devices, the most urgent first."""
         if self._tried == (view.changes.releases, self._arrivals):
             return
         blocked: dict[Mode, None] = {}
@@ -396,7 +396,7 @@ class RoundRoom:
                 self.expected[device.node] = self.expected.get(device.node, 0.0) + 1
 
     def place(self, mode: Mode) -> Placement | None:
-        """Devices of one node: where the fewest jobs would have to move, then the tightest; or across nodes."""
+        """Devices of the node where the fewest jobs move, then the tightest, or across."""
         best: tuple[tuple[float, int], list[Device]] | None = None
         nodes = self._with(mode) if mode.node_count == 1 else []
         free, expected, on_cpu, least = self._free, self.expected, mode.on_cpu, max(1, mode.gpus)

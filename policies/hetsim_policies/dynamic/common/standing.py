@@ -1,4 +1,4 @@
-"""Reservations in the order of a queue, kept from round to round as long as they would be found again.
+"""Reservations in the order of a queue, kept while a search would repeat them.
 
 A queue with an order that changes gets its reservations anew in every round.  Most of them are the same as before: what
 runs ends when it is expected to, what starts does so when and where it was to, and the order changes only further back.
@@ -21,7 +21,7 @@ from hetsim_policies.dynamic.common.reservations import FreeProfile, Reservation
 
 
 class Standing:
-    """Call `walk` at the beginning of a round, `of` task by task in order, and `began` before each start."""
+    """Call `walk` as a round begins, `stands` task by task, `began` before a start."""
 
     def __init__(self, occupancy: Occupancy, view: View):
         self._occupancy = occupancy
@@ -54,8 +54,10 @@ class Standing:
         self._next = 0
 
     def standing(self, order: Sequence[Task], last: int) -> int:
-        """Pass over the next tasks as long as their reservations stand and are not due, at most up to position `last`
-        of `order`; returns their number."""
+        """Pass over tasks with valid reservations that are not due; return their number.
+
+        At most up to position `last` of `order`.
+        """
         now, start = self._view.now, self._next
         if start >= len(self._made):
             return 0
@@ -66,7 +68,7 @@ class Standing:
         return self._next - start
 
     def stands(self, task: Task) -> bool:
-        """Does the reservation of the next task stand?  If not, those behind it are withdrawn."""
+        """Return True if the next task's reservation stands; else withdraw those behind."""
         made, place = self._made, self._next
         if place < len(made):
             other, found = made[place]
@@ -76,7 +78,10 @@ class Standing:
         return False
 
     def could_start(self, task: Task) -> bool:
-        """May the task start now, by the reservations of those asked about?  Only where none of them `stands`."""
+        """Return True if the task may start now, by the reservations asked about.
+
+        Only where none of them `stands`.
+        """
         return self._profile.could_start(task)
 
     def of(self, task: Task) -> Reservation | None:

@@ -19,8 +19,10 @@ from hetsim.model.tasks import Mode
 
 @dataclass(eq=False, slots=True)
 class FreeSpan:
-    """What is free on a node for some time: cores (thousandths), memory, whole accelerators by the name of their type,
-    and shares of those that are shared out."""
+    """Free resources of a node during some time.
+
+    Cores (thousandths), memory, whole accelerators by the name of their type, and shares of those that are shared out.
+    """
 
     cores: int
     memory: float
@@ -63,14 +65,17 @@ class FreeSpan:
 
 
 def whole(mode: Mode) -> int:
-    """The amount of a launch: nodes or thousandths of cores of a gang of such parts, else accelerators."""
+    """The amount of a launch: nodes, thousandths of cores, or accelerators.
+
+    Nodes or cores of a gang of such parts, else accelerators.
+    """
     if mode.node_count > 1:
         return mode.node_count
     return mode.gpus if mode.unit is None else mode.millicores
 
 
 def held(mode: Mode, amount: int) -> tuple[int, int, int]:
-    """Accelerators, cores (thousandths) and memory that so much of a launch holds on its node."""
+    """Accelerators, cores (thousandths) and memory of an amount of a launch."""
     if mode.node_count > 1:
         part = mode.unit
         assert part is not None
@@ -109,7 +114,7 @@ class Timeline:
         return Timeline(self.node, self.dead, self.times.copy(), [span.copy() for span in self.spans])
 
     def usable(self, mode: Mode) -> bool:
-        """May tasks run on this node alone in this mode at all?"""
+        """Return True if tasks may run on this node alone in this mode at all."""
         return mode.node_count == 1 and self._allowed(mode)
 
     def _allowed(self, mode: Mode) -> bool:
@@ -132,8 +137,10 @@ class Timeline:
         return position
 
     def occupy(self, start: float, end: float, mode: Mode, count: int, sign: int = 1) -> None:
-        """Take what `count` of a launch (see `held`) occupies on this node from `start` to `end`; sign -1: give it
-        back, where the accelerators are whole."""
+        """Add the occupancy of `count` of a launch from `start` to `end` on this node.
+
+        See `occupied`.  sign -1: give it back, where the accelerators are whole.
+        """
         self.known_windows.clear()
         self._amounts.clear()
         gpus, cores, memory = held(mode, count)
@@ -203,7 +210,7 @@ class Timeline:
             yield begun, math.inf
 
     def earliest(self, mode: Mode, duration: float, since: float, before: float) -> float | None:
-        """The first time from `since` on, and before another, at which the mode has room long enough."""
+        """The first time in [since, before) from which the mode has room long enough."""
         for begin, end in self.windows(mode):
             if end <= since:
                 continue
@@ -216,7 +223,7 @@ class Timeline:
 
 
 class LimitedPool:
-    """GPUs (millionths) that jobs of a partition with a limit hold, from each time to the next one's."""
+    """GPUs (millionths) that jobs of a limited partition occupy, by time."""
 
     def __init__(self, partition: Partition, now: float):
         assert partition.max_gpus is not None
@@ -239,7 +246,7 @@ class LimitedPool:
             self.held[position] += mode.gpus * mode.share
 
     def earliest(self, mode: Mode, duration: float, since: float) -> float:
-        """The first time from `since` on at which the limit leaves room long enough; inf if there is none."""
+        """The first time from `since` with enough of the limit for long enough, or inf."""
         room = self.most - mode.gpus * mode.share
         start = since
         for position in range(max(0, bisect_right(self.times, since) - 1), len(self.times)):

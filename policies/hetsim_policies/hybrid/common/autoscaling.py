@@ -1,4 +1,6 @@
-"""How many devices of a type are awake: a target that falls only after a while, and the Set decisions that reach it.
+"""The number of awake devices of a type, with a target that falls late.
+
+The Set decisions that reach it are made here as well.
 
 As the autoscaler of Kubernetes does it (its documentation: Horizontal Pod Autoscaling): the number wanted is the load
 over the target utilization, rounded up; more are woken at once, while fewer are wanted only as soon as nothing within
@@ -58,7 +60,10 @@ class DevicePool:
         return sum(state == AWAKE for state in self.state.values())
 
     def changed(self, device: Device, up: bool) -> None:
-        """What the hook `device` tells: awake, failed or repaired.  Sleep is this pool's own doing."""
+        """Note that a device is awake, has failed or is repaired (hook `device`).
+
+        Sleep is this pool's own doing.
+        """
         state = self.state.get(device.index)
         if state in (AWAKE, DOWN):
             self.state[device.index] = AWAKE if up else DOWN
@@ -91,7 +96,7 @@ class DevicePool:
 
 
 def asked_of(task: Task) -> tuple[DeviceType, float] | None:
-    """The accelerators' type that is best for a task, and the device-seconds it asks for; None if it wants none."""
+    """The best accelerator type for a task, and its device-seconds; None if none."""
     for position in task.modes_by_speed():
         mode = task.modes[position]
         if not mode.on_cpu:
@@ -100,7 +105,7 @@ def asked_of(task: Task) -> tuple[DeviceType, float] | None:
 
 
 class ServiceDemand:
-    """The requests of one service: which type serves them, and the device-seconds of each."""
+    """The requests of one service: the type that serves them, and seconds of each."""
 
     def __init__(self, counter: Counter, view: View):
         self.queue = queue = counter.queue
@@ -122,7 +127,7 @@ class ServiceDemand:
 
 
 def _cost(queue: RequestQueue, mode: Mode, view: View) -> float:
-    """Device-seconds of a request in a batch that leaves half of the time limit for waiting."""
+    """Device-seconds of a request in a batch that takes half of the time limit."""
     devices = [device for device in view.cluster.devices if device.type is mode.type and device.local >= 0]
     if len(devices) < mode.gpus:
         return math.inf

@@ -133,7 +133,7 @@ class DeviceGroup:
         return found
 
     def can_host(self, mode: Mode) -> bool:
-        """Could a launch in this mode run here, were the group empty and all up?"""
+        """Return True if a launch in this mode could run here, were the group empty."""
         if mode.type not in self.lanes:
             return False
         nodes = [node for node in self.nodes if mode.allows(node.index)]
@@ -183,7 +183,7 @@ class DeviceGroup:
         entry.end = None
 
     def wait_for(self, kind: DeviceType, width: float, now: float, less: float = 0.0) -> float:
-        """Seconds until a newcomer would start on a type of device here, by estimates; `less` of the backlog."""
+        """Seconds until a newcomer starts on a type here, with `less` of the backlog."""
         lanes = self.lanes.get(kind, 0)
         if not lanes:
             return float("inf")

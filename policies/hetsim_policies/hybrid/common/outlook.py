@@ -25,7 +25,7 @@ LOST = 1e6
 
 
 def check_objective(objective: Objective, problem: PlanProblem) -> None:
-    """ScenarioError where nothing in a problem tells schedules apart by this objective."""
+    """Raise ScenarioError where an objective cannot tell schedules apart."""
     tasks, cluster = problem.tasks, problem.cluster
     text = ""
     if objective == "deadline_misses" and (tasks.deadline is None or np.isnan(tasks.deadline).all()):
@@ -39,7 +39,7 @@ def check_objective(objective: Objective, problem: PlanProblem) -> None:
 
 
 def mean_of(record: Record, objective: Objective, now: float) -> float:
-    """The mean of an objective over the tasks that had not ended at the fork, of which there is one at least.
+    """The mean of an objective over the tasks not ended at the fork (at least one).
 
     response: seconds from arrival to the end.  slowdown: that over the shortest estimated time, the mean of the ratios.
     deadline_misses: the share of tasks with a deadline that miss it.  energy: joules above idle.  cost: price × time
@@ -100,7 +100,7 @@ def _misses(record: Record, rows: np.ndarray, finish: np.ndarray) -> float:
 
 
 def _taken(record: Record, rows: np.ndarray, rate: Callable[[Mode], float]) -> float:
-    """Rate × estimated seconds, in the mode in which a task ran last, or else in its cheapest."""
+    """Rate × estimated seconds, in the last mode of a task or else its cheapest."""
     tasks = record.input.tasks
     found = _least(tasks, rows, rate)
     for place, row in enumerate(rows.tolist()):

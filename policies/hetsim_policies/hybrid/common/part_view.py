@@ -1,4 +1,4 @@
-"""A part of the cluster as if it were all of it: what a scheduler inside a group sees.
+"""A part of the cluster as if it were all: the view of a group's scheduler.
 
 A part is some nodes and some types of device.  Placements come from these alone; times, data and random numbers are
 those of the run.  Cost: as the view's own verbs, but `options`, `nodes.fitting` and `nodes.candidates` pick out of
@@ -60,14 +60,14 @@ class PartView:
         return NodesOfPart(self)
 
     def has(self, mode: Mode) -> bool:
-        """Is there a device here of the type that a mode runs on?  What is not had fits nowhere."""
+        """Return True if a device of the mode's type is in this part."""
         return mode.type in self._types
 
     def holds_node(self, node: int) -> bool:
         return self._mask is None or bool(self._mask >> node & 1)
 
     def contains(self, placement: Placement) -> bool:
-        """Does it lie in this part?"""
+        """Return True if the device lies in this part."""
         return self.has(placement.mode) and all(self.holds_node(device.node) for device in placement.devices)
 
     # Where does it fit? -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a planner can plan in mid-run: each shape of task is tried on it once."""
+"""Which tasks a planner can plan in mid-run: each shape is tried once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetsim.policy.remaining import in_mid_run, rows_of
 
 
 def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight: bool = False) -> dict[Shape, bool]:
-    """By shape of which there are tasks: can the planner (None: the default one) plan it?
+    """By shape with tasks: whether the planner (None: the default one) can plan it.
 
     ScenarioError if one that was named refuses all of them, or needs what there is not in mid-run.
     """
@@ -45,7 +45,7 @@ def _tried(_: Plan) -> float:
 
 
 def default_planner(problem: PlanProblem) -> PlannedScheduler:
-    """`dual_approximation` where it can plan and nothing is moved, `peft` for task graphs, else `heft`."""
+    """`dual_approximation` where it applies, `peft` for task graphs, else `heft`."""
     tasks, cluster = problem.tasks, problem.cluster
     kinds = [kind.kind == "cpu" for kind in cluster.types.values() if cluster.count(kind.name)]
     two = kinds.count(True) <= 1 and kinds.count(False) <= 1

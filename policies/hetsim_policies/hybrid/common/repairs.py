@@ -23,7 +23,7 @@ Known = dict[DeviceType, list[tuple[float, PlannedJob]]]
 
 
 def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> PlannedJob | None:
-    """From behind the head of the lane's own queue: a step that ends before those it passes are to start."""
+    """A step behind the head of its lane that ends before those it passes start."""
     now, limit, left = view.now, math.inf, lane.arrived
     for job in lane.queue.values():
         if not left:
@@ -84,7 +84,7 @@ def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: V
 
 
 def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> PlannedJob | None:
-    """A task that runs elsewhere and would end sooner if started over here; that which ends last is looked at first.
+    """A task that would end sooner if started over here; the latest end goes first.
 
     One that is late is expected to be as late here, so that it is only ever moved to a faster lane.  Ends are asked for
     now: a forecast may be older than the last restart, and would have the same task started over and over.
@@ -117,7 +117,7 @@ def _last_first(board: Board, lane: PlannedLane, view: View) -> list[tuple[float
 
 
 def anew(task: Task, placement: Placement, view: View) -> float:
-    """Seconds from a start there now to the end, without what it has done since it started."""
+    """Seconds from a start there now to the end, without the work done so far."""
     stages = view.stages((task,), placement)
     compute = task.remaining_in(placement.mode)
     return max(stages.ready, stages.write_back) + stages.upload + compute + stages.download

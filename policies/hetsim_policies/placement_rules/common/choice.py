@@ -24,8 +24,10 @@ Pick = Callable[[Task, Mode, int, View], Placement | None]
 
 
 def equally_fast(task: Task) -> Iterator[list[Mode]]:
-    """The task's modes, fastest first, in groups that differ in nothing but the type of device: equal estimated
-    time, equal number and share of accelerators."""
+    """The task's modes, fastest first, in groups that differ in the device type only.
+
+    Equal estimated time, equal number and share of accelerators.
+    """
     if len(task.modes) == 1:
         yield [task.modes[0]]
         return
@@ -43,8 +45,10 @@ def equally_fast(task: Task) -> Iterator[list[Mode]]:
 
 
 def best_node(task: Task, view: View, keys: Keys, pick: Pick | None = None) -> Placement | None:
-    """The fastest mode that fits, on the node with the least keys (ties: the first node); gangs that fit on no node
-    go across nodes where they may."""
+    """The fastest mode that fits, on the node with the lowest keys.
+
+    Ties: the first node.  Gangs that fit on no node go across nodes where they may.
+    """
     pick = pick or on_node
     for modes in equally_fast(task):
         for mode, node in ranked(modes, view, keys):
@@ -82,7 +86,7 @@ def ranked(modes: Sequence[Mode], view: View, keys: Keys) -> Iterator[tuple[Mode
 
 
 def on_node(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-    """The node's first devices, for a fraction its fullest; with room for the task's data."""
+    """The node's first devices, for a fraction its fullest, with room for the data."""
     return view.first(mode, task, node=node)
 
 
@@ -97,8 +101,11 @@ def first_across(task: Task, modes: Sequence[Mode], view: View) -> Placement | N
 
 
 def taking(mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
-    """Which accelerators (rows as `nodes`, columns as positions) have the share and the memory that a mode asks of
-    each.  The engine has the last word (`view.fits`): of slices of a GPU this knows nothing."""
+    """Which accelerators have the share and the memory that a mode asks of each.
+
+    Rows as `nodes`, columns as positions.  The engine has the last word (`view.fits`): of slices of a GPU this knows
+    nothing.
+    """
     single = view.nodes.accelerators
     of_type = single.kind[nodes] == single.types.index(mode.type.name)
     found: np.ndarray = of_type & (single.share[nodes] >= mode.share)
@@ -127,7 +134,10 @@ def on_fullest(task: Task, mode: Mode, node: int, view: View) -> Placement | Non
 
 
 def by_room(task: Task, modes: Sequence[Mode], view: View, tightest: bool) -> Placement | None:
-    """The node with the least (or most) free GPUs, then cores; for a fraction the fullest (or emptiest) GPU."""
+    """The node with the fewest (or most) free GPUs, then cores; fractions by GPU.
+
+    A fraction goes to the fullest (or emptiest) GPU.
+    """
     sign = 1.0 if tightest else -1.0
     if modes[0].gpus and not modes[0].whole:
         return _gpu_by_room(task, modes, view, sign)

@@ -26,7 +26,10 @@ TOGETHER = 256
 
 @dataclass
 class NodeClass:
-    """Free resources of a class of nodes: cores (thousandths), memory, and GPUs sorted by type, share and memory."""
+    """Free resources of a class of nodes: cores, memory, and GPUs sorted by type.
+
+    Cores are in thousandths, GPUs sorted by type, share and memory.
+    """
 
     cores: int
     memory: float
@@ -39,7 +42,7 @@ class NodeClass:
 
 
 class NodeStates:
-    """The distinct states of nodes seen so far, numbered; `of[node]` is the number of a node's present state.
+    """The distinct states of nodes seen so far; `number[node]` is a node's state.
 
     A state is what a node has free (`NodeClass`); nodes with the same free resources share one.
     memory: is free host memory part of a state?  If not, host memory counts as unlimited.
@@ -79,7 +82,7 @@ class NodeStates:
 
 
 class Mix:
-    """The mix of requests, with the frequency of each, against which fragmentation is measured.
+    """The mix of requests, with frequencies, that fragmentation is measured against.
 
     typical: only the most frequent requests count, enough of them to cover this share of all.
     memory: do requests ask for host memory?
@@ -107,8 +110,10 @@ class Mix:
         return float(lost[0] / WHOLE)
 
     def rises(self, state: NodeClass, mode: Mode) -> dict[int, float]:
-        """What the mode would add in a state, by the free share of the GPU it would take (0 for other than
-        fractions)."""
+        """The increase by the mode in a state, by the free share of the GPU it takes.
+
+        0 for modes that are not fractions.
+        """
         rows, after = self._after([state], mode)
         gpus = [gpu for _, gpu in rows] if mode.gpus and not mode.whole else []
         before = self.fragmentation(state)
@@ -137,7 +142,7 @@ class Mix:
         return found
 
     def _after(self, states: Sequence[NodeClass], mode: Mode) -> tuple[list[tuple[int, int]], np.ndarray]:
-        """Rows (state, first GPU taken), and the expected fragmentation in each once the mode is there.
+        """Rows (state, first GPU taken), and the expected fragmentation after the mode.
 
         The states must have GPUs of the same types.  A fraction may take any GPU, other modes the first that fit.
         """
@@ -176,7 +181,7 @@ class LeastRises:
         """By mode and state: the least rise, NaN where it was not asked for yet."""
 
     def __call__(self, mode: Mode, states: np.ndarray) -> np.ndarray:
-        """What the mode would add to the fragmentation of nodes in these states, at the best of their GPUs."""
+        """The increase of fragmentation of nodes in these states, at the best GPUs."""
         known = self._known.get(mode)
         if known is None or len(known) < self._states.count:
             longer = np.full(max(64, 2 * self._states.count), np.nan)
@@ -212,7 +217,7 @@ def _demand(mode: Mode) -> tuple[float, ...]:
 
 
 class _Table:
-    """The requests that nodes with these GPUs can serve, as columns: one row per mode of a request."""
+    """The requests that nodes with these GPUs can serve: a row per mode of a request."""
 
     def __init__(self, kinds: tuple[str, ...], requests: list[tuple[Any, ...]], part: np.ndarray):
         rows, owner = [], []
@@ -243,7 +248,7 @@ class _Table:
         self.mixed = not self.of_type.all()
 
     def lost(self, share: np.ndarray, room: np.ndarray, cores: np.ndarray, memory: np.ndarray) -> np.ndarray:
-        """Expected share lost (millionths) on each row: shares and memory of GPUs, cores and memory of the host."""
+        """Expected share lost (millionths) by row: GPUs, cores and memory of the host."""
         free = share.sum(axis=1)
         if not len(self.part):
             return self.never * free
@@ -262,7 +267,7 @@ class _Table:
         return found
 
     def _by_request(self, fits: np.ndarray, good: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Combine the modes of each request: it fits if any mode fits, and can use the GPUs that any mode could."""
+        """Combine the modes of each request: any of them may fit or use the GPUs."""
         starts = np.flatnonzero(np.diff(self.owner, prepend=-1))
         any_fits = np.logical_or.reduceat(fits, starts, axis=1)
         any_good = np.logical_or.reduceat(good, starts, axis=1)

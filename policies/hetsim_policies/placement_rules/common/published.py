@@ -1,4 +1,4 @@
-"""The scores of the simulator of Weng et al., for placements with a parameter `scores`.
+"""Scores of the simulator of Weng et al., for placements with a key `scores`.
 
 A node where a task fits has a score of 0 to 100, cut to a whole number; the greatest goes first, and of equal scores
 the smallest name of a node, where nodes are named at random in each run: their simulator puts a drawn number before
@@ -36,7 +36,7 @@ Scores = Literal["exact", "published"]
 
 
 class Scored:
-    """The node of the greatest whole score, of equal ones that with the smallest drawn name."""
+    """The node of the highest whole score; ties: the lowest drawn name."""
 
     def __init__(self) -> None:
         self._rank: np.ndarray | None = None
@@ -65,7 +65,7 @@ class Scored:
         """The task is about to start there."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
-        """Scores of nodes where a mode fits; `owner` says which of the modes, which differ in the type of GPU only."""
+        """Scores of nodes where a mode fits; `owner` says which of the modes."""
         raise NotImplementedError
 
     def gpu(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
@@ -97,7 +97,7 @@ class Scored:
 
 
 class ScoredRule:
-    """A placement with a parameter `scores`: its own rule, `exact`, or what the published simulator does."""
+    """A placement with a key `scores`: `exact`, or as the published simulator."""
 
     published: ClassVar[type[Scored]]
 
@@ -114,7 +114,7 @@ class ScoredRule:
 
 
 class PublishedRandom(Scored):
-    """Any node on which the task fits, each as likely, whatever its type of GPU; of a fraction any GPU of it."""
+    """Any node on which the task fits, equally likely; of a fraction any GPU of it."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         found = np.zeros(len(nodes), dtype=np.int64)
@@ -140,7 +140,7 @@ class _Weighing(Scored):
 
 
 class PublishedDotProduct(_Weighing):
-    """The least product of demand and what is free, over cores and GPUs: 100 (1 - half their sum)."""
+    """The minimum product of demand and free room: 100 (1 - half the sum of both)."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         cores, gpus = self.free(nodes, view)
@@ -149,7 +149,7 @@ class PublishedDotProduct(_Weighing):
 
 
 class PublishedBestFit(_Weighing):
-    """The node with the least left once the task is there, half by cores and half by GPUs."""
+    """The node with the least room after the task, half by cores and half by GPUs."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         cores, gpus = self.free(nodes, view)
@@ -158,7 +158,10 @@ class PublishedBestFit(_Weighing):
 
 
 class PublishedGpuPacking(Scored):
-    """GPUs in use before idle GPUs of nodes in use, and idle nodes last; a task without a GPU scores 0 everywhere."""
+    """GPUs in use, then idle GPUs of nodes in use, idle nodes last.
+
+    A task without a GPU scores 0 everywhere.
+    """
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         if not mode.gpus:
@@ -178,7 +181,9 @@ class PublishedGpuPacking(Scored):
 
 
 class PublishedGpuClustering(Scored):
-    """Nodes that hold tasks of the same kind only, then some of it, then idle ones; among equals the fullest.
+    """Nodes of the same kind only, then with some of it, then idle ones.
+
+    Among equals the fullest.
 
     Kinds: fractions of a GPU together, and each number of whole GPUs.  A task without a GPU scores 0 everywhere.
     """
@@ -229,7 +234,7 @@ class PublishedGpuClustering(Scored):
 
 
 class PublishedFgd(Scored):
-    """The least rise of the expected fragmentation, as 100 / (1 + exp(rise)) cut to a whole number.
+    """The minimum increase of fragmentation, as 100 / (1 + exp(rise)) cut to whole.
 
     The typical mix is that of the most frequent requests of the whole workload, which the paper knows beforehand, as
     many as make 95 % of the tasks; host memory is no part of it.
@@ -259,7 +264,7 @@ class PublishedFgd(Scored):
 
 
 def _fitting(modes: Sequence[Mode], view: View) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes on which one of the modes fits, which differ in the type of device only, and which mode that is.
+    """Nodes on which one of the modes fits, and which; they differ in type only.
 
     For whole GPUs and fractions the columns tell it at once for all types, without an index for each mode.
     """

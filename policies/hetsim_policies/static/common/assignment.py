@@ -1,4 +1,4 @@
-"""Assignment of sequential tasks to places as a linear program or a mixed-integer one, with constraints to inject.
+"""Assignment of sequential tasks to places as an LP or MIP with added constraints.
 
 A *site* is what a task is assigned to: all lanes of a type, the cores of one node, one accelerator, or one lane.
 With x[j, s] the part of task j on site s, t[j, s] its time there and c[s] the lanes of the site:
@@ -42,7 +42,10 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class LaneSite:
-    """Equal lanes of one type: `lanes` are their numbers within the type, `place` where their data lie, if in one."""
+    """Equal lanes of one type.
+
+    `lanes` are their numbers within the type, `place` where their data lie, if in one.
+    """
 
     kind: int
     lanes: tuple[int, ...]
@@ -101,7 +104,7 @@ class Pin:
 
 @dataclass(frozen=True)
 class Cap:
-    """Σ weight × x[task, site] ≤ most + per_makespan × T, over (task, site, weight) terms."""
+    """Σ weight × x[task, site] ≤ upper + per_makespan × T, over terms of (task, site)."""
 
     terms: tuple[tuple[int, int, float], ...]
     most: float = 0.0
@@ -121,7 +124,7 @@ class Before:
 
 @dataclass(frozen=True)
 class Fuse:
-    """All tasks at one site and, as far as they are ready, one after the other in the order given."""
+    """All tasks at one site and, as far as ready, in a row in the order given."""
 
     tasks: tuple[int, ...]
 
@@ -141,7 +144,7 @@ def with_order(predecessors: Graph | None, size: int, constraints: Sequence[Cons
 def violated(
     constraints: Sequence[Constraint], site_of: np.ndarray, makespan: float = np.inf, tolerance: float = ROUNDING
 ) -> list[Constraint]:
-    """The constraints that an assignment breaks; `Cap` is judged at a makespan, `Before` has no say in this."""
+    """The constraints that an assignment breaks; `Cap` needs a makespan."""
     found: list[Constraint] = []
     for one in constraints:
         if isinstance(one, Before):
@@ -168,7 +171,10 @@ def violated(
 
 @dataclass(frozen=True)
 class Fractional:
-    """The relaxed optimum: the part of each task at each site; `value` is T, `bound` certified not to exceed it."""
+    """The relaxed optimum: the part of each task at each site, and its value.
+
+    `value` is T, `bound` certified not to exceed it.
+    """
 
     share: np.ndarray
     value: float
@@ -185,7 +191,7 @@ class Integral:
 
 
 class AssignmentProgram:
-    """The assignment program; every number in it is in parts of `unit`, which should be near the optimum.
+    """The assignment program, with numbers in parts of `unit`, near the optimum.
 
     times[j, s]: inf where a task cannot run.  Without constraints `unit` is the makespan of any schedule, which the
     optimum does not exceed.
@@ -238,7 +244,7 @@ class AssignmentProgram:
             self.cost[: self.span] = frugal * self.time / self.counts.sum()
 
     def _in_a_row(self, times: np.ndarray, arrivals: np.ndarray | None, constraints: Sequence[Constraint]) -> float:
-        """A makespan that every assignment can keep: all work and all that caps count, one after the other."""
+        """A makespan that every assignment can keep: all work and caps in a row."""
         total = float(np.where(np.isfinite(times), times, 0.0).max(axis=1, initial=0.0).sum())
         total += 0.0 if arrivals is None else float(np.ptp(arrivals))
         for one in constraints:
@@ -345,7 +351,7 @@ class AssignmentProgram:
         gap: float = 0.0,
         fixed: np.ndarray | None = None,
     ) -> Integral:
-        """The optimum in integers, to the solver's relative precision of 1e-6, or what it has at a limit.
+        """The integer optimum to a relative precision of 1e-6, or the best at a limit.
 
         fixed: pairs (j, s) that are left out, where some optimum does without them.
         """
@@ -384,7 +390,7 @@ def ordered(
     constraints: Sequence[Constraint] = (),
     traffic: Traffic | None = None,
 ) -> Schedule:
-    """A list schedule of assigned tasks: whenever a lane of a site is idle it takes the site's most urgent ready task.
+    """A list schedule of assigned tasks: idle lanes take the most urgent ready task.
 
     Most urgent is the task with the longest path to the end of the graph (upward rank, with mean transfers if `traffic`
     is given); without a graph that is the longest task.  Fused tasks stand in the list where their first one stands.

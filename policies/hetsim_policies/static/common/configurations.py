@@ -1,4 +1,4 @@
-"""A lower bound for independent tasks of few kinds: the configuration program, by column generation.
+"""A lower bound for few kinds of tasks: the configuration program, by columns.
 
 A *configuration* of a type is how many tasks of each kind one of its lanes does within T.  If a schedule of length T
 exists, then so do numbers x[t, C] ≥ 0 of lanes with configuration C with Σ_C x[t, C] ≤ c[t] lanes of each type and
@@ -34,7 +34,7 @@ CLEAR = 1e-7
 
 
 def kinds_of(times: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Times of each kind and how many tasks it has; None where there are more than `KINDS`."""
+    """Times of each kind and its number of tasks; None above `KINDS` kinds."""
     if not len(times) or len(np.unique(times[: 4 * KINDS], axis=0)) > KINDS:
         return None
     found, number = np.unique(times, axis=0, return_counts=True)
@@ -42,7 +42,7 @@ def kinds_of(times: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def configuration_bound(times: np.ndarray, counts: Sequence[int], low: float, high: float) -> float:
-    """The greatest T from `low`, a bound, to `high`, a makespan, that is refuted; else `low`."""
+    """The maximum T from `low`, a bound, to `high`, a makespan, that is refuted."""
     few = kinds_of(times)
     if few is None or not low < high:
         return low
@@ -63,7 +63,7 @@ def configuration_bound(times: np.ndarray, counts: Sequence[int], low: float, hi
 
 
 def _refuted(kinds: np.ndarray, number: np.ndarray, lanes: np.ndarray, guess: float) -> bool:
-    """Is it proven that no schedule is as short as the guess?"""
+    """Return True if no schedule is as short as the guess, by proof."""
     limit = guess * (1 + TOLERANCE)
     if len(kinds) == 1:
         with np.errstate(divide="ignore"):
@@ -108,7 +108,7 @@ def _alone(kinds: np.ndarray, row: int, kind: int, limit: float) -> np.ndarray:
 def _prices(
     columns: list[tuple[int, np.ndarray]], number: np.ndarray, lanes: np.ndarray
 ) -> tuple[np.ndarray | None, np.ndarray]:
-    """Prices of kinds and worth of a lane of each type, if some tasks find no place; None if all do."""
+    """Prices of kinds and lanes, if some tasks find no place; None if all do."""
     from scipy.optimize import linprog  # takes as long to import as a small plan takes
 
     count = len(columns)
@@ -127,7 +127,7 @@ def _prices(
 
 
 def _knapsack(prices: np.ndarray, needs: np.ndarray, room: float) -> tuple[float, np.ndarray]:
-    """No configuration of a lane is worth more than this; one that is worth as much, or as was found."""
+    """A bound on the worth of a lane's configurations; one that attains it."""
     usable = np.flatnonzero((needs <= room) & (prices > 0))
     order = usable[np.argsort(-(prices[usable] / needs[usable]), kind="stable")]
     best, chosen, nodes, cut = 0.0, np.zeros(len(prices)), 0, False

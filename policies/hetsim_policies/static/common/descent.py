@@ -1,4 +1,4 @@
-"""Local search that every assignment planner can end with: shorten the longest lane, for any number of types.
+"""Local search for any assignment planner: shorten the longest lane.
 
 While the longest lane becomes shorter and no other as long, the best of these changes is made:
     move    a task of the longest lane goes to another lane
@@ -36,7 +36,7 @@ THROWN = 4
 
 @dataclass
 class DescentLanes:
-    """Tasks on lanes: `time[j, t]` on lanes of type t, `kind` the type of each lane, `lane` where each task is."""
+    """Tasks on lanes: `time[j, t]` by type, `kind` of each lane, `lane` of each task."""
 
     time: np.ndarray
     kind: np.ndarray
@@ -89,7 +89,7 @@ def descend(lanes: DescentLanes, enough: float, pairs: int = PAIRS, prices: np.n
 
 
 def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: float) -> list[tuple[int, int]] | None:
-    """The moves (task, to) of the change after which the longest of the lanes that it touches is shortest."""
+    """The moves (task, to) that make the longest lane that they touch shortest."""
     time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
     rows = np.arange(len(lane))
     least = _least_loaded(lanes)
@@ -117,7 +117,9 @@ def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: floa
 def _cheaper_change(
     lanes: DescentLanes, prices: np.ndarray, goal: float, first: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """The change, of the first lane from `first` on that has one, that saves most work at its price, no lane too long.
+    """The change that saves most work at its price, of the first lane that has one.
+
+    From lane `first` on, with no lane too long.
 
     It shortens no longest lane, but leaves more room for that.  With it the lane after which to look next.
     """
@@ -159,7 +161,7 @@ def _least_loaded(lanes: DescentLanes) -> list[int]:
 
 
 def _elsewhere(lanes: DescentLanes, longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """For every task the lane, neither its own nor the longest, that it would make least long, and how long."""
+    """For every task the other lane that it makes least long, and how long."""
     candidates = []
     for kind in dict.fromkeys(lanes.kind.tolist()):  # two of each type, as one may be the task's own
         here = np.flatnonzero((lanes.kind == kind) & (np.arange(len(lanes.kind)) != longest))
@@ -183,7 +185,7 @@ def improved(
     pairs: int = EFFORT,
     others: Sequence[np.ndarray] = (),
 ) -> np.ndarray:
-    """The lane of each task after descents; never a longer schedule than the one given.  The same on every machine.
+    """The lane of each task after descents; never longer, the same on every machine.
 
     enough: a makespan that need not be improved, such as a lower bound.
     others: lanes of tasks from which a descent of half the effort starts too; the best of all goes on.
@@ -214,7 +216,10 @@ def improved(
 
 
 def is_additive(instance: Instance) -> bool:
-    """Return True if lanes are as long as the sum of their tasks: no graph, no shared items, all there at once."""
+    """Return True if lanes are as long as the sum of their tasks.
+
+    No graph, no shared items, all there at once.
+    """
     tasks = instance.problem.tasks
     plain = not any(tasks.predecessors or ()) and not any(tasks.reads or ()) and not any(tasks.writes or ())
     return instance.size > 0 and plain and float(np.ptp(tasks.arrival)) == 0
@@ -223,8 +228,10 @@ def is_additive(instance: Instance) -> bool:
 def descended(
     instance: Instance, schedule: Schedule, enough: float | None = None, others: Sequence[Schedule] = ()
 ) -> Schedule:
-    """The schedule after descents, longest first on each lane; the one given where it is not better, or where tasks
-    arrive one after the other, wait for each other or share items: then more than the sum of times counts.
+    """The schedule after descents, longest first on each lane, if that is better.
+
+    The one given also where tasks arrive one after the other, wait for each other or share items: then more than the
+    sum of times counts.
 
     others: schedules from which a descent starts too.
     """
@@ -249,7 +256,7 @@ def descended(
 
 
 def _throw(lanes: DescentLanes, random: np.random.Generator) -> None:
-    """Some tasks, half of them of the longest lane, go to lanes of types that are good for them."""
+    """Move some tasks, half of them of the longest lane, to lanes of good types."""
     mine = np.flatnonzero(lanes.lane == int(lanes.load.argmax()))
     chosen = [*random.permutation(mine)[:THROWN].tolist(), *random.integers(len(lanes.lane), size=THROWN).tolist()]
     for task in dict.fromkeys(chosen):

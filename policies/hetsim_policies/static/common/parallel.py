@@ -1,4 +1,4 @@
-"""Parallel tasks as planners see them: rigid and moldable ones, on several cores or a gang of GPUs of one node.
+"""Parallel tasks for planners: rigid and moldable, on cores or GPUs of one node.
 
 A task has *options*: a mode with its width (cores or GPUs that it holds together) and the seconds for which it holds
 them, transfers folded in as in `instance`.  A *pool* is the lanes of one type on one node; an option fits the pools of
@@ -43,8 +43,11 @@ class LanePool:
 
 @dataclass(frozen=True)
 class WideTasks:
-    """n parallel tasks; option o is task `task[o]` in mode `mode[o]` on `width[o]` lanes of type `kind[o]` for
-    `seconds[o]`, in one of `pools_of[o]`.  Options of a task stand together, those of task j from `first[j]` on."""
+    """n parallel tasks and their options.
+
+    Option o is task `task[o]` in mode `mode[o]` on `width[o]` lanes of type `kind[o]` for `seconds[o]`, in one of
+    `pools_of[o]`.  Options of a task stand together, those of task j from `first[j]` on.
+    """
 
     problem: PlanProblem
     types: list[DeviceType]
@@ -77,7 +80,7 @@ class WideTasks:
 
     @cached_property
     def gathered(self) -> list[bool]:
-        """Of each type: do all its lanes stand on one node, so that any of them can work together?"""
+        """By type, whether all its lanes stand on one node and can work together."""
         return [sum(pool.kind == kind for pool in self.pools) == 1 for kind in range(len(self.types))]
 
     def min_areas(self, longest: float = np.inf) -> np.ndarray:
@@ -95,7 +98,10 @@ class WideTasks:
 
 
 def parallel(problem: PlanProblem) -> bool:
-    """Has any task a mode of several lanes?  In mid-run the rest is planned lane by lane."""
+    """Return True if a task has a mode of several lanes.
+
+    In mid-run the rest is planned lane by lane.
+    """
     used = {problem.tasks.shapes[number] for number in dict.fromkeys(problem.tasks.shape.tolist())}
     return not problem.in_mid_run and any(_width(mode) > 1 for shape in used for mode in shape.modes)
 
@@ -108,7 +114,7 @@ def _width(mode: Mode) -> int:
 
 
 class _Option(NamedTuple):
-    """A task in one of its modes: width in lanes of a type, seconds, and the pools that have room for it."""
+    """A task in a mode: width in lanes of a type, seconds, and pools with room."""
 
     task: int
     mode: int
@@ -119,7 +125,7 @@ class _Option(NamedTuple):
 
 
 def wide(problem: PlanProblem, planner: str) -> WideTasks:
-    """The parallel tasks of a problem; ScenarioError naming the planner where a task has no option."""
+    """The parallel tasks of a problem; ScenarioError where a task has no option."""
     tasks = problem.tasks
     types, pools = _pools(problem)
     stages = np.zeros((3, len(tasks), len(types)))
@@ -181,7 +187,7 @@ def _homes(problem: PlanProblem, pools: list[LanePool], kind: int, width: int, m
 
 
 def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[LanePool]]:
-    """Types in the order of the cluster, cores first, and the lanes that are up of each on each node."""
+    """Types in cluster order, cores first, and the lanes up of each on each node."""
     cluster = problem.cluster
     found: dict[tuple[DeviceType, int], list[str]] = {}
     for name, device in lane_names(cluster).items():
@@ -219,7 +225,7 @@ class LanePlacing:
 
 
 class PoolLanes:
-    """The lanes of all pools with what is placed on them so far; nothing goes before what was placed earlier."""
+    """The lanes of all pools with the tasks placed on them, in append order."""
 
     def __init__(self, instance: WideTasks):
         self.instance = instance
@@ -253,7 +259,7 @@ class PoolLanes:
 
 
 def wide_bound(instance: WideTasks) -> float | None:
-    """No schedule is shorter, counted from the first arrival: paths of the fastest options, and areas before and after.
+    """A lower bound from the first arrival: paths of the fastest options, and areas.
 
     None where the engine could do what the options do not say.
     """
@@ -281,7 +287,7 @@ def wide_bound(instance: WideTasks) -> float | None:
 def wide_plan(
     instance: WideTasks, placed: Sequence[LanePlacing], bound: float | None = None, guaranteed: float | None = None
 ) -> Plan:
-    """The placings as a plan in the order of their starts, with its timetable; notes as in `outcome`.
+    """The placings as a plan in the order of starts, with timetable and notes.
 
     bound: what the planner proves besides `wide_bound`.  guaranteed: the ratio that its algorithm promises for
     independent tasks that are there at once.
@@ -302,7 +308,7 @@ def wide_plan(
 
 
 def _timetable(instance: WideTasks, placed: Sequence[LanePlacing]) -> tuple[list[Step], np.ndarray]:
-    """The placings as steps in the order of their starts, and when each starts and ends."""
+    """The placings as steps in the order of starts, with their starts and ends."""
     problem, tasks = instance.problem, instance.problem.tasks
     order = sorted(range(len(placed)), key=lambda number: (placed[number].start, placed[number].finish, number))
     arrival = np.maximum(tasks.arrival, problem.now) if problem.in_mid_run else tasks.arrival

@@ -1,4 +1,4 @@
-"""When each step of a plan starts and ends: the planner's own timetable, worked out without the engine.
+"""When each step of a plan starts and ends, computed without the engine.
 
 A lane takes its tasks in the order of the plan; one starts when a stream of the lane is free, it has arrived and its
 predecessors are done.  An accelerator has an upload, a compute and a download engine, each for one task at a time, of
@@ -34,7 +34,7 @@ Placed = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Timing:
-    """Start and finish of each task; `exact`: nothing that is not modeled can delay one."""
+    """Start and finish of each task; `exact`: the model leaves nothing out."""
 
     start: np.ndarray
     finish: np.ndarray
@@ -42,7 +42,7 @@ class Timing:
 
 
 def timing(instance: Instance, placed: Sequence[Placed], frequencies: Mapping[str, float] = NOMINAL) -> Timing:
-    """The timetable of a plan; `placed` names every task once, each after its predecessors.
+    """The timetable of a plan; `placed` names every task once, in a valid order.
 
     frequencies: of devices that the plan does not leave at 1, by name.
     """
@@ -76,7 +76,7 @@ def _serial(instance: Instance, placed: Sequence[Placed], frequencies: Mapping[s
 
 
 def _one_after_the_other(instance: Instance, placed: Sequence[Placed], seconds: np.ndarray, begin: float) -> Timing:
-    """The same where nothing but the task before on its lane delays a task: sums, lane by lane."""
+    """The same where tasks wait only for the one before on their lane: sums."""
     rows = np.array(placed, dtype=np.int64)
     lane = np.concatenate([[0], np.cumsum(instance.counts)])[rows[:, 1]] + rows[:, 2]
     start, finish = np.empty(instance.size), np.empty(instance.size)
@@ -88,7 +88,7 @@ def _one_after_the_other(instance: Instance, placed: Sequence[Placed], seconds: 
 
 
 def _lane_seconds(instance: Instance, placed: Sequence[Placed], frequencies: Mapping[str, float]) -> list[float]:
-    """For how long each task holds its lane; lanes of a type may have different ways to their hosts."""
+    """Seconds for which each task occupies its lane, by the lane's way to its host."""
     rows = np.array(placed, dtype=np.int64).reshape(-1, 3)
     if instance.alike and not frequencies:
         return instance.alone[rows[:, 0], rows[:, 1]].tolist()
@@ -336,7 +336,7 @@ class Pipeline:
         return found
 
     def _use(self, pipes: list[tuple[str, float]], since: float, until: float) -> None:
-        """Bytes flow over some links: are others on them?"""
+        """Send bytes over some links and note whether others use them."""
         for name, _ in pipes:
             if self.busy.get(name, -np.inf) > since * (1 + 1e-12):
                 self.contended = True
@@ -428,11 +428,11 @@ class Copies:
         return rows[task] if rows is not None else ()
 
     def anything(self, task: int, place: int, device: Device) -> bool:
-        """Must anything that the task reads be brought?"""
+        """Return True if anything that the task reads must be transferred."""
         return bool(self.sources(task, place, device))
 
     def sources(self, task: int, place: int, device: Device) -> dict[int, tuple[float, list[int]]]:
-        """Bytes and items to bring, by where they come from; what lies on a core's own host is there."""
+        """Bytes and items to transfer, by source; a core's own host needs none."""
         found: dict[int, tuple[float, list[int]]] = {}
         for item in dict.fromkeys(self._row(self.tasks.reads, task)):
             if place in self.where[item]:
@@ -444,7 +444,7 @@ class Copies:
         return found
 
     def _source(self, item: int, device: Device) -> int | None:
-        """This node's host, an accelerator of this node, another host, another node's accelerator; None: no copy."""
+        """The host, a local accelerator, another host or its accelerator; None: no copy."""
         best, best_rank = None, 4
         for place in self.where[item]:
             node = -1 - place if place < 0 else self.cluster.devices[place].node

@@ -16,7 +16,10 @@ from hetsim_policies.static.common.schedule import Schedule
 
 
 def two_types(instance: Instance, planner: str) -> tuple[np.ndarray, list[int]]:
-    """Times and lanes of two types, the second without lanes if there is one; ScenarioError if there are more."""
+    """Times and lanes of two types, the second possibly without lanes.
+
+    ScenarioError if there are more.
+    """
     if len(instance.types) > 2:
         names = ", ".join(kind.name for kind in instance.types)
         text = f"{planner} plans for at most two types of devices; the cluster has {len(instance.types)}: {names}"
@@ -27,7 +30,7 @@ def two_types(instance: Instance, planner: str) -> tuple[np.ndarray, list[int]]:
 
 
 def by_speed_up(times: np.ndarray) -> np.ndarray:
-    """Tasks by descending ratio of the first time to the second, ties in the order of the table."""
+    """Tasks by descending ratio of the first time to the second, ties in table order."""
     p, q = times[:, 0], times[:, 1]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where((q == 0) & (p == 0), 1.0, p / q)
@@ -41,7 +44,7 @@ def by_sides(
     ready: np.ndarray | None = None,
     since: Free = None,
 ) -> Schedule:
-    """Longest processing time first on each of two types: tasks where `second` is true run on the second."""
+    """Longest first on each of two types; tasks where `second` is true on the second."""
     schedule = Schedule.empty(len(times))
     for kind, chosen in enumerate((~second, second)):
         need = times[:, kind]
@@ -145,7 +148,7 @@ def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int,
 def _spread(
     need: np.ndarray, tasks: np.ndarray, since: np.ndarray, arrival: np.ndarray, lanes: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Starts, lanes and end of the tasks of one side, longest first, on given lanes or wherever one is free first."""
+    """Starts, lanes and end of one side's tasks, longest first, on lanes as given."""
     order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
     if lanes is None:
         starts, lanes = list_schedule(need, len(since), order, arrival, since)

@@ -1,4 +1,4 @@
-"""The linear program behind R||Cmax by types: tasks split over types of devices, none a lane longer than T.
+"""The linear program of R||Cmax by types: split tasks, no lane longer than T.
 
     minimize T  subject to  Σ_t x_jt = 1 for every task j,  Σ_j p_jt x_jt ≤ c_t T for every type t,  x ≥ 0,
 
@@ -32,7 +32,7 @@ SAMPLE = 4_000
 
 @dataclass(frozen=True)
 class Split:
-    """An optimal vertex of the program: the share of each task on each type, and prices that certify a bound."""
+    """An optimal vertex: the share of each task on each type, and dual prices."""
 
     share: np.ndarray
     prices: np.ndarray
@@ -95,7 +95,7 @@ def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> 
 def _by_columns(
     solved: Callable[..., Any], times: np.ndarray, counts: Sequence[int], usable: np.ndarray
 ) -> tuple[Any, np.ndarray]:
-    """The program solved over a few pairs of each task; pairs that its prices ask for join until none is left."""
+    """The program over a few pairs of each task; priced pairs join until none is left."""
     allowed = np.where(usable, times, np.inf)
     chosen = np.zeros(times.shape, dtype=bool)
     rows = np.arange(len(times))[:, None]
@@ -119,7 +119,7 @@ def _by_columns(
 
 
 def priced(times: np.ndarray, counts: Sequence[int], prices: np.ndarray) -> np.ndarray:
-    """What each task costs at least; the sum is no more than the makespan of any schedule."""
+    """The minimum cost of each task; the sum is a lower bound on the makespan."""
     with np.errstate(invalid="ignore"):
         cost = np.where(np.isfinite(allowed_times(times, counts)), times * prices, np.inf)
     return cost.min(axis=1, initial=np.inf)
