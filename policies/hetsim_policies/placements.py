@@ -92,12 +92,12 @@ class EarliestFinish:
         """The rule."""
         finish = _finish(task, view)
         modes = [task.modes[position] for position in task.modes_by_speed()]
-        found = [(mode, min(_choices(task, mode, view), key=finish, default=None)) for mode in modes]
-        here = min((placement for _, placement in found if placement is not None), key=finish, default=None)
+        options = [(mode, min(_choices(task, mode, view), key=finish, default=None)) for mode in modes]
+        here = min((placement for _, placement in options if placement is not None), key=finish, default=None)
         if here is None or not self.patient:
             return here
         soonest = view.now + view.duration(task, here)
-        for mode, placement in found:
+        for mode, placement in options:
             if placement is None and self._later(task, mode, view) < soonest:
                 return None
         return here
@@ -111,12 +111,12 @@ class EarliestFinish:
 
 def _choices(task: Task, mode: Mode, view: View) -> list[Placement]:
     """Distinct placements of one mode that fit now: a gang per node or across nodes."""
-    found = view.options(task, mode, distinct=True)
-    if not found and mode.span_any:
+    options = view.options(task, mode, distinct=True)
+    if not options and mode.span_any:
         across = view.first(mode)
         if across is not None and view.holds(task, across):
             return [across]
-    return found
+    return options
 
 
 def _finish(task: Task, view: View) -> Callable[[Placement], tuple[float, float]]:

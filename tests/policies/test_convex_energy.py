@@ -135,7 +135,7 @@ def test_never_more_energy_than_at_full_speed_and_never_late(slack, graph, arriv
 def least_energy(given, deadline, lowest):
     """By trying all assignments."""
     instance = runnable(given, "test")
-    machine = Machine.of(instance)
+    machine = Machine.from_instance(instance)
     every = itertools.product(range(len(machine.lane_kind)), repeat=instance.size)
     return min(machine.cost(np.array(lanes), deadline, lowest) for lanes in every)
 
@@ -157,7 +157,7 @@ def test_the_convex_program_of_two_types_is_solved():
     """Against a fine grid of loads: divisible work of 10 s on cores or 10 s on GPUs."""
     size = 1000
     given = problem([[0.01, 0.01]] * size, cpus=2, gpus=1)
-    fractions, value = relaxed(Machine.of(runnable(given, "test")), 5.0, 0.1)
+    fractions, value = relaxed(Machine.from_instance(runnable(given, "test")), 5.0, 0.1)
     assert fractions.sum(axis=1) == pytest.approx(np.ones(size))
     core = np.linspace(0, 10, 100_001)
     speed_core, speed_gpu = core / 10, (10 - core) / 5
@@ -174,7 +174,7 @@ def test_slownesses_are_optimal_on_graphs():
         given = random_problem(seed, graph=True)
         plan = ConvexEnergy(slack=2.0).plan(given)
         instance = runnable(given, "test")
-        machine = Machine.of(instance)
+        machine = Machine.from_instance(instance)
         schedule = seed_of(instance).schedule
         deadline = plan.notes["deadline"]
         slow = slownesses(machine, schedule, 0.1, deadline)

@@ -505,7 +505,7 @@ def test_what_is_kept_by_lane_is_what_a_look_at_all_lanes_finds(monkeypatch):
     def full(lane, kind, forecast_, now):
         end = forecast_.lane.get(lane.number, 0.0)
         return [row for row, job in lane.queue.items() if job.task is not None and job.alone
-                and now + repairs.least(job.task, kind) < forecast_.finish.get(row, end)]  # fmt: skip
+                and now + repairs.min_seconds(job.task, kind) < forecast_.finish.get(row, end)]  # fmt: skip
 
     def tried(board, view):
         freed = board._released if view.changes.releases == board._releases else None

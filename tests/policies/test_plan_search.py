@@ -32,7 +32,7 @@ from hetsim_policies.static.common.search import seeds_of
 from hetsim_policies.static.common.unrelated import good_prices
 from hetsim_policies.static.dual_approximation import DualApproximation
 from hetsim_policies.static.local_search import LocalSearch
-from hetsim_policies.static.lst import Lst, least_deadline, lst, rounded
+from hetsim_policies.static.lst import Lst, lst, min_deadline, rounded
 from hetsim_policies.static.lst import spread as spread_out
 from hetsim_policies.static.random_search import SimulatedAnnealing
 from hetsim_policies.static.replay import read_plan
@@ -45,7 +45,7 @@ needs_ortools = pytest.mark.skipif(find_spec("ortools") is None, reason="the ext
 
 
 def load_of(times, counts, lane):
-    return float(DescentLanes.of(times, counts, lane).load.max())
+    return float(DescentLanes.on_lanes(times, counts, lane).load.max())
 
 
 def test_a_descent_ends_where_no_change_helps_and_never_above_its_start():
@@ -56,7 +56,7 @@ def test_a_descent_ends_where_no_change_helps_and_never_above_its_start():
         lane = rng.integers(sum(counts), size=12)
         found = improved(times, counts, lane)
         assert load_of(times, counts, found) <= load_of(times, counts, lane)
-        again = DescentLanes.of(times, counts, found)
+        again = DescentLanes.on_lanes(times, counts, found)
         before = float(again.load.max())
         descend(again, 0.0, prices=good_prices(times, counts))
         assert again.load.max() == pytest.approx(before)
@@ -94,7 +94,7 @@ def test_a_plan_is_no_longer_than_a_descent_from_any_rounding():
     for seed in range(2):
         times = semi_consistent(np.random.default_rng(seed), 160, 12)
         ones = [1] * 12
-        bound, share = least_deadline(times, ones)
+        bound, share = min_deadline(times, ones)
         roundings = [rounded(share), spread_out(share, times, ones), share.argmax(axis=1)]
         ends = [load_of(times, ones, improved(times, ones, kind, bound, rounds=0)) for kind in roundings]
         plan = Lst().plan(problem(times.tolist(), ones))

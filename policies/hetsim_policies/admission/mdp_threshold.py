@@ -85,11 +85,11 @@ class MdpThreshold(AtStations):
 
     def _not_too_large(self, problem: PlanProblem) -> None:
         modes = dict.fromkeys(mode for shape in problem.tasks.shapes for mode in shape.modes)
-        most = max(servers(problem.cluster, mode) for mode in modes)
-        places = most + self._room(most)
+        max_servers = max(servers(problem.cluster, mode) for mode in modes)
+        places = max_servers + self._room(max_servers)
         count = math.comb(places + len(self.classes), places)
         if count > MAX_STATES:
-            what = f"{len(self.classes)} classes on {most:,} servers with room for {places - most:,} more"
+            what = f"{len(self.classes)} classes on {max_servers:,} servers with room for {places - max_servers:,} more"
             text = f"{what} make {count:,} states, and {MAX_STATES:,} can be solved for in time"
             hint = "give less room, treat classes alike, or take trunk_reservation"
             raise ScenarioError(Problem(f"{text}; {hint}", key="policy.admission"))
@@ -105,7 +105,7 @@ class MdpThreshold(AtStations):
         table = self._table(station, count)
         class_ = self.position.get(task.class_)
         if class_ is not None and table is not None:
-            present = tuple(found.present if (found := station.flows.get(name)) else 0 for name in self.classes)
+            present = tuple(of_class.present if (of_class := station.flows.get(name)) else 0 for name in self.classes)
             if not table.admits(present, class_):
                 return self._no
         stations.joins(task, station, flow, mode.width)
@@ -148,12 +148,12 @@ class ThresholdTable:
 
     def _neighbors(self, step: int) -> np.ndarray:
         """By state and class the state with one more or less of it; -1 where none is."""
-        found = np.full(self.states.shape, -1, dtype=np.int64)
+        neighbors = np.full(self.states.shape, -1, dtype=np.int64)
         for class_ in range(self.states.shape[1]):
             beside = self.states.copy()
             beside[:, class_] += step
-            found[:, class_] = [self.index.get(tuple(state), -1) for state in beside.tolist()]
-        return found
+            neighbors[:, class_] = [self.index.get(tuple(state), -1) for state in beside.tolist()]
+        return neighbors
 
     def admits(self, present: tuple[int, ...], class_: int) -> bool:
         """May a task of this class be admitted?  Beyond the model's states none may."""

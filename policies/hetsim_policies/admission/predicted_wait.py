@@ -43,7 +43,7 @@ class PredictedWait(Admission):
     def admit(self, task: Task, view: View) -> Accept | Reject:
         if self.max_wait is not None:
             return YES if self.ahead.wait(task) <= self.max_wait else self._no
-        left = self.ahead.left(task)
-        if left == math.inf or self.ahead.response(task) <= left * (1.0 + ROUNDING):
+        time_left = self.ahead.time_left(task)
+        if time_left == math.inf or self.ahead.response(task) <= time_left * (1.0 + ROUNDING):
             return YES
         return self._late

@@ -28,10 +28,10 @@ class Redirect(SloFeasible):
     """
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
-        left = self.left(task, view)
-        if left == math.inf or len(task.modes) == 1 or self.ahead.service(task) is not None:
+        time_left = self.time_left(task, view)
+        if time_left == math.inf or len(task.modes) == 1 or self.ahead.service(task) is not None:
             return super().admit(task, view)
         for position in task.modes_by_speed():
-            if self.ahead.response(task, position) <= left:
+            if self.ahead.response(task, position) <= time_left:
                 return Accept((position,))
         return self._no

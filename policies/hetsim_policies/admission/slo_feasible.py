@@ -41,15 +41,15 @@ class SloFeasible(Admission):
     def begin(self, view: View) -> None:
         self.ahead = Ahead(view)
 
-    def left(self, task: Task, view: View) -> float:
+    def time_left(self, task: Task, view: View) -> float:
         """Seconds that the prediction may come to; inf without a deadline."""
-        return self.ahead.left(task) * (1.0 + ROUNDING) / self.safety
+        return self.ahead.time_left(task) * (1.0 + ROUNDING) / self.safety
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
-        left = self.left(task, view)
-        if left == math.inf:
+        time_left = self.time_left(task, view)
+        if time_left == math.inf:
             return YES
         ahead = self.ahead
         if ahead.service(task) is not None:
-            return YES if ahead.response(task) <= left else self._no
-        return YES if any(ahead.response(task, position) <= left for position in task.modes_by_speed()) else self._no
+            return YES if ahead.response(task) <= time_left else self._no
+        return YES if any(ahead.response(task, p) <= time_left for p in task.modes_by_speed()) else self._no

@@ -57,8 +57,8 @@ class ClipperAimd(Batching):
         device = placement.devices[0]
         if occupied(queue, placement, view):
             return Delay()
-        most = min(limit(placement, self.max_batch), self.limits.get(device, self.start))
-        return Take(min(len(queue), most))
+        max_size = min(limit(placement, self.max_batch), self.limits.get(device, self.start))
+        return Take(min(len(queue), max_size))
 
     def ended(self, report: BatchReport, queue: RequestQueue) -> None:
         device = report.placement.devices[0]

@@ -192,10 +192,10 @@ class Continuous(IterationPolicy):
 
     def left(self, replica: Replica, request: Generation, over: bool) -> None:
         if self.by_client:
-            self._counters[replica.number].left(request, over, replica.steps)
+            self._counters[replica.number].leave(request, over, replica.steps)
         if self.reserves:
             self._coming[replica.number].pop(request, None)
-            self._reserved[replica.number].left(request)
+            self._reserved[replica.number].leave(request)
 
     # Steps -------------------------------------------------------------------------------------------------------
 
@@ -236,11 +236,11 @@ class Reservations:
     """
 
     def __init__(self, whole: bool):
-        self.whole = whole
+        self.whole_answers = whole
         """Reserve for all at once, not for the peak."""
         self.decoding: list[Growth] = []
         """The last to end first."""
-        self.of: dict[Any, Growth] = {}
+        self.growth: dict[Any, Growth] = {}
         self.total = 0
         """Tokens that all of them hold at their ends."""
 
@@ -250,28 +250,28 @@ class Reservations:
         to_hold: tokens yet to hold after its next one, and those it holds then.
         """
         more, there = to_hold
-        self.of[request] = growth = (-steps - more, there - steps)
+        self.growth[request] = growth = (-steps - more, there - steps)
         insort(self.decoding, growth)
         self.total += growth[1] - growth[0]
 
-    def left(self, request: Any) -> None:
-        growth = self.of.pop(request, None)
+    def leave(self, request: Any) -> None:
+        growth = self.growth.pop(request, None)
         if growth is not None:
             del self.decoding[bisect_left(self.decoding, growth)]
             self.total -= growth[1] - growth[0]
 
     def need(self, steps: int, coming: list[tuple[int, int]]) -> int:
         """Tokens for the decoding sequences and for those given as (to hold, there)."""
-        if self.whole:
+        if self.whole_answers:
             return self.total + sum([more + there for more, there in coming])
         growths = self.decoding + [(-steps - more, there - steps) for more, there in coming]
         growths.sort()
-        most = held = 0
+        peak = total = 0
         for count, (end, base) in enumerate(growths, start=1):
-            held += base
-            if held - count * end > most:
-                most = held - count * end
-        return most
+            total += base
+            if total - count * end > peak:
+                peak = total - count * end
+        return peak
 
 
 # Virtual token counters: what each client of a language model has been served, in weighted tokens.
@@ -353,8 +353,8 @@ class VirtualTokens:
                 self._bound(only, self.counter(only, steps), heads[only].arrival)
         if client not in heads:
             account = self.accounts[client]
-            least = self.counter(self.turn(heads, steps), steps)
-            account.charged += max(0.0, least - self.counter(client, steps))
+            floor = self.counter(self.turn(heads, steps), steps)
+            account.charged += max(0.0, floor - self.counter(client, steps))
             if client not in bounds:
                 self._bound(client, self.counter(client, steps), request.arrival)
 
@@ -369,7 +369,7 @@ class VirtualTokens:
         group[0] += 1
         group[1] += steps
 
-    def left(self, request: Any, over: bool, steps: int) -> None:
+    def leave(self, request: Any, over: bool, steps: int) -> None:
         """It leaves the replica.
 
         If preempted before its first token, it pays for its prompt when it joins again.

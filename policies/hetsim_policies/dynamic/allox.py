@@ -91,15 +91,15 @@ class AlloX(Scheduler):
         self._kinds = {name: number for number, name in enumerate(view.cluster.types)}
         self._ends = [[] for _ in self._kinds]
         for name in self._kinds:
-            found = [node.index for node in view.cluster.nodes if node.cpu.type.name == name]
-            if found:
-                self._having[name] = np.array(found)
+            nodes = [node.index for node in view.cluster.nodes if node.cpu.type.name == name]
+            if nodes:
+                self._having[name] = np.array(nodes)
 
     def ready(self, task: Task) -> None:
         self._over(task)
-        found = WaitingJobs(task.shortest_remaining, task.index, task, _ways(task, self._kinds))
-        self.waiting[task.index] = found
-        insort(self._order, found)
+        jobs = WaitingJobs(task.shortest_remaining, task.index, task, _ways(task, self._kinds))
+        self.waiting[task.index] = jobs
+        insort(self._order, jobs)
         self._arrivals += 1
 
     def finished(self, task: Task) -> None:
@@ -147,9 +147,9 @@ class AlloX(Scheduler):
 
     def _over(self, task: Task) -> None:
         """It runs no longer."""
-        held = self._held.pop(task.index, None)
-        if held is not None:
-            kind, end, count = held
+        devices_until = self._held.pop(task.index, None)
+        if devices_until is not None:
+            kind, end, count = devices_until
             at = bisect_left(self._ends[kind], end)
             del self._ends[kind][at : at + count]
 
@@ -160,13 +160,13 @@ class AlloX(Scheduler):
                 self._over(task)
                 self._holds(task, view)
         view.nodes.refresh()
-        found = []
+        by_device = []
         for name, number in self._kinds.items():
             free = view.nodes.cores[self._having[name]] if name in self._having else view.nodes.gpus[name]
             room = min(self.window, math.ceil(float(free.sum()) - 1e-9))
             busy = np.array(self._ends[number][: self.window])
-            found.append(np.concatenate([np.zeros(room), np.maximum(1e-9, busy - view.now)]))
-        return found
+            by_device.append(np.concatenate([np.zeros(room), np.maximum(1e-9, busy - view.now)]))
+        return by_device
 
     def _any(self, view: View) -> Iterator[Decision]:
         """Start any task that fits, as nothing runs and the first fits nowhere."""
@@ -206,17 +206,17 @@ def matching(ways: Sequence[Sequence[JobMode]], delays: Sequence[np.ndarray]) ->
             here = times * (1 + behind * widths) + delays[kind][device]
             cost[rows, part] = np.minimum(cost[rows, part], here)
     # A place that is out of the question costs more than all others together.
-    most = float(cost[np.isfinite(cost)].max(initial=0.0)) + 1.0
-    cost[~np.isfinite(cost)] = impossible = most * (count + 1)
+    max_cost = float(cost[np.isfinite(cost)].max(initial=0.0)) + 1.0
+    cost[~np.isfinite(cost)] = impossible = max_cost * (count + 1)
     kept = _wanted(cost)
     jobs, chosen = linear_sum_assignment(cost[::-1, kept])  # the longest first are 10 % faster
-    found = []
+    matched = []
     for job, place in zip((count - 1 - jobs).tolist(), kept[chosen].tolist(), strict=True):
         if cost[job, place] < impossible:
             kind = int(np.searchsorted(first, place, side="right")) - 1
             after, number = (int(column[place - first[kind]]) for column in places[kind])
-            found.append(Matched(job, _cheapest(ways[job], kind, after), kind, number, after))
-    return found
+            matched.append(Matched(job, _cheapest(ways[job], kind, after), kind, number, after))
+    return matched
 
 
 def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
@@ -262,10 +262,10 @@ def _fronts(found: Sequence[Matched]) -> list[Matched]:
 
 
 def _ways(task: Task, kinds: dict[str, int]) -> tuple[JobMode, ...]:
-    left = 1.0 - task.done
-    found = []
+    part = 1.0 - task.done
+    modes = []
     for position in task.allowed or range(len(task.modes)):
         mode, time = task.modes[position], task.estimate_at(position)
         if math.isfinite(time):
-            found.append(JobMode(position, kinds[mode.type.name], time * left, mode.width))
-    return tuple(found)
+            modes.append(JobMode(position, kinds[mode.type.name], time * part, mode.width))
+    return tuple(modes)

@@ -112,16 +112,16 @@ class Defragment(ListScheduler):
         plain = mode.gpus and mode.whole and mode.type.streams == 1 and mode.type.sharing.kind == "exclusive"
         if not plain or view.free(mode.type.name) < mode.gpus or any(view.fits(other) for other in task.modes):
             return []
-        found = _cheapest(_Nodes(mode, view), mode, self._movable(mode, view), self.max_moves, view)
-        if found is None:
+        cheapest = _cheapest(_Nodes(mode, view), mode, self._movable(mode, view), self.max_moves, view)
+        if cheapest is None:
             return []
-        cost, moves = found
+        cost, moves = cheapest
         spared = (view.earliest_fit(task).time - view.now) * mode.gpus
         return moves if spared > self.margin * cost else []
 
     def _movable(self, mode: Mode, view: View) -> dict[int, list[Task]]:
         """Running tasks that may move, by node, the smallest first."""
-        found: dict[int, list[Task]] = {}
+        by_node: dict[int, list[Task]] = {}
         for task in view.running("start", own=True):
             if task.state != RUNNING or not task.shape.preemptible or len(view.launch_of(task).tasks) > 1:
                 continue
@@ -133,10 +133,10 @@ class Defragment(ListScheduler):
             assert placement is not None
             on_one = len({device.node for device in placement.devices}) == 1
             if on_one and view.now - (task.memo or 0.0) >= self.minimum_run:
-                found.setdefault(placement.devices[0].node, []).append(task)
-        for tasks in found.values():
+                by_node.setdefault(placement.devices[0].node, []).append(task)
+        for tasks in by_node.values():
             tasks.sort(key=lambda task: (_mode_of(task, view).gpus, task.index))
-        return found
+        return by_node
 
 
 class _Nodes:
@@ -162,10 +162,10 @@ class _Nodes:
 
     def takes(self, mode: Mode) -> np.ndarray:
         host = (self.cores + 1e-9 >= mode.millicores / 1000) & (self.memory >= mode.memory)
-        found: np.ndarray = (self.gpus >= mode.gpus) & host
+        takes: np.ndarray = (self.gpus >= mode.gpus) & host
         if mode.nodes is not None:
-            found &= np.array([mode.allows(node) for node in range(len(found))])
-        return found
+            takes &= np.array([mode.allows(node) for node in range(len(takes))])
+        return takes
 
     def tightest(self, mode: Mode, but: int) -> int | None:
         takes = self.takes(mode)

@@ -187,19 +187,19 @@ class HeteroPrio(Scheduler):
 
     def _worth_it(self, side: int, now: float) -> list[Task]:
         """Running tasks that would end earlier if restarted here, by computing time alone."""
-        heap, found = self._worth[side], []
+        heap, candidates = self._worth[side], []
         while heap and -heap[0][0] > now:
             entry = heappop(heap)
             task = entry[3]
             if task.ticket == entry[2] and task.index in self._misplaced[side].get(task.shape, ()):
-                found.append(entry)
-        for entry in found:
+                candidates.append(entry)
+        for entry in candidates:
             heappush(heap, entry)
         if len(heap) > self._limit:  # entries of tasks that have ended
             heap[:] = [e for e in heap if e[3].ticket == e[2] and e[1] in self._misplaced[side].get(e[3].shape, ())]
             heapify(heap)
             self._limit = max(64, 2 * len(heap))
-        return [entry[3] for entry in found]
+        return [entry[3] for entry in candidates]
 
     @staticmethod
     def _anew(task: Task, placement: Placement, view: View) -> float:

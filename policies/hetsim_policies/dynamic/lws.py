@@ -184,10 +184,10 @@ class Lws(Scheduler):
     def _work(self, worker: Worker, view: View) -> Iterator[Decision]:
         """All that this worker can start now."""
         while worker.up and not self._full(worker):
-            found = self._best(worker, worker, OWN, view) or self._steal(worker, view)
-            if found is None:
+            task = self._best(worker, worker, OWN, view) or self._steal(worker, view)
+            if task is None:
                 return
-            yield self._start(*found)
+            yield self._start(*task)
 
     def _find_worker(self, task: Task, home: Worker, view: View) -> Iterator[Decision]:
         """The worker nearest to a new task that can start it."""
@@ -217,21 +217,21 @@ class Lws(Scheduler):
 
     def _steal(self, thief: Worker, view: View) -> tuple[Task, Placement] | None:
         """From the nearest deque with a task that it can start."""
-        found, empty = None, []
+        task, empty = None, []
         for node in _outwards(self._busy, thief.device.node):
             here = self._on_node[node]
             if not any(deque.head(OWN) for worker in here for deque in worker.deques.values()):
                 empty.append(node)
                 continue
             for victim in sorted(here, key=lambda other: abs(other.number - thief.number)):
-                found = None if victim is thief else self._best(victim, thief, STOLEN, view)
-                if found is not None:
+                task = None if victim is thief else self._best(victim, thief, STOLEN, view)
+                if task is not None:
                     break
-            if found is not None:
+            if task is not None:
                 break
         for node in empty:
             self._busy.remove(node)
-        return found
+        return task
 
     def _best(self, owner: Worker, taker: Worker, end: int, view: View) -> tuple[Task, Placement] | None:
         """The first task at one end of a worker's deques that it, or another, can start."""
@@ -293,11 +293,11 @@ def _include(nodes: list[int], node: int) -> None:
 def _outwards(nodes: list[int], node: int) -> Iterator[int]:
     """The nodes of an ascending list by their distance from one."""
     right = bisect_left(nodes, node)
-    left = right - 1
-    while left >= 0 or right < len(nodes):
-        if left < 0 or (right < len(nodes) and nodes[right] - node <= node - nodes[left]):
+    lower = right - 1
+    while lower >= 0 or right < len(nodes):
+        if lower < 0 or (right < len(nodes) and nodes[right] - node <= node - nodes[lower]):
             yield nodes[right]
             right += 1
         else:
-            yield nodes[left]
-            left -= 1
+            yield nodes[lower]
+            lower -= 1

@@ -29,5 +29,5 @@ class MinMakespan(SideBySideScheduler):
     moving = True
 
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
-        left = np.array([job.left(view) for job in jobs])
-        return max_min(offers, np.where(offers.fastest() > 0, left, 0.0))
+        remaining = np.array([job.remaining(view) for job in jobs])
+        return max_min(offers, np.where(offers.fastest() > 0, remaining, 0.0))

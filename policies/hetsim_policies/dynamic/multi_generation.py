@@ -101,8 +101,8 @@ class MultiGeneration(Scheduler):
         seconds = {p: task.estimate_at(p) for p in positions}
         seconds = {p: value for p, value in seconds.items() if math.isfinite(value)}
         price = {p: self._price(task.modes[p]) * value for p, value in seconds.items()}
-        most = self.budget * min(price.values()) * (1 + ROUNDING)
-        allowed = [p for p in seconds if price[p] <= most]
+        limit = self.budget * min(price.values()) * (1 + ROUNDING)
+        allowed = [p for p in seconds if price[p] <= limit]
         slowest = max(seconds[p] for p in allowed)
 
         def gain(position: int) -> float:

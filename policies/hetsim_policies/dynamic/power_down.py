@@ -129,12 +129,12 @@ class PowerDown(ListScheduler):
         return []
 
     def _by_node(self, mode: Mode) -> dict[int, list[Device]]:
-        found: dict[int, list[Device]] = {}
+        by_node: dict[int, list[Device]] = {}
         for index in sorted(self.asleep):
             device = self.asleep[index]
             if device.type is mode.type and mode.allows(device.node):
-                found.setdefault(device.node, []).append(device)
-        return found
+                by_node.setdefault(device.node, []).append(device)
+        return by_node
 
     def _awake_on(self, node: int, mode: Mode, view: View) -> list[Device]:
         return [

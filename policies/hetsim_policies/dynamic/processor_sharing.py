@@ -37,5 +37,5 @@ def least_loaded(task: Task, view: View) -> Placement | None:
         crowd = max(1.0, load + mode.share / WHOLE) if shared else 1.0
         return view.duration(task, placement) * crowd, load
 
-    found = [option for position in task.modes_by_speed() for option in view.options(task, task.modes[position])]
-    return min(found, key=finish) if found else view.fit(task)
+    options = [option for position in task.modes_by_speed() for option in view.options(task, task.modes[position])]
+    return min(options, key=finish) if options else view.fit(task)

@@ -81,14 +81,14 @@ class RoundRobin(ListScheduler):
     def schedule(self, view: View) -> Iterator[Decision]:
         closed = 0
         while (head := (yield from self.start_in_order(view, closed))) is not None:
-            found = None
+            room = None
             if not any(view.fits(mode) for mode in head.modes):  # else the rule declines, or its data find no room
                 over = [task for task in view.running("start", own=True) if self._is_over(task, view)]
-                found = view.make_room(head, over)
-            if found is None:
+                room = view.make_room(head, over)
+            if room is None:
                 closed |= claims_of(head)
                 continue
-            for victim in found[1]:
+            for victim in room[1]:
                 del self.turn_ends[victim.index]
                 yield Stop(victim)
         if not closed:

@@ -75,16 +75,16 @@ class SharingByTable(ListScheduler):
 
     def _best(self, task: Task, view: View) -> Pair | None:
         """The pair that saves most; None where waiting is better."""
-        found: Pair | None = None
-        most = 0.0
+        best: Pair | None = None
+        saving = 0.0
         later = self._alone_later(task, view)
         for pair in pairs(task, view):
             partner_ends = view.launch_of(pair.partner).finish - view.now
             apart = partner_ends + (later if later < math.inf else partner_ends + view.duration(task, pair.place))
             saved = apart * (1 - self.margin) - self.together(task, pair, view)
-            if saved > most:
-                found, most = pair, saved
-        return found
+            if saved > saving:
+                best, saving = pair, saved
+        return best
 
     @staticmethod
     def _alone_later(task: Task, view: View) -> float:
@@ -119,9 +119,9 @@ class SharingByTable(ListScheduler):
 
     def slowdown(self, task: Task, mode: Mode, partner: Task, its: Mode) -> float:
         """Times slower than alone on the fraction."""
-        known = self.table.get(task.class_, {}).get(partner.class_)
-        if known is not None:
-            return known
+        slowdown = self.table.get(task.class_, {}).get(partner.class_)
+        if slowdown is not None:
+            return slowdown
         sharing = mode.type.sharing
         measured = sharing.slower.get((task.class_, partner.class_))
         if measured is not None:

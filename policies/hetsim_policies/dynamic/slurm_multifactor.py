@@ -177,7 +177,7 @@ class SlurmMultifactor(Scheduler):
         entry = self._running.pop(task.index, None)
         if entry is None:
             return
-        self.tiers.left(task)
+        self.tiers.leave(task)
         self._occupancy.ended(task)
         owner = self._owner(task)
         if self._constant:
@@ -344,10 +344,10 @@ class SlurmMultifactor(Scheduler):
             if self.tiers.name(other) in lower and view.now - entry.since >= self.tiers.tier(other).exempt:
                 victims.append(other)
         victims.sort(key=lambda other: self.tiers.tier(other).priority)
-        found = view.make_room(task, victims) if victims else None
-        if found is None:
+        room = view.make_room(task, victims) if victims else None
+        if room is None:
             return None
-        for victim in found[1]:
+        for victim in room[1]:
             yield Stop(victim, keep=self.tiers.tier(victim).preempt_mode == "suspend")
             self._fits.clear()
         return view.fit(task, self.rule)
@@ -367,9 +367,9 @@ class SlurmMultifactor(Scheduler):
                     continue
                 if position <= last and not reserved.stands(task):
                     last = self._last_fitting(order, demands, last + 1, view, position, reserved.could_start)
-                found = reserved.of(task) if position <= last else None  # behind it no reservation can matter
-                if found is not None and found.time <= view.now:
-                    placement = found.placement(task, view)
+                reservation = reserved.reserve(task) if position <= last else None  # none behind it matters
+                if reservation is not None and reservation.time <= view.now:
+                    placement = reservation.placement(task, view)
                     if placement is not None:
                         yield self._begin(task, placement)
                         last = self._last_fitting(order, demands, last + 1, view)

@@ -44,4 +44,4 @@ class SpeedupMean(Elastic):
         sizes = self.sizes(task)
         share = sum(self._total[name] for name in sizes) / self._jobs
         within = [mode for of_type in sizes.values() for mode in of_type if mode.width <= share]
-        return max(self.speed(task, mode) for mode in within or self.least(task, sizes)[:1])
+        return max(self.speed(task, mode) for mode in within or self.smallest(task, sizes)[:1])

@@ -47,8 +47,8 @@ class Srtf(PreemptiveList):
         placement = view.launch_of(task).placement
         assert placement is not None
         mode = placement.mode
-        whole = task.estimate_in(mode)
-        return view.remaining(task) / whole * task.shortest_estimate if whole > 0 else 0.0
+        total = task.estimate_in(mode)
+        return view.remaining(task) / total * task.shortest_estimate if total > 0 else 0.0
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
         mode = placement.mode

@@ -36,12 +36,12 @@ class Tiresias(Las):
 def gittins(sizes: np.ndarray, edges: np.ndarray, level: int) -> float:
     """The maximum ratio, over edges ahead, of completion chance to expected service."""
     attained = edges[level]
-    left = sizes[sizes > attained] - attained
-    if not len(left):
+    remaining = sizes[sizes > attained] - attained
+    if not len(remaining):
         return 0.0
     best = 0.0
     for until in edges[level + 1 :] - attained:
-        best = max(best, float((left <= until).mean() / np.minimum(left, until).mean()))
+        best = max(best, float((remaining <= until).mean() / np.minimum(remaining, until).mean()))
     return best
 
 

@@ -93,9 +93,9 @@ class Waited(ListScheduler):
         return [tasks[position] for position in order.tolist()]
 
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:
-        return super()._schedule_tasks(view) if self.fixed else self._most_urgent(view)
+        return super()._schedule_tasks(view) if self.fixed else self._by_urgency(view)
 
-    def _most_urgent(self, view: View) -> Iterator[Decision]:
+    def _by_urgency(self, view: View) -> Iterator[Decision]:
         closed = 0
         tasks = self._ranked(view.now)
         for task in tasks:
@@ -119,8 +119,8 @@ class Wfp3(Waited):
     """
 
     def urgency(self, wait: np.ndarray, seconds: np.ndarray, processors: np.ndarray) -> np.ndarray:
-        found: np.ndarray = (wait / seconds) ** 3 * processors
-        return found
+        score: np.ndarray = (wait / seconds) ** 3 * processors
+        return score
 
     @staticmethod
     def schedgym(task: Task) -> float:
@@ -136,8 +136,8 @@ class Unicep(Waited):
     """
 
     def urgency(self, wait: np.ndarray, seconds: np.ndarray, processors: np.ndarray) -> np.ndarray:
-        found: np.ndarray = wait / (np.log2(np.maximum(processors, 1.0)) * seconds)
-        return found
+        score: np.ndarray = wait / (np.log2(np.maximum(processors, 1.0)) * seconds)
+        return score
 
     @staticmethod
     def schedgym(task: Task) -> float:

@@ -354,7 +354,7 @@ class Hierarchical(Scheduler):
         The fork begins before newcomers are handed out: its first plan is the one that is tried.
         """
         assert self.objective is not None
-        best, least = "planned", math.inf
+        best, best_mean = "planned", math.inf
         for option in OPTIONS:
             if option == "kept" and not self.notes["epochs"]:
                 continue
@@ -363,9 +363,9 @@ class Hierarchical(Scheduler):
                 fork = view.fork(self)
             finally:
                 self._option, self._trial = None, False
-            found = mean_of(fork.run(), self.objective, view.now)
-            if found < least - SLACK * abs(found):
-                best, least = option, found
+            mean = mean_of(fork.run(), self.objective, view.now)
+            if mean < best_mean - SLACK * abs(mean):
+                best, best_mean = option, mean
         return best
 
     def _plan(self, wanted: list[TaskKind], new: list[Task], kinds: list[TaskKind], fill: float = FILL) -> None:
@@ -385,12 +385,12 @@ class Hierarchical(Scheduler):
                 possible = [p for p in kind.positions if kind.modes[p].type is of_type and self._hosted(kind, p)]
                 needs = [kind.expected(p, coming[kind.number]) * max(kind.modes[p].width, 1e-3) for p in possible]
                 work[row, column] = min(needs, default=np.inf)
-        found = shares(
+        split = shares(
             work, np.array([lanes[kind] for kind in self._types], dtype=float), self.epoch, self.planner, fill
         )
         for row, kind in enumerate(planned):
             if kind in wanted:
-                kind.turns = Turns(self._by_group(kind, found[row]), kind.number)
+                kind.turns = Turns(self._by_group(kind, split[row]), kind.number)
 
     def _hosted(self, kind: TaskKind, position: int) -> bool:
         """Return True if some group can run this mode."""
@@ -401,7 +401,7 @@ class Hierarchical(Scheduler):
 
     def _by_group(self, kind: TaskKind, share: np.ndarray) -> dict[int, float]:
         """Shares of types as shares of groups, in proportion to their devices."""
-        found: dict[int, float] = {}
+        parts: dict[int, float] = {}
         for of_type, part in zip(self._types, share.tolist(), strict=True):
             if part <= 0:
                 continue
@@ -409,10 +409,10 @@ class Hierarchical(Scheduler):
             total = sum(group.lanes[of_type] for group in able)
             for group in able:
                 if total and group.lanes[of_type]:
-                    found[group.number] = found.get(group.number, 0.0) + part * group.lanes[of_type] / total
-        if not found:  # all that could run it is down: it waits for what comes back
-            found = {group.number: 1.0 for group in self.groups if group.hosts(kind)}
-        return found
+                    parts[group.number] = parts.get(group.number, 0.0) + part * group.lanes[of_type] / total
+        if not parts:  # all that could run it is down: it waits for what comes back
+            parts = {group.number: 1.0 for group in self.groups if group.hosts(kind)}
+        return parts
 
     def _hand_out(self, task: Task, kind: TaskKind) -> None:
         assert kind.turns is not None
@@ -467,9 +467,9 @@ class Hierarchical(Scheduler):
             chosen = None
             for kind in self.kinds.values():
                 if kind.waiting:
-                    found = self._hungry(kind, full, barred, view)
-                    if found is not None and (chosen is None or found[0] < chosen[0]):
-                        chosen = found
+                    move = self._hungry(kind, full, barred, view)
+                    if move is not None and (chosen is None or move[0] < chosen[0]):
+                        chosen = move
             if chosen is None:
                 return started
             _, entry, group = chosen
@@ -499,9 +499,9 @@ class Hierarchical(Scheduler):
                 group = None if placement is None else self._group_of(placement)
             if group is None or group.queued[mode.type] or (kind.number, group.number) in barred:
                 continue
-            found = self._candidate(kind, position, group, view)
-            if found is not None and (best is None or found[0] < best[0]):
-                best = (*found, group)
+            candidate = self._candidate(kind, position, group, view)
+            if candidate is not None and (best is None or candidate[0] < best[0]):
+                best = (*candidate, group)
         return best
 
     def _group_of(self, placement: Placement) -> DeviceGroup | None:

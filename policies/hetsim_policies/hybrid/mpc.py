@@ -70,7 +70,7 @@ class Guided(Scheduler):
         """Rows of the tasks of the plan that have not ended, and of those that an earlier plan has started."""
 
     @property
-    def left(self) -> int:
+    def steps_left(self) -> int:
         """Steps of the plan that have not started."""
         return len(self._waiting)
 
@@ -248,15 +248,15 @@ class Mpc(Scheduler):
         self.notes["plans"] += 1
         new = Change(Plan(rest.steps(plan)), self._problem)
         options = [Change(None, self._problem), new]
-        if self._guided.left:
+        if self._guided.steps_left:
             options.insert(1, None)  # type: ignore[arg-type]
-        best, least = options[0], math.inf
+        best, best_mean = options[0], math.inf
         for option in options:
-            found = self._played(option, view)
-            if found < least - SLACK * abs(found):
-                best, least = option, found
+            mean = self._played(option, view)
+            if mean < best_mean - SLACK * abs(mean):
+                best, best_mean = option, mean
         self.notes["plans_followed"] += best is new
-        self.notes["plans_given_up"] += bool(self._guided.left) and best is options[0]
+        self.notes["plans_given_up"] += bool(self._guided.steps_left) and best is options[0]
         self._guided.change = best
         return True
 

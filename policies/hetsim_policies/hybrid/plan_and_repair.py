@@ -136,9 +136,9 @@ class PlanAndRepair(Scheduler):
         if job is not None:  # it was stopped: it goes on before what comes after it
             job.fetched = False
             self._board.put_first(job)
-        known = self._board.pending.get(task.index)
-        if known is not None:
-            self._board.arrived(known, task)
+        planned_job = self._board.pending.get(task.index)
+        if planned_job is not None:
+            self._board.arrived(planned_job, task)
         elif self._can_be_planned(task):
             self._new[task.index] = task
         else:
@@ -232,7 +232,7 @@ class PlanAndRepair(Scheduler):
         in_vain: dict[int, None] = {}
         barren: dict[int, None] = {}
         """Types of lane for which there is nothing to move or to start over, until something starts."""
-        known: Known = {}
+        tried: Known = {}
         for lane in idle:
             if lane.running or lane.kind in barren or lane.group in in_vain:
                 continue
@@ -242,13 +242,13 @@ class PlanAndRepair(Scheduler):
                 self._board.take_out(moved[0])
                 self._board.put(moved[1])
                 yield self._start(moved[1], view)
-                known, barren = {}, {}
+                tried, barren = {}, {}
                 continue
-            job = restartable(self._board, lane, view, known) if self.restart else None
+            job = restartable(self._board, lane, view, tried) if self.restart else None
             if job is None:
                 in_vain[lane.group] = None
                 movable = self._board.movable.get(lane.device.type)
-                if movable is not None and not movable.steps and not known.get(lane.device.type):
+                if movable is not None and not movable.steps and not tried.get(lane.device.type):
                     barren[lane.kind] = None
                 continue
             assert job.task is not None
@@ -257,7 +257,7 @@ class PlanAndRepair(Scheduler):
             self._board.take_out(self._board.pending[job.row])
             self._board.put(job)
             yield self._start(job, view)
-            known, barren = {}, {}
+            tried, barren = {}, {}
 
     # Plans ----------------------------------------------------------------------------------------------------
 
@@ -287,17 +287,17 @@ class PlanAndRepair(Scheduler):
         if not rest.rows:
             return
         plan = (self.planner or default_planner(rest.problem)).plan(rest.problem)
-        first, known = not self.notes["plans"], self._board.pending
+        first, pending = not self.notes["plans"], self._board.pending
         before = math.inf if first else self._board.forecast(view).end
         self.notes["plans"] += 1
         self._adopt(rest, plan)
         self._seen = self._board.forecast(view)
         if first:
             self._tell(rest, plan)
-        elif self._seen.end >= before and len(known) >= len(self._board.pending):
+        elif self._seen.end >= before and len(pending) >= len(self._board.pending):
             self.notes["plans_kept"] += 1
             self._board.clear()
-            for job in known.values():
+            for job in pending.values():
                 self._board.put(job)
             self._seen = self._board.forecast(view)
         self._new = {row: task for row, task in self._new.items() if row not in self._board.pending}
@@ -363,8 +363,8 @@ class PlanAndRepair(Scheduler):
         if self.dynamic == "longest":
             return -task.shortest_remaining, task.index
         times = [task.estimate_at(i) for i in range(len(task.modes))]
-        known = [time for time in times if math.isfinite(time)]
-        return -(max(known) / min(known) if known and min(known) > 0 else 1.0), task.index
+        finite = [time for time in times if math.isfinite(time)]
+        return -(max(finite) / min(finite) if finite and min(finite) > 0 else 1.0), task.index
 
     # Plannable tasks --------------------------------------------------------------------------------------------
 

@@ -147,10 +147,10 @@ class Predictive(Scheduler):
             text = "a predictor that knows the true rates goes with the run's own scheduler, not inside another"
             raise ScenarioError(Problem(text, key="policy.scheduler"))
         self.base.check(problem)
-        known = [name for name in problem.tasks.classes if name]
+        names = [name for name in problem.tasks.classes if name]
         for name in self.protected:
-            if name not in known:
-                near = suggestion(name, known) or f"; the classes here are {', '.join(known) or 'without names'}"
+            if name not in names:
+                near = suggestion(name, names) or f"; the classes here are {', '.join(names) or 'without names'}"
                 raise ScenarioError(Problem(f'no class "{name}" to reserve for{near}', key="policy.scheduler.reserve"))
 
     def prepare(self, problem: PlanProblem) -> None:
@@ -363,8 +363,8 @@ class Predictive(Scheduler):
         """Return True if the protected keep their room if this task starts in the mode."""
         if mode.on_cpu:
             return True
-        held = sum(share for other, share in self._others.values() if other is mode.type)
-        return mode.gpu_share <= self.pools[mode.type].awake - self.kept[mode.type] - held + 1e-9
+        occupied = sum(share for other, share in self._others.values() if other is mode.type)
+        return mode.gpu_share <= self.pools[mode.type].awake - self.kept[mode.type] - occupied + 1e-9
 
     def _hold(self, start: Start) -> None:
         """Remember what a task that is not protected takes."""

@@ -284,11 +284,11 @@ class Rollout(Scheduler):
             alone = [First(task, place, alone=True) for task, place in fitting]
             others = [one for pair in zip_longest(alone, others) for one in pair if one is not None]
         best: First | None = None
-        least = base - max(SLACK, self.margin) * abs(base)
+        best_value = base - max(SLACK, self.margin) * abs(base)
         for other in others[: self.forks - self._tested - 1]:
             value = self._played(other, future, view)[0]
-            if value < least:
-                best, least = other, value
+            if value < best_value:
+                best, best_value = other, value
         if best is not None and self._uncertain() and not self._beyond_chance(best, view):
             self.notes["in_doubt"] += 1
             return None
@@ -357,10 +357,10 @@ class Rollout(Scheduler):
             orders.append(sorted(waiting, key=lambda task: task.deadline)[:count])
         if len({task.weight for task in waiting}) > 1:
             orders.append(sorted(waiting, key=lambda task: task.shortest_remaining / max(task.weight, 1e-9))[:count])
-        found: dict[int, Task] = {}
+        ranked: dict[int, Task] = {}
         for turn in zip(*orders, strict=True):
-            found.update((task.index, task) for task in turn)
-        return list(found.values())
+            ranked.update((task.index, task) for task in turn)
+        return list(ranked.values())
 
 
 def quantile_of_t(share: float, freedom: int) -> float:

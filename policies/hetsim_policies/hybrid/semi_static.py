@@ -93,8 +93,8 @@ class SemiStatic(Scheduler):
         if self.static != "auto":
             unknown = [name for name in self.static if name not in _classes(problem.tasks)]
             if unknown:
-                known = ", ".join(name for name in _classes(problem.tasks) if name) or "none: give the tasks classes"
-                text = f'static names class "{unknown[0]}", which no task has; the classes are {known}'
+                names = ", ".join(name for name in _classes(problem.tasks) if name) or "none: give the tasks classes"
+                text = f'static names class "{unknown[0]}", which no task has; the classes are {names}'
                 raise ScenarioError(Problem(text, key="policy.scheduler.static"))
         self.rest.check(problem)
 

@@ -31,9 +31,9 @@ def consolidate(task: Task, view: View) -> Placement | None:
     that suffices.  Weakness: takes the largest holes, which the next gang may want.
     """
     for modes in equally_fast(task):
-        found = [option for mode in modes for option in _fewest_nodes(task, mode, view)]
-        if found:
-            return min(found, key=lambda option: option[0])[1]
+        options = [option for mode in modes for option in _fewest_nodes(task, mode, view)]
+        if options:
+            return min(options, key=lambda option: option[0])[1]
     return None
 
 
@@ -58,15 +58,15 @@ def _over_nodes(task: Task, mode: Mode, nodes: np.ndarray, view: View) -> Placem
     count = np.minimum(good.sum(axis=1), _host_room(mode, nodes, view))
     if count.sum() < mode.gpus:
         return None
-    left = mode.gpus
+    rest = mode.gpus
     chosen: list[tuple[int, int]] = []
     for place in np.argsort(-count, kind="stable").tolist():
-        if count[place] >= left:  # the last one: rather the tightest that suffices
-            enough = np.flatnonzero((count >= left) & ~np.isin(np.arange(len(count)), [c for c, _ in chosen]))
-            chosen.append((int(enough[count[enough].argmin()]), left))
+        if count[place] >= rest:  # the last one: rather the tightest that suffices
+            enough = np.flatnonzero((count >= rest) & ~np.isin(np.arange(len(count)), [c for c, _ in chosen]))
+            chosen.append((int(enough[count[enough].argmin()]), rest))
             break
         chosen.append((place, int(count[place])))
-        left -= int(count[place])
+        rest -= int(count[place])
     devices = [
         view.cluster.nodes[nodes[place]].accelerators[position]
         for place, taken in chosen
@@ -111,9 +111,9 @@ class Topology:
         if not self._parts:
             self._parts = parts_of(view.cluster)
         for modes in equally_fast(task):
-            found = [option for mode in modes for option in self._options(task, mode, view)]
-            if found:
-                return min(found, key=lambda option: option[0])[1]
+            options = [option for mode in modes for option in self._options(task, mode, view)]
+            if options:
+                return min(options, key=lambda option: option[0])[1]
         return None
 
     def _options(self, task: Task, mode: Mode, view: View) -> Iterator[Found]:
@@ -178,12 +178,12 @@ class Topology:
 def parts_of(cluster: Cluster) -> dict[str, np.ndarray]:
     """By level, the island, switch and node of each accelerator, numbered globally."""
     widest = max((len(node.accelerators) for node in cluster.nodes), default=0)
-    found = {level: np.full((len(cluster.nodes), widest), -1) for level in ("island", "switch", "node")}
+    parts = {level: np.full((len(cluster.nodes), widest), -1) for level in ("island", "switch", "node")}
     for node in cluster.nodes:
         for device in node.accelerators:
             for level in ("island", "switch"):
                 number = getattr(device, level)
                 if number is not None:
-                    found[level][node.index, device.local] = node.index * widest + number
-            found["node"][node.index, device.local] = node.index
-    return found
+                    parts[level][node.index, device.local] = node.index * widest + number
+            parts["node"][node.index, device.local] = node.index
+    return parts

@@ -55,8 +55,8 @@ class GpuClustering(ScoredRule):
             tasks = self._placed.get(node)
             if tasks is None:
                 continue
-            for held in self._held.values():
-                held[node] = 0.0
+            for usage in self._held.values():
+                usage[node] = 0.0
             there = []
             for task in tasks:
                 placement = view.launch_of(task).placement if task.state == RUNNING else None
@@ -76,6 +76,6 @@ class GpuClustering(ScoredRule):
     def _keys(self, mode: Mode, nodes: np.ndarray, view: View) -> Sequence[np.ndarray]:
         none = np.zeros(len(nodes))
         same = self._held[mode.gpu_share][nodes] if mode.gpu_share in self._held else none
-        others = sum((held[nodes] for asked, held in self._held.items() if asked != mode.gpu_share), none)
+        others = sum((usage[nodes] for asked, usage in self._held.items() if asked != mode.gpu_share), none)
         free = sum((column[nodes] for column in view.nodes.gpus.values()), none)
         return np.round(others, 6), -np.round(same, 6), free

@@ -70,13 +70,13 @@ class Skew:
     def _nodes(self, mode: Mode, racks: list[list[int]]) -> list[int]:
         if mode.exchange is None or mode.exchange.largest < self.threshold:
             return _taken(mode.node_count, sorted(racks, key=len))
-        found = _packed(mode.node_count, racks)
-        least, left = 0, mode.node_count
-        while left > 0:
-            left -= self._sizes[least]
-            least += 1
-        used = sum(1 for rack in racks if not set(found).isdisjoint(rack))
-        return found if used <= least else []
+        nodes = _packed(mode.node_count, racks)
+        level, rest = 0, mode.node_count
+        while rest > 0:
+            rest -= self._sizes[level]
+            level += 1
+        used = sum(1 for rack in racks if not set(nodes).isdisjoint(rack))
+        return nodes if used <= level else []
 
 
 def least_contention(task: Task, view: View) -> Placement | None:
@@ -91,7 +91,7 @@ def least_contention(task: Task, view: View) -> Placement | None:
     the jobs that run now.
     """
     for modes in equally_fast(task):
-        found: list[tuple[float, int, Placement]] = []
+        options: list[tuple[float, int, Placement]] = []
         for mode in modes:
             if mode.node_count == 1:
                 placement = _without_nodes(task, mode, view)
@@ -107,9 +107,9 @@ def least_contention(task: Task, view: View) -> Placement | None:
                 placement = _on(mode, nodes, view) if len(nodes) == count else None
                 if placement is not None and view.holds(task, placement):
                     step, others = view.crowding(placement)
-                    found.append((mode.width * (step - 1.0) + others, len(found), placement))
-        if found:
-            return min(found)[2]
+                    options.append((mode.width * (step - 1.0) + others, len(options), placement))
+        if options:
+            return min(options)[2]
     return None
 
 
@@ -138,21 +138,21 @@ def _over_racks(task: Task, view: View, choose: Choice) -> Placement | None:
 def _racks(mode: Mode, view: View) -> list[list[int]]:
     """Nodes that have room for a part of a job, by rack in the order of the cluster."""
     assert mode.unit is not None
-    found: dict[str | None, list[int]] = {}
+    by_rack: dict[str | None, list[int]] = {}
     for node in view.nodes.fitting(mode.unit):
-        found.setdefault(view.cluster.nodes[node].spec.rack, []).append(node)
-    return list(found.values())
+        by_rack.setdefault(view.cluster.nodes[node].spec.rack, []).append(node)
+    return list(by_rack.values())
 
 
 def _packed(count: int, racks: list[list[int]]) -> list[int]:
     """`count` nodes of the fewest racks; fewer where there are no more."""
     chosen: list[int] = []
-    left = list(racks)
-    while left and len(chosen) < count:
+    rest = list(racks)
+    while rest and len(chosen) < count:
         missing = count - len(chosen)
-        enough = [rack for rack in left if len(rack) >= missing]
-        rack = min(enough, key=len) if enough else max(left, key=len)
-        left.remove(rack)
+        enough = [rack for rack in rest if len(rack) >= missing]
+        rack = min(enough, key=len) if enough else max(rest, key=len)
+        rest.remove(rack)
         chosen += rack[:missing]
     return chosen
 
@@ -164,10 +164,10 @@ def _taken(count: int, racks: Iterable[list[int]]) -> list[int]:
 
 def _spread(count: int, racks: list[list[int]]) -> list[int]:
     """Node by node from the rack with the most left."""
-    left = [list(rack) for rack in racks]
+    rest = [list(rack) for rack in racks]
     chosen: list[int] = []
-    while len(chosen) < count and any(left):
-        chosen.append(max(left, key=len).pop(0))
+    while len(chosen) < count and any(rest):
+        chosen.append(max(rest, key=len).pop(0))
     return chosen
 
 

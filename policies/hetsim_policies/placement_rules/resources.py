@@ -100,7 +100,7 @@ def _allocated(mode: Mode, nodes: np.ndarray, totals: Totals, view: View) -> np.
     """The allocated part of each node with the mode, averaged over its resources."""
     there = totals.all(nodes)
     has = there > 0
-    left = np.maximum(totals.free(nodes, view) - demand(mode)[:, None], 0.0)
-    part = np.where(has, 1.0 - left / np.where(has, there, 1.0), 0.0)
+    rest = np.maximum(totals.free(nodes, view) - demand(mode)[:, None], 0.0)
+    part = np.where(has, 1.0 - rest / np.where(has, there, 1.0), 0.0)
     mean: np.ndarray = np.round(part.sum(axis=0) / np.maximum(has.sum(axis=0), 1), 12)
     return mean

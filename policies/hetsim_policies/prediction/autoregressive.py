@@ -34,8 +34,8 @@ class Autoregressive(Predictor):
         refit: Annotated[int, Field(ge=1)] = 10,
     ):
         super().__init__()
-        if window < (least := 3 * order + 2):
-            raise ValueError(f"a window of {window} observations is too short for order {order}, which needs {least}")
+        if window < (needed := 3 * order + 2):
+            raise ValueError(f"a window of {window} observations is too short for order {order}, which needs {needed}")
         self.order, self.refit = order, refit
         self._values: deque[float] = deque(maxlen=window)
         self._weights: list[float] = []
@@ -78,6 +78,6 @@ class Autoregressive(Predictor):
         low, high = 2 * low - high, 2 * high - low
         recent = deque(islice(reversed(values), self.order), maxlen=self.order)
         for _ in range(min(MAX_STEPS, max(1, round(horizon / self.gap)))):
-            found = constant + sum(weight * value for weight, value in zip(weights, recent, strict=True))
-            recent.appendleft(min(high, max(low, found)))
+            expected = constant + sum(weight * value for weight, value in zip(weights, recent, strict=True))
+            recent.appendleft(min(high, max(low, expected)))
         return recent[0]

@@ -91,8 +91,8 @@ def prediction_error(actual: Iterable[float], forecast: Iterable[float], quantil
 
 def error_notes(name: str, error: PredictionError, **more: Any) -> dict[str, Any]:
     """Errors as notes of a policy (`hetsim.results.one_run.forecasts`); no NaN."""
-    found = {"count": error.count, "mape": error.mape, "pinball": error.pinball, "quantile": error.quantile, **more}
-    return {f"{name}_{key}": value for key, value in found.items() if value == value}
+    notes = {"count": error.count, "mape": error.mape, "pinball": error.pinball, "quantile": error.quantile, **more}
+    return {f"{name}_{key}": value for key, value in notes.items() if value == value}
 
 
 def backtest(

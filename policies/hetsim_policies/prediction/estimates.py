@@ -60,11 +60,11 @@ class Believed:
         Estimates are compared with those of all tasks of the class that have come.
         """
         estimate = log_estimates(tasks)
-        known = np.isfinite(estimate) & np.isfinite(tasks.arrival)
+        usable = np.isfinite(estimate) & np.isfinite(tasks.arrival)
         code = np.zeros(len(tasks), dtype=int) if tasks.class_code is None else tasks.class_code
         parts = np.ones(len(tasks))
         for number, name in enumerate(tasks.classes):
-            rows = known & (code == number)
+            rows = usable & (code == number)
             if rows.any():
                 ahead = estimate[rows] - estimate[rows].mean()
                 parts[rows] = np.exp(self.levels.get(name, self.level) + self.slope * ahead)
@@ -118,8 +118,8 @@ class EstimateHistory:
         if free >= ENOUGH - 1 and spread > 1e-9:
             slope = float(across @ up if free >= ENOUGH_FOR_SLOPE else -(up @ up)) / spread
             slope = min(0.0, max(-1.0, slope))
-        left = y - _by_name(levels, names) - slope * across
-        return Believed(slope, level, levels, np.exp(left - left.mean()))
+        residual = y - _by_name(levels, names) - slope * across
+        return Believed(slope, level, levels, np.exp(residual - residual.mean()))
 
 
 def _by_name(values: dict[str, Any], names: list[str]) -> np.ndarray:
@@ -168,9 +168,9 @@ class ArrivalHistory:
         gaps = np.diff(times)
         if not gaps.sum():  # all came at one instant
             return []
-        found: list[tuple[float, Task]] = []
+        arrivals: list[tuple[float, Task]] = []
         at = now + float(random.choice(gaps))
-        while at < until and len(found) < MAX_DRAWN:
-            found.append((at, self._last[int(random.integers(len(self._last)))]))
+        while at < until and len(arrivals) < MAX_DRAWN:
+            arrivals.append((at, self._last[int(random.integers(len(self._last)))]))
             at += float(random.choice(gaps))
-        return found
+        return arrivals

@@ -126,11 +126,11 @@ class HoltWinters(Predictor):
 
         Every pair of slots counts the same, however often it was observed.
         """
-        found = [(k, w, total / count) for (k, w), (count, total) in cells.items()]
-        self.level = sum(mean for _, _, mean in found) / len(found)
-        self.day = _means([(k, mean - self.level) for k, _, mean in found], len(self.day))
+        means = [(k, w, total / count) for (k, w), (count, total) in cells.items()]
+        self.level = sum(mean for _, _, mean in means) / len(means)
+        self.day = _means([(k, mean - self.level) for k, _, mean in means], len(self.day))
         if cells is self._first_week:
-            rest = [(w, mean - self.level - self.day[k]) for k, w, mean in found]
+            rest = [(w, mean - self.level - self.day[k]) for k, w, mean in means]
             self.of_week = _means(rest, len(self.of_week))
 
     def _smooth(self, k: int, w: int, value: float) -> None:
@@ -150,8 +150,8 @@ class HoltWinters(Predictor):
         if self._young is not None:
             return self._young.forecast(horizon)
         k, w = self._slots_at(self.time + horizon)
-        found = self.level + self.trend * horizon + self.day[k]
-        return found if self.week is None else found + self.of_week[w]
+        value = self.level + self.trend * horizon + self.day[k]
+        return value if self.week is None else value + self.of_week[w]
 
 
 def _slots(season: float, slot: float) -> int:

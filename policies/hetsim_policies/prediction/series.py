@@ -84,18 +84,18 @@ class Series:
             self.score.note(came, expected)
             self._error.observe(end, abs(came - expected))
         self.predictor.observe(end - self.interval / 2, value)
-        found = [max(0.0, self.predictor.forecast(horizon)) for horizon in self._ahead]
-        self.peak = max(found)
+        forecasts = [max(0.0, self.predictor.forecast(horizon)) for horizon in self._ahead]
+        self.peak = max(forecasts)
         self.demand = self.peak if self.predictor.flat or self.predictor.knows_rates else self._demanded(end, value)
         self._arrivals = 0.0
-        self._said.append((self._sum, sum(found) / len(found)))
+        self._said.append((self._sum, sum(forecasts) / len(forecasts)))
         self.forecasts += 1
         self.fallbacks += not self.predictor.own
 
     def ceiling(self) -> float:
         """The greatest demand that there will be while nothing comes; inf: not known."""
-        most = self.peak_ceiling()
-        return most if self.predictor.flat else most + max(most, self._recent.ceiling)
+        peak = self.peak_ceiling()
+        return peak if self.predictor.flat else peak + max(peak, self._recent.ceiling)
 
     def peak_ceiling(self) -> float:
         """The same of the peak."""

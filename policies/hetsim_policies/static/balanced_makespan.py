@@ -45,8 +45,8 @@ class BalancedMakespan(PlannedScheduler):
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "balanced_makespan")
         times, counts = two_types(instance, "balanced_makespan")
-        found = balanced_makespan(times, counts, problem.tasks.arrival)
-        return plan_of(instance, found, descent=self.descent)
+        schedule = balanced_makespan(times, counts, problem.tasks.arrival)
+        return plan_of(instance, schedule, descent=self.descent)
 
 
 def balanced_makespan(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:
@@ -80,7 +80,7 @@ def balanced_makespan(times: np.ndarray, counts: Sequence[int], ready: np.ndarra
             break
         second = on_second.copy()
         second[movers[allowed[movers, light] <= limit][:moved]] = bool(light)
-        found = by_sides(times, counts, second, ready)
-        if found.makespan < best.makespan:
-            best = found
+        schedule = by_sides(times, counts, second, ready)
+        if schedule.makespan < best.makespan:
+            best = schedule
     return best

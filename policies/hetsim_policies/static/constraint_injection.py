@@ -139,15 +139,15 @@ class ConstraintInjection(PlannedScheduler):
         ahead = brought_ahead(instance, race.best)
         if ahead.copies:
             race.enter(ahead)
-        best, least = race.best, race.makespan
+        best, best_makespan = race.best, race.makespan
         notes = {"constraints": race.won, "candidates": race.tried, "unconstrained_makespan": unconstrained}
-        known: float | None = free[0].bound
+        lower: float | None = free[0].bound
         if best.fused:  # bounds, and what is told of them, are of kernels launched one by one
             notes |= {"launches": len(best.launches())}
             bounded = ("covers", "ratio_certified", "ratio_guaranteed")
-            known, best = None, replace(best, notes={k: v for k, v in best.notes.items() if k not in bounded})
-        known = None if known is None else min(known, least)
-        plan = replace(best, makespan=least, bound=known, notes=best.notes | notes)
+            lower, best = None, replace(best, notes={k: v for k, v in best.notes.items() if k not in bounded})
+        lower = None if lower is None else min(lower, best_makespan)
+        plan = replace(best, makespan=best_makespan, bound=lower, notes=best.notes | notes)
         return finished(instance, plan, judged=True)
 
     def _constrain(self, race: _Race, instance: Instance, near: float, free: Sequence[Plan]) -> None:
@@ -220,10 +220,10 @@ def walk(
     """
     for node in siblings:
         constraints = (*above, *node.constraints)
-        found = solve(constraints)
-        if found is None:
+        solution = solve(constraints)
+        if solution is None:
             continue
-        yield (*names, node.name), found
+        yield (*names, node.name), solution
         yield from walk(node.children, solve, constraints, (*names, node.name))
 
 
@@ -269,10 +269,10 @@ def assigned(
     program = AssignmentProgram(times, counts, unit, tasks.predecessors, tasks.arrival, constraints, frugal=FRUGAL)
     if len(program.task) <= max_variables:
         return program.integral(node_limit, gap=GAP).site_of
-    found = program.relaxed()
-    if found is None:
+    solution = program.relaxed()
+    if solution is None:
         return None
-    site_of = rounded(found.share, matched=False)
+    site_of = rounded(solution.share, matched=False)
     return None if violated([one for one in constraints if not isinstance(one, Cap)], site_of) else site_of
 
 
@@ -503,8 +503,8 @@ class SharingTree:
     def _neighbors(self, items: dict[int, dict[int, None]]) -> Iterator[tuple[int, int]]:
         """Pairs of groups that read an item in common."""
         readers: dict[int, list[int]] = {}
-        for number, found in items.items():
-            for item in found:
+        for number, used in items.items():
+            for item in used:
                 readers.setdefault(item, []).append(number)
         for numbers in readers.values():
             reach = len(numbers) if len(numbers) <= CROWD else 2
@@ -526,7 +526,7 @@ class SharingTree:
         Linear only because the groups are settled: each counts its inputs once, at its first task.  With one stream
         an accelerator computes and transfers in turn, so both together have to fit.
         """
-        found: list[Constraint] = []
+        constraints: list[Constraint] = []
         behind: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
         cluster = self.instance.problem.cluster
         for site in self.devices:
@@ -539,14 +539,14 @@ class SharingTree:
             if device.type.streams == 1:  # private data are in `carried`
                 alone = self.instance.compute[:, self.sites[site].kind]
                 work = [(task, site, float(time)) for task, time in enumerate(alone) if time < np.inf]
-            found.append(Cap((*work, *carried), per_makespan=1.0))
+            constraints.append(Cap((*work, *carried), per_makespan=1.0))
             if device.switch is not None:
                 own, switch = device.type.link.upload, cluster.nodes[device.node].spec.switch.upload
                 part = min(1.0, own / switch) if np.isfinite(switch) else 0.0  # of its time on the own link
                 terms = behind.setdefault((device.node, device.switch), [])
                 terms += [(task, site, seconds * part) for task, site, seconds in carried if part]
-        found += [Cap(tuple(terms), per_makespan=1.0) for terms in behind.values() if terms]
-        return tuple(found)
+        constraints += [Cap(tuple(terms), per_makespan=1.0) for terms in behind.values() if terms]
+        return tuple(constraints)
 
     def _equal_kernels(self, group: Sequence[int]) -> Iterator[tuple[int, ...]]:
         """Rows of equal, mutually unordered tasks, by shape, times and common inputs."""
@@ -581,9 +581,9 @@ class SharingTree:
         chains: dict[int, list[int]] = {}
         for task in sorted(group, key=self.depth.__getitem__):
             chains.setdefault(root(task), []).append(task)
-        found = sorted(chains.values(), key=lambda chain: chain[0])
-        if len(found) < len(group):
-            yield from (Before(one[-1], other[0]) for one, other in zip(found, found[1:], strict=False))
+        rows = sorted(chains.values(), key=lambda chain: chain[0])
+        if len(rows) < len(group):
+            yield from (Before(one[-1], other[0]) for one, other in zip(rows, rows[1:], strict=False))
 
     def _short_uploads_first(self, group: Sequence[int]) -> Iterator[Before]:
         """Johnson's rule for link and device (1954), where uploads overlap computing.

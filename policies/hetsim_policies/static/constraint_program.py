@@ -170,8 +170,8 @@ class IntervalModel:
                 for lane in range(count):
                     self._engines(kind, lane, since[lane])
                 continue
-            held = [model.new_fixed_size_interval_var(0, until, "held") for until in since if until > 0]
-            intervals = [*self.busy[kind], *held]
+            busy = [model.new_fixed_size_interval_var(0, until, "held") for until in since if until > 0]
+            intervals = [*self.busy[kind], *busy]
             if count == 1:
                 model.add_no_overlap(intervals)
             else:
@@ -230,9 +230,9 @@ class IntervalModel:
             if status == self.cp.INFEASIBLE:  # nothing is as short as the hint but for the rounding
                 bound = self.horizon * self.unit * (1 - PROVEN / 10)
             return Plan([], makespan=np.inf, bound=bound, notes={"timetable": "exact"})
-        found = planned(self.instance, ordered(self.instance, self._rows(solver)), bound, draft=True)
-        found.bound = max(bound, found.bound or 0.0)
-        return found
+        plan = planned(self.instance, ordered(self.instance, self._rows(solver)), bound, draft=True)
+        plan.bound = max(bound, plan.bound or 0.0)
+        return plan
 
     def _rows(self, solver: Any) -> list[Placed]:
         """Tasks by start, each on a lane of its type that is free by then."""

@@ -87,7 +87,7 @@ class ConvexEnergy(PlannedScheduler):
         instance = computing_alone(runnable(problem, "convex_energy"))
         if not instance.size:
             return Plan([], makespan=0.0)
-        machine = Machine.of(instance)
+        machine = Machine.from_instance(instance)
         graph = bound_together(instance)
         before: Graph = problem.tasks.predecessors or [()] * instance.size
         seed = seed_of(instance, traffic_of(instance, before) if graph else None)
@@ -141,10 +141,10 @@ def _longest(instance: Instance) -> float:
 
 
 def _too_late(shortest: float, bound: float, deadline: float) -> ScenarioError:
-    late, least = shortest - deadline, bound - deadline
-    if least > 0:
+    late, excess = shortest - deadline, bound - deadline
+    if excess > 0:
         text = f"no schedule meets the deadline of {deadline:.6g} s: even at full speed all take at least {bound:.6g} s"
-        text += f", {least:.6g} s longer; the best that was found takes {shortest:.6g} s"
+        text += f", {excess:.6g} s longer; the best that was found takes {shortest:.6g} s"
     else:
         text = f"the deadline of {deadline:.6g} s is not met: the best schedule that was found takes {shortest:.6g} s"
         text += f" at full speed, {late:.6g} s longer (no schedule takes less than {bound:.6g} s)"
@@ -199,9 +199,9 @@ class Machine:
     """Do all arrive at once?"""
 
     @classmethod
-    def of(cls, instance: Instance) -> Machine:
-        known = lane_names(instance.problem.cluster)
-        owner = [known[name] for lanes in instance.lanes for name in lanes]
+    def from_instance(cls, instance: Instance) -> Machine:
+        names = lane_names(instance.problem.cluster)
+        owner = [names[name] for lanes in instance.lanes for name in lanes]
         devices = list(dict.fromkeys(owner))
         number = {device: position for position, device in enumerate(devices)}
         arrival = instance.problem.tasks.arrival
@@ -237,20 +237,20 @@ class Machine:
         first = np.flatnonzero(np.append(True, lane[1:] != lane[:-1]))
         before = np.concatenate([[0.0], done])[first]
         done -= np.repeat(before, np.diff(np.append(first, len(lane))))
-        left = self.start + deadline - arrival[order]
+        available = self.start + deadline - arrival[order]
         with np.errstate(divide="ignore", invalid="ignore"):
-            needed = np.where(done > 0, np.where(left > 0, done / left, np.inf), 0.0)
-        found = np.full(len(self.devices), min_frequency)
-        np.maximum.at(found, self.device[lane], needed)
-        return found
+            needed = np.where(done > 0, np.where(available > 0, done / available, np.inf), 0.0)
+        frequencies = np.full(len(self.devices), min_frequency)
+        np.maximum.at(frequencies, self.device[lane], needed)
+        return frequencies
 
     def cost(self, lanes: np.ndarray, deadline: float, min_frequency: float) -> float:
         """Dynamic joules; inf where the deadline cannot be met."""
-        found = self.frequencies(lanes, deadline, min_frequency)
-        if (found > 1 + ROUNDING).any():
+        frequencies = self.frequencies(lanes, deadline, min_frequency)
+        if (frequencies > 1 + ROUNDING).any():
             return float("inf")
         work = np.bincount(self.device[lanes], self.times(lanes), minlength=len(self.devices))
-        return float((self.watts * work * np.minimum(found, 1.0) ** 2).sum())
+        return float((self.watts * work * np.minimum(frequencies, 1.0) ** 2).sum())
 
     def frugal(self) -> np.ndarray:
         """All of each task where it costs least at full speed."""
@@ -278,16 +278,16 @@ class Machine:
     def named(self, frequencies: np.ndarray, lanes: np.ndarray) -> dict[str, float]:
         """By name, of devices that have work and are not at full speed."""
         work = np.bincount(self.device[lanes], self.times(lanes), minlength=len(self.devices)).tolist()
-        known = zip(self.devices, frequencies.tolist(), work, strict=True)
-        return {device.name: value for device, value, load in known if value < 1 and load > 0}
+        rows = zip(self.devices, frequencies.tolist(), work, strict=True)
+        return {device.name: value for device, value, load in rows if value < 1 and load > 0}
 
     def energy(self, plan: Plan) -> float:
         """Dynamic joules of a plan."""
-        known = lane_names(self.instance.problem.cluster)
+        lanes = lane_names(self.instance.problem.cluster)
         kinds = {kind: number for number, kind in enumerate(self.instance.types)}
         total = 0.0
         for step in plan.steps:
-            device = known[step.devices[0]]
+            device = lanes[step.devices[0]]
             kind = kinds[device.type]
             seconds = float(self.instance.time[step.task, kind])
             total += seconds * float(self.type_watts[kind]) * plan.frequencies.get(device.name, 1.0) ** 2
@@ -308,15 +308,15 @@ def planned_loads(machine: Machine, seed: Schedule, min_frequency: float, deadli
     The rounded program, all tasks where they cost least, and the seed.
     """
     fractions, bound = relaxed(machine, deadline, min_frequency)
-    found = [machine.lanes_of(seed), rounded(machine, machine.frugal())]
+    candidates = [machine.lanes_of(seed), rounded(machine, machine.frugal())]
     if fractions is not None:
-        found.append(rounded(machine, fractions))
+        candidates.append(rounded(machine, fractions))
     if machine.together:
-        found = [descended(machine, lanes, deadline, min_frequency) for lanes in found]
-    costs = [machine.cost(lanes, deadline, min_frequency) for lanes in found]
+        candidates = [descended(machine, lanes, deadline, min_frequency) for lanes in candidates]
+    costs = [machine.cost(lanes, deadline, min_frequency) for lanes in candidates]
     if min(costs) == float("inf"):
         raise ScenarioError(f"no assignment was found that meets {deadline:g} s")
-    lanes = found[int(np.argmin(costs))]
+    lanes = candidates[int(np.argmin(costs))]
     frequencies = _settled(machine.frequencies(lanes, deadline, min_frequency))
     named = machine.named(frequencies, lanes)
     plan = plan_of(machine.instance, machine.scheduled(lanes, frequencies), frequencies=named, draft=True)
@@ -334,8 +334,8 @@ def relaxed(machine: Machine, deadline: float, min_frequency: float) -> tuple[np
     lanes = np.asarray(instance.counts, dtype=float)
     top = float(machine.type_watts.max(initial=0.0)) or 1.0
     watts = machine.type_watts / top
-    left = (machine.start + deadline - instance.problem.tasks.arrival) * (1 + ROUNDING)
-    task, kind = np.nonzero(instance.time <= left[:, None])
+    available = (machine.start + deadline - instance.problem.tasks.arrival) * (1 + ROUNDING)
+    task, kind = np.nonzero(instance.time <= available[:, None])
     load = instance.time[task, kind] / deadline
     count = len(task)
     # Unknowns: the fractions, then the load and the cost of each type.
@@ -406,13 +406,13 @@ def descended(machine: Machine, lanes: np.ndarray, deadline: float, min_frequenc
     lanes, needs = lanes.copy(), machine.times(lanes)
     load = np.bincount(lanes, needs, minlength=len(kind))
     work = np.bincount(device, load, minlength=len(machine.devices))
-    most = np.zeros(len(machine.devices))
-    np.maximum.at(most, device, load)
+    longest = np.zeros(len(machine.devices))
+    np.maximum.at(longest, device, load)
     mates = [np.flatnonzero(device == number) for number in range(len(machine.devices))]
 
-    def cost(work: np.ndarray, most: np.ndarray, watts: np.ndarray) -> np.ndarray:
-        joules = watts * work * np.maximum(most / deadline, min_frequency) ** 2
-        return np.asarray(joules + np.where(most > deadline * (1 + ROUNDING), LATE * most, 0.0))
+    def cost(work: np.ndarray, longest: np.ndarray, watts: np.ndarray) -> np.ndarray:
+        joules = watts * work * np.maximum(longest / deadline, min_frequency) ** 2
+        return np.asarray(joules + np.where(longest > deadline * (1 + ROUNDING), LATE * longest, 0.0))
 
     for _ in range(max(1, min(4, 40_000 // max(1, instance.size)))):
         moved = False
@@ -421,18 +421,18 @@ def descended(machine: Machine, lanes: np.ndarray, deadline: float, min_frequenc
             here = int(device[lane])
             load[lane] -= needs[task]
             work[here] -= needs[task]
-            most[here] = load[mates[here]].max()
+            longest[here] = load[mates[here]].max()
             possible = np.isfinite(instance.time[task, kind])
             time = np.where(possible, instance.time[task, kind], 0.0)
-            more = cost(work[device] + time, np.maximum(most[device], load + time), watts[device])
-            more = np.where(possible, more - cost(work, most, watts)[device], np.inf)
+            more = cost(work[device] + time, np.maximum(longest[device], load + time), watts[device])
+            more = np.where(possible, more - cost(work, longest, watts)[device], np.inf)
             best = int(more.argmin())
             if more[best] < more[lane] - 1e-9 * abs(more[lane]):
                 lanes[task], lane, moved = best, best, True
                 needs[task] = time[best]
             load[lane] += needs[task]
             work[device[lane]] += needs[task]
-            most[device[lane]] = max(most[device[lane]], load[lane])
+            longest[device[lane]] = max(longest[device[lane]], load[lane])
         if not moved:
             break
     return lanes
@@ -524,8 +524,8 @@ def _overrun(
         if cause[task] < 0:
             break
         task = int(cause[task])
-    left = machine.start + deadline - float(machine.instance.problem.tasks.arrival[task])
-    return float(finish[last]) - machine.start - deadline, work, left
+    available = machine.start + deadline - float(machine.instance.problem.tasks.arrival[task])
+    return float(finish[last]) - machine.start - deadline, work, available
 
 
 def finishes(machine: Machine, schedule: Schedule, slow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -242,8 +242,8 @@ def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float,
     if not len(free):
         return min(room) < -LINEAR_TOLERANCE
     bound = np.array(room)[matter] + LINEAR_TOLERANCE
-    found = linprog(np.zeros(len(free)), A_ub=np.array(rows)[matter], b_ub=bound, bounds=(0, 1))
-    return found.status == 2
+    solution = linprog(np.zeros(len(free)), A_ub=np.array(rows)[matter], b_ub=bound, bounds=(0, 1))
+    return solution.status == 2
 
 
 def counts(part: np.ndarray, s: int) -> np.ndarray:
@@ -298,22 +298,22 @@ class Shelves:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             parts = np.where(self.gpu_time > 0, self.gpu_time / unit * (1 - TOLERANCE), 0.0)
         area = np.minimum(parts, units + 1).astype(np.int64)  # rounded down
-        least = np.zeros((self.cpu_weight + 1, self.gpu_weight + 1, units + 1))
+        best = np.zeros((self.cpu_weight + 1, self.gpu_weight + 1, units + 1))
         chosen: list[np.ndarray] = []
         for task, n in zip(self.free.tolist(), area.tolist(), strict=True):
             u, v = int(self.on_cpu[task]), int(self.on_gpu[task])
-            after = np.full_like(least, np.inf)
-            np.add(least[: len(least) - u], self.p[task], out=after[u:])
-            better = np.zeros(least.shape, dtype=bool)
+            after = np.full_like(best, np.inf)
+            np.add(best[: len(best) - u], self.p[task], out=after[u:])
+            better = np.zeros(best.shape, dtype=bool)
             if n <= units and v <= self.gpu_weight:
-                there = least[:, : self.gpu_weight + 1 - v, : units + 1 - n]
+                there = best[:, : self.gpu_weight + 1 - v, : units + 1 - n]
                 np.less(there, after[:, v:, n:], out=better[:, v:, n:])
                 np.minimum(there, after[:, v:, n:], out=after[:, v:, n:])
-            least = after
+            best = after
             chosen.append(np.packbits(better))
-        if least[-1, -1, -1] > self.cpu_area:
+        if best[-1, -1, -1] > self.cpu_area:
             return None
-        return self._back(chosen, area, least.shape)
+        return self._back(chosen, area, best.shape)
 
     def _back(self, chosen: list[np.ndarray], area: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """Walk the choices from the last task to the first."""
@@ -356,34 +356,34 @@ def as_published(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float) -> 
         area = np.floor(np.minimum(q, limit) * (3 * n / limit) * (1 - TOLERANCE)).astype(np.int64)
     before_cpu, before_gpu = predecessors(cpus), predecessors(gpus)
     # One block of (GPU pairs × N) after the other: it stays in the processor's cache.
-    least = np.full((len(cpus), len(gpus), width), np.inf)
-    least[0, 0, 0] = 0.0
-    after = np.empty_like(least)
+    best = np.full((len(cpus), len(gpus), width), np.inf)
+    best[0, 0, 0] = 0.0
+    after = np.empty_like(best)
     chosen = []
     for j in range(n):
-        better = np.zeros(least.shape, dtype=bool)
+        better = np.zeros(best.shape, dtype=bool)
         v = before_gpu[gpu_step[j]]
         to, shift = np.flatnonzero(v >= 0), int(area[j])
         for pair, u in enumerate(before_cpu[cpu_step[j]].tolist()):
             if u < 0 or p[j] > limit:
                 after[pair] = np.inf
             else:
-                np.add(least[u], p[j], out=after[pair])
+                np.add(best[u], p[j], out=after[pair])
             if q[j] > limit or shift >= width:
                 continue
             if gpu_step[j]:
-                there, here = least[pair, v[to], : width - shift], after[pair, to, shift:]
+                there, here = best[pair, v[to], : width - shift], after[pair, to, shift:]
                 better[pair, to, shift:] = there < here
                 after[pair, to, shift:] = np.minimum(there, here)
             else:
-                there, here = least[pair, :, : width - shift], after[pair, :, shift:]
+                there, here = best[pair, :, : width - shift], after[pair, :, shift:]
                 np.less(there, here, out=better[pair, :, shift:])
                 np.minimum(there, here, out=here)
-        least, after = after, least
+        best, after = after, best
         chosen.append(np.packbits(better))
-    if not least.min() <= m * limit:
+    if not best.min() <= m * limit:
         return None
-    pair, other, units = (int(i) for i in np.unravel_index(int(least.argmin()), least.shape))
+    pair, other, units = (int(i) for i in np.unravel_index(int(best.argmin()), best.shape))
     on_gpu = np.zeros(n, dtype=bool)
     for j in range(n - 1, -1, -1):
         cell = (pair * len(gpus) + other) * width + units
@@ -543,9 +543,9 @@ def _checked(p: np.ndarray, q: np.ndarray, m: int, k: int) -> tuple[np.ndarray, 
     p, q = (p if m else np.full_like(p, np.inf)), (q if k else np.full_like(q, np.inf))
     wrong["infinite wherever there is a device"] = np.isinf(p) & np.isinf(q)
     problems = [
-        f"task {int(np.flatnonzero(found)[0])}: its time is {what} ({int(found.sum())} such tasks)"
-        for what, found in wrong.items()
-        if found.any()
+        f"task {int(np.flatnonzero(rows)[0])}: its time is {what} ({int(rows.sum())} such tasks)"
+        for what, rows in wrong.items()
+        if rows.any()
     ]
     if problems:
         raise ScenarioError(problems)

@@ -39,7 +39,7 @@ class GreedyBestFit(PlannedScheduler):
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = runnable(problem, "greedy_best_fit", everywhere=False)
-        schedule = best_fit(instance, MemoryRoom.of(instance))
+        schedule = best_fit(instance, MemoryRoom.from_instance(instance))
         plan = plan_of(instance, schedule)
         plan.notes |= missed(schedule, problem.tasks)
         return plan
@@ -66,10 +66,10 @@ class MemoryRoom:
     """By shape and position of a mode: on which lanes is there all that it needs, if idle?"""
 
     @classmethod
-    def of(cls, instance: Instance) -> MemoryRoom:
+    def from_instance(cls, instance: Instance) -> MemoryRoom:
         problem = instance.problem
-        tasks, known = problem.tasks, lane_names(problem.cluster)
-        devices = [known[name] for lanes in instance.lanes for name in lanes]
+        tasks, names = problem.tasks, lane_names(problem.cluster)
+        devices = [names[name] for lanes in instance.lanes for name in lanes]
         places = list(dict.fromkeys(devices))
         number = {device: position for position, device in enumerate(places)}
         capacity = [
@@ -99,12 +99,12 @@ class MemoryRoom:
 
     def able(self, instance: Instance, task: int, kind_of: np.ndarray) -> np.ndarray:
         """The lanes that could run a task, items aside."""
-        found = np.isfinite(instance.time[task, kind_of])
+        able = np.isfinite(instance.time[task, kind_of])
         shape = int(instance.problem.tasks.shape[task])
         for kind, position in enumerate(instance.mode[task].tolist()):
             if position >= 0:
-                found &= (kind_of != kind) | self.hosts[shape, position]
-        return found
+                able &= (kind_of != kind) | self.hosts[shape, position]
+        return able
 
 
 def best_fit(instance: Instance, room: MemoryRoom) -> Schedule:
@@ -147,9 +147,9 @@ def _choose(
     fits = roomy & (load + time <= budget * (1 + TOLERANCE))
     with np.errstate(divide="ignore", invalid="ignore"):
         memory = np.where(np.isfinite(capacity) & (capacity > 0), (free - needs) / capacity, 0.0)
-        left = memory + (0.0 if budget == 0 else (budget - load - time) / budget)
+        rest = memory + (0.0 if budget == 0 else (budget - load - time) / budget)
     if fits.any():
-        return int(np.where(fits, left, np.inf).argmin())
+        return int(np.where(fits, rest, np.inf).argmin())
     return int(np.where(roomy if roomy.any() else np.isfinite(time), load + time, np.inf).argmin())
 
 
@@ -178,11 +178,11 @@ def ordered(instance: Instance, room: MemoryRoom, budget: float) -> list[int]:
 
 
 def _too_large(instance: Instance, task: int, room: MemoryRoom, alone: np.ndarray) -> ScenarioError:
-    known = lane_names(instance.problem.cluster)
+    lanes = lane_names(instance.problem.cluster)
     names = [name for lanes in instance.lanes for name in lanes]
     usable = np.isfinite(instance.time[task, np.repeat(np.arange(len(instance.counts)), instance.counts)])
     largest = int(np.where(usable, room.capacity[room.place], -1.0).argmax())
-    device = known[names[largest]]
+    device = lanes[names[largest]]
     text = (
         f"greedy_best_fit: task {instance.problem.tasks.name(task)} needs {alone[largest] / 1e9:.6g} GB for itself and "
         f"its items and fits no device: the largest is {device.name} ({device.type.name}) with "

@@ -78,9 +78,9 @@ def greedy_dual(
             low = max(low, guess)
         else:
             high = min(high, guess)
-            found = by_sides(times, counts, side, ready)
-            if found.makespan < best.makespan:
-                best = found
+            schedule = by_sides(times, counts, side, ready)
+            if schedule.makespan < best.makespan:
+                best = schedule
                 high = max(low, min(high, best.makespan))
         guess = (low * high) ** 0.5
         if high <= low * (1 + precision) or not low < guess < high:  # or they are neighboring numbers

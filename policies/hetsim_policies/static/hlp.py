@@ -95,7 +95,7 @@ def graph_linear_program(
     upper = Heft.placed(Insertion(allowed, counts, predecessors, arrivals)).makespan - float(arrivals.min())
     # No schedule that is as short as this one runs a task where it alone takes longer.
     allowed[allowed > upper * (1 + TOLERANCE)] = np.inf
-    found = AssignmentProgram(allowed, counts, upper * ROOM, predecessors, arrivals, frugal=FRUGAL).relaxed()
-    if found is None:
+    solution = AssignmentProgram(allowed, counts, upper * ROOM, predecessors, arrivals, frugal=FRUGAL).relaxed()
+    if solution is None:
         raise ScenarioError(Problem("hlp: the solver found no solution; its times are too far apart", key=KEY))
-    return found.share, found.bound / (1 + FRUGAL)
+    return solution.share, solution.bound / (1 + FRUGAL)

@@ -117,10 +117,10 @@ def integer_program(
     counts = [len(site.lanes) for site in sites]
     program = AssignmentProgram(times, counts, upper, tasks.predecessors, tasks.arrival)
     renumbered = beyond_first(times, [site.kind for site in sites]) if exact else None
-    found = program.integral(node_limit, time_limit, gap, renumbered)
-    if found.site_of is not None:
-        best = min(best, ordered(instance, sites, found.site_of), key=lambda schedule: schedule.makespan)
-    return best, max(bound, found.bound)
+    solution = program.integral(node_limit, time_limit, gap, renumbered)
+    if solution.site_of is not None:
+        best = min(best, ordered(instance, sites, solution.site_of), key=lambda schedule: schedule.makespan)
+    return best, max(bound, solution.bound)
 
 
 def rivals(instance: Instance) -> Iterator[Schedule]:
@@ -142,13 +142,13 @@ def by_dual_approximation(instance: Instance, sides: Sequence[bool]) -> Schedule
     nowhere = np.full(instance.size, np.inf)
     p, q = (instance.time[:, sides.index(cpu)] if cpu in sides else nowhere for cpu in (True, False))
     m, k = (instance.counts[sides.index(cpu)] if cpu in sides else 0 for cpu in (True, False))
-    found = dual_approximation.solve(p, q, m, k).schedule
+    seed = dual_approximation.solve(p, q, m, k).schedule
     schedule = Schedule.empty(instance.size)
     begin = float(instance.problem.tasks.arrival.min())
-    for task in np.argsort(found.starts, kind="stable").tolist():
-        kind = sides.index(not found.on_gpu[task])
-        at = begin + float(found.starts[task])
-        schedule.put(task, at, float(instance.time[task, kind]), kind, int(found.lanes[task]))
+    for task in np.argsort(seed.starts, kind="stable").tolist():
+        kind = sides.index(not seed.on_gpu[task])
+        at = begin + float(seed.starts[task])
+        schedule.put(task, at, float(instance.time[task, kind]), kind, int(seed.lanes[task]))
     return schedule
 
 

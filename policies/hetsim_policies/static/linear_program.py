@@ -68,13 +68,13 @@ def roundings(instance: Instance) -> tuple[list[Schedule], float]:
     times, simple = times_at(instance, sites), all_at_once(instance)
     upper = span(instance, by_completion(instance))
     program = AssignmentProgram(times, instance.counts, upper, tasks.predecessors, tasks.arrival, longest=False)
-    found = program.relaxed()
+    solution = program.relaxed()
     bound = graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival)
-    if found is None:  # the solver gave up: each task where it is shortest
+    if solution is None:  # the solver gave up: each task where it is shortest
         return [ordered(instance, sites, times.argmin(axis=1))], bound
     tried = (False, True) if simple else (False,)
-    ways = [ordered(instance, sites, rounded(found.share, matched)) for matched in tried]
-    return sorted(ways, key=lambda schedule: schedule.makespan), max(bound, found.bound)
+    ways = [ordered(instance, sites, rounded(solution.share, matched)) for matched in tried]
+    return sorted(ways, key=lambda schedule: schedule.makespan), max(bound, solution.bound)
 
 
 def rounded(share: np.ndarray, matched: bool) -> np.ndarray:

@@ -69,10 +69,10 @@ class LocalSearch(PlannedScheduler):
         best = search.run()
         idle = planned(instance, best.rows, bound, draft=True)
         notes = idle.notes | {"seed": best.seed, "seed_makespan": search.seeded, **budget.notes}
-        known = None if idle.bound is None else min(idle.bound, best.makespan)
+        lower = None if idle.bound is None else min(idle.bound, best.makespan)
         if best.plan.steps != idle.steps:  # dmda may choose another mode on the same lane
             notes["timetable"] = "idle links"
-        made = replace(best.plan, makespan=best.makespan, bound=known, notes=notes, timetable=idle.timetable)
+        made = replace(best.plan, makespan=best.makespan, bound=lower, notes=notes, timetable=idle.timetable)
         return finished(instance, made, judged=True)
 
 
@@ -107,9 +107,9 @@ class Climb:
         best: Found | None = None
         for seed, plan in self._seeds():
             for ahead in (None, False, True) if plan.copies else (False, True):
-                found = self._tried(plan, seed, ahead)
-                if found is not None and (best is None or found.makespan < best.makespan):
-                    best = found
+                candidate = self._tried(plan, seed, ahead)
+                if candidate is not None and (best is None or candidate.makespan < best.makespan):
+                    best = candidate
         assert best is not None  # the first seed is tried whatever the budget
         self.seeded = best.makespan
         return self._climbed(best) if self.instance.size > 1 else best

@@ -43,8 +43,8 @@ class MoldableDual(PlannedScheduler):
         instance = wide(problem, "moldable_dual")
         if not instance.size:
             return wide_plan(instance, [], 0.0)
-        guess, found = least_guess(instance)
-        tried = [one for wider in WIDER for one in schedules(instance, guess * wider, found if wider == 1 else None)]
+        guess, solution = min_guess(instance)
+        tried = [one for wider in WIDER for one in schedules(instance, guess * wider, solution if wider == 1 else None)]
         best = min(tried, key=lambda lanes: lanes.makespan)
         return wide_plan(instance, best.placed, guess, guaranteed(instance))
 
@@ -57,7 +57,7 @@ def guaranteed(instance: WideTasks) -> float | None:
     return (2.0 if able < 2 else 3.0) if together and fits else None
 
 
-def least_guess(instance: WideTasks) -> tuple[float, Split]:
+def min_guess(instance: WideTasks) -> tuple[float, Split]:
     """The least makespan with a solvable program, and a vertex of that program.
 
     Between two lengths of options the program is the same, so guesses are such lengths, halved.
@@ -66,8 +66,8 @@ def least_guess(instance: WideTasks) -> tuple[float, Split]:
 
     def at(longest: float) -> tuple[Split, float]:
         areas = instance.min_areas(longest * (1 + 1e-9))
-        found = split(areas, counts, divisible=True)
-        return found, float(priced(areas, counts, found.prices).sum())
+        solution = split(areas, counts, divisible=True)
+        return solution, float(priced(areas, counts, solution.prices).sum())
 
     low = max(float(instance.fastest().max()), at(np.inf)[1])
     levels = [low, *np.unique(instance.seconds[instance.seconds > low]).tolist()]
@@ -75,14 +75,14 @@ def least_guess(instance: WideTasks) -> tuple[float, Split]:
     middle = 0  # mostly possible
     best: tuple[Split, float] | None = None
     while first < last:
-        found, area = at(levels[middle])
+        solution, area = at(levels[middle])
         if area <= levels[middle + 1] * (1 + 1e-9):
-            last, best = middle, (found, area)
+            last, best = middle, (solution, area)
         else:
             first = middle + 1
         middle = (first + last) // 2
-    found, area = best or at(levels[last])
-    return max(levels[last], area), found
+    solution, area = best or at(levels[last])
+    return max(levels[last], area), solution
 
 
 def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[PoolLanes]:

@@ -40,7 +40,7 @@ class RandomSearch(PlannedScheduler):
         self.evaluations, self.seconds, self.descent = evaluations, seconds, descent
 
     def plan(self, problem: PlanProblem) -> Plan:
-        search = Search.of(runnable(problem, self.name), self.evaluations, self.seconds, self.descent)
+        search = Search.from_instance(runnable(problem, self.name), self.evaluations, self.seconds, self.descent)
         if search.hopeless:
             return search.finished(search.seed.schedule)
         return search.plan(*self.best(search))

@@ -76,11 +76,11 @@ def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
             complain(f"order {shown(row['order'])} of task {row['task']} is not a number", line)
             continue
         if row.get("item"):
-            found = _copy(row, row_of, item_of)
-            if isinstance(found, Copy):
-                copies.append((order, found))
+            made = _copy(row, row_of, item_of)
+            if isinstance(made, Copy):
+                copies.append((order, made))
             else:
-                complain(found, line)
+                complain(made, line)
             continue
         index = row_of.get(row["task"])
         if index is None:
@@ -119,8 +119,8 @@ def _copy(row: Mapping[str, str], row_of: Mapping[str, int], item_of: Mapping[st
     if row["mode"] not in ("fetch", "drop"):
         return f"item {row['item']} is copied in mode {shown(row['mode'])}; fetch or drop is meant"
     if row["item"] not in item_of:
-        known = get_close_matches(row["item"], item_of, 1)
-        return f"there is no item {shown(row['item'])}" + (f"; did you mean {known[0]}?" if known else "")
+        matches = get_close_matches(row["item"], item_of, 1)
+        return f"there is no item {shown(row['item'])}" + (f"; did you mean {matches[0]}?" if matches else "")
     if not row["task"]:
         return Copy(item_of[row["item"]], row["device"], drop=row["mode"] == "drop")
     if row["task"] not in row_of:
@@ -148,8 +148,8 @@ def _rows(path: Path) -> Iterator[tuple[int | None, dict[str, str]]]:
             message = f"the row has {len(cells)} cells, but the header has {len(header)} columns"
             raise ScenarioError(Problem(message, file=str(path), line=line))
         else:
-            known = [name for name in (*COLUMNS, *COPY_COLUMNS, LAUNCH_COLUMN) if name in header]
-            yield line, {name: cells[header.index(name)].strip() for name in known}
+            columns = [name for name in (*COLUMNS, *COPY_COLUMNS, LAUNCH_COLUMN) if name in header]
+            yield line, {name: cells[header.index(name)].strip() for name in columns}
     if header is None:
         raise ScenarioError(Problem("is empty", file=str(path)))
 
@@ -207,8 +207,8 @@ def _mode(text: str, shape: Shape) -> int | None:
     names = [mode.name for mode in shape.modes]
     if names.count(text) == 1:
         return names.index(text)
-    known = text.isascii() and text.isdecimal() and len(text) < 10 and int(text) < len(names)
-    return int(text) if known else None
+    numeric = text.isascii() and text.isdecimal() and len(text) < 10 and int(text) < len(names)
+    return int(text) if numeric else None
 
 
 def _scattered(plan: Plan, tasks: Tasks, cluster: Cluster) -> Iterator[str]:

@@ -142,7 +142,7 @@ def rounds(
     """
     size = len(times)
     schedule = Schedule.empty(size)
-    left = np.arange(size)
+    rest = np.arange(size)
     need = np.ascontiguousarray(times.T)  # types by tasks that are left
     there = np.zeros(size) if ready is None else np.asarray(ready, dtype=float)
     free = [free_lanes(count, since[kind] if since else None) for kind, count in enumerate(counts)]
@@ -161,10 +161,10 @@ def rounds(
         at = int(choice(first, second).argmax())
         kind = int(first[:, at].argmin())
         begin, lane = free[kind][0]
-        end = schedule.put(int(left[at]), max(begin, float(there[at])), float(need[kind, at]), kind, lane)
+        end = schedule.put(int(rest[at]), max(begin, float(there[at])), float(need[kind, at]), kind, lane)
         heapq.heapreplace(free[kind], (end, lane))
-        kept = np.arange(len(left)) != at
-        left, there, need = left[kept], there[kept], need[:, kept]
+        kept = np.arange(len(rest)) != at
+        rest, there, need = rest[kept], there[kept], need[:, kept]
         first, second = first[:, kept], second[:, kept]
         renew(kind)
     return schedule

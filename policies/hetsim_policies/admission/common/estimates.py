@@ -89,10 +89,10 @@ class DeviceStation:
         self.last = 0.0
 
     def flow(self, name: str) -> ClassFlow:
-        found = self.flows.get(name)
-        if found is None:
-            found = self.flows[name] = ClassFlow(self.memory)
-        return found
+        flow = self.flows.get(name)
+        if flow is None:
+            flow = self.flows[name] = ClassFlow(self.memory)
+        return flow
 
     def settle(self, now: float) -> None:
         """Busy server-seconds up to now."""
@@ -160,9 +160,9 @@ class Stations:
 
     def leaves(self, task: Task, completed: bool) -> None:
         """A task has ended; one that was refused was never there."""
-        found = self._there.pop(task.index, None)
-        if found is not None:
-            station, flow, width = found
+        place = self._there.pop(task.index, None)
+        if place is not None:
+            station, flow, width = place
             station.settle(self.view.now)
             station.leaves(flow, width, completed)
 

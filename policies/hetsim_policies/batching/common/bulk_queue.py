@@ -20,7 +20,7 @@ from hetsim_policies.batching.common.sizing import limit
 RATIO = 1.1
 """Rates are rounded to powers of this, so that few have to be solved for."""
 
-MOST = 512
+MAX_ARRIVALS = 512
 """Largest batch of these models: their cost grows with the third power of the states."""
 MODELED = 64
 """Largest batch of these models unless a policy is given one; beyond it a batch takes all waiting requests."""
@@ -68,14 +68,14 @@ class BulkQueue:
 
     def after(self, present: int, size: int) -> np.ndarray:
         """Distribution of the number in the system when a batch of this size has ended."""
-        left, states = present - size, self.states
+        rest, states = present - size, self.states
         row = np.zeros(states + 1)
         chances = self.arrivals[size - 1]
-        row[left:states] = chances[: states - left]
+        row[rest:states] = chances[: states - rest]
         row[states] = max(0.0, 1.0 - row[:states].sum())
         return row
 
-    def held(self, present: int, size: int) -> float:
+    def request_seconds(self, present: int, size: int) -> float:
         """Expected request-seconds in the system during a service, arrivals included."""
         time = float(self.times[size - 1])
         return present * time + self.rate * time * time / 2

@@ -108,7 +108,7 @@ class ArrivalRate:
         self.since: float | None = None
         """When it was asked first: arrivals before are too few to count."""
 
-    def of(self, queue: RequestQueue, now: float) -> float | None:
+    def rate(self, queue: RequestQueue, now: float) -> float | None:
         if self.since is None:
             self.since = now
         passed = now - self.since

@@ -140,20 +140,20 @@ class Reserving(Backfilling):
         position = 0
         while position < len(window.tasks):
             task = window.tasks[position]
-            found = self._promised.get(task.index)
-            if found is None:
-                found = profile.find(task, view)
-                if found is None:
+            reservation = self._promised.get(task.index)
+            if reservation is None:
+                reservation = profile.find(task, view)
+                if reservation is None:
                     position += 1
                     continue
-                due = found.time <= view.now
+                due = reservation.time <= view.now
                 if due or self.promises(task):
-                    profile.occupy(found)
-                    self._promised[task.index] = found
+                    profile.occupy(reservation)
+                    self._promised[task.index] = reservation
                 if not due and view.fit(task) is not None:
                     yield Annotate(task, "reservation")
-            due = found.time <= view.now
-            placement = found.placement(task, view) if due else None
+            due = reservation.time <= view.now
+            placement = reservation.placement(task, view) if due else None
             if due and placement is None:
                 # What the profile does not know of (data, links) is in the way: the head takes what there is.
                 placement = view.fit(task) if position == 0 else None
@@ -161,7 +161,7 @@ class Reserving(Backfilling):
             if due and placement is not None:
                 self._promised.pop(task.index, None)
                 window.take(position)
-                self._started(task, found.end)
+                self._started(task, reservation.end)
                 yield Start(task, placement)
             else:
                 position += 1

@@ -47,18 +47,18 @@ class Alike:
     def first(self) -> DeviceLine | None:
         """The line that is free first, of those that are up."""
         heap, aside = self._heap, []
-        found = None
+        first = None
         while heap:
             end, _, line = heap[0]
             if end == line.first_end():
                 if line.up:
-                    found = line
+                    first = line
                     break
                 aside.append(heap[0])
             heappop(heap)
         for entry in aside:
             heappush(heap, entry)
-        return found
+        return first
 
 
 class EarliestLine(AssigningScheduler):
@@ -170,9 +170,9 @@ class EarliestLine(AssigningScheduler):
 
 def _share_of(node: Node, mode: Mode) -> int:
     """Devices of a gang for which each node has host cores and memory, in proportion."""
-    most = mode.gpus
+    share = mode.gpus
     if mode.millicores:
-        most = min(most, MILLI * node.cpus * mode.gpus // mode.millicores)
+        share = min(share, MILLI * node.cpus * mode.gpus // mode.millicores)
     if mode.memory and node.memory is not None:
-        most = min(most, node.memory * mode.gpus // mode.memory)
-    return most
+        share = min(share, node.memory * mode.gpus // mode.memory)
+    return share

@@ -180,16 +180,16 @@ class Elastic(Scheduler):
     def _find_sizes(self, task: Task) -> Sizes:
         modes = [task.modes[position] for position in task.modes_by_speed()]
         modes = [mode for mode in modes if self._total.get(mode.type.name)]
-        found: Sizes = {}
+        by_type: Sizes = {}
         for mode in sorted(modes, key=lambda mode: mode.width):
             if mode.on_cpu == modes[0].on_cpu:
-                sizes = found.setdefault(mode.type.name, [])
+                sizes = by_type.setdefault(mode.type.name, [])
                 if not sizes or self.speed(task, mode) > self.speed(task, sizes[-1]):
                     sizes.append(mode)
         order = {mode.type.name: number for number, mode in reversed([*enumerate(modes)])}
-        return dict(sorted(found.items(), key=lambda entry: order[entry[0]]))
+        return dict(sorted(by_type.items(), key=lambda entry: order[entry[0]]))
 
-    def least(self, task: Task, sizes: Sizes) -> list[Mode]:
+    def smallest(self, task: Task, sizes: Sizes) -> list[Mode]:
         """The minimum size on each type, the fastest first.
 
         Of equally fast ones that where the job is, else that with the most idle GPUs, so that others are not moved for
@@ -214,15 +214,15 @@ class Elastic(Scheduler):
         for mode in self._sizes.values():
             self._idle[mode.type.name] -= mode.width
         self._jobs = max(1, len(jobs))
-        left = {task.index: view.remaining(task) for task in jobs}
+        remaining = {task.index: view.remaining(task) for task in jobs}
         for task in jobs:
             own = self._sizes.get(task.index)
             if own is not None:  # `remaining` is in its mode
-                left[task.index] *= self.speed(task, own)
+                remaining[task.index] *= self.speed(task, own)
         sizes = {task.index: self.sizes(task) for task in jobs}
         chosen: dict[int, Mode] = {}
-        wishes = self.wishes(left)
-        waiting = sorted(jobs, key=lambda task: (self.first(task, left[task.index]), task.arrival, task.index))
+        wishes = self.wishes(remaining)
+        waiting = sorted(jobs, key=lambda task: (self.first(task, remaining[task.index]), task.arrival, task.index))
         waiting = self._begin_all(waiting, sizes, free, chosen, wishes)
         too_wide: dict[str, list[GrowthStep]] = {}
         """By type: steps for which there is no room."""
@@ -250,8 +250,8 @@ class Elastic(Scheduler):
         """Give jobs their least size where there is room, and return those that get none."""
         none = []
         for task in jobs:
-            least = self.least(task, sizes[task.index])
-            mode = next((mode for mode in least if mode.width <= free[mode.type.name]), None)
+            smallest = self.smallest(task, sizes[task.index])
+            mode = next((mode for mode in smallest if mode.width <= free[mode.type.name]), None)
             if mode is None:
                 none.append(task)
                 continue
@@ -322,8 +322,8 @@ class Elastic(Scheduler):
     def _entry(self, task: Task, view: View) -> tuple[Any, float, int, Mode]:
         """A running job of one size, as it is dealt with."""
         mode = self._sizes[task.index]
-        left = view.remaining(task) * self._speeds[task.index][mode]
-        return self.first(task, left), task.arrival, task.index, mode
+        remaining = view.remaining(task) * self._speeds[task.index][mode]
+        return self.first(task, remaining), task.arrival, task.index, mode
 
     def _try(self, task: Task, blocked: dict[Mode, None], view: View) -> Iterator[Decision]:
         """Start a job of one size if it fits; else its mode is blocked."""
@@ -355,13 +355,14 @@ class Elastic(Scheduler):
                 mode, sizes = target[task.index], self.sizes(task)
                 # Where nodes are too broken up, a smaller size.
                 yield task, [size for size in reversed(sizes[mode.type.name]) if size.width <= mode.width]
-                elsewhere.append((task, [size for size in self.least(task, sizes) if size.type.name != mode.type.name]))
+                others = [size for size in self.smallest(task, sizes) if size.type.name != mode.type.name]
+                elsewhere.append((task, others))
         # Until its share is free on one type a job may run on another that others cannot use, and so may one that
         # gets no share.
         yield from elsewhere
         for task in waiting:
             if task.index not in target:
-                yield task, self.least(task, self.sizes(task))
+                yield task, self.smallest(task, self.sizes(task))
 
 
 # Waiting jobs of one size each, mode by mode, so that a round looks only at those that may get devices.
@@ -393,10 +394,10 @@ class RigidJobs:
 
     def remove(self, task: Task) -> None:
         """If it is here."""
-        found = self._entries.pop(task.index, None)
-        if found is None:
+        removed = self._entries.pop(task.index, None)
+        if removed is None:
             return
-        mode, *entries = found
+        mode, *entries = removed
         for by_mode, entry in zip((self._by_key, self._by_arrival), entries, strict=True):
             jobs = by_mode[mode]
             del jobs[bisect_left(jobs, entry)]

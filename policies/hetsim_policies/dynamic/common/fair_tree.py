@@ -55,17 +55,17 @@ class FairTree:
         """From 1 for the user that is owed most down to 1 / users."""
         below, used = self._tree(usage)
         count, met = max(1, len(usage)), 0
-        found: dict[Member, float] = {}
+        factors: dict[Member, float] = {}
         level: list[list[Member]] = [[("", "")]]
         while level:  # depth first: the last group is walked next
             group = level.pop()
             leaves = [node for node in group if node[1]]
             for leaf in leaves:
-                found[leaf] = 1.0 - met / count
+                factors[leaf] = 1.0 - met / count
             met += len(leaves)
             children = self._ranked([child for node in group for child in below.get(node, ())], below, used)
             level += reversed(children)
-        return found
+        return factors
 
     def _tree(self, usage: Mapping[Member, float]) -> tuple[dict[Member, list[Member]], dict[Member, float]]:
         """Children of each account, written (name, ""), and the usage of each subtree."""
@@ -157,14 +157,14 @@ class DecayedUsage(Generic[Owner]):
         if not passed:
             return
         self.as_of = now
-        left = 0.5 ** (passed / self.half_life)
-        if self._unit * left < SMALLEST_UNIT:
+        factor = 0.5 ** (passed / self.half_life)
+        if self._unit * factor < SMALLEST_UNIT:
             for account in (*self._accounts.values(), self._all):
-                account.amount = self._amount(account) * left + account.rate * 1e-6 * passed
+                account.amount = self._amount(account) * factor + account.rate * 1e-6 * passed
                 account.reckoned = 0.0
             self._unit, self._clock = 1.0, 0.0
             return
-        self._unit *= left
+        self._unit *= factor
         self._clock += passed / self._unit
 
     def _amount(self, account: _Account) -> float:

@@ -95,8 +95,8 @@ def pairs(task: Task, view: View) -> Iterator[Pair]:
     """
     modes = [task.modes[p] for p in task.modes_by_speed()]
     fractions = [mode for mode in modes if is_fraction(mode)]
-    whole = [mode for mode in modes if is_shared(mode) and mode.gpus == 1]
-    if not fractions and not whole:
+    shared = [mode for mode in modes if is_shared(mode) and mode.gpus == 1]
+    if not fractions and not shared:
         return
     for partner in view.running("start", own=True):
         placement = view.launch_of(partner).placement
@@ -104,7 +104,7 @@ def pairs(task: Task, view: View) -> Iterator[Pair]:
         device = placement.devices[0]
         if placement.mode.gpus != 1 or len(view.running("start", device)) != 1:
             continue
-        for mode in (*whole, *fractions):
+        for mode in (*shared, *fractions):
             if mode.type is not device.type:
                 continue
             place = Placement(mode, placement.devices)

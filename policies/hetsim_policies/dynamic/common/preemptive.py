@@ -110,8 +110,8 @@ class PreemptiveList(ListScheduler):
                 placement = None
             elif (placement := self.place(task, view)) is not None:
                 queue.pop()
-            elif (found := self._room_for(task, view)) is not None:
-                for victim in found[1]:
+            elif (room := self._room_for(task, view)) is not None:
+                for victim in room[1]:
                     yield Stop(victim)
                 placement = self.place(task, view)
                 if placement is not None:
@@ -155,14 +155,14 @@ class PreemptiveList(ListScheduler):
             self._declined = (view.now, {})
         if task.index in self._declined[1]:
             return None
-        found = view.make_room(task, self.victims(self.order(task), view))
-        if found is None and plain:
-            known = self._known(view)
-            if self._since != known:
-                self._since = known
+        room = view.make_room(task, self.victims(self.order(task), view))
+        if room is None and plain:
+            state = self._known(view)
+            if self._since != state:
+                self._since = state
                 self._in_vain.clear()
             self._in_vain[task.index] = None
-        return found
+        return room
 
 
 def _heads_of(queues: Iterable[TaskQueue]) -> list[Head]:

@@ -18,7 +18,7 @@ from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.dynamic.common.occupancy import Occupancy
-from hetsim_policies.dynamic.common.timelines import LimitedPool, Timeline, whole
+from hetsim_policies.dynamic.common.timelines import LimitedPool, Timeline, amount_of
 
 
 class Reservation(NamedTuple):
@@ -64,7 +64,7 @@ class FreeProfile:
         """Keep room for it."""
         mode, nodes = reserved.mode, dict(reserved.nodes)
         if self._open:
-            self._open = {other: known for other, known in self._open.items() if known[1] not in nodes}
+            self._open = {other: entry for other, entry in self._open.items() if entry[1] not in nodes}
         for number, count in reserved.nodes:
             timeline = self._reserved.get(number)
             if timeline is None:
@@ -110,10 +110,10 @@ class FreeProfile:
         modes = task.modes
         for position in task.modes_by_speed() if len(modes) > 1 else (0,):
             mode = modes[position]
-            known = self._open.get(mode)
-            if known is None:
-                known = self._open[mode] = self._open_until(mode)
-            if self._view.now + task.estimates[position] * (1.0 - task.done) <= known[0]:
+            until = self._open.get(mode)
+            if until is None:
+                until = self._open[mode] = self._open_until(mode)
+            if self._view.now + task.estimates[position] * (1.0 - task.done) <= until[0]:
                 return True
         return False
 
@@ -140,7 +140,7 @@ class FreeProfile:
             start, number = self._on_a_node(mode, duration, now, best)
             if number >= 0:
                 best = start
-                chosen = Reservation(start, start + duration, mode, ((number, whole(mode)),))
+                chosen = Reservation(start, start + duration, mode, ((number, amount_of(mode)),))
                 if start <= now:
                     return chosen
             if mode.span_any:
@@ -161,11 +161,11 @@ class FreeProfile:
                     if start <= now:
                         break
             return best, chosen
-        known, shared = self._occupancy.first_times(mode), self._occupancy.shared
+        from_times, shared = self._occupancy.first_times(mode), self._occupancy.shared
         walked = self._reserved
         if shared:
             walked = {number: self._occupancy.timelines[number] for number in shared} | self._reserved
-        times = known.copy()
+        times = from_times.copy()
         for number in walked:
             times[number] = math.inf
         first = min(times)
@@ -174,7 +174,7 @@ class FreeProfile:
         elif first < before:
             best, chosen = first, times.index(first)
         for number, timeline in walked.items():
-            if known[number] > best:
+            if from_times[number] > best:
                 continue  # running tasks take the room, whatever is reserved
             for begin, end in timeline.known_windows.get(mode) or timeline.windows(mode):
                 start = begin if begin > now else now
@@ -230,21 +230,21 @@ class FreeProfile:
                     here_now[position] = amount
                 place += 1
             moment, start = start, changes[place][0] if place < len(changes) else math.inf
-            enough = total >= whole(mode) and (pool is None or pool.earliest(mode, duration, moment) <= moment)
-            found = self._filling(mode, timelines, moment, duration) if enough else None
-            if found is not None:
-                return found
+            enough = total >= amount_of(mode) and (pool is None or pool.earliest(mode, duration, moment) <= moment)
+            gang = self._filling(mode, timelines, moment, duration) if enough else None
+            if gang is not None:
+                return gang
         return None
 
     def _filling(self, mode: Mode, timelines: list[Timeline], start: float, duration: float) -> Reservation | None:
         """The gang at this time over nodes that stay free long enough; None if too few."""
-        chosen, left = [], whole(mode)
+        chosen, rest = [], amount_of(mode)
         for timeline in timelines:
-            here = min(left, timeline.most(mode, start, start + duration))
+            here = min(rest, timeline.max_amount(mode, start, start + duration))
             if here:
                 chosen.append((timeline.node.index, here))
-                left -= here
-            if not left:
+                rest -= here
+            if not rest:
                 return Reservation(start, start + duration, mode, tuple(chosen))
         return None
 
@@ -281,6 +281,6 @@ class FreeProfile:
 
 def _duration(task: Task, mode: Mode) -> float:
     """By estimate, on any device of the mode's type, wherever it is."""
-    left = 1.0 - task.done
-    stages = mode.stages(1, task.estimates[task.shape.position[mode]] * left, left)
+    part = 1.0 - task.done
+    stages = mode.stages(1, task.estimates[task.shape.position[mode]] * part, part)
     return stages.total + (task.shape.stopping.restore if task.done > 0 else 0)

@@ -86,7 +86,7 @@ class RoundJob:
         """Estimated time of the whole job in a mode."""
         return max(SHORTEST, self.task.estimate_at(position))
 
-    def left(self, view: View) -> float:
+    def remaining(self, view: View) -> float:
         """The part still to be done, by estimate; an overrun job has a hundredth."""
         part = 1.0 - self.task.done
         if self.mode >= 0 and self.task.state == RUNNING:
@@ -369,7 +369,7 @@ class RoundRoom:
     def __init__(self, cluster: Cluster, down: Collection[int]):
         self.cluster = cluster
         self.nodes = [node for node in cluster.nodes if node.cpu.index not in down]
-        self.left = {d.index: d.type.streams * WHOLE for node in self.nodes for d in node.accelerators
+        self.room = {d.index: d.type.streams * WHOLE for node in self.nodes for d in node.accelerators
                      if d.index not in down}  # fmt: skip
         self.cores = [node.cpus * 1000 for node in cluster.nodes]
         self.memory = [math.inf if node.memory is None else node.memory for node in cluster.nodes]
@@ -399,13 +399,13 @@ class RoundRoom:
         """Devices of the node where the fewest jobs move, then the tightest, or across."""
         best: tuple[tuple[float, int], list[Device]] | None = None
         nodes = self._with(mode) if mode.node_count == 1 else []
-        free, expected, on_cpu, least = self._free, self.expected, mode.on_cpu, max(1, mode.gpus)
+        free, expected, on_cpu, min_devices = self._free, self.expected, mode.on_cpu, max(1, mode.gpus)
         for node in nodes:
             number = node.index
             devices = free[number].get(mode)  # as `_free_on`, which would be one call more for each node
             if devices is None:
                 devices = self._free_on(node, mode)
-            if len(devices) < least:
+            if len(devices) < min_devices:
                 continue
             key = expected.get(number, 0.0), self.cores[number] if on_cpu else len(devices)
             if (best is None or key < best[0]) and self.host_holds(node, mode, 1.0):
@@ -433,22 +433,22 @@ class RoundRoom:
         """Parts of the first nodes that have room for them."""
         devices: list[Device] = []
         parts: list[int] = []
-        left = mode.node_count if mode.node_count > 1 else mode.millicores
+        rest = mode.node_count if mode.node_count > 1 else mode.millicores
         for node in self._with(mode):
             here = self._free_on(node, unit)[: max(1, unit.gpus)]
-            if not left or len(here) < max(1, unit.gpus):
+            if not rest or len(here) < max(1, unit.gpus):
                 continue
             if not self.host_holds(node, unit, 1.0):
                 continue
             part = 1
             if mode.node_count == 1:
-                part = min(left, self.cores[node.index] // 1000 * 1000)
+                part = min(rest, self.cores[node.index] // 1000 * 1000)
                 if unit.memory:
                     part = min(part, int(self.memory[node.index] // unit.memory) * 1000)
                 parts.append(part)
             devices += here
-            left -= part
-        return None if left else Placement(mode, tuple(devices), parts=tuple(parts) if len(parts) > 1 else None)
+            rest -= part
+        return None if rest else Placement(mode, tuple(devices), parts=tuple(parts) if len(parts) > 1 else None)
 
     def _with(self, mode: Mode) -> list[Node]:
         """The nodes on which the mode may run."""
@@ -463,22 +463,22 @@ class RoundRoom:
 
     def _free_on(self, node: Node, mode: Mode) -> list[Device]:
         """Devices of a node that the mode could take."""
-        known = self._free[node.index]
-        found = known.get(mode)
-        if found is None:
-            found = known[mode] = self._look_on(node, mode)
-        return found
+        cached = self._free[node.index]
+        devices = cached.get(mode)
+        if devices is None:
+            devices = cached[mode] = self._look_on(node, mode)
+        return devices
 
     def _look_on(self, node: Node, mode: Mode) -> list[Device]:
         if mode.on_cpu:
             return [node.cpu] if self.cores[node.index] >= mode.millicores else []
-        left, kind = self.left, mode.type
-        found = [d for d in node.accelerators if d.type is kind and left.get(d.index, 0) >= mode.share]
+        room, kind = self.room, mode.type
+        devices = [d for d in node.accelerators if d.type is kind and room.get(d.index, 0) >= mode.share]
         if not mode.whole:
-            found.sort(key=lambda device: left[device.index])  # the fullest that takes it
+            devices.sort(key=lambda device: room[device.index])  # the fullest that takes it
         elif kind.streams > 1:
-            found.sort(key=lambda device: -left[device.index])
-        return found
+            devices.sort(key=lambda device: -room[device.index])
+        return devices
 
     def host_holds(self, node: Node, mode: Mode, part: float) -> bool:
         return mode.millicores * part <= self.cores[node.index] and mode.memory * part <= self.memory[node.index]
@@ -493,15 +493,15 @@ class RoundRoom:
 
     def _is_free(self, placement: Placement) -> bool:
         mode = placement.mode
-        if not mode.on_cpu and any(self.left.get(d.index, -1) < mode.share for d in placement.devices):
+        if not mode.on_cpu and any(self.room.get(d.index, -1) < mode.share for d in placement.devices):
             return False
-        held = placement.hosts()
-        return all(cores <= self.cores[node] and memory <= self.memory[node] for node, cores, memory in held)
+        hosts = placement.hosts()
+        return all(cores <= self.cores[node] and memory <= self.memory[node] for node, cores, memory in hosts)
 
     def _take(self, placement: Placement) -> None:
         mode = placement.mode
         for device in placement.devices if not mode.on_cpu else ():
-            self.left[device.index] -= mode.share
+            self.room[device.index] -= mode.share
         for number, cores, memory in placement.hosts():
             self.cores[number] -= cores
             self.memory[number] -= memory

@@ -112,8 +112,8 @@ class PairRoom(RoundRoom):
         super().__init__(cluster, down)
         for node in self.nodes:
             for device in node.accelerators:
-                if takes_pairs(device.type) and device.index in self.left:
-                    self.left[device.index] = WHOLE
+                if takes_pairs(device.type) and device.index in self.room:
+                    self.room[device.index] = WHOLE
         self.chosen: dict[int, None] = {}
         """Jobs to run in this round; others may go on where no job needs their devices."""
         self.places: dict[int, Placement] = {}
@@ -200,7 +200,7 @@ class SideBySideScheduler(RoundScheduler):
             raise ScenarioError(Problem(text, key="policy.scheduler"))
 
     def job_of(self, task: Task) -> RoundJob:
-        return PairedJob(task, self.labels.of(task)) if self.pairs else RoundJob(task)
+        return PairedJob(task, self.labels.of_task(task)) if self.pairs else RoundJob(task)
 
     # Hooks ------------------------------------------------------------------------------------------------------
 
@@ -400,12 +400,12 @@ class Labels:
         self._members: list[tuple[str, Mode]] = []
         self._speeds: dict[tuple[int, int], tuple[float, float] | None] = {}
 
-    def of(self, task: Task) -> list[int]:
+    def of_task(self, task: Task) -> list[int]:
         """Labels by position of its modes; -1 where it shares with no job.
 
         Of modes with equal demands only the fastest has one.
         """
-        found = [-1] * len(task.modes)
+        labels = [-1] * len(task.modes)
         for position in task.modes_by_speed():
             mode = task.modes[position]
             if not is_shared(mode) or not takes_pairs(mode.type):
@@ -415,9 +415,9 @@ class Labels:
             if number == len(self._members):
                 self._members.append((task.class_, mode))
             # A job with two variants of one width could else be its own partner.
-            if not any(label >= 0 and self._same_devices(label, number) for label in found):
-                found[position] = number
-        return found
+            if not any(label >= 0 and self._same_devices(label, number) for label in labels):
+                labels[position] = number
+        return labels
 
     def beside(self, label: int, others: dict[int, int]) -> Iterator[tuple[int, float]]:
         """Those of these labels that it may be beside, and its own speed there.

@@ -42,9 +42,9 @@ class Standing:
         occupancy.update()
         runs, begun = occupancy.runs, self._begun
         stands = self._profile.commutes and not occupancy.shared and self._surprises == occupancy.surprises
-        if stands and all(row not in runs or runs[row].end == found.end for row, found in begun.items()):
-            for found in begun.values():
-                self._profile.release(found)
+        if stands and all(row not in runs or runs[row].end == reservation.end for row, reservation in begun.items()):
+            for reservation in begun.values():
+                self._profile.release(reservation)
         else:
             self._profile = FreeProfile(occupancy, self._view)
             self._made.clear()
@@ -61,8 +61,8 @@ class Standing:
         now, start = self._view.now, self._next
         if start >= len(self._made):
             return 0
-        for task, (other, found) in zip(order[: last + 1], islice(self._made, start, None), strict=False):
-            if other is not task or (found is not None and found.time <= now):
+        for task, (other, reservation) in zip(order[: last + 1], islice(self._made, start, None), strict=False):
+            if other is not task or (reservation is not None and reservation.time <= now):
                 break
             self._next += 1
         return self._next - start
@@ -71,8 +71,8 @@ class Standing:
         """Return True if the next task's reservation stands; else withdraw those behind."""
         made, place = self._made, self._next
         if place < len(made):
-            other, found = made[place]
-            if other is task and (found is None or found.time >= self._view.now):
+            other, reservation = made[place]
+            if other is task and (reservation is None or reservation.time >= self._view.now):
                 return True
             self._withdraw(place)
         return False
@@ -84,17 +84,17 @@ class Standing:
         """
         return self._profile.could_start(task)
 
-    def of(self, task: Task) -> Reservation | None:
+    def reserve(self, task: Task) -> Reservation | None:
         """The reservation of the next task, which those behind it will leave as it is."""
         stands = self.stands(task)
         self._next += 1
         if stands:
             return self._made[self._next - 1][1]
-        found = self._profile.find(task, self._view)
-        self._made.append((task, found))
-        if found is not None:
-            self._profile.occupy(found)
-        return found
+        reservation = self._profile.find(task, self._view)
+        self._made.append((task, reservation))
+        if reservation is not None:
+            self._profile.occupy(reservation)
+        return reservation
 
     def _withdraw(self, place: int) -> None:
         """Give up the reservations from this place on."""
@@ -110,17 +110,17 @@ class Standing:
             return
         mode, nodes = placement.mode, tuple(amounts_of(placement).items())
         place = next((place for place, (other, _) in enumerate(made) if other is task), len(made))
-        found = made[place][1] if place < len(made) else None
-        if found is not None and found.time == now and found.mode is mode and found.nodes == nodes:
+        promised = made[place][1] if place < len(made) else None
+        if promised is not None and promised.time == now and promised.mode is mode and promised.nodes == nodes:
             del made[place]
             self._next -= place < self._next
-            self._begun[task.index] = found
+            self._begun[task.index] = promised
         elif profile.commutes:
             self._withdraw(place)
-            held = Reservation(now, now + self._view.duration(task, placement), mode, nodes)
-            self._begun[task.index] = held
-            profile.occupy(held)
-            while made and profile.is_overfull(held):
+            actual = Reservation(now, now + self._view.duration(task, placement), mode, nodes)
+            self._begun[task.index] = actual
+            profile.occupy(actual)
+            while made and profile.is_overfull(actual):
                 self._withdraw(len(made) - 1)
         else:
             made.clear()

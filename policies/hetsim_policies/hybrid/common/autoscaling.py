@@ -145,12 +145,12 @@ def _cost(queue: RequestQueue, mode: Mode, view: View) -> float:
 
 def waiting_work(view: View, requests: Sequence[ServiceDemand]) -> dict[DeviceType, float]:
     """Device-seconds that wait, by type.  Linear in the waiting tasks."""
-    found: dict[DeviceType, float] = {}
+    work: dict[DeviceType, float] = {}
     for one in requests:
         if one.kind is not None:
-            found[one.kind] = found.get(one.kind, 0.0) + one.each * len(one.queue)
+            work[one.kind] = work.get(one.kind, 0.0) + one.each * len(one.queue)
     for task in view.waiting(own=True):
         asked = asked_of(task) if view.queue_of(task) is None else None
         if asked is not None:
-            found[asked[0]] = found.get(asked[0], 0.0) + asked[1] * (1 - task.done)
-    return found
+            work[asked[0]] = work.get(asked[0], 0.0) + asked[1] * (1 - task.done)
+    return work

@@ -126,11 +126,11 @@ class DeviceGroup:
 
     def hosts(self, kind: TaskKind) -> tuple[int, ...]:
         """Positions of the modes in which tasks of a kind could run here, were it empty."""
-        found = kind.home.get(self.number)
-        if found is None:
-            found = tuple(p for p in kind.positions if self.can_host(kind.modes[p]))
-            kind.home[self.number] = found
-        return found
+        positions = kind.home.get(self.number)
+        if positions is None:
+            positions = tuple(p for p in kind.positions if self.can_host(kind.modes[p]))
+            kind.home[self.number] = positions
+        return positions
 
     def can_host(self, mode: Mode) -> bool:
         """Return True if a launch in this mode could run here, were the group empty."""
@@ -165,8 +165,8 @@ class DeviceGroup:
         if not here:
             kind.holders.pop(self.number, None)
         self.queued[entry.type] -= 1
-        left = self.backlog[entry.type] - entry.seconds * entry.width
-        self.backlog[entry.type] = left if self.queued[entry.type] else 0.0
+        rest = self.backlog[entry.type] - entry.seconds * entry.width
+        self.backlog[entry.type] = rest if self.queued[entry.type] else 0.0
 
     def start(self, entry: GroupedTask, mode: Mode, now: float) -> None:
         entry.type, entry.width = mode.type, mode.width

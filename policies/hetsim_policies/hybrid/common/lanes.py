@@ -148,13 +148,13 @@ class PlanInProgress:
 
     def forget(self, device: Device) -> list[int]:
         """Nothing more is planned on a device: the numbers of what was."""
-        found: dict[int, None] = {}
+        numbers: dict[int, None] = {}
         for lane in self.on_node.get(device.node, ()):
             if lane.device is device:
-                found.update(dict.fromkeys(lane.steps))
-        for number in found:
+                numbers.update(dict.fromkeys(lane.steps))
+        for number in numbers:
             self.end(number)
-        return list(found)
+        return list(numbers)
 
     def claimed(self, node: int, end: float, slack: float) -> tuple[dict[Device, None], float, float]:
         """Resources of a node that are not lent until `end`.

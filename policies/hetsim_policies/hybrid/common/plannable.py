@@ -18,7 +18,7 @@ def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight:
     """
     tasks = problem.tasks
     refusal: ScenarioError | None = None
-    found: dict[Shape, bool] = {}
+    answers: dict[Shape, bool] = {}
     for shape in tasks.shapes:
         rows = np.flatnonzero(tasks.shape == shape.index)
         if not len(rows):
@@ -27,16 +27,16 @@ def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight:
         one = in_mid_run(problem, first, simulate=None if foresight else _tried)
         try:
             (planner or default_planner(problem)).plan(one)
-            found[shape] = True
+            answers[shape] = True
         except ScenarioError as error:
             refusal = refusal or error
-            found[shape] = False
+            answers[shape] = False
         except UsageError as error:
             text = f"{type(planner).__name__} cannot plan in mid-run: {error}; dual_approximation, heft and mct can"
             raise ScenarioError(Problem(text, key="policy.scheduler.planner")) from None
-    if refusal is not None and planner is not None and not any(found.values()):
+    if refusal is not None and planner is not None and not any(answers.values()):
         raise refusal
-    return found
+    return answers
 
 
 def _tried(_: Plan) -> float:

@@ -101,11 +101,11 @@ class Board:
 
     def able(self, mode: Mode) -> list[PlannedLane]:
         """Lanes that can run a mode, up or down."""
-        found = self._able.get(mode)
-        if found is None:
-            found = [lane for lane in self._by_kind.get(mode.type, ()) if lane.placed(mode) is not None]
-            self._able[mode] = found
-        return found
+        lanes = self._able.get(mode)
+        if lanes is None:
+            lanes = [lane for lane in self._by_kind.get(mode.type, ()) if lane.placed(mode) is not None]
+            self._able[mode] = lanes
+        return lanes
 
     # Changes --------------------------------------------------------------------------------------------------
 
@@ -422,7 +422,7 @@ class Board:
         What ends when it was to end has less left than it takes in all, and on another lane it takes no less than it
         computes there: few are left to be looked at.  What has too little left is not looked at again until it is late.
         """
-        now, found = view.now, []
+        now, jobs = view.now, []
         there, away = self.faster.get(kind, {}), self._hopeless.setdefault(kind, [])
         while away and away[0][0] <= now:
             _, row, number, seconds = heapq.heappop(away)
@@ -444,11 +444,11 @@ class Board:
             if seconds * (1 - rounding) * longer < end - now:
                 # What has just started here has all of it left, and gains nothing elsewhere at this moment.
                 if seconds * longer < (end - now) * (1 - rounding):
-                    found.append((end, job))
+                    jobs.append((end, job))
             elif on_time:
                 heapq.heappush(away, (end, row, job.number, seconds))
                 del there[row]
-        return found
+        return jobs
 
 
 class Movable:
@@ -464,32 +464,32 @@ class Movable:
         """With the seconds that each computes here at least, and its end there."""
         self.changed: dict[int, PlannedLane] = dict(loaded)
 
-    def of(self, seen: LaneForecast, now: float) -> list[tuple[PlannedLane, list[PlannedJob]]]:
+    def towards(self, seen: LaneForecast, now: float) -> list[tuple[PlannedLane, list[PlannedJob]]]:
         """By lane, in no order; the steps in that of the queue."""
         for number, lane in self.changed.items():
             self.steps.pop(number, None)
             end = seen.lane.get(number, 0.0)
             if lane.arrived:
                 steps = [
-                    (least(job.task, self.kind), seen.finish.get(row, end), job)
+                    (min_seconds(job.task, self.kind), seen.finish.get(row, end), job)
                     for row, job in lane.queue.items()
                     if job.task is not None and job.alone
                 ]
                 if steps:
                     self.steps[number] = lane, steps
         self.changed = {}
-        found = []
+        movable = []
         for number, (lane, steps) in list(self.steps.items()):
             kept = [one for one in steps if now + one[0] < one[1]]
             if kept:
                 self.steps[number] = lane, kept
-                found.append((lane, [job for _, _, job in kept]))
+                movable.append((lane, [job for _, _, job in kept]))
             else:
                 del self.steps[number]
-        return found
+        return movable
 
 
-def least(task: Task, kind: DeviceType) -> float:
+def min_seconds(task: Task, kind: DeviceType) -> float:
     """Minimum seconds of a task on a lane of a type at nominal rate; inf: no mode."""
     times = [task.remaining_in(mode) for mode in task.modes if mode.type is kind]
     return min(times, default=math.inf) * (1 - LATE)

@@ -108,10 +108,10 @@ def taking(mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
     """
     single = view.nodes.accelerators
     of_type = single.kind[nodes] == single.types.index(mode.type.name)
-    found: np.ndarray = of_type & (single.share[nodes] >= mode.share)
+    usable: np.ndarray = of_type & (single.share[nodes] >= mode.share)
     if mode.gpu_memory:
-        found &= single.room[nodes] >= mode.gpu_memory
-    return found
+        usable &= single.room[nodes] >= mode.gpu_memory
+    return usable
 
 
 def on_gpu(task: Task, mode: Mode, node: int, view: View, order: np.ndarray | None = None) -> Placement | None:
@@ -159,22 +159,22 @@ def _gpu_by_room(task: Task, modes: Sequence[Mode], view: View, sign: float) -> 
     if any(mode.type.streams > 1 or mode.type.sharing.kind == "mig" for mode in modes):
         options = [option for mode in modes for option in view.options(task, mode)]
         return min(options, key=lambda option: -sign * view.load(option.devices[0]), default=None)
-    found = []
+    rows = []
     for number, mode in enumerate(modes):
         nodes = view.nodes.candidates(mode)
         row, position = np.nonzero(taking(mode, nodes, view))
-        left = view.nodes.accelerators.share[nodes[row], position]
-        found.append((sign * left, nodes[row], position, np.full(len(row), number)))
-    left, node, position, owner = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    if not len(left):
+        free = view.nodes.accelerators.share[nodes[row], position]
+        rows.append((sign * free, nodes[row], position, np.full(len(row), number)))
+    free, node, position, owner = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+    if not len(free):
         return None
-    best = np.flatnonzero(left == left.min())
+    best = np.flatnonzero(free == free.min())
     best = best[node[best] == node[best].min()]
     first = best[position[best].argmin()]
     placement = on_gpu(task, modes[owner[first]], int(node[first]), view, position[first : first + 1])
     if placement is not None:
         return placement
-    for place in np.lexsort([position, node, left]).tolist():
+    for place in np.lexsort([position, node, free]).tolist():
         placement = on_gpu(task, modes[owner[place]], int(node[place]), view, position[place : place + 1])
         if placement is not None:
             return placement

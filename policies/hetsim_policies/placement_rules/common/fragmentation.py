@@ -51,7 +51,7 @@ class NodeStates:
     def __init__(self, view: View, memory: bool = True):
         self._memory = memory
         self.states: list[NodeClass] = []
-        self.of = np.zeros(len(view.cluster.nodes), np.int64)
+        self.number = np.zeros(len(view.cluster.nodes), np.int64)
         self._known: dict[tuple[object, ...], int] = {}
         self._seen = -1
 
@@ -77,7 +77,7 @@ class NodeStates:
                 number = self._known[key] = len(self.states)
                 names = tuple(single.types[k] for k in kind.tolist())
                 self.states.append(NodeClass(cores, memory, names, share, room))
-            self.of[node] = number
+            self.number[node] = number
         self._seen = single.look
 
 
@@ -98,7 +98,7 @@ class Mix:
             )
             requests[key] = requests.get(key, 0.0) + number
         if typical < 1:
-            requests = _most_frequent(requests, typical)
+            requests = _frequent(requests, typical)
         total = sum(requests.values())
         self.part = np.array(list(requests.values())) / total
         self._requests = list(requests)
@@ -120,9 +120,9 @@ class Mix:
         where = [int(state.share[gpu]) for gpu in gpus] or [0]
         return dict(zip(where, (after - before).tolist(), strict=False)) or {0: 0.0}
 
-    def least_rises(self, states: Sequence[NodeClass], mode: Mode) -> np.ndarray:
+    def min_rises(self, states: Sequence[NodeClass], mode: Mode) -> np.ndarray:
         """Minimum that the mode would add in each of these states."""
-        found = np.zeros(len(states))
+        rises = np.zeros(len(states))
         for state in states:
             if state.mix is not self:
                 state.mix, state.before = self, self.fragmentation(state)
@@ -137,9 +137,9 @@ class Mix:
                 if not len(after):
                     continue  # slices of a GPU: the engine knows how they fit, shares do not tell
                 owner = part[[row for row, _ in rows]]
-                found[owner] = np.inf
-                np.minimum.at(found, owner, after - before[owner])
-        return found
+                rises[owner] = np.inf
+                np.minimum.at(rises, owner, after - before[owner])
+        return rises
 
     def _after(self, states: Sequence[NodeClass], mode: Mode) -> tuple[list[tuple[int, int]], np.ndarray]:
         """Rows (state, first GPU taken), and the expected fragmentation after the mode.
@@ -172,8 +172,8 @@ class Mix:
         return table
 
 
-class LeastRises:
-    """`Mix.least_rises` of the states of nodes, each computed once."""
+class MinRises:
+    """`Mix.min_rises` of the states of nodes, each computed once."""
 
     def __init__(self, mix: Mix, states: NodeStates):
         self._mix, self._states = mix, states
@@ -182,29 +182,29 @@ class LeastRises:
 
     def __call__(self, mode: Mode, states: np.ndarray) -> np.ndarray:
         """The increase of fragmentation of nodes in these states, at the best GPUs."""
-        known = self._known.get(mode)
-        if known is None or len(known) < self._states.count:
+        cached = self._known.get(mode)
+        if cached is None or len(cached) < self._states.count:
             longer = np.full(max(64, 2 * self._states.count), np.nan)
-            if known is not None:
-                longer[: len(known)] = known
-            known = self._known[mode] = longer
-        missing = np.unique(states[np.isnan(known[states])])
+            if cached is not None:
+                longer[: len(cached)] = cached
+            cached = self._known[mode] = longer
+        missing = np.unique(states[np.isnan(cached[states])])
         if len(missing):
-            known[missing] = self._mix.least_rises([self._states.states[row] for row in missing.tolist()], mode)
-        found: np.ndarray = known[states]
-        return found
+            cached[missing] = self._mix.min_rises([self._states.states[row] for row in missing.tolist()], mode)
+        values: np.ndarray = cached[states]
+        return values
 
 
-def _most_frequent(requests: dict[tuple[Any, ...], float], share: float) -> dict[tuple[Any, ...], float]:
+def _frequent(requests: dict[tuple[Any, ...], float], share: float) -> dict[tuple[Any, ...], float]:
     """The most frequent requests, enough of them to cover a share of all."""
     ranked = sorted(requests.items(), key=lambda item: -item[1])
-    wanted, found = share * sum(requests.values()), 0.0
+    wanted, covered = share * sum(requests.values()), 0.0
     kept = {}
     for request, number in ranked:
-        if found >= wanted:
+        if covered >= wanted:
             break
         kept[request] = number
-        found += number
+        covered += number
     return kept
 
 
@@ -263,8 +263,8 @@ class _Table:
         if usable is None:
             fits, usable = self._by_request(fits, good, share)
         lost = np.where(fits, free[:, None] - usable, free[:, None])
-        found: np.ndarray = lost @ self.part + self.never * free
-        return found
+        total: np.ndarray = lost @ self.part + self.never * free
+        return total
 
     def _by_request(self, fits: np.ndarray, good: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Combine the modes of each request: any of them may fit or use the GPUs."""

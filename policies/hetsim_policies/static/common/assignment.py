@@ -107,7 +107,7 @@ class Cap:
     """Σ weight × x[task, site] ≤ upper + per_makespan × T, over terms of (task, site)."""
 
     terms: tuple[tuple[int, int, float], ...]
-    most: float = 0.0
+    upper: float = 0.0
     per_makespan: float = 0.0
 
 
@@ -145,13 +145,13 @@ def violated(
     constraints: Sequence[Constraint], site_of: np.ndarray, makespan: float = np.inf, tolerance: float = ROUNDING
 ) -> list[Constraint]:
     """The constraints that an assignment breaks; `Cap` needs a makespan."""
-    found: list[Constraint] = []
+    violations: list[Constraint] = []
     for one in constraints:
         if isinstance(one, Before):
             continue
         if isinstance(one, Cap):
             used = sum(weight for task, site, weight in one.terms if site_of[task] == site)
-            room = one.most + (one.per_makespan * makespan if one.per_makespan else 0.0)
+            room = one.upper + (one.per_makespan * makespan if one.per_makespan else 0.0)
             broken = used > room + tolerance * max(abs(room), used)
         else:
             sites = site_of[list(one.tasks)]
@@ -162,8 +162,8 @@ def violated(
             else:
                 broken = len(np.unique(sites)) > 1
         if broken:
-            found.append(one)
-    return found
+            violations.append(one)
+    return violations
 
 
 # The program --------------------------------------------------------------------------------------------------
@@ -286,9 +286,9 @@ class AssignmentProgram:
             for site in range(self.sites):
                 for other in others:
                     pair = [(self.number[first, site], 1.0), (self.number[other, site], -1.0)]
-                    known = [(column, sign) for column, sign in pair if column >= 0]
-                    if known:
-                        self._row([column for column, _ in known], [sign for _, sign in known], 0.0, equal=True)
+                    usable = [(column, sign) for column, sign in pair if column >= 0]
+                    if usable:
+                        self._row([column for column, _ in usable], [sign for _, sign in usable], 0.0, equal=True)
         elif isinstance(one, Apart):
             for site in range(self.sites):
                 there = self.number[list(one.tasks), site]
@@ -298,11 +298,11 @@ class AssignmentProgram:
             terms = [(self.number[task, site], w) for task, site, w in one.terms if self.number[task, site] >= 0]
             largest = max([abs(w) for _, w in terms] + [abs(one.per_makespan) * self.scale], default=0.0)
             if largest == 0:
-                self.possible &= one.most >= 0
+                self.possible &= one.upper >= 0
                 return
             columns = [column for column, _ in terms] + [self.span]
             weights = [w / largest for _, w in terms] + [-one.per_makespan * self.scale / largest]
-            self._row(columns, weights, one.most / largest)
+            self._row(columns, weights, one.upper / largest)
 
     def _matrices(self) -> tuple[Any, np.ndarray, Any, np.ndarray]:
         """The rows `A v ≤ b` and `E v = e`."""
@@ -334,15 +334,15 @@ class AssignmentProgram:
             return None
         upper, limit, equal, exact = self._matrices()
         bounds = np.column_stack([self.low, self.high])
-        found = linprog(self.cost, upper, limit, equal, exact, bounds, method="highs-ds")
-        if found.x is None or found.status != 0:
+        solution = linprog(self.cost, upper, limit, equal, exact, bounds, method="highs-ds")
+        if solution.x is None or solution.status != 0:
             return None
         share = np.zeros(self.number.shape)
-        share[self.task, self.site] = found.x[: self.span]
-        prices = np.minimum(found.ineqlin.marginals, 0.0), found.eqlin.marginals
+        share[self.task, self.site] = solution.x[: self.span]
+        prices = np.minimum(solution.ineqlin.marginals, 0.0), solution.eqlin.marginals
         reduced = self.cost - upper.T @ prices[0] - equal.T @ prices[1]
         bound = prices[0] @ limit + prices[1] @ exact + np.minimum(reduced * self.low, reduced * self.high).sum()
-        return Fractional(share, float(found.x[self.span]) * self.scale, max(0.0, float(bound)) * self.scale)
+        return Fractional(share, float(solution.x[self.span]) * self.scale, max(0.0, float(bound)) * self.scale)
 
     def integral(
         self,
@@ -369,14 +369,14 @@ class AssignmentProgram:
         integer = np.zeros(self.variables)
         integer[: self.span] = 1
         constraints = [LinearConstraint(upper, -np.inf, limit), LinearConstraint(equal, exact, exact)]
-        found = milp(self.cost, integrality=integer, bounds=Bounds(self.low, high), constraints=constraints,
+        solution = milp(self.cost, integrality=integer, bounds=Bounds(self.low, high), constraints=constraints,
                      options=options)  # fmt: skip
-        known = getattr(found, "mip_dual_bound", None)
-        bound = float(known) if known is not None and np.isfinite(known) else 0.0
-        if found.x is None:
-            return Integral(None, max(0.0, bound - ROUNDING) * self.scale, infeasible=found.status == 2)
+        dual_bound = getattr(solution, "mip_dual_bound", None)
+        bound = float(dual_bound) if dual_bound is not None and np.isfinite(dual_bound) else 0.0
+        if solution.x is None:
+            return Integral(None, max(0.0, bound - ROUNDING) * self.scale, infeasible=solution.status == 2)
         share = np.zeros(self.number.shape)
-        share[self.task, self.site] = found.x[: self.span]
+        share[self.task, self.site] = solution.x[: self.span]
         return Integral(share.argmax(axis=1), max(0.0, bound - ROUNDING) * self.scale)
 
 

@@ -95,15 +95,15 @@ def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.nda
 
     def area(index: int) -> float:
         nonlocal best
-        found = area_bound(p[first[index] :], q[first[index] :], m, k)
-        best = max(best, float(times[index]) + found)
-        return found
+        bound = area_bound(p[first[index] :], q[first[index] :], m, k)
+        best = max(best, float(times[index]) + bound)
+        return bound
 
-    whole = area(0)
-    open_ = [(-float(times[-1]) - whole, 0, len(times), whole)]  # most that is possible, ends, area at the first
+    total = area(0)
+    open_ = [(-float(times[-1]) - total, 0, len(times), total)]  # most that is possible, ends, area at the first
     for _ in range(evaluations):
-        most, low, high, before = open_[0]
-        if -most <= best or high - low < 2:
+        upper, low, high, before = open_[0]
+        if -upper <= best or high - low < 2:
             break
         middle = (low + high) // 2
         later = area(middle)
@@ -159,17 +159,17 @@ def relaxation(
     free = order[~(cpu | gpu)[order]]
     p_free, q_free = p[free], q[free]
     filled = np.cumsum(q_free)
-    whole = int(np.searchsorted(filled, room, side="right"))
-    area = float(p[cpu].sum() + p_free[whole:].sum())
+    prefix = int(np.searchsorted(filled, room, side="right"))
+    area = float(p[cpu].sum() + p_free[prefix:].sum())
     price = 0.0  # CPU time that one more second of GPU area would save
-    if whole < len(free):
-        price = float(p_free[whole] / q_free[whole])
-        area -= price * (room - (float(filled[whole - 1]) if whole else 0.0))
+    if prefix < len(free):
+        price = float(p_free[prefix] / q_free[prefix])
+        area -= price * (room - (float(filled[prefix - 1]) if prefix else 0.0))
     spare = m * limit - area
     if spare < 0:
         return None
-    cut[free[:whole]] = True
+    cut[free[:prefix]] = True
     loss = p_free - price * q_free  # of moving from the GPUs to the CPUs; its negative for the way back
-    gpu[free[:whole][loss[:whole] > spare]] = True
-    cpu[free[whole:][-loss[whole:] > spare]] = True
+    gpu[free[:prefix][loss[:prefix] > spare]] = True
+    cpu[free[prefix:][-loss[prefix:] > spare]] = True
     return Relaxation(cpu, gpu, cut)

@@ -37,8 +37,8 @@ def kinds_of(times: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Times of each kind and its number of tasks; None above `KINDS` kinds."""
     if not len(times) or len(np.unique(times[: 4 * KINDS], axis=0)) > KINDS:
         return None
-    found, number = np.unique(times, axis=0, return_counts=True)
-    return (found, number) if len(found) <= KINDS and len(times) >= OF_EACH * len(found) else None
+    kinds, number = np.unique(times, axis=0, return_counts=True)
+    return (kinds, number) if len(kinds) <= KINDS and len(times) >= OF_EACH * len(kinds) else None
 
 
 def configuration_bound(times: np.ndarray, counts: Sequence[int], low: float, high: float) -> float:
@@ -80,18 +80,18 @@ def _refuted(kinds: np.ndarray, number: np.ndarray, lanes: np.ndarray, guess: fl
         prices, worth = _prices(columns, number, lanes)
         if prices is None:
             return False
-        found, sure = [], np.zeros(len(lanes))
+        new, sure = [], np.zeros(len(lanes))
         for kind in np.flatnonzero(lanes > 0).tolist():
-            most, best = _knapsack(prices, kinds[:, kind], limit)
-            sure[kind] = most
-            if most > worth[kind] + CLEAR:
-                found.append((kind, best))
+            bound, best = _knapsack(prices, kinds[:, kind], limit)
+            sure[kind] = bound
+            if bound > worth[kind] + CLEAR:
+                new.append((kind, best))
         if float(number @ prices) > float(lanes @ sure) + CLEAR * max(1.0, float(lanes @ sure)):
             return True
-        if not found:
+        if not new:
             return False
-        known = {(kind, tuple(one)) for kind, one in columns}
-        fresh = [(kind, one) for kind, one in found if (kind, tuple(one)) not in known]
+        seen = {(kind, tuple(one)) for kind, one in columns}
+        fresh = [(kind, one) for kind, one in new if (kind, tuple(one)) not in seen]
         if not fresh:
             return False
         columns += fresh
@@ -100,9 +100,9 @@ def _refuted(kinds: np.ndarray, number: np.ndarray, lanes: np.ndarray, guess: fl
 
 def _alone(kinds: np.ndarray, row: int, kind: int, limit: float) -> np.ndarray:
     """As many tasks of one kind as a lane can do."""
-    found = np.zeros(len(kinds))
-    found[row] = np.floor(limit / kinds[row, kind]) if kinds[row, kind] > 0 else 0.0
-    return found
+    counts = np.zeros(len(kinds))
+    counts[row] = np.floor(limit / kinds[row, kind]) if kinds[row, kind] > 0 else 0.0
+    return counts
 
 
 def _prices(
@@ -119,10 +119,10 @@ def _prices(
         used[kind, column] = 1.0
     place[:, count:] = -np.diag(number.astype(float))  # the part of a kind that is left over
     goal = np.concatenate([np.zeros(count), np.ones(len(number))])
-    found = linprog(goal, np.vstack([place, used]), np.concatenate([-number, lanes]), method="highs-ds")
-    if found.x is None or found.fun <= CLEAR:
+    solution = linprog(goal, np.vstack([place, used]), np.concatenate([-number, lanes]), method="highs-ds")
+    if solution.x is None or solution.fun <= CLEAR:
         return None, lanes
-    dual = np.maximum(0.0, -found.ineqlin.marginals)
+    dual = np.maximum(0.0, -solution.ineqlin.marginals)
     return dual[: len(number)], dual[len(number) :]
 
 
@@ -133,7 +133,7 @@ def _knapsack(prices: np.ndarray, needs: np.ndarray, room: float) -> tuple[float
     best, chosen, nodes, cut = 0.0, np.zeros(len(prices)), 0, False
     stack: list[tuple[int, float, float, tuple[int, ...]]] = [(0, room, 0.0, ())]
     while stack:
-        depth, left, value, taken = stack.pop()
+        depth, rest, value, taken = stack.pop()
         nodes += 1
         if value > best:
             best = value
@@ -142,14 +142,14 @@ def _knapsack(prices: np.ndarray, needs: np.ndarray, room: float) -> tuple[float
         if depth == len(order):
             continue
         item = order[depth]
-        if value + left * prices[item] / needs[item] <= best * (1 + 1e-12):
+        if value + rest * prices[item] / needs[item] <= best * (1 + 1e-12):
             continue
         if nodes > NODES:
             cut = True
             break
-        most = int(left // needs[item])
-        stack += [(depth + 1, left - many * needs[item], value + many * float(prices[item]), (*taken, many))
-                  for many in range(most + 1)]  # fmt: skip
+        copies = int(rest // needs[item])
+        stack += [(depth + 1, rest - many * needs[item], value + many * float(prices[item]), (*taken, many))
+                  for many in range(copies + 1)]  # fmt: skip
     if cut:
         relaxed = room * float(prices[order[0]] / needs[order[0]])
         return relaxed, chosen

@@ -44,7 +44,7 @@ class DescentLanes:
     load: np.ndarray
 
     @classmethod
-    def of(
+    def on_lanes(
         cls, time: np.ndarray, counts: Sequence[int], lane: np.ndarray, since: np.ndarray | None = None
     ) -> DescentLanes:
         """Lanes are numbered over all types; `since`: when each is free at first."""
@@ -92,9 +92,9 @@ def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: floa
     """The moves (task, to) that make the longest lane that they touch shortest."""
     time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
     rows = np.arange(len(lane))
-    least = _least_loaded(lanes)
+    order = _by_load(lanes)
     own = time[mine, kind[longest]]
-    moved = np.stack([load[to] + time[mine, kind[to]] for to in least], axis=1)
+    moved = np.stack([load[to] + time[mine, kind[to]] for to in order], axis=1)
     # After task i of the longest lane has come to the lane of task j, and j has left it.
     there = (load[lane] - time[rows, kind[lane]])[None, :] + time[mine][:, kind[lane]]
     here = load[longest] - own[:, None] + time[None, :, kind[longest]]
@@ -108,8 +108,8 @@ def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: floa
     if min(best) >= goal:
         return None
     if best[0] <= min(best[1:]):
-        i, j = divmod(int(moved.argmin()), len(least))
-        return [(int(mine[i]), int(least[j]))]
+        i, j = divmod(int(moved.argmin()), len(order))
+        return [(int(mine[i]), int(order[j]))]
     i, j = divmod(int((swapped if best[1] <= best[2] else chained).argmin()), len(lane))
     return [(j, longest if best[1] <= best[2] else int(to_third[j])), (int(mine[i]), int(lane[j]))]
 
@@ -151,13 +151,13 @@ def _cheaper_change(
     return [], first
 
 
-def _least_loaded(lanes: DescentLanes) -> list[int]:
+def _by_load(lanes: DescentLanes) -> list[int]:
     """The least loaded lane of each type that has lanes."""
-    found = []
+    lanes_of_kind = []
     for kind in dict.fromkeys(lanes.kind.tolist()):
         here = np.flatnonzero(lanes.kind == kind)
-        found.append(int(here[lanes.load[here].argmin()]))
-    return found
+        lanes_of_kind.append(int(here[lanes.load[here].argmin()]))
+    return lanes_of_kind
 
 
 def _elsewhere(lanes: DescentLanes, longest: int) -> tuple[np.ndarray, np.ndarray]:
@@ -192,27 +192,27 @@ def improved(
     """
     if not len(lane):
         return lane
-    best = DescentLanes.of(time, counts, lane, since)
+    best = DescentLanes.on_lanes(time, counts, lane, since)
     if best.load.max() <= enough:
         return lane
     prices = good_prices(time, counts)
     if others:
-        starts = [best, *(DescentLanes.of(time, counts, other, since) for other in others)]
+        starts = [best, *(DescentLanes.on_lanes(time, counts, other, since) for other in others)]
         for start in starts:
             descend(start, enough, pairs // 2, prices)
         best = min(starts, key=lambda start: float(start.load.max()))
-    left = pairs - descend(best, enough, pairs, prices)
+    budget = pairs - descend(best, enough, pairs, prices)
     random = np.random.default_rng(0)  # restarts are part of the algorithm, not of the run's randomness
     for _ in range(rounds):
-        if left <= 0 or best.load.max() <= enough:
+        if budget <= 0 or best.load.max() <= enough:
             break
         trial = best.copy()
         _throw(trial, random)
-        left -= descend(trial, enough, left, prices)
+        budget -= descend(trial, enough, budget, prices)
         if trial.load.max() < best.load.max() * (1 - TOLERANCE):
             best = trial
-    again = DescentLanes.of(time, counts, best.lane, since)  # loads above carry rounding
-    return best.lane if again.load.max() <= DescentLanes.of(time, counts, lane, since).load.max() else lane
+    again = DescentLanes.on_lanes(time, counts, best.lane, since)  # loads above carry rounding
+    return best.lane if again.load.max() <= DescentLanes.on_lanes(time, counts, lane, since).load.max() else lane
 
 
 def is_additive(instance: Instance) -> bool:
@@ -244,13 +244,13 @@ def descended(
     if instance.free is not None:
         since = np.maximum(0.0, np.concatenate(instance.free) - begin)
     lane, *more = (first[one.kind] + one.lane for one in (schedule, *others))
-    found = improved(instance.time, instance.counts, lane, enough or 0.0, since, others=more)
+    better = improved(instance.time, instance.counts, lane, enough or 0.0, since, others=more)
     made = Schedule.empty(instance.size)
     free = np.full(sum(instance.counts), begin) if since is None else since + begin
     kinds = np.repeat(np.arange(len(instance.counts)), instance.counts)
-    needs = instance.time[np.arange(instance.size), kinds[found]]
+    needs = instance.time[np.arange(instance.size), kinds[better]]
     for task in np.argsort(-needs, kind="stable").tolist():
-        to = int(found[task])
+        to = int(better[task])
         free[to] = made.put(task, float(free[to]), float(needs[task]), int(kinds[to]), to - int(first[kinds[to]]))
     return made if made.makespan < schedule.makespan else schedule
 

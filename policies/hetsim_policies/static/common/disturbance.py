@@ -44,15 +44,15 @@ def memory_binds(instance: Instance) -> bool:
     items = sum(item.size for item in tasks.items)
     for kind in instance.types:
         if kind.memory is not None:
-            most = max((mode.gpu_memory for mode in used if mode.type is kind), default=0)
-            if kind.streams * most + items > kind.memory and (kind.streams > 1 or items):
+            demand = max((mode.gpu_memory for mode in used if mode.type is kind), default=0)
+            if kind.streams * demand + items > kind.memory and (kind.streams > 1 or items):
                 return True
     host = {kind: max((mode.memory for mode in used if mode.type is kind), default=0) for kind in instance.types}
     for node in cluster.nodes:
         if node.memory is not None:
-            most = node.cpus * host.get(node.cpu.type, 0)
-            most += sum(one.type.streams * host.get(one.type, 0) for one in node.accelerators)
-            if most > node.memory:
+            demand = node.cpus * host.get(node.cpu.type, 0)
+            demand += sum(one.type.streams * host.get(one.type, 0) for one in node.accelerators)
+            if demand > node.memory:
                 return True
     return False
 

@@ -126,7 +126,7 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
             usable = True
             kind = column[mode.type]
             parts = np.array(staged(tasks, rows, position, mode, ways[mode.type], private))
-            seconds = held(parts, mode)
+            seconds = occupied(parts, mode)
             better = seconds < time[rows, kind]
             time[rows[better], kind] = seconds[better]
             stages[:, rows[better], kind] = parts[:, better]
@@ -142,11 +142,11 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
 
 def _lanes_by_type(problem: PlanProblem) -> dict[DeviceType, list[str]]:
     """The lanes that are up."""
-    found: dict[DeviceType, list[str]] = {}
+    by_type: dict[DeviceType, list[str]] = {}
     for name, device in lane_names(problem.cluster).items():
         if problem.free_at.get(name, 0.0) < np.inf:
-            found.setdefault(device.type, []).append(name)
-    return found
+            by_type.setdefault(device.type, []).append(name)
+    return by_type
 
 
 def _free_from(problem: PlanProblem, lanes: list[list[str]]) -> Free:
@@ -169,7 +169,7 @@ def staged(
     return up, mode.computing(1, tasks.time[rows, position]), down
 
 
-def held(stages: np.ndarray, mode: Mode) -> np.ndarray:
+def occupied(stages: np.ndarray, mode: Mode) -> np.ndarray:
     """Seconds for which a lane is occupied by each task.
 
     All stages on one stream, the longest engine's where stages overlap.
@@ -185,14 +185,14 @@ def held(stages: np.ndarray, mode: Mode) -> np.ndarray:
 def _slowest_way(problem: PlanProblem, kind: DeviceType) -> Way:
     """The way to a type's host; where its lanes differ, the slowest in every part."""
     cluster = problem.cluster
-    found = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)
-    return Way(*(max(part) for part in zip(*((w.latency, w.up, w.down) for w in found), strict=True)))
+    ways = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)
+    return Way(*(max(part) for part in zip(*((w.latency, w.up, w.down) for w in ways), strict=True)))
 
 
 def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[DeviceType, list[Node]]) -> str:
     """Why tasks of this shape cannot be planned, as a sentence."""
-    known = [mode for mode in shape.modes if hosts.get(mode.type)]
-    sequential = [mode for mode in known if _of_one_lane(mode)]
+    fitting = [mode for mode in shape.modes if hosts.get(mode.type)]
+    sequential = [mode for mode in fitting if _of_one_lane(mode)]
     if not sequential:
         what = "tasks of one core or one whole GPU"
         others = "graham, heft, mct, min_min and moldable_dual plan parallel tasks"

@@ -137,14 +137,14 @@ def _proven(instance: Instance, bound: float | None, late: bool, makespan: float
     `late`: tasks come after others.
     """
     problem, tasks = instance.problem, instance.problem.tasks
-    known = [] if bound is None or instance.pipelined else [bound]
-    if known and late:
-        known.append(graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival))
+    proven = [] if bound is None or instance.pipelined else [bound]
+    if proven and late:
+        proven.append(graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival))
     if instance.size and (instance.pipelined or shared_links(instance)):
-        known.append(stage_bound(instance))
-    if not known or not instance.size:
-        return max(known, default=None)
-    best = max(known)
+        proven.append(stage_bound(instance))
+    if not proven or not instance.size:
+        return max(proven, default=None)
+    best = max(proven)
     if instance.free is None and together(instance):
         best = max(best, configuration_bound(instance.time, instance.counts, best, makespan))
     return best + float(tasks.arrival.min()) - problem.origin if problem.in_mid_run else best
@@ -186,16 +186,16 @@ def coverage(instance: Instance) -> dict[str, str]:
     elif moved:
         transfers = "covered" if not shared_links(instance) and instance.alike else "partly"
     late = instance.size > 0 and float(np.ptp(tasks.arrival)) > 0
-    found = {
+    words = {
         "transfers": transfers,
         "memory": "ignored" if memory_binds(instance) else "absent",
         "releases": "covered" if late else "absent",
     }
     if cores_bind(instance):
-        found["host cores"] = "ignored"
+        words["host cores"] = "ignored"
     if moved and not all(kind.streams == 1 or kind.sharing.kind == "exclusive" for kind in instance.types):
-        found["sharing"] = "ignored"
-    return found | dict.fromkeys(instance.problem.unplanned, "ignored")
+        words["sharing"] = "ignored"
+    return words | dict.fromkeys(instance.problem.unplanned, "ignored")
 
 
 # A lower bound on the makespan where stages of tasks overlap or share links: engines, streams, links and switches.
@@ -246,7 +246,7 @@ def rows_of(instance: Instance) -> Iterator[ResourceRow]:
     """The resources of an instance."""
     usable = np.isfinite(instance.time)
     blank = np.zeros(instance.time.shape)
-    known = lane_names(instance.problem.cluster)
+    lanes = lane_names(instance.problem.cluster)
     up, compute, down = (np.where(usable, part, 0.0) for part in (instance.up, instance.compute, instance.down))
     for kind, (one, count) in enumerate(zip(instance.types, instance.counts, strict=True)):
 
@@ -264,7 +264,7 @@ def rows_of(instance: Instance) -> Iterator[ResourceRow]:
             yield ResourceRow(on(compute), float(count * at_once))
             yield ResourceRow(on(up), float(count))
             yield ResourceRow(on(down), float(count))
-        devices = [known[name] for name in instance.lanes[kind]]
+        devices = [lanes[name] for name in instance.lanes[kind]]
         for sizes, capacity in _links(instance, one, devices):
             use = blank.copy()
             use[:, kind] = np.where(usable[:, kind], sizes, 0.0)
@@ -325,9 +325,9 @@ def _prices(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
     once = coo_array((np.ones(len(task)), (task, number)), shape=(size, len(task) + 1)).tocsr()
     goal = np.zeros(len(task) + 1)
     goal[-1] = 1.0
-    found = linprog(goal, upper, np.zeros(len(rows)), once, np.ones(size), method="highs-ds")
-    if found.x is None:
+    solution = linprog(goal, upper, np.zeros(len(rows)), once, np.ones(size), method="highs-ds")
+    if solution.x is None:
         return even
-    dual = np.maximum(0.0, -found.ineqlin.marginals) / capacity
+    dual = np.maximum(0.0, -solution.ineqlin.marginals) / capacity
     worth = float(dual @ capacity)
     return dual / worth if worth > 0 else even

@@ -24,7 +24,7 @@ from hetsim.model.stages import Way, private_bytes, way_to_host
 from hetsim.model.tasks import Mode
 from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.disturbance import undisturbed
-from hetsim_policies.static.common.instance import Instance, held, staged
+from hetsim_policies.static.common.instance import Instance, occupied, staged
 from hetsim_policies.static.common.outcome import coverage, finished, notes_of
 from hetsim_policies.static.common.ranks import ways
 from hetsim_policies.static.common.unrelated import good_prices, priced
@@ -85,16 +85,16 @@ class WideTasks:
 
     def min_areas(self, longest: float = np.inf) -> np.ndarray:
         """The least area of each task on each type within a time limit; inf: none."""
-        found = np.full((self.size, len(self.types)), np.inf)
+        areas = np.full((self.size, len(self.types)), np.inf)
         some = np.flatnonzero(self.seconds <= longest)
-        np.minimum.at(found, (self.task[some], self.kind[some]), self.area[some])
-        return found
+        np.minimum.at(areas, (self.task[some], self.kind[some]), self.area[some])
+        return areas
 
     def fastest(self) -> np.ndarray:
         """The fewest seconds of each task."""
-        found = np.full(self.size, np.inf)
-        np.minimum.at(found, self.task, self.seconds)
-        return found
+        seconds = np.full(self.size, np.inf)
+        np.minimum.at(seconds, self.task, self.seconds)
+        return seconds
 
 
 def parallel(problem: PlanProblem) -> bool:
@@ -158,7 +158,7 @@ def _options(
     column = {kind: number for number, kind in enumerate(types)}
     ways_of = {kind: _way(problem, kind) for kind in types}
     private = private_bytes(tasks)
-    found: list[_Option] = []
+    options: list[_Option] = []
     complete = True
     for shape in tasks.shapes:
         of_shape = np.flatnonzero(tasks.shape == shape.index)
@@ -171,12 +171,12 @@ def _options(
             if not homes:
                 continue
             parts = np.array(staged(tasks, of_shape, position, mode, ways_of[mode.type], private))
-            seconds = held(parts, mode)
+            seconds = occupied(parts, mode)
             stages[:, of_shape, kind] = np.maximum(stages[:, of_shape, kind], np.where(np.isfinite(parts), parts, 0.0))
-            found += [_Option(task, position, kind, width, time, homes) for task, time in
+            options += [_Option(task, position, kind, width, time, homes) for task, time in
                       zip(of_shape.tolist(), seconds.tolist(), strict=True) if time < np.inf]  # fmt: skip
-    found.sort(key=lambda one: (one.task, one.mode))
-    return found, complete
+    options.sort(key=lambda one: (one.task, one.mode))
+    return options, complete
 
 
 def _homes(problem: PlanProblem, pools: list[LanePool], kind: int, width: int, mode: Mode) -> tuple[int, ...]:
@@ -189,16 +189,16 @@ def _homes(problem: PlanProblem, pools: list[LanePool], kind: int, width: int, m
 def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[LanePool]]:
     """Types in cluster order, cores first, and the lanes up of each on each node."""
     cluster = problem.cluster
-    found: dict[tuple[DeviceType, int], list[str]] = {}
+    by_pool: dict[tuple[DeviceType, int], list[str]] = {}
     for name, device in lane_names(cluster).items():
         if problem.free_at.get(name, 0.0) < np.inf:
-            found.setdefault((device.type, device.node), []).append(name)
-    known = dict.fromkeys(kind for kind, _ in found)
-    types = sorted(known, key=lambda kind: (kind.kind != "cpu", list(cluster.types).index(kind.name)))
+            by_pool.setdefault((device.type, device.node), []).append(name)
+    kinds = dict.fromkeys(kind for kind, _ in by_pool)
+    types = sorted(kinds, key=lambda kind: (kind.kind != "cpu", list(cluster.types).index(kind.name)))
     begin = problem.now if problem.in_mid_run else 0.0
     pools = [
         LanePool(types.index(kind), node, lanes, [max(begin, problem.free_at.get(lane, 0.0)) for lane in lanes])
-        for (kind, node), lanes in sorted(found.items(), key=lambda entry: (types.index(entry[0][0]), entry[0][1]))
+        for (kind, node), lanes in sorted(by_pool.items(), key=lambda entry: (types.index(entry[0][0]), entry[0][1]))
     ]
     return types, pools
 
@@ -206,8 +206,8 @@ def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[LanePool]]:
 def _way(problem: PlanProblem, kind: DeviceType) -> Way:
     """The slowest way of a type's devices to their hosts, in every part."""
     cluster = problem.cluster
-    found = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)
-    return Way(*(max(part) for part in zip(*((w.latency, w.up, w.down) for w in found), strict=True)))
+    ways = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)
+    return Way(*(max(part) for part in zip(*((w.latency, w.up, w.down) for w in ways), strict=True)))
 
 
 # Schedules in the making ------------------------------------------------------------------------------------------

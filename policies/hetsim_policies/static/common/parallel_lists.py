@@ -37,12 +37,12 @@ Rule = Callable[[WideTasks, np.ndarray], PoolLanes]
 def listed(problem: PlanProblem, planner: str, rule: Rule) -> Plan:
     """The shortest of the rule's schedules over all floors."""
     instance = wide(problem, planner)
-    least = instance.min_areas()[instance.task, instance.kind]
+    areas = instance.min_areas()[instance.task, instance.kind]
     with np.errstate(invalid="ignore", divide="ignore"):
-        efficiency = np.where(instance.area > 0, least / instance.area, 1.0)
+        efficiency = np.where(instance.area > 0, areas / instance.area, 1.0)
     masks = dict.fromkeys(tuple((efficiency >= floor * (1 - 1e-9)).tolist()) for floor in FLOORS)
-    found = [rule(instance, np.array(mask, dtype=bool)) for mask in masks]
-    return wide_plan(instance, min(found, key=lambda lanes: lanes.makespan).placed)
+    schedules = [rule(instance, np.array(mask, dtype=bool)) for mask in masks]
+    return wide_plan(instance, min(schedules, key=lambda lanes: lanes.makespan).placed)
 
 
 def in_order(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) -> PoolLanes:

@@ -76,16 +76,16 @@ class Dealing:
         return part
 
     def _change(self, group: int, part: int, sign: int) -> None:
-        moved, held, known = 0.0, self.held[part], self.groups
-        for item in known.inputs[group]:
-            count = held.get(item, 0)
-            held[item] = count + sign
+        moved, members, all_groups = 0.0, self.held[part], self.groups
+        for item in all_groups.inputs[group]:
+            count = members.get(item, 0)
+            members[item] = count + sign
             if count + sign == (1 if sign > 0 else 0):
-                moved += float(known.cost[item, part])
-        for writer, seconds in known.reads[group].items():
+                moved += float(all_groups.cost[item, part])
+        for writer, seconds in all_groups.reads[group].items():
             if self.part_of[writer] not in (-1, part):
                 moved += seconds
-        self.load[part] += sign * (float(known.work[group, part]) + moved)
+        self.load[part] += sign * (float(all_groups.work[group, part]) + moved)
         self.uploads[part] += sign * moved
         for reader, seconds in self.readers[group].items():
             other = self.part_of[reader]
@@ -130,12 +130,12 @@ def dealt(groups: Groups, part_of: Sequence[int]) -> list[int]:
 def in_blocks(weights: Sequence[float], parts: int) -> list[int]:
     """Consecutive groups into parts of similar weight: a start for cutting a graph."""
     total = sum(weights)
-    passed, found = 0.0, []
+    passed, blocks = 0.0, []
     for weight in weights:
         middle = passed + weight / 2
-        found.append(min(parts - 1, int(parts * middle / total)) if total > 0 else 0)
+        blocks.append(min(parts - 1, int(parts * middle / total)) if total > 0 else 0)
         passed += weight
-    return found
+    return blocks
 
 
 # Launches of several kernels as one, for a plan that has none: which tasks, and where they stand in the plan.
@@ -164,7 +164,7 @@ def chains(tasks: Tasks, most: int, patterns: Patterns | None = None) -> list[tu
             after[before].append(task)
     wanted = None if patterns is None else sorted((tuple(one) for one in patterns), key=len, reverse=True)
     taken = [False] * len(tasks)
-    found = []
+    rows = []
     for task in topological(graph):
         if taken[task]:
             continue
@@ -177,10 +177,10 @@ def chains(tasks: Tasks, most: int, patterns: Patterns | None = None) -> list[tu
             length = next((len(one) for one in wanted if names[: len(one)] == one), 1)
             chain = chain[:length]
         if len(chain) > 1:
-            found.append(tuple(chain))
+            rows.append(tuple(chain))
             for one in chain:
                 taken[one] = True
-    return found
+    return rows
 
 
 def as_one(plan: Plan, tasks: Tasks, groups: Iterable[Sequence[int]], most: int | None = None) -> Plan:

@@ -50,12 +50,12 @@ def needs(times: np.ndarray, counts: Sequence[int], traffic: Traffic | None = No
 
 def ways(predecessors: Graph, traffic: Traffic | None = None) -> Ways:
     """The predecessors of each task, and the mean time to move what it reads of them."""
-    found: list[dict[int, float]] = [dict.fromkeys(before, 0.0) for before in predecessors]
+    ways: list[dict[int, float]] = [dict.fromkeys(before, 0.0) for before in predecessors]
     if traffic is not None:
         latency, pace = traffic.mean()
-        for before, sources in zip(found, traffic.sources, strict=True):
+        for before, sources in zip(ways, traffic.sources, strict=True):
             before.update((writer, latency + size * pace) for writer, size in sources.items())
-    return found
+    return ways
 
 
 def by_key(keys: Sequence[Any], before: Ways) -> list[int]:

@@ -88,21 +88,21 @@ def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
             Seed(mct(times, counts, topological(before), tasks.arrival, before, free), "mct"),
         ]
     longest = np.argsort(-times.min(axis=1, initial=np.inf), kind="stable").tolist()
-    found = [Seed(mct(times, counts, longest, tasks.arrival, None, free), "mct")]
+    seeds = [Seed(mct(times, counts, longest, tasks.arrival, None, free), "mct")]
     bound = None
     if len(instance.types) <= 2:
         schedule, bound = greedy_dual(*two_types(instance, "greedy_dual"), tasks.arrival)
-        found = [Seed(schedule, "greedy_dual"), *found]
+        seeds = [Seed(schedule, "greedy_dual"), *seeds]
     if instance.size <= MAX_ROUNDS:
-        found.append(Seed(max_min(times, counts, tasks.arrival, free), "max_min"))
-        found.append(Seed(sufferage(times, counts, tasks.arrival, since=free), "sufferage"))
+        seeds.append(Seed(max_min(times, counts, tasks.arrival, free), "max_min"))
+        seeds.append(Seed(sufferage(times, counts, tasks.arrival, since=free), "sufferage"))
     if instance.size and instance.size * len(counts) <= MAX_PAIRS:
         schedule, better = lst(times, counts, tasks.arrival, free)
-        found.append(Seed(schedule, "lst"))
+        seeds.append(Seed(schedule, "lst"))
         bound = max(better, bound or 0.0)
-    for seed in found:
+    for seed in seeds:
         seed.bound = bound
-    return found
+    return seeds
 
 
 def seed_of(instance: Instance, traffic: Traffic | None = None) -> Seed:
@@ -260,21 +260,21 @@ class Ranked(Landscape):
             task = order[:, step]
             lane = lanes[every, task]
             before = self.before[task]
-            known = finish[every[:, None], before]
+            ends = finish[every[:, None], before]
             cost = self.time[task, self.lane_kind[lane]]
             if self.traffic is not None:
                 here = self.traffic.place[lane]
                 source = place[every[:, None], before]
                 way = self.traffic.latency[source, here[:, None]]
                 way = way + self.bytes[task] * self.traffic.pace[source, here[:, None]]
-                known = known + np.where(self.moves[task], way, 0.0)
+                ends = ends + np.where(self.moves[task], way, 0.0)
                 items = self.firsts[task]
                 fetched = brought[every[:, None], items, here[:, None]]
                 cost = cost + self.extra[task, here]
                 cost += np.where(fetched, 0.0, self.first_cost[items, here[:, None]]).sum(axis=1)
                 brought[every[:, None], items, here[:, None]] = True
                 place[every, task] = here
-            begin = np.maximum(np.maximum(free[every, lane], self.arrival[task]), known.max(axis=1, initial=-np.inf))
+            begin = np.maximum(np.maximum(free[every, lane], self.arrival[task]), ends.max(axis=1, initial=-np.inf))
             start[every, task] = begin
             free[every, lane] = finish[every, task] = begin + cost
         return free, start, finish[:, :size], order
@@ -335,7 +335,7 @@ class Search:
     """Does it end with moves and exchanges of tasks?"""
 
     @classmethod
-    def of(cls, instance: Instance, evaluations: int, seconds: float | None, descent: bool = True) -> Search:
+    def from_instance(cls, instance: Instance, evaluations: int, seconds: float | None, descent: bool = True) -> Search:
         budget = SearchBudget(evaluations, seconds)  # its clock runs from here on
         traffic = None
         if bound_together(instance):
@@ -352,8 +352,8 @@ class Search:
         arrival = self.landscape.instance.problem.tasks.arrival
         if not len(arrival):
             return True
-        least = 0.0 if self.seed.bound is None else self.seed.bound
-        return self.seed.schedule.makespan - float(arrival.min()) <= least
+        floor = 0.0 if self.seed.bound is None else self.seed.bound
+        return self.seed.schedule.makespan - float(arrival.min()) <= floor
 
     def _judged(self, plans: list[Plan]) -> list[float]:
         """The makespan of each plan; where it was simulated the plan says so."""
@@ -377,13 +377,13 @@ class Search:
         if all(schedule is not seed.schedule for seed in self.seeds):
             plans.append(plan_of(instance, schedule, bound, descent=self.descent, draft=True))
         spans = self._judged(plans)
-        least = min(spans[: len(self.seeds)])
-        planner = self.seeds[spans.index(least)].planner
+        seed_span = min(spans[: len(self.seeds)])
+        planner = self.seeds[spans.index(seed_span)].planner
         plan = plans[spans.index(min(spans))]
         ahead = brought_ahead(instance, plan)
         if ahead.copies and (makespan := simulated(instance.problem, ahead)) < min(spans):
             plan = replace(ahead, makespan=makespan)
-        plan.notes |= {"seed": planner, "seed_makespan": least, **self.budget.notes}
+        plan.notes |= {"seed": planner, "seed_makespan": seed_span, **self.budget.notes}
         return finished(instance, plan, judged=True)
 
 

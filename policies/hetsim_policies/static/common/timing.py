@@ -93,7 +93,7 @@ def _lane_seconds(instance: Instance, placed: Sequence[Placed], frequencies: Map
     if instance.alike and not frequencies:
         return instance.alone[rows[:, 0], rows[:, 1]].tolist()
     stages = LaneStages(instance, frequencies)
-    return [sum(stages.of(task, kind, lane)) for task, kind, lane in placed]
+    return [sum(stages.seconds(task, kind, lane)) for task, kind, lane in placed]
 
 
 class LaneStages:
@@ -102,13 +102,13 @@ class LaneStages:
     def __init__(self, instance: Instance, frequencies: Mapping[str, float] = NOMINAL):
         self.instance = instance
         self.frequencies = frequencies
-        known = lane_names(instance.problem.cluster)
+        lanes = lane_names(instance.problem.cluster)
         cluster = instance.problem.cluster
-        self.devices = [[known[name] for name in names] for names in instance.lanes]
+        self.devices = [[lanes[name] for name in names] for names in instance.lanes]
         self.ways = [[way_to_host(cluster, device) for device in devices] for devices in self.devices]
         self.fixed: dict[tuple[int, int], tuple[float, float]] = {}
 
-    def of(self, task: int, kind: int, lane: int) -> tuple[float, float, float]:
+    def seconds(self, task: int, kind: int, lane: int) -> tuple[float, float, float]:
         """Upload, compute and download."""
         instance = self.instance
         compute = self.compute(task, kind, lane)
@@ -249,7 +249,7 @@ class Pipeline:
                     self._begin(lane, task, engine, now)
 
     def _first_stage(self, lane: TimedLane, task: int, now: float) -> int:
-        up = self.stages.of(task, lane.kind, lane.number)[UP]
+        up = self.stages.seconds(task, lane.kind, lane.number)[UP]
         missing = self.items is not None and self.items.anything(task, lane.place, lane.device)
         return UP if up > 0 or missing else COMPUTE
 
@@ -328,12 +328,12 @@ class Pipeline:
     @staticmethod
     def _pipes(*named: tuple[str, Link, str]) -> list[tuple[str, float]]:
         """Names and latencies of the links of finite rate."""
-        found = []
+        pipes = []
         for name, link, direction in named:
             rate = link.upload if direction == "up" else download_rate(link)
             if np.isfinite(rate):
-                found.append((name if link.duplex == "half" else f"{name}:{direction}", link.latency))
-        return found
+                pipes.append((name if link.duplex == "half" else f"{name}:{direction}", link.latency))
+        return pipes
 
     def _use(self, pipes: list[tuple[str, float]], since: float, until: float) -> None:
         """Send bytes over some links and note whether others use them."""
@@ -416,11 +416,11 @@ class Copies:
         hosts = {-1 - node.index: None for node in self.cluster.nodes}
         data = instance.problem.data
         self.where: list[dict[int, None]] = []
-        for index, known in enumerate(self.tasks.items):
+        for index, entry in enumerate(self.tasks.items):
             if index in data:
                 self.where.append({h.index if isinstance(h, Device) else -1 - h: None for h in data[index]})
-            elif known.home is not None:
-                self.where.append({-1 - known.home: None})
+            elif entry.home is not None:
+                self.where.append({-1 - entry.home: None})
             else:
                 self.where.append({} if self.made[index] else dict(hosts))
 
@@ -433,15 +433,15 @@ class Copies:
 
     def sources(self, task: int, place: int, device: Device) -> dict[int, tuple[float, list[int]]]:
         """Bytes and items to transfer, by source; a core's own host needs none."""
-        found: dict[int, tuple[float, list[int]]] = {}
+        sources: dict[int, tuple[float, list[int]]] = {}
         for item in dict.fromkeys(self._row(self.tasks.reads, task)):
             if place in self.where[item]:
                 continue
             source = self._source(item, device)
             if source is not None:
-                total, items = found.get(source, (0.0, []))
-                found[source] = total + self.tasks.items[item].size, [*items, item]
-        return found
+                total, items = sources.get(source, (0.0, []))
+                sources[source] = total + self.tasks.items[item].size, [*items, item]
+        return sources
 
     def _source(self, item: int, device: Device) -> int | None:
         """The host, a local accelerator, another host or its accelerator; None: no copy."""

@@ -102,12 +102,12 @@ def rest_of_two_types(
     assert instance.free is not None
     since = [np.empty(0) if kind is None else instance.free[kind] for kind in kinds]
     busy = [np.flatnonzero(times > problem.now) for times in since]
-    left = [times[lanes] - problem.now for times, lanes in zip(since, busy, strict=True)]
-    nowhere = [np.full(len(times), np.inf) for times in left]
-    needs = np.concatenate([p, left[0], nowhere[1]]), np.concatenate([q, nowhere[0], left[1]])
+    until = [times[lanes] - problem.now for times, lanes in zip(since, busy, strict=True)]
+    nowhere = [np.full(len(times), np.inf) for times in until]
+    needs = np.concatenate([p, until[0], nowhere[1]]), np.concatenate([q, nowhere[0], until[1]])
     solution = solve(*needs)
     placed: list[tuple[float, int, int, int]] = []
-    makespan = max(float(times.max(initial=0.0)) for times in left)
+    makespan = max(float(times.max(initial=0.0)) for times in until)
     size, first = instance.size, instance.size
     for side, (need, kind) in enumerate(zip(needs, kinds, strict=True)):
         if kind is None:
@@ -134,11 +134,11 @@ def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int,
 
     Running tasks are the rows from `first` on.  None if two of them share a lane.
     """
-    found = lanes[first : first + len(busy)]
-    if len(np.unique(found)) < len(found):
+    names = lanes[first : first + len(busy)]
+    if len(np.unique(names)) < len(names):
         return None
     name = np.full(count, -1)
-    name[found] = busy
+    name[names] = busy
     name[name < 0] = np.setdiff1d(np.arange(count), busy)
     renamed = np.full(len(lanes), -1)
     renamed[tasks] = name[lanes[tasks]]

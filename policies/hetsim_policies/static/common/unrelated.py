@@ -80,14 +80,14 @@ def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> 
     used = np.zeros(allowed.shape, dtype=bool)
     used[task, kind] = True
     if len(task) > WHOLE_PROGRAM:
-        found, used = _by_columns(solved, allowed / scale, counts, used)
+        solution, used = _by_columns(solved, allowed / scale, counts, used)
     else:
-        found = solved(task, kind)
-    if found.x is None:  # times so far apart that the solver gave up: whole tasks and equal prices are right as well
+        solution = solved(task, kind)
+    if solution.x is None:  # times so far apart that the solver gave up: whole tasks and equal prices are right as well
         share[np.arange(size), allowed.argmin(axis=1)] = 1.0
         return Split(share, prices)
-    share[np.nonzero(used)] = found.x[:-1]
-    dual = np.maximum(0.0, -found.ineqlin.marginals)
+    share[np.nonzero(used)] = solution.x[:-1]
+    dual = np.maximum(0.0, -solution.ineqlin.marginals)
     worth = float(dual @ lanes)
     return Split(share, dual / worth if worth > 0 else prices)
 
@@ -107,15 +107,15 @@ def _by_columns(
             cost = np.where(usable, allowed * prices, np.inf)
         wanted = np.argpartition(cost, few - 1, axis=1)[:, :few]
         chosen[rows, wanted] |= usable[rows, wanted]
-        found = solved(*np.nonzero(chosen))
-        if found.x is None:
-            return found, chosen
-        prices = np.maximum(0.0, -found.ineqlin.marginals)
+        solution = solved(*np.nonzero(chosen))
+        if solution.x is None:
+            return solution, chosen
+        prices = np.maximum(0.0, -solution.ineqlin.marginals)
         with np.errstate(invalid="ignore"):
             cost = np.where(usable, allowed * prices, np.inf)
-        missed = np.where(chosen, np.inf, cost).min(axis=1) < np.asarray(found.eqlin.marginals) - 1e-9
+        missed = np.where(chosen, np.inf, cost).min(axis=1) < np.asarray(solution.eqlin.marginals) - 1e-9
         if not missed.any():
-            return found, chosen
+            return solution, chosen
 
 
 def priced(times: np.ndarray, counts: Sequence[int], prices: np.ndarray) -> np.ndarray:
