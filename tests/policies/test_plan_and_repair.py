@@ -486,7 +486,7 @@ def test_what_is_kept_by_lane_is_what_a_look_at_all_lanes_finds(monkeypatch):
     from hetsim_policies.hybrid.common import planned_lanes, repairs
 
     seen = {"forecasts": 0, "movable": 0, "refused": 0}
-    forecast, of, startable = planned_lanes.Board.forecast, repairs.Movable.of, planned_lanes.Board.startable
+    forecast, of, startable = planned_lanes.Board.forecast, repairs.Movable.towards, planned_lanes.Board.startable
 
     def mended(board, view):
         found, whole = forecast(board, view), board._forecast(view)
