@@ -44,7 +44,10 @@ LOST = "a worker process died in this run, and another when it was tried again (
 
 @dataclass(frozen=True)
 class Case:
-    """A scenario with some values changed, among them perhaps its policy; `digest` is that of the result, if known."""
+    """A scenario with some values changed, perhaps its policy.
+
+    `digest` is that of the result, if known.
+    """
 
     scenario: Scenario
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -284,7 +287,7 @@ class Study:
                 self.meter.tell_case(f"{self._label(series.case)}: {text}")
 
     def _label(self, case: Case) -> str:
-        """What tells a case from the others of the study: the values that were changed, and the policy."""
+        """The values that tell a case from others of the study, and its policy."""
         scenario = _scenario(case)
         parts = [f"{key}={value}" for key, value in case.overrides.items() if key.partition(".")[0] != "policy"]
         return ", ".join([*parts, scenario.policies.label])

@@ -76,7 +76,10 @@ class RunningList(_Entries):
         self._entries.clear()
 
     def until(self, reached: Callable[[Any], bool]) -> Iterator[Task]:
-        """The tasks before the first with a key for which `reached` is true, as it is for all that follow."""
+        """Return the tasks before the first with a key for which `reached` is true.
+
+        It is true for all that follow.
+        """
         entries = self._entries
         if not entries or reached(entries[0][0]):
             return iter(())
@@ -87,7 +90,7 @@ class RunningList(_Entries):
         return self._first(len(self._entries))
 
     def _first(self, count: int) -> Iterator[Task]:
-        """The tasks of the first so many entries.  One by one, as the first few are often all that is asked for."""
+        """Return the tasks of the first entries, one by one: often few are asked for."""
         for _, start, task in self._entries[:count]:
             if task.memo == start and task.state == RUNNING:
                 yield task

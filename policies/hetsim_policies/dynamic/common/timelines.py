@@ -98,12 +98,12 @@ class Timeline:
     def empty(cls, node: Node, down: Iterable[Device], now: float) -> Timeline:
         """Nothing runs there; these devices are down."""
         gone = {device.local for device in down if device.node == node.index}
-        whole: dict[str, int] = {}
+        free_devices: dict[str, int] = {}
         for device in node.accelerators:
             if device.local not in gone:
-                whole[device.type.name] = whole.get(device.type.name, 0) + device.type.streams
+                free_devices[device.type.name] = free_devices.get(device.type.name, 0) + device.type.streams
         memory = math.inf if node.memory is None else node.memory
-        return cls(node, -1 in gone, [now], [FreeSpan(node.cpus * 1000, memory, whole, {})])
+        return cls(node, -1 in gone, [now], [FreeSpan(node.cpus * 1000, memory, free_devices, {})])
 
     def copy(self) -> Timeline:
         return Timeline(self.node, self.dead, self.times.copy(), [span.copy() for span in self.spans])
