@@ -3,7 +3,6 @@ none, as Python sees it and as the system does."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -23,6 +22,7 @@ from test_trace_damage import EXAMPLES, MAPPING, PROFILE
 import hetsim as hs
 from hetsim import registry
 from hetsim.cli import main
+from hetsim.experiment.store import stored_runs
 from hetsim.model.files import open_input, recorded_inputs, watch_opens
 from hetsim.scenario.file import document
 from hetsim.scenario.file.shipped import shipped
@@ -73,8 +73,7 @@ def test_a_sweep_tells_what_its_runs_opened(folder: Path, workers: int):
     told, table = audited(folder, "sweep", over={"seed": [1, 2]}, audit=True, workers=workers, cache="cache")
     assert table == [SAID, SAID]
     assert sum(text.startswith(SAID) for text in told) == 1
-    kept = [json.loads(path.read_text()) for path in (folder / "cache").rglob("*.json")]
-    assert [one["unknown"] for one in kept] == [SAID, SAID]
+    assert [outcome.unknown for outcome in stored_runs(folder / "cache").values()] == [SAID, SAID]
 
 
 @LINUX
