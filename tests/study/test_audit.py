@@ -36,8 +36,9 @@ TUNED = {**BASE, "policy": {"scheduler": "mine"}}
 # What users see -------------------------------------------------------------------------------------------------------
 
 
-def audited(folder: Path, verb: str, **given: Any) -> tuple[list[str], Any]:
-    """The warnings of a verb and what it gives, in a process of its own; the policy opens s.txt as it runs."""
+def audited(folder: Path, verb: str, before: tuple[str, ...] = (), **given: Any) -> tuple[list[str], Any]:
+    """The warnings of a verb and what it gives, in a process of its own, with an audit of other verbs before; the
+    policy opens s.txt as it runs."""
 
     def call() -> tuple[list[str], Any]:
         os.chdir(folder)
@@ -45,6 +46,9 @@ def audited(folder: Path, verb: str, **given: Any) -> tuple[list[str], Any]:
         registry.register("mine", __import__("mypol").mine)
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
+            for other in before:
+                getattr(hs, other)(TUNED, audit=True, **({"over": {"seed": [1]}} if other == "sweep" else {}))
+            told.clear()
             found = getattr(hs, verb)(TUNED, **given)
         table = found.table["warnings"].tolist() if verb == "sweep" else list(getattr(found, "warnings", ()))
         return [str(one.message) for one in told if "ResourceWarning" not in str(one.category)], table
@@ -62,6 +66,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_run_tells_what_it_opened_only_if_asked(folder: Path):
     assert audited(folder, "run")[1] == []
     assert audited(folder, "run", audit=True)[1] == [SAID]
+    assert audited(folder, "run", before=("run", "sweep"))[1] == []
     assert audited(folder, "replicate", audit=True, replications=2)[1] == [
         f"replication 0: {SAID}", f"replication 1: {SAID}",
     ]  # fmt: skip

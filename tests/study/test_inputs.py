@@ -31,7 +31,7 @@ from hetsim.experiment.code_digest import code_digest
 from hetsim.experiment.identity import Identity
 from hetsim.experiment.store import stored_runs
 from hetsim.experiment.sweep import sweep
-from hetsim.model.files import recorded_inputs, watch_opens
+from hetsim.model.files import recorded_inputs, watch_opens, watching
 from hetsim.scenario.file.shipped import shipped
 from hetsim.scenario.scenario import load
 
@@ -65,6 +65,7 @@ def in_fork(function: Callable[[], Any]) -> Any:
 
     def child() -> None:
         try:
+            watching.clear()  # whatever other tests had watched
             sys.dont_write_bytecode = True  # a file may change twice within the second that its cached code tells
             there.send((True, function()))
         except BaseException:
