@@ -244,12 +244,12 @@ def services_of(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray,
                 # A mean of equals may be off by a bit.
                 per_item=tuple((times[0] if alike else times.mean(axis=0)).tolist()),
                 slo=float(limit),
-                noise=stream.service.noise,
                 alike=alike,
                 bytes_in=_average(tasks.bytes_in, rows),
                 bytes_out=_average(tasks.bytes_out, rows),
                 cache=None if kept is None else kept.made(),
                 policy_key="policy.batching" if stream.service.batching is None else key_of((*stream.path, *OWN)),
+                **stream.service.given,
                 **stream.service.network.given,
             )
         )
