@@ -532,7 +532,7 @@ def test_what_is_kept_by_lane_is_what_a_look_at_all_lanes_finds(monkeypatch):
     monkeypatch.setattr(planned_lanes.Board, "forecast", mended)
     monkeypatch.setattr(planned_lanes.Board, "startable", tried)
     monkeypatch.setattr(repairs, "Movable", Known)
-    monkeypatch.setattr(Known, "of", moved)
+    monkeypatch.setattr(Known, "towards", moved)
     times = {"distribution": "lognormal", "mean": "10 s", "cv": 1}
     poisson = {"arrivals": {"process": "poisson", "rate": "0.6/s"}, "until": f"{some(100, 40)} s"}
     for arrivals in ({"arrivals": {"process": "all_at_once", "count": some(60, 25)}}, poisson):
