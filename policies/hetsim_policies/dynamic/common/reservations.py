@@ -19,11 +19,11 @@ from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.dynamic.common.occupancy import Occupancy
-from hetsim_policies.dynamic.common.timelines import LimitedPool, Timeline, whole
+from hetsim_policies.dynamic.common.timelines import LimitedPool, Timeline, amount_of
 
 
 class Reservation(NamedTuple):
-    """A task is to start at a time in a mode, with so much of it (`whole`) on each of its nodes, and end at another."""
+    """A planned start and end in a mode, with an amount of it on each of its nodes."""
 
     time: float
     end: float
@@ -31,7 +31,7 @@ class Reservation(NamedTuple):
     nodes: tuple[tuple[int, int], ...]
 
     def placement(self, task: Task, view: View) -> Placement | None:
-        """Where it starts, now that it is due: devices of a node are alike, so any that are free will do."""
+        """A placement for a due reservation: any free devices of its nodes."""
         if len(self.nodes) > 1:
             return view.first(self.mode, among=dict(self.nodes))
         return view.first(self.mode, task, node=self.nodes[0][0])
@@ -65,7 +65,7 @@ class FreeProfile:
         """Keep room for it."""
         mode, nodes = reserved.mode, dict(reserved.nodes)
         if self._open:
-            self._open = {other: known for other, known in self._open.items() if known[1] not in nodes}
+            self._open = {other: entry for other, entry in self._open.items() if entry[1] not in nodes}
         for number, count in reserved.nodes:
             timeline = self._reserved.get(number)
             if timeline is None:
@@ -103,8 +103,11 @@ class FreeProfile:
         self._open.clear()
 
     def could_start(self, task: Task) -> bool:
-        """Could a reservation be for now?  Exact but for what a task takes besides computing, and where gangs span
-        nodes or limits count.  Cost: the nodes with room now, once a mode after a change."""
+        """Return True if a reservation could be for now.
+
+        Exact but for what a task takes besides computing, and where gangs span nodes or limits count.  Cost: the nodes
+        with room now, once a mode after a change.
+        """
         return any(
             self._view.now + task.estimates[position] * (1.0 - task.done) <= self.open_until(task.modes[position])
             for position in task.modes_by_speed()
@@ -131,20 +134,20 @@ class FreeProfile:
         return latest, chosen
 
     def find(self, task: Task, view: View) -> Reservation | None:
-        """The earliest start of a task: of its modes the fastest that can start then, on the first such node."""
+        """The earliest start of a task, in its fastest mode that can start then."""
         best, chosen, now = math.inf, None, view.now
         for position in task.modes_by_speed():
             mode = task.modes[position]
             seconds = _duration(task, mode)
-            found = self._first(mode, seconds, now, best)
-            while found is not None and not view.changes.steady:
-                longer = _seconds_there(task, found, view)
+            reservation = self._first(mode, seconds, now, best)
+            while reservation is not None and not view.changes.steady:
+                longer = _seconds_there(task, reservation, view)
                 if longer <= seconds:
                     break
                 seconds = longer
-                found = self._first(mode, seconds, now, best)
-            if found is not None:
-                best, chosen = found.time, found
+                reservation = self._first(mode, seconds, now, best)
+            if reservation is not None:
+                best, chosen = reservation.time, reservation
                 if best <= now:
                     break
         return chosen
@@ -152,13 +155,13 @@ class FreeProfile:
     def _first(self, mode: Mode, duration: float, now: float, before: float) -> Reservation | None:
         """The earliest start in a mode before another time; of equal times the one on the first node alone."""
         start, number = self._on_a_node(mode, duration, now, before)
-        found = Reservation(start, start + duration, mode, ((number, whole(mode)),)) if number >= 0 else None
+        reservation = Reservation(start, start + duration, mode, ((number, amount_of(mode)),)) if number >= 0 else None
         if mode.span_any and start > now:
-            return self._across(mode, duration, now, start) or found
-        return found
+            return self._across(mode, duration, now, start) or reservation
+        return reservation
 
     def _on_a_node(self, mode: Mode, duration: float, now: float, before: float) -> tuple[float, int]:
-        """The first time before another, and the first of the nodes with room then, long enough; -1: there is none."""
+        """The first time before another with room on a node, and that node; -1: none."""
         best, chosen = before, -1
         pool = None if mode.partition is None else self.pools.get(mode.partition)
         if pool is not None:
@@ -169,11 +172,11 @@ class FreeProfile:
                     if start <= now:
                         break
             return best, chosen
-        known, shared = self._occupancy.first_times(mode), self._occupancy.shared
+        from_times, shared = self._occupancy.first_times(mode), self._occupancy.shared
         walked = self._reserved
         if shared:
             walked = {number: self._occupancy.timelines[number] for number in shared} | self._reserved
-        times = known.copy()
+        times = from_times.copy()
         for number in walked:
             times[number] = math.inf
         first = min(times)
@@ -182,7 +185,7 @@ class FreeProfile:
         elif first < before:
             best, chosen = first, times.index(first)
         for number, timeline in walked.items():
-            if known[number] > best:
+            if from_times[number] > best:
                 continue  # running tasks take the room, whatever is reserved
             for begin, end in timeline.known_windows.get(mode) or timeline.windows(mode):
                 start = begin if begin > now else now
@@ -203,7 +206,7 @@ class FreeProfile:
     def _within_limit(
         self, timeline: Timeline, pool: LimitedPool, mode: Mode, duration: float, now: float, before: float
     ) -> float | None:
-        """The first time at which a node has room and the limit of the partition leaves some."""
+        """The first time at which a node has room and the partition's limit allows it."""
         start = timeline.earliest(mode, duration, now, before)
         while start is not None:
             allowed = pool.earliest(mode, duration, start)
@@ -213,7 +216,7 @@ class FreeProfile:
         return start
 
     def _across(self, mode: Mode, duration: float, now: float, before: float) -> Reservation | None:
-        """A gang over several nodes, as many devices on each as fit, in the order of nodes."""
+        """A gang over several nodes, as many devices on each as fit, in node order."""
         timelines = self._timelines()
         pool = None if mode.partition is None else self.pools.get(mode.partition)
         if mode.node_count > 1 and pool is None:
@@ -238,28 +241,28 @@ class FreeProfile:
                     here_now[position] = amount
                 place += 1
             moment, start = start, changes[place][0] if place < len(changes) else math.inf
-            enough = total >= whole(mode) and (pool is None or pool.earliest(mode, duration, moment) <= moment)
-            found = self._filling(mode, timelines, moment, duration) if enough else None
-            if found is not None:
-                return found
+            enough = total >= amount_of(mode) and (pool is None or pool.earliest(mode, duration, moment) <= moment)
+            gang = self._filling(mode, timelines, moment, duration) if enough else None
+            if gang is not None:
+                return gang
         return None
 
     def _filling(self, mode: Mode, timelines: list[Timeline], start: float, duration: float) -> Reservation | None:
-        """The gang at this time, as much on each node as stays free long enough; None: that is not all of it."""
-        chosen, left = [], whole(mode)
+        """The gang at this time over nodes that stay free long enough; None if too few."""
+        chosen, rest = [], amount_of(mode)
         for timeline in timelines:
-            here = min(left, timeline.most(mode, start, start + duration))
+            here = min(rest, timeline.max_amount(mode, start, start + duration))
             if here:
                 chosen.append((timeline.node.index, here))
-                left -= here
-            if not left:
+                rest -= here
+            if not rest:
                 return Reservation(start, start + duration, mode, tuple(chosen))
         return None
 
     def _on_nodes(
         self, mode: Mode, timelines: list[Timeline], duration: float, now: float, before: float
     ) -> Reservation | None:
-        """A gang of equal parts, one a node: the first time at which enough nodes have windows for a part.
+        """A gang of equal parts, one a node, at the first time with enough nodes free.
 
         A sweep over the beginnings of the windows; those that end too early for a start leave from the front of a heap.
         Cost: O(windows × log windows).
@@ -288,21 +291,24 @@ class FreeProfile:
 
 
 def _duration(task: Task, mode: Mode) -> float:
-    """By estimate, on any device of the mode's type, wherever it is; without transfers and what comes before these."""
-    left = 1.0 - task.done
-    stages = mode.stages(1, task.estimates[task.shape.position[mode]] * left, left)
+    """By estimate, on any device of the mode's type; without bytes and what comes before."""
+    part = 1.0 - task.done
+    stages = mode.stages(1, task.estimates[task.shape.position[mode]] * part, part)
     return stages.total + (task.shape.stopping.restore if task.done > 0 else 0)
 
 
-def _seconds_there(task: Task, found: Reservation, view: View) -> float:
-    """By estimate, all stages included.  A start to come is taken to find idle devices, MIG GPUs with other slices."""
-    mode, placement = found.mode, found.placement(task, view) if found.time <= view.now else None
+def _seconds_there(task: Task, reservation: Reservation, view: View) -> float:
+    """Estimated seconds of all stages at the place of a reservation.
+
+    A later start is taken to find idle devices; a MIG GPU then has other slices.
+    """
+    mode, placement = reservation.mode, reservation.placement(task, view) if reservation.time <= view.now else None
     if placement is not None:
         return view.duration(task, placement)
     if not mode.gpus:
         return 0.0
     devices: list[Device] = []
-    for number, amount in found.nodes:
+    for number, amount in reservation.nodes:
         count = amount if mode.node_count == 1 else mode.gpus // mode.node_count
         here = [device for device in view.cluster.nodes[number].accelerators if device.type is mode.type]
         devices += here[: max(1, count)]
