@@ -254,7 +254,7 @@ class SlurmMultifactor(Scheduler):
         return task.ready, self._codes[self._owner(task)], self._tier(task), max(0.0, task.priority), constant
 
     def _key(self, task: Task) -> Key:
-        """The place of a task in the order, while all factors but the ages stay and these grow alike."""
+        """The key of a task while only ages change, and these at one rate."""
         waited = self.weights["age"] * task.ready / self.max_age - sum(self._constant_terms(task))
         if self._highest > 0:
             waited -= self.weights["own"] * max(0.0, task.priority) / self._highest
@@ -423,7 +423,7 @@ class SlurmMultifactor(Scheduler):
         first: int = 0,
         reserved: Standing | None = None,
     ) -> int:
-        """The last position from `first` on where a task waits that fits somewhere; -1: there is none.
+        """The last position from `first` on of a waiting task that fits, or -1.
 
         fitting: the positions in question; those behind that position are taken out.
         reserved: whose reservations leave room for it now; only where none of them `stands`.
@@ -486,7 +486,10 @@ Key = tuple[float, float, float, int, Task]
 
 
 class SortedQueue:
-    """The waiting tasks in an order that stays.  Cost: O(log n), and to move the pointers behind the place."""
+    """The waiting tasks in an order that stays.
+
+    Cost: O(log n), and to move the pointers behind the place.
+    """
 
     def __init__(self, keys: dict[int, Key] | None = None):
         self._keys = keys or {}

@@ -153,7 +153,7 @@ class FreeProfile:
         return chosen
 
     def _first(self, mode: Mode, duration: float, now: float, before: float) -> Reservation | None:
-        """The earliest start in a mode before another time; of equal times the one on the first node alone."""
+        """The earliest start in a mode before another time; best on one node."""
         start, number = self._on_a_node(mode, duration, now, before)
         reservation = Reservation(start, start + duration, mode, ((number, amount_of(mode)),)) if number >= 0 else None
         if mode.span_any and start > now:
@@ -291,7 +291,7 @@ class FreeProfile:
 
 
 def _duration(task: Task, mode: Mode) -> float:
-    """By estimate, on any device of the mode's type; without bytes and what comes before."""
+    """Estimated seconds without bytes, on any device of the mode's type."""
     part = 1.0 - task.done
     stages = mode.stages(1, task.estimates[task.shape.position[mode]] * part, part)
     return stages.total + (task.shape.stopping.restore if task.done > 0 else 0)

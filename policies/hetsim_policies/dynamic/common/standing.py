@@ -85,7 +85,7 @@ class Standing:
         return self._profile.could_start(task)
 
     def open_until(self, task: Task) -> float:
-        """The last end of a window that is open now for one of the task's modes; -inf: there is none."""
+        """The last end of a window open now for a mode of the task, or -inf."""
         return max(map(self._profile.open_until, task.modes))
 
     def reserve(self, task: Task) -> Reservation | None:
