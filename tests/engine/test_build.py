@@ -53,7 +53,9 @@ def test_pip_installs_pure_python_without_a_compiler_and_builds_nothing_into_the
     assert not list((tmp_path / "site").rglob("*.so"))
     assert loaded(tmp_path / "site").stdout == "source\n"
     code = "from hetsim.experiment.identity import fingerprint; print(fingerprint()['code'])"
-    assert loaded(tmp_path / "site", code).stdout == loaded(tmp_path, code).stdout != ""
+    sources = os.pathsep.join(str(ROOT / name) for name in ("sim", "policies", "scenarios"))
+    here = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean(PYTHONPATH=sources))
+    assert loaded(tmp_path / "site", code).stdout == here.stdout != ""
 
 
 # What is compiled, and when it is refused --------------------------------------------------------------------------
