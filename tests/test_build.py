@@ -71,7 +71,7 @@ def half_compiled(folder: Path, carried: str) -> Path:
     """A package with one module that says that it is compiled."""
     package = folder / "hetsim"
     (package / "model").mkdir(parents=True)
-    for name in ("__init__.py", "model/task.py"):
+    for name in ("__init__.py", "build.py", "model/task.py"):
         shutil.copy2(ROOT / "sim" / "hetsim" / name, package / name)
     (package / "_compiled.py").write_text(carried)
     return package
