@@ -2,8 +2,8 @@
 
 A job on one link meets what `hetsim.formulas.contention` has for that link.  On several, over which it sends at once,
 the longest of its delays counts, and it leaves more of a link to others where another one limits it.  Two passes: each
-link by itself, then with what the first pass has for the other links of its jobs.  A change on a link reaches the jobs on it
-and those on the other links of its jobs, no further.
+link by itself, then with what the first pass has for the other links of its jobs.  A change on a link reaches the jobs
+on it and those on the other links of its jobs, no further.
 
 Up to `JOINT` jobs that are connected by links are instead solved together (`hetsim.formulas.contention`), and a
 change reaches all of them.
