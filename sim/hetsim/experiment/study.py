@@ -31,6 +31,7 @@ from hetsim.experiment.work import (
     work,
 )
 from hetsim.experiment.workers import Workers, packed
+from hetsim.model.files import watching
 
 if TYPE_CHECKING:
     from hetsim.results.many_runs.replications import Replications
@@ -149,6 +150,8 @@ class Study:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.workers.close(at_once=kind is not None)
         self.store.close(whole=kind is None)
+        if self.setup.audit:
+            watching.discard("audit")
 
     # What is needed ---------------------------------------------------------------------------------------------
 

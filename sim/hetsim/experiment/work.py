@@ -310,7 +310,7 @@ def work(packed: bytes, jobs: Sequence[RunJob]) -> list[RunOutcome]:
         if expected is not None and expected != fingerprint():
             raise UsageError(f"a worker is not like this machine: {differences(expected, fingerprint())}")
         if setup.audit:
-            watch_opens()
+            watch_opens("audit")
         _setups[digest] = setup
         if len(_setups) > SHELF:
             _setups.popitem(last=False)
