@@ -13,17 +13,18 @@ behind it. Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Reso
 Manager: Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
 Weakness: many weights with a joint effect that is hard to foresee; jobs beyond `depth` cannot backfill; requeued work
 is lost, and a busy high tier can requeue a long job for ever.
-Cost: a round in which a waiting job fits somewhere computes the priorities of all waiting jobs as columns (nanoseconds
-a job), sorts the first `depth`, and makes the reservations behind the first one that moved in the order, as far as a
-job behind them could start now (`hetsim_policies.dynamic.common.standing`).  Usage takes O(1) a start and an end; where
-rates change (transfers, shared devices, failures), a look at every running job a round.
+Cost: the queue is kept sorted while only ages change (one user, or no weight of fair share; none older than `max_age`).
+Else a round in which a waiting job fits somewhere computes all priorities as columns (nanoseconds a job) and sorts the
+first `depth`.  It makes the reservations behind the first one that moved in the order, as far as a job behind them
+could start now (`hetsim_policies.dynamic.common.standing`).  Usage takes O(1) a start and an end; where rates change
+(transfers, shared devices, failures), a look at every running job a round.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
@@ -376,10 +377,9 @@ class SlurmMultifactor(Scheduler):
         return view.fit(task, self.rule)
 
     def _backfill(self, order: list[Task], view: View) -> Iterator[Decision]:
-        demands = [task.shape if task.allowed is None else (task.shape, task.allowed) for task in order]
         fits, causes, reserved, limits = self._fits, self._causes, self._reserved, bool(self.tiers.tiers)
-        fitting = [position for position, demand in enumerate(demands) if fits.get(demand, True)]
-        last = self._last_fitting(fitting, order, demands, view)
+        fitting = [position for position, task in enumerate(order) if fits.get(demand_of(task), True)]
+        last = self._last_fitting(fitting, order, view)
         if last < 0:
             return
         silent = [position for position in reversed(fitting) if causes.get(order[position].index) != "reservation"]
@@ -388,40 +388,34 @@ class SlurmMultifactor(Scheduler):
         while position <= last or (limits and position < len(order)):  # behind the last no reservation can matter
             task = order[position]
             while silent and silent[-1] < position:
-                waiting = silent.pop()
-                yield from self._state_reserved(order[waiting], demands[waiting], view)
+                yield from self._state_reserved(order[silent.pop()], view)
             if limits and self.tiers.refuses(task):
                 yield from self._because(task, "quota")
                 if silent and silent[-1] == position:
                     silent.pop()
             elif position <= last:
                 if not reserved.stands(task):
-                    last = self._last_fitting(fitting, order, demands, view, position, reserved)
+                    last = self._last_fitting(fitting, order, view, position, reserved)
                 reservation = reserved.reserve(task) if position <= last else None
                 due = reservation is not None and reservation.time <= view.now
                 placement = reservation.placement(task, view) if reservation is not None and due else None
                 if placement is not None:
                     yield self._begin(task, placement)
-                    last = self._last_fitting(fitting, order, demands, view)
+                    last = self._last_fitting(fitting, order, view)
                     position += 0 if limits else reserved.standing(order[position + 1 :], last - position - 1)
             position += 1
         for position in reversed(silent):
-            if fits.get(demands[position], True):
-                yield from self._state_reserved(order[position], demands[position], view)
+            yield from self._state_reserved(order[position], view)
 
-    def _state_reserved(self, task: Task, demand: Demand, view: View) -> Iterator[Decision]:
+    def _state_reserved(self, task: Task, view: View) -> Iterable[Decision]:
         """State that a task waits because of a reservation, if it would fit."""
-        if task.state == WAITING and self._fits_somewhere(demand, view) and view.fit(task) is not None:
-            yield from self._because(task, "reservation")
+        fits = self._fits.get(demand_of(task), True) and task.state == WAITING
+        if fits and self._fits_somewhere(demand_of(task), view) and view.fit(task) is not None:
+            return self._because(task, "reservation")
+        return ()
 
     def _last_fitting(
-        self,
-        fitting: list[int],
-        order: list[Task],
-        demands: list[Demand],
-        view: View,
-        first: int = 0,
-        reserved: Standing | None = None,
+        self, fitting: list[int], order: list[Task], view: View, first: int = 0, reserved: Standing | None = None
     ) -> int:
         """The last position from `first` on of a waiting task that fits, or -1.
 
@@ -431,18 +425,16 @@ class SlurmMultifactor(Scheduler):
         fits, now = self._fits, view.now
         ends: dict[Demand, float] = {}
         while fitting and fitting[-1] >= first:
-            position = fitting[-1]
-            task, demand = order[position], demands[position]
+            task = order[fitting[-1]]
+            demand = demand_of(task)
             there = fits.get(demand)
-            if there is None:
-                there = self._fits_somewhere(demand, view)
-            if there and task.state == WAITING:
+            if (self._fits_somewhere(demand, view) if there is None else there) and task.state == WAITING:
                 if reserved is None:
-                    return position
+                    return fitting[-1]
                 if demand not in ends:
-                    ends[demand] = reserved.open_until(task)
-                if now + task.shortest_remaining <= ends[demand] and reserved.could_start(task):
-                    return position
+                    ends[demand] = max(map(reserved.profile.open_until, task.modes))
+                if now + task.shortest_remaining <= ends[demand] and reserved.profile.could_start(task):
+                    return fitting[-1]
             fitting.pop()
         return -1
 

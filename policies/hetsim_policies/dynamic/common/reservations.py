@@ -115,10 +115,10 @@ class FreeProfile:
 
     def open_until(self, mode: Mode) -> float:
         """The last end of a window that is open now; -inf: there is none."""
-        known = self._open.get(mode)
-        if known is None:
-            known = self._open[mode] = self._open_until(mode)
-        return known[0]
+        until = self._open.get(mode)
+        if until is None:
+            until = self._open[mode] = self._open_until(mode)
+        return until[0]
 
     def _open_until(self, mode: Mode) -> tuple[float, int]:
         """The last end of a window that is open now (-inf: there is none), and its node."""
