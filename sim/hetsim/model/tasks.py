@@ -516,6 +516,11 @@ class Tasks:
         return value.item() if isinstance(value, np.generic) else value
 
     @property
+    def modes(self) -> list[Mode]:
+        """The modes of all shapes; one that several shapes share comes several times."""
+        return [mode for shape in self.shapes for mode in shape.modes]
+
+    @property
     def plain(self) -> bool:
         """No transfers, task graph or expiry: a launch only computes."""
         return (

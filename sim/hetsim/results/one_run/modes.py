@@ -23,7 +23,7 @@ class ModeTable:
 
     def __init__(self, tasks: Tasks, cluster: Cluster):
         self.tasks, self.cluster = tasks, cluster
-        self.modes: list[Mode] = [mode for shape in tasks.shapes for mode in shape.modes]
+        self.modes = tasks.modes
         sizes = [len(shape.modes) for shape in tasks.shapes]
         self.offset = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)[:-1]
         self.width = max(sizes, default=0)
