@@ -14,6 +14,8 @@ from hetsim.model.tasks import Mode, Tasks
 if TYPE_CHECKING:
     import numpy as np
 
+PLANNED_MAKESPAN = "planned_makespan"
+
 
 class Placement:
     """A mode and the devices it runs on.
@@ -151,6 +153,11 @@ class Plan:
     copies: list[Copy] = field(default_factory=list)
     timetable: np.ndarray | None = field(default=None, compare=False)
     """Start and finish of each step as the planner expects them, a row a step; None where it says nothing."""
+
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """The expected makespan and the bound by name, as notes of runs have them."""
+        return {PLANNED_MAKESPAN: self.makespan, "lower_bound": self.bound}
 
     def queues(self) -> dict[str, list[int]]:
         """Step numbers by device, in order."""

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UnknownName, UsageError
-from hetsim.results.declared import has_direction, hide_if_zero, higher_is_better
+from hetsim.results.declared import declaration, has_direction, hide_if_zero, higher_is_better
 from hetsim.results.formatting import SECONDS, figures, fitting, metric_name, one, several, units_of, with_unit
 from hetsim.results.many_runs.findings import COLUMNS, Finding, better, paired_findings
 from hetsim.results.many_runs.replications import ENERGY, Replications
@@ -263,7 +263,8 @@ def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> d
 def _may_tell(name: str, sets: Mapping[str, Replications], made: bool) -> bool:
     """Return True if this metric of a set is known here and belongs to runs like these."""
     runs = list(sets.values())
-    if name == "makespan":
+    declared = declaration(name)
+    if declared is not None and declared.needs_end:
         drained = all(math.isinf(result.horizon) for one in runs for result in one.results)
         return drained and not any(one.column(name).isna().any() for one in runs)
     if name == "jain" and any(len(result.record.input.tasks.users) < 2 for one in runs for result in one.results[:1]):

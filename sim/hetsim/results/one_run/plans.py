@@ -19,17 +19,17 @@ import numpy as np
 import pandas as pd
 
 from hetsim.model.cluster import MILLI, Node
-from hetsim.model.plan import can_host
+from hetsim.model.plan import PLANNED_MAKESPAN, can_host
 from hetsim.model.record import COMPLETED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, Record
 from hetsim.model.tasks import Mode, Tasks
-from hetsim.results.declared import metric
+from hetsim.results.declared import MAKESPAN, metric
 from hetsim.results.formatting import seconds, share
 
 if TYPE_CHECKING:
     from hetsim.results.one_run.measured import Measured, Run
     from hetsim.results.one_run.modes import ModeTable
 
-PLAN_COLUMNS = ("planned_makespan", "makespan", "lower_bound", "ratio", "planning_s")
+PLAN_COLUMNS = (PLANNED_MAKESPAN, MAKESPAN, "lower_bound", "ratio", "planning_s")
 
 
 def told(value: Any) -> Any:
@@ -52,7 +52,7 @@ def number(notes: Mapping[str, Any], name: str) -> float:
 @metric(unit="s", better="neither", of="run")
 def planned_makespan(run: Measured) -> float:
     """The makespan that the policy's plan expects, on estimates; undefined without a plan."""
-    return number(run.result.notes, "planned_makespan")
+    return number(run.result.notes, PLANNED_MAKESPAN)
 
 
 @metric(unit="ratio", better="less", of="run")
@@ -61,7 +61,7 @@ def makespan_ratio(run: Measured) -> float:
 
     The latter only where estimates are exact, and every task completed in one piece.
     """
-    return ratio(run.result.metric("makespan"), lower_bounds({"": run.result})[""])
+    return ratio(run.result.metric(MAKESPAN), lower_bounds({"": run.result})[""])
 
 
 def ratio(makespan: float, bound: float) -> float:
@@ -72,7 +72,7 @@ def ratio(makespan: float, bound: float) -> float:
 
 
 def has_plan(result: Run) -> bool:
-    return not math.isnan(number(result.notes, "planned_makespan"))
+    return not math.isnan(number(result.notes, PLANNED_MAKESPAN))
 
 
 NOT_PROVEN = "is not proven optimal"
@@ -109,7 +109,7 @@ def plans_table(runs: Mapping[str, Run]) -> pd.DataFrame:
     if any(has_plan(result) for result in runs.values()):
         bounds = lower_bounds(runs)
         for policy, result in runs.items():
-            planned, makespan = result.metric("planned_makespan"), result.metric("makespan")
+            planned, makespan = result.metric(PLANNED_MAKESPAN), result.metric(MAKESPAN)
             seconds = result.planning if has_plan(result) else math.nan
             rows[policy] = (planned, makespan, bounds[policy], ratio(makespan, bounds[policy]), seconds)
     frame = pd.DataFrame.from_dict(rows, orient="index", columns=list(PLAN_COLUMNS), dtype=float)

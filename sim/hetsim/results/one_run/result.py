@@ -18,7 +18,7 @@ from hetsim.results.declared import DEFAULT_BOUND, in_set, of_groups
 from hetsim.results.formatting import at_least, formatter, json_values, units_of
 from hetsim.results.one_run import metrics, store
 from hetsim.results.one_run.fairness import gpu_seconds_of_tasks, rho_of_tasks
-from hetsim.results.one_run.fragmentation import fragmentation_between, fragmentation_over_time
+from hetsim.results.one_run.fragmentation_metrics import fragmentation_between, fragmentation_over_time
 from hetsim.results.one_run.launches import launches_table
 from hetsim.results.one_run.measured import Measured
 from hetsim.results.one_run.modes import ModeTable

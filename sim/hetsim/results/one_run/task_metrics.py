@@ -117,7 +117,8 @@ def bsld_swf_mean(run: Measured) -> float:
     return float(np.maximum(run.column("response")[done] / np.maximum(ran, DEFAULT_BOUND), 1.0).mean())
 
 
-@metric(unit="s", better="less", sets=("summary", "usual:10", "cluster:90", "display:60", "page_cluster:10"))
+@metric(unit="s", better="less", sets=("summary", "usual:10", "cluster:90", "display:60", "page_cluster:10"),
+        needs_end=True)  # fmt: skip
 def makespan(run: Measured) -> float:
     """Last finish of a completed task - first arrival; undefined while anything is unfinished."""
     if not run.count(COMPLETED) or run.count(UNFINISHED):

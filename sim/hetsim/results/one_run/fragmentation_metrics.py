@@ -65,7 +65,7 @@ def fragmentation_over_time(result: Run) -> pd.DataFrame:
             "allocated_gpus": there - unallocated,
             "unallocated_gpus": unallocated,
             "fragmented_gpus": stranded,
-            "fragmentation": stranded / unallocated,
+            fragmentation.__name__: stranded / unallocated,
             "allocation": (there - unallocated) / there,
         }
     return pd.DataFrame(columns)
@@ -162,7 +162,7 @@ class _Measure:
 
 
 # The free GPUs of a run in which tasks take whole ones, from columns alone: see
-# `hetsim.results.one_run.fragmentation`.
+# `hetsim.results.one_run.fragmentation_metrics`.
 #
 # Of such a node the number of free GPUs, cores and bytes says which requests fit, so that the state of every node after
 # every event is a running sum, and no event costs a step of Python.
