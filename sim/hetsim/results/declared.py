@@ -1,4 +1,4 @@
-"""Metrics as they are declared: `@metric(...)` over a function.  Every list of metrics is made from the declarations.
+"""Metrics, declared by `@metric(...)` over a function; all lists come from here.
 
     @metric(unit="s", better="less", sets=("usual:20",))
     def makespan(run: Measured) -> float:
@@ -41,7 +41,7 @@ _PACKAGE = "hetsim.results.one_run."
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What is known of a metric; `name` may have the bound of the bounded slowdown in it, as `{bound:g}`."""
+    """A declared metric; `name` may contain the slowdown bound as `{bound:g}`."""
 
     name: str
     function: Callable[[Any], float] = field(repr=False)
@@ -66,7 +66,7 @@ def metric(
     title: str = "", hide_if_zero: bool = False, congested: bool = False, needs_end: bool = False,
     is_percent: bool = True,    name: str = "", module: str = "",
 ) -> Callable[[Function], Function]:  # fmt: skip
-    """Declare the metric that a function of a `Measured` run computes; its docstring is its definition.
+    """Declare the metric that a function computes; its docstring is its definition.
 
     Parameters:
         unit: what it is computed in; a share is shown in percent unless `is_percent` is False

@@ -1,4 +1,4 @@
-"""Reading what runs and studies stored: regular files only, and memory in proportion to what lies there.
+"""Reading stored runs and studies: regular files, and memory by their size.
 
 A folder can come from a stranger.  A few kilobytes of JSON or Parquet can stand for gigabytes (nested empty lists, one
 value repeated a billion times), and a pipe keeps its reader waiting for ever; such files are refused before they are
@@ -34,7 +34,7 @@ TEXT = 100_000_000
 
 
 def open_stored(path: Path) -> io.BufferedReader:
-    """Open a file to read; OSError if there is none, DamagedFile for a folder, device or pipe."""
+    """Open a file to read; OSError if none, DamagedFile if not a regular file."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe does not wait for its writer
     except OSError as error:
@@ -70,7 +70,7 @@ def parse_json(path: Path, text: bytes) -> Any:
 
 
 def parse_yaml(of: str, text: str) -> Any:
-    """The value of the YAML that the run of that name has as its scenario; DamagedFile."""
+    """The value of a run's scenario as YAML; DamagedFile."""
     import yaml
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -87,7 +87,7 @@ def parse_yaml(of: str, text: str) -> Any:
 
 @contextmanager
 def reading_stored(*folders: str | Path) -> Iterator[None]:
-    """Whatever else goes wrong with what these folders hold is a UsageError: that of a stranger can be anything."""
+    """Raise UsageError for any other error in folders of unknown origin."""
     try:
         yield
     except (HetsimError, OSError, MemoryError):
@@ -111,7 +111,7 @@ def read_frame(path: Path) -> pd.DataFrame:
 
 
 def check_parquet(path: Path) -> None:
-    """Raise DamagedFile if the footer of a Parquet file states a table that its bytes cannot hold."""
+    """Raise DamagedFile if a Parquet footer states more than its bytes hold."""
     import pyarrow.parquet as pq
 
     with open_stored(path) as stream:
@@ -128,7 +128,7 @@ def check_parquet(path: Path) -> None:
 
 
 def _check_text(path: Path, column: str, most: int) -> None:
-    """Raise DamagedFile if a column of texts would take more than `most` bytes, each repetition counted."""
+    """Raise DamagedFile if a text column takes more than `most` bytes."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""The tables of a sweep, made a block of rows at a time: in memory, or in files that grow by a part at a time."""
+"""The tables of a sweep, made by blocks of rows, in memory or in growing files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Columns = Mapping[str, Sequence[Any]]
 
 @dataclass
 class SweepRow:
-    """What one row is made of: its facts, and the values of its replications in order (None of one that failed).
+    """Facts and values of replications of a row, in order (None: failed).
 
     `warmup`: what is told as `warmup_cut`, if anything is; NaN of a row for which none was found.
     """
@@ -41,7 +41,7 @@ class SweepRow:
 
 
 class SweepTables:
-    """`table` and `by_replication` of a sweep, from its rows in order; the rows of a point come together."""
+    """`table` and `by_replication` of a sweep, from rows in order by point."""
 
     def __init__(self, columns: Columns, *, several: bool, text_seeds: bool, folder: Path | None = None):
         """several: rows have several replications.  text_seeds: there are seeds that no column of numbers holds.
@@ -96,7 +96,7 @@ class SweepTables:
 
 
 class GrowingTable:
-    """A Parquet file that is written in parts; columns that only later ones have are missing in those before."""
+    """A Parquet file written in parts; early parts may lack later columns."""
 
     def __init__(self, folder: Path, name: str):
         self.folder, self.name = folder, name
@@ -143,7 +143,7 @@ class GrowingTable:
 def tables(
     keys: Columns, rows: Sequence[SweepRow], all_names: Sequence[str], several: bool, text_seeds: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`table` and `by_replication` of some rows; `all_names`: what the runs have, and those of rows before."""
+    """`table` and `by_replication` of some rows; `all_names` are the columns so far."""
     kept = [name for name in all_names if name not in (_END, _WATTS, "replication")]
     names = [name for name in kept if not name.startswith("_")]
     failed = np.array([bool(row.errors) or any(run is None for run in row.runs) for row in rows])
@@ -177,7 +177,7 @@ def tables(
 
 
 def _common_counts(rows: Sequence[SweepRow], counts: np.ndarray, failed: np.ndarray) -> np.ndarray:
-    """Of each row, the replications that all policies of its point have; those that failed do not take part."""
+    """Of each row the replications that all sound policies of its point have."""
     fewest: dict[int, int] = {}
     for row, count, out in zip(rows, counts.tolist(), failed, strict=True):
         if not out:
@@ -189,7 +189,7 @@ def _common_counts(rows: Sequence[SweepRow], counts: np.ndarray, failed: np.ndar
 def _estimates(
     cube: np.ndarray, weights: np.ndarray, names: Sequence[str], counts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Estimates from the first `counts` replications of each row, and the half-widths of their intervals.
+    """Estimates and half-widths from the first `counts` replications of rows.
 
     `weights`: over how many customers each value is a mean; missing where it is none
     (`hetsim.results.one_run.estimands`).
@@ -222,7 +222,7 @@ def _cube(rows: Sequence[SweepRow], names: Sequence[str]) -> np.ndarray:
 
 
 def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str]) -> np.ndarray:
-    """A policy that finishes early still pays for its idle devices until the last one of the point is done."""
+    """Charge idle devices of early policies until the last of the point ends."""
     if "energy_j" not in names:
         return cube
     _, point, several = np.unique([row.point for row in rows], return_inverse=True, return_counts=True)
@@ -237,7 +237,7 @@ def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str])
 
 
 def _half_widths(cube: np.ndarray, given: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Of Student's intervals over the second axis; none where all replications are the same, as nothing is random.
+    """Student half-widths over the second axis; none where nothing is random.
 
     `given`: what the values contribute, with the replications in the last axis.
     """

@@ -1,4 +1,4 @@
-"""What each stage of the pipelines did: the row of a stage counts items at that stage, never requests."""
+"""Stages of the pipelines: a row counts items at a stage, never requests."""
 
 from __future__ import annotations
 
