@@ -88,7 +88,7 @@ class Result:
     # A loaded run has tables but no record until one is needed.
     @cached_property
     def record(self) -> Record:
-        """The record of the engine (of a loaded run rebuilt on first use)."""
+        """The record that the engine wrote; of a loaded run it is read on first use."""
         assert self.saved is not None
         return store.load_record(self.saved)
 
@@ -181,7 +181,7 @@ class Result:
 
     @cached_property
     def token_gaps(self) -> tuple[np.ndarray, np.ndarray]:
-        """Times between two tokens of an answer in the window, with counts."""
+        """Gaps between tokens of answers in the window, and how often each occurred."""
         return token_gaps(self.record, *self.window)
 
     def timeline_by(self, by: str) -> pd.DataFrame:
@@ -370,7 +370,7 @@ class Result:
         return {"scenario": self.name, "seed": self.seed, "summary": json_values(self.values())}
 
     def save(self, directory: str | Path) -> Path:
-        """Write a run directory as a whole, in place of an existing one.
+        """Write a run directory, whole or not at all; an existing one is replaced.
 
         Parameters: directory: where.
         Returns: the directory.
