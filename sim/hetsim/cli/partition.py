@@ -246,7 +246,7 @@ def _rows(cuts: Cuts, found: PipelinePartition, inference: bool) -> list[dict[st
 def _json(
     profile: Path, cuts: Cuts, found: PipelinePartition, alone: list[tuple[str, float]], inference: bool
 ) -> dict[str, Any]:
-    from hetsim.theory.prediction import THROUGHPUT
+    from hetsim.results.declared import THROUGHPUT
 
     return {
         "profile": str(profile),

@@ -32,9 +32,9 @@ from hetsim.queueing.facts import (
     PredictedRow,
     law_of,
 )
-from hetsim.results.declared import RESPONSE_MEAN, WAIT_MEAN
+from hetsim.results.declared import RESPONSE_MEAN, THROUGHPUT, WAIT_MEAN
 from hetsim.theory import admission, batches, general, networks, optimal_pricing, priorities, queues
-from hetsim.theory.prediction import THROUGHPUT, Prediction
+from hetsim.theory.prediction import Prediction
 
 if TYPE_CHECKING:
     from hetsim.model.tasks import Mode

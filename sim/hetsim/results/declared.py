@@ -31,7 +31,7 @@ MODULES = (
 )  # fmt: skip
 """Of `hetsim.results.one_run`: where ours are declared, in the order of summaries and of the set `all`."""
 RESPONSE_MEAN = DEFAULT_METRIC = "response_mean"
-MAKESPAN, WAIT_MEAN = "makespan", "wait_mean"
+MAKESPAN, THROUGHPUT, WAIT_MEAN = "makespan", "throughput", "wait_mean"
 """Those of which several other modules speak."""
 DEFAULT_BOUND = 10.0
 """Seconds: shorter tasks count as this long in the bounded slowdown."""

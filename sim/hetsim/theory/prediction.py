@@ -12,7 +12,6 @@ from hetsim.errors import UsageError
 
 Tail = Callable[[float], float]
 """The probability of exceeding a number of seconds."""
-THROUGHPUT = "throughput"
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Prediction:
     def values(self) -> dict[str, float]:
         """The figures by the names of the metrics; those that are not known left out."""
         names = ("utilization", "wait_mean", "response_mean", "queue_length_mean", "jobs_in_system_mean",
-                 THROUGHPUT, "loss", "delayed")  # fmt: skip
+                 "throughput", "loss", "delayed")  # fmt: skip
         return {name: value for name in names if not math.isnan(value := getattr(self, name))}
 
     def _tail(self, what: str, tail: Tail | None) -> Tail:

@@ -68,7 +68,7 @@ class Factor(Model):
 
 
 def seconds_of(limit: float | Factor | None, fastest: np.ndarray) -> np.ndarray | None:
-    """Seconds that a limit gives each task; `fastest` are the times of the tasks in their fastest modes."""
+    """Seconds that a limit gives each task, of a factor from its `fastest` time."""
     if limit is None:
         return None
     return limit.factor * fastest if isinstance(limit, Factor) else np.full(len(fastest), float(limit))
