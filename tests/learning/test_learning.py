@@ -656,7 +656,7 @@ class OnSystem:
     def __call__(self, system):
         path = self.folder / f"{system.name}.npz"
         if not path.exists():
-            save(fresh(Layout.of(system.cluster, 3)), path)
+            save(fresh(Layout.for_cluster(system.cluster, 3)), path)
         return Learned(path)
 
 

@@ -90,12 +90,12 @@ class Figures:
             return self.values.get(metric, (math.nan, math.nan))
         return self.outcome.metric(metric), math.nan
 
-    def known(self, metric: str) -> bool:
+    def is_known(self, metric: str) -> bool:
         return not math.isnan(self(metric)[0])
 
-    def told(self, metric: str) -> bool:
+    def is_shown(self, metric: str) -> bool:
         """Is the metric in the summary, and defined?  A metric outside the summary is not computed."""
-        return (isinstance(self.outcome, Replications) or metric in self.outcome.names) and self.known(metric)
+        return (isinstance(self.outcome, Replications) or metric in self.outcome.names) and self.is_known(metric)
 
     def defined_in(self, metric: str) -> str:
         """` (in 3 of 10 replications)`, where it is not defined in all."""
@@ -157,7 +157,7 @@ def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:
     """One line per requested metric; from a set of metrics, only those that are defined here."""
     figures, names = Figures(outcome), list(metrics)
     own = metric_sets.by_name(names)
-    shown = [name for name in metric_sets.expanded(names) if name in own or figures.known(name)]
+    shown = [name for name in metric_sets.expanded(names) if name in own or figures.is_known(name)]
     return terminal.table([[terminal.metric_name(name), figures.text(name)] for name in shown])
 
 
@@ -183,8 +183,8 @@ def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
         texts = [terminal.several([value], units, [half])[0] for value, half in values]
         if isinstance(outcome, Result) and any(math.isinf(value) for value, _ in values):
             is_known = outcome.measured.known(name)
-            least = terminal.at_least(float(is_known.max()) if len(is_known) else math.inf, units)
-            texts = [least if math.isinf(v) else text for text, (v, _) in zip(texts, values, strict=True)]
+            longest = terminal.at_least(float(is_known.max()) if len(is_known) else math.inf, units)
+            texts = [longest if math.isinf(v) else text for text, (v, _) in zip(texts, values, strict=True)]
         rows.append([name, *texts])
     lines = terminal.table(rows, right=range(1, len(columns) + 1)) if len(rows) > 1 else []
     return [*lines, INFINITE] if figures.many and any("∞" in line for line in lines) else lines
@@ -192,7 +192,7 @@ def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
 
 def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
     rows = [["tasks", _fates(figures)]]
-    if figures.known("makespan"):
+    if figures.is_known("makespan"):
         rows.append(["makespan", figures.text("makespan") + figures.defined_in("makespan")])
     kept = isinstance(outcome, Result) or outcome.results  # of replications made from values no run is there
     if kept and has_plan(first_of(outcome)):
@@ -207,13 +207,13 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
     for name, kinds in (("preemptions", _by_kind(figures)), ("migrations", "")):
         if figures(name)[0] > 0:
             rows.append([name, figures.text(name) + kinds])
-    if figures.told("jain") and figures.told("rho_p95"):
+    if figures.is_shown("jain") and figures.is_shown("rho_p95"):
         rows.append(["fairness", f"Jain {figures.text('jain')} over users; ρ {figures.text('rho_p95')} (p95)"])
     if figures("energy_j")[0] > 0:
         joules, halves = zip(*map(figures, ENERGY), strict=True)
         total, idle = terminal.several(joules, terminal.JOULES, halves)
         rows.append(["energy", f"{total} (idle {idle})"])
-    if figures.told("cost"):
+    if figures.is_shown("cost"):
         rows.append(["cost", f"{figures.text('cost')}, of which {figures.text('cost_held')} held by tasks"])
     return rows
 
@@ -221,21 +221,21 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
 def _busy_rows(figures: Figures) -> Iterator[list[str]]:
     """How busy GPUs and cores were, of those that were held at all."""
     for kind, name in (("gpu", "GPU busy"), ("cpu", "CPU busy")):
-        if figures.known(f"{kind}_utilization") and figures(f"{kind}_allocation")[0] > 0:
+        if figures.is_known(f"{kind}_utilization") and figures(f"{kind}_allocation")[0] > 0:
             busy, allocated = figures.text(f"{kind}_utilization"), figures.text(f"{kind}_allocation")
             yield [name, busy if busy == allocated else f"{busy} (held {allocated})"]
 
 
 def _step_rows(figures: Figures, first: Result | None) -> Iterator[list[str]]:
     """What of the busy time of jobs with steps is no computing, and how busy the links are that they share."""
-    if not figures.told("communication_fraction"):
+    if not figures.is_shown("communication_fraction"):
         return
     parts = [f"communication {figures.text('communication_fraction')}"]
     if figures("bubble_fraction")[0] > 0:
         parts.append(f"bubbles {figures.text('bubble_fraction')}")
     parts.append(f"contention {figures.text('contention_fraction')}")
     yield ["steps", f"{', '.join(parts)} of the jobs' device time"]
-    if first is not None and figures.told("network_utilization"):
+    if first is not None and figures.is_shown("network_utilization"):
         uplinks = any(math.isfinite(rate) for rate in first.record.input.cluster.fabric.uplinks.values())
         across = figures("cross_rack_fraction")[0]
         cross_rack = f", {figures.text('cross_rack_fraction')} of the bytes across racks" if across > 0 else ""
@@ -245,7 +245,7 @@ def _step_rows(figures: Figures, first: Result | None) -> Iterator[list[str]]:
 
 def _deadline_rows(figures: Figures) -> Iterator[list[str]]:
     """How many deadlines were met, where there are any."""
-    if not figures.known("slo_attainment"):
+    if not figures.is_known("slo_attainment"):
         return
     attained, admitted = figures.text("slo_attainment"), figures.text("attainment_admitted")
     yield ["deadlines met", attained + (f" ({admitted} of those admitted)" if admitted != attained else "")]
@@ -257,11 +257,11 @@ def _deadline_rows(figures: Figures) -> Iterator[list[str]]:
 def _replicas(figures: Figures) -> list[list[str]]:
     """Rows on the replicas of language models."""
     rows = []
-    if figures.told("kv_used_mean"):
+    if figures.is_shown("kv_used_mean"):
         rows.append(["KV blocks", f"{figures.text('kv_used_mean')} used, maximum {figures.text('kv_used_max')}"])
-    if figures.told("tokens_per_step"):
+    if figures.is_shown("tokens_per_step"):
         rows.append(["tokens a step", figures.text("tokens_per_step")])
-    if figures.told("prefix_hit_rate"):
+    if figures.is_shown("prefix_hit_rate"):
         served, requested = figures.text("prefix_tokens_served"), figures.text("prefix_tokens_requested")
         rows.append(["prefix hits", f"{figures.text('prefix_hit_rate')} ({served} of {requested} tokens)"])
     return rows

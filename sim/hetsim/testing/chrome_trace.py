@@ -52,14 +52,14 @@ def check_trace(path: str | Path, *, overlap: bool = False) -> list[str]:
     events = content.get("traceEvents") if isinstance(content, dict) else content
     if not isinstance(events, list):
         return [f"{path} has no list of events"]
-    found = list(_wrong_events(events))
-    if found:
-        return found
+    problems = list(_wrong_events(events))
+    if problems:
+        return problems
     slices = _slices(events)
-    found += [problem for line, mine in slices.items() for problem in _wrong_nesting(line, mine, overlap)]
-    found += _wrong_arrows(events, slices)
-    found += _wrong_counters(events)
-    return found
+    problems += [problem for line, mine in slices.items() for problem in _wrong_nesting(line, mine, overlap)]
+    problems += _wrong_arrows(events, slices)
+    problems += _wrong_counters(events)
+    return problems
 
 
 def _wrong_events(events: list[Event]) -> Iterator[str]:
@@ -79,13 +79,13 @@ def _wrong_events(events: list[Event]) -> Iterator[str]:
 
 def _slices(events: list[Event]) -> dict[Line, list[Event]]:
     """By thread, in order of begin; of those that begin together one without length first, then the longest."""
-    found: dict[Line, list[Event]] = {}
+    slices: dict[Line, list[Event]] = {}
     for event in events:
         if event["ph"] == "X":
-            found.setdefault((event["pid"], event["tid"]), []).append(event)
-    for mine in found.values():
+            slices.setdefault((event["pid"], event["tid"]), []).append(event)
+    for mine in slices.values():
         mine.sort(key=lambda event: (event["ts"], event["dur"] > 0, -event["dur"]))
-    return found
+    return slices
 
 
 def _wrong_nesting(line: Line, slices: list[Event], overlap: bool) -> Iterator[str]:

@@ -181,19 +181,19 @@ def examine(
     except InvariantError as error:
         return breaches("capacity", [str(error)])
     except RunError as error:
-        told = str(error).replace('"WatchedScheduler"', f'"{watched.name}"')
+        sentence = str(error).replace('"WatchedScheduler"', f'"{watched.name}"')
         # The first change is usually what made it go wrong.
-        return breaches("changes", watched.changes[:1]) + breaches("legal", [told])
-    found = breaches("changes", watched.changes[:1])
-    found += breaches("view", islice(watched.witness.lies(record), 3))
-    found += breaches("hooks", watched.disorders[:3])
+        return breaches("changes", watched.changes[:1]) + breaches("legal", [sentence])
+    problems = breaches("changes", watched.changes[:1])
+    problems += breaches("view", islice(watched.witness.lies(record), 3))
+    problems += breaches("hooks", watched.disorders[:3])
     if _digest(_columns(system.tasks)) != before:
-        found += breaches("changes", ["the table of tasks was changed"])
-    found += breaches("capacity", audit(record))
-    found += breaches("ends", _unfinished(record, may_reject or admission is not None))
+        problems += breaches("changes", ["the table of tasks was changed"])
+    problems += breaches("capacity", audit(record))
+    problems += breaches("ends", _unfinished(record, may_reject or admission is not None))
     if admission is not None:
-        found += breaches("refusals", _refused(record))
-    return found + breaches("repeats", _unrepeated(record, lambda: run_input(make_for(system))))
+        problems += breaches("refusals", _refused(record))
+    return problems + breaches("repeats", _unrepeated(record, lambda: run_input(make_for(system))))
 
 
 def _unrepeated(record: Record, inputs: Callable[[], Any]) -> list[str]:
@@ -221,12 +221,12 @@ def _unfinished(record: Record, may_reject: bool) -> Iterator[str]:
 
 def _refused(record: Record) -> Iterator[str]:
     for row in np.flatnonzero(np.isin(record.status, (REJECTED, EXPIRED))).tolist():
-        told = f"task {record.input.tasks.name(row)} is {STATUS_NAMES[int(record.status[row])]}"
+        subject = f"task {record.input.tasks.name(row)} is {STATUS_NAMES[int(record.status[row])]}"
         if not record.reasons.get(row):
-            yield f"{told} without a reason"
+            yield f"{subject} without a reason"
         stopped = record.preemptions is not None and record.preemptions[row] > 0
         if record.start[row] == record.start[row] and not stopped:
-            yield f"{told} although it had started at t = {record.start[row]:g} s"
+            yield f"{subject} although it had started at t = {record.start[row]:g} s"
 
 
 def _difference(one: Record, two: Record) -> str:
@@ -276,8 +276,8 @@ def _digest(columns: dict[str, Any]) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(columns.items()):
         digest.update(name.encode())
-        whole = isinstance(value, np.ndarray) and value.dtype != object
-        digest.update(value.tobytes() if whole else repr(value).encode())
+        numeric = isinstance(value, np.ndarray) and value.dtype != object
+        digest.update(value.tobytes() if numeric else repr(value).encode())
     return digest.hexdigest()
 
 
@@ -482,7 +482,7 @@ sys.stdout.buffer.write(pickle.dumps(fingerprints(jobs)))
 
 def fingerprints(jobs: Sequence[tuple[Any, Sequence[System]]]) -> list[dict[str, str]]:
     """For every factory, on its systems: name of the system -> digest of the run, or of the error it ended with."""
-    found = []
+    prints = []
     for factory, systems in jobs:
         case = factory() if isinstance(factory, type) and issubclass(factory, PolicyTestCase) else None
         digests = {}
@@ -492,8 +492,8 @@ def fingerprints(jobs: Sequence[tuple[Any, Sequence[System]]]) -> list[dict[str,
                 digests[system.name] = fingerprint(Simulation(system.run_input(policy)).run())
             except (RunError, ScenarioError) as error:
                 digests[system.name] = str(error)
-        found.append(digests)
-    return found
+        prints.append(digests)
+    return prints
 
 
 def _called(factory: Any) -> str:

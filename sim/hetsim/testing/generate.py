@@ -115,9 +115,9 @@ class _Maker:
     def tasks(self, cluster: Cluster, count: int) -> Tasks:
         random = self.random
         shapes = [self.shape(cluster) for _ in range(int(random.integers(1, 5)))]
-        most = max(len(shape.modes) for shape in shapes)
+        mode_count = max(len(shape.modes) for shape in shapes)
         number = random.integers(0, len(shapes), count).astype(np.int32)
-        times = self.durations((count, most))
+        times = self.durations((count, mode_count))
         for row in range(count):
             times[row, len(shapes[number[row]].modes) :] = np.inf
         estimate = times

@@ -77,15 +77,15 @@ def optimum(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
     for lane in range(lanes):
         load[lane, lane : n * lanes : lanes] = time[:, lane]
     load[:, -1] = -1
-    found = milp(
+    solution = milp(
         np.eye(n * lanes + 1)[-1],
         constraints=[LinearConstraint(once, 1, 1), LinearConstraint(load, -np.inf, 0)],
         integrality=[1] * (n * lanes) + [0],
         bounds=Bounds(0, [1] * (n * lanes) + [np.inf]),
         options={"mip_rel_gap": 1e-9},
     )
-    assert found.status == 0
-    return float(found.fun)
+    assert solution.status == 0
+    return float(solution.fun)
 
 
 def hybrid(

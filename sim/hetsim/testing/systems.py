@@ -273,11 +273,11 @@ def partitions() -> System:
     gpu = DeviceType("g")
     inside = [("left",), ("left", "right"), ("right",)]
     cluster = Cluster([node(cpus=2, accelerators=((gpu, 2),), partitions=names) for names in inside])
-    left = cluster.partitions["left"] = Partition("left", 0b011, max_gpus=3)
+    left_part = cluster.partitions["left"] = Partition("left", 0b011, max_gpus=3)
     right = cluster.partitions["right"] = Partition("right", 0b110, max_nodes=1)
     shapes = [
-        Shape([gpu_mode(gpu, partition=left)]),
-        Shape([gpu_mode(gpu, 2, partition=left), gpu_mode(gpu, partition=left)]),
+        Shape([gpu_mode(gpu, partition=left_part)]),
+        Shape([gpu_mode(gpu, 2, partition=left_part), gpu_mode(gpu, partition=left_part)]),
         Shape([cpu_mode(partition=right), gpu_mode(gpu, millicores=500, partition=right)]),
         Shape([gpu_mode(gpu, 2, partition=right)]),
         Shape([gpu_mode(gpu, 2)]),

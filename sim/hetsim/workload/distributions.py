@@ -524,22 +524,22 @@ class Scipy(Distribution, Generic[Q]):
 
         kind = getattr(stats, self.name, None)
         if not isinstance(kind, stats.rv_continuous | stats.rv_discrete):
-            known = [n for n, v in vars(stats).items() if isinstance(v, stats.rv_continuous | stats.rv_discrete)]
-            raise ValueError(f'scipy.stats has no distribution "{self.name}"{suggestion(self.name, known)}')
+            names = [n for n, v in vars(stats).items() if isinstance(v, stats.rv_continuous | stats.rv_discrete)]
+            raise ValueError(f'scipy.stats has no distribution "{self.name}"{suggestion(self.name, names)}')
         wanted = kind.shapes.replace(" ", "").split(",") if kind.shapes else []
         if set(wanted) != set(self.parameters):
             needs = "the parameters " + ", ".join(wanted) if wanted else "no parameters"
             raise ValueError(f"scipy.stats.{self.name} has {needs}, not {', '.join(self.parameters) or 'none'}")
         frozen = self._frozen
-        least, most = (float(self._offset + self.scale * end) for end in frozen.support())
-        if math.isnan(least):
+        low, high = (float(self._offset + self.scale * end) for end in frozen.support())
+        if math.isnan(low):
             raise ValueError(f"scipy.stats.{self.name} does not exist for parameters {self.parameters}")
-        if self.low is None and least < 0:
+        if self.low is None and low < 0:
             raise ValueError(
                 f"scipy.stats.{self.name} can draw negative values, which a size cannot be; "
                 "cut them off with low: 0, or move it with loc"
             )
-        if self.low is not None and not (self.low <= most and self._above_low > 0):
+        if self.low is not None and not (self.low <= high and self._above_low > 0):
             raise ValueError(f"scipy.stats.{self.name} never reaches low")
         mean = frozen.mean()
         if not math.isfinite(mean):
@@ -657,8 +657,8 @@ class _OrBareQuantity:
         if name is None:
             raise ValueError(f"which distribution? one of {', '.join(NAMES)}")
         if name not in NAMES:
-            known = f"; one of {', '.join(NAMES)}"
-            raise ValueError(f'unknown distribution "{name}"{suggestion(name, NAMES) or known}')
+            hint = f"; one of {', '.join(NAMES)}"
+            raise ValueError(f'unknown distribution "{name}"{suggestion(name, NAMES) or hint}')
         return handler(value)
 
 
@@ -708,14 +708,14 @@ def read_column(path: Path, column: str) -> Floats:
             import pyarrow.parquet
 
             with open_input(path) as source:
-                known = pyarrow.parquet.read_schema(source).names
+                columns = pyarrow.parquet.read_schema(source).names
         else:
             with opened(path) as source:
-                known = [str(name) for name in pd.read_csv(source, nrows=0, skipinitialspace=True).columns]
+                columns = [str(name) for name in pd.read_csv(source, nrows=0, skipinitialspace=True).columns]
     except (ValueError, OSError) as error:  # pandas' and pyarrow's own errors are both
         raise ScenarioError(Problem(f"cannot be read as a table: {error}", file=str(path))) from error
-    if column not in known:
-        hint = suggestion(column, known) or f"; it has {', '.join(known)}"
+    if column not in columns:
+        hint = suggestion(column, columns) or f"; it has {', '.join(columns)}"
         raise ScenarioError(Problem(f'no column "{column}"{hint}', file=str(path), line=None if parquet else 1))
     if parquet:
         cells = _parquet_cells(path, column)

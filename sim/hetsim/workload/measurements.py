@@ -15,5 +15,5 @@ MEASUREMENTS = {
 
 def reader(kind: str) -> Callable[..., Any]:
     """The reader of tables of batch latencies, or of profiles of layers."""
-    found: Callable[..., Any] = load_object(MEASUREMENTS[kind])
-    return found
+    read: Callable[..., Any] = load_object(MEASUREMENTS[kind])
+    return read

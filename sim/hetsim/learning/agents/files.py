@@ -65,7 +65,7 @@ class LearnedPolicy:
 
     def problem(self, cluster: Cluster) -> str | None:
         """Why it cannot act on this cluster, or None."""
-        here = Layout.of(cluster, self.window, self.decides)
+        here = Layout.for_cluster(cluster, self.window, self.decides)
         mine = self.layout
         if here.types == mine.types:
             return None
@@ -106,7 +106,7 @@ def write_parts(path: str | Path, about: Mapping[str, Any], arrays: Mapping[str,
 
 
 def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:
-    """The policy in a file; ScenarioError with a sentence if it is none that can be run here, or decides otherwise."""
+    """Read the policy in a file; ScenarioError if it cannot run or decides otherwise."""
     path = Path(path)
 
     def wrong(text: str) -> ScenarioError:
@@ -121,7 +121,7 @@ def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:
 def read_parts(
     path: Path, wrong: Callable[[str], ScenarioError], what: str = "learned policy", most: int = MAX_BYTES
 ) -> dict[str, np.ndarray]:
-    """The arrays of an archive; `wrong` of a sentence where it is none.  Nothing in it is run."""
+    """Read the arrays of an archive; raise `wrong` if it is none.  Nothing in it runs."""
     try:
         size = path.stat().st_size
         if size > most:
@@ -151,10 +151,10 @@ def read_parts(
 def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
     try:
         about = json.loads(bytes(parts["about"].astype(np.uint8)).decode())
-        known = about["format"] == FORMAT
+        recognized = about["format"] == FORMAT
     except (KeyError, ValueError, TypeError, RecursionError):
-        known = False
-    if not known:
+        recognized = False
+    if not recognized:
         raise wrong("is an .npz archive, but no learned policy (hetsim train)")
     try:
         _check_versions(about, wrong)

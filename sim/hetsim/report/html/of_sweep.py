@@ -87,10 +87,10 @@ def _swept_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
             continue
         at = _at(found, int(row["point"]))
         under = f" under {row['policy']}" if len(policies) > 1 else ""
-        most = "highest" if higher_is_better(name) else "lowest"
+        extreme = "highest" if higher_is_better(name) else "lowest"
         half = (row[f"{name}_ci_high"] - row[f"{name}_ci_low"]) / 2 if f"{name}_ci_high" in row else math.nan
         yield (
-            f"{sentence_case(metric_name(name))} is {most}, {several([row[name]], units_of(name), [half])[0]}, "
+            f"{sentence_case(metric_name(name))} is {extreme}, {several([row[name]], units_of(name), [half])[0]}, "
             f"with {at or 'the only point'}{under}."
         )
         yield from _leads_in_words(leads(found, name, findings.get(name)), name)

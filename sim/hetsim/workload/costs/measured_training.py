@@ -48,15 +48,16 @@ class StepModel:
 
         def errors(logs: np.ndarray) -> np.ndarray:
             model = cls(tuple(np.exp(logs).tolist()))
-            of = model.figures
+            figures = model.figures
             apart = (np.log(model._passes(local)) - passes) * each
-            whole = (np.log(model.seconds(nodes, gpus, local, none)) - steps) * each
-            return np.concatenate([apart, whole, [SMALL * (of[6] - 1), SMALL * of[3] / of[2], SMALL * of[5] / of[4]]])
+            all_errors = (np.log(model.seconds(nodes, gpus, local, none)) - steps) * each
+            small = [figures[6] - 1, figures[3] / figures[2], figures[5] / figures[4]]
+            return np.concatenate([apart, all_errors, [SMALL * one for one in small]])
 
         start = np.log([1e-1, 1e-2, 1e-1, 1e-2, 1e-1, 1e-2, 1.5])
         bounds = [np.log(1e-8)] * 6 + [0.0], [5.0] * 6 + [math.log(10.0)]
-        found = least_squares(errors, start, bounds=bounds)
-        return cls(tuple(np.exp(found.x).tolist()))
+        fit = least_squares(errors, start, bounds=bounds)
+        return cls(tuple(np.exp(fit.x).tolist()))
 
     def _passes(self, local: np.ndarray) -> np.ndarray:
         return self.figures[0] + self.figures[1] * local
@@ -68,8 +69,8 @@ class StepModel:
         within = np.where(np.asarray(gpus) > 1, within_fixed + within_each * beyond, 1e-8)
         sync = np.where(np.asarray(nodes) > 1, over_fixed + over_each * beyond, within)
         passes = self._passes(local)
-        found: np.ndarray = (passes**power + sync**power) ** (1 / power) + more * passes
-        return found
+        total: np.ndarray = (passes**power + sync**power) ** (1 / power) + more * passes
+        return total
 
 
 @dataclass(eq=False)
@@ -108,8 +109,8 @@ class Application:
 
     def packed(self, gpus: int) -> Layout:
         """The layout of a number of GPUs over the fewest nodes."""
-        whole, rest = divmod(gpus, self.gpus_per_node)
-        return (self.gpus_per_node,) * whole + ((rest,) if rest else ())
+        full, rest = divmod(gpus, self.gpus_per_node)
+        return (self.gpus_per_node,) * full + ((rest,) if rest else ())
 
     def step_times(self, layout: Layout, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Seconds of a step and of its synchronization for these local batch sizes; NaN beyond what was measured."""
@@ -121,8 +122,8 @@ class Application:
             return np.where(outside, np.nan, step), np.where(outside, np.nan, sync)
         nodes = min(len(layout), NODES_MEASURED)
         points = np.column_stack([np.full(len(local), nodes), np.full(len(local), sum(layout)), local])
-        found = self._between(points)
-        return found[:, 0], found[:, 1]
+        seconds = self._between(points)
+        return seconds[:, 0], seconds[:, 1]
 
     @cached_property
     def model(self) -> StepModel:
@@ -158,20 +159,20 @@ class Application:
         if batch is not None:
             wanted = np.array([float(batch)])
         else:
-            least = max(self.batch_sizes[0], self.local_range[0] * gpus)
-            if least > self.batch_sizes[-1]:
+            smallest = max(self.batch_sizes[0], self.local_range[0] * gpus)
+            if smallest > self.batch_sizes[-1]:
                 return np.zeros(epochs)
-            wanted = np.geomspace(least, self.batch_sizes[-1], CHOICES)
+            wanted = np.geomspace(smallest, self.batch_sizes[-1], CHOICES)
         local, more = self.split(gpus, wanted)
         step, sync = self.step_times(layout, local)
         seconds = step + more * (step - sync)
-        known = np.isfinite(seconds) & (local >= self.local_range[0])
-        if not known.any():
+        measured = np.isfinite(seconds) & (local >= self.local_range[0])
+        if not measured.any():
             return np.zeros(epochs)
-        total, seconds = (local * gpus * (more + 1))[known], seconds[known]
+        total, seconds = (local * gpus * (more + 1))[measured], seconds[measured]
         if batch is not None:
             return np.array([float((self.gain(total, epoch) / seconds)[0]) for epoch in range(epochs)])
-        predicted = self.model.seconds(len(layout), gpus, local[known], more[known])
+        predicted = self.model.seconds(len(layout), gpus, local[measured], more[measured])
         gains = [self.gain(total, epoch) for epoch in range(epochs)]
         chosen = [int(np.argmax(gain / predicted)) for gain in gains]
         return np.array([gain[place] / seconds[place] for gain, place in zip(gains, chosen, strict=True)])
@@ -213,10 +214,10 @@ class TrainingCurve:
         return rates, np.concatenate([[0.0], np.cumsum(spent)])
 
     def _on(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
-        found = self._known.get(layout)
-        if found is None:
-            found = self._known[layout] = self._of(layout, self.seconds)
-        return found
+        steps = self._known.get(layout)
+        if steps is None:
+            steps = self._known[layout] = self._of(layout, self.seconds)
+        return steps
 
     def left(self, layout: Layout, done: float) -> float:
         clock = self._on(layout)[1]

@@ -339,16 +339,16 @@ def kernel_time(
     """
     _require_share("efficiency", efficiency)
     multiprocessors = _require_gpu(peak)
-    held, active = occupancy(launch, peak), active_multiprocessors(peak, share)
+    resident, active = occupancy(launch, peak), active_multiprocessors(peak, share)
     alone = roofline(flops, bytes, peak, efficiency) * multiprocessors / launch.blocks
-    warps = held.warps // held.blocks
+    warps = resident.warps // resident.blocks
 
     def wave(blocks: int) -> float:
         """Time until a multiprocessor has finished this number of blocks."""
         return blocks * alone / min(1.0, blocks * warps / peak.warps_to_saturate)
 
-    full, rest = divmod(launch.blocks, held.blocks * active)
-    busy = full * wave(held.blocks) + (wave(math.ceil(rest / active)) if rest else 0.0)
+    full, rest = divmod(launch.blocks, resident.blocks * active)
+    busy = full * wave(resident.blocks) + (wave(math.ceil(rest / active)) if rest else 0.0)
     return (peak.launch_overhead if launch_overhead is None else launch_overhead) + busy
 
 

@@ -79,8 +79,8 @@ def bounded(found: float, least: float = 0.0, most: float = MAX_SECONDS) -> floa
 
 def scaled(value: Any, factor: float) -> float:
     """A number times a factor; by division where the factor is below 1, so that 3 ms is the float 0.003."""
-    found = plain(value)
-    return found * factor if factor >= 1 else found / round(1 / factor)
+    number = plain(value)
+    return number * factor if factor >= 1 else number / round(1 / factor)
 
 
 # Durations and sizes --------------------------------------------------------------------------------------------
@@ -96,14 +96,14 @@ def duration(unit: str | None) -> Cell:
                 raise ValueError(f"is a duration of the file's own type; leave the unit {unit} out")
             return bounded(value.total_seconds())
         if isinstance(value, str) and not NUMBER.fullmatch(value):
-            found = clock(value)
-            if found is None:
-                found = composite(value)
-            if found is None:
-                found = _with_unit(value, TIMES, "1-02:03:04, 02:03:04 or 5 min")
+            seconds = clock(value)
+            if seconds is None:
+                seconds = composite(value)
+            if seconds is None:
+                seconds = _with_unit(value, TIMES, "1-02:03:04, 02:03:04 or 5 min")
             if unit is not None:
                 raise ValueError(f"has a unit of its own, and units says {unit}")
-            return bounded(found)
+            return bounded(seconds)
         return bounded(scaled(value, factor))
 
     return read
@@ -182,12 +182,12 @@ def size(unit: str | None) -> Cell:
 
     def read(value: Any) -> float:
         if isinstance(value, str) and not NUMBER.fullmatch(value):
-            found = _with_unit(value, SIZES, "16G, 16GiB or 16GB")
+            size = _with_unit(value, SIZES, "16G, 16GiB or 16GB")
             if unit is not None:
                 raise ValueError(f"has a unit of its own, and units says {unit}")
         else:
-            found = scaled(value, factor)
-        return float(math.floor(bounded(found, most=MAX_BYTES)))
+            size = scaled(value, factor)
+        return float(math.floor(bounded(size, most=MAX_BYTES)))
 
     return read
 
@@ -235,15 +235,15 @@ def check_form(form: str) -> None:
     if form == ISO or form in EPOCH or form in TIMES:
         return
     if "%" not in form:
-        known = [ISO, *EPOCH, *TIMES]
-        near = suggestion(form, known)
+        forms = [ISO, *EPOCH, *TIMES]
+        near = suggestion(form, forms)
         choice = "iso, epoch s (or ms, us, ns), a unit such as s, or a format such as %Y-%m-%d %H:%M:%S"
         raise ValueError(f"{shown(form)} is not a way of writing times{near or f': {choice}'}")
     parts = set(re.findall(r"%(.)", form))
     if "s" in parts:
         raise ValueError("%s is not known to every system; write epoch s for seconds since 1970")
-    whole = parts & set("cx") or (parts & set("Yy") and (parts & set("mbB") and "d" in parts or "j" in parts))
-    if not whole:
+    full_date = parts & set("cx") or (parts & set("Yy") and (parts & set("mbB") and "d" in parts or "j" in parts))
+    if not full_date:
         raise ValueError(f"{shown(form)} does not name a whole date: it needs a year (%Y), a month (%m) and a day (%d)")
     try:
         sample = datetime(2020, 11, 25, 13, 14, 15, tzinfo=UTC)
@@ -364,8 +364,8 @@ def guess_form(texts: list[str]) -> list[str]:
     """All ways of writing dates that fit every one of these texts; `iso` first."""
     if not texts:
         return []
-    found = [ISO] if all(_is_iso(text) for text in texts) else []
-    return found + [form for form in FORMS if all(_fits(text, form) for text in texts)]
+    forms = [ISO] if all(_is_iso(text) for text in texts) else []
+    return forms + [form for form in FORMS if all(_fits(text, form) for text in texts)]
 
 
 def _is_iso(text: str) -> bool:

@@ -63,7 +63,7 @@ class MappedJobs:
     def take(self, line: int, cells: dict[str, Any]) -> None:
         """A row: a job, one left out, or problems of the row."""
         self.row += 1
-        found: dict[str, Any] = {}
+        row: dict[str, Any] = {}
         fine, dropped = True, ""
         for target, source in self.made.columns.items():
             try:
@@ -83,14 +83,14 @@ class MappedJobs:
                     self._complain_blank(line, target, source)
                     fine = False
                     continue
-            found[target] = value
+            row[target] = value
         if dropped:
             self.log.leave_out(f"no {dropped} ({self._nothing(self.made.columns[dropped])})", line)
         elif fine:
             # Samples tell jobs without an id by what stands in their rows.
             needs_row = "id" in self.made.columns or self.log.cut.sample < 1
-            whole = "\t".join(map(str, cells.values())) if needs_row else None
-            self._row(line, {name: value for name, value in found.items() if value is not None}, cells, whole)
+            row_text = "\t".join(map(str, cells.values())) if needs_row else None
+            self._row(line, {name: value for name, value in row.items() if value is not None}, cells, row_text)
 
     def _row(self, line: int, row: dict[str, Any], cells: dict[str, Any], whole: str | None) -> None:
         """Send a row on to the job that it belongs to."""
@@ -127,8 +127,8 @@ class MappedJobs:
             cell = _part(str(cell), source.key)
             self.keys_sought[column, source.key][0] |= cell is not None
         if source.values is not None and cell is not None:
-            told = source.values.get(str(cell), cell)
-            cell = told
+            listed = source.values.get(str(cell), cell)
+            cell = listed
         if cell is None:
             return None
         if kind_of(target) == "text":
@@ -265,7 +265,7 @@ class MappedJobs:
         self._limits(line, found, took)
         id_ = self._id(line, found.pop("id", None))
         if log.times:
-            found |= {self.times_of[name]: times.get(name, math.inf) for name in self.typed}
+            found.update({self.times_of[name]: times.get(name, math.inf) for name in self.typed})
         if start is not None:
             found["start"] = start
         columns = {name: value for name, value in found.items() if value != ""}

@@ -110,13 +110,13 @@ def _source(value: Any) -> CellSource:
 
 def _operation(value: dict[str, Any]) -> Operation:
     """The one operation of a source; ValueError for none, several, or keys that do not belong to it."""
-    known = get_args(Operation)
-    given = [key for key in known if key in value]
-    further = [key for key in value if key not in known]
+    operations = get_args(Operation)
+    given = [key for key in operations if key in value]
+    further = [key for key in value if key not in operations]
     if len(given) != 1:
         wrong = next((key for key in further if key not in ("values", "key")), None)
-        hint = f', not "{wrong}"{suggestion(wrong, known)}' if wrong else ""
-        raise ValueError(f"expected a column, or one of {', '.join(known)}{hint}")
+        hint = f', not "{wrong}"{suggestion(wrong, operations)}' if wrong else ""
+        raise ValueError(f"expected a column, or one of {', '.join(operations)}{hint}")
     operation: Operation = given[0]
     allowed = ("values", "key") if operation == "column" else ()
     for key in further:
@@ -174,24 +174,24 @@ def forms_of(value: Any) -> dict[str, str]:
         return value
     if not isinstance(value, dict):
         return {"": _checked_form(value)}
-    found = {}
+    forms = {}
     instants = [one for one, kind in TARGETS.items() if kind == "instant"]
     for name, one in value.items():
         if name not in instants:
             near = suggestion(name, instants)
             raise WrongKey(str(name), f'"{name}" is no instant{near}; instants are {", ".join(instants)}')
         try:
-            found[str(name)] = _checked_form(one)
+            forms[str(name)] = _checked_form(one)
         except ValueError as error:
             raise WrongKey(str(name), str(error)) from None
-    return found
+    return forms
 
 
 def _unit(value: Any) -> str:
     text = _text(value)
     if text not in TIMES and text not in SIZES and text not in COUNTS:
-        known = [*TIMES, *SIZES, *COUNTS]
-        near = suggestion(text, known) or "; known are units of time and size, milli and percent"
+        units = [*TIMES, *SIZES, *COUNTS]
+        near = suggestion(text, units) or "; known are units of time and size, milli and percent"
         raise ValueError(f"{shown(text)} is not a unit{near}")
     return text
 
@@ -274,13 +274,13 @@ BlankWords = Annotated[tuple[str, ...], PlainValidator(_blank_words)]
 def _mapped(value: Any, of: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"expected a mapping such as {{arrival: submit_time}}, not {shown(value)}")
-    found = {}
+    mapped = {}
     for name, one in value.items():
         try:
-            found[_target(str(name))] = of(one)
+            mapped[_target(str(name))] = of(one)
         except ValueError as error:
             raise WrongKey(str(name), str(error)) from None
-    return found
+    return mapped
 
 
 def kind_of(target: str) -> Kind:

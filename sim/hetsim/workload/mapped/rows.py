@@ -113,8 +113,8 @@ class Csv:
             try:
                 cells = next(reader, None)
             except csv.Error as error:
-                told = "a quotation mark is left open" if "end of data" in str(error) else str(error)
-                raise fail(self.path, f"cannot be read as a row of cells: {told}", begin) from None
+                reason = "a quotation mark is left open" if "end of data" in str(error) else str(error)
+                raise fail(self.path, f"cannot be read as a row of cells: {reason}", begin) from None
             if cells is None:
                 return
             if cells and (len(cells) > 1 or cells[0].strip()):
@@ -244,11 +244,11 @@ class JsonLines:
 
     def _cell(self, row: dict[str, Any], name: str) -> Any:
         try:
-            found = _dig(row, name)
+            value = _dig(row, name)
         except KeyError:
             return None
         self.seen.add(name)
-        return found
+        return value
 
     def _objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
         for number, text in numbered_lines(self.path, LONGEST_LINE):
@@ -258,8 +258,8 @@ class JsonLines:
                 row = json.loads(text)
             except (json.JSONDecodeError, RecursionError) as error:
                 what = error.msg if isinstance(error, json.JSONDecodeError) else "too deep"
-                whole = number == 1 and text.strip() in ("[", "{")
-                hint = "; a line holds one object, and a file that is one list is not JSON lines" if whole else ""
+                is_list = number == 1 and text.strip() in ("[", "{")
+                hint = "; a line holds one object, and a file that is one list is not JSON lines" if is_list else ""
                 raise fail(self.path, f"the line is not JSON ({what}){hint}", number) from None
             if not isinstance(row, dict):
                 raise fail(self.path, "the line is not a JSON object", number)

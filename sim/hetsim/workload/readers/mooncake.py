@@ -80,10 +80,10 @@ class _Reader:
             return None, f'the key "{missing[0]}" is missing{suggestion(missing[0], value)}'
         numbers = []
         for key, parse in KEYS.items():
-            found, wrong = parse(_text(value[key]))
+            value_read, wrong = parse(_text(value[key]))
             if wrong:
                 return None, f"{key}: {wrong}"
-            numbers.append(found)
+            numbers.append(value_read)
         time, prompt, output = numbers
         ids = value.get("hash_ids", [])
         if not isinstance(ids, list) or not all(type(one) is int and 0 <= one <= LARGEST_ID for one in ids):

@@ -88,7 +88,7 @@ def _has_times(path: Path) -> bool:
 def nodes(path: ExistingFile, *, types: TypeNames | None = None) -> list[dict[str, Any]]:
     """The nodes of Alibaba's GPU trace of 2023: cores, memory, GPUs and their model."""
     log = JobLog(Path(path), LogCut())
-    found = []
+    result = []
     for line, cells in CsvTable(log, NODES):
         numbers = [log.number(line, name, cell) for name, cell in zip(NODES[1:4], cells[1:4], strict=True)]
         if None in numbers:
@@ -103,8 +103,8 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None) -> list[dict[st
         node: dict[str, Any] = {"name": cells[0], "cpus": int(cores // 1000), "memory": f"{memory:.0f} MiB"}
         if gpus:
             node["gpus"] = {"type": (types or {}).get(cells[4], cells[4]), "count": int(gpus)}
-        found.append(node)
+        result.append(node)
     log.row_problems.fail_if_any()
-    if not found:
+    if not result:
         log.fail("has no nodes")
-    return found
+    return result

@@ -77,9 +77,9 @@ class Owners:
                 self._jobs.add(cells[0], start, self._users.code(cells[2]))
         log.row_problems.fail_if_any()
 
-    def of(self, job: str) -> Owner:
-        found = self._jobs.find(job)
-        return Owner("", math.nan) if found is None else Owner(self._users[found[1]], found[0])
+    def owner(self, job: str) -> Owner:
+        owner = self._jobs.find(job)
+        return Owner("", math.nan) if owner is None else Owner(self._users[owner[1]], owner[0])
 
 
 class AttemptSpans:
@@ -98,11 +98,11 @@ class AttemptSpans:
                 self._tasks.add(f"{cells[0]}\n{cells[1]}", start, end, machine, machine)
         log.row_problems.fail_if_any()
 
-    def of(self, job: str, task: str) -> InstanceSpan | None:
-        found = self._tasks.find(f"{job}\n{task}")
-        if found is None:
+    def instances(self, job: str, task: str) -> InstanceSpan | None:
+        instances = self._tasks.find(f"{job}\n{task}")
+        if instances is None:
             return None
-        start, end, lowest, highest = found
+        start, end, lowest, highest = instances
         return InstanceSpan(start, end, self._machines[lowest] if lowest == highest else "")
 
 
@@ -131,8 +131,8 @@ def _task(log: JobLog, line: int, cells: list[str], owners: Owners, spans: Attem
         message = f"{shown(cells[2])} instances of {shown(cells[8])} hundredths of a GPU are no share of GPUs"
         log.wrong(line, "inst_num, plan_gpu", message)
         return
-    user, came = owners.of(cells[0])
-    span = spans.of(cells[0], cells[1])
+    user, came = owners.owner(cells[0])
+    span = spans.instances(cells[0], cells[1])
     if span is not None:
         start, end = span.start, span.end
     came = start if math.isnan(came) else min(came, start)

@@ -75,8 +75,8 @@ def burstgpt(path: ExistingFile, *, model: str | None = None, failures: Flag = F
             else:
                 yield Request(line, time, prompt, output, (to, session), (), (elapsed,) if recorded else ())
         if model is not None and not requests.read:
-            known = ", ".join(map(shown, others)) or "none at all"
-            requests.fail(f"no request is to the model {shown(model)}; there are {known}")
+            listed = ", ".join(map(shown, others)) or "none at all"
+            requests.fail(f"no request is to the model {shown(model)}; there are {listed}")
 
     table = requests.table(rows())
     if failed:
@@ -130,8 +130,8 @@ def nanoseconds_of(stamp: str) -> tuple[int, str]:
         return 0, f"{shown(stamp)} is no time of any day"
     if not 0 <= days < 100_000:
         return 0, f"{shown(stamp)} is not between 1970 and 2243"
-    whole = (days * 24 + int(hours)) * 3600 + int(minutes) * 60 + int(seconds)
-    return whole * 10**9 + int(digits.ljust(9, "0")), ""
+    full_seconds = (days * 24 + int(hours)) * 3600 + int(minutes) * 60 + int(seconds)
+    return full_seconds * 10**9 + int(digits.ljust(9, "0")), ""
 
 
 def _elapsed(cell: str) -> tuple[float, str]:

@@ -112,16 +112,16 @@ def read(path: Path, nodes: dict[str, list[str]]) -> Snapshot:
     if not (table.has["STATE"] or table.has["ST"]):
         log.fail('no column "STATE" (or "ST")', 1)
     partitions = list(dict.fromkeys(name for inside in nodes.values() for name in inside))
-    found = Snapshot(path, [])
+    snapshot = Snapshot(path, [])
     if not (table.has["TRES_ALLOC"] or table.has["TRES_PER_NODE"] or table.has["GRES"]):
-        found.remarks.append("no column TRES_PER_NODE (%b), so no job holds GPUs")
+        snapshot.remarks.append("no column TRES_PER_NODE (%b), so no job holds GPUs")
     lines: dict[str, int] = {}
     for line, cells in table:
-        _job(log, found, line, dict(zip((*NEEDED, *OPTIONAL), cells, strict=True)), nodes, partitions, lines)
+        _job(log, snapshot, line, dict(zip((*NEEDED, *OPTIONAL), cells, strict=True)), nodes, partitions, lines)
     log.row_problems.fail_if_any()
-    if not found.jobs:
+    if not snapshot.jobs:
         log.fail("has no jobs that run or wait")
-    return found
+    return snapshot
 
 
 def _job(
@@ -139,7 +139,7 @@ def _job(
     if submit is None or limit is None or cpus is None or count is None:
         return
     gpus, kind = gpus_of(cell["TRES_ALLOC"] or cell["TRES_PER_NODE"] or cell["GRES"])
-    whole = gpus if cell["TRES_ALLOC"] else gpus * count
+    all_gpus = gpus if cell["TRES_ALLOC"] else gpus * count
     places = hosts(cell["NODELIST"] or cell["NODELIST(REASON)"]) if runs else []
     for place in places:
         if place not in nodes:
@@ -159,7 +159,7 @@ def _job(
         start, expected = (begun, math.nan) if runs else (math.nan, begun)
         found.jobs.append(SnapshotJob(
             name, line, cell["USER"], inside, submit, start, math.inf if math.isnan(limit) else limit, cpus,
-            whole, kind, tuple(places), cell["ACCOUNT"], cell["QOS"], _or_nan(rank), expected,
+            all_gpus, kind, tuple(places), cell["ACCOUNT"], cell["QOS"], _or_nan(rank), expected,
             count=max(count, float(len(places))),
         ))  # fmt: skip
 
@@ -226,9 +226,9 @@ def gpus_of(text: str) -> tuple[float, str]:
             if not number.isdecimal():  # a type without a number
                 kind, number = f"{kind}:{number}".strip(":"), "1"
             typed[kind] = typed.get(kind, 0.0) + float(number)
-    whole = typed.pop("", 0.0)  # beside types it counts them once more, as accounts do
+    untyped = typed.pop("", 0.0)  # beside types it counts them once more, as accounts do
     kinds = [kind for kind, count in typed.items() if count]
-    return (whole if whole and not kinds else sum(typed.values()), kinds[0] if len(kinds) == 1 else "")
+    return (untyped if untyped and not kinds else sum(typed.values()), kinds[0] if len(kinds) == 1 else "")
 
 
 def _plain(text: str) -> str:

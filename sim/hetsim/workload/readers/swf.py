@@ -67,9 +67,9 @@ def read(
             _job(log, line, row, size, processors, cores_per_node)
     if not any_line:
         log.fail("is empty")
-    known = [f"{key} {header[key]}" for key in ("Computer", "MaxNodes", "MaxProcs", "UnixStartTime") if header.get(key)]
-    if known:
-        log.notes.append(f"{log.path}: {', '.join(known)}")
+    facts = [f"{key} {header[key]}" for key in ("Computer", "MaxNodes", "MaxProcs", "UnixStartTime") if header.get(key)]
+    if facts:
+        log.notes.append(f"{log.path}: {', '.join(facts)}")
     return log
 
 

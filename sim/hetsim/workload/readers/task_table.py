@@ -213,8 +213,8 @@ class _Reader:
         timed = any(_TIME.match(name) and not name.endswith("_estimate") for name in columns)
         if not timed and "flops" not in columns:
             times = ("cpu_time", "gpu_time")
-            near = [f'"{one}"; did you mean "{found[0]}"?' for one in columns
-                    if (found := get_close_matches(one, times, 1, MISSPELT))]  # fmt: skip
+            near = [f'"{one}"; did you mean "{similar[0]}"?' for one in columns
+                    if (similar := get_close_matches(one, times, 1, MISSPELT))]  # fmt: skip
             has = ", ".join(columns[:20]) + (", ..." if len(columns) > 20 else "")
             wrong = next((mark for mark in (";", "\t") if len(columns) == 1 and mark in columns[0]), None)
             if wrong:
@@ -250,8 +250,8 @@ class _Reader:
             self._cells(name, column, late, f"is more than {MAX_SECONDS:g}")
         elif name in NUMBERS:
             values = table.numbers[name] = self._floats(name, column, negative=name == "priority")
-            most = MAX_OF.get(name, MAX_SECONDS)
-            self._cells(name, column, np.isfinite(values) & (np.abs(values) > most), f"is more than {most:g}")
+            upper = MAX_OF.get(name, MAX_SECONDS)
+            self._cells(name, column, np.isfinite(values) & (np.abs(values) > upper), f"is more than {upper:g}")
             if name == "nodes":
                 wrong = np.isfinite(values) & ((values < 1) | (values != np.floor(values)))
                 self._cells(name, column, wrong, "is no number of nodes: 1, 2, 3, ...")
@@ -322,9 +322,9 @@ class _Reader:
             self._cells(name, column, blank, "is blank; every task needs one")
         if numbers:
             try:
-                whole = compute.cast(texts, pa.int64())
-                if compute.all(compute.equal(whole.cast(pa.string()), texts)).as_py():  # not 007
-                    return np.asarray(whole.to_numpy())
+                integers = compute.cast(texts, pa.int64())
+                if compute.all(compute.equal(integers.cast(pa.string()), texts)).as_py():  # not 007
+                    return np.asarray(integers.to_numpy())
             except pa.ArrowInvalid:
                 pass
         return np.asarray(texts.to_numpy(zero_copy_only=False) if isinstance(texts, pa.Array) else texts.to_numpy())
@@ -351,19 +351,19 @@ class _Reader:
     def _predecessors(self, table: TaskTable, column: pa.ChunkedArray) -> list[tuple[int, ...]]:
         ids = np.arange(1, len(table) + 1) if table.id is None else table.id
         row_of = {str(value): row for row, value in enumerate(ids.tolist())}
-        found = []
+        predecessors = []
         for row, names in enumerate(self._lists("predecessors", column)):
-            known = []
+            numbers = []
             for name in dict.fromkeys(names):
                 if name in row_of:
-                    known.append(row_of[name])
+                    numbers.append(row_of[name])
                 else:
                     few = len(row_of) <= 10_000 and len(self.problems) < MAX_PROBLEMS
                     near = suggestion(name, row_of) if few else ""
                     message = f"task {ids[row]} names the unknown predecessor {shown(name)}{near}"
                     self._row_problem(row, "predecessors", message)
-            found.append(tuple(known))
-        cycle = find_cycle(found)
+            predecessors.append(tuple(numbers))
+        cycle = find_cycle(predecessors)
         if cycle:
             cycle.reverse()  # from a predecessor to what waits for it
             around = [str(ids[row]) for row in cycle]
@@ -371,7 +371,7 @@ class _Reader:
                 around = [*around[:10], f"… ({len(around) - 11:,} more)", around[-1]]
             circle = " → ".join(around)
             self._row_problem(cycle[0], "predecessors", f"cyclic graph: these tasks wait for each other: {circle}")
-        return found
+        return predecessors
 
     def _check_rows(self, table: TaskTable) -> None:
         nowhere = np.full(len(table), not self.problems)  # a bad cell counts as no time: it is named already
@@ -421,7 +421,7 @@ class _Reader:
         types, kind = pa.types, column.type
         listed = types.is_list(kind) or types.is_large_list(kind)
         kind = kind.value_type if listed else kind
-        if not any(of(kind) for of in (types.is_string, types.is_large_string, types.is_integer, types.is_floating,
+        if not any(fits(kind) for fits in (types.is_string, types.is_large_string, types.is_integer, types.is_floating,
                                            types.is_null, types.is_dictionary)):  # fmt: skip
             self._column_problem(f'column "{name}" holds neither texts nor numbers ({column.type})')
             return [[]] * len(column)
@@ -499,7 +499,7 @@ def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     if not pa.types.is_string(column.type):
         if pa.types.is_large_string(column.type):
             column = column.cast(pa.string())
-        elif any(of(column.type) for of in (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)):
+        elif any(fits(column.type) for fits in (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)):
             values = np.array(column.cast(pa.float64(), safe=False).to_numpy(), dtype=float)  # beyond 2⁵³ rounded
             return values, np.zeros(len(values), dtype=bool)
         else:

@@ -33,10 +33,10 @@ EPOCH_COLUMNS = ("progress", "iteration", "grad_sqr", "grad_var")
 
 def applications(folder: Path, local_limits: Mapping[str, int]) -> dict[str, Application]:
     """All applications in a folder of profiles; ScenarioError with file and line for what cannot be read."""
-    found = {}
+    applications_read = {}
     for inside in sorted(one for one in folder.iterdir() if one.is_dir()):
-        found[inside.name] = _application(inside, local_limits.get(inside.name))
-    return found
+        applications_read[inside.name] = _application(inside, local_limits.get(inside.name))
+    return applications_read
 
 
 def _application(folder: Path, local_limit: int | None) -> Application:

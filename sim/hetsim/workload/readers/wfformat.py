@@ -147,26 +147,26 @@ class _Reader(ReadFile):
         return table
 
     def _number(self, value: Any, key: str, task: str, default: float | None = None) -> float:
-        most = MAX_BYTES if "Bytes" in key else MAX_SECONDS
+        upper = MAX_BYTES if "Bytes" in key else MAX_SECONDS
         if value is None:
             if default is None:
                 self.row_problems.add(f"{shown(task)} has no {key}")
             return default or 0.0
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= upper:
             self.row_problems.add(f"{shown(task)}: {key}: {shown(value)} is no number of that kind")
             return 0.0
         return float(value)
 
     def _parents(self, rows: dict[str, int]) -> list[tuple[int, ...]]:
-        found: list[dict[int, None] | tuple[int, ...]] = [() for _ in self.tasks]
+        parents: list[dict[int, None] | tuple[int, ...]] = [() for _ in self.tasks]
         add = self.row_problems.add
 
         def edge(child: int, parent: int) -> None:
-            known = found[child]
-            if isinstance(known, dict):
-                known[parent] = None
-            elif parent not in known:
-                found[child] = (*known, parent) if len(known) < 8 else dict.fromkeys((*known, parent))
+            ahead = parents[child]
+            if isinstance(ahead, dict):
+                ahead[parent] = None
+            elif parent not in ahead:
+                parents[child] = (*ahead, parent) if len(ahead) < 8 else dict.fromkeys((*ahead, parent))
 
         for row, name in enumerate(self.ids):
             for key in ("parents", "children"):
@@ -178,7 +178,7 @@ class _Reader(ReadFile):
                         edge(row, other)
                     else:
                         edge(other, row)
-        lists = [tuple(one) for one in found]
+        lists = [tuple(one) for one in parents]
         cycle = find_cycle(lists)
         if cycle:
             around = " → ".join(self.ids[row] for row in reversed(cycle[:12]))
@@ -193,8 +193,8 @@ class _Reader(ReadFile):
         return names or ()
 
     def _names(self, key: str) -> list[Names]:
-        found = (self._names_of(row, key) for row in range(len(self.tasks)))
-        return [names if len(set(names)) == len(names) else tuple(dict.fromkeys(names)) for names in found]
+        row_names = (self._names_of(row, key) for row in range(len(self.tasks)))
+        return [names if len(set(names)) == len(names) else tuple(dict.fromkeys(names)) for names in row_names]
 
     def _items(self, table: TaskTable) -> None:
         """Sizes of all files that tasks name."""

@@ -135,8 +135,8 @@ _PLURALS = re.compile(r"\b(?:n|num)?([GC])PUs?(?![a-z])|(?<=[a-z])([GC])PUs?(?![
 
 def words_of(name: str) -> frozenset[str]:
     """The words of a name: `jobSubmitTime`, `Job submit-time` and `job_submit_time` have the same."""
-    told = _PLURALS.sub(lambda match: f"_{(match[1] or match[2]).lower()}pus_", name)
-    return frozenset(word.casefold() for word in _WORD.findall(told))
+    plain = _PLURALS.sub(lambda match: f"_{(match[1] or match[2]).lower()}pus_", name)
+    return frozenset(word.casefold() for word in _WORD.findall(plain))
 
 
 def by_words(target: str, name: str) -> bool:

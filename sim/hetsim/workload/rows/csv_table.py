@@ -42,10 +42,10 @@ class CsvTable:
         elif not log.path.stat().st_size:
             log.fail("is empty")
         self.width = len(header)
-        known = {name.casefold(): place for place, name in enumerate(header)}
+        places = {name.casefold(): place for place, name in enumerate(header)}
         self.names = (*needed, *optional)
-        self.places = [known.get(name.casefold()) for name in self.names]
-        self.has = {name: name.casefold() in known for name in self.names}
+        self.places = [places.get(name.casefold()) for name in self.names]
+        self.has = {name: name.casefold() in places for name in self.names}
 
     def _check(self, header: tuple[str, ...], line: int, needed: tuple[str, ...]) -> None:
         lower = [name.casefold() for name in header]

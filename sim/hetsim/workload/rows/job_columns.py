@@ -81,8 +81,10 @@ class RowBlock:
 
 
 def _padded(values: array, count: int, filler: float) -> np.ndarray:
-    found = np.frombuffer(values, np.dtype(values.typecode)) if values else np.empty(0, np.dtype(values.typecode))
-    return found if len(found) == count else np.concatenate([found, np.full(count - len(found), filler, found.dtype)])
+    padded = np.frombuffer(values, np.dtype(values.typecode)) if values else np.empty(0, np.dtype(values.typecode))
+    if len(padded) == count:
+        return padded
+    return np.concatenate([padded, np.full(count - len(padded), filler, padded.dtype)])
 
 
 class Blocks:

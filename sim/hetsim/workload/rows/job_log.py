@@ -64,9 +64,9 @@ def _moment(value: Any) -> float:
     if not isinstance(value, str) or not _CALENDAR.match(value):
         return parse(value, TIME, "5 s", most=MAX_SECONDS)
     try:
-        found = Date(seconds_of(value.strip()))
-        found.zoned = datetime.fromisoformat(value.strip()).tzinfo is not None
-        return found
+        date = Date(seconds_of(value.strip()))
+        date.zoned = datetime.fromisoformat(value.strip()).tzinfo is not None
+        return date
     except (ValueError, OverflowError):
         raise ValueError(f"{shown(value)} is not a date such as 2020-06-09 or 2020-06-09 18:41:01") from None
 
@@ -192,8 +192,8 @@ class JobLog(ReadFile):
         bounds = []
         for key, given in (("since", self.cut.since), ("until", self.cut.until)):
             if isinstance(given, Date) and zero is None:
-                told = f"{key}: this log has no dates to compare {_written(given)} with"
-                self.fail(f"{told}; give seconds from its start, such as 3600 s")
+                text = f"{key}: this log has no dates to compare {_written(given)} with"
+                self.fail(f"{text}; give seconds from its start, such as 3600 s")
             bounds.append(math.inf if given is None else given - zero if isinstance(given, Date) and zero else given)
         low, high = bounds
         if high <= low:
@@ -211,23 +211,23 @@ class JobLog(ReadFile):
         if not NUMBER.fullmatch(cell):
             self.wrong(line, column, f"{shown(cell)} is not a number" if cell else "the cell is empty")
             return None
-        found = float(cell)
-        if found < least:
+        number = float(cell)
+        if number < least:
             low = "negative" if least == 0 else f"below {least:g}"
             self.wrong(line, column, f"{shown(cell)} is {low}")
             return None
-        if found > MAX_SECONDS:
+        if number > MAX_SECONDS:
             self.wrong(line, column, f"{shown(cell)} is more than {MAX_SECONDS:g}")
             return None
-        return found
+        return number
 
     def numbers(
         self, line: int, columns: Sequence[str], cells: Sequence[str], blank: float | None = None
     ) -> list[float] | None:
         """The numbers in several cells; None, and a problem for each that has none, if one has none."""
-        found = [self.number(line, *one, blank) for one in zip(columns, cells, strict=True)]
-        known = [value for value in found if value is not None]
-        return known if len(known) == len(found) else None
+        values = [self.number(line, *one, blank) for one in zip(columns, cells, strict=True)]
+        given = [value for value in values if value is not None]
+        return given if len(given) == len(values) else None
 
     def date(self, line: int, column: str, cell: str) -> float | None:
         """Seconds since 1970 of a date and time, without a zone as if in UTC; None, and a row problem, otherwise."""
@@ -239,17 +239,17 @@ class JobLog(ReadFile):
             self.wrong(line, column, message)
             return None
 
-    def told(self) -> list[str]:
+    def summary(self) -> list[str]:
         """What was left out, and what is to be known of what was kept."""
-        told = []
+        texts = []
         for what, (count, line) in self.passed_over.items():
             first = f"(first: {self.word} {line})"
-            told.append(f"{self.path}: {count:,} rows that are no jobs of their own: {what} {first}")
+            texts.append(f"{self.path}: {count:,} rows that are no jobs of their own: {what} {first}")
         for reason, (count, line) in self.left_out.items():
-            told.append(f"{self.path}: {count:,} of {self.seen:,} jobs left out: {reason} (first: {self.word} {line})")
+            texts.append(f"{self.path}: {count:,} of {self.seen:,} jobs left out: {reason} (first: {self.word} {line})")
         for what, (count, line) in self._remarks.items():
-            told.append(f"{self.path}: {count:,} of {self.seen:,} jobs {what} (first: {self.word} {line})")
-        return told + self.notes
+            texts.append(f"{self.path}: {count:,} of {self.seen:,} jobs {what} (first: {self.word} {line})")
+        return texts + self.notes
 
 
 def out_of_order(came: float, began: float, ended: float) -> str:
@@ -267,11 +267,11 @@ def _written(given: float | None) -> str:
 
 
 def _count(counts: dict[str, list[int]], reason: str, line: int) -> None:
-    known = counts.get(reason)
-    if known is None:
+    tally = counts.get(reason)
+    if tally is None:
         counts[reason] = [1, line]
     else:
-        known[0] += 1
+        tally[0] += 1
 
 
 def _hash(text: str, seed: int) -> int:

@@ -28,8 +28,8 @@ def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]
 
     @wraps(read)
     def reader(path: Path, **given: Any) -> TaskTable:
-        found = read(log_of(path, given), **given)
-        return table_of(found) if isinstance(found, JobLog) else found
+        log = read(log_of(path, given), **given)
+        return table_of(log) if isinstance(log, JobLog) else log
 
     def parts(folder: Path, path: Path, **given: Any) -> TableParts:
         log = log_of(path, given, folder)

@@ -87,7 +87,7 @@ class Assembly:
         zero = []
         if log.dated and len(log.blocks):
             zero = [f"{log.path}: time 0 is {datetime.fromtimestamp(self.begin, UTC):%Y-%m-%d %H:%M:%S}"]
-        return zero + log.told()
+        return zero + log.summary()
 
     # Rows -----------------------------------------------------------------------------------------------------
 
@@ -138,9 +138,9 @@ class Assembly:
     def _drop(self, reason: str, block: RowBlock, rows: np.ndarray, where: dict[str, list[int]] | None = None) -> None:
         if rows.any():
             line = block.lines[int(np.argmax(rows))]
-            known = (self.log.left_out if where is None else where).setdefault(reason, [0, line])
-            known[0] += int(rows.sum())
-            known[1] = min(known[1], line)
+            tally = (self.log.left_out if where is None else where).setdefault(reason, [0, line])
+            tally[0] += int(rows.sum())
+            tally[1] = min(tally[1], line)
 
     def _check_some(self) -> None:
         if any(kept.any() for kept in self.kept):
@@ -154,7 +154,7 @@ class Assembly:
     # Columns --------------------------------------------------------------------------------------------------
 
     def _columns(self) -> TableColumns:
-        found = TableColumns()
+        columns = TableColumns()
         kinds = set()
         bare = False
         for block, kept in zip(self.log.blocks, self.kept, strict=True):
@@ -162,32 +162,32 @@ class Assembly:
             for name in block.numbers:
                 values = block.number(name)
                 values = values if every else values[kept]
-                if not found.numbers.get(name):
-                    found.numbers[name] = not bool(np.isnan(values).all())
+                if not columns.numbers.get(name):
+                    columns.numbers[name] = not bool(np.isnan(values).all())
                 if name == "gpus":
-                    found.on_gpu |= bool((values != 0).any())
-                    found.on_cpu |= bool((values == 0).any())
-                if name in self.log.times and name not in found.finite and np.isfinite(values).any():
-                    found.finite.add(name)
+                    columns.on_gpu |= bool((values != 0).any())
+                    columns.on_cpu |= bool((values == 0).any())
+                if name in self.log.times and name not in columns.finite and np.isfinite(values).any():
+                    columns.finite.add(name)
             bare |= "gpus" not in block.numbers and bool(kept.any())
             for name, (_, names) in block.texts.items():
-                found.texts[name] = found.texts.get(name, False) or len(names) > 1
+                columns.texts[name] = columns.texts.get(name, False) or len(names) > 1
             kinds.add("none" if not block.ids else "numbers" if isinstance(block.ids, array) else "texts")
-        if "gpus" in found.numbers:
-            found.on_gpu |= bare  # not a word about GPUs, in a log that otherwise tells
+        if "gpus" in columns.numbers:
+            columns.on_gpu |= bare  # not a word about GPUs, in a log that otherwise tells
         else:
-            found.on_cpu = True
+            columns.on_cpu = True
         if kinds - {"none"}:
-            found.ids = "numbers" if kinds == {"numbers"} else "texts"
+            columns.ids = "numbers" if kinds == {"numbers"} else "texts"
             keys, count = np.empty(sum(int(kept.sum()) for kept in self.kept), np.int64), 0
             for block, kept in zip(self.log.blocks, self.kept, strict=True):
-                ids = self._ids(block, kept, found.ids)
+                ids = self._ids(block, kept, columns.ids)
                 keys[count : count + len(ids)] = _keys(ids)
                 count += len(ids)
-            found.again = _twice(keys)
-            if len(found.again) and self.log.one_row_each:
-                self._refuse(found)
-        return found
+            columns.again = _twice(keys)
+            if len(columns.again) and self.log.one_row_each:
+                self._refuse(columns)
+        return columns
 
     def _refuse(self, found: TableColumns) -> None:
         """Fail for ids that several rows have."""
@@ -216,17 +216,17 @@ class Assembly:
         log, columns = self.log, self.columns
         every = bool(kept.all())
 
-        def of(values: np.ndarray) -> np.ndarray:
+        def chosen(values: np.ndarray) -> np.ndarray:
             return values if every else values[kept]
 
         def numbers_of(name: str) -> np.ndarray:
-            values = of(block.number(name))
+            values = chosen(block.number(name))
             block.numbers.pop(name, None)
             return values
 
-        arrival = of(np.frombuffer(block.arrival))
+        arrival = chosen(np.frombuffer(block.arrival))
         when = (arrival - self.begin) * log.cut.time_scale
-        table = TaskTable(str(log.path), {}, when, line=partial(_line, of(np.frombuffer(block.lines, np.int64))))
+        table = TaskTable(str(log.path), {}, when, line=partial(_line, chosen(np.frombuffer(block.lines, np.int64))))
         numbers = {name: numbers_of(name) for name in columns.numbers}
         start, estimate, due = (numbers.pop(name, None) for name in ("start", "estimate", "due"))
         if log.cut.warm_start:
@@ -234,7 +234,7 @@ class Assembly:
         if log.times:
             self._times(table, numbers, estimate)
         else:
-            duration = of(np.frombuffer(block.duration))
+            duration = chosen(np.frombuffer(block.duration))
             if log.cut.warm_start:
                 duration, estimate = self._left(duration, start, estimate, numbers)
             self._durations(table, duration, numbers.get("gpus"), estimate)
@@ -244,7 +244,7 @@ class Assembly:
                 (table.numbers if name in NUMBERS else table.extra)[name] = values
         for name, there in columns.texts.items():
             if there and name in block.texts:
-                self._text(table, name, of(block.codes(name)), list(block.texts.pop(name)[1]))
+                self._text(table, name, chosen(block.codes(name)), list(block.texts.pop(name)[1]))
             elif there:
                 self._text(table, name, np.zeros(len(table), np.int32), [""])
         if columns.ids != "none":
@@ -260,8 +260,8 @@ class Assembly:
                 continue
             table.times[kind] = values
             if estimate is not None and self.log.cut.estimates == "trace":
-                known = np.isfinite(values) & ~np.isnan(estimate)
-                table.estimates[kind] = np.where(known, estimate, values)
+                both = np.isfinite(values) & ~np.isnan(estimate)
+                table.estimates[kind] = np.where(both, estimate, values)
 
     def _recorded(
         self, table: TaskTable, arrival: np.ndarray, start: np.ndarray | None, due: np.ndarray | None
@@ -294,13 +294,13 @@ class Assembly:
         if start is None:
             return duration, estimate
         done = np.nan_to_num(np.maximum(0.0, self.begin - start))
-        left = np.where(done > 0, duration - done, duration)
+        remaining = np.where(done > 0, duration - done, duration)
         limit = numbers.get("time_limit")
         if limit is not None:
             numbers["time_limit"] = np.where(done > 0, np.where(limit > done, limit - done, np.nan), limit)
         if estimate is not None:
             estimate = np.where(done > 0, np.maximum(estimate - done, OVERDUE), estimate)
-        return left, estimate
+        return remaining, estimate
 
     def _durations(
         self, table: TaskTable, duration: np.ndarray, gpus: np.ndarray | None, estimate: np.ndarray | None
@@ -369,7 +369,7 @@ def head_end(arrival: np.ndarray) -> float | None:
     n = len(arrival)
     if n < 3 or arrival[-1] <= arrival[0]:
         return None
-    best, most = 0, -math.inf
+    best, likeliest = 0, -math.inf
     for low in range(1, n - 1, CHUNK):  # in pieces, for the sake of memory
         k = np.arange(low, min(low + CHUNK, n - 1))
         before, after = arrival[k] - arrival[0], arrival[-1] - arrival[k]
@@ -378,6 +378,6 @@ def head_end(arrival: np.ndarray) -> float | None:
         likelihood = k * np.log(first) + (n - 1 - k) * np.log(second)
         likelihood[second <= JUMP * first] = -np.inf
         highest = int(np.argmax(likelihood))
-        if likelihood[highest] > most:
-            best, most = low + highest, float(likelihood[highest])
-    return float(arrival[best]) if math.isfinite(most) else None
+        if likelihood[highest] > likeliest:
+            best, likeliest = low + highest, float(likelihood[highest])
+    return float(arrival[best]) if math.isfinite(likeliest) else None

@@ -91,10 +91,10 @@ class _Reader:
         self.began = self.line
         while True:
             try:
-                found, end = self._decoder.raw_decode(self._text, self._at)
+                value, end = self._decoder.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
-                held, ahead = len(self._text) - self._at, error.pos - self._at
-                if held > LARGEST or not self._refill(max(1, held)):
+                unread, ahead = len(self._text) - self._at, error.pos - self._at
+                if unread > LARGEST or not self._refill(max(1, unread)):
                     self._go(min(self._at + ahead, len(self._text)))
                     raise self.problem(f"is not JSON ({error.msg})") from None
             except (RecursionError, ValueError):
@@ -102,9 +102,9 @@ class _Reader:
             else:
                 # A number near the end of what is held may go on in the next piece: 12, 12.5 and 12.5e-3 begin alike.
                 length, behind = end - self._at, len(self._text) - end
-                if behind > LONGEST_TAIL or isinstance(found, dict | list | str) or not self._refill():
+                if behind > LONGEST_TAIL or isinstance(value, dict | list | str) or not self._refill():
                     self._go(self._at + length)
-                    return found
+                    return value
 
     def sign(self) -> str:
         """The next character that is not whitespace; empty at the end of the file."""

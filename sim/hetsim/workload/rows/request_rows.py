@@ -218,8 +218,8 @@ class RequestRows(ReadFile):
         kept, cut = self._kept, self.cut
 
         def column(values: array, kind: Any = np.int64) -> np.ndarray:
-            whole = np.array(values, kind)
-            return whole if order is None else whole[order]
+            numbers = np.array(values, kind)
+            return numbers if order is None else numbers[order]
 
         # Whole nanoseconds first: a difference of floats would show in the last digits.
         arrival = (times - round(cut.since * 1e9)) / 1e9
@@ -269,14 +269,14 @@ def nanoseconds(cell: str, unit: int) -> tuple[int, str]:
     if not NUMBER.fullmatch(cell):
         return 0, f"{shown(cell)} is not a number" if cell else "the time is missing"
     if cell.isdigit() and len(cell) < 16:
-        found: float = int(cell) * unit
+        nanos: float = int(cell) * unit
     else:
-        found = float(cell) * unit
-    if found < 0:
+        nanos = float(cell) * unit
+    if nanos < 0:
         return 0, f"{shown(cell)} is negative"
-    if found > min(MAX_SECONDS, 9e9) * 1e9:
+    if nanos > min(MAX_SECONDS, 9e9) * 1e9:
         return 0, f"{shown(cell)} is later than 285 years"
-    return round(found), ""
+    return round(nanos), ""
 
 
 def tokens(cell: str) -> tuple[int, str]:

@@ -30,14 +30,14 @@ def _one_of_time(value: str) -> str:
 
 
 def _names(value: Any) -> Any:
-    found = [value] if isinstance(value, str) else value
-    if isinstance(found, list):
-        for name in found:
+    names = [value] if isinstance(value, str) else value
+    if isinstance(names, list):
+        for name in names:
             if not isinstance(name, str) or not name.isprintable() or not name or " " in name:
                 raise ValueError(f"expected the name of a type of device, not {shown(name)}")
-            if found.count(name) > 1:
+            if names.count(name) > 1:
                 raise ValueError(f"{shown(name)} stands there twice; each column needs a type of its own")
-    return found
+    return names
 
 
 TimeUnit = Annotated[str, AfterValidator(_one_of_time)]
@@ -63,11 +63,11 @@ class RowProblems:
         """ScenarioError with all problems so far, in the order of the file."""
         if not self.problems:
             return
-        found = sorted(self.problems, key=lambda problem: problem.line or 0)
+        problems = sorted(self.problems, key=lambda problem: problem.line or 0)
         if self.unnamed:
             more = "1 more problem" if self.unnamed == 1 else f"{self.unnamed:,} more problems"
-            found.append(Problem(f"and {more}", file=self.file))
-        raise ScenarioError(found)
+            problems.append(Problem(f"and {more}", file=self.file))
+        raise ScenarioError(problems)
 
 
 class ReadFile:
