@@ -32,7 +32,7 @@ STATISTICS = ("mean", "p50", "p95", "p99", "max")
 
 
 def first_of(outcome: Outcome) -> Result:
-    """The run that represents an outcome; of replications, the first one, which is kept whole."""
+    """The run that represents an outcome; of replications, the first one."""
     return outcome.results[0] if isinstance(outcome, Replications) else outcome
 
 
@@ -57,7 +57,7 @@ def headline(outcome: Outcome, policy: str | None = None) -> str:
 
 
 def workload(result: Result) -> str:
-    """The number of tasks, the time over which they arrive, and the load (`hetsim.results.one_run.bounds`)."""
+    """The number of tasks, the time over which they arrive, and the load."""
     run = result.record.input
     number = len(result.tasks)
     arrival = result.tasks["arrival"].to_numpy()
@@ -75,7 +75,7 @@ def workload(result: Result) -> str:
 
 
 class Figures:
-    """Metric values of an outcome and, with replications, the half-widths of their confidence intervals."""
+    """Metric values of an outcome and, with replications, their half-widths."""
 
     def __init__(self, outcome: Outcome):
         self.outcome = outcome
@@ -94,7 +94,7 @@ class Figures:
         return not math.isnan(self(metric)[0])
 
     def is_shown(self, metric: str) -> bool:
-        """Is the metric in the summary, and defined?  A metric outside the summary is not computed."""
+        """Return True if the metric is in the summary and defined."""
         return (isinstance(self.outcome, Replications) or metric in self.outcome.names) and self.is_known(metric)
 
     def defined_in(self, metric: str) -> str:
@@ -154,7 +154,7 @@ def _stages(outcome: Outcome) -> list[str]:
 
 
 def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:
-    """One line per requested metric; from a set of metrics, only those that are defined here."""
+    """One line per requested metric; from a set, only those that are defined."""
     figures, names = Figures(outcome), list(metrics)
     own = metric_sets.by_name(names)
     shown = [name for name in metric_sets.expanded(names) if name in own or figures.is_known(name)]
@@ -172,7 +172,7 @@ def _method(outcome: Outcome) -> list[str]:
 
 
 def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
-    """Rows response, wait and slowdown (for language models also token times); columns mean and percentiles."""
+    """Rows response, wait and slowdown (and token times); columns of percentiles."""
     columns = ("mean", "p95") if figures.many else STATISTICS
     rows = [["", *columns]]
     for name in ("ttft", "tpot", "itl", "response", "wait", "slowdown"):
@@ -227,7 +227,7 @@ def _busy_rows(figures: Figures) -> Iterator[list[str]]:
 
 
 def _step_rows(figures: Figures, first: Result | None) -> Iterator[list[str]]:
-    """What of the busy time of jobs with steps is no computing, and how busy the links are that they share."""
+    """Other time of jobs with steps, and the utilization of links that they share."""
     if not figures.is_shown("communication_fraction"):
         return
     parts = [f"communication {figures.text('communication_fraction')}"]
@@ -275,7 +275,7 @@ def _by_kind(figures: Figures) -> str:
 
 
 def _plan(outcome: Outcome) -> str:
-    """`makespan 1.24 s planned; ratio 1.03 to the lower bound of 1.2 s; planned in 31 ms`."""
+    """`makespan 1.24 s planned; ratio 1.03 to the lower bound of 1.2 s; ...`."""
     first = first_of(outcome)
     parts = [f"makespan {first.text('planned_makespan')} planned"]
     makespan, ratio = first.metric("makespan"), first.metric("makespan_ratio")
@@ -302,7 +302,7 @@ def _fates(figures: Figures) -> str:
 
 
 def remarks(outcome: Outcome) -> list[str]:
-    """Warnings that accompany the metrics; similar warnings of replications are merged into one line."""
+    """Warnings that accompany the metrics; similar ones of replications are merged."""
     if not isinstance(outcome, Replications):
         return _untold(outcome.warnings)
     texts = gathered(outcome)
@@ -314,7 +314,7 @@ def remarks(outcome: Outcome) -> list[str]:
 
 
 def _untold(warnings: Iterable[str]) -> list[str]:
-    """Warnings, except that a plan is not proven optimal, which the table of plans shows."""
+    """Warnings, except that a plan is not proven optimal (the table shows that)."""
     return [text for text in warnings if NOT_PROVEN not in text]
 
 
@@ -330,7 +330,7 @@ _FIGURE = re.compile(r"(?<![\w.\"#])\d+(?:\.\d+)?(?![\w\"]|\.\d)")
 
 
 def gathered(runs: Replications) -> list[str]:
-    """The warnings of replications: one line per kind, with the range of its numbers over the replications."""
+    """The warnings of replications: one line per kind, with ranges of numbers."""
     kinds: dict[str, list[str]] = {}
     warnings = _untold(runs.warnings)
     of_all = dict.fromkeys(warning for warning in warnings if not _REPLICATION.match(warning))
@@ -350,7 +350,7 @@ def gathered(runs: Replications) -> list[str]:
 
 
 def _ranges(texts: list[str]) -> str:
-    """Merge texts that differ only in their numbers into one, with the range of each number."""
+    """Merge texts that differ only in numbers into one, with their ranges."""
     columns = zip(*(map(float, _FIGURE.findall(text)) for text in texts), strict=True)
     ranges = iter([_range(column) for column in columns])
     return texts[0] if len(set(texts)) == 1 else _FIGURE.sub(lambda _: next(ranges), texts[0])
@@ -362,7 +362,7 @@ def _range(values: Iterable[float]) -> str:
 
 
 def comparison_remarks(runs: Mapping[str, Outcome]) -> list[str]:
-    """The warnings of all policies: one line per policy and kind, or one for all if nothing is random."""
+    """The warnings of all policies, by policy and kind; one for all if deterministic."""
     many = [run for run in runs.values() if isinstance(run, Replications) and len(run) > 1]
     said: dict[str, list[str]] = {}
     for label, run in runs.items():
@@ -397,7 +397,7 @@ GAP = 3
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:
-    """One row per policy, one column per metric in one unit, ◂ at a policy significantly better than all others.
+    """One row per policy, one column per metric, ◂ at a significantly best policy.
 
     Columns that do not fit the terminal continue below, with the policies repeated.
     """
@@ -417,7 +417,7 @@ def _refused(comparison: Comparison) -> list[str]:
 
 
 def _plans(comparison: Comparison) -> list[str]:
-    """The second table, if a policy has a plan: planned and simulated makespan, and the ratio to the best bound."""
+    """The second table, if policies have plans: makespans, and ratios to bounds."""
     if comparison.plans.empty:
         return []
     shown = comparison.shown_plans()
@@ -431,7 +431,7 @@ def _beside(policies: list[str], columns: list[list[str]]) -> list[str]:
 
 
 def beside(names: list[str], columns: list[list[str]], longest: int | None = None) -> list[str]:
-    """Columns beside names, each of both with its head; what is too wide for the terminal goes on below.
+    """Columns next to names, each with its head; what is too wide goes below.
 
     Names longer than `longest` go on in a second line.
     """
@@ -482,7 +482,7 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def _said(comparison: Comparison) -> list[str]:
-    """Results of the paired tests: one line per metric and policy, and what the values after ± mean."""
+    """Results of the paired tests: a line per metric and policy; the meaning of ±."""
     selected = [] if comparison.selection is None else [
         line for text in comparison.selection.sentences for line in terminal.wrapped(text, indent=2)
     ]  # fmt: skip
@@ -521,7 +521,7 @@ def _undefined(comparison: Comparison) -> str:
 
 
 def _sentence(rows: list[Finding]) -> str:
-    """`sjf: response mean 63 ± 47 s below fcfs, 20 ± 9 s below edf; no significant difference to random`."""
+    """`sjf: response mean 63 ± 47 s below fcfs; no significant difference to random`."""
     name = terminal.metric_name(rows[0].metric)
     by_kind: dict[str, list[Finding]] = {}
     for row in rows:
@@ -544,7 +544,7 @@ def _sentence(rows: list[Finding]) -> str:
 
 
 def comparison_headline(runs: Mapping[str, Outcome]) -> str:
-    """Headline of a comparison: scenario, cluster, load and number of replications, without a policy."""
+    """Headline of a comparison: scenario, cluster, load, number of replications."""
     outcome = next(iter(runs.values()))
     text = headline(outcome, "")
     numbers = {len(run) if isinstance(run, Replications) else 1 for run in runs.values()}

@@ -1,4 +1,4 @@
-"""A second count of what a run did, from its launches alone and with none of the engine's bookkeeping."""
+"""A second count of a run from its launches alone, without the engine's books."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def audit(record: Record) -> list[str]:
 
 
 def occupations(record: Record) -> Iterator[Occupation]:
-    """All launches of a run, from its launch columns or, where each task had one plain launch, from the tasks'."""
+    """All launches of a run, from its launch columns or those of the tasks."""
     cluster, tasks = record.input.cluster, record.input.tasks
     columns: dict[str, Any] | None = record.launches
     if columns is None:
@@ -77,7 +77,7 @@ def occupations(record: Record) -> Iterator[Occupation]:
 
 
 def _placements(record: Record, launches: list[Occupation]) -> Iterator[str]:
-    """Each launch on devices of its mode's type, as many as the mode says, on one node unless it may span."""
+    """Check that each launch is on devices of its mode's type and number."""
     for launch in launches:
         name, mode = record.input.tasks.name(launch.task), launch.mode
         wanted = mode.gpus or (mode.node_count if mode.node_count > 1 or mode.unit is None else len(launch.devices))
@@ -144,7 +144,7 @@ def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
 
 
 def _lives(record: Record, launches: list[Occupation]) -> Iterator[str]:
-    """Each task has one status, one launch at a time, none before it was ready, and ends as its status says.
+    """Check that each task has one status and one launch at a time, once ready.
 
     Requests to language models have no launches of their own: a launch is a busy period of their replica.
     """

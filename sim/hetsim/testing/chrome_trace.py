@@ -1,4 +1,4 @@
-"""Checks a Chrome trace as `hetsim run --perfetto` writes it, or as another program did.
+"""Check a Chrome trace that `hetsim run --perfetto` or another program wrote.
 
     problems = check_trace("run.json.gz")     # [] if all is well
 
@@ -31,7 +31,7 @@ NEEDED = {
 
 
 def _grain(time: float) -> float:
-    """Microseconds by which times may differ: half a nanosecond, as they are written, and what a float can hold."""
+    """Microseconds by which times may differ: rounding in files and in floats."""
     return 5e-4 + 1e-15 * time
 
 
@@ -78,7 +78,7 @@ def _wrong_events(events: list[Event]) -> Iterator[str]:
 
 
 def _slices(events: list[Event]) -> dict[Line, list[Event]]:
-    """By thread, in order of begin; of those that begin together one without length first, then the longest."""
+    """Slices by thread, in order of begin; empty ones first, then the longest."""
     slices: dict[Line, list[Event]] = {}
     for event in events:
         if event["ph"] == "X":

@@ -1,4 +1,4 @@
-"""Small systems with services: requests in batches, with and without objects of their own, and language models."""
+"""Small systems with services: requests in batches, and language models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A second opinion on the view: what every verb says in every round, against what the run wrote down.
+"""A second opinion on the view: every verb in every round, against the record.
 
 What waits and runs is reckoned from the launches of the record, when the run is over; what is free and what fits, from
 what runs, with none of the engine's bookkeeping.  So a verb that lies is found in whatever round it does.
@@ -114,7 +114,7 @@ class Witness:
         self._replicas: list[Placement] = []
 
     def look(self, view: View, tasks: Any, counted: bool) -> None:
-        """Ask all.  counted: does all that holds devices show as running, and is every device up and awake?"""
+        """Call every verb of the view.  counted: all occupants run, every device is up."""
         waiting, running = view.waiting(), view.running("start")
         look = Look(view.now, [task.index for task in waiting], [task.index for task in running])
         self.looks.append(look)
@@ -153,7 +153,7 @@ class Witness:
         self.found.append(f"at t = {view.now:g} s {text}")
 
     def _of_waiting(self, view: View, waiting: list[Task], running: list[Task]) -> None:
-        """num_waiting, waiting(1), remaining, backlog, queue_of, launch_of: each by its own sum over what waits."""
+        """Check num_waiting, waiting, remaining, backlog, queue_of and launch_of."""
         if view.num_waiting() != len(waiting) or view.waiting(1) != waiting[:1]:
             self._tell(view, f"num_waiting() is {view.num_waiting()}, waiting() has {len(waiting)} tasks")
         counts: dict[tuple[str, str], int] = {}
@@ -195,7 +195,7 @@ class Witness:
                 self._tell(view, f"free_at({device}) is {view.free_at(device):g} s")
 
     def _of_room(self, view: View, room: CountedRoom, waiting: list[Task], tasks: Any) -> None:
-        """free, load, fits, first, options, nodes; of the first tasks that wait also fit and what is built on it."""
+        """Check free, load, fits, first, options and nodes; of first tasks, also fit."""
         for node in view.cluster.nodes:
             free = sum(min(WHOLE, max(0, room.share[device])) for device in node.accelerators) / WHOLE
             cores = room.cores[node.index] / 1000
@@ -221,7 +221,7 @@ class Witness:
             self._of_task(view, room, task)
 
     def _of_task(self, view: View, room: CountedRoom, task: Task) -> None:
-        """fit, options, holds, duration, stages, earliest_fit, make_room, over_limit of a waiting task."""
+        """Check fit, options, holds, duration, stages, earliest_fit and the like."""
         placement, shadow = view.fit(task), view.earliest_fit(task)
         if shadow.time < view.now or (placement is not None and shadow.time != view.now):
             self._tell(view, f"earliest_fit({task}) is {shadow.time:g} s, and fit gives {placement}")
@@ -246,7 +246,7 @@ class Witness:
             self._of_what_if(view, modes, task, shadow.time)
 
     def _of_what_if(self, view: View, modes: list[Mode], task: Task, told: float) -> None:
-        """When a task fits, if what runs ends as expected: one launch after the other given back; and make_room."""
+        """Check when a task fits if running launches end as expected; and make_room."""
         running: dict[int, tuple[float, Placement, Task]] = {}
         for other in view.running("finish", own=True):
             seen = view.launch_of(other)
@@ -283,7 +283,7 @@ class Witness:
 
 
 class _Lives:
-    """From when to when each task waited and ran, from the launches that were written down."""
+    """The times at which each task waited and ran, from the recorded launches."""
 
     def __init__(self, record: Record):
         self.record = record

@@ -1,4 +1,4 @@
-"""A second opinion on requests to language models: from when to when each waits and is in a replica, by the record.
+"""A second opinion on requests to language models, from the record.
 
 The table of tasks says when a request came, had its first step and its last token; that of the steps how many requests
 each replica had in it; that of the launches which devices replicas held.  Of a request that was preempted it is certain
@@ -77,7 +77,7 @@ def of_own(view: View, waiting: list[Task], running: list[Task], replicas: Seque
 
 
 def held_by_replicas(view: View, services: Sequence[LanguageService]) -> list[Placement]:
-    """Placements of replicas, as far as `free_at` tells of devices that they never come free."""
+    """Placements of replicas, from devices that `free_at` says never come free."""
     cluster: Cluster = view.cluster
     replicas: list[Placement] = []
     occupied = [device for device in cluster.devices if device.type.kind != "cpu" and view.free_at(device) == math.inf]

@@ -1,4 +1,4 @@
-"""Readers of measured times that scenarios and commands name by a file, not by a format."""
+"""Readers of measured times that scenarios and commands name by a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats of node lists, from which a scenario takes its cluster: `cluster: {trace: {format: openb_nodes, path: ...}}`.
+"""Formats of node lists, from which a scenario takes its cluster.
 
 A reader is a function registered under the name of its format, here or in the entry-point group `hetsim.clusters`:
 

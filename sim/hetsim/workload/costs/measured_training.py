@@ -1,4 +1,4 @@
-"""Data-parallel training from measured tables: steps by layout and batch size, and what a step is worth.
+"""Data-parallel training from measured tables: steps, and their worth.
 
 By the definitions of Qiao et al., Pollux (OSDI 2021), from the folders that
 `hetsim.workload.readers.training_profiles` reads.  Step times between measured
@@ -39,7 +39,7 @@ class StepModel:
 
     @classmethod
     def fitted(cls, rows: np.ndarray) -> StepModel:
-        """Least squares of the logarithms of passes and steps; figures that grow with GPUs are kept small."""
+        """Least squares of the logarithms of passes and steps, with a small penalty."""
         from scipy.optimize import least_squares
 
         nodes, gpus, local, step, sync = rows.T
@@ -75,7 +75,7 @@ class StepModel:
 
 @dataclass(eq=False)
 class Application:
-    """What was measured of one application."""
+    """The measurements of one application."""
 
     name: str
     steps: dict[Layout, np.ndarray]
@@ -113,7 +113,7 @@ class Application:
         return (self.gpus_per_node,) * full + ((rest,) if rest else ())
 
     def step_times(self, layout: Layout, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds of a step and of its synchronization for these local batch sizes; NaN beyond what was measured."""
+        """Seconds of a step and its synchronization; NaN beyond what was measured."""
         turned = min(layout[i:] + layout[:i] for i in range(len(layout)))
         rows = self.steps.get(turned)
         if rows is not None:
@@ -127,7 +127,7 @@ class Application:
 
     @cached_property
     def model(self) -> StepModel:
-        """What a job knows of its own steps, by which it chooses its batch size."""
+        """The knowledge of a job of its own steps, by which it chooses its batch size."""
         return StepModel.fitted(self.spread)
 
     @cached_property
@@ -137,14 +137,14 @@ class Application:
         return LinearNDInterpolator(self.spread[:, :3], self.spread[:, 3:])
 
     def gain(self, batch: np.ndarray, epoch: int) -> np.ndarray:
-        """What a step with this number of samples is worth in an epoch, in steps of the smallest batch size."""
+        """The worth of a step with some samples, in steps of the smallest batch size."""
         sizes = self.batch_sizes
         sqr, var = (np.interp(batch, sizes, [self.epochs[size][epoch, column] for size in sizes]) for column in (2, 3))
         worth: np.ndarray = (var + sqr) / (var * sizes[0] / batch + sqr)
         return worth
 
     def split(self, gpus: int, batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Local batch size and number of passes before the last, for a batch over a number of GPUs."""
+        """Local batch size and number of passes before the last, for a batch over GPUs."""
         smallest, largest = self.batch_sizes[0], self.local_range[1]
         local = np.ceil(batch / gpus - EPSILON)
         more = np.ceil(local / largest - EPSILON) - 1
@@ -154,7 +154,7 @@ class Application:
         return np.minimum(local, np.floor(self.batch_sizes[-1] / (gpus * (more + 1)))), more
 
     def speeds(self, layout: Layout, batch: int | None) -> np.ndarray:
-        """Progress a second by epoch on a layout, with this batch size or (None) with the best one at any time."""
+        """Progress a second by epoch on a layout; batch None: the best at any time."""
         gpus, epochs = sum(layout), len(self.progress) - 1
         if batch is not None:
             wanted = np.array([float(batch)])
@@ -180,7 +180,7 @@ class Application:
 
 @dataclass(eq=False)
 class TrainingCurve:
-    """The progress of a job of an application on a number of GPUs (`hetsim.model.curves.WorkCurve`)."""
+    """The progress of a job of an application on a number of GPUs (a `WorkCurve`)."""
 
     application: Application
     gpus: int
@@ -206,7 +206,7 @@ class TrainingCurve:
         return {}
 
     def _of(self, layout: Layout, unit: float) -> tuple[np.ndarray, np.ndarray]:
-        """By epoch the fraction of the work that is done in a unit of time, and the time at its beginning."""
+        """By epoch the fraction of work done in a unit of time, and its begin."""
         progress = self.application.progress
         with np.errstate(divide="ignore"):
             rates = self.application.speeds(layout, self.batch) / progress[-1] * unit

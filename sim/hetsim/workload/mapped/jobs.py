@@ -273,7 +273,7 @@ class MappedJobs:
         self.times.added(log.add(line, id_, arrival, math.nan if took is None else took, key, whole, **columns))
 
     def _limits(self, line: int, found: dict[str, Any], took: float | None) -> None:
-        """Name the deadline as tables do; a time limit is an estimate where there is no other."""
+        """Name the deadline as tables do; without estimates a time limit is one."""
         if "deadline" in found:
             found["due"] = found.pop("deadline")
         limit = found.get("time_limit")
@@ -283,13 +283,13 @@ class MappedJobs:
                 self.log.remark("ran longer than their time limit", line)
 
     def _id(self, line: int, id_: Any) -> Any:
-        """The id as a number where it is one; of a job whose cell is blank the number of its row."""
+        """The id as a number where it is one; a blank one is the number of the row."""
         if "id" in self.made.columns and id_ is None:
             return f"{self.log.word} {line}"
         return int(id_) if isinstance(id_, str) and _is_number(id_) else id_
 
     def _devices(self, line: int, found: dict[str, Any], times: dict[str, float]) -> bool:
-        """Make the GPUs and cores of a job agree with its times; False where it is left out."""
+        """Make GPUs and cores of a job agree with its times; False if it is left out."""
         log = self.log
         gpus = found.get("gpus")
         if gpus is not None and gpus > 1 and gpus % 1:

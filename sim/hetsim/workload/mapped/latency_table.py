@@ -1,4 +1,4 @@
-"""A table of measured batch latencies in a file: one row a batch size, or one a sample.
+"""A table of measured batch latencies in a file: a row a batch size or sample.
 
 CSV, Parquet or JSON lines, any columns; `where` picks rows.  The unit of the times is what the name of their column
 ends with (`p50_ms`), or is said.
@@ -28,7 +28,7 @@ def read(
     path: Path, batch: str, time: str | None, unit: str | None, where: Mapping[str, Any],
     quantiles: Mapping[float, str], samples: bool,
 ) -> Found:  # fmt: skip
-    """Sizes, expected seconds and how they scatter; ScenarioError with file, line and column otherwise."""
+    """Sizes, expected seconds and scatter; ScenarioError with file, line and column."""
     rows = rows_of(path, form_of(path))
     ranks = sorted(quantiles)
     columns = [*([time] if time is not None else []), *(quantiles[rank] for rank in ranks)]

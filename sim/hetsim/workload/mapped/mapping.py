@@ -1,4 +1,4 @@
-"""What a log with columns of its own says of its jobs: which column is what, in which units, and what a blank means.
+"""The mapping of a log with its own columns: targets, units, blanks.
 
 `columns:` maps what the simulator knows (`TARGETS`) to columns of the file, or to one of the declared operations
 below.  Nothing in it is evaluated as code.
@@ -53,7 +53,7 @@ ACTIONS = ("drop", "error", "default")
 
 
 class WrongKey(ValueError):
-    """What is wrong with the value of one key of a mapping."""
+    """The problem with the value of one key of a mapping."""
 
     def __init__(self, key: str, message: str):
         self.key = key
@@ -76,7 +76,7 @@ class CellSource:
 
 @dataclass(frozen=True)
 class Missing:
-    """What a blank cell means: the row is dropped, is an error, has no value, or has this one."""
+    """The meaning of a blank cell: drop the row, an error, no value, or a value."""
 
     action: Literal["drop", "error", "default"]
     value: str | None = None
@@ -109,7 +109,7 @@ def _source(value: Any) -> CellSource:
 
 
 def _operation(value: dict[str, Any]) -> Operation:
-    """The one operation of a source; ValueError for none, several, or keys that do not belong to it."""
+    """The one operation of a source; ValueError for none, several or other keys."""
     operations = get_args(Operation)
     given = [key for key in operations if key in value]
     further = [key for key in value if key not in operations]
@@ -216,7 +216,7 @@ def _blank_words(value: Any) -> tuple[str, ...]:
 
 
 def blanks_of(words: tuple[str, ...]) -> frozenset[str | float]:
-    """The words that mean no value, and the numbers among them as numbers, for files with typed cells."""
+    """The words that mean no value, and the numbers among them as numbers."""
     return frozenset([*words, *(float(word) for word in words if NUMBER.fullmatch(word))])
 
 

@@ -1,4 +1,4 @@
-"""A proposed mapping as YAML to paste, with what there is to say of it in comments."""
+"""A proposed mapping as YAML to paste, with comments."""
 
 from __future__ import annotations
 

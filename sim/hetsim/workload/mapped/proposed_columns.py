@@ -1,4 +1,4 @@
-"""Which column of a log is what: by its name, by words in its name, and by what stands in it."""
+"""Propose the columns of a log by their names, words in them, and contents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BY_WORDS = 1000
 
 @dataclass
 class Proposal:
-    """Keys of a trace, and what is to be said of them: what is unsure, missing or not used."""
+    """Keys of a trace, and remarks on them: unsure, missing or not used."""
 
     keys: dict[str, Any]
     unsure: list[str] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Column:
         return re.sub(r"[^a-z]", "", self.name.rpartition(".")[2].casefold())
 
     def names(self, target: str) -> list[str]:
-        """By which it may be known: with and without a unit of the target's kind at the end."""
+        """Names by which it may appear: with and without a unit at the end."""
         unit = unit_in_name(self.name, "duration" if target in (*INSTANTS, *DURATIONS) else kind_of(target))
         if unit is None and target in DURATIONS and self.plain.endswith(MINUTES):
             return [self.plain, self.plain.removesuffix(MINUTES)]
@@ -88,7 +88,7 @@ class Column:
 
     @property
     def commas(self) -> bool:
-        """Are all cells numbers, some of them with a decimal comma?"""
+        """Return True if all cells are numbers, some of them with a decimal comma."""
         texts = [str(cell) for cell in self.cells]
         return any("," in one and COMMA.fullmatch(one) for one in texts) and all(
             COMMA.fullmatch(one) or NUMBER.fullmatch(one) for one in texts
@@ -141,7 +141,7 @@ def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) ->
 
 
 def choose(columns: list[Column]) -> ColumnChoice:
-    """The column of each target: of the columns with cells that can be that, the one with the surest name."""
+    """The column of each target: the one that can be it with the surest name."""
     pairs, unfit = [], dict[str, str]()
     for target, names in NAMES.items():
         for column in columns:
@@ -171,7 +171,7 @@ def choose(columns: list[Column]) -> ColumnChoice:
 
 
 def could_be(target: str, column: Column) -> bool:
-    """Can what stands in a column be this?"""
+    """Return True if the contents of a column can be this target."""
     if not column.cells:
         return not column.blank or target in ("start", "end", "time_limit", "deadline")  # blank in the first rows
     for targets, kind, fits in FITS:

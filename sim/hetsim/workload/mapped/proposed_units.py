@@ -1,4 +1,4 @@
-"""The units of durations, sizes and counts in a proposed mapping, as far as names and cells tell them."""
+"""The units of durations, sizes and counts in a mapping, by names and cells."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def amounts(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def fractions(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
-    """Thousandths of GPUs next to a number of GPUs: how much of each one a job asks for."""
+    """Thousandths of GPUs next to a number of GPUs: the share of each one."""
     part = next((one for one in columns if words_of(one.name) >= {"gpu", "milli"} and one.numbers is not None), None)
     gpus = chosen.get("gpus")
     if part is None or gpus is None or part is gpus:

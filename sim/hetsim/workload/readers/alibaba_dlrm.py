@@ -36,7 +36,7 @@ BLANK = ("", "NaN", "nan")
 
 @job_log
 def read(log: JobLog, *, end: Seconds | None = None) -> JobLog:
-    """Instances of Alibaba's recommendation services: cores, GPUs, memory, roles, applications."""
+    """Instances of Alibaba's recommendation services: cores, GPUs, memory, roles."""
     latest = _latest(log) if end is None else end
     for line, cells in CsvTable(log, NEEDED, OPTIONAL):
         _instance(log, line, cells, latest)

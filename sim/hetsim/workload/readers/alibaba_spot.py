@@ -22,7 +22,7 @@ COLUMNS = (
 
 @job_log
 def read(log: JobLog) -> JobLog:
-    """Jobs of Alibaba's spot GPUs: workers, GPU models, organizations, high priority and spot."""
+    """Jobs of Alibaba's spot GPUs: workers, GPU models, organizations, priority."""
     for line, (name, user, model, kind, *cells) in CsvTable(log, COLUMNS):
         numbers = [log.number(line, column, cell) for column, cell in zip(COLUMNS[4:], cells, strict=True)]
         if None in numbers:

@@ -47,7 +47,7 @@ Job = tuple[str, int]
 
 @dataclass
 class Throughputs:
-    """Steps per second by GPU type: of jobs alone, and of pairs on one GPU as shares of their speeds alone."""
+    """Steps per second by GPU type: of jobs alone, and of pairs on one GPU."""
 
     alone: dict[str, dict[Job, float]] = field(default_factory=dict)
     together: dict[str, dict[tuple[Job, Job], tuple[float, float] | None]] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Throughputs:
 
 @job_log
 def read(log: JobLog, *, throughputs: ExistingFile) -> JobLog:
-    """Training jobs of Gavel, ten or seven columns: steps over a table of throughputs by GPU type and scale."""
+    """Training jobs of Gavel: steps over a table of throughputs by type and scale."""
     rates = table_of(Path(throughputs))
     wanted = log.cut.types or {}
     kinds = [kind for kind in rates.alone if not kind.endswith(ELSEWHERE) or kind in wanted]
@@ -118,7 +118,7 @@ def nodes(
     pairs: Flag = True,
     types: TypeNames | None = None,
 ) -> list[dict[str, Any]]:
-    """Nodes with GPUs of the types of a table of throughputs, so many of each, two jobs on one as its pairs say."""
+    """Nodes with GPUs of the types of a table of throughputs; pairs may share one."""
     rates = table_of(Path(path))
     result: list[dict[str, Any]] = []
     for kind, count in gpus.items():
@@ -139,7 +139,7 @@ def nodes(
 
 
 def slowdowns(known: Throughputs, kind: str) -> dict[str, dict[str, float | None]]:
-    """By job type, by job type next to it on one GPU of this type: times slower than alone; None: they cannot share."""
+    """By job type and neighbor on one GPU: times slower than alone; None: no pair."""
     ratios: dict[str, dict[str, float | None]] = {}
     for ((one, scale), (other, beside)), shares in known.together[kind].items():
         if scale == beside == 1:

@@ -59,7 +59,7 @@ def read(
     machines: Machines | None = None,
     header: Flag | None = None,
 ) -> TaskTable:
-    """A matrix of times on unrelated machines, one row a task, one column a machine, which becomes a GPU type.
+    """A matrix of times on unrelated machines: a row a task, a column a machine.
 
     `types` names the machines (default: m0, m1, ...), `machines` is their number where neither the file nor
     `types` tells it, `unit` is that of the times, and `header` says whether the first line is `tasks machines`, with
@@ -104,7 +104,7 @@ class _Reader(ReadFile):
     # Size -----------------------------------------------------------------------------------------------------
 
     def _size(self, rows: Rows) -> tuple[int, int] | None:
-        """Tasks and machines as the first line gives them; None if it is a row of the matrix."""
+        """Tasks and machines from the first line; None if it is a row of the matrix."""
         if not rows or self.header is False:
             return None
         number, cells = rows[0]

@@ -67,7 +67,7 @@ _FACTOR = {
 
 @job_log
 def read(log: JobLog, *, user_label: Named = "user", gang: GangOf | Literal[False] | None = None) -> JobLog:
-    """Pods of a Kubernetes cluster as kubectl get pods -o json prints them: requests, nodes, phases, gangs."""
+    """Pods of a Kubernetes cluster from kubectl get pods -o json, with gangs."""
     log.dated = True
     makes: dict[str, list[int]] = {}  # of each make: pods that name no product, and the first line
     times = JobTimes(log)
@@ -257,7 +257,7 @@ def amount(value: Any) -> float:
 
 
 def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = False) -> list[dict[str, Any]]:
-    """The nodes of a Kubernetes cluster as kubectl get nodes -o json prints them: cores, memory, GPUs and product."""
+    """Nodes of a Kubernetes cluster from kubectl get nodes -o json, with GPUs."""
     log = JobLog(Path(path), LogCut())
     nodes_there = []
     away = 0

@@ -29,7 +29,7 @@ ON = "seconds."
 
 
 def read_profile(path: str | Path) -> Cuts:
-    """The places where the network of a profile can be cut; ScenarioError names file, line and column of an error."""
+    """Places where the network of a profile can be cut; ScenarioError with the line."""
     path = Path(path)
     try:
         with open_text(path, newline=None) as source:
@@ -55,7 +55,7 @@ def _number(text: str, what: str, file: str, line: int, column: int | None) -> f
 
 
 def _column(raw: str, place: int) -> int | None:
-    """Where a cell of a line begins, counted from 1; None of a line that begins or ends inside quotation marks."""
+    """The column where a cell of a line begins, from 1; None within open quotes."""
     if raw.count('"') % 2:
         return None
     commas, quoted = 0, False
@@ -118,7 +118,7 @@ def _check_header(header: list[str], devices: list[str], lines: list[str], file:
 
 
 def _check_times(layers: list[Layer], header: list[str], first: str, file: str) -> None:
-    """ScenarioError for a column of times in which every layer takes 0 s: nothing could be divided."""
+    """ScenarioError for a column of times in which every layer takes 0 s."""
     devices = [name for name in header if name.startswith(ON)]
     empty = [name for name in devices if not any((one.on or {})[name[len(ON) :]] for one in layers)]
     general = any(one.seconds for one in layers)
@@ -132,7 +132,7 @@ def _check_times(layers: list[Layer], header: list[str], first: str, file: str) 
 
 
 def _pipedream(text: str, file: str) -> Cuts:
-    """PipeDream's text: inputs cost nothing and stay in the first stage, unused items of tuples are left out."""
+    """PipeDream's text: inputs cost nothing and stay in the first stage."""
     layers: dict[str, Layer] = {}
     after: dict[str, list[str]] = {}
     into: dict[str, list[str]] = {}
@@ -189,7 +189,7 @@ def _remove(name: str, layers: dict[str, Layer], after: dict[str, list[str]], in
 
 
 def _cuts(layers: dict[str, Layer], after: dict[str, list[str]], into: dict[str, list[str]], file: str) -> Cuts:
-    """PipeDream's states: the antichains that are met on the way from the first layer to the last, in their order."""
+    """PipeDream's states: antichains from the first layer to the last, in order."""
     order = _sorted(layers, after, into, file)
     ancestors: dict[str, frozenset[str]] = {}
     for name in order:
@@ -258,7 +258,7 @@ class _Antichains:
 
 
 def _sorted(layers: dict[str, Layer], after: dict, into: dict, file: str) -> list[str]:
-    """Layers so that each comes after those that lead to it; ScenarioError for a circle."""
+    """Layers after those that lead to them; ScenarioError for a circle."""
     waiting = {name: len(into.get(name, ())) for name in layers}
     ready = deque(name for name in layers if not waiting[name])
     ordered = []

@@ -32,7 +32,7 @@ LARGEST_ID = 2**63 - 1
 
 @with_cut
 def read(path: ExistingFile, **cut: Any) -> TaskTable:
-    """Requests to a language model: when they came, tokens, and names of their prompts' blocks; no times.
+    """Requests to a language model: arrivals, tokens, ids of prompt blocks.
 
     `since` and `until` cut a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort`
     takes rows in any order.

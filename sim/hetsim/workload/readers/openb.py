@@ -36,7 +36,7 @@ MIB = 2**20
 
 @job_log
 def read(log: JobLog, *, duration: Seconds | None = None) -> JobLog:
-    """Pods of Alibaba's GPU trace of 2023: fractions of GPUs, alternatives of types, those that never started."""
+    """Pods of Alibaba's GPU trace of 2023: fractions of GPUs, alternative types."""
     needed = NEEDED if duration is not None and not _has_times(log.path) else (*NEEDED, *TIMES)
     if duration is not None and needed is not NEEDED:
         log.fail("has times of its own; leave out duration")
@@ -80,7 +80,7 @@ def _pod(log: JobLog, line: int, cells: list[str]) -> None:
 
 
 def _has_times(path: Path) -> bool:
-    """Does the header name any of the three times?"""
+    """Return True if the header names any of the three times."""
     header = next((text for _, text in numbered_lines(path, LONGEST_LINE) if text.strip()), "")
     return any(name in header.casefold() for name in TIMES)
 

@@ -55,7 +55,7 @@ class Owner(NamedTuple):
 
 
 class InstanceSpan(NamedTuple):
-    """First start, last end and machine of the instances of a task; the machine is empty if there are several."""
+    """First start, last end and machine of a task's instances; empty if several."""
 
     start: float
     end: float
@@ -108,7 +108,7 @@ class AttemptSpans:
 
 @job_log
 def read(log: JobLog, *, jobs: ExistingFile | None = None, instances: ExistingFile | None = None) -> JobLog:
-    """Tasks of Alibaba's PAI trace of 2020, joined with its job and instance tables: gangs and fractions of GPUs."""
+    """Tasks of Alibaba's PAI trace of 2020, with its job and instance tables."""
     owners = Owners(None if jobs is None else Path(jobs))
     spans = AttemptSpans(None if instances is None else Path(instances))
     for line, cells in _rows(log, TASK):

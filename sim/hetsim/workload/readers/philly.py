@@ -33,7 +33,7 @@ FLAT = ("timestamp", "duration", "num_gpus", "cluster")
 
 @job_log
 def read(log: JobLog, *, attempts: Literal["all", "last"] = "all", repeated: Flag = False) -> JobLog:
-    """Jobs of Microsoft's Philly clusters: native JSON with attempts, status, users and VCs, or the flat CSV."""
+    """Jobs of Microsoft's Philly clusters: native JSON with attempts, or flat CSV."""
     log.dated = True
     if first_sign(log.path) == "[":
         for line, job in members(log.path):
@@ -98,7 +98,7 @@ def _native(log: JobLog, line: int, job: Any, which: str) -> None:
 
 
 def _attempt(log: JobLog, line: int, attempt: Any) -> tuple[float | None, float | None, int, list[str]] | None:
-    """Begin, end, GPUs and machines of an attempt; None, and a row problem, if it is none."""
+    """Begin, end, GPUs and machines of an attempt; None and a problem otherwise."""
     detail = attempt.get("detail") if isinstance(attempt, dict) else None
     if not isinstance(attempt, dict) or not isinstance(detail or [], list):
         log.wrong(line, "attempts", "an attempt is an object with start_time, end_time and detail")
@@ -120,7 +120,7 @@ def _text(value: Any) -> str:
 def nodes(
     path: ExistingFile, *, gpus_per_node: Count = 8, cpus_per_node: Count = 24, gpu: Named = "gpu"
 ) -> list[dict[str, Any]]:
-    """Nodes of Philly's virtual clusters, `vc,node num`, each with 8 GPUs and 24 cores unless said otherwise."""
+    """Nodes of Philly's virtual clusters, `vc,node num`, with 8 GPUs and 24 cores."""
     log = JobLog(Path(path), LogCut())
     result = []
     for line, (vc, count) in CsvTable(log, ("vc", "node num")):

@@ -47,7 +47,7 @@ def read(
     log: JobLog, *, profiles: ExistingFolder, sizes: Sizes = "given", batch: Sizes | Literal["adaptive"] = "given",
     max_gpus: MaxGpus = MAX_GPUS, local_limits: dict[Named, Count] | None = None,
 ) -> TaskTable:  # fmt: skip
-    """Jobs of Pollux's workloads: an application's measured tables, GPUs and batch size."""
+    """Jobs of Pollux's workloads: an application's tables, GPUs and batch size."""
     limits = local_limits or {}
     profiled = applications(profiles, limits)
     for name in limits:

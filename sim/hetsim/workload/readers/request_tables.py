@@ -30,7 +30,7 @@ _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(
 
 @with_cut
 def azure_llm(path: ExistingFile, **cut: Any) -> TaskTable:
-    """Requests to a language model: when they came, tokens of the prompt and of the answer; no times.
+    """Requests to a language model: arrivals, tokens of prompt and answer.
 
     `since` and `until` cut a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort`
     takes rows in any order.
@@ -46,7 +46,7 @@ def azure_llm(path: ExistingFile, **cut: Any) -> TaskTable:
 
 @with_cut
 def burstgpt(path: ExistingFile, *, model: str | None = None, failures: Flag = False, **cut: Any) -> TaskTable:
-    """Requests to ChatGPT and GPT-4: when they came, model, session, tokens of the prompt and of the answer; no times.
+    """Requests to ChatGPT and GPT-4: arrivals, model, session, tokens.
 
     `model` keeps the requests to one of the models, `failures` also those that got no answer; `since` and `until` cut
     a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort` takes rows in any order.
@@ -87,7 +87,7 @@ def burstgpt(path: ExistingFile, *, model: str | None = None, failures: Flag = F
 
 @with_cut
 def plain(path: ExistingFile, **cut: Any) -> TaskTable:
-    """Requests as a plain table: arrival, and where there are such columns tokens, class, user and hash ids; no times.
+    """Requests as a plain table: arrival; where given, tokens, class, user, ids.
 
     `since` and `until` cut a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort`
     takes rows in any order.

@@ -67,7 +67,7 @@ _LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+(?:\.\d+)?))?")
 def read(
     log: JobLog, *, node_counts: Flag = False, attempts: Attempts = "separate", zone: Zone | None = None
 ) -> JobLog:
-    """Jobs of a Slurm cluster as sacct --parsable2 prints them: cores, GPUs, time limits, partitions, nodes."""
+    """Jobs of a Slurm cluster as sacct --parsable2 prints them."""
     log.dated = log.unique = True
     log.zone = None if zone is None else zone_of(zone)
     table = CsvTable(log, NEEDED, OPTIONAL, "|")
@@ -144,7 +144,7 @@ def _job(
 def _details(
     log: JobLog, line: int, cell: dict[str, str], places: list[str], allowed: float
 ) -> dict[str, float | str]:
-    """Columns of a job besides its times and what it holds: `allowed` is its time limit, NaN without one."""
+    """Columns of a job besides times and resources; `allowed` is its time limit."""
     labels = {"status": cell["State"].split(" ")[0], "recorded_node": "|".join(places)}
     labels |= {column.lower(): cell[column] for column in ("User", "Partition", "Account", "QOS")}
     row: dict[str, float | str] = {key: value for key, value in labels.items() if value}
@@ -168,7 +168,7 @@ def _divide(log: JobLog, line: int, held: dict[str, Any], nodes: int) -> None:
 
 
 def _resources(log: JobLog, line: int, cell: str) -> dict[str, Any] | None:
-    """Cores, bytes, GPUs and their type from `cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G`."""
+    """Cores, bytes, GPUs and their type from `cpu=8,gres/gpu:a100=2,mem=64G`."""
     amounts: dict[str, Any] = {"cpus": 0.0, "gpus": 0.0}
     typed: dict[str, float] = {}
     for part in filter(None, cell.split(",")):
@@ -203,7 +203,7 @@ def _bytes(text: str) -> float:
 
 
 def limit_of(log: JobLog, line: int, cell: str, column: str = "Timelimit") -> float | None:
-    """Seconds of `1-02:03:04`, `02:03:04`, `03:04` (minutes and seconds) or `30` (minutes); NaN without a limit."""
+    """Seconds of `1-02:03:04`, `03:04` or `30` (minutes); NaN without a limit."""
     if cell in NO_LIMIT:
         return math.nan
     match = _LIMIT.fullmatch(cell)
@@ -222,7 +222,7 @@ def limit_of(log: JobLog, line: int, cell: str, column: str = "Timelimit") -> fl
 
 
 def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = False) -> list[dict[str, Any]]:
-    """The nodes of a Slurm cluster as scontrol show node prints them: cores, memory, GPUs by type, partitions."""
+    """The nodes of a Slurm cluster as scontrol show node prints them."""
     log = JobLog(Path(path), LogCut())
     result = []
     lines: dict[str, int] = {}
@@ -255,7 +255,7 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
 
 
 def _is_down(log: JobLog, line: int, text: str) -> bool:
-    """Whether a node in a state such as `IDLE+DRAIN` or `DOWN*` (it does not respond) takes no jobs."""
+    """Return True if a node in a state such as `IDLE+DRAIN` takes no jobs."""
     states = re.sub(r"[*~#%$@^!-]", "", text).upper().split("+") if text else []
     for state in states:
         if state not in DOWN and state not in TAKES_JOBS:

@@ -1,4 +1,4 @@
-"""What a Slurm cluster holds at an instant: the text of `squeue`, jobs that run and that wait.
+"""The jobs of a Slurm cluster at an instant: the text of `squeue`.
 
     squeue --all --format="%i|%P|%u|%a|%q|%T|%V|%S|%l|%C|%b|%m|%D|%N|%r|%Q"
 
@@ -51,7 +51,7 @@ _COUNT = re.compile(r"(\d+(?:\.\d+)?)([KMG])")
 
 @dataclass
 class SnapshotJob:
-    """A job of the snapshot.  Times are seconds since 1970; `limit` inf without one, `expected` NaN where not told."""
+    """A job of the snapshot; times since 1970, `limit` inf and `expected` NaN if none."""
 
     id: str
     line: int
@@ -74,7 +74,7 @@ class SnapshotJob:
 
     @property
     def group(self) -> str:
-        """By which run times are learned besides the user: the class, or else the partition."""
+        """The key of learned run times besides the user: class, or else partition."""
         return self.class_ or self.partition
 
     @property
@@ -165,7 +165,7 @@ def _job(
 
 
 def _runs(log: JobLog, found: Snapshot, line: int, cell: dict[str, str]) -> bool | None:
-    """Whether a job runs or waits for room; None, counted or as a problem of the row, if it does neither."""
+    """Return True if a job runs, False if it waits for room; None for others."""
     state = (cell["STATE"] or cell["ST"]).upper()
     if _is(state, RUNNING):
         return True
@@ -184,7 +184,7 @@ def _runs(log: JobLog, found: Snapshot, line: int, cell: dict[str, str]) -> bool
 
 
 def _start(log: JobLog, line: int, cell: str, runs: bool) -> float:
-    """When a job began, or is expected to; NaN where that is not known, which is wrong of a job that runs."""
+    """The start of a job, or the expected one; NaN if unknown (a problem if it runs)."""
     if cell not in NO_TIME:
         return _or_nan(log.date(line, "START_TIME", cell))
     if runs:
@@ -193,7 +193,7 @@ def _start(log: JobLog, line: int, cell: str, runs: bool) -> float:
 
 
 def _partition(log: JobLog, line: int, cell: str, partitions: list[str]) -> str:
-    """The first partition in a cell that the cluster has; empty if the cluster has no partitions."""
+    """The first partition in a cell that the cluster has; empty without partitions."""
     if not partitions:
         return ""
     wanted = cell.split(",")
@@ -214,7 +214,7 @@ def _or_nan(value: float | None) -> float:
 
 
 def gpus_of(text: str) -> tuple[float, str]:
-    """GPUs and their type in `gres:gpu:a100:2`, `gres/gpu=2`, `gpu:2080ti:4`, `gres/gpu` (one) or `N/A`.
+    """GPUs and their type in `gres:gpu:a100:2`, `gres/gpu=2`, `gres/gpu` or `N/A`.
 
     Of several types all are counted, and none is told.
     """

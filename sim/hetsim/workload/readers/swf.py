@@ -51,7 +51,7 @@ def read(
     processors: Literal["cpus", "gpus"] = "cpus",
     cores_per_node: Count | None = None,
 ) -> JobLog:
-    """A log of the Parallel Workloads Archive: 18 numbers a job, users' estimates, sizes asked for and used."""
+    """A log of the Parallel Workloads Archive: 18 numbers a job."""
     header: dict[str, str] = {}
     any_line = False
     for line, text in numbered_lines(log.path, LONGEST_LINE):
@@ -150,7 +150,7 @@ def _numbers(log: JobLog, line: int, row: str) -> list[float] | None:
 
 
 def nodes(path: ExistingFile, *, cores_per_node: Count | None = None) -> list[dict[str, Any]]:
-    """One node with as many cores as the header of an SWF log says (MaxProcs, or MaxNodes), or nodes of some cores."""
+    """One node with the cores of an SWF header (MaxProcs), or nodes of some cores."""
     header = dict(_header(Path(path)))
     for key in ("MaxProcs", "MaxNodes"):
         if header.get(key, "").isdecimal() and int(header[key]):

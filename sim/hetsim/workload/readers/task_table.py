@@ -49,7 +49,7 @@ _TIME = re.compile(r"(?:cpu_time|gpu_time|gpu_time\..+?)(?P<estimate>_estimate)?
 
 
 def read(path: ExistingFile, *, columns: dict[str, str] | None = None) -> TaskTable:
-    """The task table in a file; ScenarioError naming file, line and column of everything wrong with it."""
+    """The task table in a file; ScenarioError with the place of every problem."""
     return _Reader(Path(path), columns or {}).table()
 
 
@@ -68,7 +68,7 @@ def write_frame(frame: pd.DataFrame, path: str | Path) -> None:
 
 
 def write_parts(parts: Iterable[TaskTable], path: str | Path) -> int:
-    """Write the tables that a table comes in one after the other, as `write` would the whole: how many tasks.
+    """Write the parts of a table one after the other; return the number of tasks.
 
     Whole or not at all.  In Parquet each part is a row group; of a single part the bytes are those of `write`.
     """
@@ -403,7 +403,7 @@ class _Reader:
                 self._row_problem(row, "weight", "a weight must be above 0")
 
     def _check_work(self, table: TaskTable, flops: np.ndarray | None) -> None:
-        """What else is said of the work of a task needs its flops."""
+        """Check that keys of work come with its flops."""
         for name in ("bytes", "efficiency"):
             given = table.numbers.get(name)
             if given is None:
@@ -415,7 +415,7 @@ class _Reader:
                 self._row_problem(row, name, f"{name} of a task without flops")
 
     def _lists(self, name: str, column: pa.ChunkedArray) -> list[list[str]]:
-        """The names in each cell: a text to be split, a number, or in Parquet a list of texts or numbers."""
+        """The names in each cell: a text to be split, a number, or a Parquet list."""
         import pyarrow as pa
 
         types, kind = pa.types, column.type
@@ -456,7 +456,7 @@ def _bytes_of(path: Path) -> pa.NativeFile:
 
 
 def _no_text(path: Path) -> Problem | None:
-    """What keeps a file from being text: bytes that are not UTF-8, damaged compression."""
+    """The reason why a file is no text: not UTF-8, or damaged compression."""
     try:
         for _ in numbered_lines(path):
             pass
@@ -466,7 +466,7 @@ def _no_text(path: Path) -> Problem | None:
 
 
 def line_of(path: Path, row: int) -> int | None:
-    """The line of a CSV file (from 1, the header included, blank lines counted) with a row; None in Parquet."""
+    """The line of a CSV file (from 1) with a row; None in Parquet."""
     if path.suffix.lower() in PARQUET:
         return None
     seen = -1  # the header comes before row 0
@@ -528,14 +528,14 @@ def _numbers_one_by_one(cells: list[str | None]) -> tuple[np.ndarray, np.ndarray
 
 
 def _cell(column: pa.ChunkedArray, row: int) -> Any:
-    """A cell as a value of Python; None where Python has no such value, as of dates beyond the year 9999."""
+    """A cell as a value of Python; None where Python has no such value."""
     with contextlib.suppress(OverflowError, ValueError):
         return column[row].as_py()
     return None
 
 
 def _name(cell: Any) -> str:
-    """The name in a cell; a table with blanks turns whole numbers into floats, and a blank into NaN."""
+    """The name in a cell; undo floats from whole numbers, and NaN from blanks."""
     if cell is None or cell != cell:
         return ""
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)

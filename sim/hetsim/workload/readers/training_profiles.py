@@ -1,4 +1,4 @@
-"""Folders of measured training steps: what `hetsim.workload.costs.measured_training` computes with.
+"""Folders of measured training steps, for `costs.measured_training`.
 
 A folder of profiles has a folder for each application with
 
@@ -32,7 +32,7 @@ EPOCH_COLUMNS = ("progress", "iteration", "grad_sqr", "grad_var")
 
 
 def applications(folder: Path, local_limits: Mapping[str, int]) -> dict[str, Application]:
-    """All applications in a folder of profiles; ScenarioError with file and line for what cannot be read."""
+    """All applications in a folder of profiles; ScenarioError with file and line."""
     applications_read = {}
     for inside in sorted(one for one in folder.iterdir() if one.is_dir()):
         applications_read[inside.name] = _application(inside, local_limits.get(inside.name))

@@ -38,7 +38,7 @@ _NUMBERED = re.compile(r"[_-]?(ID)?\d+$")
 
 
 def read(path: ExistingFile, *, gpu_speedup: Speedup | None = None) -> TaskTable:
-    """A workflow as WfCommons records it: a task graph with run times, cores, memory and files."""
+    """A workflow of WfCommons: a task graph with run times, cores, memory and files."""
     return _Reader(Path(path)).table(gpu_speedup)
 
 
@@ -52,7 +52,7 @@ Names = tuple[str, ...]
 
 
 class _Task(NamedTuple):
-    """What a task says of others and of files; None where that is no list."""
+    """The relations and files of a task; None where that is no list."""
 
     parents: Names | None
     children: Names | None
@@ -61,7 +61,7 @@ class _Task(NamedTuple):
 
 
 class _Reader(ReadFile):
-    """A workflow, read part by part: of each task, run and file no more is held than the table needs."""
+    """A workflow, read part by part, in little memory."""
 
     def __init__(self, path: Path):
         super().__init__(path)

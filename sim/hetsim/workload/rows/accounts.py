@@ -1,4 +1,4 @@
-"""What the accounts of several clusters (Helios, Acme) have in common: one row a job, with its dates."""
+"""The common part of accounts of clusters (Helios, Acme): one row a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of separated values, read row by row with the names of their columns and addresses of what is wrong."""
+"""Tables of separated values, row by row, with addresses of problems."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 class CsvTable:
-    """The rows of a file with one separator, as cells of the columns that are asked for, in that order.
+    """The rows of a file with one separator, as cells of the wanted columns.
 
     `header`: the names of the columns where the file itself does not tell them.
     """

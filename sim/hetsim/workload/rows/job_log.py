@@ -1,4 +1,4 @@
-"""What readers of clusters' job logs have in common: rows to columns, cut and sampled, with a count of what is not.
+"""The common part of readers of job logs: rows to columns, cut and counted.
 
 All these readers know the options
 
@@ -50,7 +50,7 @@ _CALENDAR = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}(?!\d)")
 
 
 class Date(float):
-    """An instant of the calendar, in seconds since 1970, where otherwise seconds of a log's own time stand."""
+    """An instant of the calendar, in seconds since 1970."""
 
     zoned = False
     """Was it written with a zone?  Otherwise it is taken as UTC."""
@@ -92,7 +92,7 @@ class LogCut:
 
 
 class JobLog(ReadFile):
-    """The jobs of one file as growing columns, in memory or (where a folder is given) on disk.
+    """The jobs of one file as growing columns, in memory or on disk.
 
     `dated`: are its times dates, so that time 0 is the first submission?  `unique`: leave out repeated rows.
     `times`: the columns that hold times by device, and their names in the table; then `duration` means nothing.
@@ -187,7 +187,7 @@ class JobLog(ReadFile):
         return self._added - 1
 
     def window(self) -> tuple[float, float]:
-        """`since` and `until` in seconds from the log's time 0, once all rows of a log with dates have been read."""
+        """`since` and `until` in seconds from the log's time 0, after all dated rows."""
         zero = self.origin if not self.dated else self.first if math.isfinite(self.first) else 0.0
         bounds = []
         for key, given in (("since", self.cut.since), ("until", self.cut.until)):
@@ -205,7 +205,7 @@ class JobLog(ReadFile):
     # Cells ----------------------------------------------------------------------------------------------------
 
     def number(self, line: int, column: str, cell: str, blank: float | None = None, least: float = 0.0) -> float | None:
-        """The number in a cell; None, and a row problem, if there is none.  `blank`: what an empty cell means."""
+        """The number in a cell; None and a row problem if none.  `blank`: if empty."""
         if not cell and blank is not None:
             return blank
         if not NUMBER.fullmatch(cell):
@@ -224,13 +224,13 @@ class JobLog(ReadFile):
     def numbers(
         self, line: int, columns: Sequence[str], cells: Sequence[str], blank: float | None = None
     ) -> list[float] | None:
-        """The numbers in several cells; None, and a problem for each that has none, if one has none."""
+        """The numbers in several cells; None, and a problem for each without one."""
         values = [self.number(line, *one, blank) for one in zip(columns, cells, strict=True)]
         given = [value for value in values if value is not None]
         return given if len(given) == len(values) else None
 
     def date(self, line: int, column: str, cell: str) -> float | None:
-        """Seconds since 1970 of a date and time, without a zone as if in UTC; None, and a row problem, otherwise."""
+        """Seconds since 1970 of a date (UTC without a zone); None and a row problem."""
         try:
             return seconds_of(cell, self.zone)
         except (ValueError, OverflowError):
@@ -240,7 +240,7 @@ class JobLog(ReadFile):
             return None
 
     def summary(self) -> list[str]:
-        """What was left out, and what is to be known of what was kept."""
+        """Sentences on the rows left out, and remarks on those kept."""
         texts = []
         for what, (count, line) in self.passed_over.items():
             first = f"(first: {self.word} {line})"

@@ -1,4 +1,4 @@
-"""What the options leave of a log's rows, as one task table or, for logs larger than memory, as several on end.
+"""The rows of a log after its options, as one task table or several.
 
 Both are made by the same steps from blocks of rows; in memory there is one block.  What only the whole log can tell is
 found first: time 0, rows that repeat others, the end of the empty head, which columns there are, whether ids are
@@ -36,7 +36,7 @@ OVERDUE = 1.0
 
 @dataclass
 class TableColumns:
-    """Which columns the tables have: those with anything in them in any row that is kept."""
+    """The columns of the tables: those with a value in any row that is kept."""
 
     on_gpu: bool = False
     on_cpu: bool = False
@@ -51,7 +51,7 @@ class TableColumns:
 
 
 class Assembly:
-    """The tables of a log that has been read; ScenarioError with all that is wrong, or if nothing is left."""
+    """The tables of a log that has been read; ScenarioError with all problems."""
 
     def __init__(self, log: JobLog):
         self.log = log
@@ -78,7 +78,7 @@ class Assembly:
                 yield self._table(block, kept)
 
     def notes(self) -> list[str]:
-        """What is to be known of the tasks, once all tables are made."""
+        """Remarks on the tasks, once all tables are made."""
         log = self.log
         if self.renamed:
             message = f"{log.path}: {self.renamed:,} ids come again; these jobs are named id#2, id#3, ..."
@@ -212,7 +212,7 @@ class Assembly:
     # Tables ---------------------------------------------------------------------------------------------------
 
     def _table(self, block: RowBlock, kept: np.ndarray) -> TaskTable:
-        """The kept rows of a block, column after column: what grew is let go of as soon as it is there."""
+        """The kept rows of a block, column after column, each freed early."""
         log, columns = self.log, self.columns
         every = bool(kept.all())
 
@@ -266,7 +266,7 @@ class Assembly:
     def _recorded(
         self, table: TaskTable, arrival: np.ndarray, start: np.ndarray | None, due: np.ndarray | None
     ) -> None:
-        """Starts and deadlines, which keep their distance from the submissions however those move."""
+        """Starts and deadlines, which keep their distance from the submissions."""
         if start is not None and self.columns.numbers["start"]:
             wait = start - arrival
             if self.log.cut.warm_start:  # from the cut on; those that were moved behind it start when they did
@@ -277,7 +277,7 @@ class Assembly:
             table.numbers["deadline"] = table.arrival + (due - arrival)
 
     def _warm_up(self, when: np.ndarray, start: np.ndarray | None, warm: np.ndarray) -> np.ndarray:
-        """What is in the cluster at the cut: 1 for jobs that run, 2 for those that wait; moves their submissions."""
+        """Jobs in the cluster at the cut: 1 if running, 2 if waiting; moves submissions."""
         runs = warm & (np.full(len(when), np.inf) if start is None else start <= self.begin)
         when[warm] = 0.0
         when[~runs & (when < BEHIND)] = BEHIND  # whatever the order of a scheduler, it starts first what runs already
@@ -290,7 +290,7 @@ class Assembly:
         estimate: np.ndarray | None,
         numbers: dict[str, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """What jobs that run at the cut have left: of their times, of what users asked for, and of their limits."""
+        """Remaining times, estimates and limits of jobs that run at the cut."""
         if start is None:
             return duration, estimate
         done = np.nan_to_num(np.maximum(0.0, self.begin - start))
@@ -362,7 +362,7 @@ def _line(lines: np.ndarray, row: int) -> int:
 
 
 def head_end(arrival: np.ndarray) -> float | None:
-    """Where the rate of ascending arrivals jumps, if it does: the most likely change of a Poisson process's rate.
+    """The most likely jump of the rate of ascending arrivals (Poisson), if any.
 
     None if the second rate is not above `JUMP` times the first.
     """

@@ -1,4 +1,4 @@
-"""Rows of a second table, found by their key, for joins of logs larger than a dictionary of them could hold.
+"""Joins with a second table by key, for logs too large for a dictionary.
 
 A key takes 16 bytes (a hash of its text that no two texts share), a number 8 and a text that comes again 4; half as
 much again while rows are added.
@@ -38,7 +38,7 @@ class Texts:
 
 
 class Keyed:
-    """Rows of numbers by key; those with the same key become one, column by column as `merge` says.
+    """Rows of numbers by key; equal keys merge, column by column, as `merge` says.
 
     `last`: the one added last; `least` and `most` of them.  Columns are of array's types `d` or `i`.
     """

@@ -1,4 +1,4 @@
-"""Read large JSON files one list member at a time, in the memory that one member takes."""
+"""Read large JSON files one list member at a time, in little memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPENED = Opened()
 
 
 def parts(path: Path, wanted: set[tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the values under the wanted keys of the object in the file, in the order of the file.
+    """Yield the values under the wanted keys of the object in the file, in order.
 
     A list yields OPENED, then its members one by one, each with the list's keys; anything else yields its value.  Other
     parts of the file are skipped.  ScenarioError with the line where the file is no JSON, or ends too early.
@@ -42,7 +42,7 @@ def parts(path: Path, wanted: set[tuple[str, ...]]) -> Iterator[tuple[tuple[str,
 
 
 def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
-    """Yield line (from 1) and value of each member of the list in the file, or of the list under `key` in it.
+    """Yield line and value of each member of the list in the file or under `key`.
 
     ScenarioError with the line where the file is no JSON, be it before, in or behind the list, or ends too early.
     """
@@ -75,7 +75,7 @@ def first_sign(path: Path) -> str:
 
 
 class _Reader:
-    """Cursor in the text of a JSON file; keeps only as much text in memory as one member needs."""
+    """Cursor in the text of a JSON file; keeps the text of one member in memory."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -137,7 +137,7 @@ class _Reader:
                 yield here, value
 
     def _entries(self, closing: str) -> Iterator[None]:
-        """Yield with the cursor before each entry of a list or an object; move past the closing bracket at the end."""
+        """Yield with the cursor before each entry; end past the closing bracket."""
         self._go(self._at + 1)
         more = self.sign() != closing
         if not more:
@@ -158,7 +158,7 @@ class _Reader:
         self._at = end
 
     def _refill(self, least: int = 1) -> bool:
-        """Read at least this number of further characters, if the file has them; drop the text before the cursor."""
+        """Read at least this number of characters; drop the text before the cursor."""
         parts, count = [self._text[self._at :]], 0
         for piece in self._pieces:
             parts.append(piece)
