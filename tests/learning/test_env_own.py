@@ -280,9 +280,9 @@ def test_a_function_is_an_observation(own):
     [
         (lambda acting: [math.nan, 1.0], "returned nan at \\[0\\], t = .*entries are finite numbers"),
         (lambda acting: np.zeros(2 + (acting.view.num_waiting() > 1)), "shape \\(3,\\) .* has to be \\(2,\\)"),
-        (lambda acting: ["a", "b"], "which is no array of numbers"),
-        (lambda acting: [[1], [1, 2]], "returned .*, which is no array of numbers"),
-        (lambda acting: {"a": [[1], [1, 2]]}, "returned .* in a at t = .*, which is no array of numbers"),
+        (lambda acting: ["a", "b"], "which is not an array of numbers"),
+        (lambda acting: [[1], [1, 2]], "returned .*, which is not an array of numbers"),
+        (lambda acting: {"a": [[1], [1, 2]]}, "returned .* in a at t = .*, which is not an array of numbers"),
         (lambda acting: {1: [0]}, "returned an entry 1; names are texts"),
         (lambda acting: [1e300], "returned inf at \\[0\\]"),
         (lambda acting: 1 / 0, "observation <lambda> raised ZeroDivisionError at t = .*: division by zero"),

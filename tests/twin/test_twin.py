@@ -54,7 +54,7 @@ def test_a_snapshot_says_what_runs_and_what_waits(tmp_path):
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        (line(1, "RUNING"), r':2: column STATE: "RUNING" is no state .* did you mean "RUNNING"'),
+        (line(1, "RUNING"), r':2: column STATE: "RUNING" is not a state .* did you mean "RUNNING"'),
         (running(1, node="g[1-3]"), r':2: column NODELIST: the cluster has no node "g3"; it has 2 nodes'),
         (line(1, partition="bach"), r':2: column PARTITION: the cluster has no partition "bach"; did you mean "batch"'),
         (line(1, "RUNNING"), "a job that runs has no start"),

@@ -383,7 +383,7 @@ def _priorities(facts: Facts) -> Match:
     solve = priorities.preemptive_resume if preemptive else priorities.nonpreemptive
     rows = []
     for one, prediction in zip(ordered, solve(classes, servers), strict=True):
-        if not preemptive:  # suspended time is no part of the simulator's wait
+        if not preemptive:  # suspended time is not part of the simulator's wait
             rows.append(PredictedRow("wait_mean", prediction.wait_mean, one.label))
         rows.append(PredictedRow("response_mean", prediction.response_mean, one.label))
     load = facts.rate * facts.law.mean

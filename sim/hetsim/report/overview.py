@@ -326,7 +326,7 @@ REPLAYED = (
 _REPLICATION = re.compile(r"^replication (\d+): ")
 _UNFINISHED = re.compile(r"^(\d+) of \d+ tasks \(([\d.]+)%\) were (unfinished when the run ended: .*)$")
 _FIGURE = re.compile(r"(?<![\w.\"#])\d+(?:\.\d+)?(?![\w\"]|\.\d)")
-"""A number that is no part of a name."""
+"""A number that is not part of a name."""
 
 
 def gathered(runs: Replications) -> list[str]:

@@ -143,4 +143,4 @@ def _wrong_counters(events: list[Event]) -> Iterator[str]:
         last[key] = event["ts"]
         wrong = {name: value for name, value in event["args"].items() if not isinstance(value, int | float)}
         if wrong:
-            yield f'counter "{key[1]}" of process {key[0]} has values that are no numbers: {wrong}'
+            yield f'counter "{key[1]}" of process {key[0]} has values that are not numbers: {wrong}'

@@ -91,7 +91,7 @@ def gpu_mode(kind: DeviceType, gpus: float = 1, **more: Any) -> Mode:
 
 
 def small_systems() -> list[System]:
-    """All systems of the conformance suite, made anew."""
+    """All systems of the conformance suite, made again."""
     return [build() for build in _BUILDERS]
 
 

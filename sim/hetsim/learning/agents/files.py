@@ -125,11 +125,11 @@ def read_parts(
     try:
         size = path.stat().st_size
         if size > most:
-            raise wrong(f"is no {what}: it has {size:,} bytes")
+            raise wrong(f"is not a {what}: it has {size:,} bytes")
         with open_input(path) as source:
             data = source.read()
         if data[:2] != b"PK":
-            raise wrong(f"is no {what}: it is not an .npz archive (hetsim train)" if data else "is empty")
+            raise wrong(f"is not a {what}: it is not an .npz archive (hetsim train)" if data else "is empty")
     except OSError as error:
         raise wrong(f"cannot be read: {error.strerror or error}") from None
     try:
@@ -141,10 +141,10 @@ def read_parts(
     except Exception as error:  # zip, its compressions and NumPy's headers each complain in their own way
         raise wrong(f"is damaged or cut off: {' '.join(str(error).split()) or type(error).__name__}") from None
     if size > most:
-        raise wrong(f"is no {what}: it holds {size:,} bytes")
+        raise wrong(f"is not a {what}: it holds {size:,} bytes")
     for name, array in parts.items():
-        if not isinstance(array, np.ndarray):  # NumPy gives the bytes of what is no array as they are
-            raise wrong(f'is no {what}: "{name}" in it is no array')
+        if not isinstance(array, np.ndarray):  # NumPy gives the bytes of what is not an array as they are
+            raise wrong(f'is not a {what}: "{name}" in it is not an array')
     return parts
 
 
@@ -181,7 +181,7 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
     shapes = [array.shape for array in arrays]
     sound = all(array.dtype == np.float32 and np.isfinite(array).all() for array in arrays)
     if not SHORTEST <= scale < float("inf") or not sound or not _chained(shapes):
-        raise wrong("is damaged: its arrays are no network")
+        raise wrong("is damaged: its arrays are not a network")
     if shapes[0][0] != layout.inputs:
         raise wrong(f"is damaged: its network reads {shapes[0][0]} numbers an action, and there are {layout.inputs}")
     return LearnedPolicy(

@@ -94,7 +94,7 @@ class Observation:
             with np.errstate(over="ignore"):  # what is too large is infinite, and said below
                 array = np.asarray(value, np.float32)
         except (TypeError, ValueError):
-            text = f"returned {value!r:.60}{where} at t = {now:g} s, which is no array of numbers"
+            text = f"returned {value!r:.60}{where} at t = {now:g} s, which is not an array of numbers"
             raise ScenarioError(f"observation {self.name} {text}") from None
         if array.shape != tuple(shape):
             raise ScenarioError(
@@ -137,7 +137,7 @@ class _Called(Observation):
         try:
             return np.shape(value)
         except ValueError:  # rows of different lengths
-            text = f"returned {value!r:.60}{where} at t = {now:g} s, which is no array of numbers"
+            text = f"returned {value!r:.60}{where} at t = {now:g} s, which is not an array of numbers"
             raise ScenarioError(f"observation {self.name} {text}") from None
 
     def checked(self, acting: Acting, vector: np.ndarray | None) -> Any:

@@ -261,7 +261,8 @@ def check_writable(path: str | Path) -> None:
         with tempfile.TemporaryFile(dir=path.absolute().parent):
             pass
     except (OSError, ValueError) as error:
-        why = "is no folder" if not path.absolute().parent.is_dir() else f"{getattr(error, 'strerror', None) or error}"
+        is_folder = path.absolute().parent.is_dir()
+        why = f"{getattr(error, 'strerror', None) or error}" if is_folder else "is not a folder"
         raise UsageError(f"{path} cannot be written: {path.parent} {why}") from None
 
 
@@ -458,11 +459,11 @@ def read_checkpoint(path: Path, training: Mapping[str, Any]) -> tuple[Any, dict[
             if key == "content":
                 raise wrong(
                     f"is the checkpoint of another training: the scenario {training['scenario']} has changed since; "
-                    "give another path, or delete this file to start anew"
+                    "give another path, or delete this file to start again"
                 )
             raise wrong(
                 f"is the checkpoint of another training: {key} is {theirs.get(key)!r} there and {value!r} here; give "
-                "another path, or delete this file to start anew"
+                "another path, or delete this file to start again"
             )
     return AgentState(arrays, facts), mine
 

@@ -118,7 +118,7 @@ def regret_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
 
 
 def front_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
-    """The front of the first two metrics that are no two sides of one thing."""
+    """The front of the first two metrics that are not two sides of one thing."""
     from hetsim import plots
 
     for one, other in combinations(metrics, 2):

@@ -172,7 +172,7 @@ def _swept_pictures(found: Sweep) -> str:
         elif len(varied) == 2:
             for policy in policies[:4]:
                 where = {"policy": policy} if len(policies) > 1 else None
-                # Refused where sampled points are no grid.
+                # Refused where sampled points are not a grid.
                 draw = partial(plots.sweep_map, found, varied[0], varied[1], name, where=where)
                 alt = f"{metric_name(name)} over {varied[0]} and {varied[1]}"
                 parts.append(elements.picture(draw, alt, optional=True))

@@ -60,7 +60,7 @@ class Architecture(Described):
     @model_validator(mode="after")
     def _check(self) -> Architecture:
         if self.head_size is None and self.hidden % self.heads:
-            raise ValueError(f"a hidden size of {self.hidden} is no multiple of {self.heads} heads; give head_size")
+            raise ValueError(f"a hidden size of {self.hidden} is not a multiple of {self.heads} heads; give head_size")
         if self.heads % self._kv_heads:
             raise ValueError(f"{self.heads} heads cannot share {self._kv_heads} heads of keys and values evenly")
         if self.active_experts > self.experts:

@@ -212,7 +212,7 @@ def zone_of(name: str) -> tzinfo:
     if match:
         minutes = int(match[2]) * 60 + int(match[3])
         if minutes >= 24 * 60 or int(match[3]) > 59:
-            raise ValueError(f"{shown(name)} is no offset from UTC")
+            raise ValueError(f"{shown(name)} is not an offset from UTC")
         return timezone(timedelta(minutes=-minutes if match[1] == "-" else minutes))
     if name in ("UTC", "Z"):
         return UTC

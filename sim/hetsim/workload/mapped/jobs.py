@@ -177,7 +177,7 @@ class MappedJobs:
         return [self.readers[target]] * count
 
     def _instant(self) -> Instants:
-        """Reads instants that are no target of their own, as the arrival is written."""
+        """Reads instants that are not a target of their own, as the arrival is written."""
         if not hasattr(self, "_instants"):
             self._instants = Instants(self.made.form("arrival"), self.made.zone)
         return self._instants

@@ -135,7 +135,7 @@ class LogMap:
                 hint = "; time: states how instants are written" if kind_of(target) == "instant" else ""
                 bad.append((f"units.{target}", f"{target} has no unit{hint}"))
             elif unit not in units:
-                bad.append((f"units.{target}", f"{unit} is no unit of {target}; use one of {', '.join(units)}"))
+                bad.append((f"units.{target}", f"{unit} is not a unit of {target}; use one of {', '.join(units)}"))
         for target, source in self.columns.items():
             if kind_of(target) in ("duration", "size") and source.operation in ("column", "product"):
                 text = contradiction(target, source.columns[0], self.units.get(target))

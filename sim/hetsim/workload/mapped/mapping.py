@@ -121,7 +121,7 @@ def _operation(value: dict[str, Any]) -> Operation:
     allowed = ("values", "key") if operation == "column" else ()
     for key in further:
         if key not in allowed:
-            why = f"; {', '.join(allowed)} may stand beside column" if allowed else f" beside {operation}"
+            why = f"; {', '.join(allowed)} may stand next to column" if allowed else f" next to {operation}"
             raise ValueError(f'unknown key "{key}"{suggestion(key, allowed)}{why}')
     return operation
 
@@ -179,7 +179,7 @@ def forms_of(value: Any) -> dict[str, str]:
     for name, one in value.items():
         if name not in instants:
             near = suggestion(name, instants)
-            raise WrongKey(str(name), f'"{name}" is no instant{near}; instants are {", ".join(instants)}')
+            raise WrongKey(str(name), f'"{name}" is not an instant{near}; instants are {", ".join(instants)}')
         try:
             forms[str(name)] = _checked_form(one)
         except ValueError as error:

@@ -238,7 +238,8 @@ def _why_not(target: str, column: Column) -> str:
     if target == "gpus" and isinstance(bad, str):
         ways = {str(cell): (re.search(r"\d+", str(cell)) or ["?"])[0] for cell in column.cells}
         examples = ", ".join(f"{shown(name)}: {value}" for name, value in list(ways.items())[:3])
-        return f"{shown(bad)} is no number; gpus: {{column: {column.name}, values: {{{examples}}}}} says what it means"
+        way = f"gpus: {{column: {column.name}, values: {{{examples}}}}} says what it means"
+        return f"{shown(bad)} is not a number; {way}"
     return f"{shown(str(bad))} is no {'duration' if target in DURATIONS else 'number'} in a way that is known"
 
 

@@ -302,7 +302,7 @@ def is_blank(value: Any, words: frozenset[str | float]) -> bool:
 
 
 def tidied(value: Any) -> Any:
-    """A cell without spaces around; ValueError if it is no text, number or time."""
+    """A cell without spaces around; ValueError if it is not text, number or time."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, bool):

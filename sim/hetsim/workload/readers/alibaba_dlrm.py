@@ -63,7 +63,7 @@ def _instance(log: JobLog, line: int, cells: list[str], latest: float) -> None:
     cores, gpus, memory = amounts
     came, began, ended = times
     if gpus > 1 and gpus % 1:
-        log.wrong(line, NUMBERS[1], f"{shown(cells[2])} is no share of GPUs")
+        log.wrong(line, NUMBERS[1], f"{shown(cells[2])} is not a share of GPUs")
         return
     if math.isnan(began) and not math.isnan(came):
         log.leave_out("never started", line)

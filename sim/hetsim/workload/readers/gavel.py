@@ -92,7 +92,7 @@ def _job(log: JobLog, line: int, name: str, cells: list[str], known: Throughputs
     if steps is None or scale is None or came is None or weight is None or slo is None:
         return
     if scale % 1 or scale < 1:
-        log.wrong(line, "scale", f"{shown(cells[1])} is no number of GPUs")
+        log.wrong(line, "scale", f"{shown(cells[1])} is not a number of GPUs")
         return
     job = (name, int(scale))
     speeds = {kind: known.alone[kind].get(job, 0.0) for kind in kinds}
@@ -194,7 +194,7 @@ def _wrong(path: Path, kind: str, message: str) -> Exception:
 
 def _speed(value: Any, fail: Any, text: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
-        raise fail(f"{shown(text)}: {shown(value)} is no number of steps per second")
+        raise fail(f"{shown(text)}: {shown(value)} is not a number of steps per second")
     return float(value)
 
 

@@ -155,7 +155,7 @@ class _Reader(ReadFile):
             if width == 1 or 2 * often <= len(rows):
                 number, cells = rows[0]
                 if len(cells) == 1 and any(mark in cells[0] for mark in ",;|"):
-                    self.fail(f"{shown(cells[0])} is no number; times are separated by white space", number)
+                    self.fail(f"{shown(cells[0])} is not a number; times are separated by white space", number)
                 self.fail(
                     "how many machines there are cannot be told: give the option machines, or a first line "
                     "with the numbers of tasks and machines"
@@ -173,7 +173,7 @@ class _Reader(ReadFile):
         else:
             self._name_odd_lines(rows, machines)
             if count % machines and not self.row_problems.problems:
-                self.fail(f"{count:,} numbers are no whole number of tasks on {machines:,} machines")
+                self.fail(f"{count:,} numbers are not a whole number of tasks on {machines:,} machines")
         self.row_problems.fail_if_any()
         return machines
 

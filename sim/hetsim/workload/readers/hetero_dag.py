@@ -184,7 +184,7 @@ class _Reader(ReadFile):
             if _WHOLE.fullmatch(name):
                 numbers.append(int(name))
             else:
-                message = f"{shown(name)} is no id, a whole number" if name else "an id is missing beside a comma"
+                message = f"{shown(name)} is not an id, a whole number" if name else "an id is missing next to a comma"
                 self._bad(number, position, "predecessors", message)
         return numbers
 

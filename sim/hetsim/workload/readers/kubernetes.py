@@ -252,7 +252,7 @@ def amount(value: Any) -> float:
     """A quantity such as 250m, 64Gi or 8; ValueError if it is none."""
     match = _AMOUNT.fullmatch(str(value))
     if not match:
-        raise ValueError(f"{shown(value)} is no quantity such as 250m or 64Gi")
+        raise ValueError(f"{shown(value)} is not a quantity such as 250m or 64Gi")
     return float(match[1]) * _FACTOR.get(match[2], 1.0)
 
 

@@ -56,7 +56,7 @@ def _pod(log: JobLog, line: int, cells: list[str]) -> None:
     cores, memory, count, milli = demands
     deleted, started = times
     if count != int(count) or (count == 1 and not 0 < milli <= 1000):
-        log.wrong(line, "num_gpu, gpu_milli", f"{count:g} GPUs of {milli:g} thousandths are no share of GPUs")
+        log.wrong(line, "num_gpu, gpu_milli", f"{count:g} GPUs of {milli:g} thousandths are not a share of GPUs")
         return
     if math.isnan(started):
         reason = f"never started ({cells[10] or 'no scheduled_time'})"

@@ -128,7 +128,7 @@ def _task(log: JobLog, line: int, cells: list[str], owners: Owners, spans: Attem
         return
     count, start, end, cpu, memory, gpu = (float(value) for value in numbers if value is not None)
     if count % 1 or not 1 <= count <= MAX_INSTANCES or (gpu > 100 and gpu % 100):
-        message = f"{shown(cells[2])} instances of {shown(cells[8])} hundredths of a GPU are no share of GPUs"
+        message = f"{shown(cells[2])} instances of {shown(cells[8])} hundredths of a GPU are not a share of GPUs"
         log.wrong(line, "inst_num, plan_gpu", message)
         return
     user, came = owners.owner(cells[0])

@@ -53,7 +53,7 @@ def _flat(log: JobLog) -> None:
         if came is None or took is None or gpus is None:
             continue
         if gpus % 1:
-            log.wrong(line, FLAT[2], f"{shown(cells[2])} is no whole number of GPUs")
+            log.wrong(line, FLAT[2], f"{shown(cells[2])} is not a whole number of GPUs")
         else:
             log.add(line, None, came, took, key=table.text, gpus=gpus, vc=cells[3])
 
@@ -128,7 +128,7 @@ def nodes(
         if number is None:
             continue
         if number % 1:
-            log.wrong(line, "node num", f"{shown(count)} is no whole number of nodes")
+            log.wrong(line, "node num", f"{shown(count)} is not a whole number of nodes")
         elif number:
             kind = {"type": gpu, "count": gpus_per_node}
             result.append({"name": f"{vc}-", "count": int(number), "rack": vc, "cpus": cpus_per_node, "gpus": kind,

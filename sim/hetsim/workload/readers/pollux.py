@@ -66,7 +66,7 @@ def read(
             log.wrong(line, "application", f"{shown(application)} has no profile in {profiles}{near}")
             continue
         if wanted % 1 or wanted < 1:
-            log.wrong(line, "num_replicas", f"{shown(gpus)} is no number of GPUs")
+            log.wrong(line, "num_replicas", f"{shown(gpus)} is not a number of GPUs")
             continue
         largest, smallest = profiled[application].batch_sizes[-1], profiled[application].batch_sizes[0]
         if samples % 1 or not smallest <= samples <= largest:

@@ -127,7 +127,7 @@ def nanoseconds_of(stamp: str) -> tuple[int, str]:
     day, hours, minutes, seconds, digits = match.groups("")
     days = _days(day)
     if days is None or int(hours) > 23 or int(minutes) > 59 or int(seconds) > 59:
-        return 0, f"{shown(stamp)} is no time of any day"
+        return 0, f"{shown(stamp)} is not a time of any day"
     if not 0 <= days < 100_000:
         return 0, f"{shown(stamp)} is not between 1970 and 2243"
     full_seconds = (days * 24 + int(hours)) * 3600 + int(minutes) * 60 + int(seconds)

@@ -185,7 +185,7 @@ def _resources(log: JobLog, line: int, cell: str) -> dict[str, Any] | None:
             elif key.startswith("gres/gpu:"):
                 typed[key.partition(":")[2]] = float(int(value))
         except ValueError:
-            log.wrong(line, "AllocTRES, ReqTRES", f"{shown(part)} is no resource with an amount")
+            log.wrong(line, "AllocTRES, ReqTRES", f"{shown(part)} is not a resource with an amount")
             return None
     if typed:
         amounts["gpus"] = amounts["gpus"] or sum(typed.values())
@@ -259,7 +259,7 @@ def _is_down(log: JobLog, line: int, text: str) -> bool:
     states = re.sub(r"[*~#%$@^!-]", "", text).upper().split("+") if text else []
     for state in states:
         if state not in DOWN and state not in TAKES_JOBS:
-            log.wrong(line, "State", f"{shown(state)} is no state of a node{suggestion(state, DOWN | TAKES_JOBS)}")
+            log.wrong(line, "State", f"{shown(state)} is not a state of a node{suggestion(state, DOWN | TAKES_JOBS)}")
     return "*" in text or not DOWN.isdisjoint(states)
 
 

@@ -174,7 +174,7 @@ def _runs(log: JobLog, found: Snapshot, line: int, cell: dict[str, str]) -> bool
         return None
     if not _is(state, WAITING | KEPT):
         names = list((RUNNING | WAITING | KEPT | OVER).keys())
-        log.wrong(line, "STATE", f"{shown(state)} is no state of a job that is known here{suggestion(state, names)}")
+        log.wrong(line, "STATE", f"{shown(state)} is not a state of a job that is known here{suggestion(state, names)}")
         return None
     reason = cell["REASON"] or cell["NODELIST(REASON)"].strip("()")
     if _is(state, KEPT) or any(part in reason.lower() for part in HELD):
@@ -249,7 +249,7 @@ def _ids(log: JobLog, found: Snapshot, line: int, text: str) -> list[str]:
                              "with SLURM_BITSTR_LEN=0 squeue shows all")  # fmt: skip
     bounds = [_PIECE.fullmatch(piece) for piece in pieces]
     if match is None or not all(bounds):
-        log.wrong(line, "JOBID", f"{shown(text)} is no job or array such as 12_[1-8,10%4]")
+        log.wrong(line, "JOBID", f"{shown(text)} is not a job or array such as 12_[1-8,10%4]")
         return []
     numbers: list[int] = []
     for one in filter(None, bounds):

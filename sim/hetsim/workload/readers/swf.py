@@ -158,7 +158,7 @@ def nodes(path: ExistingFile, *, cores_per_node: Count | None = None) -> list[di
             if cores_per_node is None:
                 return [{"name": "pool", "cpus": cores}]
             if cores % cores_per_node:
-                text = f"its header says {key} {cores}, which is no multiple of cores_per_node ({cores_per_node})"
+                text = f"its header says {key} {cores}, which is not a multiple of cores_per_node ({cores_per_node})"
                 raise problem_of(Path(path), text)
             return [{"name": "n", "count": cores // cores_per_node, "cpus": cores_per_node}]
     raise problem_of(Path(path), "its header says neither MaxProcs nor MaxNodes; list the machines under nodes")

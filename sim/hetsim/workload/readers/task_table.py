@@ -43,7 +43,7 @@ SIZES = ("memory", "gpu_memory", "bytes_in", "bytes_out", "bytes")
 MAX_OF = {**dict.fromkeys(("nodes", "cpus", "gpus"), 1e6), "flops": 1e30, **dict.fromkeys(SIZES, MAX_BYTES)}
 """Larger numbers in these columns are mistakes; in others, which are times and weights, those above `MAX_SECONDS`."""
 MISSPELT = 0.8
-"""How alike (as difflib counts) a name is to one that it may stand for; submit_time is no gpu_time."""
+"""How alike (as difflib counts) a name is to one that it may stand for; submit_time is not a gpu_time."""
 
 _TIME = re.compile(r"(?:cpu_time|gpu_time|gpu_time\..+?)(?P<estimate>_estimate)?\Z")
 
@@ -227,7 +227,7 @@ class _Reader:
             self._column_problem("missing column: a task table needs cpu_time, gpu_time, gpu_time.TYPE or flops" + hint)
         for name in columns:
             if name.endswith("_estimate") and _TIME.match(name) and name.removesuffix("_estimate") not in columns:
-                self._column_problem(f'column "{name}" has no column "{name.removesuffix("_estimate")}" beside it')
+                self._column_problem(f'column "{name}" has no column "{name.removesuffix("_estimate")}" next to it')
 
     def _column_problem(self, message: str) -> None:
         self.problems.append(Problem(message, "", str(self.path), None if self.parquet else 1))
@@ -254,7 +254,7 @@ class _Reader:
             self._cells(name, column, np.isfinite(values) & (np.abs(values) > upper), f"is more than {upper:g}")
             if name == "nodes":
                 wrong = np.isfinite(values) & ((values < 1) | (values != np.floor(values)))
-                self._cells(name, column, wrong, "is no number of nodes: 1, 2, 3, ...")
+                self._cells(name, column, wrong, "is not a number of nodes: 1, 2, 3, ...")
         elif name == "id":
             table.id = self._texts(name, column, required=True, numbers=True)
         elif name == "class":
@@ -409,7 +409,7 @@ class _Reader:
             if given is None:
                 continue
             if flops is None:
-                self._column_problem(f'column "{name}" has no column "flops" beside it')
+                self._column_problem(f'column "{name}" has no column "flops" next to it')
                 continue
             for row in np.flatnonzero(~np.isnan(given) & np.isnan(flops)).tolist():
                 self._row_problem(row, name, f"{name} of a task without flops")
@@ -456,7 +456,7 @@ def _bytes_of(path: Path) -> pa.NativeFile:
 
 
 def _no_text(path: Path) -> Problem | None:
-    """The reason why a file is no text: not UTF-8, or damaged compression."""
+    """The reason why a file is not text: not UTF-8, or damaged compression."""
     try:
         for _ in numbered_lines(path):
             pass
@@ -489,9 +489,9 @@ def _lines(stream: Any) -> Any:
 
 
 def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """The column as floats, NaN where blank or bad; and which cells are no numbers.
+    """The column as floats, NaN where blank or bad; and which cells are not numbers.
 
-    In a CSV the words nan, NA and so on are no numbers; in Parquet NaN is how a blank is stored.
+    In a CSV the words nan, NA and so on are not numbers; in Parquet NaN is how a blank is stored.
     """
     import pyarrow as pa
     from pyarrow import compute

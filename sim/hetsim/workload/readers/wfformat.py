@@ -52,7 +52,7 @@ Names = tuple[str, ...]
 
 
 class _Task(NamedTuple):
-    """The relations and files of a task; None where that is no list."""
+    """The relations and files of a task; None where that is not a list."""
 
     parents: Names | None
     children: Names | None
@@ -92,7 +92,7 @@ class _Reader(ReadFile):
             raise problem_of(path, f"is WfFormat {version}; version 1.5 is read, to which WfCommons translates")
         for keys in LISTS:
             if keys not in lists and keys != FILES:
-                raise problem_of(path, f"has no {'.'.join(keys)}: this is no instance of WfFormat 1.5")
+                raise problem_of(path, f"has no {'.'.join(keys)}: this is not an instance of WfFormat 1.5")
             if not lists.get(keys, True):
                 raise problem_of(path, f"{'.'.join(keys)} is not a list of objects with an id")
 
@@ -153,7 +153,7 @@ class _Reader(ReadFile):
                 self.row_problems.add(f"{shown(task)} has no {key}")
             return default or 0.0
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= upper:
-            self.row_problems.add(f"{shown(task)}: {key}: {shown(value)} is no number of that kind")
+            self.row_problems.add(f"{shown(task)}: {key}: {shown(value)} is not a number of that kind")
             return 0.0
         return float(value)
 

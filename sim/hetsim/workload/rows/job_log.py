@@ -103,7 +103,7 @@ class JobLog(ReadFile):
         self.cut = cut
         self.dated = False
         self.origin: float | None = None
-        """Where times are no dates: which date (seconds since 1970) their 0 is, if the log tells."""
+        """Where times are not dates: which date (seconds since 1970) their 0 is, if the log tells."""
         self.unique = False
         self.notes: list[str] = []
         self.word = "line"
@@ -113,7 +113,7 @@ class JobLog(ReadFile):
         self.left_out: dict[str, list[int]] = {}
         """Jobs by reason: how many, and the first line."""
         self.passed_over: dict[str, list[int]] = {}
-        """Rows that are no jobs of their own, in the same way."""
+        """Rows that are not jobs of their own, in the same way."""
         self.first = math.inf
         """The first submission, where times are dates."""
         self.times: dict[str, str] = {}
@@ -147,7 +147,7 @@ class JobLog(ReadFile):
         _count(self.left_out, reason, line)
 
     def pass_over(self, what: str, line: int) -> None:
-        """A row that is no job of its own: a step or a part of one, say."""
+        """A row that is not a job of its own: a step or a part of one, say."""
         _count(self.passed_over, what, line)
 
     def remark(self, what: str, line: int) -> None:
@@ -244,7 +244,7 @@ class JobLog(ReadFile):
         texts = []
         for what, (count, line) in self.passed_over.items():
             first = f"(first: {self.word} {line})"
-            texts.append(f"{self.path}: {count:,} rows that are no jobs of their own: {what} {first}")
+            texts.append(f"{self.path}: {count:,} rows that are not jobs of their own: {what} {first}")
         for reason, (count, line) in self.left_out.items():
             texts.append(f"{self.path}: {count:,} of {self.seen:,} jobs left out: {reason} (first: {self.word} {line})")
         for what, (count, line) in self._remarks.items():

@@ -373,7 +373,7 @@ def head_end(arrival: np.ndarray) -> float | None:
     for low in range(1, n - 1, CHUNK):  # in pieces, for the sake of memory
         k = np.arange(low, min(low + CHUNK, n - 1))
         before, after = arrival[k] - arrival[0], arrival[-1] - arrival[k]
-        # A burst of equal times is no rate: as if it took a second.
+        # A burst of equal times is not a rate: as if it took a second.
         first, second = k / np.maximum(before, 1.0), (n - 1 - k) / np.maximum(after, 1.0)
         likelihood = k * np.log(first) + (n - 1 - k) * np.log(second)
         likelihood[second <= JUMP * first] = -np.inf

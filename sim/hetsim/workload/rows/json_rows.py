@@ -31,7 +31,7 @@ def parts(path: Path, wanted: set[tuple[str, ...]]) -> Iterator[tuple[tuple[str,
     """Yield the values under the wanted keys of the object in the file, in order.
 
     A list yields OPENED, then its members one by one, each with the list's keys; anything else yields its value.  Other
-    parts of the file are skipped.  ScenarioError with the line where the file is no JSON, or ends too early.
+    parts of the file are skipped.  ScenarioError with the line where the file is not JSON, or ends too early.
     """
     reader = _Reader(path)
     if not reader.sign():
@@ -44,7 +44,7 @@ def parts(path: Path, wanted: set[tuple[str, ...]]) -> Iterator[tuple[tuple[str,
 def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
     """Yield line and value of each member of the list in the file or under `key`.
 
-    ScenarioError with the line where the file is no JSON, be it before, in or behind the list, or ends too early.
+    ScenarioError with the line where the file is not JSON, be it before, in or behind the list, or ends too early.
     """
     reader = _Reader(path)
     wanted = () if key is None else (key,)
