@@ -102,7 +102,7 @@ def test_figures_stated_in_texts_are_those_recorded():
     mean = found[found["table"] == "without backfilling"].set_index("policy")
     texts = f"{entry.expected.property} {hs.load('rlscheduler').description}"
     assert (
-        f"is {mean.hetsim['SJF sorted anew']:.0f} under SJF and {mean.hetsim['F1 sorted anew']:.0f} under F1" in texts
+        f"is {mean.hetsim['SJF sorted again']:.0f} under SJF and {mean.hetsim['F1 sorted again']:.0f} under F1" in texts
     )
     assert f"the paper has {mean.paper['SJF']:.0f} and {mean.paper['F1']:.0f}" in texts
     assert mean.hetsim["WFP3 of its paper"] < mean.hetsim["FCFS"] < mean.hetsim["WFP3"]

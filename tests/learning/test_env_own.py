@@ -593,7 +593,7 @@ def test_a_damaged_checkpoint_or_one_with_code_is_said(state, tmp_path):
     np.savez(objects, about=np.array([Code()], dtype=object))
     for content in (b"", data[:200], data[:-30], pickle.dumps(Code()), evil.read_bytes(), objects.read_bytes()):
         state.write_bytes(content)
-        with pytest.raises(ScenarioError, match="is empty|damaged or cut off|no checkpoint"):
+        with pytest.raises(ScenarioError, match="is empty|damaged or cut off|not a checkpoint"):
             hs.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=state)
     np.savez(state, about=np.frombuffer(json.dumps({"format": "other"}).encode(), np.uint8))
     with pytest.raises(ScenarioError, match="no checkpoint of a training"):

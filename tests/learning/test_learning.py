@@ -436,7 +436,7 @@ def test_the_command_writes_policy_and_curve_and_prints_a_comparison(tmp_path, m
         (("small.yaml", "--agent", "dqm"), 3, 'did you mean "dqn"'),
         (("small.yaml", "--reward", "fast"), 3, 'unknown reward "fast"'),
         (("small.yaml", "--reward", "{slowdown: x}"), 2, "the weight of reward slowdown is a number"),
-        (("small.yaml", "--file", "no/such/folder.npz"), 2, "is not a folder"),
+        (("small.yaml", "--file", "no/such/folder.npz"), 2, "there is no folder"),
         (("small.yaml", "--file", "policy.png"), 2, "is written as .npz"),  # its learning curve is policy.png
         (("small.yaml", "--setting", "rate"), 2, "--setting needs key=value"),
         (("small.yaml", "--setting", "rate=[1"), 2, "--setting rate=[1 is not valid YAML"),

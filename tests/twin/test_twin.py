@@ -61,7 +61,7 @@ def test_a_snapshot_says_what_runs_and_what_waits(tmp_path):
         (line(1).replace("02:00:00", "soon"), "is not a time such as"),
         (line(1, reason="Dependency"), "has no jobs that run or wait"),
         (line(1).replace("02:00:00", "soon"), ":2: column TIME_LIMIT:"),
-        (line("1_[x-3]"), r':2: column JOBID: "1_\[x-3\]" is no job or array'),
+        (line("1_[x-3]"), r':2: column JOBID: "1_\[x-3\]" is not a job or array'),
         (f"{running(1)}\n{running(1)}", ":3: column JOBID: job 1 stands in line 2 already"),
     ],
 )

@@ -240,7 +240,7 @@ def _why_not(target: str, column: Column) -> str:
         examples = ", ".join(f"{shown(name)}: {value}" for name, value in list(ways.items())[:3])
         way = f"gpus: {{column: {column.name}, values: {{{examples}}}}} says what it means"
         return f"{shown(bad)} is not a number; {way}"
-    return f"{shown(str(bad))} is no {'duration' if target in DURATIONS else 'number'} in a way that is known"
+    return f"{shown(str(bad))} is not a {'duration' if target in DURATIONS else 'number'} in a way that is known"
 
 
 def _reads(target: str, cell: Any) -> bool:
