@@ -390,6 +390,57 @@ def test_rows_are_made_when_they_are_looked_at():
     assert few == [(0, "fcfs", 0, 1), (0, "sjf", 0, 1), (1, "fcfs", 0, 2), (1, "sjf", 0, 2), (2, "fcfs", 0, 3)]
 
 
+@pytest.mark.parametrize(("over", "more"), [
+    ({"seed": [3, 1, 2], GPUS: [1, 2], "horizon": ["1 s", "1 min"]}, {}),
+    ({"seed": "1..9 integer", "horizon": ["1 s", None]}, {"sample": "random", "n": 7}),
+    (None, {"points": [{"seed": 4, GPUS: 2}, {"seed": 4, GPUS: 1}, {"seed": 1, GPUS: 2}]}),
+])  # fmt: skip
+def test_a_column_has_the_values_of_the_rows(over: Any, more: dict[str, Any]):
+    """Those of a grid are reckoned from its lists, without a look at each point."""
+    policies = ["fcfs", "sjf"]
+    keys, found = rows(load(SMALL), over=over, policies=policies, **more)
+    plan = plan_sweep(SMALL, over, policies=policies, **more)
+    for key in keys:
+        values = [row.values[key] for row in found]
+        assert plan._column(key) == column_of(values)
+        assert [point[keys.index(key)] for point in plan.about["points"]] == values[:: len(policies)]
+
+
+def test_points_that_name_their_policies_have_columns_too():
+    points = [{"seed": 5, "policy": "fcfs"}, {"seed": 4, "policy": "fcfs"}, {"seed": 5, "policy": "sjf"}]
+    plan = plan_sweep(SMALL, points=points)
+    assert plan.about["points"] == [[5], [4]]
+    assert plan._column("seed") == [5, 4, 5]
+    assert plan_sweep(SMALL, policies=["fcfs", "sjf"]).about["points"] == [[]]
+
+
+@pytest.mark.parametrize("changed", [
+    {"seed": 2}, {"policy": "fcfs"}, {"policy.scheduler.name": "fcfs"}, {"policy.placement": "best_fit"},
+    {"0.policy": "sjf"}, {"workload.a.service.batching": "greedy"},
+    {"policy": {"scheduler": "sjf", "admission": "all"}},
+])  # fmt: skip
+def test_a_point_has_the_policies_of_the_scenario_that_is_loaded_with_its_values(changed: dict[str, Any]):
+    """They are taken from the base where the values leave them as they are."""
+    for policy in ("sjf", {"scheduler": {"name": "easy_backfill", "placement": "best_fit"}}):
+        base = {**SMALL, "policy": policy}
+        made, said = [], []
+        for make in (lambda one=base: load(one).with_overrides(changed), lambda one=base: load(one, changed)):
+            try:
+                made.append(make().policies)
+            except ScenarioError as error:
+                said.append(str(error))
+        assert made == made[::-1]
+        assert said == said[::-1]
+        assert len(made) + len(said) == 2
+
+
+def test_rows_with_the_same_first_half_of_a_digest_are_told_apart():
+    checked = sweeps.Checked()
+    for run in ("aa" * 32, "aa" * 16 + "bb" * 16, "cc" * 32, "aa" * 32):
+        checked.add("fcfs", scenario="00" * 32, run=run, seed=1, warmup=0.0)
+    assert checked.same.tolist() == [0, 1, 2, 0]
+
+
 def test_a_planned_point_holds_no_object():
     base = load(SMALL)
     plan_sweep(base, {"seed": range(10)})

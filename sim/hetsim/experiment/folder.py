@@ -69,9 +69,15 @@ class Directory:
             self._handle = None
 
 
-def check_folder(target: str | Path, about: Mapping[str, Any], *, resume: bool, fresh: bool) -> str:
+def mark_of(about: Mapping[str, Any]) -> str:
+    """The contents of `sweep.json`."""
+    return sealed(about, 1 if len(about["points"]) <= MAX_INDENTED else None)
+
+
+def check_folder(target: str | Path, about: Mapping[str, Any], mark: str, *, resume: bool, fresh: bool) -> str:
     """`new`, `same`, `extended` (another sweep with some runs that fit) or `replaced`.
 
+    mark: the contents that `sweep.json` is to have.
     UsageError if the directory is not to be used for this sweep, and why; nothing is written.
     """
     folder = Path(target)
@@ -84,6 +90,8 @@ def check_folder(target: str | Path, about: Mapping[str, Any], *, resume: bool, 
         return "new"
     if fresh:
         return "replaced"
+    if _has(folder / MARK, mark):
+        return "same"
     try:
         found = unsealed(folder / MARK)
     except (OSError, DamagedFile) as error:
@@ -144,7 +152,8 @@ def claim(
 
     shared: others may be at work on the same sweep there.  What they write has the same names and contents.
     """
-    state = check_folder(target, about, resume=resume, fresh=fresh)
+    mark = mark_of(about)
+    state = check_folder(target, about, mark, resume=resume, fresh=fresh)
     folder = Path(target)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -157,8 +166,7 @@ def claim(
                     (folder / name).unlink(missing_ok=True)
             if state == "replaced" and directory.runs.is_dir():
                 shutil.rmtree(directory.runs)
-            text = sealed(about, 1 if len(about["points"]) <= MAX_INDENTED else None)
-            for name, wanted in ((MARK, text), (SCENARIO, scenario)):  # the mark first: it says what the folder is
+            for name, wanted in ((MARK, mark), (SCENARIO, scenario)):  # the mark first: it says what the folder is
                 _ensure(folder / name, wanted)
         except BaseException:
             directory.release()
@@ -170,12 +178,16 @@ def claim(
 
 def _ensure(path: Path, text: str) -> None:
     """Write a text, unless it is there."""
+    if not _has(path, text):
+        write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), durable=True)
+
+
+def _has(path: Path, text: str) -> bool:
+    """Return True if the text is what lies there."""
     try:
-        if path.read_bytes() == text.encode():
-            return
+        return path.read_bytes() == text.encode()
     except OSError:
-        pass
-    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), durable=True)
+        return False
 
 
 def _lock(folder: Path) -> int | None:

@@ -230,7 +230,7 @@ class _Found:
     def outcomes(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
         """All that is kept of a run, and whether it is sealed; of runs whose inputs are unknown the last one first."""
         start, marked = np.uint64(int(run[:16], 16)), []
-        at = int(np.searchsorted(self._starts, start))
+        at = int(self._starts.searchsorted(start))
         while at < len(self._starts) and self._starts[at] == start:
             segment, row = self.segments[self._which[at]], int(self._rows[at])
             if self._load(int(self._which[at])) and segment.run(row) == run:

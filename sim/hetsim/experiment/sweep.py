@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from hetsim.errors import UsageError
-from hetsim.experiment.folder import Directory, check_folder, claim, digest
+from hetsim.experiment.folder import Directory, check_folder, claim, digest, mark_of
 from hetsim.experiment.identity import Identity, fingerprint
 from hetsim.experiment.options import StudyKeywords, StudyOptions, with_options
 from hetsim.experiment.points import PointRow, PointRows, Points, check_all, column_of, rows, shown_value
@@ -162,10 +162,12 @@ class Checked:
     @cached_property
     def same(self) -> np.ndarray:
         """Of each row, the first that has the same runs."""
-        digests = np.frombuffer(bytes(self.runs), dtype=">u8").reshape(-1, 4)
-        _, first, which = np.unique(digests, axis=0, return_index=True, return_inverse=True)
-        found: np.ndarray = first[which.ravel()]
-        return found
+        digests = np.frombuffer(self.runs, dtype=">u8").reshape(-1, 4)
+        _, first, which = np.unique(digests[:, 0], return_index=True, return_inverse=True)  # 20 times as fast
+        if (digests[first[which]] != digests).any():
+            _, first, which = np.unique(digests, axis=0, return_index=True, return_inverse=True)
+        rows: np.ndarray = first[which.ravel()]
+        return rows
 
 
 @dataclass
@@ -193,6 +195,10 @@ class SweepPlan:
         return {
             "precision": amount.precision, "metric": amount.metric, "max": amount.most, "confidence": amount.confidence,
         }  # fmt: skip
+
+    @property
+    def seed(self) -> int:
+        return self.base.model.seed if self.options.seed is None else self.options.seed
 
     @property
     def pilots(self) -> list[Pilot]:
@@ -307,25 +313,40 @@ class SweepPlan:
                     of_point.setdefault(row.point, []).append(pilot)
         return {point: shared(pilots) for point, pilots in of_point.items()}
 
+    def _points(self) -> dict[str, list[Any]]:
+        """The values of all points as tables and files show them, by key."""
+        from hetsim.results.formatting import json_number
+
+        def plain(values: list[Any]) -> list[Any]:
+            texts = [shown_value(value) for value in values]
+            return [json_number(value) if isinstance(value, float) else value for value in texts]
+
+        rows = self.rows
+        if isinstance(rows, PointRows):
+            return {key: rows.points.column(key, plain) for key in self.keys}
+        first = {row.point: row for row in reversed(rows)}  # those equal but for the policy are one point
+        return {key: plain([first[point].values[key] for point in sorted(first)]) for key in self.keys}
+
+    def _column(self, key: str) -> list[Any]:
+        """The column of a key in the tables, an entry a row."""
+        rows = self.rows
+        if not isinstance(rows, PointRows):
+            return column_of([row.values[key] for row in rows])
+        values, policies = rows.points.column(key, column_of), len(rows.policies)
+        return values if policies == 1 else [value for value in values for _ in range(policies)]
+
     @property
     def about(self) -> dict[str, Any]:
         """What `sweep.json` says."""
-        from hetsim.results.formatting import json_number
-
-        last, points = -1, []
-        for row in self.rows:  # those of a point follow one another, or were given with their policies
-            if row.point > last:
-                last = row.point
-                one = [shown_value(row.values[key]) for key in self.keys]
-                points.append([json_number(value) if isinstance(value, float) else value for value in one])
+        columns = self._points().values()
         return {
             "name": self.base.name,
-            "seed": self.base.model.seed if self.options.seed is None else self.options.seed,
+            "seed": self.seed,
             "replications": self.replications,
             "metrics": self.metrics,
             **({"keep": list(self.setup.keep)} if self.setup.keep else {}),
             "keys": self.keys,
-            "points": points,
+            "points": [list(point) for point in zip(*columns, strict=True)] or [[]],
             "policies": list(self.checked.names),
             "scenario": digest({key: value for key, value in self.base.raw.items() if key != "sweep"}),
             "versions": fingerprint(),
@@ -350,7 +371,7 @@ class SweepPlan:
 
         on_disk = directory is not None and len(self.rows) > self.block
         return SweepTables(
-            {key: column_of([row.values[key] for row in self.rows]) for key in self.keys},
+            {key: self._column(key) for key in self.keys},
             several=self.amount.most > 1, text_seeds=max(self.checked.seeds, default=0) >= 1 << 63,
             folder=directory.folder / TABLE if directory is not None and on_disk else None,
         )  # fmt: skip
@@ -361,8 +382,9 @@ class SweepPlan:
 
         from hetsim.results.many_runs.sweep import Sweep
 
-        about = self.about
-        points = pd.DataFrame(about["points"], columns=pd.Index(self.keys), dtype=object)
+        columns = self._points()
+        count = len(columns[self.keys[0]]) if self.keys else 1
+        points = pd.DataFrame(columns, index=range(count), columns=pd.Index(self.keys), dtype=object)
         if directory is not None:
             directory.finish(tables)
         if tables.parts or directory is None:
@@ -370,7 +392,7 @@ class SweepPlan:
         else:
             both = [partial(read_frame, directory.folder / name) for name in (TABLE, EACH)]
         found = Sweep(
-            both[0], both[1], points, name=self.base.name, seed=about["seed"], metrics=self.metrics,
+            both[0], both[1], points, name=self.base.name, seed=self.seed, metrics=self.metrics,
             remarks=self.remarks, replications=self.replications,
         )  # fmt: skip
         found.directory = None if directory is None else directory.folder
@@ -568,7 +590,7 @@ def estimate_sweep(plan: SweepPlan, out: str | Path | None, resume: bool) -> Est
     options = plan.options
     folder = None if options.cache is None else Path(options.cache).expanduser()
     if out is not None:
-        check_folder(out, plan.about, resume=resume, fresh=options.fresh)
+        check_folder(out, plan.about, mark_of(plan.about), resume=resume, fresh=options.fresh)
         folder = folder or Path(out) / "runs"
     study = Study(plan.setup, Workers(), store=Store(folder, options.fresh, options.trust), identity=plan.identity)
     todo = [(pilot, number) for pilot in missing(study, plan.pilots) for number in range(pilot.size)]

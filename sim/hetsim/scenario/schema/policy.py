@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -105,8 +105,17 @@ class Policies:
         return " + ".join(part.label for part in parts if part is not None)
 
 
-def check_policies(document: Document, base: Path) -> tuple[Policies | None, list[Problem]]:
-    """The policies that the document's `policy` (in long form) names, or all that is wrong with them."""
+def check_policies(
+    document: Document, base: Path, same: Policies | None = None
+) -> tuple[Policies | None, list[Problem]]:
+    """The policies that the document's `policy` (in long form) names, or all that is wrong with them.
+
+    same: those of a document with the same `policy`; only the policies that services name are checked then.
+    """
+    if same is not None:
+        of_service, problems = _of_services(document, base, "batching")
+        routing_of, more = _of_services(document, base, "routing")
+        return replace(same, of_service=of_service, routing_of=routing_of), problems + more
     here: Path_ = ("policy",)
     policy = long_form(document.data.get("policy"))
     if not isinstance(policy, dict):
