@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -1073,3 +1074,28 @@ def test_a_folder_with_a_file_a_run_is_resumed(tmp_path, monkeypatch):
         again = sweep(SMALL, {GPUS: [2, 3]}, replications=2, out=out, **given)
         pd.testing.assert_frame_equal(again.table, whole.table, check_exact=True)
     assert sorted(path for path in (out / "runs").rglob("*") if path.is_file()) == kept
+
+
+def test_folders_of_a_file_a_run_that_an_earlier_version_wrote(tmp_path, monkeypatch):
+    """`sweep`, and `cache` with `sweep_cached`: they load, merge, and are resumed where nothing else has changed."""
+    from hetsim.experiment.store import merge_stores
+
+    with tarfile.open(Path(__file__).parent.parent / "data" / "sweep_folders_1.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    there = hs.load(tmp_path / "sweep")
+    assert isinstance(there, Sweep)
+    assert there.points.to_numpy().tolist() == [[1], [2]]
+    assert len(there.by_replication) == 12
+    assert len(stored_runs(tmp_path / "sweep")) == 12
+    assert merge_stores([tmp_path / "sweep", tmp_path / "cache"], tmp_path / "all").copied == 14  # 4 are in both
+    monkeypatch.setattr(work, "outcome_of", no_run)
+    mark = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    for module in (identity, sweeps, study, work):
+        if hasattr(module, "fingerprint"):
+            monkeypatch.setattr(module, "fingerprint", lambda: mark["versions"])
+    for folder, cache in (("sweep", None), ("again", "all")):
+        found = sweep(
+            tmp_path / "sweep" / "scenario.yaml", {mark["keys"][0]: [1, 2], "policy": ["fcfs", "sjf"]}, replications=3,
+            out=tmp_path / folder, cache=cache and tmp_path / cache,
+        )  # fmt: skip
+        pd.testing.assert_frame_equal(found.table, there.table, check_exact=True)

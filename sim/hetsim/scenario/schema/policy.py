@@ -112,15 +112,15 @@ def check_policies(
 
     same: those of a document with the same `policy`; only the policies that services name are checked then.
     """
+    of_service, problems = _of_services(document, base, "batching")
+    routing_of, more = _of_services(document, base, "routing")
+    problems += more
     if same is not None:
-        of_service, problems = _of_services(document, base, "batching")
-        routing_of, more = _of_services(document, base, "routing")
-        return replace(same, of_service=of_service, routing_of=routing_of), problems + more
+        return replace(same, of_service=of_service, routing_of=routing_of), problems
     here: Path_ = ("policy",)
     policy = long_form(document.data.get("policy"))
     if not isinstance(policy, dict):
         return None, [document.problem(here, "expected the name of a scheduler, or a mapping")]
-    problems: list[Problem] = []
     specs: dict[str, PolicySpec | None] = {}
     for part, value in policy.items():
         if part == "placement":
@@ -131,9 +131,6 @@ def check_policies(
         else:
             specs[part], found = _check(document, (*here, part), part, value, base)
             problems += found
-    of_service, found = _of_services(document, base, "batching")
-    routing_of, more = _of_services(document, base, "routing")
-    problems += found + more
     scheduler = specs.get("scheduler")
     if problems or scheduler is None:
         return None, problems
