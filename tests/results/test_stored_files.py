@@ -23,7 +23,7 @@ import hetsim as hs
 from hetsim.cli import main
 from hetsim.errors import DamagedFile, UsageError
 from hetsim.results.sealed import digest_of, sealed, unsealed
-from hetsim.results.stored_files import read_frame, read_json
+from hetsim.results.stored_files import read_frame, read_json, read_stored
 
 SMALL = {
     "name": "small", "cluster": {"nodes": {"cpus": 2}},
@@ -208,6 +208,16 @@ def test_rows_and_texts_that_cannot_be_there(tmp_path: Path):
         make(tmp_path / "a.parquet")
         with pytest.raises(UsageError, match=word):
             read_frame(tmp_path / "a.parquet")
+
+
+def test_a_file_of_holes_is_not_read(tmp_path: Path):
+    """A few kilobytes of an archive make terabytes of it."""
+    (tmp_path / "a").write_bytes(b"x")
+    os.truncate(tmp_path / "a", 1 << 42)
+    with pytest.raises(DamagedFile, match="almost all of it is holes"):
+        digest_of(tmp_path / "a")
+    os.truncate(tmp_path / "a", 1 << 26)  # one of this size is read
+    assert len(read_stored(tmp_path / "a")) == 1 << 26
 
 
 @pytest.mark.parametrize("indent", [None, 1])

@@ -44,6 +44,7 @@ from hetsim.experiment.workers import DaskCluster
 from hetsim.policy import ListScheduler
 from hetsim.results.many_runs.sweep import FACTS, Sweep
 from hetsim.results.many_runs.sweep_tables import SweepRow, SweepTables
+from hetsim.results.sealed import sealed, unsealed
 from hetsim.scenario.scenario import load
 from hetsim.scenario.schema.sweep import read_range
 
@@ -568,6 +569,32 @@ def test_a_directory_of_something_else_is_not_touched(tmp_path):
     assert sorted(files(tmp_path)) == ["file", "mine/notes.txt"]
 
 
+def test_the_mark_of_a_stranger_is_one_sentence(tmp_path):
+    """Neither a pipe nor an endless or an empty giant is read; digests of rows may be anything."""
+    out = tmp_path / "s"
+    sweep(SMALL, {GPUS: [2]}, out=out)
+    whole = (out / "sweep.json").read_bytes()
+    rows = json.loads(whole)["rows"]
+    for make in (
+        os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero"),
+        lambda path: (path.touch(), os.truncate(path, 1 << 40)),
+        lambda path: path.write_text(sealed({**safe_load(whole), "rows": 5, "format": 2})),
+        lambda path: path.write_text(sealed({**safe_load(whole), "rows": [1, rows], "format": 2})),
+    ):
+        mark = out / "sweep.json"
+        mark.rmdir() if mark.is_dir() else mark.unlink()
+        make(mark)
+        with pytest.raises(UsageError) as caught:
+            sweep(SMALL, {GPUS: [2]}, out=out)
+        assert str(mark) in str(caught.value) or "holds another sweep" in str(caught.value)
+    mark.unlink()
+    mark.write_bytes(whole)
+    (out / "tables.json").unlink()
+    (out / "tables.json").mkdir()
+    with pytest.raises(UsageError, match=r"tables.json is a folder, where a sweep has a file"):
+        sweep(SMALL, {GPUS: [2]}, out=out)
+
+
 def test_the_directory_of_another_sweep(tmp_path, monkeypatch):
     sweep(SMALL, {GPUS: [2, 3]}, out=tmp_path / "s")
     before = files(tmp_path)
@@ -1056,7 +1083,6 @@ def test_blocks_under_way_are_bounded(monkeypatch):
 def test_a_folder_with_a_file_a_run_is_resumed(tmp_path, monkeypatch):
     """As sweeps were kept before there were segments."""
     from hetsim.experiment.segment import line_of
-    from hetsim.results.sealed import sealed, unsealed
 
     out = tmp_path / "s"
     whole = sweep(SMALL, {GPUS: [2, 3]}, replications=2, out=out)

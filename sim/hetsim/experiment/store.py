@@ -1,4 +1,4 @@
-"""Finished runs, kept under the digest of everything that decides what they give (`hetsim.experiment.identity`).
+"""Finished runs, each kept under the digest of everything that decides its outcome.
 
 A run that has ended is a line of a journal.  Once all runs of a block are there (of a sweep a fixed range of points, of
 other studies all of them) they become a sealed segment, and the journal goes (`hetsim.experiment.segment`).  The
@@ -46,7 +46,10 @@ class Store:
     """
 
     def __init__(self, folder: Path | None, fresh: bool = False, trust: bool = False):
-        """fresh: what is there is not looked at.  trust: outcomes of inputs that are unknown are given out too."""
+        """Open the store.
+
+        fresh: ignore stored runs.  trust: also return outcomes with unknown inputs.
+        """
         self.folder, self.fresh, self.trust = folder, fresh, trust
         self.damaged: list[Path] = []
         self._pending: dict[Hashable, dict[str, RunOutcome]] = {}
@@ -56,14 +59,14 @@ class Store:
         self._incomplete: set[Hashable] = set()
         """Blocks with runs that failed and are to be tried again: they are left to the next call."""
         self._sealed: set[Path] = set()
-        self._found: _Found | None = None
+        self._files: _StoredFiles | None = None
 
     def get(
         self, run: str, metrics: Iterable[str] = (), block: Hashable = None, reduced: bool = False
     ) -> RunOutcome | None:
-        """The outcome of a run that was kept whole, with all these metrics besides those of every summary.
+        """The stored outcome of a run, with these metrics; None if there is none.
 
-        block: the one that the run is sealed with, where it is not yet.  reduced: these metrics are enough.
+        block: the one that an unsealed run is sealed with.  reduced: these metrics are enough.
         """
         if self.folder is None:
             return None
@@ -71,36 +74,39 @@ class Store:
             if self._fits(outcome, metrics, reduced):
                 if not is_sealed:
                     self._pending.setdefault(block, {})[run] = outcome
-                elif self._found is not None:
-                    self._found.forget([run])
+                elif self._files is not None:
+                    self._files.forget([run])
                 return outcome
         return None
 
     def kept(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """All that is kept of a run, and whether that is sealed, or will be with a block of this study."""
+        """The stored outcomes of a run, each with whether this study need not seal it."""
         for pending in self._pending.values():
             if run in pending:
                 yield pending[run], True
         if not self.fresh:
-            yield from self.found.outcomes(run)
+            yield from self.files.outcomes(run)
 
     def _fits(self, outcome: RunOutcome, metrics: Iterable[str], reduced: bool) -> bool:
-        """Is it to be given out, and has it what is asked for?"""
+        """Return True if an outcome may be returned and has these metrics."""
         if (outcome.unknown and not self.trust) or (outcome.reduced and not reduced):
             return False
         values = outcome.values
         return values is None or all(name in values for name in metrics)
 
     @property
-    def found(self) -> _Found:
-        """What was in the folder when it was first asked for."""
-        if self._found is None:
+    def files(self) -> _StoredFiles:
+        """The files that lay in the folder when it was first read."""
+        if self._files is None:
             assert self.folder is not None
-            self._found = _Found(self.folder, self.damaged)
-        return self._found
+            self._files = _StoredFiles(self.folder, self.damaged)
+        return self._files
 
     def put(self, run: str, outcome: RunOutcome, unknown: str = "", block: Hashable = None) -> None:
-        """Keep an outcome, on disk and whole when this returns; `unknown`: the inputs that its digest leaves out."""
+        """Write an outcome to the disk before this returns.
+
+        unknown: the inputs that its digest leaves out.
+        """
         if self.folder is None:
             return
         if not outcome.lasting:
@@ -152,8 +158,8 @@ class Store:
             path = self.folder / f"{name}{SEGMENT}"
             write_whole(path, lambda temporary: temporary.write_bytes(data), durable=True)
             self._sealed.add(path)
-            if self._found is not None:
-                self._found.forget(pending)
+            if self._files is not None:
+                self._files.forget(pending)
         if journal is not None:
             Path(str(journal.name)).unlink(missing_ok=True)
 
@@ -163,12 +169,15 @@ class Store:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / segment.name, partial(shutil.copyfile, segment), durable=True)
 
-    def close(self, whole: bool) -> None:
-        """At the end of a study; `whole`: nothing of it is left to do, and so it is sealed."""
-        if whole:
+    def close(self, complete: bool) -> None:
+        """Release the files at the end of a study.
+
+        complete: no runs remain, so that those that are there are sealed.
+        """
+        if complete:
             self.seal()
-            if self._found is not None:
-                self._found.remove_superfluous(self._sealed)
+            if self._files is not None:
+                self._files.remove_superfluous(self._sealed)
         for journal in self._journals.values():
             journal.close()
         self._journals.clear()
@@ -180,8 +189,11 @@ class Store:
             warnings.warn(f"{said}; what was lost was made again", DamageWarning, stacklevel=3)
 
 
-class _Found:
-    """The finished runs in a folder: segments, the journals of calls that were interrupted, and files of one run."""
+class _StoredFiles:
+    """The finished runs in a folder: segments, journals, and files of one run.
+
+    Journals are those of calls that were interrupted.
+    """
 
     def __init__(self, folder: Path, damaged: list[Path]):
         self.folder, self.damaged = folder, damaged
@@ -228,7 +240,10 @@ class _Found:
             self.single[run] = outcome, path
 
     def outcomes(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """All that is kept of a run, and whether it is sealed; of runs whose inputs are unknown the last one first."""
+        """The stored outcomes of a run, each with whether it is sealed.
+
+        Those with unknown inputs come last, the newest first.
+        """
         start, marked = np.uint64(int(run[:16], 16)), []
         at = int(self._starts.searchsorted(start))
         while at < len(self._starts) and self._starts[at] == start:
@@ -248,7 +263,10 @@ class _Found:
             yield from self._file(run)
 
     def _load(self, number: int) -> bool:
-        """Have the rows of a segment here; False if some are damaged: then the others have to be sealed again."""
+        """Read the rows of a segment; return False if some are damaged.
+
+        The others are then to be sealed again.
+        """
         if number in self._loaded:
             return True
         if number in self._dropped:
@@ -273,18 +291,21 @@ class _Found:
     def _file(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
         path = self.folder / run[:2] / f"{run}.json"
         try:
-            found, outcome = parse_line(path, read_stored(path))
+            stored_run, outcome = parse_line(path, read_stored(path))
         except FileNotFoundError:
             return
         except (OSError, UsageError):
-            found = ""
-        if found == run:
+            stored_run = ""
+        if stored_run == run:
             yield outcome, True
         else:
             self.damaged.append(path)
 
     def copy_segments(self, into: Store) -> int:
-        """Copy the segments of which no run is there, and pass over them from now on; the number of their runs."""
+        """Copy the segments of which no run is there; the number of their runs.
+
+        They are passed over from now on.
+        """
         copied = 0
         for number, segment in enumerate(self.segments):
             if self._load(number) and not any(True for row in range(len(segment)) for _ in into.kept(segment.run(row))):
@@ -312,7 +333,10 @@ class _Found:
             self.single.pop(run, None)
 
     def remove_superfluous(self, sealed: set[Path]) -> None:
-        """Remove journals and damaged segments of which all is sealed elsewhere, unless more has been added."""
+        """Remove journals and damaged segments whose runs are all sealed elsewhere.
+
+        A journal that has grown since stays.
+        """
         needed = {path for _, path in self.single.values()} | sealed
         for path, size in self._sources.items():
             with suppress(FileNotFoundError):
@@ -322,7 +346,7 @@ class _Found:
 
 def stored_runs(folder: Path) -> dict[str, RunOutcome]:
     """All finished runs in a cache, or in the directory of a sweep, by their digests."""
-    return dict(_Found(_runs_of(folder), []).all())
+    return dict(_StoredFiles(_runs_of(folder), []).all())
 
 
 def open_cache(cache: str | Path | None) -> Path | None:
@@ -340,7 +364,10 @@ def open_cache(cache: str | Path | None) -> Path | None:
 
 @dataclass(frozen=True)
 class Merged:
-    """What `merge_stores` did: runs `copied`, `there` already, and `damaged` files, of which the whole runs count."""
+    """The outcome of `merge_stores`: the runs `copied`, and those `there` already.
+
+    damaged: files of which only some runs could be read.
+    """
 
     copied: int
     there: int
@@ -348,9 +375,10 @@ class Merged:
 
     @property
     def sentence(self) -> str:
-        left = f", {len(self.damaged):,} damaged file{'s' if len(self.damaged) != 1 else ''}" if self.damaged else ""
+        files = "file" if len(self.damaged) == 1 else "files"
+        damaged = f", {len(self.damaged):,} damaged {files}" if self.damaged else ""
         runs = f"{self.copied:,} finished run{'s' if self.copied != 1 else ''}"
-        return f"{runs} copied, {self.there:,} there already{left}"
+        return f"{runs} copied, {self.there:,} there already{damaged}"
 
 
 def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
@@ -363,11 +391,11 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
     target = _runs_of(into)
     copied, there, damaged = 0, 0, list[Path]()
     for source in sources:
-        found = _Found(_runs_of(source), damaged)
+        files = _StoredFiles(_runs_of(source), damaged)
         store = Store(target, trust=True)
         before = copied + there
-        copied += found.copy_segments(store)
-        for run, outcome in found.all():
+        copied += files.copy_segments(store)
+        for run, outcome in files.all():
             here = next(store.kept(run), None)
             if here is None:
                 store.put(run, outcome)
@@ -381,7 +409,7 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
                 )
         if copied + there == before:
             raise UsageError(f"there are no finished runs in {source}: it is no cache and no directory of a sweep")
-        store.close(whole=False)
+        store.close(complete=False)
     return Merged(copied, there, damaged)
 
 
@@ -391,7 +419,10 @@ def _runs_of(folder: Path) -> Path:
 
 
 def _replaces(one: RunOutcome, other: RunOutcome) -> bool:
-    """Has one outcome of a run all that another one has?  Of inputs that are unknown nothing is the same."""
+    """Return True if one outcome of a run has all that another one has.
+
+    It has not where the inputs of one are unknown.
+    """
     if one.unknown or other.unknown or one.reduced > other.reduced:
         return False
     same = (one.values is None, one.error) == (other.values is None, other.error)
@@ -399,7 +430,10 @@ def _replaces(one: RunOutcome, other: RunOutcome) -> bool:
 
 
 def _same(one: RunOutcome, other: RunOutcome) -> bool:
-    """Do two outcomes agree where both have a value?  One may have been asked for more metrics."""
+    """Return True if two outcomes agree where both have a value.
+
+    One may have more metrics.
+    """
     if one.values is None or other.values is None:
         return one == other
     common = set(one.values) & set(other.values)
