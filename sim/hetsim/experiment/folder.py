@@ -120,10 +120,7 @@ def check_folder(target: str | Path, about: Mapping[str, Any], mark: str, *, res
 
 
 def _contents(folder: Path, target: str | Path) -> list[str]:
-    """The names in a folder, none if there is no folder.
-
-    UsageError for a file, and for a folder that cannot be read.
-    """
+    """The names in a folder, if it is there; UsageError if they cannot be read."""
     try:
         there = folder.is_symlink() or folder.exists()
         names = [inner.name for inner in folder.iterdir()] if there and folder.is_dir() else []

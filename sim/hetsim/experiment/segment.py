@@ -111,10 +111,7 @@ def _check(row: bytes) -> bytes:
 
 
 class Segment:
-    """A segment on the disk: its index, and its rows once `load` has read them.
-
-    DamagedFile if its head is damaged.
-    """
+    """A segment: its index, and its rows after `load`; DamagedFile for a bad head."""
 
     def __init__(self, path: Path):
         self.path = path

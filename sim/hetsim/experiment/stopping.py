@@ -29,10 +29,7 @@ TOO_FEW = (
 
 @dataclass(frozen=True)
 class Amount:
-    """The number of replications: `maximum`, or fewer if a precision is reached.
-
-    It is reached once the interval of `metric` is within ± `precision` of its mean.
-    """
+    """The number of replications: at most `maximum`, until a `precision` is reached."""
 
     maximum: int
     precision: float | None = None
@@ -93,10 +90,7 @@ class Amount:
 
 
 def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
-    """The number of replications of a scenario, or `replications` in its place.
-
-    UsageError for a wrong mapping.
-    """
+    """The number of replications of a scenario, or `replications` in its place."""
     from hetsim.scenario.schema.whole import Precision
 
     wanted: Any = scenario.model.replications if replications is None else replications
@@ -117,10 +111,7 @@ def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) 
 
 
 def checked_amount(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
-    """The same, large enough for `warmup: auto`.
-
-    ScenarioError where the scenario's own number is too small.
-    """
+    """The same; ScenarioError if it is too small for `warmup: auto`."""
     amount = amount_of(scenario, replications)
     if replications is None and scenario.model.warmup == "auto" and amount.maximum < LEAST:
         raise ScenarioError(scenario.document.problem(("warmup",), TOO_FEW.format(LEAST)))
@@ -186,10 +177,7 @@ Refusal = Callable[[ScenarioError], None]
 
 
 class Pilot(Replicates):
-    """The first replications of a case with `warmup: auto`.
-
-    Only the `cut` is kept, or the `error`.
-    """
+    """The first replications of a case with `warmup: auto`, for a `cut` or an `error`."""
 
     def __init__(self, case: Case, size: int, *, strict: bool = False, on_refusal: Refusal | None = None):
         super().__init__(case, size, pilot=True, strict=strict, on_refusal=on_refusal)
@@ -294,10 +282,7 @@ def shared(pilots: Sequence[Pilot]) -> Warmup:
 def cut_warmup(
     study: Study, cases: Sequence[Case], most: Sequence[int], on_refusal: Sequence[Refusal] | None = None
 ) -> tuple[list[float | None], list[str], list[str]]:
-    """The warm-up of each case with `warmup: auto`, shared by all of them.
-
-    Remarks and warnings besides.
-    """
+    """The warm-ups of cases with `warmup: auto`; remarks; warnings."""
     auto = [number for number, case in enumerate(cases) if case.auto_warmup]
     if not auto:
         return [None] * len(cases), [], []

@@ -46,10 +46,7 @@ class Store:
     """
 
     def __init__(self, folder: Path | None, fresh: bool = False, trust: bool = False):
-        """Open the store.
-
-        fresh: ignore stored runs.  trust: also return outcomes with unknown inputs.
-        """
+        """fresh: ignore stored runs.  trust: also return those with unknown inputs."""
         self.folder, self.fresh, self.trust = folder, fresh, trust
         self.damaged: list[Path] = []
         self._pending: dict[Hashable, dict[str, RunOutcome]] = {}
@@ -103,10 +100,7 @@ class Store:
         return self._files
 
     def put(self, run: str, outcome: RunOutcome, unknown: str = "", block: Hashable = None) -> None:
-        """Write an outcome to the disk before this returns.
-
-        unknown: the inputs that its digest leaves out.
-        """
+        """Write an outcome to the disk.  unknown: the inputs that its digest leaves out."""
         if self.folder is None:
             return
         if not outcome.lasting:
@@ -170,10 +164,7 @@ class Store:
         write_whole(self.folder / segment.name, partial(shutil.copyfile, segment), durable=True)
 
     def close(self, complete: bool) -> None:
-        """Release the files at the end of a study.
-
-        complete: no runs remain, so that those that are there are sealed.
-        """
+        """Release the files.  complete: no runs remain, so that all can be sealed."""
         if complete:
             self.seal()
             if self._files is not None:
@@ -190,10 +181,7 @@ class Store:
 
 
 class _StoredFiles:
-    """The finished runs in a folder: segments, journals, and files of one run.
-
-    Journals are those of calls that were interrupted.
-    """
+    """The finished runs in a folder: segments, left journals, files of one run."""
 
     def __init__(self, folder: Path, damaged: list[Path]):
         self.folder, self.damaged = folder, damaged
@@ -240,10 +228,7 @@ class _StoredFiles:
             self.single[run] = outcome, path
 
     def outcomes(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """The stored outcomes of a run, each with whether it is sealed.
-
-        Those with unknown inputs come last, the newest first.
-        """
+        """The stored outcomes of a run, and whether sealed; unknown inputs come last."""
         start, marked = np.uint64(int(run[:16], 16)), []
         at = int(self._starts.searchsorted(start))
         while at < len(self._starts) and self._starts[at] == start:
@@ -263,10 +248,7 @@ class _StoredFiles:
             yield from self._file(run)
 
     def _load(self, number: int) -> bool:
-        """Read the rows of a segment; return False if some are damaged.
-
-        The others are then to be sealed again.
-        """
+        """Read the rows of a segment; return False if some are damaged."""
         if number in self._loaded:
             return True
         if number in self._dropped:
@@ -302,10 +284,7 @@ class _StoredFiles:
             self.damaged.append(path)
 
     def copy_segments(self, into: Store) -> int:
-        """Copy the segments of which no run is there; the number of their runs.
-
-        They are passed over from now on.
-        """
+        """Copy the segments of which no run is there, and count their runs."""
         copied = 0
         for number, segment in enumerate(self.segments):
             if self._load(number) and not any(True for row in range(len(segment)) for _ in into.kept(segment.run(row))):
@@ -333,10 +312,7 @@ class _StoredFiles:
             self.single.pop(run, None)
 
     def remove_superfluous(self, sealed: set[Path]) -> None:
-        """Remove journals and damaged segments whose runs are all sealed elsewhere.
-
-        A journal that has grown since stays.
-        """
+        """Remove unchanged journals and damaged segments that are sealed elsewhere."""
         needed = {path for _, path in self.single.values()} | sealed
         for path, size in self._sources.items():
             with suppress(FileNotFoundError):
@@ -364,10 +340,7 @@ def open_cache(cache: str | Path | None) -> Path | None:
 
 @dataclass(frozen=True)
 class Merged:
-    """The outcome of `merge_stores`: the runs `copied`, and those `there` already.
-
-    damaged: files of which only some runs could be read.
-    """
+    """The outcome of `merge_stores`: runs `copied` and `there`, files `damaged`."""
 
     copied: int
     there: int
@@ -419,10 +392,7 @@ def _runs_of(folder: Path) -> Path:
 
 
 def _replaces(one: RunOutcome, other: RunOutcome) -> bool:
-    """Return True if one outcome of a run has all that another one has.
-
-    It has not where the inputs of one are unknown.
-    """
+    """Return True if an outcome has all of another, and no unknown inputs."""
     if one.unknown or other.unknown or one.reduced > other.reduced:
         return False
     same = (one.values is None, one.error) == (other.values is None, other.error)
@@ -430,10 +400,7 @@ def _replaces(one: RunOutcome, other: RunOutcome) -> bool:
 
 
 def _same(one: RunOutcome, other: RunOutcome) -> bool:
-    """Return True if two outcomes agree where both have a value.
-
-    One may have more metrics.
-    """
+    """Return True if two outcomes agree where both have a value."""
     if one.values is None or other.values is None:
         return one == other
     common = set(one.values) & set(other.values)

@@ -46,10 +46,7 @@ LOST = "a worker process died in this run, and another when it was tried again (
 
 @dataclass(frozen=True)
 class Case:
-    """A scenario with some values changed, among them perhaps its policy.
-
-    digest: that of the changed scenario; empty until it is computed.
-    """
+    """A scenario with some values changed; `digest`: of the result, once computed."""
 
     scenario: Scenario
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -123,10 +120,7 @@ Place = tuple[Replicates, int]
 
 
 class Study:
-    """Makes the replications of cases: here, by workers, or from the store.
-
-    A context: workers leave at its end.
-    """
+    """A context that makes replications of cases: here, by workers, or from the store."""
 
     def __init__(
         self, setup: Setup, workers: Workers, *, store: Store | None = None, meter: Meter | None = None,
@@ -305,10 +299,7 @@ class Study:
         return self.identity.run(self.digest(series.case) + warmup, series.case.own_seed, series.begin + number)
 
     def digest(self, case: Case) -> str:
-        """The digest of the scenario of a case.
-
-        It warns, before a run of the case starts, of inputs that the digest does not cover.
-        """
+        """The digest of the scenario of a case; warns of inputs that it does not cover."""
         if not case.digest:
             object.__setattr__(case, "digest", self.identity.scenario(_scenario(case)))
         if self.identity.unknown:
@@ -508,10 +499,7 @@ def _scenario(case: Case) -> Scenario:
 
 
 def _outcomes(future: Future, sent: int) -> list[RunOutcome] | None:
-    """The outcomes of the first of the runs that were sent.
-
-    None if their worker died and took the executor with it.
-    """
+    """The outcomes of the first runs sent; None if the executor died with its worker."""
     try:
         outcomes: list[RunOutcome] = future.result()
         return outcomes

@@ -130,10 +130,7 @@ def sweep_plan(plan: SweepPlan, out: str | Path | None = None, resume: bool = Fa
 
 
 class Checked:
-    """The columns of planned rows: policy, digests, seed and warm-up of each.
-
-    Of a row that is planned nothing else is kept in memory.
-    """
+    """The columns of planned rows, of which nothing else is kept in memory."""
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
@@ -237,10 +234,7 @@ class SweepPlan:
         self._make_blocks(study, range(len(self.rows)), finish)
 
     def _make_blocks(self, study: Study, numbers: Iterable[int], finish: Callable[[int, list[RowRuns]], None]) -> None:
-        """Make the rows of entire blocks, and seal each once all of its rows are done.
-
-        finish: is given its number and rows then.
-        """
+        """Make entire blocks, seal each, and give `finish` its number and rows."""
 
         def seal(number: int, made: list[RowRuns]) -> None:
             if not all(one.lasting for one in made):
@@ -253,10 +247,7 @@ class SweepPlan:
         blocks.settle()
 
     def make_part(self, study: Study, part: Shard) -> ShardReport:
-        """Make the runs of a shard: every n-th block, run or point.
-
-        Blocks where there are many of them; points where some runs follow from others.
-        """
+        """Make the runs of a shard: every n-th block or run, or point if runs depend."""
         if self.amount.precision is None and not self.pilots:
             if len(self.rows) >= MANY_BLOCKS * self.block * part.count:
                 return self._make_part_of_blocks(study, part)
@@ -596,10 +587,7 @@ def _place(plan: SweepPlan, out: str | Path | None, resume: bool) -> Iterator[tu
 
 
 def estimate_sweep(plan: SweepPlan, out: str | Path | None, resume: bool) -> Estimate:
-    """Estimate the cost of the rest of a sweep; nothing is written.
-
-    It is a lower bound where precisions are to be reached.
-    """
+    """Estimate the cost of the rest; a lower bound if precisions are to be reached."""
     from hetsim.experiment.estimate import estimate
 
     options = plan.options
