@@ -75,7 +75,7 @@ def mark_of(about: Mapping[str, Any]) -> str:
     return sealed(about, 1 if len(about["points"]) <= MAX_INDENTED else None)
 
 
-def check_folder(target: str | Path, about: Mapping[str, Any], mark: str, *, resume: bool, fresh: bool) -> str:
+def check_folder(target: str | Path, about: Mapping[str, Any], mark: str = "", *, resume: bool, fresh: bool) -> str:
     """`new`, `same`, `extended` (another sweep with some runs that fit) or `replaced`.
 
     mark: the contents that `sweep.json` is to have.

@@ -1,4 +1,4 @@
-"""Finished runs, each kept under the digest of everything that decides its outcome.
+"""Finished runs, each kept under the digest of all that decides its outcome.
 
 A run that has ended is a line of a journal.  Once all runs of a block are there (of a sweep a fixed range of points, of
 other studies all of them) they become a sealed segment, and the journal goes (`hetsim.experiment.segment`).  The
