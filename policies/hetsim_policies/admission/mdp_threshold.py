@@ -1,7 +1,5 @@
 """Optimal admission of several classes, by a Markov decision process.
 
-Answers are rewarded, and holding costs.
-
 Decides: with n_i tasks of each class there, a newcomer of class k is admitted if its reward is worth more than what its
 presence costs from then on.  The model: Poisson arrivals, exponential times, c servers shared fairly by all tasks
 present, `room` more than c may be there; long-run rewards less holding costs per second are to be greatest.
@@ -190,10 +188,7 @@ class ThresholdTable:
     def _evaluate(
         self, accept: np.ndarray, arrive: np.ndarray, leave: np.ndarray, reward: np.ndarray, cost: np.ndarray
     ) -> tuple[np.ndarray, float]:
-        """Values relative to the empty system, and the gain per second, of a table.
-
-        One sparse linear system.
-        """
+        """Values relative to the empty system, and the gain per second, of a table."""
         from scipy.sparse import csc_matrix
         from scipy.sparse.linalg import splu
 

@@ -1,7 +1,5 @@
 """Several generations: newer devices to jobs that gain most, within a budget.
 
-The budget is one of energy or cost.
-
 Decides when and in which mode.  A job may use the modes in which it needs at most `budget` times the least energy (or
 cost) of all its modes.  Of the waiting jobs that may use a device that is free, the one goes first that saves most
 time a device-second there, against the slowest of its modes that are allowed: a fast device goes to the job that gains

@@ -1,7 +1,5 @@
 """Sharing: join another job on its GPU where that shortens the mean response.
 
-By a table of interference.
-
 Decides when and where; tasks start in the order of arrival.  The head of the queue takes a place of its own if there
 is one.  Else every GPU with one job is looked at: if both were there together, each slowed down as the table says
 until the first ends, would the sum of both finish times be less than if the head waited for a place of its own?  The

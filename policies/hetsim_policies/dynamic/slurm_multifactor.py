@@ -194,10 +194,7 @@ class SlurmMultifactor(Scheduler):
         return entry.received
 
     def _count(self, view: View) -> None:
-        """Bring the usage up to now, task by task where rates change.
-
-        Rates change with transfers, shared devices and failures.
-        """
+        """Bring the usage up to now, task by task where rates change."""
         if self._constant and not view.changes.steady:
             for entry in self._running.values():
                 self._usage.change_rate(self._owner(entry.task), -_millionths(entry.mode))
@@ -411,10 +408,7 @@ class SlurmMultifactor(Scheduler):
 
 @dataclass(eq=False, slots=True)
 class RunningUsage:
-    """A running task: its mode, its last start, and its attained service then.
-
-    Where rates change, by the last round.
-    """
+    """A running task: its mode, its last start, and its attained service then."""
 
     task: Task
     mode: Mode

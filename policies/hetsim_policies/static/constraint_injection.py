@@ -1,7 +1,5 @@
 """Constraint injection: a linear program assigns, an optimizer adds constraints.
 
-The optimizer judges by simulation and offers a constraint tree.
-
 Decides where and in which order, for sequential tasks with or without a task graph, with data moved over links.
 The assignment program of `assignment` counts work and knows nothing of transfers.  `sharing` looks at what is not
 linear in the assignment: an input that several tasks read is uploaded once if they sit on one device, what one task

@@ -81,8 +81,6 @@ def graph_linear_program(
 ) -> tuple[np.ndarray, float]:
     """The share of each task on each type, and a certified bound on the makespan.
 
-    Counted from the first arrival.
-
         Minimize λ + εW over x_jt ≥ 0 and starts s_j ≥ r_j with  Σ_t x_jt = 1,  Σ_j p_jt x_jt ≤ c_t λ,
         s_i + Σ_t p_it x_it ≤ s_j for i before j,  s_j + Σ_t p_jt x_jt ≤ λ.
 

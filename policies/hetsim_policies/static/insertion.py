@@ -1,7 +1,5 @@
 """Insertion planners: one task after the other, into gaps (HEFT, CPOP, PEFT).
 
-Each goes where it is complete first.
-
 All three go through the tasks of a graph in an order of priority, each task after those it waits for, and place each
 on a lane for good; between tasks that were placed before, lanes have gaps, into which later tasks may go.  They
 differ in the order and in what is least on the lane that is chosen.

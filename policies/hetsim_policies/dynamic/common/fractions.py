@@ -75,8 +75,6 @@ class ModeOffers:
 def equal_share(offers: ModeOffers) -> np.ndarray:
     """Fractions that give each job its weight's part of every type.
 
-    Time on each in proportion, and never more than all the time.
-
     Feasible, hence every max-min fraction with this as its base gives each job at least as much.  Several modes on
     one type share that type's part.  No job is beside another.
     """

@@ -1,7 +1,5 @@
 """Base of schedulers that choose a place once, when a task becomes ready.
 
-Each place has a line of tasks, and a time at which that ends.
-
 A *line* is the queue before one accelerator, before the cores of a node, or before all devices of a type.  It knows
 when, by estimates, each of its lanes (cores, GPUs, twelfths of a GPU where there are fractions) will have served
 what is assigned to it.  A gang stands in the lines of all its devices and starts when it heads each.

@@ -65,10 +65,7 @@ class FreeSpan:
 
 
 def amount_of(mode: Mode) -> int:
-    """The amount of a launch: nodes, thousandths of cores, or accelerators.
-
-    Nodes or cores of a gang of such parts, else accelerators.
-    """
+    """The amount of a launch: nodes, thousandths of cores, or accelerators."""
     if mode.node_count > 1:
         return mode.node_count
     return mode.gpus if mode.unit is None else mode.millicores

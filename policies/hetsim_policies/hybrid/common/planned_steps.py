@@ -126,8 +126,6 @@ class Experience:
     def ratio(self, least: float) -> float:
         """The expected ratio of a task that takes at least this part of its estimate.
 
-        The mean over the known tasks that did.
-
         1 of a task that is not late; if fewer than ENOUGH were as late, late again by as much as it is by now.
         """
         if least < 1 + LATE:

@@ -26,10 +26,7 @@ TOGETHER = 256
 
 @dataclass
 class NodeClass:
-    """Free resources of a class of nodes: cores, memory, and GPUs sorted by type.
-
-    Cores are in thousandths, GPUs sorted by type, share and memory.
-    """
+    """Free resources of a class of nodes: cores, memory, and GPUs sorted by type."""
 
     cores: int
     memory: float
@@ -110,10 +107,7 @@ class Mix:
         return float(lost[0] / WHOLE)
 
     def rises(self, state: NodeClass, mode: Mode) -> dict[int, float]:
-        """The increase by the mode in a state, by the free share of the GPU it takes.
-
-        0 for modes that are not fractions.
-        """
+        """The increase by the mode in a state, by the free share of the GPU it takes."""
         rows, after = self._after([state], mode)
         gpus = [gpu for _, gpu in rows] if mode.gpus and not mode.whole else []
         before = self.fragmentation(state)

@@ -183,8 +183,6 @@ class PublishedGpuPacking(Scored):
 class PublishedGpuClustering(Scored):
     """Nodes of the same kind only, then with some of it, then idle ones.
 
-    Among equals the fullest.
-
     Kinds: fractions of a GPU together, and each number of whole GPUs.  A task without a GPU scores 0 everywhere.
     """
 

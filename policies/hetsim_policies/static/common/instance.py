@@ -77,10 +77,7 @@ class Instance:
 
     @cached_property
     def pipelined(self) -> bool:
-        """Return True if stages of different tasks can overlap on a lane.
-
-        Then `time` is no time for which a lane is occupied.
-        """
+        """Return True if stages of different tasks can overlap on a lane."""
         moved = (self.up + self.down).any(axis=0)
         return bool((moved & ~self.serial).any())
 
@@ -104,7 +101,7 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
     types = sorted(lanes_by_type, key=lambda kind: (kind.kind != "cpu", list(cluster.types).index(kind.name)))
     column = {kind: number for number, kind in enumerate(types)}
     hosts = {kind: [node for node in cluster.nodes if _has(node, kind)] for kind in types}
-    ways = {kind: _slowest_way(problem, kind) for kind in types}
+    ways = {kind: slowest_way(problem, kind) for kind in types}
     private = private_bytes(tasks)
     time = np.full((len(tasks), len(types)), np.inf)
     stages = np.zeros((3, *time.shape))
@@ -182,7 +179,7 @@ def occupied(stages: np.ndarray, mode: Mode) -> np.ndarray:
     return np.asarray(stages.max(axis=0))
 
 
-def _slowest_way(problem: PlanProblem, kind: DeviceType) -> Way:
+def slowest_way(problem: PlanProblem, kind: DeviceType) -> Way:
     """The way to a type's host; where its lanes differ, the slowest in every part."""
     cluster = problem.cluster
     ways = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)

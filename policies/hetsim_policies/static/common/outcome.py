@@ -166,10 +166,7 @@ def notes_of(
 
 
 def together(instance: Instance) -> bool:
-    """Return True for tasks without graph or arrivals on lanes without overlap.
-
-    Ratios are proven for these.
-    """
+    """Return True for tasks without graph or arrivals on lanes without overlap."""
     tasks = instance.problem.tasks
     alike = not instance.size or float(np.ptp(tasks.arrival)) == 0
     return alike and not any(tasks.predecessors or ()) and not instance.pipelined and instance.alike

@@ -111,10 +111,7 @@ def seed_of(instance: Instance, traffic: Traffic | None = None) -> Seed:
 
 
 def bound_together(instance: Instance) -> bool:
-    """Return True if tasks wait for each other or read items.
-
-    Then the cost of one depends on others.
-    """
+    """Return True if tasks wait for each other or read items."""
     tasks = instance.problem.tasks
     return any(tasks.predecessors or ()) or any(tasks.reads or ())
 
