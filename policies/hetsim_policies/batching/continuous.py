@@ -335,7 +335,7 @@ class VirtualTokens:
         return total
 
     def _pace(self, client: str) -> float:
-        """The tokens that a step adds to the counter."""
+        """The amount that a step adds to the counter."""
         decoding = self.accounts[client].decoding
         return sum([self.output_weight * count / weight for weight, (count, _) in decoding.items()])
 

@@ -122,7 +122,7 @@ class PlanAndRepair(Scheduler):
         self._problem = problem
         self._progress = Progress(problem)
         self._board = Board(problem, self._progress.is_up)
-        self._find_plannable()
+        self._plannable = plannable(problem, self.planner, self.foresight)
 
     def begin(self, view: View) -> None:
         self._view = view
@@ -179,7 +179,8 @@ class PlanAndRepair(Scheduler):
         yield from self._start_beside(view)
         if self._new:
             self._house(view)
-        yield from self._follow(view)
+        for job in self._board.startable(view):  # they head all their lanes, as the plan has it
+            yield self._start(job, view)
         if self.prefetch and self._problem.tasks.reads is not None:
             yield from self._fetch(view)
         idle = self._board.idle()
@@ -193,11 +194,6 @@ class PlanAndRepair(Scheduler):
     def _start(self, job: PlannedJob, view: View) -> Start:
         self._forget(job.row)
         return self._board.start(job, view)
-
-    def _follow(self, view: View) -> Iterator[Decision]:
-        """Start the steps that head all their lanes, as the plan has it."""
-        for job in self._board.startable(view):
-            yield self._start(job, view)
 
     def _start_beside(self, view: View) -> Iterator[Decision]:
         """Start unplannable tasks that fit, in the order of the fallback."""
@@ -366,10 +362,6 @@ class PlanAndRepair(Scheduler):
         return -(max(finite) / min(finite) if finite and min(finite) > 0 else 1.0), task.index
 
     # Plannable tasks --------------------------------------------------------------------------------------------
-
-    def _find_plannable(self) -> None:
-        """Try the planner on one task of each shape; refuse a planner that plans none."""
-        self._plannable = plannable(self._problem, self.planner, self.foresight)
 
     def _may_plan(self, row: int) -> bool:
         tasks, task = self._problem.tasks, self._waiting.get(row)

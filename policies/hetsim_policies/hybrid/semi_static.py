@@ -490,14 +490,11 @@ class PlanInProgress:
             free = view.free(view.cluster.nodes[node].cpu.type.name, node)
             if mode.millicores and cores and mode.millicores * part / MILLI > free - cores + 1e-9:
                 return False
-            if mode.memory and memory and mode.memory * part > self._memory(node, view) - memory:
-                return False
+            if mode.memory and memory:
+                view.nodes.refresh()
+                if mode.memory * part > view.nodes.memory[node] - memory:
+                    return False
         return True
-
-    @staticmethod
-    def _memory(node: int, view: View) -> float:
-        view.nodes.refresh()
-        return float(view.nodes.memory[node])
 
     def spared(self, mode: Mode, end: float, slack: float, nodes: Iterable[int], view: View) -> Placement | None:
         """A placement on one of these nodes that does not delay the plan; None if none."""

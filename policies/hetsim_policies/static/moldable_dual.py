@@ -113,7 +113,7 @@ def _options(instance: WideTasks, kind: np.ndarray, guess: float) -> np.ndarray:
 
 
 def _list(instance: WideTasks, chosen: np.ndarray, order: np.ndarray, late: Sequence[int]) -> PoolLanes:
-    """The chosen options in list order; a late task begins after those before it."""
+    """The chosen options in list order; no task begins before its arrival."""
     allowed = np.zeros(len(instance.task), dtype=bool)
     allowed[chosen] = True
     lanes = wide_graham(instance, allowed, order.tolist())

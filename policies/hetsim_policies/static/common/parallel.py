@@ -215,7 +215,7 @@ class LanePlacing:
 
 
 class PoolLanes:
-    """The lanes of all pools with the tasks placed on them, in append order."""
+    """The lanes of all pools with their tasks; a task goes behind earlier ones."""
 
     def __init__(self, instance: WideTasks):
         self.instance = instance
