@@ -7,7 +7,7 @@ for which it gives its GPUs back; a gain is always for each GPU that is taken of
 accelerators have their sizes there, the others on cores.
 Cost: O(steps × log jobs) a new allocation, of which there are at most as many as GPUs and types allow, and the stops
 and starts that it takes; where all jobs have one size, a look at the running jobs in a round in which a waiting one
-fits, or running ones may be stopped (`hetsim_policies.dynamic.common.rigid`).
+fits, or running ones may be stopped.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ Weakness: devices of a type are one pool here; that a gang has to fit on one nod
 memory of their hosts, is left to the code that realizes the fractions.
 Jobs that are alike after scaling get equal fractions and are one column of the program: an average of optimal
 solutions is optimal.
-Two jobs on the same devices are two offers, each beside the other's label; `hetsim_policies.dynamic.common.ties` binds
-them.
+Two jobs on the same devices are two offers, each beside the other's label; `Ties` binds them.
 """
 
 from __future__ import annotations
