@@ -456,7 +456,7 @@ def test_restarts_are_those_of_a_look_at_everything_that_runs(monkeypatch):
     def full(board, lane, view):
         ends = {row: board.finish(job.task, view) for row, (job, _) in board.running.items()}
         for row in sorted(ends, key=lambda row: -ends[row]):
-            here = board.at(board.running[row][0].task, lane, view, module.anew)
+            here = board.at(board.running[row][0].task, lane, view, module.from_scratch)
             late = board.lateness(row, view.now)
             if here is not None and here.seconds * late < (ends[row] - view.now) * (1 - module.ROUNDING):
                 return here

@@ -119,7 +119,7 @@ class MdpThreshold(AtStations):
             flow = station.flows.get(name)
             rate = None if flow is None else flow.rate
             time = None if flow is None else flow.service_time
-            # A class that has hardly come is no part of the model yet.
+            # A class that has hardly come is not part of the model yet.
             rates.append(0.0 if rate is None or time is None else rate)
             times.append(1.0 if rate is None or time is None else time)
         if not any(rates):

@@ -131,7 +131,7 @@ class TritonDynamic(Batching):
         if not new and sum(map(len, self.levels)) == len(queue):
             return []
         tasks = queue.tasks()
-        if sum(map(len, self.levels)) + new != len(queue):  # some have left or come back otherwise: begin anew
+        if sum(map(len, self.levels)) + new != len(queue):  # some have left or come back otherwise: begin again
             for level in self.levels:
                 level.timely.clear()
                 level.delayed.clear()

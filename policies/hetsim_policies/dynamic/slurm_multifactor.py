@@ -501,7 +501,7 @@ class Tier(BaseModel):
 
     priority: its factor, from 0 to 1.  max_jobs, max_gpus: running jobs and their GPUs in all; `_per_user`: of each
     user.  preempts: tiers with running jobs that it may preempt.  preempt_mode: what becomes of a preempted job of this
-    tier: requeue, it begins anew; suspend, it keeps its work.  exempt: how long a job of this tier may run before it
+    tier: requeue, it begins again; suspend, it keeps its work.  exempt: how long a job of this tier may run before it
     can be preempted.
     """
 

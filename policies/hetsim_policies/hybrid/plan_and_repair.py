@@ -13,7 +13,7 @@ A task that takes longer than its estimate is expected to take as long as others
 Tasks that come later are put on the lane where they end first, and are in the next plan.  With exact estimates and
 nothing unforeseen it does what the plan says, up to thefts that end a task sooner.
 Reference: the three levels are those of dynamic rescheduling after Sakellariou and Zhao, A Low-cost Rescheduling Policy
-for Efficient Mapping of Workflows on Grid Systems (2004), where only what has become late is planned anew, and of
+for Efficient Mapping of Workflows on Grid Systems (2004), where only what has become late is planned again, and of
 Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? (2016), where plans are followed loosely; restarts
 are the spoliation of `heteroprio`.
 No ratio is proven once anything differs from its estimate.  Weakness: it plans for the makespan, so that under a steady
@@ -65,7 +65,7 @@ LOOKS = 64
 
 
 class PlanAndRepair(Scheduler):
-    """Follows a plan; reorders, steals, restarts and plans anew where it goes wrong.
+    """Follows a plan; reorders, steals, restarts and plans again where it goes wrong.
 
     planner: a static policy, by name or as a mapping with its parameters; none given: `dual_approximation` for
         independent tasks without transfers on cores and one type of GPU, `peft` for task graphs, else `heft`.
@@ -464,7 +464,7 @@ def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> Pl
         task = job.task
         if task is None or not job.alone or not task.shape.preemptible or task.state != RUNNING:
             continue
-        here = board.at(task, lane, view, anew)
+        here = board.at(task, lane, view, from_scratch)
         if here is None:
             continue
         if here.seconds * board.lateness(job.row, view.now) < (end - view.now) * (1 - ROUNDING):
@@ -483,7 +483,7 @@ def _last_first(board: Board, lane: PlannedLane, view: View) -> list[tuple[float
     return ends
 
 
-def anew(task: Task, placement: Placement, view: View) -> float:
+def from_scratch(task: Task, placement: Placement, view: View) -> float:
     """Seconds from a start there now to the end, without the work done so far."""
     stages = view.stages((task,), placement)
     compute = task.remaining_in(placement.mode)

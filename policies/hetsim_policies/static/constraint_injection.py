@@ -356,7 +356,7 @@ class SharingTree:
     def tree(self) -> list[ConstraintNode]:
         """Alternatives that bind tasks to groups; below, growing groups and parts.
 
-        Where tasks are better off beside their data, that comes first, as a constraint above the others.
+        Where tasks are better off next to their data, that comes first, as a constraint above the others.
         """
         alone = [(task,) for task in range(self.instance.size)]
         all_inputs = self.groups("inputs", self.makespan, alone)

@@ -44,7 +44,7 @@ KEY = "policy.scheduler"
 ROOM = 1 + 1e-6
 """By so much the program may be longer than a schedule that is there, lest the solver's rounding make it impossible."""
 FRUGAL = 1e-3
-"""Weight ε of the mean work of a lane beside λ: of many optima, those that do not waste work off the longest path."""
+"""Weight ε of the mean work of a lane besides λ: of many optima, those that do not waste work off the longest path."""
 
 
 class Hlp(PlannedScheduler):

@@ -120,7 +120,7 @@ class Cpop(InsertionPlanner):
     Of the tasks with all predecessors placed the one with the highest priority is next; off the critical path it goes
     where it finishes first, into a gap if one is long enough.
     Reference: Topcuoglu, Hariri, Wu, Performance-Effective and Low-Complexity Task Scheduling for Heterogeneous
-    Computing (2002), which introduces `heft` beside it.  No ratio is proven.  What moving data costs is counted as in
+    Computing (2002), which introduces `heft` as well.  No ratio is proven.  What moving data costs is counted as in
     `heft`.  Where no lane runs every task of the critical path, the one that runs most of them is taken, and the rest
     of them go where they finish first.
     Weakness: one lane for the critical path costs much where its tasks are fast on different types: on published

@@ -53,7 +53,7 @@ MAX_VARIABLES = 2000
 class IntegerProgram(DescendingPlanner):
     """Assignment by MIP; exact for independent sequential tasks without arrivals.
 
-    node_limit: nodes of the search tree at most; without one, so many that nodes × variables²
+    node_limit: nodes of the search tree at most; without one, as many as make nodes × variables²
         is 20 million (1,400 for 20 tasks on 6 lanes), and 10 at least.
     time_limit: seconds of search at most; the plan then depends on the machine.
     gap: a plan proven to be within this part of the optimum is good enough.

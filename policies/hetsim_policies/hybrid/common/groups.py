@@ -1,6 +1,6 @@
 """Groups of devices: members, waiting and running tasks, when there will be room.
 
-Groups are the types of device, nodes, racks or so many nodes each.  The tasks of a *kind* are of one class and ask for
+Groups are the types of device, nodes, racks or a given number of nodes.  The tasks of a *kind* are of one class and ask for
 the same; a plan speaks of kinds.
 """
 

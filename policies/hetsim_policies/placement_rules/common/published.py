@@ -235,7 +235,7 @@ class PublishedFgd(Scored):
     """The minimum increase of fragmentation, as 100 / (1 + exp(rise)) cut to whole.
 
     The typical mix is that of the most frequent requests of the whole workload, which the paper knows beforehand, as
-    many as make 95 % of the tasks; host memory is no part of it.
+    many as make 95 % of the tasks; host memory is left out.
     """
 
     def begin(self, view: View) -> None:
