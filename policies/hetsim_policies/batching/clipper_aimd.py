@@ -24,7 +24,7 @@ from hetsim_policies.batching.common.sizing import limit, occupied
 
 
 class Clipper(Batching):
-    """Base of both rules: all that wait go as one batch, up to a limit for each device that the rule moves."""
+    """Base of both rules: take all that wait, up to a limit that the rule moves."""
 
     def __init__(self, slo: float | None, max_batch: int | None, start: int = 1):
         self.start = start

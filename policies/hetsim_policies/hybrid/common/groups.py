@@ -1,7 +1,7 @@
 """Groups of devices: members, waiting and running tasks, when there will be room.
 
-Groups are the types of device, nodes, racks or a given number of nodes.  The tasks of a *kind* are of one class and ask for
-the same; a plan speaks of kinds.
+Groups are the types of device, nodes, racks or a given number of nodes.  The tasks of a *kind* are of one class and ask
+for the same; a plan speaks of kinds.
 """
 
 from __future__ import annotations
