@@ -154,7 +154,7 @@ class ThresholdTable:
         return neighbors
 
     def admits(self, present: tuple[int, ...], class_: int) -> bool:
-        """May a task of this class be admitted?  Beyond the model's states none may."""
+        """Return True if a task of this class is admitted; never beyond the model."""
         state = self.index.get(present)
         return state is not None and bool(self.accept[state, class_])
 

@@ -66,7 +66,7 @@ class TwoEnded:
 class HeteroPrio(Scheduler):
     """Sorted by acceleration, taken from both ends.
 
-    spoliation: may idle devices restart tasks that run on the other side?
+    spoliation: idle devices may restart tasks that run on the other side.
     """
 
     def __init__(self, spoliation: bool = True):

@@ -32,7 +32,7 @@ class MaxMinFairness(SideBySideScheduler):
     """Greatest least progress against an equal share.
 
     levels: programs of water filling; after these the sum of progress of those left is made greatest.
-    pairs: may two jobs share devices where that was measured?  Then no job shares them otherwise.
+    pairs: two jobs may share devices where that was measured.  Then no job shares them otherwise.
     threshold: pairs count only where the sum of both speeds, each against alone, is greater; at 2 hardly any.
     """
 

@@ -115,7 +115,7 @@ class SlurmMultifactor(Scheduler):
         self._running: dict[int, RunningUsage] = {}
         """Running jobs by row, in the order of their starts."""
         self._constant = True
-        """Does all that runs receive at a constant rate?"""
+        """True if all that runs receives at a constant rate."""
         self._codes: dict[Member, int] = {}
         """Owners by number, in the order in which they came."""
         self._queue = FactorTable()

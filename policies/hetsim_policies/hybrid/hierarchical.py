@@ -123,11 +123,11 @@ class Hierarchical(Scheduler):
         self._by_node: dict[int, list[DeviceGroup]] = {}
         self._by_type: dict[DeviceType, DeviceGroup] = {}
         self._with_timers = False
-        """Has any inner scheduler wanted to be asked at a time of its own?"""
+        """True if any inner scheduler wanted to be asked at a time of its own."""
         self._option: str | None = None
         """The plan of the next epoch that a fork tries out, or that was chosen so."""
         self._trial = False
-        """Is this a fork?  Then later plans are followed untried."""
+        """True in a fork, where later plans are followed untried."""
         self.notes: dict[str, int] = {"epochs": 0, "moved_by_plan": 0, "moved_when_starving": 0}
         if objective is not None:
             self.notes |= {f"plans_{name}": 0 for name in OPTIONS}

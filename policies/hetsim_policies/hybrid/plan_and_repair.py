@@ -72,9 +72,9 @@ class PlanAndRepair(Scheduler):
     dynamic: the order in which tasks that have no place in the plan get one or start: by acceleration (the most
         accelerated first), longest first, or by arrival.
     threshold: a new plan is made when the end is forecast this part of the time planned earlier or later.
-    foresight: does the planner know the tasks that will come later, as static policies do?
-    restart: may a lane with nothing to do start over a task that runs elsewhere?
-    prefetch: is what the next step of an accelerator reads brought there while the one before it runs?
+    foresight: the planner knows the tasks that will come later, as static policies do.
+    restart: a lane with nothing to do may start over a task that runs elsewhere.
+    prefetch: the inputs of an accelerator's next step are brought there while the step before it runs.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class PlanAndRepair(Scheduler):
         self._events = 0
         """Tasks that have ended or come since the last plan."""
         self._upset = True
-        """Have devices failed or come back since?"""
+        """True if devices have failed or come back since."""
 
     # Hooks ----------------------------------------------------------------------------------------------------
 

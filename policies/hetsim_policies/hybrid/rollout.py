@@ -134,7 +134,7 @@ class Rollout(Scheduler):
         `optimus_intervals`).
     objective: the mean that is to be least: response, slowdown, deadline_misses, energy (above idle) or cost.
     candidates: other first starts that are tried.
-    hold: is starting nothing, until something changes, tried as well?
+    hold: starting nothing, until something changes, is tried as well.
     horizon: seconds that a fork is played on; none given: until all that is known has ended.
     arrivals: `none` come in forks, or those of a model `learned` from what came so far; it needs a horizon.
     samples: futures in which the best candidate is held against the base, where times or arrivals are uncertain; 1: in

@@ -348,7 +348,7 @@ class LaneQueue:
         """Host cores (thousandths) and bytes that the largest of its planned tasks holds."""
         self.memory = 0
         self.busy = False
-        """Does a planned task run there?"""
+        """True while a planned task runs there."""
 
 
 class PlanInProgress:

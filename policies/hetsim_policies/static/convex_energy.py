@@ -187,7 +187,7 @@ class Machine:
     start: float
     """The first arrival."""
     together: bool
-    """Do all arrive at once?"""
+    """True if all arrive at once."""
 
     @classmethod
     def from_instance(cls, instance: Instance) -> Machine:

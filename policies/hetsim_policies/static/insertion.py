@@ -33,9 +33,9 @@ Choice = Callable[[int, np.ndarray], int]
 class InsertionPlanner(PlannedScheduler):
     """Base of the planners that place one task after the other.
 
-    insertion: may a task go into a gap before tasks that were placed earlier?
-    overlap: do data move while the lane still works on the task before, as in the papers, or, as when the plan is
-        followed, once it is free?
+    insertion: a task may go into a gap before tasks that were placed earlier.
+    overlap: data move while the lane still works on the task before, as in the papers; false: once it is free, as when
+        the plan is followed.
     Where data move, the note `schedule_length` is the length of the schedule as the papers count it, over links that
     are idle and while lanes work; the planned makespan is that of the plan as it is followed.
     """

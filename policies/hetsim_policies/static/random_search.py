@@ -350,7 +350,7 @@ class Found:
     makespan: float
     seed: str
     ahead: bool
-    """Does it bring ahead what the next task of each GPU reads?"""
+    """True if the inputs of the next task of each GPU are prefetched."""
 
 
 class Climb:

@@ -102,7 +102,7 @@ class Elastic(Scheduler):
         self._elastic: dict[int, None] = {}
         """Rows of all others that wait or run."""
         self._whole = True
-        """Have all sizes been whole numbers?"""
+        """True if all sizes have been whole numbers."""
 
     def round_cost(self, problem: PlanProblem) -> float:
         """Jobs of one size are dealt with mode by mode."""

@@ -59,7 +59,7 @@ class Occupancy:
         """Nodes with fractions: the devices that these are thought to be on depend on their order, so that an end may
         even take room away."""
         self.ending = False
-        """Did something run that was to have ended by then?"""
+        """True if something runs that should have ended by then."""
         self.surprises = 0
         """Grows whenever something came otherwise than was to be expected."""
         self.runs: dict[int, HeldRun] = {}

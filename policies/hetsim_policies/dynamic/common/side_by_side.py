@@ -178,7 +178,7 @@ class PairRoom(RoundRoom):
 class SideBySideScheduler(RoundScheduler):
     """Base of the policies over time fractions, of single jobs and, optionally, pairs.
 
-    pairs: may two jobs share devices where that was measured?  Then no job shares them otherwise.
+    pairs: two jobs may share devices where that was measured.  Then no job shares them otherwise.
     threshold: pairs count only where the sum of both speeds, each against alone, is greater.
     """
 

@@ -90,7 +90,7 @@ class Timeline:
     def __init__(self, node: Node, dead: bool, times: list[float], spans: list[FreeSpan]):
         self.node = node
         self.dead = dead
-        """Is it down?"""
+        """True if it is down."""
         self.times = times
         self.spans = spans
         self.known_windows: dict[Mode, list[tuple[float, float]]] = {}

@@ -82,7 +82,7 @@ class PlannedJob:
         self.end: float | None = None
         """When it will end if it is not late, once that was asked for in a run in which it cannot change."""
         self.overdue = False
-        """Has the view said that it should have ended by now?  In a steady run it says so until it ends."""
+        """True if the view has said that it should have ended by now; in a steady run it says so until it ends."""
 
     @property
     def alone(self) -> bool:

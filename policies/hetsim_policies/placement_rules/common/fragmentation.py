@@ -42,7 +42,7 @@ class NodeStates:
     """The distinct states of nodes seen so far; `number[node]` is a node's state.
 
     A state is what a node has free (`NodeClass`); nodes with the same free resources share one.
-    memory: is free host memory part of a state?  If not, host memory counts as unlimited.
+    memory: free host memory is part of a state.  If not, host memory counts as unlimited.
     """
 
     def __init__(self, view: View, memory: bool = True):
@@ -82,7 +82,7 @@ class Mix:
     """The mix of requests, with frequencies, that fragmentation is measured against.
 
     typical: only the most frequent requests count, enough of them to cover this share of all.
-    memory: do requests ask for host memory?
+    memory: requests ask for host memory.
     """
 
     def __init__(self, count: Mapping[Shape, int], typical: float = 1.0, memory: bool = True):

@@ -94,7 +94,7 @@ class Instance:
 def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
     """The sequential tasks of a problem; ScenarioError naming every kind of misfit.
 
-    everywhere: must a mode fit on every node with its type of device, so that all lanes of a type are alike?
+    everywhere: a mode must fit on every node with its type of device, so that all lanes of a type are alike.
     """
     cluster, tasks = problem.cluster, problem.tasks
     lanes_by_type = _lanes_by_type(problem)

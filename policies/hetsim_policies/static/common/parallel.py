@@ -60,7 +60,7 @@ class WideTasks:
     pools_of: list[tuple[int, ...]]
     first: np.ndarray
     complete: bool
-    """Are all modes of its tasks options, so that a bound holds for all that the engine could do?"""
+    """True if all modes of its tasks are options, so that a bound holds for all that the engine could do."""
     outline: Instance
     """Sequential tasks of the same least areas: what does not depend on widths is asked there."""
 

@@ -329,7 +329,7 @@ class Search:
     random: np.random.Generator
     seeds: list[Seed]
     descent: bool = True
-    """Does it end with moves and exchanges of tasks?"""
+    """True if it ends with moves and exchanges of tasks."""
 
     @classmethod
     def from_instance(cls, instance: Instance, evaluations: int, seconds: float | None, descent: bool = True) -> Search:
