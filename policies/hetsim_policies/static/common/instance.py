@@ -208,7 +208,7 @@ def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[Devi
         if largest >= mode.memory:
             has = f"not every node with a {mode.type.name} has that, and {planner} takes all of a type for alike"
     else:
-        return f"{planner}: {named} needs {mode.cpus:g} cores beside a {mode.type.name}; not every node has them"
+        return f"{planner}: {named} needs {mode.cpus:g} cores next to a {mode.type.name}; not every node has them"
     return f"{planner}: {named} needs {wants / 1e9:.6g} GB of memory in mode {mode.name}; {has}"
 
 
