@@ -737,6 +737,18 @@ def test_vector_add():
     assert beside["compute"].tolist() == pytest.approx([1.024e-6, 1.024e-6, 16.78e-3], rel=1e-3)
 
 
+def test_gpu_by_its_limits():
+    """The work is 10 full waves of each kernel: 0.1 s at the peak, 16 / 8 and 16 / 6 times as long with fewer warps."""
+    name = "gpu-by-its-limits"
+    compute = runs(name).tasks["compute"]
+    assert compute.tolist() == pytest.approx([0.1 + 5e-6, 0.2 + 5e-6, 0.1 * 16 / 6 + 5e-6])
+    states(name, "takes 100 ms where threads", 1e3 * compute[0])
+    states(name, "200 ms where registers", 1e3 * compute[1])
+    states(name, "267 ms where shared memory", 1e3 * compute[2])
+    fewer = hs.run(name, overrides={"workload.by-registers.work.launch.registers": 64}).tasks["compute"]
+    states(name, "and takes 100 ms as well", 1e3 * fewer[1])
+
+
 # Sharing, energy, closed loop -----------------------------------------------------------------------------------
 
 
