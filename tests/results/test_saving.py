@@ -374,10 +374,18 @@ def test_a_terminal_obeys_no_name_from_a_file(here: Path):
 
 
 def test_a_picture_of_any_names_is_one_that_can_be_read(here: Path, recwarn: pytest.WarningsRecorder):
-    """A control character is not allowed in XML, and no font has one."""
-    (here / "t.csv").write_text("id,arrival,cpu_time,class\nj\x1b[31m,0,1,a\x07b\n")
+    """A control character is not allowed in XML, and no font has one; those of a language are named once."""
+    (here / "t.csv").write_text("id,arrival,cpu_time,class\nj\x1b[31m,0,1,a\x07b\nk,0,1,训练\n")
     trace = {"format": "tasks", "path": str(here / "t.csv")}
-    result = hs.run({"name": "p", "cluster": {"nodes": [{"cpus": 1}]}, "workload": [{"trace": trace}]})
-    hs.plots.gantt(result).figure.savefig(here / "p.svg")  # type: ignore[union-attr]
-    minidom.parse(str(here / "p.svg"))
+    scenario = {"name": "p", "cluster": {"nodes": [{"cpus": 1}]}, "workload": [{"trace": trace}]}
+    hs.plots.gantt(hs.run(scenario)).figure.savefig(here / "p.svg")  # type: ignore[union-attr]
+    by_class = hs.plots.groups(hs.compare(scenario, ["fcfs", "sjf"]).by("class"))
+    with pytest.warns(PictureWarning, match="lacks 练 训"):
+        by_class.savefig(here / "groups.svg")
+    assert "a\\x07b" in (here / "groups.svg").read_text()
+    page = report(hs.run(scenario))
+    assert "a\\x07b" in page
+    assert not set(page) & set(map(chr, range(32))) - {"\n"}
+    for name in ("p", "groups"):
+        minidom.parse(str(here / f"{name}.svg"))
     assert not [one for one in recwarn if "Glyph" in str(one.message)]

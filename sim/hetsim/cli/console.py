@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hetsim.errors import RunError, visible
+from hetsim.errors import RunError, visible_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,17 +39,12 @@ def lines(texts: Iterable[str], verdicts: Mapping[str, str] | None = None) -> No
     verdicts: patterns, and the kinds of verdict that they match, the first that does.  Colors are added to finished
     lines, as they would count as columns of a table before.
     """
-    text = "\n".join(map(plain, texts))
+    text = "\n".join(map(visible_lines, texts))
     kinds = [*(verdicts or {}).values()]
     if verdicts:
         pattern = "|".join(f"(?P<v{number}>{one})" for number, one in enumerate(verdicts))
         text = re.sub(pattern, lambda match: verdict(match[0], kinds[int(str(match.lastgroup)[1:])]), text, flags=re.M)
     click.echo(text)
-
-
-def plain(text: str) -> str:
-    """A text of one or more lines in which nothing is hidden from a reader or obeyed by a terminal."""
-    return "\n".join(map(visible, text.split("\n")))
 
 
 def as_json(value: Any) -> None:
@@ -62,7 +57,7 @@ def as_json(value: Any) -> None:
 def note(text: str, quiet: bool = False) -> None:
     """For people, on stderr."""
     if not quiet:
-        click.echo(plain(text), err=True)
+        click.echo(visible_lines(text), err=True)
 
 
 def check_replaceable(target: Path | None, force: bool) -> None:
@@ -83,7 +78,7 @@ def picture(target: Path | None, draw: Callable[[], Figure], quiet: bool = False
 def warnings(texts: Iterable[str], quiet: bool = False) -> None:
     for text in texts:
         if not quiet:
-            click.echo(f"{verdict('warning:', 'unsure')} {plain(text)}", err=True)
+            click.echo(f"{verdict('warning:', 'unsure')} {visible_lines(text)}", err=True)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ import click
 import hetsim as package
 from hetsim.cli import console
 from hetsim.cli.completion import completed
-from hetsim.errors import HetsimError, InvariantError, RunError, ScenarioError, UnknownName, visible
+from hetsim.errors import HetsimError, InvariantError, RunError, ScenarioError, UnknownName, visible, visible_lines
 
 VERBS = {
     "new": "hetsim.cli.new:new",
@@ -212,7 +212,7 @@ def tell(error: HetsimError) -> None:
 
 
 def fail(message: str) -> None:
-    click.echo(f"{console.verdict('error:', 'bad')} {console.plain(message)}", err=True)
+    click.echo(f"{console.verdict('error:', 'bad')} {visible_lines(message)}", err=True)
 
 
 def defect(error: Exception) -> str:

@@ -45,6 +45,16 @@ def plain(run: str, outcome: RunOutcome) -> dict[str, Any]:
     return {"run": run, "error": outcome.error, **marks, "warnings": outcome.warnings, "values": values}
 
 
+def check_plain(kept: Mapping[str, Any]) -> None:
+    """Raise ValueError, or an error like it, unless an outcome has the types of `plain`.
+
+    Checksums that fit do not say that hetsim wrote a file.
+    """
+    texts = (kept["error"], kept.get("unknown", ""), *kept["warnings"])
+    if not isinstance(kept["warnings"], list) or not all(isinstance(text, str) for text in texts):
+        raise ValueError
+
+
 def outcome_of_plain(kept: Mapping[str, Any], values: Mapping[str, float] | None) -> RunOutcome:
     return RunOutcome(
         values, kept["warnings"], error=kept["error"], refused=kept.get("refused", False),
@@ -61,6 +71,9 @@ def parse_line(path: Path, text: bytes) -> tuple[str, RunOutcome]:
     """The run of a line, and its outcome; UsageError if that is not what was written."""
     kept = unsealed_text(path, text)
     try:
+        check_plain(kept)
+        if kept["run"] != bytes.fromhex(kept["run"]).hex() or len(kept["run"]) != 2 * hashlib.sha256().digest_size:
+            raise ValueError
         values = kept["values"]
         if values is not None:
             values = Packed({name: math.nan if value is None else float(value) for name, value in values.items()})
@@ -121,14 +134,18 @@ class Segment:
                     raise ValueError
                 self.index = np.frombuffer(index, ENTRY)
                 self.columns, self.sets, self.notes = head["columns"], head["sets"], head["notes"]
-            except (ValueError, KeyError, TypeError):
+                self._size = 8 + 8 * len(self.columns)
+                self._names = [None if own is None else tuple(self.columns[at] for at in own) for own in self.sets]
+                self._in_order = [own == list(range(len(self.columns))) for own in self.sets]
+                if not all(isinstance(name, str) for name in self.columns):
+                    raise ValueError
+                for note in self.notes:
+                    check_plain(note)
+            except (ValueError, KeyError, TypeError, IndexError, AttributeError):
                 if top.startswith(MAGIC[:-2]) and not top.startswith(MAGIC):
                     raise UsageError(f"{path} cannot be read: it was written by another version of hetsim") from None
                 raise DamagedFile(path, "its checksum does not fit") from None
             self._begin = stream.tell()
-        self._size = 8 + 8 * len(self.columns)
-        self._names = [None if own is None else tuple(self.columns[at] for at in own) for own in self.sets]
-        self._in_order = [own == list(range(len(self.columns))) for own in self.sets]
         self._rows: bytes | None = None
 
     def __len__(self) -> int:
@@ -143,7 +160,14 @@ class Segment:
             with open_stored(self.path) as stream:
                 stream.seek(self._begin)
                 self._rows = stream.read()
-        return [number for number, check in enumerate(self.index["check"]) if _check(self._row(number)) != bytes(check)]
+        return [number for number in range(len(self)) if not self._is_sound(number)]
+
+    def _is_sound(self, number: int) -> bool:
+        """Has a row the checksum of the index, and its numbers of a set and of a note?"""
+        row = self._row(number)
+        own, note = int.from_bytes(row[:4], "little"), int.from_bytes(row[4:8], "little")
+        sound = _check(row) == bytes(self.index["check"][number]) and len(row) == self._size
+        return sound and own < len(self.sets) and note < len(self.notes)
 
     def unload(self) -> None:
         self._rows = None
