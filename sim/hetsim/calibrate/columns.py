@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -53,12 +54,13 @@ class PickedColumns:
 
     @staticmethod
     def bare(names: Sequence[str]) -> dict[str, str]:
-        """Columns by their names without the unit they end with."""
-        found: dict[str, str] = {}
+        """Columns by the words of their names, joined by "_", without a unit at the end: `p50_ms`, `Latency (ms)`."""
+        units = {one.casefold() for one in TIME}
+        columns: dict[str, str] = {}
         for name in names:
-            stem, _, unit = name.casefold().rpartition("_")
-            found.setdefault(stem if stem and unit in {one.casefold() for one in TIME} else name.casefold(), name)
-        return found
+            words = re.findall(r"[^\W_]+", name.casefold())
+            columns.setdefault("_".join(words[:-1] if words[1:] and words[-1] in units else words), name)
+        return columns
 
     def has(self, wanted: Sequence[str]) -> bool:
         return any(one in self.bare(self.names) for one in wanted)

@@ -22,6 +22,8 @@ MIN_SIZES = {"line": 3, "broken line": 5, "powers": 4, "table": 3}
 """Sizes that are needed to judge a shape: one is left out, and the others have to tell it."""
 SHAPES = tuple(MIN_SIZES)
 """From the simplest on."""
+ROUNDING = 1e-9
+"""Relative errors below this one are those of floating point, and say nothing about a shape."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def shaped(
 
 def _simplest(judged: list[JudgedShape]) -> str:
     best = min(judged, key=lambda one: one.error)
-    bound = best.error + best.standard_error
+    bound = max(best.error + best.standard_error, ROUNDING)
     return next(one.shape for one in judged if one.error <= bound)
 
 

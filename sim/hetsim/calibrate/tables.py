@@ -25,7 +25,7 @@ from hetsim.workload.mapped.rows import FileRows, fail, rows_of, tidied
 PERF = "Inferences/Second"
 """By which a file of perf_analyzer is known."""
 LOADS = ("Concurrency", "Request Rate")
-BATCH = ("batch size", "batch", "batch_size", "batchsize", "size", "bs")
+BATCH = ("batch_size", "batch", "batchsize", "size", "bs")
 TIMES = ("time", "latency", "duration", "compute", "mean", "avg", "average", "mean_latency", "latency_mean",
          "avg_latency", "latency_avg", "median", "p50", "median_latency", "latency_median", "p50_latency",
          "latency_p50")  # fmt: skip
@@ -161,7 +161,7 @@ def _by_client(names: Sequence[str]) -> bool:
 
 
 def _size(path: Path, line: int, row: dict[str, Any], given: int | None) -> int:
-    name = next((name for name in row if name.casefold() in BATCH), None)
+    name = next((name for bare, name in PickedColumns.bare([*row]).items() if bare in BATCH), None)
     if name is None:
         if given is None:
             text = "perf_analyzer does not write the batch size (its -b): name it, as in --from 8=FILE, for each file"
