@@ -1,4 +1,4 @@
-"""Which shape measured stage times have: a line, a line with a break, powers, or a table, by cross-validation.
+"""Choose the shape of stage times by cross-validation: line, powers or table.
 
 Each size is left out in turn and predicted from the others; the error is the mean of the relative ones.  Of the shapes
 the simplest with an error within one standard error of the smallest is chosen (Hastie, Tibshirani and Friedman, The
@@ -28,7 +28,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class JudgedShape:
-    """One shape: its mean relative error on sizes left out, the standard error of that, and the worst size."""
+    """A shape with mean relative error on left-out sizes, its SE, and worst size."""
 
     shape: str
     error: float
@@ -52,7 +52,7 @@ class Shaped:
     floor: float | None = None
     """Of powers: seconds that do not depend on the size."""
 
-    def of(self, size: int) -> float:
+    def seconds_at(self, size: int) -> float:
         if self.chosen == "line":
             return self.line[0] * size + self.line[1]
         between: Literal["linear", "power"] = "power" if self.chosen == "powers" else "linear"
@@ -71,13 +71,13 @@ class Shaped:
     @property
     def off(self) -> float:
         """The largest relative deviation of what was measured."""
-        return max(abs(self.of(n) / t - 1) for n, t in zip(self.sizes, self.seconds, strict=True))
+        return max(abs(self.seconds_at(n) / t - 1) for n, t in zip(self.sizes, self.seconds, strict=True))
 
 
 def shaped(
     sizes: tuple[int, ...], seconds: tuple[float, ...], wanted: str | None = None, floor: float | None = None
 ) -> Shaped:
-    """The shape of a stage: the one wanted, or else the one that cross-validation chooses.
+    """Fit a stage in the shape wanted, or in the one that cross-validation chooses.
 
     `floor`: seconds that any size takes; what is beyond may then grow by powers of the size.
     """
@@ -87,14 +87,14 @@ def shaped(
         fits["powers"] = lambda n, tau: _powers(n, tau, floor)
     judged = [_judge(shape, fits[shape], n, tau) for shape in SHAPES if shape in fits and len(n) >= MIN_SIZES[shape]]
     chosen = wanted or (_simplest(judged) if judged else "table")
-    found = Shaped(sizes, seconds, judged, chosen, floor=floor)
+    stage = Shaped(sizes, seconds, judged, chosen, floor=floor)
     if chosen == "line":
-        found.line = _points(n, tau)
+        stage.line = _points(n, tau)
     elif chosen in ("table", "powers"):
-        found.knots = dict(zip(sizes, seconds, strict=True))
+        stage.knots = dict(zip(sizes, seconds, strict=True))
     else:
-        found.knots = {int(size): float(value) for size, value in zip(*_knots(n, tau), strict=True)}
-    return found
+        stage.knots = {int(size): float(value) for size, value in zip(*_knots(n, tau), strict=True)}
+    return stage
 
 
 def _simplest(judged: list[JudgedShape]) -> str:
@@ -146,7 +146,7 @@ def _broken_line(n: np.ndarray, tau: np.ndarray) -> Predict:
 
 
 def _knots(n: np.ndarray, tau: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First size, break and last size, and the times there: relative least squares over all breaks."""
+    """Fit first size, break and last size with their times, over all breaks."""
     best: tuple[float, np.ndarray, np.ndarray] | None = None
     for place in range(1, len(n) - 1):
         knots = n[[0, place, -1]]

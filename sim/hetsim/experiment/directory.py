@@ -249,10 +249,9 @@ def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> S
         ScenarioError: the scenario is invalid.
         UsageError: there is no such scenario; a folder of results names the class that reads it.
     """
-    from hetsim.scenario.file.shipped import shipped
     from hetsim.scenario.scenario import load as load_scenario
 
-    if isinstance(source, str | Path) and str(source) not in {one.name for one in shipped()}:
+    if isinstance(source, str | Path):
         kind = _kind_of(Path(source))
         if kind is not None:
             raise UsageError(f"{source} holds results, not a scenario: hetsim.{kind.__name__}.load reads them")
