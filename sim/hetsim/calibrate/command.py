@@ -303,14 +303,13 @@ def _verify(
     tell = lambda text: console.note(text, quiet)  # noqa: E731
     rows = verify(device, data["service"], profile, wanted, seconds, seed, tell=tell)
     if as_json:
-        console.as_json([_as_mapping(row) for row in rows])
+        console.as_json([
+            {"policy": row.policy, "rate": row.rate, "requests": len(row.measured), "error": row.error}
+            | {name: {"measured": there, "simulated": here} for name, there, here in row.figures()}
+            for row in rows
+        ])  # fmt: skip
     else:
         console.lines(_compared(device, rows))
-
-
-def _as_mapping(row: VerifiedRow) -> dict[str, Any]:
-    figures = {name: {"measured": there, "simulated": here} for name, there, here in row.figures()}
-    return {"policy": row.policy, "rate": row.rate, "requests": len(row.measured), "error": row.error, **figures}
 
 
 def _compared(device: MeasuredDevice, rows: list[VerifiedRow]) -> list[str]:

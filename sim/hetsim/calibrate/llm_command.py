@@ -141,12 +141,6 @@ def _shown(step: dict[Any, Any]) -> dict[Any, Any]:
     return shown
 
 
-def _in_one_line(step: dict[Any, Any]) -> str:
-    import yaml
-
-    return str(yaml.safe_dump(step, default_flow_style=True, sort_keys=False, width=10_000)).strip()
-
-
 def _service(scenario: Path) -> dict[str, Any]:
     """The service of a scenario as it is written there, without its profile."""
     from hetsim.calibrate.logged_server import entry_of
@@ -155,6 +149,8 @@ def _service(scenario: Path) -> dict[str, Any]:
 
 
 def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
+    import yaml
+
     from hetsim.report import terminal
 
     rows = [[f"last {found.held_back:,} of {requests:,} requests", "measured", "simulated", "error"]]
@@ -162,7 +158,8 @@ def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
         [one.name, f"{one.measured:.4g} s", f"{one.simulated:.4g} s", f"{one.error:+.1%}"] for one in found.figures
     ]
     constant = _value("front_end", found.front_end)
-    fitted_step = f"step: {_in_one_line(_shown(found.step))}, front_end: {constant}"
+    step = yaml.safe_dump(_shown(found.step), default_flow_style=True, sort_keys=False, width=10_000).strip()
+    fitted_step = f"step: {step}, front_end: {constant}"
     tried = f"{found.trials} trials; mean error on the requests fitted {found.fitted_error:.1%}"
     return [what, "", *terminal.table(rows, right=range(1, 4)), "", fitted_step, tried]
 

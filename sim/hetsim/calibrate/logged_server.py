@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import tempfile
 from dataclasses import replace
@@ -46,9 +48,6 @@ class Server:
         asked = "profile" in written or (isinstance(step, dict) and "roofline" in step)
         self.wants_roofline = service.step.roofline is not None and asked
         """Is a roofline written there?  The one that a preset brings is an estimate, which measured steps replace."""
-        self._check()
-
-    def _check(self) -> None:
         served = len(self._scenario.build().tasks)
         if served != len(self.log):
             text = f"it serves {served:,} of the {len(self.log):,} requests of the log"
@@ -123,15 +122,13 @@ class Server:
 
 def _requests(log: Log) -> str:
     names = ["arrival", "prompt_tokens", "output_tokens", *(["user"] if log.user is not None else [])]
-    rows = [",".join(names)]
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(names)
     for place in range(len(log)):
         cells = [repr(float(log.arrival[place])), str(log.prompt[place]), str(log.output[place])]
-        rows.append(",".join([*cells, *([_quoted(log.user[place])] if log.user is not None else [])]))
-    return "\n".join(rows) + "\n"
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n') else text
+        rows.writerow([*cells, *([log.user[place]] if log.user is not None else [])])
+    return text.getvalue()
 
 
 def service_of(path: Path) -> LanguageModel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,8 @@ def _check(found: MeasuredStages) -> None:
             "measure larger batches, or repeat more often (--repeats)"
         )
     for name, line in found.lines.items():
-        falls = [b for (_, s), (b, t) in _pairs(found, name) if t < 0.9 * s]
+        points = pairwise(zip(found.batches, found.medians[name], strict=True))
+        falls = [b for (_, s), (b, t) in points if t < 0.9 * s]
         if falls:
             found.remarks.append(f"{name}: a batch of {falls[0]} took less time than the smaller one before it")
         if found.spread[name] > MAX_SPREAD:
@@ -107,11 +109,6 @@ def _check(found: MeasuredStages) -> None:
             found.remarks.append(f"{name}: {scatter}; is the machine busy otherwise?")
         if line.worst > 0.15:
             found.remarks.append(f"{name}: up to {line.worst:.0%} off the line; the linear model is rough here")
-
-
-def _pairs(found: MeasuredStages, name: str) -> list[tuple[tuple[int, float], tuple[int, float]]]:
-    points = list(zip(found.batches, found.medians[name], strict=True))
-    return list(zip(points[:-1], points[1:], strict=True))
 
 
 # Profiles -------------------------------------------------------------------------------------------------------

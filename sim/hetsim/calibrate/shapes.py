@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from hetsim.model.batch_times import MAX_POINTS, StageTable, nearest_line
 
-Predict = Callable[[float], float]
+Predict = Callable[[int], float]
 
 MIN_SIZES = {"line": 3, "broken line": 5, "powers": 4, "table": 3}
 """Sizes that are needed to judge a shape: one is left out, and the others have to tell it."""
@@ -82,9 +83,13 @@ def shaped(
     `floor`: seconds that any size takes; what is beyond may then grow by powers of the size.
     """
     n, tau = np.array(sizes, dtype=float), np.array(seconds)
-    fits = {"line": _line, "broken line": _broken_line, "table": _table}
+    fits: dict[str, Callable[[np.ndarray, np.ndarray], Predict]] = {
+        "line": lambda n, tau: np.poly1d(_points(n, tau)),
+        "broken line": lambda n, tau: partial(_through, *_knots(n, tau)),
+        "table": lambda n, tau: partial(_through, n, tau),
+    }
     if floor is not None:
-        fits["powers"] = lambda n, tau: _powers(n, tau, floor)
+        fits["powers"] = lambda n, tau: StageTable(tuple(map(int, n)), tuple(tau.tolist()), "power", floor=floor).of
     judged = [_judge(shape, fits[shape], n, tau) for shape in SHAPES if shape in fits and len(n) >= MIN_SIZES[shape]]
     chosen = wanted or (_simplest(judged) if judged else "table")
     stage = Shaped(sizes, seconds, judged, chosen, floor=floor)
@@ -108,7 +113,7 @@ def _judge(shape: str, fit: Callable[[np.ndarray, np.ndarray], Predict], n: np.n
     places = np.unique(np.linspace(0, len(n) - 1, min(len(n), MAX_POINTS)).astype(int))
     for place in places.tolist():
         rest = np.arange(len(n)) != place
-        errors.append(abs(fit(n[rest], tau[rest])(float(n[place])) / float(tau[place]) - 1))
+        errors.append(abs(fit(n[rest], tau[rest])(int(n[place])) / float(tau[place]) - 1))
     worst = int(np.argmax(errors))
     scatter = float(np.std(errors, ddof=1)) / math.sqrt(len(errors)) if len(errors) > 1 else 0.0
     return JudgedShape(shape, float(np.mean(errors)), scatter, errors[worst], int(n[places[worst]]))
@@ -119,30 +124,11 @@ def _points(n: np.ndarray, tau: np.ndarray) -> tuple[float, float]:
     return nearest_line(n[chosen], tau[chosen])
 
 
-def _line(n: np.ndarray, tau: np.ndarray) -> Predict:
-    per_item, fixed = _points(n, tau)
-    return lambda size: per_item * size + fixed
-
-
-def _table(n: np.ndarray, tau: np.ndarray) -> Predict:
-    return lambda size: _through(n, tau, size)
-
-
-def _powers(n: np.ndarray, tau: np.ndarray, floor: float) -> Predict:
-    table = StageTable(tuple(map(int, n)), tuple(tau.tolist()), "power", floor=floor)
-    return lambda size: table.of(int(size))
-
-
 def _through(n: np.ndarray, tau: np.ndarray, size: float) -> float:
     """On the straight lines between points, the first and the last of which go on."""
     high = int(np.clip(np.searchsorted(n, size), 1, len(n) - 1))
     slope = (tau[high] - tau[high - 1]) / (n[high] - n[high - 1])
     return max(float(tau[high - 1] + slope * (size - n[high - 1])), 1e-12)
-
-
-def _broken_line(n: np.ndarray, tau: np.ndarray) -> Predict:
-    knots, values = _knots(n, tau)
-    return lambda size: _through(knots, values, size)
 
 
 def _knots(n: np.ndarray, tau: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -225,10 +225,7 @@ def _details(outcome: Any, scenario: Any) -> None:
     stats = ", ".join(f"{value:,.0f} {name}" for name, value in first.record.stats.items())
     console.note(f"ended at t = {first.end:g} s after {stats}")
     if first.notes:
-        console.note("the policy notes: " + ", ".join(_noted(name, value) for name, value in first.notes.items()))
+        texts = (f"{name} {value:{'.6g' if isinstance(value, float) else ''}}" for name, value in first.notes.items())
+        console.note(f"the policy notes: {', '.join(texts)}")
     for remark in scenario.notes:
         console.note(remark)
-
-
-def _noted(name: str, value: Any) -> str:
-    return f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"

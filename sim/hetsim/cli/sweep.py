@@ -79,7 +79,9 @@ def sweep(
         _show(outcome, metrics)
     failed = len(outcome.failed)
     if failed:
-        console.warnings([f"{failed:,} of {len(outcome):,} rows failed, the first: {_first_error(outcome)}"], quiet)
+        row = outcome.failed.iloc[0]
+        first = f"point {row['point']} ({row['policy']}): {row['error']}"
+        console.warnings([f"{failed:,} of {len(outcome):,} rows failed, the first: {first}"], quiet)
     console.warnings(_common_warnings(outcome), quiet)
     if out is not None:
         console.note(f"tables: {out}", quiet)
@@ -159,11 +161,6 @@ def _best(outcome: Any) -> list[str]:
         where = ", ".join(part for part in (row["policy"], which) if part)
         rows.append([f"best {terminal.metric_name(name)}", terminal.formatter(name)(row[name]), where])
     return terminal.table(rows)
-
-
-def _first_error(outcome: Any) -> str:
-    row = outcome.failed.iloc[0]
-    return f"point {row['point']} ({row['policy']}): {row['error']}"
 
 
 def _common_warnings(outcome: Any) -> list[str]:

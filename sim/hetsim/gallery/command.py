@@ -77,18 +77,13 @@ def gallery(
         done.append((entry, outcome, outcome.comparison()))
     if out is not None:
         _write(done, out, quiet)
-    _print(done, as_json)
-    outside = sum(int((~table["within"].dropna().astype(bool)).sum()) for _, _, table in done)
-    if outside and not short:
-        click.get_current_context().exit(1)
-
-
-def _print(done: list[tuple[Entry, Outcome, pd.DataFrame]], as_json: bool) -> None:
-    """Print the outcome of entries, compared with the published figures."""
     if as_json:
         console.as_json([_json(entry, outcome, table) for entry, outcome, table in done])
     else:
         console.lines((line for entry, outcome, table in done for line in _text(entry, outcome, table)), VERDICTS)
+    outside = sum(int((~table["within"].dropna().astype(bool)).sum()) for _, _, table in done)
+    if outside and not short:
+        click.get_current_context().exit(1)
 
 
 def _chosen(cases: tuple[str, ...]) -> dict[str, list[str]]:
@@ -165,7 +160,9 @@ def _text(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> list[str]:
             texts.append(outcomes.difference(row, table.tolerance, unit))
             if table.tolerance.shape and figures[0] != "–":
                 texts[0] = f"place {figures[0]}"
-            rows.append([*(str(row[axis]) for axis in axes), value.label or row["value"], *texts, _mark(row["within"])])
+            within = row["within"]
+            mark = "outside" if within is not None and within == within and not within else ""
+            rows.append([*(str(row[axis]) for axis in axes), value.label or row["value"], *texts, mark])
         tolerance = f"tolerance: {table.tolerance.text}"
         if table.tolerance.mean_ratio is not None:
             tolerance += "; mean {:.4f}, largest {:.4f}".format(*outcomes.ratios(mine))
@@ -176,10 +173,6 @@ def _text(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> list[str]:
         if text:
             lines += terminal.wrapped(text)
     return [*lines, ""]
-
-
-def _mark(within: Any) -> str:
-    return "" if within is None or within != within else "" if within else "outside"
 
 
 def _json(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> dict[str, Any]:

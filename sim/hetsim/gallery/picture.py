@@ -26,11 +26,12 @@ def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
     rows = comparison[(comparison["table"] == table.name) & comparison["hetsim"].notna()]
     if not len(rows) or table.picture == "none":
         return None
-    axes = [axis for axis in table.axes if axis in rows.columns and _varies(rows[axis])]
+    axes = [axis for axis in table.axes if axis in rows and rows[axis].notna().all() and rows[axis].nunique() > 1]
     values = [name for name in table.values if (rows["value"] == name).any()]
-    across = _across(table, axes)
+    across = table.across if table.across in axes else axes[-1] if axes else None  # along it bars stand side by side
     panels = [axis for axis in axes if axis != across]
-    groups = [(value, key) for value in values for key in _keys(rows, panels)]
+    keys = list(dict.fromkeys(rows[panels].itertuples(index=False, name=None))) if panels else [()]
+    groups = [(value, key) for value in values for key in keys]
     places = {label: x for x, label in enumerate(dict.fromkeys(rows[across]))} if across is not None else {}
     height = min(2.0 + 1.9 * len(groups), 22.0)
     picture = style.figure(9.0, height)
@@ -44,7 +45,11 @@ def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
         shown = table.values[value]
         unit = f" ({shown.unit})" if shown.unit else ""
         place.set_ylabel(f"{shown.label or value}{unit}")
-        _fit(place, *reach)
+        low, high = reach
+        if low > 0 and high / low > 30:
+            place.set_yscale("log")
+        elif low > 0.6 * high:  # bars that are alike could not be told apart on an axis from 0
+            place.set_ylim(low - 0.6 * (high - low) - 0.02 * high, high + 0.02 * high)
         labels = [style.short(style.plain(str(label))) for label in places or [value]]
         place.set_xticks(range(len(labels)), labels, rotation=20, ha="right")
         if key:
@@ -54,18 +59,6 @@ def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
     handles, names = grid[0, 0].get_legend_handles_labels()
     style.legend_above(picture, handles, names)
     return picture
-
-
-def _across(table: FiguresTable, axes: list[str]) -> str | None:
-    """Return the axis along which bars are grouped: named, or last; None without any."""
-    if table.across in axes:
-        return table.across
-    return axes[-1] if axes else None
-
-
-def _varies(axis: pd.Series) -> bool:
-    """Return True if an axis has a value in every row, and several different ones."""
-    return bool(axis.notna().all()) and axis.nunique() > 1
 
 
 def _pairs_of_bars(
@@ -79,18 +72,3 @@ def _pairs_of_bars(
         place.bar(x + offset, rows[name], 0.38, color=color, label=name, yerr=spread)
         reach += [rows[name] - spread.fillna(0.0), rows[name] + spread.fillna(0.0)]
     return float(np.nanmin(reach)), float(np.nanmax(reach))
-
-
-def _fit(place: Axes, low: float, high: float) -> None:
-    """Scale an axis for the bars: logarithmic if far apart, cut off if alike."""
-    if low > 0 and high / low > 30:
-        place.set_yscale("log")
-    elif low > 0.6 * high:
-        place.set_ylim(low - 0.6 * (high - low) - 0.02 * high, high + 0.02 * high)
-
-
-def _keys(rows: pd.DataFrame, panels: list[str]) -> list[tuple[str, ...]]:
-    """Values of the axes that have a panel each, in the order of the rows."""
-    if not panels:
-        return [()]
-    return list(dict.fromkeys(rows[panels].itertuples(index=False, name=None)))

@@ -98,6 +98,8 @@ class ConstantJumps:
     """Beyond this it is as good as infinite."""
 
     def __init__(self, load: float):
+        from scipy.special import gammainc
+
         self.load = load
         self.free = math.exp(-load)
         above = -math.expm1(-load)
@@ -106,15 +108,10 @@ class ConstantJumps:
         while above > 1e-17 or number <= load:  # P(arrivals in a service ≥ number)
             self.more.append(above)
             term *= load / number
-            above = self._tail(number + 1)
+            above = float(gammainc(number + 1, load))
             number += 1
         self.weights = [1.0]
         self.sums = [1.0]
-
-    def _tail(self, number: int) -> float:
-        from scipy.special import gammainc
-
-        return float(gammainc(number, self.load))
 
     def _grow(self, size: int) -> None:
         """Return weights of the number in system up to `size`, by balance of flows."""
