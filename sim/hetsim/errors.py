@@ -118,7 +118,7 @@ class UnknownInputs(UserWarning):
 
 
 class PictureWarning(UserWarning):
-    """A picture is missing, or lacks characters; the tables that it shows are complete."""
+    """A picture is missing or lacks characters; the tables behind it are complete."""
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
