@@ -123,7 +123,7 @@ def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
     lines = terminal.table(rows)
     if len(shown) > SHOWN_POINTS:
         lines.append(f"... {len(shown) - SHOWN_POINTS:,} more rows")
-    each, max_runs = "", plan.amount.most
+    each, max_runs = "", plan.amount.maximum
     if plan.amount.precision is not None:
         each = f", {MIN_FOR_PRECISION} to {max_runs:,} replications each"
     elif max_runs > 1:

@@ -1,7 +1,7 @@
-"""Files of finished runs: journals, which grow by a run, and sealed segments.
+"""Files of finished runs: journals, and the sealed segments that replace them.
 
-A journal has a line of JSON a run, with a checksum of its own.  A segment has the outcomes of a block of runs, ordered
-by their digests, so that its bytes follow from the runs alone, in whatever order they were made:
+A journal grows by a line of JSON a run, which has a checksum of its own.  A segment has the outcomes of a block of
+runs, ordered by their digests, so that its bytes follow from the runs alone, in whatever order they were made:
 
     MAGIC, then the length of the head (8 bytes)
     head        JSON: the names of the columns, the sets of columns that runs have, and the notes (errors, warnings)
@@ -45,17 +45,10 @@ def plain(run: str, outcome: RunOutcome) -> dict[str, Any]:
     return {"run": run, "error": outcome.error, **marks, "warnings": outcome.warnings, "values": values}
 
 
-def check_plain(kept: Mapping[str, Any]) -> None:
-    """Raise ValueError, or an error like it, unless an outcome has the types of `plain`.
-
-    Checksums that fit do not say that hetsim wrote a file.
-    """
-    texts = (kept["error"], kept.get("unknown", ""), *kept["warnings"])
-    if not isinstance(kept["warnings"], list) or not all(isinstance(text, str) for text in texts):
-        raise ValueError
-
-
 def outcome_of_plain(kept: Mapping[str, Any], values: Mapping[str, float] | None) -> RunOutcome:
+    """The outcome with these notes; TypeError or KeyError if they are none."""
+    if not all(isinstance(text, str) for text in (kept["error"], kept.get("unknown", ""), *kept["warnings"])):
+        raise TypeError
     return RunOutcome(
         values, kept["warnings"], error=kept["error"], refused=kept.get("refused", False),
         unknown=kept.get("unknown", ""), reduced=kept.get("reduced", False),
@@ -71,12 +64,11 @@ def parse_line(path: Path, text: bytes) -> tuple[str, RunOutcome]:
     """The run of a line, and its outcome; UsageError if that is not what was written."""
     kept = unsealed_text(path, text)
     try:
-        check_plain(kept)
-        if kept["run"] != bytes.fromhex(kept["run"]).hex() or len(kept["run"]) != 2 * hashlib.sha256().digest_size:
-            raise ValueError
         values = kept["values"]
         if values is not None:
             values = Packed({name: math.nan if value is None else float(value) for name, value in values.items()})
+        if len(bytes.fromhex(kept["run"])) != ENTRY["run"].itemsize:
+            raise ValueError
         return kept["run"], outcome_of_plain(kept, values)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DamagedFile(path, "it is not the outcome of a run") from None
@@ -119,7 +111,7 @@ def _check(row: bytes) -> bytes:
 
 
 class Segment:
-    """A segment of runs: its index, and its rows on demand; DamagedFile at its head."""
+    """A segment: its index, and its rows after `load`; DamagedFile for a bad head."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -134,18 +126,16 @@ class Segment:
                     raise ValueError
                 self.index = np.frombuffer(index, ENTRY)
                 self.columns, self.sets, self.notes = head["columns"], head["sets"], head["notes"]
-                self._size = 8 + 8 * len(self.columns)
                 self._names = [None if own is None else tuple(self.columns[at] for at in own) for own in self.sets]
-                self._in_order = [own == list(range(len(self.columns))) for own in self.sets]
-                if not all(isinstance(name, str) for name in self.columns):
-                    raise ValueError
                 for note in self.notes:
-                    check_plain(note)
+                    outcome_of_plain(note, None)
             except (ValueError, KeyError, TypeError, IndexError, AttributeError):
                 if top.startswith(MAGIC[:-2]) and not top.startswith(MAGIC):
                     raise UsageError(f"{path} cannot be read: it was written by another version of hetsim") from None
                 raise DamagedFile(path, "its checksum does not fit") from None
             self._begin = stream.tell()
+        self._size = 8 + 8 * len(self.columns)
+        self._in_order = [own == list(range(len(self.columns))) for own in self.sets]
         self._rows: bytes | None = None
 
     def __len__(self) -> int:
@@ -160,14 +150,12 @@ class Segment:
             with open_stored(self.path) as stream:
                 stream.seek(self._begin)
                 self._rows = stream.read()
-        return [number for number in range(len(self)) if not self._is_sound(number)]
-
-    def _is_sound(self, number: int) -> bool:
-        """Has a row the checksum of the index, and its numbers of a set and of a note?"""
-        row = self._row(number)
-        own, note = int.from_bytes(row[:4], "little"), int.from_bytes(row[4:8], "little")
-        sound = _check(row) == bytes(self.index["check"][number]) and len(row) == self._size
-        return sound and own < len(self.sets) and note < len(self.notes)
+        count = len(self._rows) // self._size
+        begins = np.frombuffer(self._rows[: count * self._size], "<u4").reshape(count, self._size // 4)[:, :2]
+        if (begins >= (len(self.sets), len(self.notes))).any():
+            return list(range(len(self)))
+        checks = enumerate(self.index["check"])
+        return [number for number, check in checks if number >= count or _check(self._row(number)) != bytes(check)]
 
     def unload(self) -> None:
         self._rows = None
