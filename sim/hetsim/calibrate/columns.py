@@ -1,4 +1,4 @@
-"""Columns of a table of measurements, found by any of their usual names, with the unit that a name ends with."""
+"""Columns of measurements, under any usual name, with the unit in the name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_LISTED = 8
 
 
 class PickedColumns:
-    """The rows of a file that `where` picks; ScenarioError with file, line and column for what cannot be read."""
+    """The rows of a file that `where` picks; ScenarioError with the place."""
 
     def __init__(self, path: Path, where: Mapping[str, Any]):
         rows = rows_of(path, form_of(path))
@@ -64,7 +64,7 @@ class PickedColumns:
         return any(one in self.bare(self.names) for one in wanted)
 
     def first_of(self, wanted: Sequence[str]) -> str:
-        """The column with the first of these names that is there; ScenarioError if none is."""
+        """The column with the first of these names; ScenarioError if none is there."""
         plain = self.bare(self.names)
         for one in wanted:
             if one in plain:
@@ -125,7 +125,7 @@ class PickedColumns:
         return self._read(name, read)
 
     def one_each(self, wanted: Sequence[str], what: str) -> None:
-        """ScenarioError where columns of these names have several values, so that the rows are not of one thing."""
+        """ScenarioError where columns have several values, so that rows are mixed."""
         mixed = {}
         for name in self.names:
             if name.casefold() in wanted:

@@ -1,4 +1,4 @@
-"""`hetsim calibrate`: measure the machine's own device, and check the profile by driving it."""
+"""`hetsim calibrate`: measure the machine's device, and check the profile."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def calibrate(
     where: str, out: Path, name: str | None, force: bool, profile: Path | None, rates: tuple[float, ...],
     seconds: float, seed: int, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Measure upload, compute and download of batches on this machine's own GPU or CPU.
+    """Measure upload, compute and download of batches on this machine's device.
 
     Fits the linear model per_item · n + fixed to each stage and writes a service profile and a link profile, which
     scenarios include: service: {profile: NAME.service.yaml}, pcie: {profile: NAME.link.yaml}.
@@ -133,7 +133,7 @@ def _from_tables(
     samples: bool, shape: str | None, scenario: Path | None, out: Path, name: str | None, force: bool, as_json: bool,
     quiet: bool,
 ) -> None:  # fmt: skip
-    """Write a profile of times that were measured elsewhere, and say how well each shape predicts them."""
+    """Write a profile of times measured elsewhere, and the error of each shape."""
     from hetsim.calibrate import llm_command as language
     from hetsim.calibrate import tables as read
     from hetsim.calibrate.measure import from_elsewhere

@@ -1,4 +1,4 @@
-"""A small network in NumPy, to try `hetsim calibrate` on any machine: --model hetsim.calibrate.example:network."""
+"""A small network in NumPy, to try `hetsim calibrate` on any machine."""
 
 from __future__ import annotations
 

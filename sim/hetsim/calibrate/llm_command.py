@@ -1,4 +1,4 @@
-"""`hetsim calibrate --from`, for language models: profiles of steps, and logs of requests."""
+"""`hetsim calibrate --from` for language models: steps, and request logs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def steps(
     path: Path, unit: str | None, where: dict[str, str], shape: str | None, scenario: Path | None, target: Path,
     as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Write the profile of steps that were measured setting by setting, and its error on sizes left out."""
+    """Write the profile of measured steps, and its error on sizes left out."""
     from hetsim.calibrate import step_profile as read
 
     settings = read.read(path, unit, where)
@@ -90,7 +90,7 @@ def _roofline(path: Path, settings: list[Any], scenario: Path, target: Path, as_
 def log(
     path: Path, unit: str | None, where: dict[str, str], scenario: Path | None, target: Path, as_json: bool, quiet: bool
 ) -> None:
-    """Write the profile with which the simulation of a server gives its log, and the error on what was held back."""
+    """Write the profile that simulates a server's log, and its error."""
     from hetsim.calibrate import request_log, server_log
     from hetsim.calibrate.logged_server import Server
 
@@ -131,7 +131,7 @@ def _value(name: str, value: float) -> Any:
 
 
 def _shown(step: dict[Any, Any]) -> dict[Any, Any]:
-    """The numbers of a step as scenarios have them, with units; what all begin with is rounded down."""
+    """The numbers of a step as scenarios have them, with units."""
     shown = {
         name: _shown(value) if isinstance(value, dict) else value if isinstance(value, bool) else _value(name, value)
         for name, value in step.items()

@@ -35,7 +35,7 @@ MIN_SPANS = 50
 
 @dataclass(frozen=True)
 class Reading:
-    """Seconds of steps by what they do: reading adds `reads` at its sizes, and straight lines lie in between."""
+    """Seconds of steps: reading adds `reads` at its sizes, linear in between."""
 
     fixed: float
     per_sequence: float
@@ -99,7 +99,7 @@ def spans(
     arrival: np.ndarray, prompt: np.ndarray, output: np.ndarray, ttft: np.ndarray, latency: np.ndarray,
     budget: int | None = None, until: float = np.inf,
 ) -> Spans:  # fmt: skip
-    """What passed between first and last tokens, by the other requests' first and last tokens.
+    """The steps between first and last tokens, by other requests' tokens.
 
     budget: most tokens of a step; more of them were read in as many steps as they need.
     until: only spans that are over by then.
@@ -147,7 +147,7 @@ def spans(
 
 
 def fit(log: Spans) -> Reading | None:
-    """Times of steps from spans; None where there are too few of them or steps do not explain them."""
+    """Times of steps from spans; None if too few, or steps do not explain them."""
     if len(log.seconds) < MIN_SPANS or (log.last > log.first).sum() < MIN_SPANS:
         return None
     blocks = np.array_split(np.arange(len(log.seconds)), BLOCKS)
@@ -175,7 +175,7 @@ def fit(log: Spans) -> Reading | None:
 
 
 def _shapes(log: Spans) -> list[np.ndarray]:
-    """Sizes at which the time of reading may bend, from no bend on: equally many steps lie between them."""
+    """Sizes at which the time of reading may bend, with equal counts between."""
     first, last = int(log.read.min()), int(log.read.max())
     if first == last:
         first = max(0, last - 1)
@@ -189,7 +189,7 @@ def _shapes(log: Spans) -> list[np.ndarray]:
 
 
 def _counts(log: Spans, knots: np.ndarray) -> np.ndarray:
-    """A column for each number: steps, sequences, context, steps that read, and prompt tokens between two sizes."""
+    """A column for each number: steps, sequences, context, reads, prompt tokens."""
     size = log.read
     parts = []
     for place in range(len(knots) - 1):
@@ -204,7 +204,7 @@ def _counts(log: Spans, knots: np.ndarray) -> np.ndarray:
 
 
 def _least_squares(table: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Numbers that are not negative; each span counts by its length, as far as it can scatter."""
+    """Non-negative numbers; each span counts by its length."""
     from scipy.optimize import nnls
 
     weight = seconds**-0.5

@@ -1,4 +1,4 @@
-"""The server of a log of requests: a scenario that serves them, with step times that a fit tries."""
+"""The server of a log of requests: a scenario with step times to fit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HELD_BACK = 0.3
 
 
 class Server:
-    """The server of a scenario with the requests of a log, of which the first `fitted` are fitted."""
+    """The server of a scenario with the requests of a log, some of them fitted."""
 
     def __init__(self, path: Path, log: Log):
         self.path = path
@@ -94,7 +94,7 @@ class Server:
         return step.model_copy(update=change).times(self.service.figures)
 
     def read_off(self, count: int) -> Reading | None:
-        """What the log of the first `count` requests says of steps; None where it cannot tell them."""
+        """The steps that the log of the first `count` requests shows; None if unclear."""
         service, log = self.service, self.log
         if self.wants_roofline or service.disaggregated is not None or service.autoscale is not None:
             return None
@@ -146,7 +146,7 @@ def service_of(path: Path) -> LanguageModel:
 
 
 def entry_of(path: Path) -> dict[str, Any]:
-    """The entry of workload of a scenario that describes a server, as it is written; ScenarioError if it is none."""
+    """The workload entry of a scenario that describes a server; ScenarioError."""
     workload = document.read(path).data.get("workload")
     entries = [workload] if isinstance(workload, dict) else workload
     if not isinstance(entries, list) or len(entries) != 1 or not isinstance(entries[0], dict):

@@ -1,4 +1,4 @@
-"""Median times of the stages of batches on a device, and what they make as a service and as a link."""
+"""Median times of the stages of batches, as a service and as a link."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CalibrationError(HetsimError):
 
 @dataclass
 class MeasuredStages:
-    """Medians by stage (`upload pinned`, `compute`, ...) and batch size, their lines, and seconds a batch overlapped.
+    """Medians by stage and batch size, their lines, and seconds overlapped.
 
     `spread` is half the middle range of the repeats, as a share of their median, averaged over sizes.
     """
@@ -53,7 +53,7 @@ def measure(
     warmup: int = 3,
     tell: Callable[[str], None] = lambda _: None,
 ) -> MeasuredStages:
-    """Time all stages at all batch sizes.  CalibrationError where no line can be drawn through compute times."""
+    """Time all stages at all batch sizes; CalibrationError without a line."""
     stages: dict[str, Callable[[int], float]] = {"compute": device.compute}
     for memory in device.memories if device.kind != "cpu" else ():
         stages[f"upload {memory}"] = lambda n, memory=memory: device.upload(n, memory)  # type: ignore[misc]
@@ -129,7 +129,7 @@ def service_profile(found: MeasuredStages) -> dict[str, Any]:
 
 
 def from_elsewhere(what: str, stages: Mapping[str, Shaped]) -> dict[str, Any]:
-    """The service profile of times that were measured elsewhere, in the shapes that were chosen."""
+    """The service profile of times measured elsewhere, in the chosen shapes."""
     service: dict[str, Any] = {}
     for name in ("upload", "compute", "download"):
         if name in stages:
@@ -143,7 +143,7 @@ def from_elsewhere(what: str, stages: Mapping[str, Shaped]) -> dict[str, Any]:
 
 
 def link_profile(found: MeasuredStages) -> dict[str, Any] | None:
-    """The link profile: the rates that a byte more costs, and the latency of an empty transfer; None without a link."""
+    """The link profile: rates, and the latency of an empty transfer; None if none."""
     device = found.device
     if device.kind == "cpu":
         return None
@@ -190,7 +190,7 @@ def _measured(found: MeasuredStages) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class FittedLine:
-    """Seconds `per_item` and `fixed`, and how far each measured size is from the line (as a share of its time)."""
+    """Seconds `per_item` and `fixed`, and the distance of each size from the line."""
 
     per_item: float
     fixed: float

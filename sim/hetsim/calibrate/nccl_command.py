@@ -1,4 +1,4 @@
-"""`hetsim calibrate nccl`: a measured curve of NVLink or of the network for a cluster."""
+"""`hetsim calibrate nccl`: a curve of NVLink or of the network."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def nccl(
     file: Path, in_place: bool, link: Literal["nvlink", "network"] | None, out: Path, name: str | None, force: bool,
     as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Write the bus bandwidth that nccl-tests measured, by size, as a profile for a cluster.
+    """Write the bus bandwidth by size of nccl-tests as a profile for a cluster.
 
     FILE is what all_reduce_perf or another of the tests prints. Scenarios include the profile: nvlink: {profile:
     NAME.nvlink.yaml} between the GPUs of a node, network: {profile: NAME.network.yaml} between nodes. Dips are

@@ -1,4 +1,4 @@
-"""A server's log of requests: for each its arrival, its tokens, its first token and its end."""
+"""A server's log of requests: arrivals, tokens, first tokens and ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIN_REQUESTS = 20
 
 @dataclass
 class Log:
-    """Requests in order of arrival: seconds, tokens, and measured seconds to the first token and to the end."""
+    """Requests in order of arrival: seconds, tokens, times of first token and end."""
 
     path: Path
     arrival: np.ndarray
@@ -72,7 +72,7 @@ def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
 
 
 def _plain(columns: PickedColumns, wanted: tuple[str, ...]) -> str | None:
-    """Seconds, for a column that is called just so: `arrival` is in seconds in the plain table of requests as well."""
+    """Seconds, for a column with just this name; `arrival` is in seconds."""
     return "s" if wanted[0] in columns.names else None
 
 

@@ -1,4 +1,4 @@
-"""The shares of the peaks that the steps of a measured profile reach, for a model and GPUs with known figures.
+"""The shares of the peaks that the steps of a measured profile reach.
 
 Three numbers for both stages: the shares of memory bandwidth and of arithmetic, and the time in which the host issues a
 step.  (A fourth, the latency of sums over the GPUs, cannot be told from these.)  They are fitted by least squares of
@@ -28,7 +28,7 @@ MIN_SETTINGS = 4
 
 @dataclass(frozen=True)
 class Reached:
-    """The fitted values, and mean relative errors of both stages on left-out and all sizes."""
+    """The fitted values, and mean relative errors on left-out and all sizes."""
 
     efficiency: Efficiency
     prefill_error: float
@@ -38,14 +38,14 @@ class Reached:
 
 
 def predicted(figures: Figures, reached: Efficiency, one: MeasuredSetting) -> tuple[float, float]:
-    """Seconds of the step that reads the prompts of a setting, and of its mean step that decodes."""
+    """Seconds of the step that reads a setting's prompts, and of a decode step."""
     steps = roofline_steps(*figures, reached)
     read = steps.of(one.prompt * one.batch, 0, 0, one.batch * attended(one.prompt, 0))
     return read, steps.of(0, one.batch, round(one.context))
 
 
 def fit(figures: Figures, settings: Sequence[MeasuredSetting], what: str) -> Reached:
-    """The efficiency nearest to a profile; ScenarioError where the search ends nowhere."""
+    """The efficiency nearest to a profile; ScenarioError without an optimum."""
     if len(settings) < MIN_SETTINGS:
         text = f"has {len(settings)} settings of prompt and batch; at least {MIN_SETTINGS} are needed for a roofline"
         raise ScenarioError(Problem(text, file=what))

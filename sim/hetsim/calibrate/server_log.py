@@ -1,4 +1,4 @@
-"""The step times with which the simulation of a server gives the same log of requests.
+"""The step times with which the simulated server gives the same log.
 
 The log has for each request its arrival, its tokens, its first token and its end.  The server is a scenario: its
 replicas, memory, batching and orders are what the user says; what is fitted are the numbers of its step, in the form
@@ -72,7 +72,7 @@ class Fitted:
 
 
 def _off(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Mean absolute difference, as a share of the mean measured; what never came counts as no time at all."""
+    """Mean absolute difference, as a share of the mean; missing ones count as 0."""
     scale = float(theirs.mean()) if len(theirs) else 0.0
     if scale <= 0:
         return 0.0
@@ -97,7 +97,7 @@ class _Search:
         return (_off(ttft, log.ttft[:count]) + _off(latency, log.latency[:count]) + own) / 3
 
     def front_end(self, times: StepTimes) -> float:
-        """What first tokens come later than simulated, of requests that wait little."""
+        """The extra time of first tokens of requests that wait little."""
         self.trials += 1
         ttft = self.server.simulated(times, 0.0)[0][: self.count]
         measured = self.server.log.ttft[: self.count]
@@ -116,7 +116,7 @@ class _Found:
 
 
 def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
-    """The step with which the simulation is nearest to the first part of the log, and its error on the rest.
+    """The step nearest to the first part of the log, and its error on the rest.
 
     ScenarioError where the step is of a form that is not fitted, or where the search finds no server like the log's.
     """
@@ -146,7 +146,7 @@ def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
 
 
 def _paced(search: _Search, reading: Reading) -> _Found:
-    """Fit the pace: whether steps that read decode as well, and the constant before a step."""
+    """Fit the pace: whether reading steps decode, and the constant of a step."""
     tried: dict[tuple[bool, float], float] = {}
     pace = 1.0
     front = {one: search.front_end(reading.times(one)) for one in (True, False)}
@@ -208,7 +208,7 @@ def _by_simplex(search: _Search, tell: Callable[[str], None]) -> tuple[dict[str,
 
 
 def _held_back(server: Server, found: _Found) -> list[Figure]:
-    """The whole log simulated, against what was measured of the requests that were not fitted."""
+    """The log simulated, against the requests that were not fitted."""
     log = server.log
     ttft, latency, record = server.simulated(found.times, found.front_end)
     rest = slice(server.fitted, None)

@@ -1,4 +1,4 @@
-"""Which shape measured stage times have: a line, a line with a break, powers, or a table, by cross-validation.
+"""The shape of stage times, by cross-validation: line, break, powers, table.
 
 Each size is left out in turn and predicted from the others; the error is the mean of the relative ones.  Of the shapes
 the simplest with an error within one standard error of the smallest is chosen (Hastie, Tibshirani and Friedman, The
@@ -26,7 +26,7 @@ SHAPES = tuple(MIN_SIZES)
 
 @dataclass(frozen=True)
 class JudgedShape:
-    """One shape: its mean relative error on sizes left out, the standard error of that, and the worst size."""
+    """One shape: its mean relative error on left-out sizes, and the worst size."""
 
     shape: str
     error: float
@@ -75,7 +75,7 @@ class Shaped:
 def shaped(
     sizes: tuple[int, ...], seconds: tuple[float, ...], wanted: str | None = None, floor: float | None = None
 ) -> Shaped:
-    """The shape of a stage: the one wanted, or else the one that cross-validation chooses.
+    """The shape of a stage: the wanted one, or that of cross-validation.
 
     `floor`: seconds that any size takes; what is beyond may then grow by powers of the size.
     """
@@ -144,7 +144,7 @@ def _broken_line(n: np.ndarray, tau: np.ndarray) -> Predict:
 
 
 def _knots(n: np.ndarray, tau: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First size, break and last size, and the times there: relative least squares over all breaks."""
+    """First size, break and last size with their times, by relative least squares."""
     best: tuple[float, np.ndarray, np.ndarray] | None = None
     for place in range(1, len(n) - 1):
         knots = n[[0, place, -1]]

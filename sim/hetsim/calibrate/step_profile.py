@@ -1,4 +1,4 @@
-"""Step times of a language model that were measured setting by setting, and what a service profile says of them.
+"""Step times of a language model by setting, as a service profile.
 
 A row of such a file is a setting: a number of requests in a batch, their prompt tokens and output tokens, with the
 time of the step that read all prompts and the mean time of those that decoded.  Rows of one setting are repeats; their
@@ -38,7 +38,7 @@ FALLS = 0.5
 
 @dataclass(frozen=True)
 class MeasuredSetting:
-    """The medians of one setting: seconds of the step that reads, and of a step that decodes."""
+    """The medians of one setting: seconds of a reading and of a decode step."""
 
     prompt: int
     batch: int
@@ -54,7 +54,7 @@ class MeasuredSetting:
 
 @dataclass
 class StepProfile:
-    """What was fitted: shapes of both stages, seconds for a token of context, and what there is to say."""
+    """A fit: shapes of both stages, seconds a token of context, and remarks."""
 
     what: str
     prefill: Shaped
@@ -89,7 +89,7 @@ def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[Measure
 
 
 def slope(settings: list[MeasuredSetting]) -> float:
-    """Seconds that a token of context adds to a step, by relative least squares within each number of sequences."""
+    """Seconds that a token of context adds, within each number of sequences."""
     above = below = 0.0
     for batch in {one.batch for one in settings}:
         mine = [one for one in settings if one.batch == batch]
@@ -103,7 +103,7 @@ def slope(settings: list[MeasuredSetting]) -> float:
 
 
 def _by_sequences(settings: list[MeasuredSetting], each: float) -> dict[int, float]:
-    """Median seconds of a step that decodes this number of sequences, without their context."""
+    """Median seconds of a decode step by sequences, without their context."""
     by_size: dict[int, list[float]] = defaultdict(list)
     for one in settings:
         by_size[one.batch].append(max(one.decode - each * one.context, 0.05 * one.decode))
@@ -130,7 +130,7 @@ def _without_falls(prefill: dict[int, float]) -> tuple[dict[int, float], list[in
 
 
 def fit(what: str, settings: list[MeasuredSetting], wanted: str | None = None) -> StepProfile:
-    """Shapes of both stages; `wanted` names one in place of what cross-validation chooses."""
+    """Shapes of both stages; `wanted` replaces the choice by cross-validation."""
     prefill, fallen = _without_falls(_by_tokens(settings))
     remarks = []
     if fallen:
@@ -153,7 +153,7 @@ def fit(what: str, settings: list[MeasuredSetting], wanted: str | None = None) -
 
 
 def _choose(one: Shaped) -> None:
-    """The shape with the least error: steps are known at many sizes, and their times have no simple shape."""
+    """The shape with the minimum error at the many sizes of steps."""
     if one.judged:
         best = min(one.judged, key=lambda judged: judged.error).shape
         if best != one.chosen:
@@ -162,7 +162,7 @@ def _choose(one: Shaped) -> None:
 
 
 def _judged(settings: list[MeasuredSetting], shape: str) -> JudgedShape:
-    """The error on each number of sequences when all its settings are left out of the fit."""
+    """The error on each number of sequences if its settings are left out."""
     errors: dict[int, float] = {}
     for batch in sorted({one.batch for one in settings}):
         rest = [one for one in settings if one.batch != batch]

@@ -1,4 +1,4 @@
-"""Stage times that were measured elsewhere: any table of latencies by batch size, or what `perf_analyzer` writes.
+"""Stage times measured elsewhere: latencies by batch size, or perf_analyzer's.
 
 Triton's perf_analyzer (`-f FILE`) writes a row for each load: Concurrency or Request Rate, Inferences/Second, and the
 mean microseconds that a request spends in each part: Client Send, Network+Server Send/Recv, Server Queue, Server
@@ -62,7 +62,7 @@ def is_perf_analyzer(path: Path) -> bool:
 def table(
     path: Path, batch: str | None, time: str | None, unit: str | None, where: Mapping[str, Any], samples: bool
 ) -> Elsewhere:
-    """The compute times in a table; ScenarioError with file, line and column otherwise.
+    """The compute times in a table; ScenarioError with file, line and column.
 
     batch, time: names of the columns; None: those that have a usual name.
     """
@@ -73,7 +73,7 @@ def table(
 
 
 def _usual(path: Path, names: Sequence[str], wanted: Sequence[str], option: str) -> str:
-    """The first column with one of these names; ScenarioError that names the option where there is none."""
+    """The first column with one of these names; ScenarioError names the option."""
     plain = PickedColumns.bare(names)
     column = next((plain[name] for name in wanted if name in plain), None)
     if column is None:
@@ -83,7 +83,7 @@ def _usual(path: Path, names: Sequence[str], wanted: Sequence[str], option: str)
 
 
 def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
-    """The stages in files of perf_analyzer, each with its batch size unless it has a column that tells it."""
+    """The stages in files of perf_analyzer, each with its batch size."""
     by_size: dict[int, _Measured] = {}
     remarks = []
     for size, path in files:
@@ -130,7 +130,7 @@ def _under_load(found: Mapping[int, _Measured]) -> Iterator[str]:
 
 
 def _by_stage(found: Mapping[int, _Measured]) -> tuple[dict[str, dict[int, float]], list[str]]:
-    """Seconds by stage and batch size, and the stages left out because they took no time at some sizes."""
+    """Seconds by stage and batch size, and stages left out without time."""
     stages, left_out = {}, []
     for name in STAGES:
         seconds = {size: found[size].stages[name] for size in sorted(found)}

@@ -1,4 +1,4 @@
-"""A PyTorch module on the machine's own GPU (or CPU), timed with CUDA events; and a network of ResNet-50's shape.
+"""A PyTorch module on the machine's GPU or CPU, timed with CUDA events.
 
 Only this file imports torch, and only `hetsim calibrate` imports this file (extra `calibrate`).
 """
@@ -60,7 +60,7 @@ class TorchHost:
 
 
 class TorchDevice:
-    """A module on a GPU, with a stream each for upload, compute and download and two buffers of batches."""
+    """A module on a GPU, with streams for each stage and two buffers of batches."""
 
     kind = "gpu"
     memories: tuple[str, ...] = ("pinned", "pageable")
@@ -79,7 +79,7 @@ class TorchDevice:
         self.bytes_in, self.bytes_out = _bytes(self.inputs[0]), _bytes(result)
 
     def _reserve(self, n: int) -> None:
-        """Buffers for batches of n: on the host pinned and pageable ones, on the device two of inputs."""
+        """Buffers for batches of n: pinned and pageable, and two of inputs."""
         if n <= self.room:
             return
         torch.cuda.synchronize()

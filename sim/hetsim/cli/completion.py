@@ -1,4 +1,4 @@
-"""What the shell completes: scenarios, policies, metrics, and the keys of scenarios for `--set`.
+"""Completion in the shell: scenarios, policies, metrics, keys for `--set`.
 
 A function is asked by click with what stands before the cursor (`incomplete`); it never fails, since a shell has no
 place for a message.  Keys come from the JSON Schema of the scenario format, names in them from the scenario itself.
@@ -18,7 +18,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def scenarios(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The command's own commands, shipped scenarios; of a text that none begins with, and of a path, files."""
+    """The command's own commands and shipped scenarios; else files."""
     from hetsim.scenario.file.shipped import shipped
 
     within = getattr(context.command, "commands", {}).items()
@@ -46,7 +46,7 @@ def metrics(context: click.Context, parameter: click.Parameter, incomplete: str)
 
 
 def keys(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Paths of keys one level at a time: `cluster.`, `workload.jobs.`, ...; after `=` nothing."""
+    """Paths of keys one level at a time: `cluster.`, `workload.jobs.`, ..."""
     from hetsim.scenario.schema.whole import json_schema
 
     if "=" in incomplete:
@@ -76,7 +76,7 @@ COMPLETERS: dict[str, Completer] = {
 
 
 def completed(command: click.Command) -> click.Command:
-    """The command, whose parameters (and those of its own commands) complete what `COMPLETERS` knows."""
+    """The command with completion of all parameters that `COMPLETERS` has."""
     for parameter in command.params:
         if parameter._custom_shell_complete is None and parameter.name in COMPLETERS:
             parameter._custom_shell_complete = COMPLETERS[parameter.name]
@@ -116,7 +116,7 @@ def _plain(options: list[Schema], schema: Schema) -> list[Schema]:
 
 
 def _under(one: Schema, key: str) -> list[Schema]:
-    """What a key leads to: a property, or an entry of a list, which is named or numbered."""
+    """The value under a key: a property, or an entry of a list by name or number."""
     if key in one.get("properties", ()):
         return [one["properties"][key]]
     if "items" in one:

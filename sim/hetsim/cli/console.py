@@ -1,4 +1,4 @@
-"""What goes where: data on stdout; notes, warnings and progress on stderr."""
+"""Output: data on stdout; notes, warnings and progress on stderr."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def verdict(text: str, kind: str) -> str:
 
 
 def lines(texts: Iterable[str], verdicts: Mapping[str, str] | None = None) -> None:
-    """Data, on stdout; names that come from a file cannot write to the terminal as they like.
+    """Print data on stdout; names from files cannot control the terminal.
 
     verdicts: patterns, and the kinds of verdict that they match, the first that does.  Colors are added to finished
     lines, as they would count as columns of a table before.
@@ -48,7 +48,7 @@ def lines(texts: Iterable[str], verdicts: Mapping[str, str] | None = None) -> No
 
 
 def plain(text: str) -> str:
-    """A text of one or more lines in which nothing is hidden from a reader or obeyed by a terminal."""
+    """A text in which nothing is hidden from a reader or obeyed by a terminal."""
     return "\n".join(map(visible, text.split("\n")))
 
 
@@ -66,7 +66,7 @@ def note(text: str, quiet: bool = False) -> None:
 
 
 def check_replaceable(target: Path | None, force: bool) -> None:
-    """Refuse to replace a file without --force, before anything is computed for it; None is no file."""
+    """Refuse to replace a file without --force, before anything is computed."""
     if target is not None and target.exists() and not force:
         raise click.UsageError(f"{target} exists; --force replaces it")
 
@@ -88,7 +88,7 @@ def warnings(texts: Iterable[str], quiet: bool = False) -> None:
 
 @contextmanager
 def own_warnings(quiet: bool) -> Iterator[None]:
-    """Warnings of pictures that fail, damaged files and unknown inputs are told as ours."""
+    """Show warnings of pictures, damaged files and unknown inputs as ours."""
     from hetsim.errors import DamageWarning, PictureWarning, UnknownInputs
 
     with python_warnings.catch_warnings():
@@ -105,7 +105,7 @@ def own_warnings(quiet: bool) -> Iterator[None]:
 
 
 class CaseLines:
-    """Progress where there is no terminal: a line on stderr for each case, in the order of cases."""
+    """Progress without a terminal: a line on stderr for each case, in order."""
 
     def __call__(self, share: float) -> None:
         """The share of all work that is done, of which a pipe is not told."""
@@ -116,7 +116,7 @@ class CaseLines:
 
 @contextmanager
 def progress(quiet: bool, cases: bool = False) -> Iterator[TerminalBar | CaseLines | None]:
-    """A progress bar if stderr is a terminal; else with `cases` a line for each of them."""
+    """A progress bar on a terminal; else with `cases` a line for each of them."""
     if quiet or not sys.stderr.isatty():
         yield CaseLines() if cases and not quiet else None
         return
@@ -131,7 +131,7 @@ def progress(quiet: bool, cases: bool = False) -> Iterator[TerminalBar | CaseLin
 
 @contextmanager
 def shard_reports(to_json: bool) -> Iterator[None]:
-    """Of a study that was asked for a part of its runs, print what it did, and end the command."""
+    """Print the report of a shard of a study, and end the command."""
     from hetsim.experiment.shard import ShardOver
 
     try:
@@ -148,7 +148,7 @@ def shard_reports(to_json: bool) -> Iterator[None]:
 def making(
     directory: Path | None, otherwise: Path, cache: str | Path | None, to_json: bool, quiet: bool, cases: bool = False
 ) -> Iterator[TerminalBar | CaseLines | None]:
-    """What the verbs do that make runs and show their tables: those of `searching`, and the tables of a failed run."""
+    """Common to verbs that make runs and show tables, also those of failed runs."""
     kept = None if cache is None else _goes_on(cache)
     with keeping_partial(directory, otherwise, quiet), searching(kept, to_json, quiet, cases) as bar:
         yield bar
@@ -158,7 +158,7 @@ def making(
 def searching(
     kept: str | None, to_json: bool, quiet: bool, cases: bool = False
 ) -> Iterator[TerminalBar | CaseLines | None]:
-    """What every verb that makes runs does: progress, warnings, shards; `kept` is said where it ends before its time.
+    """Common to verbs that make runs: progress, warnings, shards, and `kept`.
 
     By an interrupt, a full disk, or workers that are gone.  cases: see `progress`.
     """
@@ -172,7 +172,7 @@ def searching(
 
 
 def of_cache(cache: str | Path | None) -> str:
-    """What is said where a search ends before its time."""
+    """The note on the cache when a search ends early."""
     return "nothing was kept; with --cache DIR it can be resumed" if cache is None else _goes_on(cache)
 
 

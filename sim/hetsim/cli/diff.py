@@ -25,7 +25,7 @@ MAX_SETTINGS = 10
 @JSON
 @VERBOSITY
 def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool) -> None:
-    """Set two runs side by side, which `hetsim run --out RUN` or `hetsim compare --out` wrote.
+    """Compare two runs that `hetsim run --out` or `hetsim compare --out` wrote.
 
     Of replications the first is taken. Tasks are matched by their id.
     """
@@ -73,7 +73,7 @@ def _value(value: Any) -> str:
 
 
 def _written(column: str, columns: list[list[float]]) -> list[list[str]]:
-    """The columns of a table, all in one unit: what is set side by side is compared at a glance."""
+    """The columns of a table, all in one unit."""
     from hetsim.report.terminal import several, units_of
 
     units = units_of("response" if column in ("start", "finish") else column)

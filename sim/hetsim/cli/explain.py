@@ -21,7 +21,7 @@ MAX_STRETCHES = 25
 @JSON
 @VERBOSITY
 def explain(run: Path, task: str | None, by: str | None, as_json: bool) -> None:
-    """Say why TASK of the run in directory RUN waited, for how long for each cause, and how it ended.
+    """Say why TASK of RUN waited, how long for each cause, and how it ended.
 
     RUN is what `hetsim run --out RUN` wrote; of replications the first is explained.
     """
@@ -76,7 +76,7 @@ def _task(result: Any, task: str, as_json: bool) -> None:
 
 
 def _request(result: Any, rows: list[int], table: Any, ended: dict[str, Any], as_json: bool) -> None:
-    """A request that passes through stages: the waiting in all of them, and each of them by itself.
+    """A request that passes through stages: the waiting in all and in each.
 
     Of several items, many of which may wait at a time, the sum can be longer than the request took: the text says so.
     """
@@ -157,7 +157,7 @@ def _task_lines(
 
 
 def _network_line(found: dict[str, float]) -> str:
-    """Why a task that sends over the network computed longer than it would have in the best place, alone."""
+    """Why a task that sends over the network computed longer than alone at best."""
     from hetsim.report import terminal
 
     names = {"placement": "for its place", "neighbors": "for others on its links", "devices": "for slow devices"}

@@ -20,7 +20,7 @@ LISTS = ("policies", "scenarios", "metrics", "traces", "clusters", "arrivals", "
 @JSON
 @VERBOSITY
 def list_(what: str, kind: str | None, as_json: bool) -> None:
-    """List what can be named in a scenario or on the command line, with its parameters."""
+    """List names for scenarios and the command line, with their parameters."""
     if kind is not None and what != "policies":
         raise click.UsageError(f"--kind is for policies; {what} have none")
     entries = {
@@ -179,5 +179,5 @@ def _text(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _parameter(name: str, default: str | None) -> str:
-    """`path` where it must be given, `window=0.0`, `placement=` where nothing is the default."""
+    """`path` if required, `window=0.0`, `placement=` if nothing is the default."""
     return name if default is None else f"{name}={default}" if default else f"[{name}]"

@@ -1,4 +1,4 @@
-"""`hetsim plan`: what a static policy would do, step by step; and plans of pipelines and of training."""
+"""`hetsim plan`: a static policy step by step; plans of pipelines and training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS = 20
 
 
 class Plan(click.Command):
-    """A command on a scenario that has commands of its own, by a first word that is the name of one of them."""
+    """A command on a scenario that has commands of its own, by a first word."""
 
     commands = {"partition": partition, "training": training}
 

@@ -1,4 +1,4 @@
-"""`hetsim plan training`: the best degrees, schedule and micro-batch for a cluster."""
+"""`hetsim plan training`: the best degrees, schedule and micro-batch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def training(
     scenario: str, overrides: tuple[str, ...], entry: str | None, gpus: str | None, rank: Literal["time", "cost"],
     top: int, picture: Path | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Compare all degrees of parallelism, schedules and micro-batches for the `training:` of a scenario.
+    """Compare all parallel plans for the `training:` of a scenario.
 
     Each row has the time of a step and its parts, the GPU-hours of all steps, the memory of the fullest GPU, and the
     bytes that a GPU sends to other nodes a step. Nothing is run. A job is on one type of GPU, in the partition of its

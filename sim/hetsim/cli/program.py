@@ -120,12 +120,12 @@ class Program(Verbs):
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal asked this process to end (kill, timeout, scancel): as an interrupt, with another word and code."""
+    """A signal asked this process to end: an interrupt with another word and code."""
 
 
 @contextmanager
 def termination_heard() -> Iterator[None]:
-    """SIGTERM raises `Terminated` meanwhile, so that what is under way is tidied up and what can be resumed says so."""
+    """SIGTERM raises `Terminated` meanwhile, so that work is tidied up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -193,7 +193,7 @@ def _writing(context: click.Context | None) -> list[str]:
 
 
 def tell(error: HetsimError) -> None:
-    """An error of ours: problems of an input one a line, anything else as one sentence."""
+    """An error of ours: problems of an input one a line, or one sentence."""
     if isinstance(error, ScenarioError):
         number = len(error.problems)
         for problem in error.problems[:MAX_PROBLEMS]:

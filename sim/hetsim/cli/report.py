@@ -16,7 +16,7 @@ from hetsim.cli.options import PAGE, PATH, QUIET, VERBOSITY
 @QUIET
 @VERBOSITY
 def report(directory: Path, page: Path | None, quiet: bool) -> None:
-    """Write a page with the figures, tables and pictures of DIR, which `run`, `compare` or `sweep` wrote with --out.
+    """Write a page on DIR, which `run`, `compare` or `sweep` wrote with --out.
 
     The page needs no network and no other file.
     """

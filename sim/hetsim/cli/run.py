@@ -46,7 +46,7 @@ def run(
     by: tuple[str, ...], batched: bool, precision: float | None, as_json: bool, quiet: bool,
     **options: Unpack[StudyKeywords],
 ) -> None:  # fmt: skip
-    """Run a scenario, a file or a shipped one by name, and print the figures that matter.
+    """Run a scenario, a file or a shipped one, and print the main figures.
 
     Nothing is written unless --out is given. A run that fails keeps its tables up to then in DIR/partial
     (without --out in runs/NAME-HASH/partial).
@@ -125,7 +125,7 @@ def _check(metrics: tuple[str, ...], by: tuple[str, ...], one_by_one: bool) -> N
 def _plan(
     scenario: Any, precision: float, metrics: tuple[str, ...], options: StudyKeywords, as_json: bool, quiet: bool
 ) -> None:
-    """What a precision of each metric costs."""
+    """The cost of a precision of each metric."""
     from hetsim.experiment.precision import PILOT, plan_precision
     from hetsim.report.overview import remarks
     from hetsim.report.terminal import wrapped
@@ -154,7 +154,7 @@ def _one_run(options: StudyKeywords) -> None:
 
 
 def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
-    """Batch means of the metrics asked for, else of the usual ones, as lines and as JSON; UsageError without any."""
+    """Batch means of the chosen or usual metrics; UsageError without any."""
     from hetsim.errors import UsageError
     from hetsim.report import terminal
     from hetsim.results.one_run.batch_means import METHOD, candidates
@@ -218,7 +218,7 @@ def _show(outcome: Any, scenario: Any, metrics: tuple[str, ...] = ()) -> None:
 
 
 def _details(outcome: Any, scenario: Any) -> None:
-    """What -v tells: how much work the run was."""
+    """The details of -v: how much work the run was."""
     from hetsim.report.overview import first_of
 
     first = first_of(outcome)

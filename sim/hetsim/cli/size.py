@@ -1,4 +1,4 @@
-"""`hetsim size`: the smallest cluster, or the cheapest of many combinations, that meets targets."""
+"""`hetsim size`: the smallest or cheapest cluster that meets targets."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def sweep(
     sample_seed: int, metrics: tuple[str, ...], keep: tuple[str, ...], by_replication: bool, out: Path | None,
     resume: bool, dry_run: bool, as_json: bool, quiet: bool, **options: Unpack[StudyKeywords],
 ) -> None:  # fmt: skip
-    """Run a scenario at many points and under several policies, with common random numbers.
+    """Run a scenario at many points, under several policies, on common numbers.
 
     Without --over and --points: the scenario's `sweep`. Several keys make a grid. Nothing is written unless --out
     (or --cache) is given; with it, every run is on disk as soon as it has ended, and the same command goes on after

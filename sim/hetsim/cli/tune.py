@@ -29,7 +29,7 @@ from hetsim.results.declared import DEFAULT_METRIC
 @study_options(SearchKeywords)
 @TELLING
 def tune(scenario: str, over: tuple[str, ...], as_json: bool, quiet: bool, **options: Any) -> None:
-    """Find the best parameters of a policy: settings are dropped by and by as replications tell (successive halving).
+    """Find the best parameters of a policy by successive halving of settings.
 
     All settings meet the same replications. The winner's figure is from further ones that had no part in the choice,
     compared with that of the present setting.

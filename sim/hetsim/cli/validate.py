@@ -1,4 +1,4 @@
-"""`hetsim validate`: would these scenarios run?"""
+"""`hetsim validate`: check whether scenarios would run."""
 
 from __future__ import annotations
 
