@@ -1403,7 +1403,7 @@ def test_planners_on_one_gpu():
     for policy in ("genetic", "simulated_annealing", "linear_program", "integer_program"):
         states(name, "find 52.1 s", ends[policy])
     states(name, "takes 52.3 s, at most 1.011 times", ends["dual_approximation"], runs(name).metric("makespan_ratio"))
-    assert len(policies) == len(ends) == 9
+    assert len(policies) == len(ends) == 16
 
 
 @pytest.mark.slow
