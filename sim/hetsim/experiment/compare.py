@@ -1,4 +1,4 @@
-"""Compare policies on one scenario: replication r of each meets the same arrivals, sizes and faults."""
+"""Comparisons: policies that meet the same arrivals, sizes and faults."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Refusals:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """What each says, without the place of the policy, which is the policy itself."""
+        """The message of each without the place of the policy, which is the policy itself."""
         return {
             label: "; ".join(": ".join(filter(None, (one.key, one.message))) for one in error.problems)
             for label, error in self.errors.items()
@@ -70,7 +70,7 @@ def compare(
     by: str | Iterable[str] = (),
     **options: Unpack[StudyKeywords],
 ) -> Comparison:
-    """Compare policies: a table, paired differences, and sentences that say which is better and by how much.
+    """Compare policies: a table, paired differences, and which is better by how much.
 
     A policy that refuses the scenario before its clock starts is in `Comparison.refused`, with its reason, and the
     others are compared.
@@ -141,7 +141,7 @@ def select_best(
     by: str | Iterable[str] = (),
     refusals: Refusals | None = None,
 ) -> tuple[dict[str, Replications], Selection]:
-    """The best policy by one metric, and the runs that showed it, by label; see `compare`.
+    """The best policy by one metric, and its and the other runs; see `compare`.
 
     The replications of `options` are those of the first stage.  `refusals`: as in `run_policies`; two policies have to
     be left.
@@ -219,7 +219,7 @@ def prepared(
     scenario: str | Path | Mapping[str, Any] | Scenario, values: Mapping[str, Any], options: StudyOptions,
     refusals: Refusals | None,
 ) -> dict[str, Case]:  # fmt: skip
-    """The scenario under each policy, by label, without those that need a parameter which is not given.
+    """The scenario under each policy, without those that lack a required parameter.
 
     Whatever else is wrong when it is read, such as a misspelled parameter, is a mistake and no refusal.
     """

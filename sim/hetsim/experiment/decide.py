@@ -50,7 +50,10 @@ MAX_CANDIDATES = 10_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """A combination of values under a policy, and what its replications say; `objective` NaN where it is not known."""
+    """A combination of values under a policy, and its trial.
+
+    objective: NaN where it is not known.
+    """
 
     number: int
     values: Mapping[str, Any]
@@ -98,8 +101,10 @@ class Decision:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row a candidate: its values, policy, objective, replications, verdict, reason; METRIC, METRIC_half_width
-        (one-sided) and METRIC_verdict of each target."""
+        """A row a candidate: values, policy, objective, replications, verdict, reason.
+
+        Of each target METRIC, METRIC_half_width (one-sided) and METRIC_verdict.
+        """
         import pandas as pd
 
         found = []
@@ -211,7 +216,7 @@ class Decision:
         }  # fmt: skip
 
     def plot(self) -> Figure:
-        """The objective against the first target's metric, with what is out of bounds and the front."""
+        """Plot the objective against the first target's metric, with bounds and front."""
         return drawn("decision.decision", self)
 
     def __repr__(self) -> str:
@@ -267,7 +272,7 @@ def _check_tried(tried: Sequence[Candidate]) -> None:
 
 
 def _cases(base: Scenario, given: Sequence[PointRow], seed: int | None) -> tuple[list[Case], list[str], list[float]]:
-    """What is run for each combination, under the name of which policy, and the price of its cluster."""
+    """The case of each combination, its policy, and the price of its cluster."""
     cases, labels, prices = [], [], []
     for row in given:
         cases.append(Case(base, row.overrides, seed))
@@ -282,7 +287,7 @@ def _cases(base: Scenario, given: Sequence[PointRow], seed: int | None) -> tuple
 
 
 def _known(objective: str, prices: list[float], given: Sequence[PointRow]) -> list[float]:
-    """What each combination costs, where that is known without a run; none where the objective is a metric."""
+    """The costs that are known without a run; none where the objective is a metric."""
     if objective == PRICE:
         if not any(prices):
             raise UsageError("the cluster has no prices (cluster.prices): nothing to minimize by price")
@@ -317,8 +322,10 @@ def _numbers(key: str, given: Any) -> list[int]:
 
 
 def _price(scenario: Scenario) -> float:
-    """Of the whole cluster, for an hour; 0 of one without prices, and of one that cannot be built (a cluster of
-    nothing), which is tried early and missed with its reason."""
+    """The price of the entire cluster for an hour; 0 without prices.
+
+    So it is for a cluster that cannot be built, which is tried early and missed with its reason.
+    """
     from hetsim.scenario.building.cluster import build_cluster
 
     if not scenario.model.cluster.prices and "price" not in repr(scenario.raw["cluster"]):
@@ -344,7 +351,7 @@ class _Search:
         self.tied: list[int] = []
 
     def cheapest(self) -> int | None:
-        """The first that meets all targets, in the order of the objective; of equals the first."""
+        """The first candidate that meets all targets, in the order of the objective."""
         for number in sorted(range(len(self.cases)), key=lambda number: self.known[number]):
             if self._try(number).trial.verdict == MET:
                 return number

@@ -1,4 +1,4 @@
-"""What a sweep would cost: a few of its runs are made, or begun, and timed."""
+"""The estimated cost of a sweep: a few of its runs are made, or begun, and timed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START = 1.5
 
 @dataclass(frozen=True)
 class Estimate:
-    """`runs` are to be made, `there` were; `spent`: seconds of one run, each time one was tried.
+    """Numbers of runs to make and `there` already; `spent`: seconds of each one tried.
 
     `at_least`: there may be more of them, as only the runs tell how many a precision takes.
     """
@@ -60,7 +60,7 @@ class Estimate:
 
 
 def estimate(jobs: Sequence[RunJob], there: int, setup: Setup, workers: int, at_least: bool = False) -> Estimate:
-    """From the first, the middle and the last job; `at_least`: more may turn out to be needed."""
+    """Time the first, the middle and the last job; `at_least`: there may be more."""
     chosen = sorted({0, len(jobs) // 2, len(jobs) - 1}) if jobs else []
     spent = []
     for number in chosen[:SAMPLES]:

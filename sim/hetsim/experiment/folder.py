@@ -1,4 +1,4 @@
-"""The directory of a sweep: its mark, its finished runs, and in the end its tables.
+"""The directory of a sweep: its mark, finished runs, and at the end tables.
 
     sweep.json              what is swept: keys, points, policies, replications, versions, the digests of the rows
     scenario.yaml           the scenario behind all points

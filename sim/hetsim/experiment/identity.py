@@ -1,9 +1,10 @@
-"""What decides the outcome of a run, as a digest: the name under which it is kept, and what a worker verifies first.
+"""The digest of all that decides the outcome of a run.
 
-The digest covers the resolved scenario, the contents of the files it names, seed and replication, the versions of
-Python, hetsim and the libraries that it uses, hetsim's own source code, and all code and data that policies, trace
-readers and arrival processes of the user's reach (`hetsim.experiment.code_digest`).  What only names or arranges runs
-(`name`, `description`, `sweep`, `replications`) is left out.
+A run is kept under it, and a worker verifies it first.  The digest covers the resolved scenario, the contents of the
+files it names, seed and replication, the versions of Python, hetsim and the libraries that it uses, hetsim's own source
+code, and all code and data that policies, trace readers and arrival processes of the user's reach
+(`hetsim.experiment.code_digest`).  What only names or arranges runs (`name`, `description`, `sweep`, `replications`) is
+left out.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Signature = tuple[Path, int, int]
 
 @cache
 def fingerprint() -> dict[str, str]:
-    """Versions, and a digest of hetsim's source: what must be equal for the same scenario to give the same figures."""
+    """Versions and a digest of hetsim's source: if equal, figures are the same."""
     from hetsim.results.one_run.store import versions
 
     digest = hashlib.sha256()
@@ -72,12 +73,12 @@ class Identity:
         """Why the digest of a scenario does not cover all that decides its runs, by the digest, where it does not."""
 
     def parts(self, scenario: Scenario) -> dict[str, str]:
-        """Digests of all that decides the runs of a scenario besides seed and replication, by what they are of."""
+        """Digests by part of all that decides runs besides seed and replication."""
         values = {key: value for key, value in scenario.raw.items() if key not in _NO_PART}
         return {**fingerprint(), "scenario": _digest([FORMAT, values, self.check]), **self.inputs(scenario)}
 
     def inputs(self, scenario: Scenario) -> dict[str, str]:
-        """Digests of the files that a scenario names, and of the sources of what is not hetsim's."""
+        """Digests of the files that a scenario names, and of code that is not hetsim's."""
         files = {f"file {os.path.relpath(path, scenario.base)}": self._file(path) for path in scenario.files}
         return {**files, **self._sources_of(scenario)}
 
@@ -106,8 +107,10 @@ class Identity:
         return self._files[key]
 
     def _sources_of(self, scenario: Scenario) -> dict[str, str]:
-        """Of each policy, reader and arrival process that is not hetsim's a digest of its code, what that leaves out,
-        as it was when it was first asked for; of hetsim's the versions of packages that they import."""
+        """Digests of code that is not hetsim's, as first asked for, and what they omit.
+
+        Of hetsim's policies the versions of packages that they import.
+        """
         found = {}
         for kind, name, item in _named(scenario):
             if isinstance(item, str) and item.partition(".")[0] in OURS:
@@ -142,7 +145,7 @@ def _digest(value: Any) -> str:
 
 
 def differences(here: Mapping[str, str], there: Mapping[str, str], where: tuple[str, str] = ("there", "here")) -> str:
-    """`numpy 2.1.0 there, 2.2.0 here; file jobs.csv: sha256 1a2b… there, 3c4d… here`: what would give other figures."""
+    """The inputs that differ: `numpy 2.1.0 there, 2.2.0 here; file x: sha256 …`."""
     texts = []
     for name in {**here, **there}:
         one, other = there.get(name, "none"), here.get(name, "none")
@@ -160,7 +163,7 @@ def differences(here: Mapping[str, str], there: Mapping[str, str], where: tuple[
 
 
 def _named(scenario: Scenario) -> list[tuple[str, str, Any]]:
-    """Kind, name and reference (or object) of all that a scenario names and other packages may have brought."""
+    """Kind, name and reference of all that other packages may have brought."""
     named = [(spec.kind, spec.name, registry.reference(spec.kind, spec.name)) for spec in _specs(scenario)]
     own = {kind: registry.third_party(kind) for kind in ("traces", "arrivals", "clusters")}
     if any(own.values()):
@@ -171,8 +174,10 @@ def _named(scenario: Scenario) -> list[tuple[str, str, Any]]:
 
 
 def undeclared(scenario: Scenario, opened: InputFiles) -> str:
-    """A warning of files that a run opened and no digest covers; empty where all code that is not hetsim's says itself
-    what it is, and so what it reads."""
+    """A warning of files that a run opened and no digest covers.
+
+    Empty where all code of the user's states its identity, and so what it reads.
+    """
     found = scenario.undeclared(opened)
     theirs = [item for _, _, item in _named(scenario)
               if not (isinstance(item, str) and item.partition(".")[0] in OURS)] if found else []  # fmt: skip
@@ -181,7 +186,7 @@ def undeclared(scenario: Scenario, opened: InputFiles) -> str:
 
 
 def _watched(kind: str, item: Any, digest: str, reasons: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Of code that is told a file to open, that it opens files is no reason: its runs are watched for others."""
+    """The digest and reasons; opening files is none where runs are watched for others."""
     annotations = [one.annotation for one in registry.parameters(item).values()]
     kinds = [inner for one in annotations for inner in (one, *get_args(one))]
     if ExistingFile not in kinds and ExistingFolder not in kinds and kind in registry.POLICY_KINDS:
@@ -203,7 +208,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 @cache
 def packages_of(module: str) -> dict[str, str]:
-    """Versions of the packages that a policy of hetsim's imports, perhaps only when it runs: `package ortools`."""
+    """Versions of the packages that a policy of hetsim's imports: `package ortools`."""
     from hetsim.results.one_run.store import package_version, versions
 
     found: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The points of a sweep: a grid, a list, or samples of ranges; each crossed with all policies."""
+"""The points of a sweep: a grid, a list or samples, each under all policies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Points = Iterable[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class PointRow:
-    """A point under a policy: `values` as written, by key; `overrides` make its scenario of the sweep's."""
+    """A point under a policy: `values` as written, and `overrides` of the scenario."""
 
     point: int
     values: dict[str, Any]
@@ -109,7 +109,7 @@ class SampledValues(PointValues):
 
 
 class PointRows(Sequence[PointRow]):
-    """The rows of a sweep, point by point under every policy.  Each is made when it is looked at, and not held."""
+    """The rows of a sweep, point by point under every policy, each made when read."""
 
     def __init__(self, points: PointValues, policies: Mapping[str | None, Any]):
         self.points, self.policies = points, list(policies.items())
@@ -141,7 +141,7 @@ def shown_value(value: Any) -> Any:
 
 
 def parse_over(text: str) -> tuple[str, Any]:
-    """`key=a,b,c`, `key=[a, b]` or `key=1..8 log` as (key, list or range); UsageError if it is none of these."""
+    """Read `key=a,b,c`, `key=[a, b]` or `key=1..8 log` as (key, list or range)."""
     key, sign, value = text.partition("=")
     key, value = key.strip(), value.strip()
     if not sign or not all(part.strip() for part in key.split(".")):
@@ -161,7 +161,7 @@ def parse_over(text: str) -> tuple[str, Any]:
 
 
 def read_points(path: str | Path) -> list[dict[str, Any]]:
-    """Points from a CSV file: the header has the keys, each row a value for every one, written as in a scenario.
+    """Points from a CSV file: a header of keys, and rows of values as in a scenario.
 
     UsageError, with the line, for what is no such table and for a point that is there twice.
     """
@@ -199,7 +199,7 @@ def read_points(path: str | Path) -> list[dict[str, Any]]:
 
 
 def _same(point: Mapping[str, Any]) -> str:
-    """What two points have in common that are the same: their values, however these are written."""
+    """The values of a point, however they are written, as a key."""
     return repr(
         [
             (key, named_policy(value)[0] if key == "policy" else _as_number(value))
@@ -209,7 +209,7 @@ def _same(point: Mapping[str, Any]) -> str:
 
 
 def _as_number(value: Any) -> Any:
-    """A text with a unit as number and dimension, but for the last digits; anything else as it is."""
+    """A text with a unit as number and dimension, rounded; anything else as it is."""
     if not isinstance(value, str):
         return int(value) if isinstance(value, float) and value.is_integer() else value
     try:
@@ -229,7 +229,7 @@ def rows(
     n: int | None = None,
     sample_seed: int = 0,
 ) -> tuple[list[str], Sequence[PointRow]]:
-    """The keys that are swept besides `policy`, and a row for every point and policy, in order.
+    """The keys that are swept besides `policy`, and a row for every point and policy.
 
     Without `over` and `points`: the scenario's `sweep`.  Its `policy` and that of `over` are the policies.
     """
@@ -284,7 +284,7 @@ def _with_own_policies(
 
 
 def is_sampled(over: Mapping[str, Any]) -> bool:
-    """Is there a range without steps, of which no grid can be made?"""
+    """Return True if there is a range without steps, of which no grid can be made."""
     axes = [_axis(key, value) for key, value in over.items()]
     return any(isinstance(axis, Range) and axis.steps is None for axis in axes)
 
@@ -403,7 +403,7 @@ def _check_keys(base: Scenario, keys: Sequence[str]) -> None:
 
 
 def check_all(base: Scenario, given: Sequence[PointRow], each: Any) -> None:
-    """Call `each(row, scenario)` for every row in order; ScenarioError with the points named if some are invalid.
+    """Call `each(row, scenario)` for every row; ScenarioError names invalid points.
 
     Only one scenario is held at a time: a hundred thousand of them would not fit.
     """
@@ -431,7 +431,7 @@ def _whose(which: list[PointRow], count: int) -> str:
 
 
 def column_of(values: Sequence[Any]) -> list[Any]:
-    """The values of a key as a column of the table: numbers in base units where all are, else texts."""
+    """The values of a key as a column: numbers in base units if all are, else texts."""
     if all(isinstance(value, bool) for value in values):
         return list(values)
     if all(isinstance(value, int) and not isinstance(value, bool) for value in values):

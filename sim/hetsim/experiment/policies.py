@@ -1,4 +1,4 @@
-"""Naming the policy of an experiment: `sjf`, `sjf + predicted_wait`, a mapping, or a class of one's own."""
+"""Policies of an experiment: `sjf`, `sjf + predicted_wait`, a mapping, or a class."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def named_policy(policy: PolicyLike) -> tuple[str, Any]:
 
 
 def named_policies(policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) -> dict[str, Any]:
-    """Label -> value for `policy:`, in order; labels of a mapping are its keys.  UsageError for a label given twice."""
+    """Label -> value for `policy:`, in order; UsageError for a label given twice."""
     if isinstance(policies, str):
         policies = [policies]
     if isinstance(policies, Mapping):
@@ -55,7 +55,7 @@ def named_policies(policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) ->
 
 
 def written(label: str, value: Any = None) -> str | None:
-    """What `--policy` takes for the policy with this label, or with this value under `policy:` where it is known.
+    """The text of `--policy` for a label, or for a value under `policy:` if known.
 
     None for a label that was chosen in Python and does not tell the policy.
     """
@@ -79,7 +79,7 @@ def _flow(value: Any) -> str:
 
 
 def _from_label(label: str) -> dict[str, Any] | None:
-    """The mapping behind a label such as `fcfs_skip (placement: earliest_finish) + queue_limit (limit: 5)`."""
+    """The mapping behind a label such as `fcfs_skip (placement: best_fit) + sla`."""
     import yaml
 
     value: dict[str, Any] = {}

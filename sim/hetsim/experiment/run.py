@@ -164,14 +164,14 @@ def run_cases(
 def whole_series(
     case: Case, goal: int, *, keep: bool = False, most: int = 0, several: bool = False, **more: Any
 ) -> Replicates:
-    """Replications of which the first run stays whole, to be shown, drawn and explained for all; with `keep` all."""
+    """Replications of which the first run is kept entire; with `keep` all."""
     most = max(goal, most)
     runs = Replications() if several or most > 1 else None
     return Replicates(case, goal, most=most, whole=most if keep else 1, strict=True, runs=runs, **more)
 
 
 def tell_all(found: Iterable[Replicates], remarks: list[str], warnings: list[str]) -> None:
-    """What was said of all cases together, with the figures of each."""
+    """Add the remarks and warnings of all cases to the figures of each."""
     for series in found:
         if series.runs is not None:
             series.runs.remarks[:0] = remarks
@@ -179,13 +179,13 @@ def tell_all(found: Iterable[Replicates], remarks: list[str], warnings: list[str
 
 
 def rehearse(scenario: Scenario) -> RunInput:
-    """Everything that `run` does with a scenario before its clock starts, and no more: the input of the run."""
+    """Do all that `run` does before its clock starts: the input of the run."""
     checked_amount(scenario, None)
     return scenario.begin().input
 
 
 def to_keep(scenario: Scenario, metrics: Iterable[str], by: str | Iterable[str], options: StudyOptions) -> list[str]:
-    """What replications are asked to keep besides the metrics of the summary: further metrics, and groups.
+    """The further metrics and groups that replications are to keep.
 
     Which users have a row of their own is decided by the workload of the first replication, for all of them.
     """

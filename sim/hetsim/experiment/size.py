@@ -1,9 +1,10 @@
-"""The smallest cluster that meets a target: bisection over a whole number of the scenario, each judged by replications.
+"""The smallest cluster that meets a target, by bisection over a whole number.
 
-A number is taken to meet the target only where that is shown: by a one-sided t interval for the expectation of a
-replication's value.  All tests of a search together err with at most the stated probability (Bonferroni, over the
-sizes that a bisection can try and the looks at each), so "meets" holds for the size that is named.  What bisection
-supposes, that more is never worse, is looked at among the sizes tried, and told where it fails.
+Each number is judged by replications.  A number is taken to meet the target only where that is shown: by a one-sided t
+interval for the expectation of a replication's value.  All tests of a search together err with at most the stated
+probability (Bonferroni, over the sizes that a bisection can try and the looks at each), so "meets" holds for the size
+that is named.  What bisection supposes, that more is never worse, is looked at among the sizes tried, and told where it
+fails.
 
 Where waits or responses are to stay below a bound, nothing is run of the numbers with which the queue of a service
 grows so long by the end of its arrivals that the target is missed for certain.
@@ -44,7 +45,7 @@ MOST = 4096
 
 @dataclass(frozen=True)
 class SizeTrial:
-    """One size and what its replications say; `half` is that of the one-sided test, `reason` why it cannot run."""
+    """One size and its trial; `half`: one-sided; `reason`: why it cannot run."""
 
     size: int
     replications: int
@@ -56,7 +57,7 @@ class SizeTrial:
 
 @dataclass(frozen=True)
 class Sizing:
-    """The smallest number shown to meet a target: `size`, None (and `met` False) if none from `least` to `most` does.
+    """The smallest number shown to meet a target: `size`, None if none does.
 
     `trials`: every size tried, ascending.  `confidence`: that all verdicts met and missed are right.
     """
@@ -74,7 +75,7 @@ class Sizing:
 
     @property
     def met(self) -> bool:
-        """Is there a size that is shown to meet the target?"""
+        """Return True if a size is shown to meet the target."""
         return self.size is not None
 
     @cached_property
@@ -170,7 +171,7 @@ def size(
     tell: Callable[[Any], None] | None = None,
     **options: Unpack[SearchKeywords],
 ) -> Sizing | Decision:
-    """Find the smallest value of a whole number, or the cheapest of many combinations, that meets targets.
+    """Find the smallest number, or the cheapest combination, that meets targets.
 
     Parameters:
         target: `response_p99 < 200 ms`, `slo_attainment > 99%`: of what replications estimate; one, or several.
@@ -237,7 +238,7 @@ def size(
 
 
 def _first_sustained(scenario: Scenario, aim: Target, over: str, most: int, seed: int | None) -> tuple[int, str]:
-    """The least number with which no overload makes the target be missed, and what is said of the one below it.
+    """The minimum number that overload does not rule out, and why not the one below.
 
     Inputs of runs are built and nothing is run; it supposes, as the search does, that more is never worse.
     """

@@ -1,4 +1,4 @@
-"""When a case has enough replications, and where its warm-up ends, for every front door."""
+"""When a case has enough replications, and where its warm-up ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way to divide the training of a scenario among its GPUs: degrees, schedule and micro-batch.
+"""All ways to divide a training among its GPUs: degrees, schedule, micro-batch.
 
 The time of a step and the memory are those that a run of the scenario has (`hetsim.formulas.training`) when its nodes
 lie in as few racks as can be; nothing is run.
@@ -36,7 +36,7 @@ MAX_CHUNKS = 8
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """One way on one type of GPU; `room` is the memory of a GPU, None where the scenario does not say."""
+    """One way on one type of GPU; `room`: the memory of a GPU, None if not stated."""
 
     device: str
     plan: formulas.ParallelPlan
@@ -63,7 +63,7 @@ class PlanCandidate:
         return too_large(self.state, self.kept, self.room or 0, self.device)
 
     def schedule(self) -> PipelineSchedule:
-        """How the micro-batches of a step go through its stages; UsageError of a single stage."""
+        """The schedule of the micro-batches of a step; UsageError of a single stage."""
         if self.pipeline is None:
             raise UsageError("there is one stage, so that no pipeline could be drawn")
         seconds = {name: getattr(self.step, name) for name in self.pipeline.phases}
@@ -73,13 +73,13 @@ class PlanCandidate:
 def training_plans(
     scenario: Scenario, entry: str | None = None, *, gpus: Sequence[int] | None = None, rank: Rank = "time"
 ) -> list[PlanCandidate]:
-    """All candidates for an entry of the workload with `training:`, those that fit first, then by `rank`: the time of
-    a step, or the GPU-hours.
+    """All candidates for an entry with `training:`, those that fit first, by `rank`.
 
-    What the entry says of the model, the batch, recomputation, sharding and overlap stays.  `gpus`: numbers of GPUs to
-    compare; those of the entry's nodes (or of each of its `widths`) unless given.  A job is on nodes of one type of
-    GPU, in the partition of the entry.  ScenarioError where no entry or class trains, the name is of none, no type of
-    GPU has a known peak, there are too few nodes, or nothing fits: with both figures.
+    rank: the time of a step, or the GPU-hours. What the entry says of the model, the batch, recomputation, sharding and
+    overlap stays. `gpus`: numbers of GPUs to compare; those of the entry's nodes (or of each of its `widths`) unless
+    given. A job is on nodes of one type of GPU, in the partition of the entry. ScenarioError where no entry or class
+    trains, the name is of none, no type of GPU has a known peak, there are too few nodes, or nothing fits: with both
+    figures.
     """
     path, chosen = _entry(scenario, entry)
     where = (*path, "training")
@@ -150,7 +150,7 @@ def _allowed(cluster: Cluster, entry: Demand, path: Path_, document: Document) -
 def _on(
     cluster: Cluster, allowed: list[Node], device: DeviceType, wanted: int, each: int, training: TrainingSpec
 ) -> tuple[list[PlanCandidate], str | None]:
-    """The candidates on this number of nodes with this number of GPUs of a type; or why there can be none."""
+    """The candidates on a number of nodes with GPUs of a type; or why there are none."""
     peak = peak_of(device)
     if peak is None:
         return [], f"nothing is known of how fast {device.name} is; give it a peak under cluster"
@@ -180,7 +180,7 @@ def _on(
 
 
 def _trains(scenario: Scenario) -> Iterator[tuple[str, Path_, Demand]]:
-    """Entries and classes with `training:`: their name, where they stand, and what they demand."""
+    """Entries and classes with `training:`: their name, place and demand."""
     for number, entry in enumerate(scenario.model.workload):
         here: Path_ = ("workload", number)
         own = entry.name or f"{number}"
@@ -218,7 +218,7 @@ def _types(cluster: Cluster, entry: Demand) -> Iterator[DeviceType]:
 
 
 def _together(nodes: list[Node], device: DeviceType, gpus: int) -> list[Node]:
-    """The nodes with this number of GPUs of a type, rack by rack, those of the fullest rack first."""
+    """The nodes with this number of GPUs of a type, those of the fullest rack first."""
     racks: dict[str | None, list[Node]] = {}
     for node in nodes:
         if sum(one.type is device for one in node.accelerators) >= gpus:
@@ -227,7 +227,7 @@ def _together(nodes: list[Node], device: DeviceType, gpus: int) -> list[Node]:
 
 
 def _across(cluster: Cluster, nodes: list[Node]) -> Callable[[Phase], float] | None:
-    """Seconds of a phase on the links of these nodes; None where they share a rack, so that no uplink counts."""
+    """Seconds of a phase on the links of these nodes; None where they share a rack."""
     if len({node.spec.rack for node in nodes}) == 1:
         return None
     devices = [node.cpu for node in nodes]

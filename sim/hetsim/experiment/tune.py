@@ -1,4 +1,4 @@
-"""Tuning: which parameters of a policy are best in a scenario, by successive halving over replications.
+"""Tuning: the best parameters of a policy, by successive halving.
 
 All settings meet the same replications (common random numbers).  After the first few the better third goes on to three
 times as many, and so on until one is left (Jamieson and Talwalkar, Non-stochastic best arm identification and
@@ -62,7 +62,7 @@ def tune(
     confidence: float = 0.95,
     **options: Unpack[SearchKeywords],
 ) -> Tuning:
-    """Find the best setting of a policy's parameters, with its interval and what it gains over the present one.
+    """Find the best setting of a policy, and its gain over the present one.
 
     Parameters:
         scenario, policy: as for `run`.
@@ -129,7 +129,7 @@ def tune(
 
 
 def _different(base: Scenario, given: Iterable[PointRow]) -> list[PointRow]:
-    """One row of each that mean the same, and none that means what is there now, if any other is left."""
+    """One row of each meaning, without the present one if any other remains."""
     found: dict[str, PointRow] = {}
     for row in given:
         try:
@@ -142,7 +142,7 @@ def _different(base: Scenario, given: Iterable[PointRow]) -> list[PointRow]:
 
 
 def _meaning(scenario: Scenario) -> str:
-    """What two scenarios have in common that are the same, defaults of policies written out or not."""
+    """The meaning of a scenario, with the defaults of its policies written out."""
     rest = {key: value for key, value in scenario.raw.items() if key != "policy"}
     return repr((rest, _whole(scenario.policies)))
 
@@ -161,7 +161,7 @@ def _whole(value: Any) -> Any:
 
 
 def _stages(settings: int, first: int) -> Iterable[tuple[int, int, int]]:
-    """Of each stage: settings that are left, and replications of each before and after it."""
+    """Of each stage: remaining settings, and replications of each before and after."""
     left, before, after = settings, 0, first
     while left > 1:
         yield left, before, after
@@ -187,7 +187,7 @@ class _Race:
         return [Replicates(series.case, first, warmup=series.warmup) for series in self.series]
 
     def run(self, first: int) -> int:
-        """The number of the setting that is left; UsageError if none has the metric defined."""
+        """The number of the best setting; UsageError if none has the metric defined."""
         left = list(range(len(self.series)))
         for stage, (_, _, after) in enumerate(_stages(len(left), first), 1):
             self._replicate(left, after)
@@ -215,17 +215,17 @@ class _Race:
                 self.errors.setdefault(number, outcome.error)
 
     def _value(self, outcome: RunOutcome) -> tuple[float, float]:
-        """The metric in a replication, and the number of customers over which it is a mean."""
+        """The metric in a replication, and the number of customers of its mean."""
         if outcome.values is None:
             return math.nan, math.nan
         return float(outcome.values[self.metric]), float(outcome.values.get(weight_of(self.metric) or "", 1.0))
 
     def seen(self, number: int) -> tuple[float, ...]:
-        """What the replications of a setting contribute to its estimate (`hetsim.results.one_run.estimands`)."""
+        """The contributions of the replications of a setting to its estimate."""
         return _contributions([self._value(outcome) for outcome in self.series[number].taken])
 
     def _score(self, number: int) -> float:
-        """Less is better; a setting that fails, or leaves the metric undefined, comes last."""
+        """The score of a setting, less being better; last if it fails or is undefined."""
         mean = float(np.mean(self.seen(number)))
         if math.isnan(mean):
             return math.inf
@@ -248,7 +248,7 @@ def _contributions(pairs: Sequence[tuple[float, float]]) -> tuple[float, ...]:
 
 
 def parameter_path(base: Scenario, key: str) -> str:
-    """The full path of a parameter; UsageError with what there is if no part of the policy has it, or several do."""
+    """The full path of a parameter; UsageError if there is none or several."""
     if key.partition(".")[0] in ScenarioModel.model_fields and "." in key:
         return key
     having, known = [], []

@@ -1,4 +1,4 @@
-"""How much wider the intervals of a forecast have to be, by the errors of forecasts made earlier.
+"""How much wider forecasts have to be, by the errors of earlier forecasts.
 
 A forecast of random run times and arrivals holds what is random, and not what is unknown of a site.  Forecasts from
 earlier snapshots of the same history, held against what came, tell how far off they were: each quantile is moved by
@@ -26,7 +26,7 @@ ENOUGH_STARTS = 30
 
 @dataclass
 class Past:
-    """One earlier snapshot: the quantiles that were told, a row a job, and what came; at most the horizon."""
+    """One earlier snapshot: the forecast quantiles, a row a job, and what came."""
 
     known_at: float
     """When all of that was known."""
@@ -43,7 +43,7 @@ class Widening:
     snapshots: int
 
     def moved(self, told: Sequence[float] | np.ndarray, horizon: float) -> np.ndarray:
-        """The quantiles of `SHARES` of a start, moved; what lies beyond the horizon is the horizon, and stays there."""
+        """The quantiles of `SHARES` of a start, moved; the horizon stays the maximum."""
         capped = np.minimum(np.asarray(told, dtype=float), horizon)
         found = np.clip(capped + np.array(self.moves), 0.0, horizon)
         middle = found[..., 2] = capped[..., 2]
