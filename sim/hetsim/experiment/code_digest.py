@@ -110,16 +110,16 @@ def code_digest(item: Any, own: str = "") -> tuple[str, tuple[str, ...]]:
 
 def _patched() -> dict[str, Any]:
     """Functions of the user's code that are attributes of libraries, by their places."""
-    found: dict[str, Any] = {}
+    patched: dict[str, Any] = {}
     own = dict.fromkeys(_PATCHED, False)
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in _PATCHED:
             for attribute, value in list(vars(module).items()) if isinstance(module, types.ModuleType) else ():
                 if type(value) is types.FunctionType:
-                    of = str(value.__globals__.get("__name__")).partition(".")[0]
-                    if own[of] if of in own else own.setdefault(of, not _origin(of, "")):
-                        found[f"{name}.{attribute}"] = value
-    return found
+                    package = str(value.__globals__.get("__name__")).partition(".")[0]
+                    if own[package] if package in own else own.setdefault(package, not _origin(package, "")):
+                        patched[f"{name}.{attribute}"] = value
+    return patched
 
 
 class _Walk:
@@ -277,10 +277,7 @@ class _Walk:
         self.value(value)
 
     def _import(self, name: str, level: int, wanted: Any, names: Mapping[str, Any]) -> types.ModuleType | None:
-        """Walk what code imports when it runs; the module that a name gets.
-
-        It is imported now unless it is of a package.
-        """
+        """Walk what code imports when it runs; the module that a name gets."""
         try:
             full = importlib.util.resolve_name("." * level + name, names.get("__package__") or "") if level else name
             of_package = _origin(full, self.own) not in ("", "python", "hetsim")
@@ -433,9 +430,9 @@ def _check_source(function: types.FunctionType, module: str) -> None:
 @cache
 def _codes_in(file: str, size: int, changed: int) -> frozenset[bytes]:
     """Digests of all code in a file, which is read again when it has changed."""
-    todo, found = [compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)], set()
+    todo, digests = [compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)], set()
     while todo:
         code = todo.pop()
-        found.add(_Walk().alone(code))
+        digests.add(_Walk().alone(code))
         todo += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
-    return frozenset(found)
+    return frozenset(digests)

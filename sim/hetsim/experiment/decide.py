@@ -50,10 +50,7 @@ MAX_CANDIDATES = 10_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """A combination of values under a policy, and its trial.
-
-    objective: NaN where it is not known.
-    """
+    """A combination under a policy, and its trial; `objective` NaN if not known."""
 
     number: int
     values: Mapping[str, Any]
@@ -107,14 +104,14 @@ class Decision:
         """
         import pandas as pd
 
-        found = []
+        rows = []
         for one in self.candidates:
             row: dict[str, Any] = {**one.values, "policy": one.policy, self.objective: one.objective}
             row |= {"replications": one.trial.replications, "verdict": one.trial.verdict, "reason": one.trial.reason}
             for name, finding in zip(self._names, one.trial.findings, strict=True):
                 row |= {name: finding.mean, f"{name}_half_width": finding.half, f"{name}_verdict": finding.verdict}
-            found.append(row)
-        return pd.DataFrame(found)
+            rows.append(row)
+        return pd.DataFrame(rows)
 
     @property
     def _names(self) -> list[str]:
@@ -128,26 +125,26 @@ class Decision:
     def front(self) -> list[Candidate]:
         """Candidates of which no other is as cheap and as good by the first target."""
         sign = 1.0 if self.targets[0].below else -1.0
-        found: list[Candidate] = []
+        front: list[Candidate] = []
         for one in sorted(self.candidates, key=lambda c: (c.objective, sign * c.trial.findings[0].mean)):
             mean = one.trial.findings[0].mean
             if math.isnan(mean) or math.isnan(one.objective):
                 continue
-            if not found or sign * mean < sign * found[-1].trial.findings[0].mean:
-                found.append(one)
-        return found
+            if not front or sign * mean < sign * front[-1].trial.findings[0].mean:
+                front.append(one)
+        return front
 
     @property
     def sentences(self) -> list[str]:
         level = f"{100 * self.confidence:g} %"
         texts = " and ".join(target.text for target in self.targets)
         tried = len(self.candidates)
-        of = f"{tried:,} of {self.count:,} combinations tried" if tried < self.count else f"all {tried:,} tried"
+        share = f"{tried:,} of {self.count:,} combinations tried" if tried < self.count else f"all {tried:,} tried"
         if self.best is None:
-            return [f"No combination is shown to meet {texts} ({of}).", *self._open()]
+            return [f"No combination is shown to meet {texts} ({share}).", *self._open()]
         said = [
             f"{self.best.label} meets {texts} with the least {self._objective(self.best)}: {self._said(self.best)} "
-            f"({level} confidence in all verdicts; {of})."
+            f"({level} confidence in all verdicts; {share})."
         ]
         if self.tied:
             said.append(f"Not told from it after {MOST:,} replications: {'; '.join(one.label for one in self.tied)}.")
@@ -158,10 +155,10 @@ class Decision:
     def _open(self) -> list[str]:
         """Candidates that might have been taken, had more been known."""
         limit = math.inf if self.best is None else self.best.objective
-        left = [one for one in self.candidates if one.trial.verdict == OPEN and not one.objective >= limit]
-        if not left:
+        open_ones = [one for one in self.candidates if one.trial.verdict == OPEN and not one.objective >= limit]
+        if not open_ones:
             return []
-        few = "; ".join(one.label for one in left[:3]) + ("; …" if len(left) > 3 else "")
+        few = "; ".join(one.label for one in open_ones[:3]) + ("; …" if len(open_ones) > 3 else "")
         return [f"Neither shown to meet nor to miss a target: {few}. More replications would tell."]
 
     def _objective(self, one: Candidate) -> str:
@@ -173,8 +170,8 @@ class Decision:
 
     def _said(self, one: Candidate) -> str:
         texts = [
-            f"{metric_name(target.metric)} {several([found.mean], units_of(target.metric), [found.half])[0]}"
-            for target, found in zip(self.targets, one.trial.findings, strict=True)
+            f"{metric_name(target.metric)} {several([finding.mean], units_of(target.metric), [finding.half])[0]}"
+            for target, finding in zip(self.targets, one.trial.findings, strict=True)
         ]
         return f"{', '.join(texts)}, n = {one.trial.replications}"
 
@@ -184,16 +181,16 @@ class Decision:
         facts = ["policy"] if several_policies else []
         titles = [*self.keys, *facts, *(metric_name(t.metric) for t in self.targets)]
         titles += ["replications", self.objective, ""]
-        found = [titles]
+        rows = [titles]
         for one in self.candidates:
             cells = [str(one.values[key]) for key in self.keys] + ([one.policy] if several_policies else [])
             for target, finding in zip(self.targets, one.trial.findings, strict=True):
                 cells += several([finding.mean], units_of(target.metric), [finding.half])
-            known = "" if math.isnan(one.objective) else f"{one.objective:.6g}"
+            cost = "" if math.isnan(one.objective) else f"{one.objective:.6g}"
             mark = " ◂" if self.best is not None and one.number == self.best.number else ""
             verdict = one.trial.verdict + (f" ({one.trial.reason})" if one.trial.reason else "") + mark
-            found.append([*cells, str(one.trial.replications), known, verdict])
-        return found
+            rows.append([*cells, str(one.trial.replications), cost, verdict])
+        return rows
 
     def to_json(self) -> dict[str, Any]:
         from hetsim.results.formatting import json_number
@@ -245,15 +242,15 @@ def decide(
     _, given = rows(base, points=points, policies=policies)
     cases, labels, prices = _cases(base, given, options.seed)
     objective = minimize or (PRICE if any(prices) else TOTAL)
-    known = _known(objective, prices, given)
-    metrics = list(dict.fromkeys([*(t.metric for t in targets), *([] if known else [objective])]))
-    allowed = (1 - confidence) / (1 if known else 2)
+    known_costs = _known(objective, prices, given)
+    metrics = list(dict.fromkeys([*(t.metric for t in targets), *([] if known_costs else [objective])]))
+    allowed = (1 - confidence) / (1 if known_costs else 2)
     with begun(options, Setup((base,), tuple(metrics), options.check, options.audit), first * len(cases)) as study:
         stop_at_part(options, study, [Replicates(case, first) for case in cases if not case.auto_warmup])
         judge = Judge(study, targets, first, allowed / (len(targets) * len(cases)))
         about = [(row.values, label) for row, label in zip(given, labels, strict=True)]
-        search = _Search(judge, cases=cases, about=about, known=known, tell=tell)
-        best = search.cheapest() if known else search.best(objective, 1 - allowed, delta)
+        search = _Search(judge, cases=cases, about=about, known=known_costs, tell=tell)
+        best = search.cheapest() if known_costs else search.best(objective, 1 - allowed, delta)
     tried = [search.tried[number] for number in sorted(search.tried)]
     _check_tried(tried)
     return Decision(
@@ -315,17 +312,14 @@ def _numbers(key: str, given: Any) -> list[int]:
             raise UsageError(f"{key}: {error}") from None
     if isinstance(given, Range):
         given = given.grid() if given.steps is not None else range(math.ceil(given.low), math.floor(given.high) + 1)
-    found = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
-    if not found or not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in found):
+    values = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    if not values or not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in values):
         raise UsageError(f"{key}: expected whole numbers, such as 1..8 or 2,4,8")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(values))
 
 
 def _price(scenario: Scenario) -> float:
-    """The price of the entire cluster for an hour; 0 without prices.
-
-    So it is for a cluster that cannot be built, which is tried early and missed with its reason.
-    """
+    """The price of the cluster for an hour; 0 without prices or a possible cluster."""
     from hetsim.scenario.building.cluster import build_cluster
 
     if not scenario.model.cluster.prices and "price" not in repr(scenario.raw["cluster"]):
@@ -359,13 +353,13 @@ class _Search:
 
     def best(self, objective: str, probability: float, delta: float) -> int | None:
         """That with the best mean of a metric among those that meet all targets."""
-        left = [number for number in range(len(self.cases)) if self._try(number).trial.verdict == MET]
-        values = {number: self._values(number, objective) for number in left}
+        remaining = [number for number in range(len(self.cases)) if self._try(number).trial.verdict == MET]
+        values = {number: self._values(number, objective) for number in remaining}
         for number in self.tried:
             if number in self.series:
                 mean = float(np.mean([value for value, _ in self._values(number, objective)]))
                 self._put(number, self.tried[number].trial, mean)
-        sound = [number for number in left if all(math.isfinite(value) for value, _ in values[number])]
+        sound = [number for number in remaining if all(math.isfinite(value) for value, _ in values[number])]
         if not sound:
             return None
         sign = -1.0 if higher_is_better(objective) else 1.0

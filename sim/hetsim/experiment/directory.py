@@ -141,8 +141,8 @@ def save_comparison(
         write_csv(comparison.pairs, folder / "pairs.csv", index=False)
         if not comparison.plans.empty:
             write_csv(_without_clock(comparison.plans), folder / "plans.csv")
-        for name, found in (groups or {}).items():
-            _write_groups(found, folder / f"by_{name}.csv")
+        for name, group_table in (groups or {}).items():
+            _write_groups(group_table, folder / f"by_{name}.csv")
         _write_json(folder / _COMPARISON, comparison_json(comparison, runs, groups))
         first = next(iter(runs.values()))
         folders = {label: folder_name(label) for label in runs}
@@ -169,7 +169,7 @@ def _draw_comparison(
     comparison: Comparison, runs: Mapping[str, Result | Replications], groups: Groups, folder: Path
 ) -> None:
     """Draw each policy, all of them together, and the groups of tasks."""
-    first = {label: whole[0] for label, outcome in runs.items() if (whole := _whole_runs(outcome))}
+    first = {label: kept_runs[0] for label, outcome in runs.items() if (kept_runs := _whole_runs(outcome))}
     # Gantt charts of plans have a common end of their time axes.
     until = None if comparison.plans.empty else max(run.end for run in first.values())
     for label, outcome in runs.items():
@@ -178,8 +178,8 @@ def _draw_comparison(
     if first:
         _save_figure("distributions", first, folder / "distributions.png")
         _save_figure("over_time", first, folder / "over_time.png")
-    for name, found in groups.items():
-        _save_figure("groups", found, folder / f"by_{name}.png")
+    for name, group_table in groups.items():
+        _save_figure("groups", group_table, folder / f"by_{name}.png")
 
 
 def _whole_runs(outcome: Result | Replications) -> list[Result]:
@@ -300,18 +300,18 @@ def load_comparison(directory: str | Path) -> Comparison:
     folder = Path(directory)
     try:
         about = read_mark(folder)
-        told = read_json(folder / _COMPARISON)
-        pairs = {(row["policy"], row["other"]) for row in told["differences"]}
-        metrics = list(dict.fromkeys(row["metric"] for row in told["differences"]))
+        stored = read_json(folder / _COMPARISON)
+        pairs = {(row["policy"], row["other"]) for row in stored["differences"]}
+        metrics = list(dict.fromkeys(row["metric"] for row in stored["differences"]))
         check_names(folder / MARK, about["policies"].values())
         labels = {label: folder / name for label, name in about["policies"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise UsageError(f"{folder} is not the directory of a comparison: {problem}") from None
     runs = {label: load_run(place) for label, place in labels.items()}
     others = sorted({other for _, other in pairs})
-    baseline = told.get("baseline", others[0] if len(others) == 1 and len(runs) > 2 else None)
-    found = compare(runs, metrics or None, baseline=baseline, refused=told.get("refused"))
-    return replace(found, asked=about.get("asked", {}))
+    baseline = stored.get("baseline", others[0] if len(others) == 1 and len(runs) > 2 else None)
+    comparison = compare(runs, metrics or None, baseline=baseline, refused=stored.get("refused"))
+    return replace(comparison, asked=about.get("asked", {}))
 
 
 def first_run(directory: str | Path) -> Result:

@@ -75,7 +75,7 @@ class Identity:
     def parts(self, scenario: Scenario) -> dict[str, str]:
         """Digests by part of all that decides runs besides seed and replication."""
         values = {key: value for key, value in scenario.raw.items() if key not in _NO_PART}
-        return {**fingerprint(), "scenario": _digest([FORMAT, values, self.check]), **self.inputs(scenario)}
+        return {**fingerprint(), "scenario": plain_digest([FORMAT, values, self.check]), **self.inputs(scenario)}
 
     def inputs(self, scenario: Scenario) -> dict[str, str]:
         """Digests of the files that a scenario names, and of code that is not hetsim's."""
@@ -85,11 +85,11 @@ class Identity:
     def scenario(self, scenario: Scenario) -> str:
         """Digest of a scenario without seed and replication."""
         parts = self.parts(scenario)
-        found = _digest(parts)
+        digest = plain_digest(parts)
         unknown = {name.removeprefix(UNKNOWN): why for name, why in parts.items() if name.startswith(UNKNOWN)}
         if unknown:
-            self.unknown[found] = "; ".join(f"{name}: {why}" for name, why in unknown.items())
-        return found
+            self.unknown[digest] = "; ".join(f"{name}: {why}" for name, why in unknown.items())
+        return digest
 
     def run(self, scenario: str, seed: int, replication: int) -> str:
         """Digest of one run of a scenario with that digest."""
@@ -99,7 +99,7 @@ class Identity:
         key = signature(path)
         if key not in self._files:
             if path.is_dir():  # what is in it is a file of the scenario too
-                self._files[key] = _digest(sorted(inner.name for inner in path.iterdir()))
+                self._files[key] = plain_digest(sorted(inner.name for inner in path.iterdir()))
             else:
                 with path.open("rb") as stream:
                     self._files[key] = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -107,24 +107,21 @@ class Identity:
         return self._files[key]
 
     def _sources_of(self, scenario: Scenario) -> dict[str, str]:
-        """Digests of code that is not hetsim's, as first asked for, and what they omit.
-
-        Of hetsim's policies the versions of packages that they import.
-        """
-        found = {}
+        """Digests of code that is not hetsim's, as first asked for, and what they omit."""
+        parts = {}
         for kind, name, item in _named(scenario):
             if isinstance(item, str) and item.partition(".")[0] in OURS:
-                found.update(packages_of(item.partition(":")[0]))
+                parts.update(packages_of(item.partition(":")[0]))
                 continue
             key = kind, name, id(item)
             if key not in self._sources:
                 own = item.partition(".")[0].partition(":")[0] if isinstance(item, str) else ""
                 value = registry.load_object(item) if isinstance(item, str) else item
                 self._sources[key] = item, *_watched(kind, value, *code_digest(value, own))
-            _, found[f"source of {kind} {name}"], reasons = self._sources[key]
+            _, parts[f"source of {kind} {name}"], reasons = self._sources[key]
             if reasons:
-                found[f"{UNKNOWN}{kind} {name}"] = "; ".join(reasons)
-        return found
+                parts[f"{UNKNOWN}{kind} {name}"] = "; ".join(reasons)
+        return parts
 
     def at_first(self, scenario: Scenario) -> dict[str, str]:
         """The parts, with files as they were when they were first asked for."""
@@ -140,7 +137,8 @@ def signature(path: Path) -> Signature:
 _ENCODER = json.JSONEncoder(sort_keys=True, default=str)
 
 
-def _digest(value: Any) -> str:
+def plain_digest(value: Any) -> str:
+    """The digest of plain data."""
     return hashlib.sha256(_ENCODER.encode(value).encode()).hexdigest()
 
 
@@ -178,11 +176,11 @@ def undeclared(scenario: Scenario, opened: InputFiles) -> str:
 
     Empty where all code of the user's states its identity, and so what it reads.
     """
-    found = scenario.undeclared(opened)
+    warning = scenario.undeclared(opened)
     theirs = [item for _, _, item in _named(scenario)
-              if not (isinstance(item, str) and item.partition(".")[0] in OURS)] if found else []  # fmt: skip
+              if not (isinstance(item, str) and item.partition(".")[0] in OURS)] if warning else []  # fmt: skip
     loaded = [registry.load_object(item) if isinstance(item, str) else item for item in theirs]
-    return "" if loaded and all(stated_identity(item) is not None for item in loaded) else found
+    return "" if loaded and all(stated_identity(item) is not None for item in loaded) else warning
 
 
 def _watched(kind: str, item: Any, digest: str, reasons: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
@@ -211,7 +209,7 @@ def packages_of(module: str) -> dict[str, str]:
     """Versions of the packages that a policy of hetsim's imports: `package ortools`."""
     from hetsim.results.one_run.store import package_version, versions
 
-    found: dict[str, str] = {}
+    packages: dict[str, str] = {}
     todo, seen = [module], set[str]()
     while todo:
         one = todo.pop()
@@ -222,8 +220,8 @@ def packages_of(module: str) -> dict[str, str]:
         names = [getattr(node, "module", None) or inner.name for node in steps for inner in node.names]
         todo += names
         for top in {name.partition(".")[0] for name in names} - {*OURS, *versions(), *sys.stdlib_module_names}:
-            found[f"package {top}"] = package_version(top)
-    return found
+            packages[f"package {top}"] = package_version(top)
+    return packages
 
 
 def _specs(scenario: Scenario) -> list[PolicySpec]:
@@ -231,10 +229,10 @@ def _specs(scenario: Scenario) -> list[PolicySpec]:
     policies = scenario.policies
     first = [policies.scheduler, policies.admission, policies.batching, policies.routing]
     todo = [*first, *policies.of_service.values(), *policies.routing_of.values()]
-    found = []
+    specs = []
     while todo:
         spec = todo.pop()
         if spec is not None:
-            found.append(spec)
+            specs.append(spec)
             todo += [value for value in spec.parameters.values() if isinstance(value, PolicySpec)]
-    return sorted(found, key=lambda spec: (spec.kind, spec.name))
+    return sorted(specs, key=lambda spec: (spec.kind, spec.name))

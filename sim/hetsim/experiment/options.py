@@ -164,13 +164,13 @@ def with_options(keywords: type) -> Callable[[Function], Function]:
         parameters = list(signature.parameters.values())[:-1]
         parameters += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
                        for name, one in options.items()]  # fmt: skip
-        known = [one.name for one in parameters]
+        names = [one.name for one in parameters]
 
         @wraps(function)
         def checked(*arguments: Any, **given: Any) -> Any:
             for name in given:
-                if name not in known:
-                    raise TypeError(f'{function.__name__}() has no parameter "{name}"{suggestion(name, known)}')
+                if name not in names:
+                    raise TypeError(f'{function.__name__}() has no parameter "{name}"{suggestion(name, names)}')
             return function(*arguments, **given)
 
         text = inspect.getdoc(function) or ""

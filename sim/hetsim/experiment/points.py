@@ -149,11 +149,11 @@ def parse_over(text: str) -> tuple[str, Any]:
     if not value:
         raise UsageError(f"--over {text}: no values to try")
     try:
-        whole = documents.parse_value(value)
+        parsed = documents.parse_value(value)
     except ScenarioError:
-        whole = None  # `[0, 1], [2, 3]`, for instance
-    if isinstance(whole, list) or is_range(whole):
-        return key, whole
+        parsed = None  # `[0, 1], [2, 3]`, for instance
+    if isinstance(parsed, list) or is_range(parsed):
+        return key, parsed
     try:
         return key, documents.parse_value(f"[{value}]")
     except ScenarioError as error:
@@ -165,7 +165,7 @@ def read_points(path: str | Path) -> list[dict[str, Any]]:
 
     UsageError, with the line, for what is no such table and for a point that is there twice.
     """
-    found: list[dict[str, Any]] = []
+    point_list: list[dict[str, Any]] = []
     lines: dict[str, int] = {}
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as stream:
@@ -181,11 +181,11 @@ def read_points(path: str | Path) -> list[dict[str, Any]]:
                 if len(row) != len(header):
                     raise UsageError(f"{path}:{reader.line_num}: {len(row)} values for {len(header)} keys")
                 values = zip(header, row, strict=True)
-                found.append({key.strip(): documents.parse_value(text.strip()) for key, text in values})
-                first = lines.setdefault(_same(found[-1]), reader.line_num)
+                point_list.append({key.strip(): documents.parse_value(text.strip()) for key, text in values})
+                first = lines.setdefault(_same(point_list[-1]), reader.line_num)
                 if first != reader.line_num:
                     raise UsageError(f"{path}:{reader.line_num}: the same point as in line {first}; give it once")
-                if len(found) > MAX_ROWS:
+                if len(point_list) > MAX_ROWS:
                     raise UsageError(f"{path}: more than {MAX_ROWS:,} points, the most that a sweep takes")
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
@@ -195,7 +195,7 @@ def read_points(path: str | Path) -> list[dict[str, Any]]:
         raise UsageError(f"{path} is not CSV: {error}") from None
     except ScenarioError as error:
         raise UsageError(f"{path}:{reader.line_num}: a value {error.problems[0].message}") from None
-    return found
+    return point_list
 
 
 def _same(point: Mapping[str, Any]) -> str:
@@ -236,12 +236,12 @@ def rows(
     if points is not None:
         if over or sample != "grid" or n is not None:
             raise UsageError("points are given or made: leave out over, sample and n (--over, --sample, --n)")
-        keys, found = _listed(points)
+        keys, given = _listed(points)
         if "policy" in keys:
             if policies is not None:
                 raise UsageError("policies are given twice: in the points, and by themselves")
-            return _with_own_policies(base, keys, found)
-        values = PointValues(found)
+            return _with_own_policies(base, keys, given)
+        values = PointValues(given)
     else:
         axes = dict(base.raw.get("sweep") or {}) if over is None else dict(over)
         own = axes.pop("policy", None)
@@ -306,24 +306,24 @@ def _axis(key: str, value: Any) -> Axis:
 
 
 def _listed(points: Points) -> tuple[list[str], list[dict[str, Any]]]:
-    found: list[dict[str, Any]] = []
+    point_list: list[dict[str, Any]] = []
     numbers: dict[str, int] = {}
     for number, point in enumerate(several(points, "points", "a list of mappings")):
         if not isinstance(point, Mapping) or not point:
             raise UsageError(f"point {number}: expected a mapping of keys to values, not {point!r}")
-        found.append(documents.from_mapping(dict(point)).data)
+        point_list.append(documents.from_mapping(dict(point)).data)
         # Without policies a point may come again, as in a sample: it is another row of the same runs.
-        first = numbers.setdefault(_same(found[-1]), number) if "policy" in found[-1] else number
+        first = numbers.setdefault(_same(point_list[-1]), number) if "policy" in point_list[-1] else number
         if first != number:
             raise UsageError(f"point {number} is the same as point {first}; give it once")
-        missing = sorted(set(found[0]) ^ set(found[-1]))
+        missing = sorted(set(point_list[0]) ^ set(point_list[-1]))
         if missing:
             raise UsageError(f"point {number} and point 0 have different keys: {', '.join(missing)}")
-        _check_count(len(found))
-    if not found:
+        _check_count(len(point_list))
+    if not point_list:
         raise UsageError("there are no points")
-    keys = list(found[0])
-    return keys, [{key: point[key] for key in keys} for point in found]
+    keys = list(point_list[0])
+    return keys, [{key: point[key] for key in keys} for point in point_list]
 
 
 def _made(axes: dict[str, Axis], sample: str, n: int | None, seed: int) -> PointValues:
@@ -403,10 +403,7 @@ def _check_keys(base: Scenario, keys: Sequence[str]) -> None:
 
 
 def check_all(base: Scenario, given: Sequence[PointRow], each: Any) -> None:
-    """Call `each(row, scenario)` for every row; ScenarioError names invalid points.
-
-    Only one scenario is held at a time: a hundred thousand of them would not fit.
-    """
+    """Call `each(row, scenario)` for every row; ScenarioError names invalid points."""
     wrong: dict[tuple[str, str], list[PointRow]] = {}
     for row in given:
         try:
@@ -437,10 +434,10 @@ def column_of(values: Sequence[Any]) -> list[Any]:
     if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
         fits = all(-(1 << 63) <= value < 1 << 63 for value in values)  # a seed may have 128 bits
         return list(values) if fits else [str(value) for value in values]
-    found = [quantity(value) for value in values]
-    kinds = {one[1] for one in found if one is not None and one[0] != 0}
-    if None not in found and len(kinds) <= 1:
-        return [one[0] for one in found if one is not None]
+    quantities = [quantity(value) for value in values]
+    kinds = {one[1] for one in quantities if one is not None and one[0] != 0}
+    if None not in quantities and len(kinds) <= 1:
+        return [one[0] for one in quantities if one is not None]
     return [_text(value) for value in values]
 
 

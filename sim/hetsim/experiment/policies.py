@@ -28,8 +28,8 @@ def named_policy(policy: PolicyLike) -> tuple[str, Any]:
         return _label(policy), dict(policy)
     if callable(policy):
         name = getattr(policy, "__name__", type(policy).__name__)
-        known = registry.policies("scheduler").get(name)
-        if known is not None and known is not policy and not _redefined(known, policy):
+        registered = registry.policies("scheduler").get(name)
+        if registered is not None and registered is not policy and not _redefined(registered, policy):
             raise UsageError(
                 f'there is a policy "{name}" already; register yours under another name: '
                 f'hetsim.register("my_{name}", {name})'
@@ -45,20 +45,17 @@ def named_policies(policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) ->
         policies = [policies]
     if isinstance(policies, Mapping):
         return {str(label): named_policy(policy)[1] for label, policy in policies.items()}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for policy in several(policies, "policies", "a list of policies, or a mapping of labels to them"):
         label, value = named_policy(policy)
-        if label in found:
+        if label in values:
             raise UsageError(f'policy "{label}" is given twice')
-        found[label] = value
-    return found
+        values[label] = value
+    return values
 
 
 def written(label: str, value: Any = None) -> str | None:
-    """The text of `--policy` for a label, or for a value under `policy:` if known.
-
-    None for a label that was chosen in Python and does not tell the policy.
-    """
+    """The text of `--policy` for a label, or for a value; None if there is none."""
     from hetsim.scenario.schema.policy import long_form
 
     try:
@@ -136,9 +133,9 @@ def _from_text(text: str) -> tuple[str, Any]:
 
 
 def _known(kind: str, name: str) -> None:
-    known = registry.policies(kind)
-    if name not in known:
-        raise UnknownName(kind, name, known, " (hetsim list policies)")
+    names = registry.policies(kind)
+    if name not in names:
+        raise UnknownName(kind, name, names, " (hetsim list policies)")
 
 
 def _label(value: Any) -> str:

@@ -49,8 +49,8 @@ class NotebookBar:
     @staticmethod
     def text(share: float, passed: float) -> str:
         """The text after this number of seconds."""
-        left = f", about {seconds(float(f'{passed * (1 - share) / share:.2g}'))} left" if 0 < share < 1 else ""
-        return f"{100 * share:.0f} % done, {seconds(float(f'{passed:.2g}'))} passed{left}"
+        remaining = f", about {seconds(float(f'{passed * (1 - share) / share:.2g}'))} left" if 0 < share < 1 else ""
+        return f"{100 * share:.0f} % done, {seconds(float(f'{passed:.2g}'))} passed{remaining}"
 
     def close(self, done: bool) -> None:
         passed = seconds(float(f"{time.monotonic() - self.began:.2g}"))
@@ -103,10 +103,7 @@ def reporting(progress: Progress | bool | None) -> Iterator[Progress | None]:
 
 
 class Meter:
-    """The progress of a study, reported to a function or on a bar.
-
-    It reports from a thread of its own, so that the engine's loop does not pay for it.
-    """
+    """The progress of a study, reported from a thread, to a function or on a bar."""
 
     def __init__(self, progress: Progress | bool | None, runs: int = 0):
         self._bar = reporting(progress)

@@ -50,10 +50,10 @@ def run(
     """
     study_options = StudyOptions(**options)
     loaded = prepare(scenario, policy, study_options.overrides)
-    most = checked_amount(loaded, None).maximum
-    result = one_run(loaded, study_options, most)
-    if most > 1:
-        asked = f"the scenario asks for {most:,} replications, and this is the first"
+    count = checked_amount(loaded, None).maximum
+    result = one_run(loaded, study_options, count)
+    if count > 1:
+        asked = f"the scenario asks for {count:,} replications, and this is the first"
         result.record.input.warnings.append(f"{asked}: hetsim.replicate makes all, and intervals")
     return result
 
@@ -86,11 +86,11 @@ def replicate(
     study_options = StudyOptions(**options)
     loaded = prepare(scenario, policy, study_options.overrides)
     kept = to_keep(loaded, metrics, by, study_options)
-    found = run_cases([Case(loaded, seed=study_options.seed)], study_options, kept, keep, several=True)[0]
-    assert isinstance(found, Replications)
-    if study_options.replications is None and len(found) < 2:
-        found.warnings.append("one replication has no intervals: give replications=10, or use hetsim.run")
-    return found
+    replications = run_cases([Case(loaded, seed=study_options.seed)], study_options, kept, keep, several=True)[0]
+    assert isinstance(replications, Replications)
+    if study_options.replications is None and len(replications) < 2:
+        replications.warnings.append("one replication has no intervals: give replications=10, or use hetsim.run")
+    return replications
 
 
 def one_run(scenario: Scenario, options: StudyOptions | None = None, most: int = 1) -> Result:
@@ -165,9 +165,9 @@ def whole_series(
     case: Case, goal: int, *, keep: bool = False, most: int = 0, several: bool = False, **more: Any
 ) -> Replicates:
     """Replications of which the first run is kept entire; with `keep` all."""
-    most = max(goal, most)
-    runs = Replications() if several or most > 1 else None
-    return Replicates(case, goal, most=most, whole=most if keep else 1, strict=True, runs=runs, **more)
+    maximum = max(goal, most)
+    runs = Replications() if several or maximum > 1 else None
+    return Replicates(case, goal, most=maximum, whole=maximum if keep else 1, strict=True, runs=runs, **more)
 
 
 def tell_all(found: Iterable[Replicates], remarks: list[str], warnings: list[str]) -> None:

@@ -81,10 +81,7 @@ class ShardOver(Exception):  # noqa: N818
 
 
 def make_part(study: Study, series: Iterable[Replicates], shard: Shard) -> ShardReport:
-    """Make the shard's part of the replications that these cases need for certain.
-
-    The first runs of cases that are kept whole are left to the call that keeps them.
-    """
+    """Make the shard's part of the replications that these cases need for certain."""
     single = (
         Replicates(one.case, 1, begin=one.begin + number, warmup=one.warmup)
         for one in series for number in range(one.whole, one.goal)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 FIRST = 10
 """Replications of the first look at a size."""
-MOST = 4096
+MAX_SIZE = 4096
 """The largest number that is tried unless told otherwise."""
 
 
@@ -201,7 +201,7 @@ def size(
         raise UsageError(f"a verdict takes at least 2 replications, not {replications}: one run has no interval")
     study_options = StudyOptions(**options)
     loaded = prepare(scenario, policy, study_options.overrides)
-    top, bottom = MOST if most is None else most, 1 if least is None else least
+    top, bottom = MAX_SIZE if most is None else most, 1 if least is None else least
     if not 1 <= bottom <= top:
         raise UsageError(f"sizes are looked for from {bottom} to {top}: that is no range of whole numbers from 1 on")
     if not isinstance(over, str) or len(targets) != 1 or minimize is not None or policies is not None:
@@ -224,7 +224,7 @@ def size(
             study, key=over, target=aim, confidence=confidence, seed=seed, first=replications, least=bottom, most=top,
             tell=tell,
         )  # fmt: skip
-        found = search.smallest(doubling=most is None)
+        smallest = search.smallest(doubling=most is None)
     trials = tuple(search.trials[number] for number in sorted(search.trials))
     if all(trial.reason for trial in trials):
         raise UsageError(f"no {over} from {bottom} to {top} can run: {trials[-1].reason}")
@@ -232,7 +232,7 @@ def size(
         remedy = "make the horizon longer than the deadlines, or " if aim.metric in in_set("deadlines") else ""
         raise UsageError(f"{aim.metric} is not defined with any {over} tried: {remedy}choose another metric")
     return Sizing(
-        scenario=loaded.name, key=over, target=aim, confidence=confidence, size=found, least=bottom, most=top,
+        scenario=loaded.name, key=over, target=aim, confidence=confidence, size=smallest, least=bottom, most=top,
         trials=trials, overload=overload,
     )  # fmt: skip
 
@@ -324,9 +324,9 @@ class _Search:
 
     def _try(self, number: int) -> SizeTrial:
         case = Case(self.judge.study.setup.scenarios[0], {self.key: number}, self.seed)
-        found, _ = self.judge.try_(case, f"{self.key} = {number}")
-        one = found.findings[0]
+        trial, _ = self.judge.try_(case, f"{self.key} = {number}")
+        one = trial.findings[0]
         return SizeTrial(
-            size=number, replications=found.replications, mean=one.mean, half=one.half, verdict=one.verdict,
-            reason=found.reason,
+            size=number, replications=trial.replications, mean=one.mean, half=one.half, verdict=one.verdict,
+            reason=trial.reason,
         )  # fmt: skip

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from hetsim.errors import UsageError
-from hetsim.experiment.folder import Directory, check_folder, claim, digest, mark_of
-from hetsim.experiment.identity import Identity, fingerprint
+from hetsim.experiment.folder import Directory, check_folder, claim, mark_of
+from hetsim.experiment.identity import Identity, fingerprint, plain_digest
 from hetsim.experiment.options import StudyKeywords, StudyOptions, with_options
 from hetsim.experiment.points import PointRow, PointRows, Points, check_all, column_of, rows, shown_value
 from hetsim.experiment.policies import PolicyLike
@@ -351,7 +351,7 @@ class SweepPlan:
             "keys": self.keys,
             "points": [list(point) for point in zip(*columns, strict=True)] or [[]],
             "policies": list(self.checked.names),
-            "scenario": digest({key: value for key, value in self.base.raw.items() if key != "sweep"}),
+            "scenario": plain_digest({key: value for key, value in self.base.raw.items() if key != "sweep"}),
             "versions": fingerprint(),
             "remarks": self.remarks,
             "rows": self.checked.runs.hex(),
@@ -464,10 +464,7 @@ class OpenBlocks:
 
 @dataclass(slots=True)
 class RowRuns:
-    """The replications of a row, or the error for which it has none.
-
-    warmup: the one that a pilot found for it.  lasting: another try would find the same error.
-    """
+    """The replications of a row, or the error for which it has none."""
 
     series: Replicates | None = None
     error: str = ""
@@ -602,5 +599,5 @@ def estimate_sweep(plan: SweepPlan, out: str | Path | None, resume: bool) -> Est
     open_end = plan.amount.precision is not None and any(not one.done for one in series)
     jobs = [study.job(*place) for place in [*todo, *outstanding]]
     return estimate(
-        jobs, study.found, plan.setup, workers=Workers(options.workers, options.dask).workers, at_least=open_end
+        jobs, study.found, plan.setup, workers=Workers(options.workers, options.dask).workers, is_bound=open_end
     )

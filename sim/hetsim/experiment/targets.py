@@ -45,10 +45,7 @@ NO_SIZES = {
 
 @dataclass(frozen=True)
 class Target:
-    """`metric < value`, or another relation: what the estimate of a metric has to be.
-
-    `strict`: the value itself does not do (< and >).
-    """
+    """`metric < value`, or another relation; `strict`: equality does not do (< and >)."""
 
     metric: str
     below: bool
@@ -139,10 +136,7 @@ class TargetFinding:
 
 @dataclass(frozen=True)
 class TargetsTrial:
-    """The findings of one case for all targets; `reason`: why it cannot run at all.
-
-    It is missed if a target is, and met if all are.
-    """
+    """The findings of one case for all targets; `reason`: why it cannot run at all."""
 
     replications: int
     findings: tuple[TargetFinding, ...]
@@ -204,13 +198,13 @@ class Judge:
     def _look(self, series: Replicates) -> TargetsTrial:
         runs = series.runs
         assert runs is not None
-        found = []
+        findings = []
         for target in self.targets:
             values = runs.column(target.metric)
             if values.notna().all():
                 values = runs.contributions(target.metric)
-            found.append(self._judge(target, values.to_numpy(dtype=float)))
-        return TargetsTrial(len(series.taken), tuple(found))
+            findings.append(self._judge(target, values.to_numpy(dtype=float)))
+        return TargetsTrial(len(series.taken), tuple(findings))
 
     def _judge(self, target: Target, values: np.ndarray) -> TargetFinding:
         import numpy as np

@@ -91,16 +91,16 @@ def training_plans(
     nodes = _allowed(cluster, chosen, path, document)
     training = chosen.training
     assert training is not None
-    found: list[PlanCandidate] = []
+    candidates: list[PlanCandidate] = []
     refused: dict[str, None] = {}
     for wanted, each in _widths(chosen, gpus):
-        before = len(found)
+        before = len(candidates)
         problems: list[str] = []
         for device in _types(cluster, chosen):
             of_type, problem = _on(cluster, nodes, device, wanted, each, training)
-            found += of_type
+            candidates += of_type
             problems += [] if problem is None else [problem]
-        if len(found) == before:
+        if len(candidates) == before:
             layers = training.transformer().layers
             text = f"no degrees divide {wanted * each} GPUs, {layers} layers and a batch of {training.batch}"
             refused.update(dict.fromkeys(problems or [text]))
@@ -108,14 +108,14 @@ def training_plans(
             refused.update(dict.fromkeys([ONE_TYPE] if several else []))
     if refused:
         raise ScenarioError(document.problem(where, "; ".join(refused)))
-    found.sort(key=lambda one: (not one.fits, *_ranked(one, rank), one.state + one.kept))
-    if not found[0].fits:
-        least = min(found, key=lambda one: one.state + one.kept)
-        plan = least.plan
+    candidates.sort(key=lambda one: (not one.fits, *_ranked(one, rank), one.state + one.kept))
+    if not candidates[0].fits:
+        smallest = min(candidates, key=lambda one: one.state + one.kept)
+        plan = smallest.plan
         degrees = f"with tensor {plan.tensor}, pipeline {plan.pipeline}, data {plan.data}"
-        text = f"nothing fits: {degrees}, which needs the least memory, {least.refusal}"
+        text = f"nothing fits: {degrees}, which needs the least memory, {smallest.refusal}"
         raise ScenarioError(document.problem(where, text))
-    return found
+    return candidates
 
 
 def _ranked(one: PlanCandidate, rank: Rank) -> tuple[float, float]:
@@ -138,13 +138,13 @@ def _allowed(cluster: Cluster, entry: Demand, path: Path_, document: Document) -
     """The nodes of the entry's partition, or of the default one."""
     given = entry.partition
     if given is None:
-        found = default_of(cluster)
+        default = default_of(cluster)
     elif not isinstance(given, str) or given not in cluster.partitions:
         text = unknown_partition(given, cluster) if isinstance(given, str) else "name a partition; no rows tell it"
         raise ScenarioError(document.problem((*path, "partition"), text))
     else:
-        found = cluster.partitions[given]
-    return [node for node in cluster.nodes if found is None or found.mask >> node.index & 1]
+        default = cluster.partitions[given]
+    return [node for node in cluster.nodes if default is None or default.mask >> node.index & 1]
 
 
 def _on(
@@ -162,7 +162,7 @@ def _on(
     specs = dict.fromkeys(node.spec for node in nodes[:wanted])
     across = _across(cluster, nodes[:wanted])
     model = training.transformer()
-    found = []
+    candidates = []
     for plan in _plans(training, wanted * each):
         machines = [machine_of(spec, each, device, peak, training) for spec in specs]
         steps = [formulas.step(model, plan, machine, across) for machine in machines]
@@ -170,13 +170,13 @@ def _on(
         pipeline = formulas.step_pipeline(model, plan, machines[slowest])
         state, kept = formulas.memory(model, plan)
         mean = training.steps.mean
-        found.append(
+        candidates.append(
             PlanCandidate(
                 device=device.name, plan=plan, step=steps[slowest], state=state, kept=kept, room=device.memory,
                 steps=mean, pipeline=pipeline,
             )  # fmt: skip
         )  # fmt: skip
-    return found, None
+    return candidates, None
 
 
 def _trains(scenario: Scenario) -> Iterator[tuple[str, Path_, Demand]]:
@@ -187,10 +187,10 @@ def _trains(scenario: Scenario) -> Iterator[tuple[str, Path_, Demand]]:
         if not entry.classes and entry.training is not None:
             yield own, here, entry
         for place, one in enumerate(entry.classes or ()):
-            whole = one.over(entry)
-            if whole.training is not None:
+            merged = one.over(entry)
+            if merged.training is not None:
                 inside = (*here, "classes", place) if one.training is not None else here
-                yield one.class_ or f"{own}.{place}", inside, whole
+                yield one.class_ or f"{own}.{place}", inside, merged
 
 
 def _entry(scenario: Scenario, name: str | None) -> tuple[Path_, Demand]:

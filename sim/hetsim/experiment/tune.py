@@ -105,14 +105,14 @@ def tune(
     setup = Setup((base,), (metric,), study_options.check, study_options.audit)
     runs = _planned(len(given), first) + 2 * final
     with begun(study_options, setup, runs, identity) as study:
-        (found,), remarks, warnings = cut_warmup(study, cases[-1:], [PILOT])
-        race = _Race(study, cases, metric, found)
+        (warmup,), remarks, warnings = cut_warmup(study, cases[-1:], [PILOT])
+        race = _Race(study, cases, metric, warmup)
         stop_at_part(study_options, study, race.begun(first))
         best = race.run(first)
         used = max(len(series.taken) for series in race.series)
         last = sorted({best, len(given) - 1})
-        found, *_ = cut_warmup(study, [cases[number] for number in last], [PILOT] * len(last))[0]
-        ours, present = (race.further(number, used, final, found) for number in (best, len(given) - 1))
+        warmup, *_ = cut_warmup(study, [cases[number] for number in last], [PILOT] * len(last))[0]
+        ours, present = (race.further(number, used, final, warmup) for number in (best, len(given) - 1))
     settings = [
         Setting(
             {names[path]: value for path, value in row.values.items()}, race.stages[number],
@@ -130,15 +130,15 @@ def tune(
 
 def _different(base: Scenario, given: Iterable[PointRow]) -> list[PointRow]:
     """One row of each meaning, without the present one if any other remains."""
-    found: dict[str, PointRow] = {}
+    rows: dict[str, PointRow] = {}
     for row in given:
         try:
             meant = _meaning(base.with_overrides(row.overrides))
         except ScenarioError:  # which is told later, with the row's number
             meant = repr(row.overrides)
-        found.setdefault(meant, row)
+        rows.setdefault(meant, row)
     now = _meaning(base)
-    return [row for meant, row in found.items() if meant != now] or list(found.values())
+    return [row for meant, row in rows.items() if meant != now] or list(rows.values())
 
 
 def _meaning(scenario: Scenario) -> str:
@@ -150,8 +150,8 @@ def _meaning(scenario: Scenario) -> str:
 def _whole(value: Any) -> Any:
     """Policies as their names and all of their parameters."""
     if isinstance(value, PolicySpec):
-        known = policy_parameters(value.kind, registry.policy(value.kind, value.name))
-        parameters = {key: value.parameters.get(key, one.default) for key, one in known.items()}
+        signature = policy_parameters(value.kind, registry.policy(value.kind, value.name))
+        parameters = {key: value.parameters.get(key, one.default) for key, one in signature.items()}
         return value.kind, value.name, {key: _whole(one) for key, one in parameters.items()}
     if isinstance(value, Policies):
         return [_whole(one) for one in vars(value).values()]
@@ -162,15 +162,15 @@ def _whole(value: Any) -> Any:
 
 def _stages(settings: int, first: int) -> Iterable[tuple[int, int, int]]:
     """Of each stage: remaining settings, and replications of each before and after."""
-    left, before, after = settings, 0, first
-    while left > 1:
-        yield left, before, after
-        left, before, after = math.ceil(left / SHARE), after, after * SHARE
+    remaining, before, after = settings, 0, first
+    while remaining > 1:
+        yield remaining, before, after
+        remaining, before, after = math.ceil(remaining / SHARE), after, after * SHARE
 
 
 def _planned(settings: int, first: int) -> int:
     """Runs of all stages."""
-    return sum((after - before) * left for left, before, after in _stages(settings, first))
+    return sum((after - before) * remaining for remaining, before, after in _stages(settings, first))
 
 
 class _Race:
@@ -188,14 +188,14 @@ class _Race:
 
     def run(self, first: int) -> int:
         """The number of the best setting; UsageError if none has the metric defined."""
-        left = list(range(len(self.series)))
-        for stage, (_, _, after) in enumerate(_stages(len(left), first), 1):
-            self._replicate(left, after)
-            for number in left:
+        remaining = list(range(len(self.series)))
+        for stage, (_, _, after) in enumerate(_stages(len(remaining), first), 1):
+            self._replicate(remaining, after)
+            for number in remaining:
                 self.stages[number] = stage
-            left.sort(key=self._score)  # stable: of equals the first
-            left = left[: math.ceil(len(left) / SHARE)]
-        best = left[0]
+            remaining.sort(key=self._score)  # stable: of equals the first
+            remaining = remaining[: math.ceil(len(remaining) / SHARE)]
+        best = remaining[0]
         if math.isinf(self._score(best)) and math.isnan(float(np.mean(self.seen(best)))):
             said = f": {self.errors[best]}" if best in self.errors else ""
             raise UsageError(f"{self.metric} is not defined under any setting{said}")
@@ -251,17 +251,17 @@ def parameter_path(base: Scenario, key: str) -> str:
     """The full path of a parameter; UsageError if there is none or several."""
     if key.partition(".")[0] in ScenarioModel.model_fields and "." in key:
         return key
-    having, known = [], []
+    having, parameters = [], []
     for part in PARTS:
         given = base.raw["policy"].get(part)
         if isinstance(given, Mapping):
             names = policy_parameters(part, registry.policy(part, given["name"]))
-            known += list(names)
+            parameters += list(names)
             if key.partition(".")[0] in names:
                 having.append(f"policy.{part}.{key}")
     if len(having) == 1:
         return having[0]
     if having:
         raise UsageError(f'"{key}" is a parameter of several parts of the policy: name it {" or ".join(having)}')
-    listed = f"; there are {', '.join(dict.fromkeys(known))}" if known else "; it has no parameters"
-    raise UsageError(f'{base.policies.label} has no parameter "{key}"{suggestion(key, known) or listed}')
+    listed = f"; there are {', '.join(dict.fromkeys(parameters))}" if parameters else "; it has no parameters"
+    raise UsageError(f'{base.policies.label} has no parameter "{key}"{suggestion(key, parameters) or listed}')

@@ -121,14 +121,14 @@ class Packed(Mapping[str, float]):
         self.numbers = array("d", values.values())
 
     @classmethod
-    def of(cls, names: tuple[str, ...], numbers: array[float]) -> Packed:
+    def from_numbers(cls, names: tuple[str, ...], numbers: array[float]) -> Packed:
         packed = cls.__new__(cls)
         packed._names, packed._at = _positions(names)
         packed.numbers = numbers
         return packed
 
     def __reduce__(self) -> tuple:
-        return Packed.of, (self._names, self.numbers)
+        return Packed.from_numbers, (self._names, self.numbers)
 
     def __getitem__(self, name: str) -> float:
         return self.numbers[self._at[name]]

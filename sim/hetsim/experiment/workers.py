@@ -260,7 +260,7 @@ class DaskCluster(GivenPool):
 
     def _greet(self, greet: Callable[[], Any], expected: Any) -> None:
         try:
-            found = self.executor.submit(greet).result(PATIENCE)
+            greeting = self.executor.submit(greet).result(PATIENCE)
         except TimeoutError:
             raise UsageError(
                 f"the Dask scheduler at {self.address} has no worker that answers within {PATIENCE:g} s; start some: "
@@ -271,8 +271,10 @@ class DaskCluster(GivenPool):
                 f"the workers at {self.address} cannot run hetsim ({type(error).__name__}: {error}); "
                 "install it there as it is here"
             ) from None
-        if found != expected:
-            raise UsageError(f"the workers at {self.address} are not like this machine: {differences(expected, found)}")
+        if greeting != expected:
+            raise UsageError(
+                f"the workers at {self.address} are not like this machine: {differences(expected, greeting)}"
+            )
 
     @property
     def room(self) -> int:
@@ -294,10 +296,7 @@ class DaskCluster(GivenPool):
 
 
 class Workers:
-    """Where runs execute: this process, worker processes, an executor or Dask.
-
-    The worker pool is opened when there are runs for it, and closed at the end of the study.
-    """
+    """Where runs execute: this process, worker processes, an executor or Dask."""
 
     def __init__(self, workers: int | None = 1, dask: str | None = None, executor: Executor | None = None):
         """workers: None for one a core."""
@@ -311,10 +310,7 @@ class Workers:
         return self.dask is not None or self.executor is not None
 
     def open(self, runs: int, likely: int = 0) -> bool:
-        """Open the pool for this number of runs; False: they execute in this process.
-
-        likely: runs that are expected in all, beyond which a worker would have nothing to do.
-        """
+        """Open the pool for this number of runs; False: they execute in this process."""
         if self.pool is None and runs:
             if self.executor is not None:
                 self.pool = GivenPool(self.executor, self.workers if self.workers > 1 else cores())
