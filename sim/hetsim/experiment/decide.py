@@ -252,20 +252,15 @@ def decide(
         search = _Search(judge, cases=cases, about=about, known=known_costs, tell=tell)
         best = search.cheapest() if known_costs else search.best(objective, 1 - allowed, delta)
     tried = [search.tried[number] for number in sorted(search.tried)]
-    _check_tried(tried)
+    if all(one.trial.reason for one in tried):
+        raise UsageError(f"no combination can run: {tried[-1].trial.reason}")
+    if all(one.trial.verdict == UNDEFINED or one.trial.reason for one in tried):
+        raise UsageError("a target's metric is not defined with any combination tried: choose another metric")
     return Decision(
         scenario=base.name, keys=list(values), targets=list(targets), objective=objective, confidence=confidence,
         delta=delta, best=None if best is None else search.tried[best], candidates=tried, count=len(cases),
         policies=labels, tied=[search.tried[number] for number in search.tied],
     )  # fmt: skip
-
-
-def _check_tried(tried: Sequence[Candidate]) -> None:
-    """UsageError where no combination tells anything."""
-    if all(one.trial.reason for one in tried):
-        raise UsageError(f"no combination can run: {tried[-1].trial.reason}")
-    if all(one.trial.verdict == UNDEFINED or one.trial.reason for one in tried):
-        raise UsageError("a target's metric is not defined with any combination tried: choose another metric")
 
 
 def _cases(base: Scenario, given: Sequence[PointRow], seed: int | None) -> tuple[list[Case], list[str], list[float]]:
@@ -366,15 +361,11 @@ class _Search:
         by_mean = sorted(sound, key=lambda number: sign * self.tried[number].objective)
         if len(sound) == 1 or all(len(set(values[number])) == 1 for number in sound):
             return by_mean[0]  # nothing random to decide by
-        return self._race(sound, objective, probability, delta)
-
-    def _race(self, sound: list[int], objective: str, probability: float, delta: float) -> int:
-        """Ranking and selection: further replications of those that may be the best."""
+        # Ranking and selection: further replications of those that may be the best.
         race = Race([str(number) for number in sound], objective, probability, delta)
         series = {str(number): self.series[number] for number in sound}
         select(self.judge.study, race, series, first=max(self.judge.looks[-2], 3), most=MOST)
-        first, *others = (int(label) for label in race.left)
-        self.tied = others
+        first, *self.tied = (int(label) for label in race.left)
         return first
 
     def _values(self, number: int, objective: str) -> list[tuple[float, float]]:

@@ -94,11 +94,9 @@ def _from_label(label: str) -> dict[str, Any] | None:
 
 
 def _redefined(known: Any, policy: Any) -> bool:
-    """The same definition run again, as in a notebook."""
-    return not isinstance(known, str) and (known.__module__, known.__qualname__) == (
-        policy.__module__,
-        policy.__qualname__,
-    )
+    """Return True for the same definition run again, as in a notebook."""
+    places = [(one.__module__, one.__qualname__) for one in (known, policy) if not isinstance(one, str)]
+    return len(places) == 2 and places[0] == places[1]
 
 
 def _from_text(text: str) -> tuple[str, Any]:

@@ -154,13 +154,15 @@ def plan_precision(
     high, low = (spread * math.sqrt((pilot - 1) / value) for value in upper)
     number = needed(spread, mean, precision, confidence, metric)
     half = half_width(values, metric, 0.5 + confidence / 2)
+    first = runs.results[0]
+    length = seconds(first.horizon) if math.isfinite(first.horizon) else f"{len(first.tasks):,} tasks"
     longer = {times: needed(spread / math.sqrt(times), mean, precision, confidence, metric) for times in LONGER}
     return PrecisionPlan(
         metric=metric, precision=precision, confidence=confidence, mean=mean, half_width=half, pilot=pilot,
         replications=number, low=needed(low, mean, precision, confidence, metric),
         high=needed(high, mean, precision, confidence, metric),
         longer={times: many for times, many in longer.items() if number > MIN_FOR_PRECISION and many < number},
-        length=_length(runs), spent=spent, workers=Workers(study_options.workers).workers, runs=runs,
+        length=length, spent=spent, workers=Workers(study_options.workers).workers, runs=runs,
     )  # fmt: skip
 
 
@@ -193,9 +195,3 @@ def _pilot(case: Case, metric: str, pilot: int, progress: Progress | bool | None
     tell_all([series], remarks, warnings)
     assert series.runs is not None
     return series.runs, spent / pilot
-
-
-def _length(runs: Replications) -> str:
-    """`72 h`, or how many tasks they have where they go on until these are done."""
-    first = runs.results[0]
-    return seconds(first.horizon) if math.isfinite(first.horizon) else f"{len(first.tasks):,} tasks"

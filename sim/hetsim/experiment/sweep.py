@@ -416,15 +416,11 @@ class SweepPlan:
             if outcome.error:
                 row.errors.append(prefix + outcome.error)
             row.warnings += [prefix + text for text in outcome.warnings]
-        row.warnings += [*made.warnings, *self._not_precise(made.series)]
+        row.warnings += made.warnings
+        if made.series is not None and made.series.runs is not None and not made.series.failed:
+            text, is_warning = self.amount.remark(made.series.runs)  # that the precision was not reached
+            row.warnings += [text] if is_warning else []
         return row
-
-    def _not_precise(self, series: Replicates | None) -> list[str]:
-        """That the precision was not reached."""
-        if series is None or series.runs is None or series.failed:
-            return []
-        text, warns = self.amount.remark(series.runs)
-        return [text] if warns else []
 
 
 class OpenBlocks:
@@ -501,6 +497,7 @@ def plan_sweep(
 ) -> SweepPlan:
     """Everything of a sweep but the runs; all points are checked."""
     from hetsim.results.one_run.metric_sets import listed
+    from hetsim.results.one_run.metrics import metric
     from hetsim.scenario.scenario import load
 
     study_options = StudyOptions(**options)
@@ -508,7 +505,8 @@ def plan_sweep(
     base = load(scenario, study_options.overrides).moved()
     names = list(dict.fromkeys(listed(metrics)))
     figures = list(dict.fromkeys(listed(keep)))
-    _check_metrics([*names, *figures])
+    for name in [*names, *figures]:
+        metric(name)  # an unknown one is refused here
     amount = amount_of(base, study_options.replications)
     keys, given = rows(base, over=over, points=points, policies=policies, sample=sample, n=n, sample_seed=sample_seed)
     if seed is not None and "seed" in keys:
@@ -550,13 +548,6 @@ def plan_sweep(
             f"to {amount.maximum:,} of them"
         )
     return plan
-
-
-def _check_metrics(names: list[str]) -> None:
-    from hetsim.results.one_run.metrics import metric
-
-    for name in names:
-        metric(name)
 
 
 # Running it -------------------------------------------------------------------------------------------------------

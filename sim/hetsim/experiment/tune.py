@@ -190,8 +190,11 @@ class _Race:
         """The number of the best setting; UsageError if none has the metric defined."""
         remaining = list(range(len(self.series)))
         for stage, (_, _, after) in enumerate(_stages(len(remaining), first), 1):
-            self._replicate(remaining, after)
             for number in remaining:
+                self.series[number].goal = self.series[number].most = after
+            self.study.make([self.series[number] for number in remaining])
+            for number in remaining:
+                self._note(number, self.series[number])
                 self.stages[number] = stage
             remaining.sort(key=self._score)  # stable: of equals the first
             remaining = remaining[: math.ceil(len(remaining) / SHARE)]
@@ -200,13 +203,6 @@ class _Race:
             said = f": {self.errors[best]}" if best in self.errors else ""
             raise UsageError(f"{self.metric} is not defined under any setting{said}")
         return best
-
-    def _replicate(self, numbers: Iterable[int], count: int) -> None:
-        for number in numbers:
-            self.series[number].goal = self.series[number].most = count
-        self.study.make([self.series[number] for number in numbers])
-        for number in numbers:
-            self._note(number, self.series[number])
 
     def _note(self, number: int, series: Replicates) -> None:
         """Keep the first error of a setting."""

@@ -108,13 +108,7 @@ def as_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-
-
-def _end_with(sentinel: Any) -> None:
-    """End this process as soon as the one with this sentinel has ended."""
-    wait([sentinel])
-    os._exit(1)
+        threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
 
 
 @contextmanager
@@ -148,13 +142,6 @@ def unpacked(sent: bytes) -> Any:
     registered, setup = pickle.loads(sent)
     registry.receive(registered)
     return setup
-
-
-def start_error(error: RuntimeError) -> Exception:
-    """The error to raise for a RuntimeError at the start of processes."""
-    if "bootstrapping" in str(error):  # we are in a worker that reads the script which started it
-        return UsageError(GUARD)
-    return error
 
 
 class GivenPool:
@@ -204,7 +191,8 @@ class Processes(GivenPool):
         except RuntimeError as error:
             if isinstance(error, BrokenExecutor):
                 raise
-            raise start_error(error) from None
+            # In a worker that reads the script which started it, or anything else.
+            raise (UsageError(GUARD) if "bootstrapping" in str(error) else error) from None
 
     def renew(self) -> None:
         greeting, self._greeting = self._greeting, None
