@@ -207,12 +207,6 @@ class SweepPlan:
         return list(self.checked.pilots.values())
 
     @property
-    def labels(self) -> list[str]:
-        """The policy of each row."""
-        names = list(self.checked.names)
-        return [names[number] for number in self.checked.policy]
-
-    @property
     def max_runs(self) -> int:
         return len(self.rows) * self.amount.maximum + sum(pilot.size for pilot in self.pilots)
 
@@ -365,7 +359,7 @@ class SweepPlan:
         values = [[shown_value(row.values[key]) for key in self.keys] for row in self.rows]
         frame = pd.DataFrame(values, columns=pd.Index(self.keys), dtype=object)
         frame.insert(0, "point", [row.point for row in self.rows])
-        frame["policy"] = self.labels
+        frame["policy"] = np.array(list(self.checked.names), dtype=object)[self.checked.policy]
         return frame
 
     def tables(self, directory: Directory | None = None) -> SweepTables:
