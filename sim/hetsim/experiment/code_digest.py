@@ -6,7 +6,7 @@ an object its state; of a class what is in it and its bases.  Modules of Python 
 by version; a package that is installed from a local folder, or that nothing has installed, is the user's own code.
 Equal objects have equal digests in every process.
 
-What decides a run and is no such value (files that are opened, the environment, a state in C) is told as a reason.
+What decides a run and is not such a value (files that are opened, the environment, a state in C) is told as a reason.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def parse_over(text: str) -> tuple[str, Any]:
 def read_points(path: str | Path) -> list[dict[str, Any]]:
     """Points from a CSV file: a header of keys, and rows of values as in a scenario.
 
-    UsageError, with the line, for what is no such table and for a point that is there twice.
+    UsageError, with the line, for what is not such a table and for a point that is there twice.
     """
     point_list: list[dict[str, Any]] = []
     lines: dict[str, int] = {}

@@ -118,7 +118,7 @@ class Meter:
         self._thread: threading.Thread | None = None
 
     def expect(self, runs: int) -> None:
-        """So many more runs (fewer where negative) than were expected."""
+        """Expect this number of runs more, or fewer if negative."""
         self.runs += runs
 
     def finished(self) -> None:

@@ -108,7 +108,7 @@ def one_run(scenario: Scenario, options: StudyOptions | None = None, most: int =
 
 @contextmanager
 def begun(options: StudyOptions, setup: Setup, runs: int = 0, identity: Identity | None = None) -> Iterator[Study]:
-    """A study with these options, of so many runs as far as that is known."""
+    """A study with these options, and the number of runs as far as it is known."""
     pool = Workers(options.workers, options.dask, options.executor)
     if part_of(options) is not None and options.cache is None:
         raise UsageError("shards need a folder that all of them share: give cache (--cache DIR)")

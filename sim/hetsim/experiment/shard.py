@@ -30,7 +30,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Read `2/8`; UsageError if that is no part."""
+        """Read `2/8`; UsageError if it is not a part."""
         match = re.fullmatch(r"\s*(\d{1,7})\s*/\s*(\d{1,7})\s*", text)
         index, count = (int(match[1]), int(match[2])) if match else (0, 0)
         if not 1 <= index <= count:

@@ -294,7 +294,7 @@ class _Search:
         self._expect(1)
 
     def _expect(self, sizes: int) -> None:
-        """So many sizes are still to be tried, with a first look each."""
+        """Expect this number of further sizes, with a first look each."""
         meter = self.judge.study.meter
         meter.expect(meter.done + sizes * self.judge.first - meter.runs)
 

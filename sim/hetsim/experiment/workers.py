@@ -173,7 +173,7 @@ class GivenPool:
 
 
 class Processes(GivenPool):
-    """Worker processes of this machine; when one dies, all are started anew."""
+    """Worker processes of this machine; when one dies, all are started again."""
 
     elsewhere = False
 
