@@ -69,7 +69,7 @@ def tune(
         over: parameter -> list of values or range, as for `sweep`.  A parameter is named alone (`limit`) where one part
             of the policy has it, or with its path (`policy.admission.limit`).
         metric: by which; more or less is better as the metric says.
-        n, sample, sample_seed: number of settings, if drawn ("sobol", "latin_hypercube", "random"); or "grid".  Without:
+        n, sample, sample_seed: settings, if drawn ("sobol", "latin_hypercube", "random"); or "grid".  Without:
             all combinations if only lists and ranges with steps are given, else 27 drawn as a Sobol sequence.
         first: replications of every setting before any leaves.
         final: those of the winner and of the present setting for their intervals, none of them used for the choice.
