@@ -115,7 +115,7 @@ def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
         console.as_json({
             "scenario": plan.base.name, "rows": rows, "replications": plan.replications, "runs": found.runs,
             "there": found.there, "seconds": None if found.total != found.total else round(found.total, 1),
-            "lower_bound": found.at_least,
+            "lower_bound": found.is_bound,
         })  # fmt: skip
         return
     rows = [[str(title) for title in shown.columns]]

@@ -60,8 +60,7 @@ def folder_name(text: str) -> str:
 def save(
     outcome: Result | Replications, directory: str | Path, *, picture: bool = True, groups: Groups | None = None
 ) -> Path:
-    """Write the directory of a Result or of Replications, with tables of groups (`hetsim.report.groups`) if there are.
-    """
+    """Write the directory of a Result or of Replications, with tables of `groups`."""
     from hetsim.results.one_run.store import write_directory
 
     def write(folder: Path) -> None:
@@ -77,7 +76,7 @@ def save(
 
 
 def check_target(directory: str | Path) -> Path:
-    """The directory, if it can be written when the run is over; UsageError now rather than after an hour."""
+    """The directory, if it can be written; UsageError now rather than after the run."""
     from hetsim.results.one_run.store import MARK
 
     target = Path(directory)
@@ -104,7 +103,7 @@ def save_partial(result: Result, directory: str | Path) -> Path:
 
 
 def _drop_partial(target: Path) -> None:
-    """A directory that only a failed run wrote to becomes that of a run that did not fail."""
+    """Empty a directory that only a failed run wrote to."""
     from hetsim.results.one_run.store import MARK
 
     partial = target / PARTIAL
@@ -120,7 +119,7 @@ def save_comparison(
     picture: bool = True,
     groups: Groups | None = None,
 ) -> Path:
-    """Write the directory of a comparison and of its runs; `groups`: its tables by class, GPUs and user."""
+    """Write the directory of a comparison and of its runs, with tables of `groups`."""
     from hetsim.results.many_runs.compare import COMPARISON
     from hetsim.results.one_run.store import versions, write_csv, write_directory, write_mark
 
@@ -136,8 +135,8 @@ def save_comparison(
         write_csv(comparison.pairs, folder / "pairs.csv", index=False)
         if not comparison.plans.empty:
             write_csv(_without_clock(comparison.plans), folder / "plans.csv")
-        for name, found in (groups or {}).items():
-            _write_groups(found, folder / f"by_{name}.csv")
+        for name, group_table in (groups or {}).items():
+            _write_groups(group_table, folder / f"by_{name}.csv")
         _write_json(folder / COMPARISON, comparison_json(comparison, runs, groups))
         first = next(iter(runs.values()))
         folders = {label: folder_name(label) for label in runs}
@@ -163,8 +162,8 @@ def _write_groups(table: pd.DataFrame, path: Path) -> None:
 def _draw_comparison(
     comparison: Comparison, runs: Mapping[str, Result | Replications], groups: Groups, folder: Path
 ) -> None:
-    """All pictures of a comparison: of each policy, of them together, and of groups of tasks."""
-    first = {label: whole[0] for label, outcome in runs.items() if (whole := _whole_runs(outcome))}
+    """Draw each policy, all of them together, and the groups of tasks."""
+    first = {label: kept_runs[0] for label, outcome in runs.items() if (kept_runs := _whole_runs(outcome))}
     # Gantt charts of plans have a common end of their time axes.
     until = None if comparison.plans.empty else max(run.end for run in first.values())
     for label, outcome in runs.items():
@@ -173,8 +172,8 @@ def _draw_comparison(
     if first:
         _save_figure("distributions", first, folder / "distributions.png")
         _save_figure("over_time", first, folder / "over_time.png")
-    for name, found in groups.items():
-        _save_figure("groups", found, folder / f"by_{name}.png")
+    for name, group_table in groups.items():
+        _save_figure("groups", group_table, folder / f"by_{name}.png")
 
 
 def _whole_runs(outcome: Result | Replications) -> list[Result]:
@@ -184,14 +183,14 @@ def _whole_runs(outcome: Result | Replications) -> list[Result]:
 
 
 def _without_clock(plans: pd.DataFrame) -> pd.DataFrame:
-    """The plans without planning times: those differ from run to run, and what is written must not."""
+    """The plans without planning times, which differ from run to run."""
     return plans.drop(columns="planning_s")
 
 
 def comparison_json(
     comparison: Comparison, runs: Mapping[str, Result | Replications], groups: Groups | None = None
 ) -> dict[str, Any]:
-    """{"scenario", "seed", "policies": {label: summary}, "differences": [...], "winners", "sentences"}.
+    """{"scenario", "seed", "policies": {label: summary}, "differences", ...}.
 
     Where a policy has a plan, "plans": {label: {planned_makespan, makespan, lower_bound, ratio}} besides, and with
     tables of groups "groups": {by: {label: {group: {metric: value, or {mean, half_width, n}}}}} and
@@ -334,7 +333,7 @@ def _write_json(path: Path, value: Any) -> None:
 
 
 def _draw(outcome: Result | Replications, path: Path, until: float | None = None) -> None:
-    """The picture that suits an outcome; with `until` the Gantt chart of its first run up to there."""
+    """Draw the picture that suits an outcome; `until`: a Gantt chart up to there."""
     runs = _whole_runs(outcome)
     if until is None or not runs or len(runs[0].launches) > MAX_BARS:
         _save_figure("default", outcome, path)

@@ -176,4 +176,4 @@ class Segment:
         numbers = array("d", row[8:])
         if not self._in_order[own]:
             numbers = array("d", [numbers[at] for at in places])
-        return outcome_of_plain(note, Packed.of(names, numbers))
+        return outcome_of_plain(note, Packed.from_numbers(names, numbers))

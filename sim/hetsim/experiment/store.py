@@ -157,12 +157,6 @@ class Store:
         if journal is not None:
             Path(str(journal.name)).unlink(missing_ok=True)
 
-    def take(self, segment: Path) -> None:
-        """Copy a segment of another folder."""
-        assert self.folder is not None
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / segment.name, partial(shutil.copyfile, segment), durable=True)
-
     def close(self, complete: bool) -> None:
         """Release the files.  complete: no runs remain, so that all can be sealed."""
         if complete:
@@ -288,7 +282,9 @@ class _StoredFiles:
         copied = 0
         for number, segment in enumerate(self.segments):
             if self._load(number) and not any(True for row in range(len(segment)) for _ in into.kept(segment.run(row))):
-                into.take(segment.path)
+                assert into.folder is not None
+                into.folder.mkdir(parents=True, exist_ok=True)
+                write_whole(into.folder / segment.path.name, partial(shutil.copyfile, segment.path), durable=True)
                 self._dropped.add(number)
                 self._loaded.remove(number)
                 copied += len(segment)
