@@ -22,6 +22,7 @@ from hetsim.scenario.file.document import Document
 from hetsim.scenario.file.problems import translate
 from hetsim.scenario.schema.cluster import ClusterSpec
 from hetsim.scenario.schema.faults import Fault
+from hetsim.scenario.schema.policy import DecisionsSpec
 from hetsim.scenario.schema.site import SiteSpec
 from hetsim.scenario.schema.sweep import is_range, read_range
 from hetsim.scenario.schema.workload import DataItem, WorkloadEntry
@@ -88,7 +89,10 @@ _POLICY_SCHEMA: dict[str, Any] = {
         {"type": "string"},
         {
             "type": "object",
-            "properties": {part: {"anyOf": [{"type": "string"}, _NAMED]} for part in POLICY_PARTS},
+            "properties": {
+                **{part: {"anyOf": [{"type": "string"}, _NAMED]} for part in POLICY_PARTS},
+                "decisions": DecisionsSpec.model_json_schema(),
+            },
         },
     ],
 }
@@ -121,7 +125,7 @@ class ScenarioModel(Model):
     """What breaks and when: random failures, slowdowns, maintenance, files of events; nothing unless given."""
     policy: Annotated[Any, Field(json_schema_extra=lambda schema: schema.update(_POLICY_SCHEMA))] = None
     """A scheduler's name, or scheduler, placement, admission, batching and routing, each a name or a mapping of name
-    and parameters; fcfs unless given."""
+    and parameters, and decisions, the time that decisions take; fcfs unless given, in no time."""
     sweep: Annotated[dict[str, Any], Short(lambda v: {} if v is None else v, {"type": "null"})] = {}
     """Values to try by key: a list, or a range with low and high; `hetsim sweep` runs all combinations."""
 
