@@ -43,8 +43,8 @@ def job(**more: Any) -> IntervalJob:
 
 
 def test_what_is_left_of_a_job():
-    assert job().left(2, 0.25) == pytest.approx(11 * 0.75)
-    assert job(curve=Curve()).left(2, 0.25) == pytest.approx(5.5)
+    assert job().remaining(2, 0.25) == pytest.approx(11 * 0.75)
+    assert job(curve=Curve()).remaining(2, 0.25) == pytest.approx(5.5)
 
 
 def test_speed_of_a_job_on_a_layout():

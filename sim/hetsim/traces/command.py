@@ -212,7 +212,7 @@ class _Waits:
 
         simulate = (self.source is not None or self.scenario is not None) and self.policy != "as_recorded"
         subject = waits_command.subject_of(Path(self.file), self.source, self.trace, self.table)
-        explained, compared = waits_command.told(subject, self.policy, simulate, self.scenario, as_json)
+        explained, compared = waits_command.explained_waits(subject, self.policy, simulate, self.scenario, as_json)
         if explained is not None:
             told.remarks += waits_command.not_explained(self.file, subject)
             told.mapping["waits"] = waits_report.mapping(explained, compared, simulate)
