@@ -11,8 +11,8 @@ At every moment between ready and the decision to start, in this order:
 - `choice`: it would fit, and nothing else explains it: the policy's choice.
 
 From the decision to the first stage is `scheduler` until the start takes effect, then `transfer` (queues for links and
-for the compute engine, data moved first, wake-up).  Only the wait before the first start is split; of a task that never started, the time until it ended or the
-run did.
+for the compute engine, data moved first, wake-up).  Only the wait before the first start is split; of a task that never
+started, the time until it ended or the run did.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,16 +84,14 @@ class Precision(Model):
 _Runs = Annotated[Count, Field(le=MAX_REPLICATIONS), VALUE]
 Replications = Annotated[_Runs | Annotated[Precision, MAPPING], VALUE_OR_MAPPING]
 
+_DEFS = "#/$defs/"
 _NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 _POLICY_SCHEMA: dict[str, Any] = {
     "anyOf": [
         {"type": "string"},
         {
             "type": "object",
-            "properties": {
-                **{part: {"anyOf": [{"type": "string"}, _NAMED]} for part in POLICY_PARTS},
-                "decisions": DecisionsSpec.model_json_schema(),
-            },
+            "properties": {part: {"anyOf": [{"type": "string"}, _NAMED]} for part in POLICY_PARTS},
         },
     ],
 }
@@ -169,7 +168,12 @@ def check(document: Document, base: Path) -> tuple[ScenarioModel | None, list[Pr
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of scenario files."""
-    schema = _with_titles(ScenarioModel.model_json_schema(by_alias=True, mode="validation"))
+    model = ScenarioModel.model_json_schema(by_alias=True, mode="validation")
+    # Policies are checked apart, and so is the time that they take.
+    model["$defs"]["DecisionsSpec"] = DecisionsSpec.model_json_schema()
+    named = model["properties"]["policy"] = deepcopy(model["properties"]["policy"])
+    named["anyOf"][1]["properties"]["decisions"] = {"$ref": f"{_DEFS}DecisionsSpec"}
+    schema = _with_titles(model)
     for definition in [schema, *schema.get("$defs", {}).values()]:
         properties = definition.get("properties", {})
         if "gpu_time.*" in properties:
@@ -202,4 +206,3 @@ def _with_titles(schema: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-_DEFS = "#/$defs/"
