@@ -1,4 +1,4 @@
-"""When the scheduler decides, and when its starts take effect, where that takes time (`policy.decisions`)."""
+"""Cycles of a scheduler whose decisions take time (`policy.decisions`)."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Pacing:
         """When each cycle was wanted, and when the scheduler decided, where these differ."""
 
     def next_time(self, now: float, waiting: int) -> float:
-        """When the scheduler decides or its cycle begins, whichever is next; now, if it decides now.
+        """The time of the scheduler's next step; now, if it decides now.
 
-        It is called whenever a round is due.  Rounds in which no task waits take no time, and are none of its cycles.
+        A step is the begin of a cycle or the decision at its end.  This is called whenever a round is due.  Rounds in which no task waits take no time, and are none of its cycles.
         """
         if not waiting and self.decides_at < 0:
             self.starts_left = math.inf

@@ -44,9 +44,9 @@ class Launches(Boundaries):
         self._begin_delayed(launch, now, now)
 
     def _begin_delayed(self, launch: Launch, now: float, begin: float) -> None:
-        """`begin` of a launch that others may delay: by saving their state, by its own former launches, by items.
+        """`begin` of a launch that others may delay.
 
-        begin: when its start takes effect.
+        They save their state, or bring items; its own former launches count too.  begin: when its start takes effect.
         """
         of = self.capacity.of
         table = launch.own_table = Timetable(now, work(launch))

@@ -289,8 +289,8 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
         asked += modes
     state = FreeCapacity(record.input.cluster, asked)
     wanted, answered = (np.zeros(0), np.zeros(0)) if record.cycles is None else record.cycles.values()
-    told = np.array([time for time, _, _ in record.holds])
-    replay = RunReplay(record, table, state, [ready, until, decided, told, wanted, answered])
+    noted = np.array([time for time, _, _ in record.holds])
+    replay = RunReplay(record, table, state, [ready, until, decided, noted, wanted, answered])
     states = np.zeros((len(pairs), len(replay.grid)), np.int8)
     # A task competes only with tasks that can use one of its nodes, or of its devices there.
     partitions = [tasks.shapes[shape].modes[0].partition for shape, _ in pairs]
@@ -361,7 +361,10 @@ def _decided(record: Record) -> np.ndarray:
 
 
 def _effective(record: Record, decided: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """When the first start of each task took effect: starts do one after another, in the order of decisions."""
+    """When the first start of each task took effect.
+
+    Starts do so one after another, in the order of decisions.
+    """
     time = record.input.decisions
     if time is None or not time.per_start or record.launches is None:
         return decided

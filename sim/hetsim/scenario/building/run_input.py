@@ -110,7 +110,7 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
 
 
 def _short_tasks(tasks: Tasks, decisions: DecisionTime | None) -> list[str]:
-    """Say that the scheduler, not the cluster, is what most tasks take their time from."""
+    """Warn where most tasks are short next to a cycle of the scheduler."""
     if decisions is None or not len(tasks):
         return []
     fastest = tasks.computing(tasks.time).min(axis=1)
