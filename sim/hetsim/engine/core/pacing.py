@@ -32,7 +32,8 @@ class Pacing:
     def next_time(self, now: float, waiting: int) -> float:
         """The time of the scheduler's next step; now, if it decides now.
 
-        A step is the begin of a cycle or the decision at its end.  This is called whenever a round is due.  Rounds in which no task waits take no time, and are none of its cycles.
+        A step is the begin of a cycle, or the decision at its end.  This is called whenever a round is due.  Rounds in
+        which no task waits take no time, and are none of its cycles.
         """
         if not waiting and self.decides_at < 0:
             self.starts_left = math.inf
