@@ -10,9 +10,11 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import numpy as np
 import pages
+import pandas as pd
 import pytest
 import tiers
 from test_env import MIX, MOVING, at_random, played
@@ -280,9 +282,9 @@ def test_a_function_is_an_observation(own):
     [
         (lambda acting: [math.nan, 1.0], "returned nan at \\[0\\], t = .*entries are finite numbers"),
         (lambda acting: np.zeros(2 + (acting.view.num_waiting() > 1)), "shape \\(3,\\) .* has to be \\(2,\\)"),
-        (lambda acting: ["a", "b"], "which is no array of numbers"),
-        (lambda acting: [[1], [1, 2]], "returned .*, which is no array of numbers"),
-        (lambda acting: {"a": [[1], [1, 2]]}, "returned .* in a at t = .*, which is no array of numbers"),
+        (lambda acting: ["a", "b"], "which is not an array of numbers"),
+        (lambda acting: [[1], [1, 2]], "returned .*, which is not an array of numbers"),
+        (lambda acting: {"a": [[1], [1, 2]]}, "returned .* in a at t = .*, which is not an array of numbers"),
         (lambda acting: {1: [0]}, "returned an entry 1; names are texts"),
         (lambda acting: [1e300], "returned inf at \\[0\\]"),
         (lambda acting: 1 / 0, "observation <lambda> raised ZeroDivisionError at t = .*: division by zero"),
@@ -593,7 +595,7 @@ def test_a_damaged_checkpoint_or_one_with_code_is_said(state, tmp_path):
     np.savez(objects, about=np.array([Code()], dtype=object))
     for content in (b"", data[:200], data[:-30], pickle.dumps(Code()), evil.read_bytes(), objects.read_bytes()):
         state.write_bytes(content)
-        with pytest.raises(ScenarioError, match="is empty|damaged or cut off|no checkpoint"):
+        with pytest.raises(ScenarioError, match="is empty|damaged or cut off|not a checkpoint"):
             hs.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=state)
     np.savez(state, about=np.frombuffer(json.dumps({"format": "other"}).encode(), np.uint8))
     with pytest.raises(ScenarioError, match="no checkpoint of a training"):
@@ -638,3 +640,16 @@ def test_the_environments_of_a_suite_have_one_shape():
 def test_a_suite_compares_with_all_baselines():
     table = suite("cholesky").judge("heft").table
     assert list(table.index) == ["mine", *BASELINES]
+
+
+@pytest.mark.parametrize("name", ["makespan", "mine", "slowdown"])
+def test_the_curve_of_every_reward_can_be_drawn(name):
+    """Ours say what they are per task; one's own, and those without a figure per task, are a reward per task."""
+    from hetsim.learning.picture import learning_curve
+
+    curve = pd.DataFrame({"steps": [100, 200], "reward_per_task": [-3.0, -2.0]})
+    policy = SimpleNamespace(agent="ppo", training={"reward": {name: 1.0}, "kept_after": 200, "scenario": "s"})
+    (ax,) = learning_curve(policy, curve, {"fcfs": -4.0}).axes
+    label = "mean slowdown" if name == "slowdown" else "reward per task"
+    assert ax.get_ylabel() == f"{label}, validation runs"
+    assert ax.lines[0].get_ydata().tolist() == ([3.0, 2.0] if name == "slowdown" else [-3.0, -2.0])

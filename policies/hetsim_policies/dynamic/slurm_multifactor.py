@@ -6,28 +6,32 @@ over those of the cluster), partition, quality of service, and the task's own pr
 Fair share is that of `accounts` by Fair Tree (`hetsim_policies.dynamic.common.fair_tree`) where they are given; else of
 users alone, the classic formula 2^(-usage / shares) on the part of all GPU time that the user has received.  Usage is
 halved every `half_life`.  In that order jobs start.  One that does not fit may preempt jobs of lower qualities of
-service (`hetsim_policies.dynamic.common.qos`); else it closes its partition's nodes to those behind it.  The first
+service; else it closes its partition's nodes to those behind it.  The first
 `depth` of these (at most `depth_per_user` of one user) are given reservations and start if theirs is now, as in Slurm's
 backfill scheduler (`bf_max_job_test`, `bf_max_job_user`).  A job that a limit keeps waiting does not block the jobs
 behind it. Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm Workload
 Manager: Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
 Weakness: many weights with a joint effect that is hard to foresee; jobs beyond `depth` cannot backfill; requeued work
 is lost, and a busy high tier can requeue a long job for ever.
-Cost: a round in which a waiting job fits somewhere computes the priorities of all waiting jobs as columns (nanoseconds
-a job), sorts the first `depth`, and makes the reservations behind the first one that moved in the order, as far as a
-job behind them could start now (`hetsim_policies.dynamic.common.standing`).  Usage takes O(1) a start and an end; where
-rates change (transfers, shared devices, failures), a look at every running job a round.
+Cost: the queue is kept sorted while only ages change (one user, or no weight of fair share; none older than `max_age`).
+Else a round in which a waiting job fits somewhere computes all priorities as columns (nanoseconds a job) and sorts the
+first `depth`.  It makes the reservations behind the first one that moved in the order, as far as a job behind them
+could start now (`hetsim_policies.dynamic.common.standing`).  Usage takes O(1) a start and an end; where rates change
+(transfers, shared devices, failures), a look at every running job a round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+import math
+from bisect import bisect_left, insort
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
@@ -52,7 +56,6 @@ from hetsim.policy import (
 )
 from hetsim_policies.dynamic.common.fair_tree import Account, DecayedUsage, FairTree, Member
 from hetsim_policies.dynamic.common.occupancy import Occupancy
-from hetsim_policies.dynamic.common.qos import Tier, Tiers
 from hetsim_policies.dynamic.common.standing import Standing
 
 Weight = Annotated[float, Field(ge=0)]
@@ -116,11 +119,12 @@ class SlurmMultifactor(Scheduler):
         self._running: dict[int, RunningUsage] = {}
         """Running jobs by row, in the order of their starts."""
         self._constant = True
-        """Does all that runs receive at a constant rate?"""
+        """True if all that runs receives at a constant rate."""
         self._codes: dict[Member, int] = {}
         """Owners by number, in the order in which they came."""
         self._queue = FactorTable()
-        """The waiting tasks."""
+        """The waiting tasks; and as long as their order cannot change, sorted."""
+        self._sorted: SortedQueue | None = SortedQueue()
         self._demands: dict[Demand, int] = {}
         """The number of waiting tasks by demand; and whether each fits somewhere, as far as it was asked in this round
         and since the last start."""
@@ -149,8 +153,13 @@ class SlurmMultifactor(Scheduler):
             self._codes[owner] = len(self._codes)
             self._shares += self.shares.get(task.user, 1.0)
         self._settle(task)
-        self._highest = max(self._highest, task.priority)
+        if task.priority > self._highest:
+            self._highest = task.priority
+            if self._sorted is not None:
+                self._sorted = SortedQueue({waiting.index: self._key(waiting) for waiting in self._queue.tasks})
         self._queue.add(task)
+        if self._sorted is not None:
+            self._sorted.add(task, self._key(task))
         demand = demand_of(task)
         self._demands[demand] = self._demands.get(demand, 0) + 1
 
@@ -166,6 +175,8 @@ class SlurmMultifactor(Scheduler):
         if self._fits:  # what has started makes no room
             self._fits = {demand: False for demand, fits in self._fits.items() if not fits}
         if self._queue.remove(task):
+            if self._sorted is not None:
+                self._sorted.remove(task)
             self._causes.pop(task.index, None)
             demand = demand_of(task)
             self._demands[demand] -= 1
@@ -195,10 +206,7 @@ class SlurmMultifactor(Scheduler):
         return entry.received
 
     def _count(self, view: View) -> None:
-        """Bring the usage up to now, task by task where rates change.
-
-        Rates change with transfers, shared devices and failures.
-        """
+        """Bring the usage up to now, task by task where rates change."""
         if self._constant and not view.changes.steady:
             for entry in self._running.values():
                 self._usage.change_rate(self._owner(entry.task), -_millionths(entry.mode))
@@ -242,11 +250,23 @@ class SlurmMultifactor(Scheduler):
         constant = sum(self._constant_terms(task))
         return task.ready, self._codes[self._owner(task)], self._tier(task), max(0.0, task.priority), constant
 
+    def _key(self, task: Task) -> Key:
+        """The key of a task while only ages change, and these at one rate."""
+        waited = self.weights["age"] * task.ready / self.max_age - sum(self._constant_terms(task))
+        if self._highest > 0:
+            waited -= self.weights["own"] * max(0.0, task.priority) / self._highest
+        return -self._tier(task), waited, task.arrival, task.index, task
+
     def _ranked(self, view: View) -> Iterator[Task]:
         """The waiting jobs by tier, then by priority, the sum of weighted factors."""
         queue, weights = self._queue, self.weights
         if len(queue.tasks) == 1:
             return iter(queue.tasks)
+        if self._sorted is not None:
+            of_several = len(self._codes) > 1 and weights["fair"] > 0
+            if not of_several and view.now - self._sorted.oldest <= self.max_age:
+                return self._sorted.tasks()
+            self._sorted = None  # from now on the order may change at any time
         ready, owner, tier, own, constant, *_ = queue.columns(self._columns_of)
         score = np.minimum(1.0, (view.now - ready) / self.max_age)
         score *= weights["age"]
@@ -353,49 +373,65 @@ class SlurmMultifactor(Scheduler):
         return view.fit(task, self.rule)
 
     def _backfill(self, order: list[Task], view: View) -> Iterator[Decision]:
-        demands = list(map(demand_of, order))
-        last = self._last_fitting(order, demands, len(order), view)
+        fits, causes, reserved, limits = self._fits, self._causes, self._reserved, bool(self.tiers.tiers)
+        fitting = [position for position, task in enumerate(order) if fits.get(demand_of(task), True)]
+        last = self._last_fitting(fitting, order, view)
         if last < 0:
             return
-        reserved, limits = self._reserved, bool(self.tiers.tiers)
+        silent = [position for position in reversed(fitting) if causes.get(order[position].index) != "reservation"]
         reserved.walk()
-        standing = 0 if limits else reserved.standing(order, last)
-        for position, task in enumerate(order):
-            if position >= standing:
-                if limits and self.tiers.refuses(task):
-                    yield from self._because(task, "quota")
-                    continue
-                if position <= last and not reserved.stands(task):
-                    last = self._last_fitting(order, demands, last + 1, view, position, reserved.could_start)
-                reservation = reserved.reserve(task) if position <= last else None  # none behind it matters
-                if reservation is not None and reservation.time <= view.now:
-                    placement = reservation.placement(task, view)
-                    if placement is not None:
-                        yield self._begin(task, placement)
-                        last = self._last_fitting(order, demands, last + 1, view)
-                        standing = position + 1
-                        standing += 0 if limits else reserved.standing(order[standing:], last - standing)
-                        continue
-            untold = self._fits.get(demands[position], True) and self._causes.get(task.index) != "reservation"
-            if untold and self._fits_somewhere(demands[position], view) and view.fit(task) is not None:
-                yield from self._because(task, "reservation")  # it would fit
+        position = 0 if limits else reserved.standing(order, last)
+        while position <= last or (limits and position < len(order)):  # behind the last no reservation can matter
+            task = order[position]
+            while silent and silent[-1] < position:
+                yield from self._state_reserved(order[silent.pop()], view)
+            if limits and self.tiers.refuses(task):
+                yield from self._because(task, "quota")
+                if silent and silent[-1] == position:
+                    silent.pop()
+            elif position <= last:
+                if not reserved.stands(task):
+                    last = self._last_fitting(fitting, order, view, position, reserved)
+                reservation = reserved.reserve(task) if position <= last else None
+                due = reservation is not None and reservation.time <= view.now
+                placement = reservation.placement(task, view) if reservation is not None and due else None
+                if placement is not None:
+                    yield self._begin(task, placement)
+                    last = self._last_fitting(fitting, order, view)
+                    position += 0 if limits else reserved.standing(order[position + 1 :], last - position - 1)
+            position += 1
+        for position in reversed(silent):
+            yield from self._state_reserved(order[position], view)
+
+    def _state_reserved(self, task: Task, view: View) -> Iterable[Decision]:
+        """State that a task waits because of a reservation, if it would fit."""
+        fits = self._fits.get(demand_of(task), True) and task.state == WAITING
+        if fits and self._fits_somewhere(demand_of(task), view) and view.fit(task) is not None:
+            return self._because(task, "reservation")
+        return ()
 
     def _last_fitting(
-        self,
-        order: list[Task],
-        demands: list[Demand],
-        before: int,
-        view: View,
-        first: int = 0,
-        could_start: Callable[[Task], bool] = lambda task: True,
+        self, fitting: list[int], order: list[Task], view: View, first: int = 0, reserved: Standing | None = None
     ) -> int:
-        """The last position of a waiting task that fits and `could_start`, or -1."""
-        for position in range(before - 1, first - 1, -1):
-            fits, task = self._fits.get(demands[position]), order[position]
-            if fits is None:
-                fits = self._fits_somewhere(demands[position], view)
-            if fits and task.state == WAITING and could_start(task):
-                return position
+        """The last position from `first` on of a waiting task that fits, or -1.
+
+        fitting: the positions in question; those behind that position are taken out.
+        reserved: whose reservations leave room for it now; only where none of them `stands`.
+        """
+        fits, now = self._fits, view.now
+        ends: dict[Demand, float] = {}
+        while fitting and fitting[-1] >= first:
+            task = order[fitting[-1]]
+            demand = demand_of(task)
+            there = fits.get(demand)
+            if (self._fits_somewhere(demand, view) if there is None else there) and task.state == WAITING:
+                if reserved is None:
+                    return fitting[-1]
+                if demand not in ends:
+                    ends[demand] = max(map(reserved.profile.open_until, task.modes))
+                if now + task.shortest_remaining <= ends[demand] and reserved.profile.could_start(task):
+                    return fitting[-1]
+            fitting.pop()
         return -1
 
     def _begin(self, task: Task, placement: Placement) -> Start:
@@ -412,10 +448,7 @@ class SlurmMultifactor(Scheduler):
 
 @dataclass(eq=False, slots=True)
 class RunningUsage:
-    """A running task: its mode, its last start, and its attained service then.
-
-    Where rates change, by the last round.
-    """
+    """A running task: its mode, its last start, and its attained service then."""
 
     task: Task
     mode: Mode
@@ -432,6 +465,35 @@ def _millionths(mode: Mode) -> int:
 #
 # Cost: O(1) a task that comes or goes; a ranking is some operations on columns (nanoseconds a task) and sorts only the
 # tasks that are asked for.
+
+
+Key = tuple[float, float, float, int, Task]
+
+
+class SortedQueue:
+    """The waiting tasks in an order that stays.
+
+    Cost: O(log n), and to move the pointers behind the place.
+    """
+
+    def __init__(self, keys: dict[int, Key] | None = None):
+        self._keys = keys or {}
+        """By row."""
+        self._order = sorted(self._keys.values())
+        self.oldest = min((key[-1].ready for key in self._order), default=math.inf)
+        """When the first of them became ready, or one that was there before it was empty last."""
+
+    def add(self, task: Task, key: Key) -> None:
+        self.oldest = min(self.oldest, task.ready) if self._keys else task.ready
+        self._keys[task.index] = key
+        insort(self._order, key)
+
+    def remove(self, task: Task) -> None:
+        del self._order[bisect_left(self._order, self._keys.pop(task.index))]
+
+    def tasks(self) -> Iterator[Task]:
+        """As they are now, whatever starts meanwhile."""
+        return map(itemgetter(-1), self._order.copy())
 
 
 class FactorTable:
@@ -492,3 +554,91 @@ class FactorTable:
             order = np.lexsort((row[chosen], arrival[chosen], -score[chosen], -tier[chosen]))
             yield from [tasks[place] for place in chosen[order].tolist()]
             first *= 4
+
+
+# Quality of service (QOS): tiers with priority, limits and preemption (MaxJobsPerUser, MaxTRESPerUser, GrpJobs,
+# GrpTRES, Preempt, PreemptMode, PreemptExemptTime).  The tier of a task is its label `qos`, or where it has none its
+# class.  A job that a limit of its tier holds back waits, and does not block the jobs behind it.
+
+
+Gpus = Annotated[float, Field(gt=0)]
+Jobs = Annotated[int, Field(ge=1)]
+
+
+class Tier(BaseModel):
+    """One tier.
+
+    priority: its factor, from 0 to 1.  max_jobs, max_gpus: running jobs and their GPUs in all; `_per_user`: of each
+    user.  preempts: tiers with running jobs that it may preempt.  preempt_mode: what becomes of a preempted job of this
+    tier: requeue, it begins again; suspend, it keeps its work.  exempt: how long a job of this tier may run before it
+    can be preempted.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    priority: Annotated[float, Field(ge=0, le=1)] = 0.0
+    max_jobs: Jobs | None = None
+    max_gpus: Gpus | None = None
+    max_jobs_per_user: Jobs | None = None
+    max_gpus_per_user: Gpus | None = None
+    preempts: tuple[str, ...] = ()
+    preempt_mode: Literal["requeue", "suspend"] = "requeue"
+    exempt: Seconds = 0.0
+
+
+NO_TIER = Tier()
+
+
+class Tiers:
+    """The tiers of a run, and the running jobs of each."""
+
+    def __init__(self, tiers: dict[str, Tier]):
+        for name, tier in tiers.items():
+            unknown = [other for other in tier.preempts if other not in tiers]
+            if unknown:
+                raise ValueError(f'qos {name} preempts "{unknown[0]}", which is none of {", ".join(tiers)}')
+        self.tiers = tiers
+        self._jobs: dict[tuple[str, str | None], int] = {}
+        """Running jobs by tier and user; by tier and None in all."""
+        self._gpus: dict[tuple[str, str | None], float] = {}
+        self._of: dict[int, tuple[str, str, float]] = {}
+
+    def name(self, task: Task) -> str:
+        return task.label("qos") or task.class_
+
+    def tier(self, task: Task) -> Tier:
+        return self.tiers.get(self.name(task), NO_TIER) if self.tiers else NO_TIER
+
+    def refuses(self, task: Task) -> bool:
+        """Return True if a limit of its tier keeps the task from its fastest mode."""
+        tier = self.tier(task)
+        if tier is NO_TIER:
+            return False
+        name, gpus = self.name(task), task.modes[task.modes_by_speed()[0]].gpu_share
+        limits: tuple[tuple[str | None, int | None, float | None], ...] = (
+            (None, tier.max_jobs, tier.max_gpus), (task.user, tier.max_jobs_per_user, tier.max_gpus_per_user),
+        )  # fmt: skip
+        for user, jobs, limit in limits:
+            if jobs is not None and self._jobs.get((name, user), 0) >= jobs:
+                return True
+            if limit is not None and self._gpus.get((name, user), 0.0) + gpus > limit + 1e-9:
+                return True
+        return False
+
+    def starting(self, task: Task, placement: Placement) -> None:
+        if not self.tiers:
+            return
+        name, gpus = self.name(task), placement.mode.gpu_share
+        self._of[task.index] = name, task.user, gpus
+        self._add(name, task.user, 1, gpus)
+
+    def leave(self, task: Task) -> None:
+        """A task has ended, or was stopped."""
+        entry = self._of.pop(task.index, None)
+        if entry is not None:
+            self._add(entry[0], entry[1], -1, -entry[2])
+
+    def _add(self, name: str, user: str, jobs: int, gpus: float) -> None:
+        for key in ((name, user), (name, None)):
+            self._jobs[key] = self._jobs.get(key, 0) + jobs
+            self._gpus[key] = self._gpus.get(key, 0.0) + gpus

@@ -1,4 +1,4 @@
-"""Files that tell when they were changed: JSON with a checksum of its own, and digests of the files next to it.
+"""Files that show changes: JSON with a checksum, and digests of neighboring files.
 
 Every file of JSON that a run or a study writes for hetsim to read again has the keys `format` and `sha256`.  The
 digests of the other files of a directory are in its mark (`run.json`, `tables.json`).
@@ -21,10 +21,18 @@ FORMAT = 2
 """Of every file that is written, and of those that are read.  The record of a run has a `saved_classes.VERSION`."""
 
 
+_SEAL = ', "sha256": "{}"}}\n'
+"""The end of a file that is not indented."""
+
+
 def sealed(value: Mapping[str, Any], indent: int | None = None) -> str:
     """JSON with `format` and `sha256`, a checksum of all the rest."""
-    whole = {"format": FORMAT, **value}
-    return json.dumps({**whole, "sha256": _checksum(whole)}, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
+    value = {"format": FORMAT, **value}
+    text = _dumps(value)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    if indent is None:
+        return text[:-1] + _SEAL.format(digest)
+    return _dumps({**value, "sha256": digest}, indent) + "\n"
 
 
 def unsealed(path: Path) -> dict[str, Any]:
@@ -45,7 +53,11 @@ def unsealed_text(path: Path, text: bytes) -> dict[str, Any]:
         raise DamagedFile(path, "it is not a JSON object") from None
     number, stated = found.get("format"), found.pop("sha256", None)
     other = f"it has format {number}, and this hetsim reads format {FORMAT}" if number != FORMAT else ""
-    if stated != _checksum(found) or text.decode() not in (sealed(found), sealed(found, 1)):
+    seal = _SEAL.format(stated).encode()
+    compact = text.endswith(seal)  # then the text itself is what was digested
+    digest = hashlib.sha256(memoryview(text)[: -len(seal)] if compact else _dumps(found).encode())
+    digest.update(b"}" if compact else b"")
+    if stated != digest.hexdigest() or not (compact or text.decode() == sealed(found, 1)):
         raise DamagedFile(path, f"its checksum does not fit{other and f' ({other})'}")
     if other:
         raise UsageError(f"{path} cannot be read: {other}")
@@ -53,8 +65,8 @@ def unsealed_text(path: Path, text: bytes) -> dict[str, Any]:
     return found
 
 
-def _checksum(value: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(value, ensure_ascii=False, allow_nan=False).encode()).hexdigest()
+def _dumps(value: Mapping[str, Any], indent: int | None = None) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 def digest_of(path: Path) -> str:
@@ -69,7 +81,7 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def check_names(mark: Path, names: Collection[Any]) -> None:
-    """Raise DamagedFile unless all names that the mark of a folder lists can be those of files inside the folder.
+    """Raise DamagedFile unless all names in a mark are inside the folder.
 
     A folder can come from a stranger: a name that leads out of it, by its text or by a link, would be read, and
     written where the run is saved again.
@@ -86,7 +98,7 @@ def check_names(mark: Path, names: Collection[Any]) -> None:
 
 
 def verify(path: Path, digest: str | None) -> Path:
-    """The path; DamagedFile if the file is missing or is not the one with this digest (None: not known)."""
+    """The path; DamagedFile if the file is missing or has another digest."""
     if digest is None:
         return path
     try:

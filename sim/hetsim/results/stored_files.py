@@ -1,4 +1,4 @@
-"""Reading what runs and studies stored: regular files only, and memory in proportion to what lies there.
+"""Reading stored runs and studies: regular files, and memory by their size.
 
 A folder can come from a stranger.  A few kilobytes of JSON or Parquet can stand for gigabytes (nested empty lists, one
 value repeated a billion times), and a pipe keeps its reader waiting for ever; such files are refused before they are
@@ -27,6 +27,8 @@ FREE_VALUES = 1_000_000
 VALUE = 5
 FREE_ROWS = 200_000
 """Rows of a Parquet file that may be stored in any number of bytes; of more, each has a quarter byte or more."""
+MAX_HOLES = 100_000_000
+"""Bytes of a file of which any part may be holes; of a larger one a hundredth lies on the disk, or more."""
 DEPTH = 100
 """Lists and mappings of a YAML file that may be inside one another."""
 TEXT = 100_000_000
@@ -41,10 +43,12 @@ def open_stored(path: Path) -> io.BufferedReader:
         if error.errno != errno.ELOOP:
             raise
         raise DamagedFile(path, "its symbolic links lead in a circle") from None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise DamagedFile(path, "it is not a regular file")
-    return open(handle, "rb")
+    about = os.fstat(handle)
+    is_file = stat.S_ISREG(about.st_mode)
+    if is_file and about.st_size <= max(MAX_HOLES, 100 * 512 * getattr(about, "st_blocks", about.st_size)):
+        return open(handle, "rb")
+    os.close(handle)
+    raise DamagedFile(path, "almost all of it is holes" if is_file else "it is not a regular file")
 
 
 def read_stored(path: Path) -> bytes:
@@ -87,7 +91,7 @@ def parse_yaml(of: str, text: str) -> Any:
 
 @contextmanager
 def reading_stored(*folders: str | Path) -> Iterator[None]:
-    """Whatever else goes wrong with what these folders hold is a UsageError: that of a stranger can be anything."""
+    """Raise UsageError for any other error in folders of unknown origin."""
     try:
         yield
     except (HetsimError, OSError, MemoryError):
@@ -128,7 +132,7 @@ def check_parquet(path: Path) -> None:
 
 
 def _check_text(path: Path, column: str, most: int) -> None:
-    """Raise DamagedFile if a column of texts would take more than `most` bytes, each repetition counted."""
+    """Raise DamagedFile if a text column takes more than `most` bytes."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""Fixed suites: loads to train on and loads to be judged by, by name, so that papers mean the same thing.
+"""Fixed suites of loads to train on and to be judged by, by name.
 
     suite = hetsim.learning.environment.suites.suite("deeprm")
     env = suite.environment()                    # of its first training load; suite.environment(load) of another
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hetsim.errors import UnknownName
+from hetsim.learning.environment.rewards import Makespan, Slowdown
 
 if TYPE_CHECKING:
     from hetsim.learning.environment.gym import SchedulingEnv
@@ -48,16 +49,16 @@ class Suite:
         from hetsim.scenario.file.shipped import find
         from hetsim.scenario.scenario import load as read
 
-        known = dict.fromkeys((*self.train, *self.test))
-        if load not in known:
-            raise UnknownName(f"load of the suite {self.name}", str(load), known, f"; it has {', '.join(known)}")
+        loads = dict.fromkeys((*self.train, *self.test))
+        if load not in loads:
+            raise UnknownName(f"load of the suite {self.name}", str(load), loads, f"; it has {', '.join(loads)}")
         if not load.startswith("cholesky-"):
             return read(load)
         graph = find("cholesky-8").parent / f"{load}.csv"
         return read("cholesky-8", {"workload.trace.path": str(graph), "name": load})
 
     def environment(self, load: str | None = None) -> SchedulingEnv:
-        """The environment of a load, of the first training load unless named; those of a suite have one shape."""
+        """The environment of a load, by default of the first training load."""
         from hetsim.learning.environment.gym import SchedulingEnv, space_of
 
         env = SchedulingEnv(self.scenario(self.train[0] if load is None else load), **self.options)
@@ -83,12 +84,12 @@ class Suite:
 
 SUITES = {suite.name: suite for suite in (
     Suite("deeprm", "The job sets of DeepRM (HotNets 2016): ten cores, 10 GB, a load of 130 %.",
-          ("deeprm",), ("deeprm",), "slowdown_mean", 50, {"window": 10}),
+          ("deeprm",), ("deeprm",), Slowdown.metric, 50, {"window": 10}),
     Suite("affinity", "Jobs that lose different parts of their speed on old GPUs, with gangs among them.",
-          ("learned-affinity",), ("learned-affinity",), "slowdown_mean", 20),
+          ("learned-affinity",), ("learned-affinity",), Slowdown.metric, 20),
     Suite("cholesky", "Cholesky graphs of 4, 5 and 6 tiles to train on, of 8 to be judged by; the graph is observed.",
-          ("cholesky-4", "cholesky-5", "cholesky-6"), ("cholesky-8",), "makespan", 1,
-          {"observation": "graph", "reward": "makespan"}),
+          ("cholesky-4", "cholesky-5", "cholesky-6"), ("cholesky-8",), Makespan.metric, 1,
+          {"observation": "graph", "reward": Makespan.name}),
 )}  # fmt: skip
 
 

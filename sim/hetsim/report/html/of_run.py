@@ -12,7 +12,7 @@ from hetsim.report.html import elements
 from hetsim.report.html.common import Parts, commands, scenario_of
 from hetsim.report.html.elements import Cell, Section
 from hetsim.report.overview import STAGE_COLUMNS, first_of, headline, remarks, stage_rows
-from hetsim.results.declared import in_set
+from hetsim.results.declared import WAIT_MEAN, in_set
 from hetsim.results.formatting import Unit, count, formatter, metric_name, several, units_of
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run.result import Result
@@ -64,7 +64,7 @@ def _in_words(outcome: Outcome) -> Iterator[str]:
 
 
 def _of_tasks_and_cluster(texts: Mapping[str, str]) -> Iterator[str]:
-    """`Tasks: response mean 38 s, wait mean 12 s.`, and the same of the cluster; nothing of what is not there."""
+    """`Tasks: response mean 38 s, wait mean 12 s.`, and the same of the cluster."""
     for label, names in (("Tasks", in_set("page_tasks")), ("Cluster", in_set("page_cluster"))):
         texts_shown = [f"{metric_name(name)} {texts[name]}" for name in names if name in texts]
         if texts_shown:
@@ -72,7 +72,7 @@ def _of_tasks_and_cluster(texts: Mapping[str, str]) -> Iterator[str]:
 
 
 def _by_family(values: Mapping[str, tuple[float, float]]) -> dict[str, str]:
-    """Values with half-widths as texts, by name: those of one kind (`response_mean`, `response_p95`) in one unit."""
+    """Values with half-widths as texts, by name: those of one kind in one unit."""
     families: dict[tuple[str, tuple[Unit, ...]], list[str]] = {}
     for name in values:
         families.setdefault((name.partition("_")[0], units_of(name)), []).append(name)
@@ -88,7 +88,7 @@ def _by_family(values: Mapping[str, tuple[float, float]]) -> dict[str, str]:
 
 
 def _means(outcome: Replications) -> dict[str, tuple[float, float, int]]:
-    """Of every metric that is defined its mean, the half-width of its interval, and in how many runs it is defined."""
+    """Of every defined metric its mean, half-width, and number of runs."""
     table = outcome.summary
     columns = {column: table[column].astype(float).tolist() for column in ("mean", "ci_low", "ci_high", "n")}
     rows = zip(map(str, table.index), *columns.values(), strict=True)
@@ -174,7 +174,7 @@ def _by_stage(first: Result) -> str:
 def _waiting(first: Result) -> str:
     from hetsim.results.one_run.explain import CAUSES, explain_all
 
-    if first.metric("wait_mean") != first.metric("wait_mean") or first.metric("wait_mean") == 0:
+    if first.metric(WAIT_MEAN) != first.metric(WAIT_MEAN) or first.metric(WAIT_MEAN) == 0:
         return ""
     try:
         table = explain_all(first, "class")
@@ -182,7 +182,7 @@ def _waiting(first: Result) -> str:
         return ""
     shown = [cause for cause in CAUSES if table[cause].sum() > 0]
     rows = []
-    means = _texts("wait_mean", (table["wait"] / table["tasks"].clip(lower=1)).tolist())
+    means = _texts(WAIT_MEAN, (table["wait"] / table["tasks"].clip(lower=1)).tolist())
     for (name, row), mean in zip(table.iterrows(), means, strict=True):
         wait, tasks = float(row["wait"]), float(row["tasks"])
         parts = [Cell(f"{100 * float(row[cause]) / wait:.3g} %" if wait else "–", float(row[cause])) for cause in shown]

@@ -1,6 +1,6 @@
 """A policy's notes on its forecasts as text: how far they were from the outcome.
 
-The notes are NAME_count, NAME_mape, NAME_pinball and NAME_quantile (`hetsim_policies.prediction.told` makes them),
+The notes are NAME_count, NAME_mape, NAME_pinball and NAME_quantile (`hetsim_policies.prediction.errors` makes them),
 where NAME is forecast (of a load, in devices) or duration (of jobs, in seconds), and forecast_fallback: the part of
 them that was made by the predictor's fall-back.
 """
@@ -17,7 +17,7 @@ NAMES = {"forecast": "load forecast", "duration": "durations"}
 
 
 def forecasts(notes: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """`durations`, `MAPE 23 %, pinball loss 4.1 min (1,234 predictions)`: a title and a text for each kind."""
+    """A title and a text by kind: `durations`, `MAPE 23 % (1,234 predictions)`."""
     found = []
     for name, title in NAMES.items():
         count, mape, loss = (number(notes, f"{name}_{key}") for key in ("count", "mape", "pinball"))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import KeyProblem
+from hetsim.formulas import training as formulas
 from hetsim.model.cluster import DeviceType, Partition
 from hetsim.model.exchange import Exchange
 from hetsim.model.tasks import Mode
@@ -29,7 +30,6 @@ from hetsim.scenario.building.streams import (
 from hetsim.scenario.file.document import Path_
 from hetsim.scenario.schema.demand import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use
 from hetsim.scenario.schema.training import TrainingSpec
-from hetsim.theory import training as formulas
 from hetsim.workload.costs.profiles import ProfileUse
 from hetsim.workload.costs.roofline import Peak, Work
 from hetsim.workload.distributions import drawn_steps
