@@ -1,4 +1,4 @@
-"""The node with the least or the most room on which a mode fits, without a look at each."""
+"""The node with the least or the most room on which a mode fits, by an index."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RoomIndex:
     """
 
     def __init__(self, capacity: Capacity, kind: int, whole: bool):
-        """`kind`: number of the type; `whole`: its accelerators are always free or taken as a whole."""
+        """Of the type with this number.  `whole`: no accelerator is ever taken in part."""
         self._capacity, self._kind, self._whole = capacity, kind, whole
         self._generation = self._position = -1
         self._amount: dict[int, int] = {}
@@ -34,12 +34,15 @@ class RoomIndex:
         capacity.noting = True
 
     def node(self, mode: Mode, among: int, tightest: bool) -> int:
-        """The first of the nodes with the least (else the most) room; the mode fits on all of those given."""
+        """The first of the nodes with the least (else the most) room.
+
+        The mode fits on all of those given.
+        """
         self._refresh()
         nodes, amounts = self._nodes, self._amounts
         if tightest:  # less than what the mode takes is not looked at
-            least = mode.gpus * mode.share << CORES if self._whole and mode.node_count == 1 else 0
-            amounts = amounts[bisect_left(amounts, least + mode.millicores) if least else 0 :]
+            needed = (mode.gpus * mode.share << CORES) + mode.millicores if self._whole and mode.node_count == 1 else 0
+            amounts = amounts[bisect_left(amounts, needed) :]
         else:
             amounts = amounts[::-1]
         for amount in amounts:
