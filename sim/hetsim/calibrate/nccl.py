@@ -1,4 +1,4 @@
-"""Reads the output of nccl-tests (all_reduce_perf and its like) as a curve of bus bandwidth by size.
+"""Read nccl-tests output as bus bandwidth by size.
 
 The table has a row a size: size, count, type, redop, root, then time (us), algbw, busbw (GB/s) and errors, out of place
 and in place; lines that begin with # tell the ranks, the hosts and the collective, other lines are output of programs.
@@ -39,7 +39,7 @@ _VALUE = re.compile(r"\S+")
 
 @dataclass(frozen=True)
 class MeasuredCollective:
-    """A test: sizes with their times, and the ranks that took part, as far as the file tells."""
+    """A test of a collective: seconds by size, and the ranks as the file states them."""
 
     collective: str
     ranks: int
@@ -88,8 +88,8 @@ def read_nccl(path: str | Path, in_place: bool = False) -> MeasuredCollective:
     except OSError as error:
         raise ScenarioError(Problem(f"cannot be read: {error.strerror}", file=str(path))) from None
     lines = [_TAG.sub("", line) for line in lines]
-    ranks = {found[1]: (found[2], found[3].strip()) for line in lines if (found := _RANK.search(line))}
-    named = {found[1] for line in lines if line.startswith("#") and (found := _TEST.search(line))}
+    ranks = {match[1]: (match[2], match[3].strip()) for line in lines if (match := _RANK.search(line))}
+    named = {match[1] for line in lines if line.startswith("#") and (match := _TEST.search(line))}
     rows = _rows(lines, str(path), in_place)
     if not rows:
         text = "there is no table of nccl-tests: lines of size, count, type, redop, root, time, algbw, busbw"
@@ -116,7 +116,7 @@ def read_nccl(path: str | Path, in_place: bool = False) -> MeasuredCollective:
 
 def _rows(lines: list[str], file: str, in_place: bool) -> list[_Row]:
     """Rows of the table: lines that begin with a number, below the header with busbw."""
-    found: list[_Row] = []
+    rows: list[_Row] = []
     values = 0  # of a row, from time on
     for number, line in enumerate(lines, 1):
         if line.lstrip().startswith("#"):
@@ -141,14 +141,14 @@ def _rows(lines: list[str], file: str, in_place: bool) -> list[_Row]:
         if size == 0:
             continue
         row = _Row(number, words[first].start() + 1, size, time / 1e6, algorithm * 1e9, bus * 1e9)
-        if found and size <= found[-1].size:
-            text = f"sizes rise from row to row; {size:,} B come after {found[-1].size:,} B: give a file for each test"
+        if rows and size <= rows[-1].size:
+            text = f"sizes rise from row to row; {size:,} B come after {rows[-1].size:,} B: give a file for each test"
             raise ScenarioError(Problem(text, "", file, number, words[0].start() + 1))
         if abs(size / row.seconds - row.algorithm) > AGREE * row.algorithm + ROUNDED * 1e9:
             text = f"{size:,} B in {time:g} us are {size / row.seconds / 1e9:.4g} GB/s, and algbw is {algorithm:g}"
             raise ScenarioError(Problem(f"{text}; time is in us, algbw in GB/s", "", file, number, row.column))
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def _number(word: re.Match[str], file: str, line: int, positive: bool) -> float:
@@ -163,12 +163,12 @@ def _number(word: re.Match[str], file: str, line: int, positive: bool) -> float:
 
 
 def _wrong(text: str) -> bool:
-    """Does the last column tell of wrong results?  Older versions print the largest error there, such as 4e-07."""
+    """Return True for a count of wrong results (4e-07 is an error of old versions)."""
     return text.isdecimal() and int(text) > 0
 
 
 def _factor(collective: str, ranks: int, rows: list[_Row]) -> float:
-    """Bus bandwidth over size by time: by the collective's formula, else as in the row that says it best."""
+    """Return bus bandwidth over size by time, by formula or else from the best row."""
     if ranks > 1 and collective:
         part = (ranks - 1) / ranks
         return 2 * part if collective in BOTH_WAYS else 1.0 if collective in DIRECT else part
@@ -189,7 +189,9 @@ def _check(rows: list[_Row], measured: tuple[float, ...], file: str) -> None:
 
 
 def leveled(rates: tuple[float, ...]) -> tuple[float, ...]:
-    """The rising rates that differ least from these in the squares of logarithms: neighbors that fall get their mean.
+    """Return the nearest rising rates, by least squares of logarithms.
+
+    Neighbors that fall get their mean.
 
     >>> leveled((1.0, 8.0, 2.0))
     (1.0, 4.0, 4.0)

@@ -1,4 +1,4 @@
-"""What the shell completes: scenarios, policies, metrics, and the keys of scenarios for `--set`.
+"""Shell completion: commands, scenarios, policies, metrics, and keys of --set.
 
 A function is asked by click with what stands before the cursor (`incomplete`); it never fails, since a shell has no
 place for a message.  Keys come from the JSON Schema of the scenario format, names in them from the scenario itself.
@@ -18,13 +18,13 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def scenarios(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The command's own commands, shipped scenarios; of a text that none begins with, and of a path, files."""
+    """Complete commands and shipped scenarios; a path completes to files."""
     from hetsim.scenario.file.shipped import shipped
 
     within = getattr(context.command, "commands", {}).items()
-    found = [CompletionItem(name, help=one.short_help) for name, one in within if name.startswith(incomplete)]
-    found += [CompletionItem(one.name, help=one.description) for one in shipped() if one.name.startswith(incomplete)]
-    return found if found and "/" not in incomplete else [CompletionItem(incomplete, type="file")]
+    items = [CompletionItem(name, help=one.short_help) for name, one in within if name.startswith(incomplete)]
+    items += [CompletionItem(one.name, help=one.description) for one in shipped() if one.name.startswith(incomplete)]
+    return items if items and "/" not in incomplete else [CompletionItem(incomplete, type="file")]
 
 
 def policies(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -46,7 +46,7 @@ def metrics(context: click.Context, parameter: click.Parameter, incomplete: str)
 
 
 def keys(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Paths of keys one level at a time: `cluster.`, `workload.jobs.`, ...; after `=` nothing."""
+    """Complete a path of keys by one level; after `=` propose nothing."""
     from hetsim.scenario.schema.whole import json_schema
 
     if "=" in incomplete:
@@ -59,10 +59,10 @@ def keys(context: click.Context, parameter: click.Parameter, incomplete: str) ->
     for key in above:
         options = [under for one in _plain(options, schema) for under in _under(one, key)]
         document = _entry(document, key)
-    known = dict.fromkeys(key for one in _plain(options, schema) for key in one.get("properties", ()))
+    keys_here = dict.fromkeys(key for one in _plain(options, schema) for key in one.get("properties", ()))
     names = _names(document) if any("items" in one for one in _plain(options, schema)) else []
     prefix = "".join(f"{key}." for key in above)
-    return [CompletionItem(prefix + key, help=_help(options, schema, key)) for key in [*names, *known]
+    return [CompletionItem(prefix + key, help=_help(options, schema, key)) for key in [*names, *keys_here]
             if key.startswith(begun)]  # fmt: skip
 
 
@@ -76,7 +76,7 @@ COMPLETERS: dict[str, Completer] = {
 
 
 def completed(command: click.Command) -> click.Command:
-    """The command, whose parameters (and those of its own commands) complete what `COMPLETERS` knows."""
+    """Make a command and its own commands complete what `COMPLETERS` knows."""
     for parameter in command.params:
         if parameter._custom_shell_complete is None and parameter.name in COMPLETERS:
             parameter._custom_shell_complete = COMPLETERS[parameter.name]
@@ -102,7 +102,7 @@ def _document(name: str) -> Any:
 
 def _plain(options: list[Schema], schema: Schema) -> list[Schema]:
     """The alternatives of a schema that have keys or entries, references followed."""
-    found: list[Schema] = []
+    schemas: list[Schema] = []
     todo = list(options)
     while todo:
         one = todo.pop(0)
@@ -111,12 +111,12 @@ def _plain(options: list[Schema], schema: Schema) -> list[Schema]:
             continue
         todo += [*one.get("anyOf", ()), *one.get("oneOf", ())]
         if "properties" in one or "items" in one or "additionalProperties" in one:
-            found.append(one)
-    return found
+            schemas.append(one)
+    return schemas
 
 
 def _under(one: Schema, key: str) -> list[Schema]:
-    """What a key leads to: a property, or an entry of a list, which is named or numbered."""
+    """Return the schemas below a key: of a property, or of an entry of a list."""
     if key in one.get("properties", ()):
         return [one["properties"][key]]
     if "items" in one:

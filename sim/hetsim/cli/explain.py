@@ -21,7 +21,7 @@ MAX_STRETCHES = 25
 @JSON
 @VERBOSITY
 def explain(run: Path, task: str | None, by: str | None, as_json: bool) -> None:
-    """Say why TASK of the run in directory RUN waited, for how long for each cause, and how it ended.
+    """Say why TASK of a run waited, how long for each cause, and how it ended.
 
     RUN is what `hetsim run --out RUN` wrote; of replications the first is explained.
     """
@@ -68,15 +68,15 @@ def _task(result: Any, task: str, as_json: bool) -> None:
     started = bool(record.start[row] == record.start[row])
     if as_json:
         about = {"task": str(record.input.tasks.name(row)), "started": started, "wait": wait, "causes": causes}
-        told = {} if network is None else {"computing": network}
-        console.as_json({**about, **_told(ended), **told, "stretches": table.to_dict("records")})
+        network_part = {} if network is None else {"computing": network}
+        console.as_json({**about, **_told(ended), **network_part, "stretches": table.to_dict("records")})
         return
     lines = _task_lines(result, row, table, causes, wait, ended)
     console.lines(lines if network is None else [*lines[:2], _network_line(network), *lines[2:]])
 
 
 def _request(result: Any, rows: list[int], table: Any, ended: dict[str, Any], as_json: bool) -> None:
-    """A request that passes through stages: the waiting in all of them, and each of them by itself.
+    """Explain a request with stages: its waiting in all of them, then in each.
 
     Of several items, many of which may wait at a time, the sum can be longer than the request took: the text says so.
     """
@@ -104,10 +104,10 @@ def _request(result: Any, rows: list[int], table: Any, ended: dict[str, Any], as
     if wait:
         shared = sorted(causes.items(), key=lambda pair: -pair[1])
         shares = [[cause_name(cause), terminal.seconds(s), terminal.share(s / wait)] for cause, s in shared]
-        whole = f"it waited {terminal.seconds(wait)} in all"
+        total = f"it waited {terminal.seconds(wait)} in all"
         if items > 1:
-            whole = f"its items waited {terminal.seconds(wait)} in all, summed over items that wait at the same time"
-        waited = [whole, "",
+            total = f"its items waited {terminal.seconds(wait)} in all, summed over items that wait at the same time"
+        waited = [total, "",
                   *terminal.table([["cause", "time", ""], *shares], right=(1, 2))]  # fmt: skip
     else:
         waited = ["it did not wait"]
@@ -157,7 +157,7 @@ def _task_lines(
 
 
 def _network_line(found: dict[str, float]) -> str:
-    """Why a task that sends over the network computed longer than it would have in the best place, alone."""
+    """Say how much longer than in the best place a task's communication took."""
     from hetsim.report import terminal
 
     names = {"placement": "for its place", "neighbors": "for others on its links", "devices": "for slow devices"}
@@ -205,8 +205,8 @@ def _ending_line(ended: dict[str, Any]) -> str:
     if ended["fused_with"]:
         text += f"; it was launched as one kernel with {', '.join(ended['fused_with'])}"
     if ended["stops"]:
-        of = f"{ended['stops']} of {ended['launches']} launches were"
-        text += f"; {'its only launch was' if ended['launches'] == 1 else of} cut short"
+        launches = f"{ended['stops']} of {ended['launches']} launches were"
+        text += f"; {'its only launch was' if ended['launches'] == 1 else launches} cut short"
         if ended["wasted"]:
             text += f", {terminal.seconds(ended['wasted'])} of computing (devices × time) lost"
     return text

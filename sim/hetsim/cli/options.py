@@ -74,16 +74,16 @@ class Share(click.ParamType):
         from hetsim.model.units import parse_fraction
 
         try:
-            found = parse_fraction(value if isinstance(value, float) or value.strip().endswith("%") else float(value))
+            share = parse_fraction(value if isinstance(value, float) or value.strip().endswith("%") else float(value))
         except ValueError:
-            found = 0.0
-        if not 0 < found < 1:
+            share = 0.0
+        if not 0 < share < 1:
             self.fail(f"{value!r} is not a share above 0 and below 1, such as 5% or 0.05", parameter, context)
-        return found
+        return share
 
 
 class Folder(click.Path):
-    """A folder to write, as `--out` is everywhere; a name that ends as a file does is refused."""
+    """A folder to write; a name that ends as a file does is refused."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path, file_okay=False)
@@ -107,7 +107,7 @@ def _file_instead(path: Path, context: click.Context | None) -> str:
 
 
 class OutputFile(click.Path):
-    """One file to write, of a kind that its name tells; refused before anything is computed for it."""
+    """One file to write, of a kind that its suffix names; checked first."""
 
     def __init__(self, what: str, *suffixes: str):
         super().__init__(path_type=Path, dir_okay=False)
@@ -140,7 +140,7 @@ KNOWN_SUFFIXES = tuple(
 
 
 def study_options(keywords: type | None = None, **changes: dict[str, Any]) -> Decorator:
-    """The options of a study that `keywords` and `changes` name, as `hetsim.experiment.options` declares them.
+    """Add the options of a study that `keywords` and `changes` name.
 
     changes: by name, what the verb says otherwise, such as {"help": ...}.
     """

@@ -1,4 +1,4 @@
-"""How good predicted starts are: a log is stopped at some instants, forecast from there, and held against its record.
+"""The quality of predicted starts: a log is stopped, forecast and compared.
 
 At each instant the twin knows what a snapshot would show: which jobs run and since when, which wait, and the history
 up to then.  Of each waiting job it tells intervals for its wait from then on, widened by the errors of earlier
@@ -39,7 +39,7 @@ LAST = 50
 
 @dataclass
 class Method:
-    """The intervals and medians of one way to predict, by job: seconds from the instant on."""
+    """Intervals and medians of one method, by job: seconds from the instant on."""
 
     median: list[float] = field(default_factory=list)
     intervals: dict[float, list[tuple[float, float]]] = field(default_factory=lambda: {share: [] for share in SHARES})
@@ -47,7 +47,7 @@ class Method:
 
 @dataclass
 class JudgedForecasts:
-    """What was predicted and what came, over all instants."""
+    """Predictions and outcomes over all instants."""
 
     instants: list[float]
     horizon: float
@@ -58,7 +58,7 @@ class JudgedForecasts:
     methods: dict[str, Method]
 
     def table(self) -> list[dict[str, Any]]:
-        """A row a method: coverage and mean width of its intervals, median and mean error of its median.
+        """A row a method: coverage and width of its intervals, error of its median.
 
         What lies beyond the horizon counts as the horizon, predicted or recorded.
         """
@@ -89,7 +89,7 @@ def judge(
     progress: Callable[[str], None] = lambda _: None,
     overrides: Overrides = (),
 ) -> JudgedForecasts:
-    """Judge forecasts at instants spread evenly over the last half of the time between the first and last submission.
+    """Judge forecasts at instants spread over the last half of the submissions.
 
     ScenarioError where no job waits at any of them, or the log is too short.
     """
@@ -99,7 +99,7 @@ def judge(
         text = f"a log of {(high - low) / 3600:.3g} h is too short to judge forecasts of {horizon / 3600:.3g} h"
         raise ScenarioError(Problem(text, file=history.source))
     points = np.linspace(begin, high, instants + 1)[:-1].tolist()
-    found = {name: Method() for name in ("twin", "drawn", "time limits", "waits of the user")}
+    methods = {name: Method() for name in ("twin", "drawn", "time limits", "waits of the user")}
     actual: list[float] = []
     used = []
     early = earlier_instants(low, begin, horizon, EARLIER)
@@ -113,27 +113,27 @@ def judge(
             continue
         progress(f"instant {number + 1} of {len(points)}: {sum(not job.runs for job in jobs)} jobs wait")
         twin = Twin(jobs, now, history, cluster, horizon=horizon, policy=policy, overrides=overrides)
-        told = twin.forecast(samples, seed + number)
-        told.widening = widening(pasts, now)
-        pasts.append(_past(told, rows, history, now))
+        made = twin.forecast(samples, seed + number)
+        made.widening = widening(pasts, now)
+        pasts.append(_past(made, rows, history, now))
         past = history.take(np.flatnonzero(history.start <= now))
         used.append(now)
-        for place, job in enumerate(told.jobs):
+        for place, job in enumerate(made.jobs):
             actual.append(float(history.start[rows[job.id]]) - now)
             waits = _waits(past, job.user, now - job.submit)
-            drawn, moved = told.drawn(place, TOLD), told.quantiles(place, TOLD)
+            drawn, moved = made.drawn(place, TOLD), made.quantiles(place, TOLD)
             usual = np.quantile(waits, TOLD).tolist()
-            found["time limits"].median.append(float(told.by_limits[place]))
+            methods["time limits"].median.append(float(made.by_limits[place]))
             for name, values in (("twin", moved), ("drawn", drawn), ("waits of the user", usual)):
-                found[name].median.append(values[2])
-                found[name].intervals[0.5].append((values[1], values[3]))
-                found[name].intervals[0.9].append((values[0], values[4]))
+                methods[name].median.append(values[2])
+                methods[name].intervals[0.5].append((values[1], values[3]))
+                methods[name].intervals[0.9].append((values[0], values[4]))
     if not actual:
         text = "no job waits at any of the instants, so no start can be judged"
         raise ScenarioError(Problem(text, file=history.source))
     values = np.array(actual)
     return JudgedForecasts(
-        instants=used, horizon=horizon, actual=np.minimum(values, horizon), beyond=values > horizon, methods=found
+        instants=used, horizon=horizon, actual=np.minimum(values, horizon), beyond=values > horizon, methods=methods
     )
 
 
@@ -141,20 +141,20 @@ def look_back(
     history: JobHistory, cluster: SnapshotCluster, instants: Sequence[float], horizon: float, samples: int = 50,
     policy: Any = POLICY, seed: int = 0, progress: Callable[[str], None] = lambda _: None, overrides: Overrides = (),
 ) -> list[Past]:  # fmt: skip
-    """Forecasts from earlier instants of a history, with what came of them; none where no job waits.
+    """Forecasts from earlier instants of a history, with their outcomes.
 
     Each knows the history up to its instant; of jobs that are not in the history, as they still run, nothing is known.
     """
-    found = []
+    errors = []
     for number, now in enumerate(instants):
         jobs, rows = snapshot_of(history, now)
         if not rows or (history.end <= now).sum() < ENOUGH:
             continue
         progress(f"earlier snapshot {number + 1} of {len(instants)}: {len(rows)} jobs wait")
         twin = Twin(jobs, now, history, cluster, horizon=horizon, policy=policy, overrides=overrides)
-        told = twin.forecast(samples, seed + number)
-        found.append(_past(told, rows, history, now))
-    return found
+        made = twin.forecast(samples, seed + number)
+        errors.append(_past(made, rows, history, now))
+    return errors
 
 
 def earlier_instants(first: float, now: float, horizon: float, count: int) -> list[float]:
@@ -173,7 +173,7 @@ def _past(told: TwinForecast, rows: dict[str, int], history: JobHistory, now: fl
 
 
 def first_instant(history: JobHistory, horizon: float) -> float:
-    """From when on forecasts are judged: the second half of the log, with a horizon of it before."""
+    """The first instant to judge: the second half of the log, after a horizon."""
     low, high = float(history.submit[0]), float(history.submit[-1])
     return max(low + horizon, (low + high) / 2)
 
@@ -181,13 +181,13 @@ def first_instant(history: JobHistory, horizon: float) -> float:
 def with_limits(
     history: JobHistory, cluster: SnapshotCluster, table: TaskTable, before: float
 ) -> tuple[JobHistory, SnapshotCluster]:
-    """The same with the limits by user that the log shows before an instant, each as a partition of all nodes.
+    """The same with limits by user that the log shows before an instant.
 
     Unchanged where there are none, or the cluster has partitions.
     """
     jobs = jobs_of(table)
-    known = any(node.get("partitions") for node in cluster.nodes) or "site" in cluster.more
-    if jobs is None or known or "user" not in jobs.labels:
+    partitioned = any(node.get("partitions") for node in cluster.nodes) or "site" in cluster.more
+    if jobs is None or partitioned or "user" not in jobs.labels:
         return history, cluster
     rows = np.flatnonzero(jobs.start < before)
     past = Jobs(
@@ -201,7 +201,7 @@ def with_limits(
     if limits is None:
         return history, cluster
     key = "max_gpus" if jobs.unit == "GPUs" else "max_cpus"
-    rules: dict[str, Any] = {f"user-{name}": {"nodes": "*", key: int(most)} for name, most in limits.most.items()}
+    rules: dict[str, Any] = {f"user-{name}": {"nodes": "*", key: int(limit)} for name, limit in limits.most.items()}
     inside = [f"user-{user}" if user in limits.most else "others" for user in history.labels["user"].tolist()]
     changed = history.take(np.arange(len(history)))
     changed.labels["partition"] = np.array(inside, dtype=object)
@@ -210,7 +210,7 @@ def with_limits(
 
 
 def snapshot_of(history: JobHistory, now: float) -> tuple[list[SnapshotJob], dict[str, int]]:
-    """The jobs that run or wait at an instant of a log, and the rows of those that wait by their ids."""
+    """The jobs that run or wait at an instant of a log; rows of waiting ones by id."""
     here = np.flatnonzero((history.submit <= now) & (history.end > now))
     jobs, rows = [], {}
     for row in here.tolist():
@@ -229,7 +229,7 @@ def snapshot_of(history: JobHistory, now: float) -> tuple[list[SnapshotJob], dic
 
 
 def _waits(past: JobHistory, user: str, waited: float) -> np.ndarray:
-    """What a user's jobs waited, less what this one has waited already; never below 0."""
+    """The remaining waits of a user's jobs, given this one's so far; not below 0."""
     own = past.labels["user"] == user
     rows: Sequence[int] | np.ndarray = np.flatnonzero(own)[-LAST:]
     if len(rows) < FEW:
