@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ import pandas as pd
 import pytest
 
 import hetsim as hs
-from hetsim.errors import ScenarioError, UnknownName
+from hetsim.errors import RunError, ScenarioError, UnknownName
 from hetsim.gallery import entry as catalogue
 from hetsim.gallery import outcome as outcomes
 from hetsim.theory import mmc, mmck
@@ -249,6 +251,17 @@ def test_workers_do_not_change_what_comes_out(tmp_path, workers):
     entry = catalogue.entry(own(tmp_path))
     one, several = outcomes.run(entry), outcomes.run(entry, workers=workers)
     assert one.recorded.drop(columns="seconds").equals(several.recorded.drop(columns="seconds"))
+
+
+def test_a_worker_that_is_killed_is_a_sentence_of_ours(tmp_path, monkeypatch):
+    """As the system does that runs out of memory."""
+    monkeypatch.setattr(outcomes, "_ran_job", abort)
+    with pytest.raises(RunError, match="a worker process was killed, perhaps for lack of memory"):
+        outcomes.run(catalogue.entry(own(tmp_path)), workers=2)
+
+
+def abort(job):
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_policy_that_the_entry_does_not_run_is_refused(tmp_path):

@@ -111,7 +111,6 @@ def _default_policies(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_names(metrics: tuple[str, ...], baseline: str | None, policies: dict[str, Any]) -> None:
-    """Wrong names are said before the first run."""
     from hetsim.errors import UsageError, suggestion
     from hetsim.results.one_run.metric_sets import check
 

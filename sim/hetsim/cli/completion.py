@@ -138,7 +138,7 @@ def _names(document: Any) -> list[str]:
 
 
 def _help(options: list[Schema], schema: Schema, key: str) -> str:
-    """The first sentence of a key's description."""
+    """Return the first sentence of a key's description."""
     for one in _plain(options, schema):
         text: str = one.get("properties", {}).get(key, {}).get("description", "")
         if text:

@@ -189,7 +189,6 @@ def _groups(result: Any, by: str, as_json: bool) -> None:
 
 
 def _told(ended: dict[str, Any]) -> dict[str, Any]:
-    """How a task ended, for JSON."""
     return {key: None if value != value else value for key, value in ended.items()}
 
 

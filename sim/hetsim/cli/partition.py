@@ -56,7 +56,7 @@ def partition(
     compared with all layers on each device alone. A stage that needs more memory than its devices have is no
     candidate.
     """
-    from hetsim.formulas.partition import pipeline_partition, unlike_partition
+    from hetsim.formulas.partition import pipeline_partition, seconds_on, unlike_partition
     from hetsim.workload import measurements
 
     if bool(levels) == bool(devices):
@@ -84,7 +84,7 @@ def partition(
         plan = unlike_partition(
             cuts, groups, inference=inference, replication=not no_replication, deadline=limit, reorder=not keep_order
         )  # fmt: skip
-        alone = [(one.name, _alone(cuts, one, inference)) for one in groups]
+        alone = [(one.name, math.fsum(seconds_on(layer, one, inference) for layer in cuts.layers)) for one in groups]
     if as_json:
         console.as_json(_json(profile, cuts, plan, alone, inference))
     else:
@@ -211,13 +211,6 @@ def _known(cuts: Cuts, groups: list[EqualDevices], profile: Path) -> None:
         problems = [f"no forward or backward times, which equal devices need; {columns}"]
     if problems:
         raise ScenarioError([Problem(one, "", str(profile), 1) for one in problems])
-
-
-def _alone(cuts: Cuts, group: EqualDevices, inference: bool) -> float:
-    """Seconds of all layers on one device of the group."""
-    from hetsim.formulas.partition import seconds_on
-
-    return math.fsum(seconds_on(one, group, inference) for one in cuts.layers)
 
 
 def _rows(cuts: Cuts, found: PipelinePartition, inference: bool) -> list[dict[str, Any]]:

@@ -62,7 +62,6 @@ def training(
 
 
 def _numbers(text: str) -> list[int]:
-    """`8,16,32`."""
     parts = [part.strip() for part in text.split(",")]
     wrong = next((part for part in parts if not part.isdecimal() or not 1 <= int(part) <= MAX_GPUS), None)
     if wrong is not None:

@@ -102,7 +102,6 @@ def _over(texts: tuple[str, ...], least: int | None, most: int | None) -> Any:
 
 
 def _tell(one: Any) -> None:
-    """Print a trial as it is decided."""
     label = one.label if hasattr(one, "label") else str(one.size)
     trial = getattr(one, "trial", one)
     console.note(f"{label}: {trial.verdict}, n = {trial.replications}")

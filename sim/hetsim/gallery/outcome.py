@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from hetsim.errors import RunError
 from hetsim.gallery.entry import RECORDED, Entry, TableCase
 from hetsim.gallery.schema import FiguresTable, FigureValue, Tolerance
 
@@ -248,8 +249,11 @@ def _ran(entry: Entry, work: Sequence[tuple[TableCase, int | None]], workers: in
             yield ran
         return
     pool: ProcessPoolExecutor = process_pool(min(processes, len(jobs)), as_worker)
-    with pool:
-        yield from pool.map(_ran_job, jobs)
+    try:
+        with pool:
+            yield from pool.map(_ran_job, jobs)
+    except BrokenExecutor:
+        raise RunError("a worker process was killed, perhaps for lack of memory: give fewer --workers") from None
 
 
 def _sameness(entry: Entry, case: TableCase, count: int | None) -> str:
