@@ -318,3 +318,23 @@ def test_what_merging_says(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="no finished runs in .*empty: it is no cache"):
         merge_stores([tmp_path / "empty"], tmp_path / "into-0")
+
+
+NAMES = st.lists(st.sampled_from("abcdef"), unique=True)
+
+
+@settings(max_examples=40, deadline=None)
+@given(runs=st.lists(NAMES, min_size=1, max_size=8))
+def test_a_segment_has_runs_with_other_figures_in_any_order(runs: list[list[str]]):
+    with TemporaryDirectory() as folder:
+        store = Store(Path(folder))
+        wanted = {f"{at:064x}": {name: 10.0 * at + ord(name) for name in names} for at, names in enumerate(runs)}
+        for run, values in wanted.items():
+            store.put(run, RunOutcome(values))
+        store.close(complete=True)
+        again = Store(Path(folder))
+        found = {run: again.get(run) for run in wanted}
+        assert {run: dict(outcome.values) for run, outcome in found.items() if outcome is not None} == wanted
+        assert {run: list(outcome.values) for run, outcome in found.items() if outcome} == {
+            run: list(values) for run, values in wanted.items()
+        }
