@@ -360,7 +360,8 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
     target = _runs_of(into)
     copied, there, damaged = 0, 0, list[Path]()
     for source in sources:
-        files = _StoredFiles(_runs_of(source), damaged)
+        own_damaged: list[Path] = []
+        files = _StoredFiles(_runs_of(source), own_damaged)
         store = Store(target, trust=True)
         before = copied + there
         copied += files.copy_segments(store)
@@ -377,8 +378,12 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
                     "made them gives other figures from the same inputs; make them with one kind of machine"
                 )
         if copied + there == before:
-            raise UsageError(f"there are no finished runs in {source}: it is no cache and no directory of a sweep")
+            reason = "it is neither a cache nor the directory of a sweep"
+            if own_damaged:
+                reason = f"{own_damaged[0]} is damaged"
+            raise UsageError(f"there are no finished runs in {source}: {reason}")
         store.close(complete=False)
+        damaged += own_damaged
     return Merged(copied, there, damaged)
 
 
