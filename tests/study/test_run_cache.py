@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetsim.errors import UsageError
-from hetsim.experiment.segment import Segment
+from hetsim.experiment.segment import MAGIC, Segment
 from hetsim.experiment.store import Store, merge_stores, stored_runs
 from hetsim.experiment.work import RunOutcome
 from hetsim.results.sealed import sealed
