@@ -361,7 +361,7 @@ def test_what_merging_says(tmp_path):
         files = ["", ", 1 damaged file", ", 2 damaged files"][damaged]
         assert merge_stores([source], tmp_path / f"into-{number}").sentence == copied + files
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="no finished runs in .*empty: it is no cache"):
+    with pytest.raises(UsageError, match="no finished runs in .*empty: it is neither a cache nor"):
         merge_stores([tmp_path / "empty"], tmp_path / "into-0")
 
 
