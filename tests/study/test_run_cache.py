@@ -321,3 +321,65 @@ def test_a_line_of_a_stranger_counts_for_nothing(about: dict, tmp_path):
     whole = sealed({"run": OTHER, "error": "", "warnings": [], "values": {}})
     (tmp_path / "journal-0-1-1.jsonl").write_text(line + whole)
     assert list(stored_runs(tmp_path)) == [OTHER]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    folders=st.lists(st.tuples(st.sets(st.integers(0, 9), min_size=1), st.booleans()), min_size=1, max_size=4),
+    again=st.integers(1, 2),
+)
+def test_merging_makes_the_union(folders: list[tuple[set[int], bool]], again: int):
+    """Of segments and journals, into a folder that is not there; each run is copied once, all others are there."""
+    with TemporaryDirectory() as top:
+        sources = [Path(top) / f"source-{number}" for number in range(len(folders))]
+        for source, (numbers, complete) in zip(sources, folders, strict=True):
+            source.mkdir()
+            store = Store(source)
+            for number in numbers:
+                store.put(f"{number:064x}", RunOutcome({"a": float(number)}))
+            store.close(complete)
+        into = Path(top) / "new" / "folder"
+        union = set().union(*(numbers for numbers, _ in folders))
+        merged = merge_stores(sources, into)
+        total = sum(len(numbers) for numbers, _ in folders)
+        assert (merged.copied, merged.there, merged.damaged) == (len(union), total - len(union), [])
+        for _ in range(again):
+            merged = merge_stores(sources, into)
+            assert (merged.copied, merged.there) == (0, total)
+        runs = {run: dict(outcome.values) for run, outcome in stored_runs(into).items()}
+        assert runs == {f"{number:064x}": {"a": float(number)} for number in union}
+
+
+def test_what_merging_says(tmp_path):
+    for number, damaged in enumerate((0, 1, 2)):
+        source = tmp_path / str(number)
+        source.mkdir()
+        stored(source)
+        for name in range(damaged):
+            (source / f"x{name}.runs").write_bytes(b"x")
+        copied = "1 finished run copied, 0 there already"
+        files = ["", ", 1 damaged file", ", 2 damaged files"][damaged]
+        assert merge_stores([source], tmp_path / f"into-{number}").sentence == copied + files
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="no finished runs in .*empty: it is neither a cache nor"):
+        merge_stores([tmp_path / "empty"], tmp_path / "into-0")
+
+
+NAMES = st.lists(st.sampled_from("abcdef"), unique=True)
+
+
+@settings(max_examples=40, deadline=None)
+@given(runs=st.lists(NAMES, min_size=1, max_size=8))
+def test_a_segment_has_runs_with_other_figures_in_any_order(runs: list[list[str]]):
+    with TemporaryDirectory() as folder:
+        store = Store(Path(folder))
+        wanted = {f"{at:064x}": {name: 10.0 * at + ord(name) for name in names} for at, names in enumerate(runs)}
+        for run, values in wanted.items():
+            store.put(run, RunOutcome(values))
+        store.close(complete=True)
+        again = Store(Path(folder))
+        found = {run: again.get(run) for run in wanted}
+        assert {run: dict(outcome.values) for run, outcome in found.items() if outcome is not None} == wanted
+        assert {run: list(outcome.values) for run, outcome in found.items() if outcome} == {
+            run: list(values) for run, values in wanted.items()
+        }

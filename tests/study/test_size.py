@@ -15,7 +15,7 @@ import hetsim as hs
 from hetsim.cli import main
 from hetsim.errors import ScenarioError, UnknownName, UsageError
 from hetsim.experiment import size as sizing
-from hetsim.experiment.targets import MET, MISSED, OPEN, Judge, Target
+from hetsim.experiment.targets import MET, MISSED, OPEN, Judge, Target, looks
 from hetsim.results.statistics import half_width
 from hetsim.theory import mmc
 
@@ -415,3 +415,10 @@ def test_rare_late_tasks_do_not_meet_a_target_by_luck():
         half = half_width(met, "slo_attainment", 1 - error)
         wrong += half > 0 and target.judge(met.mean(), half) == MET
     assert wrong / sets <= error + 3 * math.sqrt(error / sets)
+
+
+def test_the_looks_at_a_case():
+    """A third where that is three or more, those asked for, and four times as many."""
+    assert {count: looks(count) for count in (2, 6, 7, 9, 10)} == {
+        2: [2, 8], 6: [6, 24], 7: [3, 7, 28], 9: [3, 9, 36], 10: [4, 10, 40],
+    }  # fmt: skip
