@@ -216,6 +216,8 @@ class Scheduler:
     sets_devices: ClassVar[bool] = False
     """Does it put devices to sleep and wake them?  A policy that does so itself does not build on one that says yes."""
 
+    at_own_times: bool = False
+    """Does it decide at exact times of its own, so that decisions may not take time (`policy.decisions`)?"""
     knows_rates: bool = False
     """Is it given the true `rates`?  Only a policy with a predictor that is a yardstick is: the declared exception."""
 
