@@ -74,7 +74,7 @@ class Forecast:
         return self.stages((task,), placement).total
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> StageEstimate:
-        """What each stage would take if these tasks started there now, on idle links and engines.
+        """Seconds of each stage if these tasks started there now, all else idle.
 
         Reckoned by the engine's own functions, on estimates.  Of a running task (a Move) what it has left counts.
         """
@@ -109,7 +109,7 @@ class Forecast:
         )
 
     def _left(self, task: Task) -> float:
-        """The estimated part of the work still to do, of a running task its progress included."""
+        """The estimated part of the work still to do, progress of a running task counted."""
         launch = task._launch
         if task.shape in self._fleets:
             whole = task.shortest_estimate
@@ -184,7 +184,7 @@ class Forecast:
         return max(0.0, expected - done)
 
     def finish_of(self, launch: Launch) -> float:
-        """When a launch will end, as far as estimates, present rates and the launches before it tell."""
+        """When a launch will end, by estimates, present rates and the launches before it."""
         if launch.resident:
             return math.inf
         if launch.table is None:

@@ -175,7 +175,7 @@ class Ends:
         return self._voids, self.capacity.log_generation, len(self.capacity.log)
 
     def unchanged(self, node: int, stamp: tuple[int, int, int]) -> bool:
-        """Since then: has nothing begun or ended on a node, and nothing anywhere before its time?
+        """Return True if since then nothing changed on a node or ended early anywhere.
 
         So if it was the first to have room for a mode, and that time is to come, it still is.
         """
@@ -185,19 +185,19 @@ class Ends:
         return node not in self.capacity.log[position:]
 
     def launches(self, number: int) -> list[tuple[float, int, Launch]]:
-        """What runs on a node, by end, of what was known."""
+        """Launches on a node that were taken note of, by end."""
         here, running = self.on[number], self.state.running
         if self._exact:
             here = here[bisect_left(here, (self.forecast.now,)) :]  # what was to end earlier has
         return [entry for entry in here if entry[1] in running]
 
     def due(self, number: int, time: float) -> list[tuple[float, int, Launch]]:
-        """What will have ended on a node at a time; the node is one that `earliest` gave."""
+        """Launches that will have ended at a time on a node that `earliest` gave."""
         here = self.on[number]
         return here[: bisect_right(here, (time, math.inf))]
 
     def earliest(self, mode: Mode) -> tuple[float, int]:
-        """The first time at which a mode fits somewhere, and the first such node; -inf if it fits now."""
+        """When and on which node a mode fits first; -inf if it fits now."""
         bounds = self.bounds.get(mode)
         if bounds is None:
             bounds = self.bounds[mode] = Bounds(self.capacity.types[mode.type], len(self.on))
@@ -217,7 +217,7 @@ class Ends:
         return time, number
 
     def _time(self, number: int, mode: Mode, kind: int) -> float:
-        """When a mode (on type number `kind`) will fit on a node; -inf if it does now, inf if it never will."""
+        """When a mode fits on a node; -inf if it does now, inf if it never will."""
         node = self.capacity.nodes[number]
         here = self.on[number] = self.launches(number)
         host = mode.millicores <= node.cpu_free and mode.memory <= node.mem_free

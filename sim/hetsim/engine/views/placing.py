@@ -39,7 +39,7 @@ class Placing:
 
     @property
     def offers(self) -> Offers:
-        """What services are offered, for the dispatcher."""
+        """Accelerators that services are offered, for the dispatcher."""
         if self._offers is None:
             self._offers = Offers(self._capacity)
         return self._offers
@@ -99,7 +99,7 @@ class Placing:
         return next((placement for placement in there if placement is not None), None)
 
     def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:
-        """Is there room for the data these tasks read and write there, besides their own memory?"""
+        """Return True if the data that these tasks read and write have room there too."""
         if isinstance(tasks, Task):
             tasks = (tasks,)
         refusal = self._transfers.items_refusal(tasks, placement, placement.mode.gpu_memory)

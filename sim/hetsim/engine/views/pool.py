@@ -30,7 +30,7 @@ class PoolEnds:
         self._countable = True
 
     def counts(self, mode: Mode) -> bool:
-        """Will counting do for this mode, and for all that runs?"""
+        """Return True if counting is enough for this mode and for all that runs."""
         if not (mode.span_any and self.capacity.undisturbed and mode.nodes is None and not mode.limited):
             return False
         if mode.millicores or mode.memory or not self.capacity.index_of(mode).simple:
@@ -38,7 +38,7 @@ class PoolEnds:
         return self._known()
 
     def _known(self) -> bool:
-        """Take note of what has started; False if something runs that takes parts of accelerators."""
+        """Take note of new launches; False if one takes parts of accelerators."""
         fresh, self._last = launches_since(self.state, self._last), self.state.last_launch
         capacity, running = self.capacity, self.state.running
         for launch in fresh:
@@ -60,7 +60,7 @@ class PoolEnds:
         return sum(capacity.nodes[n].open[kind].bit_count() for n in capacity.nodes_in(capacity.with_open[kind]))
 
     def earliest(self, mode: Mode) -> tuple[float, int]:
-        """When a mode fits, and how many accelerators are then left over; inf if it never does."""
+        """When a mode fits (inf: never), and how many accelerators are then left over."""
         kind = self.capacity.types[mode.type]
         left = self.free_now(kind) - mode.gpus
         time = -math.inf if left >= 0 else math.inf

@@ -1,4 +1,4 @@
-"""The shadow of a task: when and where it could start (the reservation of backfilling)."""
+"""When and where a task could start: the reservation of backfilling."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Shadows:
 
 
 class EarliestFit:
-    """The shadow of a task: when and where it could start if running tasks ended as estimated.
+    """When and where a task could start if running tasks ended as estimated.
 
     Where counting is enough and ends are known (`Ends`), the earliest of the nodes' own times, kept up to date for
     the nodes that changed.  Else walks through the running launches in order of expected finish, giving back what
@@ -153,7 +153,7 @@ class EarliestFit:
         self._walk(modes)
 
     def _walk(self, modes: list[Mode]) -> None:
-        """Release running launches on copies of nodes, by expected finish, until a mode fits."""
+        """Release launches on copies of nodes, by expected finish, until a mode fits."""
         free = {mode: self._capacity.free_for(mode) for mode in modes if mode.span_any}
         self.shadows.questions.count()
         for launch in self.forecast.by_finish():
@@ -175,7 +175,7 @@ class EarliestFit:
             self._free = free.get(self._gang, -1)
 
     def _on_sketches(self, modes: list[Mode], nodes: list[int], free: dict[Mode, int]) -> Placement | None:
-        """The placement of the first mode that fits, now that a launch ended on these nodes."""
+        """The first mode that fits now that a launch has ended on these nodes."""
         for number in nodes:
             for mode in modes:
                 found = on_sketch(self._sketches[number], mode)
@@ -256,7 +256,7 @@ class EarliestFit:
         return capacity._across(mode, [self._sketches.get(n.index, n) for n in capacity.nodes], budget)
 
     def _earliest(self, ends: Ends, modes: list[Mode]) -> None:
-        """Find the time from those of the single nodes; among equal times the first mode and node."""
+        """Take the earliest time of the single nodes, of equal ones the first."""
         for mode in modes:
             time, number = ends.earliest(mode)
             if time < self.time:
@@ -316,7 +316,7 @@ class EarliestFit:
         return True
 
     def _spares_anywhere(self, placement: Placement) -> bool:
-        """Does a launch that lasts beyond the shadow leave enough accelerators, wherever they are?"""
+        """Return True if a launch beyond the shadow leaves enough accelerators anywhere."""
         assert self.mode is not None
         taken = placement.mode
         if not taken.gpus or taken.type is not self.mode.type:
@@ -327,7 +327,7 @@ class EarliestFit:
         return True
 
     def _spares(self, placement: Placement) -> bool:
-        """Does a launch that lasts beyond the shadow leave it the devices it needs?"""
+        """Return True if a launch beyond the shadow leaves it the devices it needs."""
         tally = self._tally
         if tally is not None:
             assert self._at is not None
@@ -359,7 +359,7 @@ class EarliestFit:
         return True
 
     def _spares_gang(self, placement: Placement, gang: Mode) -> bool:
-        """Does a launch that lasts beyond the shadow leave enough for a gang, on whichever nodes?"""
+        """Return True if a launch beyond the shadow leaves enough for a gang anywhere."""
         amount, left = amount_of(gang), self._free
         theirs = dict.fromkeys(device.node for device in placement.devices)
         sketches = {number: what_if_copy(self._sketch(number)) for number in theirs}

@@ -123,7 +123,7 @@ class Victims:
         return None
 
     def _tally_without(self, number: int, victims: list[Task]) -> Tally:
-        """What would be free on a node without these tasks, where counting is enough."""
+        """The free part of a node without these tasks, where counting is enough."""
         tally = Tally(self._capacity.nodes[number])
         for victim in victims:
             tally.change(victim._launch.placement, 1)
@@ -149,7 +149,7 @@ class Victims:
         return tally.place(mode, kind), needed
 
     def _sparing(self, number: int, mode: Mode, victims: list[Task]) -> tuple[Placement, list[Task]]:
-        """The placement on a node once the victims that must stop have stopped, and these victims."""
+        """The placement on a node, and the victims that must stop for it."""
         needed = self._needed(number, mode, victims)
         placement = on_sketch(self._released(number, needed), mode)
         assert placement is not None
