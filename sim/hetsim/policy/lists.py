@@ -1,4 +1,4 @@
-"""List scheduling: an order, a placement, and what happens when the head does not fit."""
+"""List scheduling: an order, a placement, and a discipline for blocked heads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def queueing(model: str) -> Callable[[F], F]:
-    """Of an order or a placement, which are functions: `queueing` of a scheduler's class."""
+    """Set `queueing` of an order or placement, as of a scheduler's class."""
 
     def declared(function: F) -> F:
         function.queueing = model  # type: ignore[attr-defined]
@@ -207,7 +207,7 @@ class ListScheduler(Scheduler):
         return None
 
     def _next_in_order(self, view: View, closed: int) -> Start | Reject | Annotate | Task | None:
-        """The decision about the head on open nodes; itself if it does not fit, None if none.
+        """Decision about the head on open nodes, the head, or None.
 
         Not a generator: one inside another is resumed twice for each decision.
         """
@@ -226,7 +226,7 @@ class ListScheduler(Scheduler):
         return self.set_aside(task, view) if view.over_limit(task) else task
 
     def _first_open(self, closed: int) -> TaskQueue:
-        """The queue for open nodes with the head that goes first; an empty one if no task waits."""
+        """The queue for open nodes whose head goes first, or an empty one."""
         found, least = _EMPTY, None
         if not closed:
             found, least = self.queue, self.queue.head_entry()
@@ -238,7 +238,7 @@ class ListScheduler(Scheduler):
         return found
 
     def set_aside(self, task: Task, view: View) -> Annotate:
-        """Out of its queue until something has come free, since a limit of its partition keeps it: what to tell."""
+        """Take a task kept by its partition's limit out of its queue."""
         self.queue.remove(task)
         self._aside_since = view.changes.releases
         self._aside[task.index] = task
@@ -253,7 +253,7 @@ class ListScheduler(Scheduler):
             self._aside.clear()
 
     def behind(self, head: Task, depth: int | None = None) -> list[Task]:
-        """Under "block": the waiting tasks behind a head, in order, whatever their partition; at most `depth`."""
+        """Under "block" at most `depth` tasks behind a head, in order."""
         lines = [list(line) if depth is None else line.first(depth + 1) for line in self.queues()]
         tasks = [task for line in lines for task in line if task is not head]
         if self.of_partition:
@@ -261,7 +261,7 @@ class ListScheduler(Scheduler):
         return tasks[:depth]
 
     def _keeping(self, view: View) -> Iterator[Decision]:
-        """Start in order; a head that does not fit is kept, and nothing of lower rank passes it but by backfilling."""
+        """Start in order; a head that does not fit is kept, but for backfilling."""
         self._bring_back(view)
         every: list[Partition | None] = [None, *self.of_partition]
         lines = dict(zip(every, self.queues(), strict=True))
@@ -299,7 +299,7 @@ class ListScheduler(Scheduler):
     def _start_kept(
         self, partition: Partition | None, line: TaskQueue, view: View
     ) -> Generator[Decision, None, Task | None]:
-        """Start the kept head of a line, then its tasks in order: returns the head that does not fit, or None."""
+        """Start the kept head of a line and its tasks; returns a new head."""
         kept = self._kept.pop(partition, None)
         while True:
             task = kept[0] if kept is not None and kept[0].state == WAITING else line.head()
@@ -326,7 +326,7 @@ class ListScheduler(Scheduler):
                 return task
 
     def _behind_kept(self, view: View) -> Iterator[Decision]:
-        """Under "keep_backfill": in the order of arrival, tasks that would end before the kept heads were to start."""
+        """Start tasks by arrival that end before the kept heads start."""
         waiting = sorted((task for line in self.queues() for task in line), key=lambda task: (task.arrival, task.index))
         for task in waiting:
             nodes = claims_of(task)
@@ -376,7 +376,7 @@ class ListScheduler(Scheduler):
         yield self._until_something_fits(view)
 
     def _others(self, queue: TaskQueue, declined: Task, view: View) -> Iterator[Decision]:
-        """The rule declined a task that would fit: it may judge others of the shape otherwise.
+        """Other tasks of a shape, as the rule declined one that would fit.
 
         Only the next few are asked, or a long queue would be walked through in every round.
         """

@@ -1,4 +1,4 @@
-"""The rest of a run as a planning problem: what has not started yet, with what is known of it by now.
+"""The rest of a run as a planning problem: tasks not started yet, as known by now.
 
 A policy that plans again in mid-run keeps a `Progress`, tells it what its own hooks are told, and asks it for `rest`.
 Only estimates go in: the expected finish of running tasks, the estimated time of others.  A plan of it can be tried out
@@ -163,7 +163,7 @@ class Progress:
             free_at.update(zip(names, times, strict=False))
 
     def _table(self, rows: list[int], since: Sequence[float]) -> Tasks:
-        """The rows as a table of their own, with the work that they have left and what it takes to go on with it."""
+        """The rows as a table with the work left and the costs of going on."""
         tasks = self.problem.tasks
         chosen = np.array(rows, dtype=np.int64)
         time = np.array(tasks.time[chosen], dtype=float)
@@ -210,7 +210,7 @@ def in_mid_run(
     data: Mapping[int, Sequence[Device | int]] | None = None,
     simulate: Callable[[Plan], float] | None = None,
 ) -> PlanProblem:
-    """A problem of these tasks on the same cluster, in mid-run; without `simulate` nothing can be simulated in it."""
+    """A problem of these tasks on the same cluster, in mid-run."""
     return replace(
         problem, tasks=tasks, now=now, free_at=free_at or {}, data=data or {}, in_mid_run=True,
         simulate=simulate or _not_in_mid_run, rehearse=_not_rehearsed,
@@ -218,7 +218,7 @@ def in_mid_run(
 
 
 class Resumed(PlannedScheduler):
-    """Follows a plan for some of the tasks of a run that has begun; others are not its business."""
+    """Follows a plan for some of the tasks of a run that has begun."""
 
     def __init__(self, plan: Plan, tasks: Tasks, cluster: Cluster) -> None:
         super().__init__()
@@ -249,7 +249,7 @@ class Trials:
         self._rows = list(rows)
 
     def simulate(self, plan: Plan) -> float:
-        """The makespan of a plan from now on, as far as estimates tell; inf where a task is not completed."""
+        """Estimated makespan of a plan from now on; inf if not all complete."""
         whole = self._whole(plan)
         record = self._view.fork(Resumed(whole, self._problem.tasks, self._problem.cluster)).run()
         planned = [step.task for step in whole.steps]
@@ -268,7 +268,7 @@ class Trials:
 
 
 def rows_of(tasks: Tasks, rows: Sequence[int] | np.ndarray, arrival: np.ndarray | None = None) -> Tasks:
-    """Some rows of a table, with other arrivals if given, ascending; predecessors not among them are left out."""
+    """Some rows of a table, with other ascending arrivals if given."""
     chosen = np.array(rows, dtype=np.int64)
     kept: list[int] = chosen.tolist()
     number = {row: position for position, row in enumerate(kept)}

@@ -26,7 +26,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
 
 
 def apply(document: Document, assignments: list[tuple[str, Any]]) -> None:
-    """Change the document's data in place; ScenarioError naming every path that leads nowhere.
+    """Change the document's data in place; ScenarioError for paths to nowhere.
 
     The short form of the policy becomes the long form before and after, so that `policy=sjf` and
     `policy.scheduler.name=sjf` both work on every scenario.
@@ -61,7 +61,7 @@ def _long_policy(document: Document) -> None:
 
 
 def _forget_placement(document: Document) -> None:
-    """Take away the placement that the long form has with its scheduler: a new one is about to replace it."""
+    """Remove the placement of a scheduler that is replaced."""
     policy = document.data.get("policy")
     scheduler = policy.get("scheduler") if isinstance(policy, dict) else None
     if isinstance(scheduler, dict):
@@ -74,15 +74,14 @@ def check_path(data: Any, text: str) -> None:
 
 
 def value_at(data: Any, text: str) -> Any:
-    """The value at a path; None where the last key is not there, LookupError with a sentence where the path leads
-    nowhere."""
+    """The value at a path, None if absent; LookupError for a path to nowhere."""
     for key in _set(data, text, None, dry=True):
         data = data.get(key) if isinstance(data, dict) else data[key]
     return data
 
 
 def _set(data: Any, text: str, value: Any, dry: bool = False) -> Path_:
-    """Put the value there; the path in keys and indexes.  LookupError with a sentence otherwise."""
+    """Set the value at a path of keys and indexes; LookupError otherwise."""
     parts = text.split(".")
     here: Any = data
     path: list[Any] = []

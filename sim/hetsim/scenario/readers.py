@@ -1,4 +1,4 @@
-"""Which keys of a scenario its readers understand: by permission, so that a new key is refused until it is told.
+"""Keys of a scenario by the readers that understand them; others refuse them.
 
 The engine reads every key.  Other readers (the models of `hetsim.queueing`, the bound of `hetsim size`, what planners
 prove) say in one table which keys they take into account, or know to change nothing of what they say.  What has no row
@@ -193,7 +193,7 @@ _PROFILES = {
 
 
 class ReadScenario(Protocol):
-    """What is known of a scenario before anything is built; a `Scenario` has it."""
+    """The part of a `Scenario` that is read before anything is built."""
 
     document: Document
     base: Path
@@ -203,7 +203,7 @@ class ReadScenario(Protocol):
 
 @cache
 def rows() -> dict[str, frozenset[str]]:
-    """The readers of each key in the table; a key that ends with `.**` stands for all below it."""
+    """The readers of each key in the table; `.**` stands for all keys below."""
     found: dict[str, frozenset[str]] = {}
     section = ""
     for line in _TABLE.splitlines():
@@ -223,7 +223,7 @@ def rows() -> dict[str, frozenset[str]]:
 
 
 def pattern_of(path: str) -> str:
-    """The key of the table for a dotted path without indexes of lists: classes have the keys of their entry."""
+    """The key of the table for a dotted path; classes have keys of entries."""
     for section, other in _ALIKE.items():
         if path.startswith(section) and path != "workload.classes.weight":
             path = other + path.removeprefix(section)
@@ -240,7 +240,7 @@ def readers_of(pattern: str) -> frozenset[str] | None:
 
 
 def not_understood(scenario: ReadScenario, reader: str, entry: int | None = None) -> list[Problem]:
-    """The keys of a scenario that a reader does not understand, each with its place; one of several alike.
+    """Keys of a scenario that a reader does not understand, with places.
 
     entry: the only one of the workload that it reads; None: all.
     """
@@ -254,13 +254,13 @@ def not_understood(scenario: ReadScenario, reader: str, entry: int | None = None
 
 
 def _shown(path: Path_) -> str:
-    """The key as its section has it: `stopping.checkpoint` of an entry of the workload."""
+    """The key in its section: `stopping.checkpoint` of an entry."""
     names = [str(part) for part in path if not isinstance(part, int)]
     return ".".join(names[1:] if names[0] == "workload" else names)
 
 
 def _unknown(value: Any, path: Path_, pattern: str, reader: str, base: Path) -> Iterator[tuple[Path_, str]]:
-    """Paths and patterns of what a reader does not understand in a value of the document."""
+    """Paths and patterns that a reader does not understand in a value."""
     if path and reader not in (readers_of(pattern) or ()):
         yield path, pattern
     elif isinstance(value, list):

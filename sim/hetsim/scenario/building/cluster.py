@@ -14,7 +14,7 @@ from hetsim.scenario.schema import cluster as schema
 
 
 def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
-    """The cluster; ScenarioError for one without devices or with contradictory types and names."""
+    """The cluster; ScenarioError without devices or with contradictory types."""
     problems: list[Problem] = []
     known: dict[str, tuple[DeviceType, str]] = {}
     names: dict[str, int] = {}
@@ -53,7 +53,7 @@ def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
 
 
 def _wrong_size(specs: list[NodeSpec]) -> Iterator[str]:
-    """What is wrong with a cluster of no devices, or of too many."""
+    """Problems of a cluster of no devices, or of too many."""
     if not any(spec.count and (spec.cpus or any(count for _, count in spec.accelerators)) for spec in specs):
         yield "the cluster has no devices: no core and no GPU"
     devices = sum(spec.count * (1 + sum(count for _, count in spec.accelerators)) for spec in specs)
@@ -110,7 +110,7 @@ def _uplinks(cluster: Cluster, racks: schema.Racks, document: Document) -> dict[
 def _prices_without_type(
     cluster: schema.ClusterSpec, known: dict[str, tuple[DeviceType, str]], document: Document
 ) -> list[Problem]:
-    """Prices of types that the cluster does not have, or that are given at the type as well."""
+    """Problems of prices of unknown types, or of types with a price."""
     problems = []
     for name in cluster.prices:
         path: Path_ = ("cluster", "prices", name)

@@ -89,15 +89,16 @@ def _process(entry: Fault, number: int, cluster: Cluster, document: Document, pa
 
 
 def _longest(every: Any) -> float:
-    """What times between faults never exceed, where their distribution says so."""
+    """Maximum of the times between faults, where their distribution has one."""
     if isinstance(every, Constant):
         return float(every.value)
     return float(every.high) if isinstance(every, Uniform) else math.inf
 
 
 def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon: float = math.inf) -> list[str]:
-    """Warnings about tasks that faults hardly let finish; ScenarioError for those that cannot be expected to, unless
-    the run has a horizon at which it ends all the same.
+    """Warnings about tasks that faults hardly let finish.
+
+    ScenarioError for those that cannot be expected to, unless the run has a horizon at which it ends all the same.
 
     Between two checkpoints a task needs a stretch without a fault on any of its devices, restoring included: with
     faults at a rate r per device, about exp(r × devices × seconds) attempts; for ever, where the time between faults
@@ -146,8 +147,7 @@ def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon:
 
 
 def _rates(faults: list[Faults], cluster: Cluster) -> tuple[dict[str, float], dict[str, float]]:
-    """Failures per second of the device of each type that fails least, with the failures of its node; and the longest
-    that any device of the type can be without one."""
+    """Failures per second of the best device of each type, and its longest sound time."""
     per_device = np.zeros(len(cluster.devices))
     sound = np.full(len(cluster.devices), np.inf)
     for fault in faults:
@@ -168,7 +168,7 @@ def _rates(faults: list[Faults], cluster: Cluster) -> tuple[dict[str, float], di
 
 
 def _devices(where: str, cluster: Cluster) -> list[int]:
-    """Indexes of the devices that fail; a node by its cores.  A link takes its accelerator along."""
+    """Indexes of the failing devices, of a node its cores, of a link its GPU."""
     accelerators = [device for node in cluster.nodes for device in node.accelerators]
     if where == "node":
         return [node.cpu.index for node in cluster.nodes]
@@ -185,7 +185,7 @@ def _devices(where: str, cluster: Cluster) -> list[int]:
 
 
 def _racks(cluster: Cluster) -> dict[int, tuple[int, ...]]:
-    """The other nodes of each node's rack, by their cores; nodes without a rack stand alone."""
+    """The other nodes of each node's rack, by their cores."""
     racks: dict[str | None, list[int]] = {}
     for node in cluster.nodes:
         racks.setdefault(node.spec.rack, []).append(node.cpu.index)
@@ -212,7 +212,7 @@ def _maintenance(entry: Fault, cluster: Cluster, document: Document, path: Path_
 
 
 def read_events(file: Path, cluster: Cluster, source: str = "") -> list[FaultEvent]:
-    """Faults from a CSV file: `time` (seconds), `device` (or node), `event` (down, up, slow), `factor`."""
+    """Read faults from a CSV file: `time`, `device` (or node), `event`, `factor`."""
     names = {node.name: node.cpu.index for node in cluster.nodes}
     names |= {device.name: device.index for device in cluster.devices}
     names |= {name: len(cluster.devices) + place for place, name in enumerate(link_names(cluster))}

@@ -1,4 +1,4 @@
-"""From the `site:` part of a scenario to partitions with rules, and those rules applied to the tasks of a run."""
+"""From the `site:` part of a scenario to partitions with rules, applied to tasks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHOWN = 3
 
 
 def with_partitions(cluster: Cluster, site: SiteSpec, document: Document) -> Cluster:
-    """The cluster with the partitions that its nodes or the site name, and their rules."""
+    """The cluster with partitions of nodes and site, with their rules."""
     problems: list[Problem] = []
     if any(rules.nodes for rules in site.partitions.values()):
         cluster = _told(cluster, site)
@@ -52,7 +52,7 @@ def with_partitions(cluster: Cluster, site: SiteSpec, document: Document) -> Clu
 
 
 def _told(cluster: Cluster, site: SiteSpec) -> Cluster:
-    """The same cluster with nodes that know in which partitions they are listed: nodes of one spec are alike."""
+    """The cluster with nodes that name the partitions in which they are listed."""
     extra: dict[int, list[str]] = {}
     for name, rules in site.partitions.items():
         for pattern in rules.nodes or ():
@@ -87,7 +87,7 @@ def default_of(cluster: Cluster) -> Partition | None:
 
 
 def drawn_partition(demand: Demand, path: Path_, context: Context) -> Partition | None:
-    """The partition of the tasks of a class that is drawn; ScenarioError for one that is not there."""
+    """The partition of the tasks of a drawn class; ScenarioError."""
     given = demand.partition
     if given is None:
         return default_of(context.cluster)
@@ -108,7 +108,7 @@ def unknown_partition(name: str, cluster: Cluster) -> str:
 def recorded_partitions(
     demand: Demand, path: Path_, table: TaskTable, kept: np.ndarray, context: Context
 ) -> tuple[np.ndarray, list[Partition | None], dict[int, str]]:
-    """Of each row the number of its partition in a list, and reasons to refuse rows by the position in `kept`.
+    """The partition number of each row, partitions, and refused rows.
 
     Rows that name none, or where the table has no such column, are in the partition of the entry, or the default.
     """
@@ -155,7 +155,7 @@ def _text(cell: object) -> str:
 
 
 def apply_rules(tasks: Tasks, site: SiteSpec, context: Context) -> None:
-    """Limits, refusals and what policies know of the lengths of tasks, once all streams are one table."""
+    """Apply limits and refusals to the merged tasks."""
     limit = _asked(tasks)
     bound = any(tasks.partitions)
     if bound:
@@ -179,7 +179,7 @@ def _asked(tasks: Tasks) -> np.ndarray | None:
 
 
 def _by_partition(tasks: Tasks, limit: np.ndarray | None, cluster: Cluster) -> np.ndarray | None:
-    """Limits after the partitions' defaults; refuses tasks that may not use theirs, or ask it for too long."""
+    """Limits with the partitions' defaults; refuses tasks against the rules."""
     codes = np.zeros(len(tasks), dtype=np.int32) if tasks.partition_code is None else tasks.partition_code
     for code, name in enumerate(tasks.partitions):
         if not name:

@@ -1,4 +1,4 @@
-"""The entries of the workload as streams of tasks, the items of data, and everything that is wrong with them."""
+"""The entries of the workload as streams of tasks, the data items, and problems."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) -> list[Problem]:
-    """What is wrong, beyond their keys, with the cluster and with the entries of the workload that have valid keys.
+    """Problems, beyond keys, of the cluster and of entries with valid keys.
 
     For a scenario that has wrong keys elsewhere, so that all its problems come in one report.  `tables` are the
     traces that could be read.
@@ -80,7 +80,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def entry_names(entries: list[Any]) -> list[str | None]:
-    """The name of each entry as the file has it: its own, its class, or `stream` and its number; None if it is none."""
+    """The name of each entry: its own, its class, or `stream` and its number."""
     names: list[str | None] = []
     for number, entry in enumerate(entries):
         given = entry if isinstance(entry, dict) else {}

@@ -28,7 +28,7 @@ def translate(
     error: ValidationError, document: Document, model: type[BaseModel], prefix: Path_ = (),
     holder: type[BaseModel] | None = None,
 ) -> list[Problem]:  # fmt: skip
-    """Every error of a validation of the value at `prefix` by `model`, addressed in the document.
+    """Every error of a validation of the value at `prefix`, with its address.
 
     holder: the model of the mapping in which that value stands, for keys that belong there.
     """
@@ -69,18 +69,18 @@ def _with_key(path: Path_, data: Any, cause: Any) -> Path_:
 
 
 def _is_word(detail: Any) -> bool:
-    """Is it about a value that may be one of some words, or something else instead?"""
+    """Return True for an error about a value that may be one of some words."""
     return detail["type"] == "literal_error" and str(detail["loc"][-1]).startswith("literal[")
 
 
 def _is_beside(other: Any, word: Any) -> bool:
-    """Is the other about another form of the value that might be a word?"""
+    """Return True if the other error is about another form of the same value."""
     before = word["loc"][:-1]
     return not _is_word(other) and other["loc"][: len(before)] == before
 
 
 def _or_word(detail: Any, word: Any, model: type[BaseModel]) -> str:
-    """One sentence for a value that is none of the words, and not what it might be instead."""
+    """One sentence for a value that is neither a word nor the other form."""
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     known = _words(word.get("ctx", {}))
     hint = suggestion(value, known) if isinstance(value, str) else ""
@@ -104,7 +104,7 @@ def value_at(data: Any, path: Path_) -> Any:
 
 
 def _in_data(location: Iterable[Any], data: Any, kind: str) -> Path_:
-    """The part of pydantic's location that the file shows: without the tags of unions and short forms."""
+    """The part of pydantic's location that the file shows, without union tags."""
     path: list[Any] = []
     parts = list(location)
     for number, part in enumerate(parts):
@@ -150,7 +150,7 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
 def _place_of(
     key: str, location: tuple, model: type[BaseModel], data: Any, prefix: Path_, holder: type[BaseModel] | None
 ) -> str:  # fmt: skip
-    """Where a key that is unknown at a location belongs: further up, or in a mapping there; else the empty string."""
+    """The place of a key unknown at a location, as part of a sentence, or ""."""
     for depth in range(len(location) - 2, -1, -1):
         above = _in_data(location[:depth], data, "")
         # The same mapping is left out: there it is a key of another form than the one that was chosen.
@@ -160,7 +160,7 @@ def _place_of(
     if holder is not None and key in _fields([holder]):
         return f"; it is a key of {'.'.join(map(str, prefix[:-1]))}, next to {prefix[-1]}"
     inner = [
-        name
+        info.alias or name
         for one in _models_at(model, location[:-1])
         for name, info in one.model_fields.items()
         if key in _fields(there for there, _ in _models_in([info.annotation, *info.metadata]))
@@ -222,7 +222,7 @@ def _fields(models: Iterable[type[BaseModel]]) -> list[str]:
 
 
 def _models_at(model: type[BaseModel], location: Iterable[Any]) -> list[type[BaseModel]]:
-    """The models that may stand at a location: a walk along the fields' annotations and the tags of unions."""
+    """The models that may stand at a location."""
     here: list[tuple[type[BaseModel], Any]] = [(model, None)]
     for part in location:
         inner: list[tuple[type[BaseModel], Any]] = []
@@ -239,7 +239,7 @@ def _models_at(model: type[BaseModel], location: Iterable[Any]) -> list[type[Bas
 
 
 def _models_in(annotations: Iterable[Any]) -> Iterator[tuple[type[BaseModel], Any]]:
-    """The models in annotations, each with its tag in a union where a function decides the form."""
+    """The models in annotations, each with its tag in a union."""
     annotations = tuple(annotations)
     tag = next((annotation.tag for annotation in annotations if isinstance(annotation, Tag)), None)
     for annotation in annotations:

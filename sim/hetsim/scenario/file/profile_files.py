@@ -1,4 +1,4 @@
-"""Measured profiles that scenarios include: `service: {profile: resnet50.service.yaml}`, `pcie: {profile: ...}`.
+"""Measured profiles that scenarios include: `service: {profile: x.service.yaml}`.
 
 A profile is a YAML file with a section of the name of the key that includes it, as `hetsim calibrate` writes it.  What
 is next to `profile` in the scenario replaces the same key of the file.
@@ -35,7 +35,7 @@ class Profiled(Mirror):
 
 
 def included(value: Any, section: str, model: type[BaseModel], info: ValidationInfo) -> Any:
-    """The mapping with what its `profile` says; KeyProblem for a file that is no such profile."""
+    """The mapping with the keys of its `profile`; KeyProblem if that is none."""
     if not isinstance(value, dict) or value.get("profile") is None:
         return value
     named = value["profile"]
@@ -62,7 +62,7 @@ STAGES = ("upload", "compute", "download")
 
 
 def _anchored(section: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The section with files of measured times named from the scenario's point of view, not from the profile's."""
+    """The section with files named relative to the scenario."""
     found = dict(section)
     for name in STAGES:
         stage = found.get(name)

@@ -1,4 +1,4 @@
-"""Stage times measured batch size by batch size: a mapping, or a table in a file, in place of a line.
+"""Stage times measured by batch size: a mapping, or a table in a file.
 
 compute: {1: 6.1 ms, 2: 7.0 ms, 4: 9.2 ms, 8: 13 ms}
 compute: {table: latencies.csv, batch: size, time: p50_ms, where: {model: resnet50}}
@@ -78,7 +78,7 @@ def _rank(key: Any) -> float:
 
 
 class MeasuredSpec(Model):
-    """What a stage takes by batch size, where it was measured: keys that stages share."""
+    """Keys of stages that were measured by batch size."""
 
     table: Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})] = None
     """Measured times by batch size: a mapping such as {1: 6.1 ms, 2: 7 ms}, or a CSV or Parquet file."""
@@ -146,7 +146,7 @@ class MeasuredSpec(Model):
 
 
 def _inline(table: Mapping[Any, Any], between: Literal["linear", "step", "power"]) -> StageTable:
-    """The table of a mapping: of times, of lists of samples, or of mappings of percentiles."""
+    """The table of a mapping: of times, of lists of samples, or of percentiles."""
     sizes = [_size(key) for key in table]
     keys = list(table)
     for place in range(1, len(sizes)):
@@ -212,7 +212,7 @@ def of_percentiles(ranks: Sequence[float], seconds: Sequence[float]) -> TimeSpre
 
 
 def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batches of") -> list[str]:
-    """What is to be known of a table, without its subject's name; `sizes` says of what its sizes are."""
+    """Warnings about a table; `sizes` says of what its sizes are."""
     found = []
     fallen = table.falls(FALL)
     if fallen is not None:

@@ -40,7 +40,7 @@ class KvCacheSpec(Mirror):
 
 
 class Prefixes(Model):
-    """Beginnings of prompts are kept; one of a request's `hash_ids` stands for this number of tokens."""
+    """Beginnings of prompts are kept; `hash_ids` stand for blocks of tokens."""
 
     tokens: Annotated[Count, Field(le=MAX_TOKENS)] = 512
     """Tokens that one of a request's hash_ids stands for."""
@@ -48,7 +48,7 @@ class Prefixes(Model):
 
 @keys_of(LanguageService, "ttft", "tpot")
 class TokenLimits(Mirror):
-    """What a request may take: to its first token, and for each further token on average."""
+    """Limits of a request: to its first token, and for each further token."""
 
 
 LIMITS = {
@@ -59,7 +59,7 @@ LIMITS = {
 
 @keys_of(LanguageService, *LIMITS, **LIMITS)
 class LanguageModel(Profiled):
-    """A language model served by replicas, each on `gpus` devices of one node (the step times are for that number).
+    """A language model served by replicas of `gpus` devices of one node.
 
     `model` are the bytes of weights of one replica, which lie there when the run starts; what is left of the devices'
     memory holds keys and values.  Or it is an architecture, which with `gpu` and `tensor_parallel` says what steps,
@@ -171,7 +171,7 @@ class LanguageModel(Profiled):
 
     @property
     def estimated(self) -> bool:
-        """Are the steps those of published figures, with nothing measured?"""
+        """Return True for steps of published figures, unmeasured."""
         return self.step.roofline is not None and not self.step.roofline.model_fields_set
 
     @property
@@ -268,7 +268,7 @@ class LanguageModel(Profiled):
         return min(most, decode.measured.sizes[-1])
 
     def _batch_limits(self) -> None:
-        """A step has a token for every sequence, and a replica room for more than one announced answer."""
+        """Check that a step and a replica have room for requests."""
         limit, kv = self.max_num_batched_tokens, self.kv
         if limit is not None and "max_num_seqs" in self.model_fields_set and limit < self.max_num_seqs:
             text = f"a step of {limit:,} tokens cannot decode {self.max_num_seqs:,} sequences (max_num_seqs), one each"
@@ -283,7 +283,7 @@ class LanguageModel(Profiled):
             raise KeyProblem("kv", "keys and values are moved; give per_token, their bytes")
 
     def _unlike(self) -> None:
-        """Types of device: each is named once, and sides that are apart send equal parts to each other."""
+        """Check the types of device, named once, and equal parts."""
         names = [kind.device for kind in self.kinds]
         if len(set(names)) < len(names):
             raise KeyProblem("also_on", "names a type of device twice, or that of the service itself")
@@ -316,7 +316,7 @@ class LanguageModel(Profiled):
         return next((kind for kind in self.kinds if kind.device == device), self)
 
     def starts(self, kind: LanguageModel) -> tuple[int, int]:
-        """How many replicas of a kind there are at the start, and how many that only prefill."""
+        """Initial numbers of replicas of a kind: prefilling, and other."""
         apart = self.disaggregated
         if apart is not None:
             decode = apart.decode if kind.device == self.decodes_on.device else 0
@@ -344,7 +344,7 @@ class LanguageModel(Profiled):
 
 
 def _estimated(value: dict[str, Any]) -> dict[str, Any]:
-    """What an architecture says, where the scenario does not: bytes of keys and values, number of GPUs, steps."""
+    """Values of an architecture that the scenario does not give."""
     found = dict(value)
     parallel = found.get("tensor_parallel")
     if parallel is not None:

@@ -1,4 +1,4 @@
-"""`sharing: {kind: mig}`: the ways to cut one GPU into slices, by shares and memory or by NVIDIA's profiles."""
+"""`sharing: {kind: mig}`: the ways to cut one GPU into slices."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ Cutting = Annotated[MigLayout, Short(lambda v: {"slices": v} if isinstance(v, li
 
 
 def cuts_of(layouts: list[MigLayout] | None, family: Family | None, memory: int | None = None) -> tuple[Layout, ...]:
-    """All ways to cut a GPU with this memory; KeyProblem of `sharing` at what cannot be."""
+    """All ways to cut a GPU with this memory; KeyProblem of `sharing`."""
     every: list[Layout] = [] if layouts else list(full_layouts(family)) if family else [(Slice(1.0),)]
     for number, layout in enumerate(layouts or [None]):
         try:

@@ -1,4 +1,4 @@
-"""The `policy:` part: short and long form, and parameters checked against the policy's own signature."""
+"""The `policy:` part: short and long form, checked against policies' signatures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARTS = registry.POLICY_PARTS
 
 
 def long_form(policy: Any) -> Any:
-    """`fcfs` → {scheduler: {name: fcfs}}; what is no policy at all is returned as it is, for the check to name.
+    """`fcfs` → {scheduler: {name: fcfs}}; what is no policy stays as it is.
 
     The name of a batching policy alone stands for it; a placement next to the scheduler becomes its parameter.
     """
@@ -46,7 +46,7 @@ def long_form(policy: Any) -> Any:
 
 
 def _batches(name: str) -> bool:
-    """Is this the name of a batching policy and of no scheduler?  Of services the batching is what matters."""
+    """Return True for the name of a batching policy and of no scheduler."""
     return name in registry.policies("batching") and name not in registry.policies("scheduler")
 
 
@@ -106,7 +106,7 @@ class Policies:
 
 
 def check_policies(document: Document, base: Path) -> tuple[Policies | None, list[Problem]]:
-    """The policies that the document's `policy` (in long form) names, or all that is wrong with them."""
+    """The policies of the document's `policy` (long form), or problems."""
     here: Path_ = ("policy",)
     policy = long_form(document.data.get("policy"))
     if not isinstance(policy, dict):
@@ -150,7 +150,7 @@ def _of_services(document: Document, base: Path, kind: str) -> tuple[dict[int, P
 
 
 def _owner(key: str, policy: Mapping[str, Any]) -> str:
-    """Which of the policies that are named has a parameter of that name; else the empty string."""
+    """The named policy with a parameter of that name; else ""."""
     for kind in PARTS:
         value = policy.get(kind)
         name = value.get("name") if isinstance(value, dict) else value
@@ -201,7 +201,7 @@ def _check(
 
 
 def _inner_kinds(given: dict[str, Any], signature: Mapping[str, inspect.Parameter]) -> dict[str, type | None]:
-    """The given parameters that are policies: of each the class that it wants, of a placement None."""
+    """The parameters that are policies, and their class (placement: None)."""
     inner: dict[str, type | None] = {"placement": None} if "placement" in given and "placement" in signature else {}
     for key, parameter in signature.items():
         wanted = inner_type(parameter)
@@ -211,7 +211,7 @@ def _inner_kinds(given: dict[str, Any], signature: Mapping[str, inspect.Paramete
 
 
 def inner_type(parameter: inspect.Parameter) -> type | None:
-    """The class of policies that a parameter wants one of: such a parameter is given as a policy, name or mapping.
+    """The class of policies that a parameter takes, by policy or name.
 
     A policy that works with another says so by its annotation: `by: Scheduler`, `planner: PlannedScheduler`,
     `predictor: Callable[[], Predictor]` for predictors that it makes itself, with `| None` where none need be given.
@@ -279,7 +279,7 @@ def _parameter_problems(
 
 
 def policy_parameters(kind: str, item: Any) -> dict[str, inspect.Parameter]:
-    """What a scenario may give: of an order key, the parameters of the list scheduler around it."""
+    """Parameters in a scenario; of an order those of its list scheduler."""
     if kind == "scheduler" and not inspect.isclass(item):
         parameters = registry.parameters(_list_scheduler())
         parameters.pop("order", None)
@@ -288,7 +288,7 @@ def policy_parameters(kind: str, item: Any) -> dict[str, inspect.Parameter]:
 
 
 def parameter_model(title: str, signature: dict[str, inspect.Parameter]) -> type[BaseModel]:
-    """A pydantic model of the parameters in a signature; kept, for making it takes a tenth of a small run."""
+    """A pydantic model of the parameters in a signature, cached."""
     try:
         return _kept_model(title, tuple(signature.items()))
     except TypeError:  # a default or an annotation that has no hash

@@ -68,7 +68,7 @@ class Range:
 
 
 def is_range(value: Any) -> bool:
-    """Is it meant as a range, and not as a value or a list of values?"""
+    """Return True for a range, as opposed to a value or a list of values."""
     if isinstance(value, Mapping):
         return "low" in value or "high" in value
     return isinstance(value, str) and _RANGE.match(value) is not None

@@ -1,4 +1,4 @@
-"""`training:` of a task: a transformer, how its training is divided among GPUs, and what it reaches of their peak."""
+"""`training:` of a task: a transformer, its parallelism, and its efficiency."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TransformerSpec(Mirror):
         return 1 if self.name is None else architectures.MODELS[self.name].experts
 
     def described(self) -> training.Transformer:
-        """What its training is computed from."""
+        """The transformer from which its training is computed."""
         if self.name is None:
             given: training.Transformer = self.made()
             return given
@@ -76,7 +76,7 @@ class TransformerSpec(Mirror):
 
 
 class Communication(Model):
-    """What the ranks of a job send each other: a rank is a GPU, or a node of a job on cores."""
+    """Traffic among the ranks of a job: its GPUs, or its nodes on cores."""
 
     pattern: Pattern
     """all_reduce, reduce_scatter, all_gather, all_to_all, or ring (each to the next)."""
@@ -118,7 +118,7 @@ class Communication(Model):
 
 @keys_of(training.ParallelPlan)
 class TrainingSpec(Mirror):
-    """Parallel training, from which the time of a step and the memory on each GPU follow."""
+    """Parallel training, which gives the time of a step and memory on GPUs."""
 
     FIRST: ClassVar = ("model", "batch", "micro_batch", "tensor", "pipeline", "data", "experts")
 
@@ -156,7 +156,7 @@ class TrainingSpec(Mirror):
         return self
 
     def plan(self, gpus: int) -> training.ParallelPlan:
-        """What it is on this number of GPUs; KeyProblem where the degrees do not fit them."""
+        """The plan on this number of GPUs; KeyProblem if degrees do not fit."""
         stage = self.tensor * self.pipeline
         data = self.data or max(1, gpus // stage)
         if stage * data != gpus:

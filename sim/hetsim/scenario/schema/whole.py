@@ -1,4 +1,4 @@
-"""A whole scenario file as a model: what `hetsim validate` checks and `hetsim schema` prints."""
+"""A whole scenario file as a model, for `hetsim validate` and `hetsim schema`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Warmup = Annotated[
 
 
 class Precision(Model):
-    """Replicate until the interval of `metric` is within ± `precision` of its mean, ten to `max` times."""
+    """Replicate until the interval is within ± `precision` of the mean."""
 
     precision: Fraction
     """Half-width of the interval to reach, as a share of the mean, such as 5%."""
@@ -95,7 +95,7 @@ _POLICY_SCHEMA: dict[str, Any] = {
 
 
 class ScenarioModel(Model):
-    """One scenario: a cluster, a workload and a policy.  Policies are checked apart: by `policy_schema`."""
+    """One scenario: a cluster, a workload and a policy."""
 
     name: Name = "scenario"
     """Name of the scenario, which stands in tables, pictures and directories."""
@@ -179,7 +179,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _with_titles(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema, its definitions called by their titles: `ExponentialSeconds`, not what spells out an annotation."""
+    """The schema with definitions called by their titles."""
     names = {name: found.get("title", name) for name, found in schema.get("$defs", {}).items()}
     twice = {title for title in names.values() if list(names.values()).count(title) > 1}
     names = {name: name if title in twice else title for name, title in names.items()}
