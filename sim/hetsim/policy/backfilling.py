@@ -250,14 +250,14 @@ class Backfilling(ListScheduler):
 
         In one round the same shadows, which count on what they let pass.
         """
-        found = []
+        reserved = []
         for head in heads if len(heads) == 1 else [head for head in heads if claims_of(head) & claims_of(task)]:
             if head.index not in self._shadows:
                 shadow = self._shadows[head.index] = view.earliest_fit(head)
                 self._due[head.index] = shadow.time
                 self._soonest = min(self._due.values())
-            found.append(self._shadows[head.index])
-        return found
+            reserved.append(self._shadows[head.index])
+        return reserved
 
     def elsewhere(self, task: Task, ahead: Sequence[Shadow], view: View) -> Iterator[Placement]:
         """First places of each node off those of the heads, without a rule."""

@@ -99,14 +99,14 @@ class Index:
         while True:
             best: tuple[QueuedService, LikeServices, tuple[Placement, Any]] | None = None
             for line in self._lines:
-                found = offers.of(line.mode)
-                if found is None:
+                services = offers.of(line.mode)
+                if services is None:
                     continue
                 if line.idle:
                     self._arm(line)
-                entry = self._next(line, found[1])
+                entry = self._next(line, services[1])
                 if entry is not None and (best is None or entry < best[0]):
-                    best = entry, line, found
+                    best = entry, line, services
             if best is None:
                 return Pause("release", self._until())
             entry, line, (placement, offer) = best

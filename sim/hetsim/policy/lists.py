@@ -121,8 +121,8 @@ class ListScheduler(Scheduler):
             queue = self.queue if task.shape.modes[0].partition is None else self._line(task)
         else:
             demand = task.shape if task.allowed is None else (task.shape, task.allowed)
-            found = self.by_shape.get(demand)
-            queue = self.by_shape.setdefault(demand, TaskQueue()) if found is None else found
+            by_demand = self.by_shape.get(demand)
+            queue = self.by_shape.setdefault(demand, TaskQueue()) if by_demand is None else by_demand
         queue.push(key, task)
 
     def _line(self, task: Task) -> TaskQueue:
@@ -161,11 +161,11 @@ class ListScheduler(Scheduler):
         closed = 0
         if self._aside:
             self._bring_back(view)
-        while (found := self._next_in_order(view, closed)) is not None:
-            if not isinstance(found, Task):
-                yield found
+        while (decision := self._next_in_order(view, closed)) is not None:
+            if not isinstance(decision, Task):
+                yield decision
                 continue
-            closed |= claims_of(found)
+            closed |= claims_of(decision)
             if closed == EVERYWHERE:
                 break
         if not closed:
@@ -200,10 +200,10 @@ class ListScheduler(Scheduler):
             self._bring_back(view)
         if closed == EVERYWHERE:
             return None
-        while (found := self._next_in_order(view, closed)) is not None:
-            if isinstance(found, Task):
-                return found
-            yield found
+        while (decision := self._next_in_order(view, closed)) is not None:
+            if isinstance(decision, Task):
+                return decision
+            yield decision
         return None
 
     def _next_in_order(self, view: View, closed: int) -> Start | Reject | Annotate | Task | None:
@@ -227,15 +227,15 @@ class ListScheduler(Scheduler):
 
     def _first_open(self, closed: int) -> TaskQueue:
         """The queue for open nodes whose head goes first, or an empty one."""
-        found, least = _EMPTY, None
+        best, least = _EMPTY, None
         if not closed:
-            found, least = self.queue, self.queue.head_entry()
+            best, least = self.queue, self.queue.head_entry()
         for partition, queue in self.of_partition.items():
             if not partition.claims & closed:
                 entry = queue.head_entry()
                 if entry is not None and (least is None or entry < least):
-                    found, least = queue, entry
-        return found
+                    best, least = queue, entry
+        return best
 
     def set_aside(self, task: Task, view: View) -> Annotate:
         """Take a task kept by its partition's limit out of its queue."""
@@ -285,7 +285,7 @@ class ListScheduler(Scheduler):
 
     def _next_line(self, lines: dict[Partition | None, TaskQueue], closed: int) -> tuple[Partition | None] | None:
         """The line on open nodes with a waiting kept head, else the first head, or None."""
-        found, least = None, None
+        best, least = None, None
         for partition, queue in lines.items():
             if (EVERYWHERE if partition is None else partition.claims) & closed:
                 continue
@@ -293,8 +293,8 @@ class ListScheduler(Scheduler):
                 return (partition,)
             entry = queue.head_entry()
             if entry is not None and (least is None or entry < least):
-                found, least = (partition,), entry
-        return found
+                best, least = (partition,), entry
+        return best
 
     def _start_kept(
         self, partition: Partition | None, line: TaskQueue, view: View

@@ -54,11 +54,11 @@ class TaskQueue:
         run = self._run
         if not run or run[-1] < entry:
             run.append(entry)
-            held = len(run)
+            size = len(run)
         else:
             heappush(self._heap, entry)
-            held = len(self._heap)
-        if held > self._limit:
+            size = len(self._heap)
+        if size > self._limit:
             self._compact()
 
     def _compact(self) -> None:

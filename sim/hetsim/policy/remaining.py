@@ -103,8 +103,8 @@ class Progress:
         left_out: dict[int, None] = {}
         since: dict[int, float] = {}
         for row in self._left:
-            known = row in self._tasks or arrival[row] <= now or (foresight and math.isfinite(arrival[row]))
-            if row in running or not known or (wanted is not None and not wanted(row)):
+            announced = row in self._tasks or arrival[row] <= now or (foresight and math.isfinite(arrival[row]))
+            if row in running or not announced or (wanted is not None and not wanted(row)):
                 continue
             waits_for = before[row] if before is not None else ()
             if not self._can_run(row, up) or any(p in left_out for p in waits_for):
@@ -131,14 +131,14 @@ class Progress:
         before = self.problem.tasks.predecessors
         if before is None:
             return rows
-        known = dict.fromkeys(rows)
+        seen = dict.fromkeys(rows)
         while True:
-            waiting = [r for r in known if any(p in self._left and p not in known and p not in running
+            waiting = [r for r in seen if any(p in self._left and p not in seen and p not in running
                                                for p in before[r])]  # fmt: skip
             if not waiting:
-                return list(known)
+                return list(seen)
             for row in waiting:
-                del known[row]
+                del seen[row]
 
     def _occupy(self, free_at: dict[str, float], running: dict[int, Task], ends: dict[int, float], view: View) -> None:
         """Until when running tasks hold their lanes."""
@@ -190,16 +190,16 @@ class Progress:
         reads = self.problem.tasks.reads
         if reads is None:
             return {}
-        found: dict[int, Sequence[Device | int]] = {}
+        places: dict[int, Sequence[Device | int]] = {}
         for row in rows:
             for item in reads[row]:
-                if item not in found:
-                    found[item] = view.holders(item)
+                if item not in places:
+                    places[item] = view.holders(item)
         for task in running.values():
             placement = view.launch_of(task).placement
             if placement is not None:
-                found.update({item: [placement.devices[0]] for item in task.writes if item in found})
-        return {item: holders for item, holders in found.items() if holders}
+                places.update({item: [placement.devices[0]] for item in task.writes if item in places})
+        return {item: holders for item, holders in places.items() if holders}
 
 
 def in_mid_run(
@@ -250,9 +250,9 @@ class Trials:
 
     def simulate(self, plan: Plan) -> float:
         """Estimated makespan of a plan from now on; inf if not all complete."""
-        whole = self._whole(plan)
-        record = self._view.fork(Resumed(whole, self._problem.tasks, self._problem.cluster)).run()
-        planned = [step.task for step in whole.steps]
+        full = self._whole(plan)
+        record = self._view.fork(Resumed(full, self._problem.tasks, self._problem.cluster)).run()
+        planned = [step.task for step in full.steps]
         if not planned:
             return 0.0
         if (record.status[planned] != COMPLETED).any():
