@@ -23,8 +23,8 @@ FORMAT = 2
 
 def sealed(value: Mapping[str, Any], indent: int | None = None) -> str:
     """JSON with `format` and `sha256`, a checksum of all the rest."""
-    whole = {"format": FORMAT, **value}
-    return json.dumps({**whole, "sha256": _checksum(whole)}, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
+    body = {"format": FORMAT, **value}
+    return json.dumps({**body, "sha256": _checksum(body)}, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def unsealed(path: Path) -> dict[str, Any]:
@@ -38,19 +38,19 @@ def unsealed(path: Path) -> dict[str, Any]:
 def unsealed_text(path: Path, text: bytes) -> dict[str, Any]:
     """The same of a text that was read from the file."""
     try:
-        found = parse_json(path, text)
-        if not isinstance(found, dict):
+        content = parse_json(path, text)
+        if not isinstance(content, dict):
             raise ValueError
     except ValueError:
         raise DamagedFile(path, "it is not a JSON object") from None
-    number, stated = found.get("format"), found.pop("sha256", None)
+    number, stated = content.get("format"), content.pop("sha256", None)
     other = f"it has format {number}, and this hetsim reads format {FORMAT}" if number != FORMAT else ""
-    if stated != _checksum(found) or text.decode() not in (sealed(found), sealed(found, 1)):
+    if stated != _checksum(content) or text.decode() not in (sealed(content), sealed(content, 1)):
         raise DamagedFile(path, f"its checksum does not fit{other and f' ({other})'}")
     if other:
         raise UsageError(f"{path} cannot be read: {other}")
-    del found["format"]
-    return found
+    del content["format"]
+    return content
 
 
 def _checksum(value: Mapping[str, Any]) -> str:
@@ -90,9 +90,9 @@ def verify(path: Path, digest: str | None) -> Path:
     if digest is None:
         return path
     try:
-        found = digest_of(path)
+        actual = digest_of(path)
     except FileNotFoundError:
         raise DamagedFile(path, "it is missing") from None
-    if found != digest:
+    if actual != digest:
         raise DamagedFile(path, "its checksum does not fit")
     return path

@@ -39,8 +39,8 @@ def apply(document: Document, assignments: list[tuple[str, Any]]) -> None:
             _forget_placement(document)
         try:
             path = _set(document.data, text, value)
-            for known in [p for p in document.set_by if p[: len(path)] == path]:
-                del document.set_by[known]
+            for inner in [p for p in document.set_by if p[: len(path)] == path]:
+                del document.set_by[inner]
             document.set_by[path] = source
             if path == ("policy", "placement"):  # moves to where the long form has it
                 document.set_by["policy", "scheduler", "placement"] = source

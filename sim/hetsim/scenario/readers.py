@@ -204,7 +204,7 @@ class ReadScenario(Protocol):
 @cache
 def rows() -> dict[str, frozenset[str]]:
     """The readers of each key in the table; `.**` stands for all keys below."""
-    found: dict[str, frozenset[str]] = {}
+    readers_by_key: dict[str, frozenset[str]] = {}
     section = ""
     for line in _TABLE.splitlines():
         if not line.startswith(" "):
@@ -218,8 +218,8 @@ def rows() -> dict[str, frozenset[str]]:
             below = BELOW[kind].split() if kind else []
             for name in (base, *(f"{base}.{one}" for one in below)):
                 name = (section + name).rstrip(".") if name == "." else section + name
-                found[name] = found.get(name, frozenset()) | readers
-    return found
+                readers_by_key[name] = readers_by_key.get(name, frozenset()) | readers
+    return readers_by_key
 
 
 def pattern_of(path: str) -> str:
@@ -235,8 +235,8 @@ def readers_of(pattern: str) -> frozenset[str] | None:
     """The readers that understand a key; None where the table has no row for it."""
     parts = pattern.split(".")
     stars = [".".join(parts[:end]) + ".**" for end in range(1, len(parts) + 1)]
-    found = [row for row in (rows().get(name) for name in (pattern, *stars)) if row is not None]
-    return frozenset[str]().union(*found) if found else None
+    permitted = [row for row in (rows().get(name) for name in (pattern, *stars)) if row is not None]
+    return frozenset[str]().union(*permitted) if permitted else None
 
 
 def not_understood(scenario: ReadScenario, reader: str, entry: int | None = None) -> list[Problem]:
@@ -244,13 +244,13 @@ def not_understood(scenario: ReadScenario, reader: str, entry: int | None = None
 
     entry: the only one of the workload that it reads; None: all.
     """
-    found: dict[str, Path_] = {}
+    first_paths: dict[str, Path_] = {}
     for path, pattern in _unknown(scenario.document.data, (), "", reader, scenario.base):
         other = entry is not None and path[0] == "workload" and isinstance(path[1], int) and path[1] != entry
-        if not other and pattern not in found and not _as_if_absent(scenario, path):
-            found[pattern] = path
+        if not other and pattern not in first_paths and not _as_if_absent(scenario, path):
+            first_paths[pattern] = path
     problem = scenario.document.problem
-    return [problem(path, UNKNOWN + _shown(path)) for path in found.values()]
+    return [problem(path, UNKNOWN + _shown(path)) for path in first_paths.values()]
 
 
 def _shown(path: Path_) -> str:

@@ -119,10 +119,10 @@ class Scenario:
 
         Folders are among them, with all that is in them.
         """
-        found = {*self.inputs.paths, *self.inputs.opened}
-        for folder in [path for path in found if path.is_dir()]:
-            found.update(folder.rglob("*"))
-        return sorted(found)
+        paths = {*self.inputs.paths, *self.inputs.opened}
+        for folder in [path for path in paths if path.is_dir()]:
+            paths.update(folder.rglob("*"))
+        return sorted(paths)
 
     def undeclared(self, opened: InputFiles) -> str:
         """Name the files that a run opened and that no digest covers.
@@ -132,8 +132,8 @@ class Scenario:
         """
         read = {*opened.opened, *opened.seen, *self.inputs.seen}
         read.update(path for table in self._tables.values() for path in table.opened)
-        known = {os.path.abspath(path) for path in self.files} if read else set()
-        names = sorted(os.path.relpath(path, self.base) for path in read if os.path.abspath(path) not in known)
+        declared = {os.path.abspath(path) for path in self.files} if read else set()
+        names = sorted(os.path.relpath(path, self.base) for path in read if os.path.abspath(path) not in declared)
         return f"opened files that the scenario does not name: {', '.join(names)}" if names else ""
 
     def table(self, entry: int) -> TaskTable:

@@ -35,22 +35,22 @@ FOR_EVER = 1e9
 
 def build_faults(entries: list[Fault], cluster: Cluster, document: Document, base: Path) -> list[Faults]:
     """All faults; ScenarioError with everything that is wrong with them."""
-    found: list[Faults] = []
+    sources: list[Faults] = []
     problems: list[Problem] = []
     for number, entry in enumerate(entries):
         path: Path_ = ("faults", number)
         try:
             if entry.maintenance is not None:
-                found.append(_maintenance(entry, cluster, document, path))
+                sources.append(_maintenance(entry, cluster, document, path))
             elif entry.file is not None:
-                found += read_events(base / entry.file, cluster, f"fault{number}")
+                sources += read_events(base / entry.file, cluster, f"fault{number}")
             else:
-                found.append(_process(entry, number, cluster, document, path))
+                sources.append(_process(entry, number, cluster, document, path))
         except ScenarioError as error:
             problems += error.problems
     if problems:
         raise ScenarioError(problems)
-    return found
+    return sources
 
 
 WITHOUT = {
@@ -66,9 +66,9 @@ def _process(entry: Fault, number: int, cluster: Cluster, document: Document, pa
     for where in entry.on or ():
         chosen = _devices(where, cluster)
         if not chosen:
-            known = ["gpu", "node", "link", "uplink", *cluster.types, *(node.name for node in cluster.nodes)]
-            known += [*cluster.by_name, *link_names(cluster)]
-            near = suggestion(where, known) or f"; {MEANT} is meant"
+            possible = ["gpu", "node", "link", "uplink", *cluster.types, *(node.name for node in cluster.nodes)]
+            possible += [*cluster.by_name, *link_names(cluster)]
+            near = suggestion(where, possible) or f"; {MEANT} is meant"
             near = WITHOUT.get(where, near)
             raise ScenarioError(document.problem((*path, "on"), f'the cluster has no "{where}"{near}'))
         devices.update(dict.fromkeys(chosen))
@@ -115,9 +115,9 @@ def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon:
         if shape.stopping.interval < math.inf:
             enough[rows] = SELDOM
         for position, mode in enumerate(shape.modes):
-            whole, interval = mode.computing(1, tasks.time[rows, position]), shape.stopping.interval
-            stretch = np.minimum(whole, interval)
-            again = stretch + np.where(whole > interval, shape.stopping.restore, 0.0)
+            seconds_alone, interval = mode.computing(1, tasks.time[rows, position]), shape.stopping.interval
+            stretch = np.minimum(seconds_alone, interval)
+            again = stretch + np.where(seconds_alone > interval, shape.stopping.restore, 0.0)
             hopeless = np.isfinite(stretch) & (again > longest[mode.type.name])
             rate = rates[mode.type.name] * max(1, mode.gpus)
             attempts = np.where(hopeless, FOR_EVER, again * rate)
@@ -132,18 +132,18 @@ def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon:
     worst = int(rare[np.argmax(least[rare])])
     many = f"e^{float(enough[rare].min()):g}"
     needs = f"e^{least[worst]:.1f}" if least[worst] < FOR_EVER else "without end"
-    told = (
+    summary = (
         f"{len(rare):,} of {len(tasks):,} tasks need {many} attempts and more between two checkpoints, so often do "
         f"devices fail (task {tasks.name(worst)}: {needs}; it wants {seconds(float(wanted[worst]))} "
         f"without a failure, and its devices fail every {seconds(float(between[worst]))})"
     )
     if least[worst] > NEVER:
         never = int((least > NEVER).sum())
-        text = f"{told}: {never:,} cannot be expected to finish; give stopping: {{interval: ...}} or fewer faults"
+        text = f"{summary}: {never:,} cannot be expected to finish; give stopping: {{interval: ...}} or fewer faults"
         if horizon < math.inf:
             return [text]
         raise ScenarioError(Problem(text, key="faults"))
-    return [told]
+    return [summary]
 
 
 def _rates(faults: list[Faults], cluster: Cluster) -> tuple[dict[str, float], dict[str, float]]:
@@ -201,12 +201,12 @@ def _maintenance(entry: Fault, cluster: Cluster, document: Document, path: Path_
     window = entry.maintenance
     assert window is not None
     by_name = {node.name: node.cpu.index for node in cluster.nodes}
-    found = {name: nodes_named(name, cluster) for name in window.nodes}
-    for name, nodes in found.items():
+    nodes_by_name = {name: nodes_named(name, cluster) for name in window.nodes}
+    for name, nodes in nodes_by_name.items():
         if not nodes:
             near = suggestion(name, by_name) or f"; nodes are named {', '.join(list(by_name)[:5])}"
             raise ScenarioError(document.problem((*path, "maintenance", "nodes"), f'no node "{name}"{near}'))
-    devices = tuple(dict.fromkeys(node.cpu.index for nodes in found.values() for node in nodes))
+    devices = tuple(dict.fromkeys(node.cpu.index for nodes in nodes_by_name.values() for node in nodes))
     made: Maintenance = window.made(devices=devices)
     return made
 

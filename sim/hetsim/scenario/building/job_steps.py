@@ -18,8 +18,8 @@ GIB = 2**30
 def too_large(state: float, kept: float, room: float, device: str) -> str:
     """Reason why a plan does not fit, with sum and memory in GB."""
     parts = f"{state / GIB:.4g} GiB of weights and their states and {kept / GIB:.4g} GiB of activations"
-    whole = f"{(state + kept) / 1e9:.4g} GB"
-    return f"{parts} ({whole}) are more than the {room / GIB:.4g} GiB ({room / 1e9:.4g} GB) of one {device}"
+    total = f"{(state + kept) / 1e9:.4g} GB"
+    return f"{parts} ({total}) are more than the {room / GIB:.4g} GiB ({room / 1e9:.4g} GB) of one {device}"
 
 
 def kinds_of(nodes: Iterable[Node]) -> list[NodeSpec]:

@@ -123,8 +123,8 @@ def _work(streams: list[TaskStream], order: np.ndarray | None) -> KernelWork | N
     width = max(stream.time.shape[1] for stream in streams)
     parts = [KernelWork.unknown(len(stream), width) for stream in streams]
     for stream, part in zip(streams, parts, strict=True):
-        for column, known in zip(part.columns, () if stream.work is None else stream.work.columns, strict=False):
-            column[:, : known.shape[1]] = known
+        for column, of_stream in zip(part.columns, () if stream.work is None else stream.work.columns, strict=False):
+            column[:, : of_stream.shape[1]] = of_stream
     joined = KernelWork(*(np.concatenate(columns) for columns in zip(*(part.columns for part in parts), strict=True)))
     return joined if order is None else joined.take(order)
 
@@ -137,13 +137,13 @@ def _merged_codes(
     streams: list[TaskStream], column: str, names: str, sizes: list[int]
 ) -> tuple[np.ndarray | None, list[str]]:
     """Codes over all streams with one list of names; None for one name."""
-    known: dict[str, int] = {}
+    code_of: dict[str, int] = {}
     parts = []
     for stream, size in zip(streams, sizes, strict=True):
-        numbers = np.array([known.setdefault(name, len(known)) for name in getattr(stream, names)], dtype=np.int32)
+        numbers = np.array([code_of.setdefault(name, len(code_of)) for name in getattr(stream, names)], dtype=np.int32)
         codes = getattr(stream, column)
         parts.append(np.full(size, numbers[0], dtype=np.int32) if codes is None else numbers[codes])
-    return (None if len(known) == 1 else _joined(parts)), list(known)
+    return (None if len(code_of) == 1 else _joined(parts)), list(code_of)
 
 
 def _ids(streams: list[TaskStream], sizes: list[int], sort: Any) -> np.ndarray | None:

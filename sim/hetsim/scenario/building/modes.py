@@ -94,9 +94,9 @@ class ModeBook:
         spans = (span_any, span_speed, span_speeds, nodes)
         demands = (count, share, nodes * millicores(cores / nodes), memory, gpu_memory, *spans, upload, download)
         key = (device.name, *demands, name, partition, curve, slice, exchange and id(exchange))
-        known = self._modes.get(key)
-        if known is None:
-            known = self._modes[key] = Mode(
+        interned = self._modes.get(key)
+        if interned is None:
+            interned = self._modes[key] = Mode(
                 name or label,
                 device,
                 millicores=demands[2],
@@ -115,7 +115,7 @@ class ModeBook:
                 exchange=exchange,
                 slice=slice or "",
             )
-        return known
+        return interned
 
     def served(
         self, device: DeviceType, way: VariantSpec, gpu_memory: int, batch_limit: int, several: bool
@@ -151,10 +151,10 @@ class ModeBook:
 
     def fits(self, mode: Mode) -> bool:
         """Return True if the mode can run when the whole cluster is free."""
-        known = self._fit.get(id(mode))
-        if known is None:
-            known = self._fit[id(mode)] = self._judge(mode)
-        return known
+        verdict = self._fit.get(id(mode))
+        if verdict is None:
+            verdict = self._fit[id(mode)] = self._judge(mode)
+        return verdict
 
     def _judge(self, mode: Mode) -> bool:
         if self._over_bounds(mode) or self._over_slices(mode):
@@ -257,9 +257,9 @@ class ModeBook:
         too_large = self._over_slices(mode)
         if too_large:
             return too_large
-        held = [f"{mode.millicores / 1000:g} cores"] if mode.millicores else []
-        held += [f"{_size(mode.memory)} of memory"] if mode.memory else []
-        return f"no node with {wanted} has {' and '.join(held)}"
+        needs = [f"{mode.millicores / 1000:g} cores"] if mode.millicores else []
+        needs += [f"{_size(mode.memory)} of memory"] if mode.memory else []
+        return f"no node with {wanted} has {' and '.join(needs)}"
 
     def _why_no_gang(self, mode: Mode, unit: Mode) -> str:
         """The same of a gang over a number of nodes, or of one of cores."""
@@ -268,10 +268,10 @@ class ModeBook:
         if mode.node_count == 1:
             memory = f" with {_size(unit.memory)} of memory each" if unit.memory else ""
             return f"{mode.cpus:g} cores{memory} are more than the {there} of {where}"
-        held = [f"{unit.cpus:g} cores"] if unit.millicores else []
-        held += [f"{unit.gpus} × {unit.type.name}"] if unit.gpus else []
-        held += [f"{_size(unit.memory)} of memory"] if unit.memory else []
-        listed = " and ".join(filter(None, [", ".join(held[:-1]), held[-1]]))
+        needs = [f"{unit.cpus:g} cores"] if unit.millicores else []
+        needs += [f"{unit.gpus} × {unit.type.name}"] if unit.gpus else []
+        needs += [f"{_size(unit.memory)} of memory"] if unit.memory else []
+        listed = " and ".join(filter(None, [", ".join(needs[:-1]), needs[-1]]))
         if not there:
             return f"no node of {where} has the {listed} that the job takes on each of {mode.node_count} nodes"
         return f"{mode.node_count} nodes with {listed} each are more than the {there} of {where}"

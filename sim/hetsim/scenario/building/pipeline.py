@@ -197,10 +197,10 @@ def _planned(
     training: bool, replication: bool, due: float,
 ) -> theory.PipelinePartition:  # fmt: skip
     """The plan, cached for all replications by the profile's state."""
-    known = dict(ways)
+    way_of = dict(ways)
     return theory.unlike_partition(
         measurements.reader("layers")(profile), groups, inference=not training, replication=replication, deadline=due,
-        ways=lambda a, b: known[a.name, b.name],
+        ways=lambda a, b: way_of[a.name, b.name],
     )  # fmt: skip
 
 
@@ -220,10 +220,10 @@ def _places(spec: PipelineSpec, cuts: Cuts, where: Path_, context: Context) -> l
     if missing and (spec.devices is not None or not timed):
         columns = f"there are columns for {', '.join(sorted(measured))}"
         raise context.fail((*where, "profile"), f"it has no times for {' and '.join(missing)}; {columns}")
-    found = [place for one in timed for place in _groups(one, one.name in measured, context.cluster)]
-    if not found:
+    places = [place for one in timed for place in _groups(one, one.name in measured, context.cluster)]
+    if not places:
         raise context.fail(where, "the cluster has no accelerators, on which the stages of a pipeline run")
-    return found
+    return places
 
 
 def _groups(kind: DeviceType, measured: bool, cluster: Cluster) -> list[_Place]:
@@ -237,7 +237,7 @@ def _groups(kind: DeviceType, measured: bool, cluster: Cluster) -> list[_Place]:
     for node, count in nodes:
         key = (count, node.spec.network, node.spec.switch, node.index if count > 1 else -1)
         alike.setdefault(key, []).append(node)
-    found = []
+    equal_devices = []
     for (count, *_), members in alike.items():
         first = members[0]
         name = kind.name if len(alike) == 1 else f"{kind.name} of {first.name}"
@@ -250,8 +250,8 @@ def _groups(kind: DeviceType, measured: bool, cluster: Cluster) -> list[_Place]:
             name, number, 1.0 if measured else kind.speed, inside=inside,
             memory=math.inf if kind.memory is None else kind.memory, measured=kind.name,
         )  # fmt: skip
-        found.append(_Place(group, kind, tuple(members)))
-    return found
+        equal_devices.append(_Place(group, kind, tuple(members)))
+    return equal_devices
 
 
 def _device(node: Node, kind: DeviceType) -> Device:
@@ -304,11 +304,11 @@ def _nodes_of(
 def _seconds(cuts: Cuts, stage: PipelineStage, group: EqualDevices, spec: PipelineSpec) -> float:
     """Seconds of an item in a stage, with the gradients that its replicas reduce."""
     layers = cuts.between(stage.first, stage.last)
-    found = math.fsum(seconds_on(one, group, not spec.training) for one in layers)
+    seconds = math.fsum(seconds_on(one, group, not spec.training) for one in layers)
     if spec.training and stage.replicas > 1:
         weights = math.fsum(one.weights for one in layers)
-        found += 4 * (stage.replicas - 1) * weights / (group.inside * stage.replicas)
-    return found
+        seconds += 4 * (stage.replicas - 1) * weights / (group.inside * stage.replicas)
+    return seconds
 
 
 def _told(cuts: Cuts, plan: theory.PipelinePartition) -> str:

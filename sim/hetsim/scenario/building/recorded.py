@@ -182,8 +182,8 @@ def _labels(entry: WorkloadEntry, stream: TaskStream, time: np.ndarray) -> None:
     limits = seconds_of(entry.time_limit, time.min(axis=1))
     if limits is not None:
         given = stream.extra.get("time_limit")
-        known = None if given is None else np.array(given, dtype=float)
-        stream.extra["time_limit"] = limits if known is None else np.where(known > 0, known, limits)
+        stated = None if given is None else np.array(given, dtype=float)
+        stream.extra["time_limit"] = limits if stated is None else np.where(stated > 0, stated, limits)
     for key in ("qos", "account"):
         text = getattr(entry, key)
         if text is not None:
@@ -305,8 +305,8 @@ def _copied_users(stream: TaskStream, copies: np.ndarray) -> None:
     """A user drawn twice is two users: `ann` and `ann#2`."""
     codes = np.zeros(len(copies), dtype=np.int64) if stream.user_code is None else stream.user_code.astype(np.int64)
     width = int(copies.max(initial=0)) + 1
-    found, position = np.unique(codes * width + copies, return_inverse=True)
-    names = [(stream.users[int(key) // width], int(key) % width) for key in found]
+    copies_of, position = np.unique(codes * width + copies, return_inverse=True)
+    names = [(stream.users[int(key) // width], int(key) % width) for key in copies_of]
     stream.users = [name if not copy else f"{name}#{copy + 1}" for name, copy in names]
     stream.user_code = position.astype(np.int32)
 
@@ -338,11 +338,11 @@ def loaded(
     if len(arrival) == 0 or arrival.max() <= arrival.min():
         raise context.fail((*path, "load"), "the tasks of this trace all come at one instant")
     tasks = Tasks(arrival, shape, context.modes.shapes, time, time)
-    found = offered_load(tasks, ModeTable(tasks, context.cluster))
-    if not found:
+    offered = offered_load(tasks, ModeTable(tasks, context.cluster))
+    if not offered:
         raise context.fail((*path, "load"), "the tasks of this trace are no work for the cluster")
     first = float(arrival.min())
-    return first + (arrival - first) * (found / load)
+    return first + (arrival - first) * (offered / load)
 
 
 def _codes(values: np.ndarray | None, kept: np.ndarray, default: str) -> tuple[np.ndarray | None, list[str]]:

@@ -55,10 +55,10 @@ def _note_overload(
     stream: TaskStream, spec: PolicySpec, policy: Any, scenario: ScenarioSource, context: Context
 ) -> None:  # fmt: skip
     """Warn of a load that a service cannot serve; note it if certain."""
-    found = None if stream.overload is None else stream.overload(policy, spec.name)
-    if found is None:
+    overload = None if stream.overload is None else stream.overload(policy, spec.name)
+    if overload is None:
         return
-    text, capacity = found
+    text, capacity = overload
     context.warnings.append(text)
     arrivals: Any = scenario.model.workload[int(stream.path[1])].arrivals
     steady = arrivals is not None and arrivals.steady_rate
@@ -102,9 +102,9 @@ def iteration_policies(
         )
         if isinstance(made[-1][0], IterationPolicy):
             _note_overload(stream, spec, made[-1][0], scenario, context)
-            found = joining_problem(stream, made[-1][0])
-            if found is not None:
-                problems.append(document.problem((*stream.path, "service", found[0]), f"{spec.name}: {found[1]}"))
+            joining = joining_problem(stream, made[-1][0])
+            if joining is not None:
+                problems.append(document.problem((*stream.path, "service", joining[0]), f"{spec.name}: {joining[1]}"))
     return made
 
 

@@ -34,8 +34,8 @@ def with_partitions(cluster: Cluster, site: SiteSpec, document: Document) -> Clu
         cluster = _told(cluster, site)
     for name, rules in site.partitions.items():
         path: Path_ = ("site", "partitions", name)
-        known = cluster.partitions.get(name, Partition(name))
-        mask = known.mask
+        before = cluster.partitions.get(name, Partition(name))
+        mask = before.mask
         for pattern in rules.nodes or ():
             here = _matching(pattern, cluster)
             if not here:
@@ -45,7 +45,7 @@ def with_partitions(cluster: Cluster, site: SiteSpec, document: Document) -> Clu
         if not mask and not problems:
             where = "name it at them (cluster.nodes: [{partitions: [...]}]), or list nodes here"
             problems.append(document.problem(path, f'partition "{name}" has no nodes; {where}'))
-        cluster.partitions[name] = replace(known, mask=mask, **rules.given)
+        cluster.partitions[name] = replace(before, mask=mask, **rules.given)
     if problems:
         raise ScenarioError(problems)
     return cluster
@@ -100,8 +100,8 @@ def drawn_partition(demand: Demand, path: Path_, context: Context) -> Partition 
 
 def unknown_partition(name: str, cluster: Cluster) -> str:
     """That there is no such partition, and which there are."""
-    known = list(cluster.partitions)
-    near = suggestion(name, known) or (f"; there are {', '.join(known[:8])}" if known else "; the cluster has none")
+    names = list(cluster.partitions)
+    near = suggestion(name, names) or (f"; there are {', '.join(names[:8])}" if names else "; the cluster has none")
     return f'unknown partition "{name}"{near}'
 
 
@@ -114,27 +114,27 @@ def recorded_partitions(
     """
     import pandas as pd
 
-    known, given = context.cluster.partitions, demand.partition
+    existing, given = context.cluster.partitions, demand.partition
     fallback = _named_partition(given, path, context) if isinstance(given, str) else default_of(context.cluster)
     column = given if isinstance(given, PartitionColumn) else PartitionColumn()
-    if column.others is not None and column.others not in known:
+    if column.others is not None and column.others not in existing:
         raise context.fail((*path, "partition", "others"), unknown_partition(column.others, context.cluster))
     cells = {"user": table.user, "class": table.class_}.get(column.column, table.extra.get(column.column))
     if given is column and cells is None:
         near = suggestion(column.column, table.extra) or f"; it has {', '.join(table.extra) or 'none of the kind'}"
         raise context.fail((*path, "partition", "column"), f'{table.source} has no column "{column.column}"{near}')
-    if cells is None or not known:
+    if cells is None or not existing:
         return np.zeros(len(kept), dtype=np.int32), [fallback], {}
     codes, values = pd.factorize(np.array([_text(cell) for cell in cells[kept].tolist()], dtype=object))
     names = [column.names.get(value, value) for value in values.tolist()]
     if column.others is not None:
-        names = [name if not name or name in known else column.others for name in names]
+        names = [name if not name or name in existing else column.others for name in names]
     refused = {}
     for code, name in enumerate(names):
-        if name and name not in known:
+        if name and name not in existing:
             reason = unknown_partition(name, context.cluster)
             refused.update(dict.fromkeys(np.flatnonzero(codes == code).tolist(), reason))
-    return codes.astype(np.int32), [known.get(name) if name else fallback for name in names], refused
+    return codes.astype(np.int32), [existing.get(name) if name else fallback for name in names], refused
 
 
 def _named_partition(name: str, path: Path_, context: Context) -> Partition:
@@ -231,7 +231,7 @@ def refusals(tasks: Tasks) -> str:
         alike = re.sub("^asks for [^,]*, ", "asks for ", reason)  # what is asked for differs from task to task
         counts[alike] = counts.get(alike, 0) + 1
     common = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
-    told = "; ".join(f"{number:,}: {reason}" for reason, number in common[:SHOWN])
+    reasons = "; ".join(f"{number:,}: {reason}" for reason, number in common[:SHOWN])
     others = len(common) - SHOWN
     rest = f"; and {others} other reason{'s' * (others > 1)}" if others > 0 else ""
-    return f"{len(tasks.refused):,} of {len(tasks):,} tasks are rejected as they come ({told}{rest})"
+    return f"{len(tasks.refused):,} of {len(tasks):,} tasks are rejected as they come ({reasons}{rest})"

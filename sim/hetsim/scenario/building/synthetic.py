@@ -310,11 +310,11 @@ def _bind(stream: TaskStream, rows: np.ndarray | slice, partition: str) -> None:
 def _fill(stream: TaskStream, column: str, rows: np.ndarray | slice, values: np.ndarray | None) -> None:
     if values is None:
         return
-    known = getattr(stream, column)
-    if known is None:
-        known = np.full(len(stream), NEUTRAL[column])
-        setattr(stream, column, known)
-    known[rows] = values
+    filled = getattr(stream, column)
+    if filled is None:
+        filled = np.full(len(stream), NEUTRAL[column])
+        setattr(stream, column, filled)
+    filled[rows] = values
 
 
 def _users(

@@ -81,21 +81,21 @@ class Document:
                 line, column = self.positions[prefix]
                 return Problem(message, key, self.file, line, column)
             # Not in the file: an override below it made it.
-            made = [source for known, source in self.set_by.items() if known[:end] == prefix] if end else []
+            made = [source for path_set, source in self.set_by.items() if path_set[:end] == prefix] if end else []
             if made:
                 return Problem(message, key, file=made[0])
         return Problem(message, key, self.file)
 
     def _written(self, path: Path_) -> Path_:
         """The path as in the file, without the index of a list of one."""
-        here, found = self.data, []
+        here, written = self.data, []
         for part in path:
             if part == 0 and isinstance(here, dict):
                 continue
-            found.append(part)
+            written.append(part)
             inside = isinstance(here, list) and isinstance(part, int) and part < len(here)
             here = here[part] if inside else here.get(part) if isinstance(here, dict) else None
-        return tuple(found)
+        return tuple(written)
 
     def addressed(self, problem: Problem) -> Problem:
         """The problem with the address of its key, unless it has one."""

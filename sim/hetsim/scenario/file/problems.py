@@ -32,7 +32,7 @@ def translate(
 
     holder: the model of the mapping in which that value stands, for keys that belong there.
     """
-    found: dict[tuple, Problem] = {}
+    by_place: dict[tuple, Problem] = {}
     data = value_at(document.data, prefix)
     details = error.errors(include_url=False)
     words = {detail["loc"][:-1]: detail for detail in details if _is_word(detail)}
@@ -43,7 +43,7 @@ def translate(
             path = _with_key(path, data, cause)
         of_a_file = getattr(cause, "problems", ())
         if any(problem.line for problem in of_a_file):
-            found.update({(problem.file, problem.line, problem.message): problem for problem in of_a_file})
+            by_place.update({(problem.file, problem.line, problem.message): problem for problem in of_a_file})
             continue
         if _is_word(detail) and any(_is_beside(other, detail) for other in details):
             continue  # told with the other forms
@@ -52,8 +52,8 @@ def translate(
         if detail["type"] == "extra_forbidden":
             place = _place_of(str(detail["loc"][-1]), detail["loc"], model, data, prefix, holder)
             message = f'unknown key "{detail["loc"][-1]}"{place}' if place else message
-        found.setdefault((path, message), document.problem((*prefix, *path), message))
-    return list(found.values())
+        by_place.setdefault((path, message), document.problem((*prefix, *path), message))
+    return list(by_place.values())
 
 
 def _with_key(path: Path_, data: Any, cause: Any) -> Path_:
@@ -82,15 +82,15 @@ def _is_beside(other: Any, word: Any) -> bool:
 def _or_word(detail: Any, word: Any, model: type[BaseModel]) -> str:
     """One sentence for a value that is neither a word nor the other form."""
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
-    known = _words(word.get("ctx", {}))
-    hint = suggestion(value, known) if isinstance(value, str) else ""
+    allowed = _words(word.get("ctx", {}))
+    hint = suggestion(value, allowed) if isinstance(value, str) else ""
     sentence = _sentence(detail, model)
     if kind in LIMITS:
         limit = f"a number that is {LIMITS[kind][0]} {_count(context[LIMITS[kind][1]])}"
-        return f"expected {', '.join(known)} or {limit}, not {_count(value)}"
+        return f"expected {', '.join(allowed)} or {limit}, not {_count(value)}"
     if sentence.startswith("expected ") and sentence.endswith(f", not {shown(value)}"):
-        return f"expected {', '.join(known)} or {sentence.removeprefix('expected ')}{hint}"
-    return f"{sentence}; or give {' or '.join(known)}{hint}"
+        return f"expected {', '.join(allowed)} or {sentence.removeprefix('expected ')}{hint}"
+    return f"{sentence}; or give {' or '.join(allowed)}{hint}"
 
 
 def _words(context: dict[str, Any]) -> list[str]:
@@ -124,8 +124,8 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
     if kind == "extra_forbidden":
         key = str(detail["loc"][-1])
         # Of another form of the same mapping it may be a key.
-        known = [other for other in _fields(_models_at(model, detail["loc"][:-1])) if other != key]
-        return f'unknown key "{key}"{suggestion(key, known) or _listed(known)}'
+        possible = [other for other in _fields(_models_at(model, detail["loc"][:-1])) if other != key]
+        return f'unknown key "{key}"{suggestion(key, possible) or _listed(possible)}'
     if kind == "unexpected_keyword_argument":
         return f'unknown key "{detail["loc"][-1]}"'
     if kind == "missing":
@@ -133,11 +133,11 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
     if kind in ("value_error", "assertion_error"):
         return str(context.get("error", detail["msg"]))
     if kind in ("union_tag_invalid", "literal_error", "enum"):
-        known = _words(context)
+        possible = _words(context)
         got = context.get("tag", value)
         if not isinstance(got, str):
-            return f"expected one of {', '.join(known)}, not {shown(got)}"
-        hint = suggestion(got, known) or _listed(known, "one of")
+            return f"expected one of {', '.join(possible)}, not {shown(got)}"
+        hint = suggestion(got, possible) or _listed(possible, "one of")
         return f"unknown {_noun(detail, context)} {shown(got)}{hint}"
     if kind == "union_tag_not_found":
         key = str(context.get("discriminator", "")).strip("'")

@@ -47,11 +47,11 @@ def shipped() -> list[Shipped]:
 def find(name: str) -> Path:
     """The file of a shipped scenario, `name` or `theme/name`; UnknownName."""
     every = shipped()
-    known = {one.name: one.path for one in every} | {f"{one.theme}/{one.name}": one.path for one in every}
-    if name not in known:
+    by_name = {one.name: one.path for one in every} | {f"{one.theme}/{one.name}": one.path for one in every}
+    if name not in by_name:
         names = [one.name for one in every]
         raise UnknownName("scenario", name, names, " (hetsim list scenarios; a file needs its path)")
-    return known[name]
+    return by_name[name]
 
 
 def template(kind: str) -> list[Path]:

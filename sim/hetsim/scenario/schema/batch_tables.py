@@ -185,10 +185,10 @@ def _size(key: Any) -> int:
 
 
 def _seconds(value: Any) -> float:
-    found = parse(value, TIME, "5 ms")
-    if found <= 0:
+    seconds = parse(value, TIME, "5 ms")
+    if seconds <= 0:
         raise ValueError(f"{shown(value)} is no time that a batch takes; it must be above 0")
-    return found
+    return seconds
 
 
 def _spread(value: Any) -> TimeSpread | None:
@@ -213,16 +213,16 @@ def of_percentiles(ranks: Sequence[float], seconds: Sequence[float]) -> TimeSpre
 
 def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batches of") -> list[str]:
     """Warnings about a table; `sizes` says of what its sizes are."""
-    found = []
+    texts = []
     fallen = table.falls(FALL)
     if fallen is not None:
         size, slower = fallen
         one = "a batch of" if sizes == "batches of" else sizes
         pair = f"{1e3 * table.of(size):.4g} ms, and one of {slower} takes {1e3 * table.of(slower):.4g} ms"
-        found.append(f"{what}: {one} {size} takes {pair}: times fall by more than noise ({FALL:.0%})")
+        texts.append(f"{what}: {one} {size} takes {pair}: times fall by more than noise ({FALL:.0%})")
     if extrapolated:
         largest = table.sizes[-1]
-        found.append(
+        texts.append(
             f"{what}: {sizes} more than {largest}, the largest measured size, take what the last two predict"
         )
-    return found
+    return texts

@@ -349,10 +349,10 @@ class ClusterSpec(Model):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        found = handler.resolve_ref_schema(super().__get_pydantic_json_schema__(schema, handler))
-        found.pop("required", None)
-        found["oneOf"] = [{"required": ["nodes"]}, {"required": ["trace"]}]
-        return found
+        resolved = handler.resolve_ref_schema(super().__get_pydantic_json_schema__(schema, handler))
+        resolved.pop("required", None)
+        resolved["oneOf"] = [{"required": ["nodes"]}, {"required": ["trace"]}]
+        return resolved
 
 
 def listed(trace: Any, base: str) -> list[dict[str, Any]]:

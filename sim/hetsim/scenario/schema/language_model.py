@@ -122,8 +122,8 @@ class LanguageModel(Profiled):
     @model_validator(mode="before")
     @classmethod
     def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
-        found = included(value, cls.SECTION, cls, info)
-        return _estimated(found) if isinstance(found, dict) else found
+        merged = included(value, cls.SECTION, cls, info)
+        return _estimated(merged) if isinstance(merged, dict) else merged
 
     @property
     def weights(self) -> int:
@@ -154,13 +154,13 @@ class LanguageModel(Profiled):
             "replicas": 1 if other.replicas is None else other.replicas,
             "memory_share": self.memory_share if other.memory_share is None else other.memory_share,
         }  # fmt: skip
-        found = self.model_copy(update=changes)
+        changed = self.model_copy(update=changes)
         try:
-            found._check_estimate()
-            found._measured_numbers()
+            changed._check_estimate()
+            changed._measured_numbers()
         except KeyProblem as problem:
             raise KeyProblem(f"{key}.step", str(problem)) from problem
-        return found
+        return changed
 
     @property
     def figures(self) -> tuple[Architecture, Peak, int] | None:
@@ -213,8 +213,8 @@ class LanguageModel(Profiled):
     def _check_step(self) -> None:
         """KeyProblem where a step could take no time."""
         step = self.step
-        whole = (step.per_prompt_token or step.prefill) and (step.per_sequence or step.decode)
-        if not (step.roofline or step.fixed or whole):
+        is_complete = (step.per_prompt_token or step.prefill) and (step.per_sequence or step.decode)
+        if not (step.roofline or step.fixed or is_complete):
             raise KeyProblem("step", "every step needs some time; give fixed, or per_prompt_token and per_sequence")
 
     def _check_slo(self) -> None:
@@ -345,32 +345,32 @@ class LanguageModel(Profiled):
 
 def _estimated(value: dict[str, Any]) -> dict[str, Any]:
     """Values of an architecture that the scenario does not give."""
-    found = dict(value)
-    parallel = found.get("tensor_parallel")
+    keys = dict(value)
+    parallel = keys.get("tensor_parallel")
     if parallel is not None:
-        if "gpus" in found and found["gpus"] != parallel:
+        if "gpus" in keys and keys["gpus"] != parallel:
             raise KeyProblem("gpus", "tensor_parallel says on how many GPUs a replica is; give one of the two")
-        found["gpus"] = parallel
+        keys["gpus"] = parallel
     try:
-        model = _WEIGHTS.validate_python(found.get("model", 0))
+        model = _WEIGHTS.validate_python(keys.get("model", 0))
     except ValidationError:
-        return {"step": {"roofline": {}}, **found}  # the field says what is wrong
+        return {"step": {"roofline": {}}, **keys}  # the field says what is wrong
     if not isinstance(model, Architecture):
-        return {"step": {"roofline": {}}, **found} if "gpu" in found else found
-    found["model"] = model
-    devices = parallel if isinstance(parallel, int) and parallel > 0 else found.get("gpus", 1)
+        return {"step": {"roofline": {}}, **keys} if "gpu" in keys else keys
+    keys["model"] = model
+    devices = parallel if isinstance(parallel, int) and parallel > 0 else keys.get("gpus", 1)
     if isinstance(devices, int) and devices > 0:
         if model.heads % devices:
             text = f"{model.heads} attention heads cannot be divided evenly over {devices} GPUs"
             raise KeyProblem("gpus" if parallel is None else "tensor_parallel", text)
-        kv = found.get("kv", {})
+        kv = keys.get("kv", {})
         if isinstance(kv, dict) and "per_token" not in kv:
-            found["kv"] = {**kv, "per_token": f"{model.stored(devices)} B"}
-    if "step" not in found:
-        if "gpu" not in found:
+            keys["kv"] = {**kv, "per_token": f"{model.stored(devices)} B"}
+    if "step" not in keys:
+        if "gpu" not in keys:
             raise KeyProblem("gpu", "the steps of a model on which GPU?  Name it, as in gpu: h100, or give step")
-        found["step"] = {"roofline": {}}
-    return found
+        keys["step"] = {"roofline": {}}
+    return keys
 
 
 def _kind(value: Any) -> str:

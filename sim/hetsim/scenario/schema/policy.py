@@ -120,11 +120,11 @@ def check_policies(document: Document, base: Path) -> tuple[Policies | None, lis
             near = _owner(part, policy) or suggestion(part, PARTS) or f"; the keys here are {', '.join(PARTS)}"
             problems.append(document.problem((*here, part), f'unknown key "{part}"{near}'))
         else:
-            specs[part], found = _check(document, (*here, part), part, value, base)
-            problems += found
-    of_service, found = _of_services(document, base, "batching")
+            specs[part], wrong = _check(document, (*here, part), part, value, base)
+            problems += wrong
+    of_service, wrong = _of_services(document, base, "batching")
     routing_of, more = _of_services(document, base, "routing")
-    problems += found + more
+    problems += wrong + more
     scheduler = specs.get("scheduler")
     if problems or scheduler is None:
         return None, problems
@@ -142,8 +142,8 @@ def _of_services(document: Document, base: Path, kind: str) -> tuple[dict[int, P
         value = service.get(kind) if isinstance(service, dict) else None
         if value is not None:
             path: Path_ = ("workload", number, "service", kind)
-            spec, found = _check(document, path, kind, value, base)
-            problems += found
+            spec, wrong = _check(document, path, kind, value, base)
+            problems += wrong
             if spec is not None:
                 specs[number] = spec
     return specs, problems
@@ -154,8 +154,8 @@ def _owner(key: str, policy: Mapping[str, Any]) -> str:
     for kind in PARTS:
         value = policy.get(kind)
         name = value.get("name") if isinstance(value, dict) else value
-        known = isinstance(name, str) and name in registry.policies(kind)
-        if known and key in policy_parameters(kind, registry.policy(kind, str(name))):
+        is_policy = isinstance(name, str) and name in registry.policies(kind)
+        if is_policy and key in policy_parameters(kind, registry.policy(kind, str(name))):
             return f"; it is a parameter of the {kind}: {kind}: {{name: {name}, {key}: ...}}"
     return ""
 
@@ -185,10 +185,10 @@ def _check(
     for key, wanted in inner.items():
         where = (*path, key)
         if wanted is None:
-            spec, found = _check(document, where, "placement", given.pop(key), base)
+            spec, wrong = _check(document, where, "placement", given.pop(key), base)
         else:
-            spec, found = _check_inner(document, where, f'{kind} "{name}"', wanted, given.pop(key), base)
-        problems += found
+            spec, wrong = _check_inner(document, where, f'{kind} "{name}"', wanted, given.pop(key), base)
+        problems += wrong
         if spec:
             nested[key] = spec
     model = parameter_model(f"{kind} {name}", {key: one for key, one in signature.items() if key not in inner})

@@ -123,8 +123,8 @@ def by_row(
     more: list[int] = []
     if asked > target:
         leaving = random.permutation(len(order))
-        left = asked - np.cumsum(gpus[order[leaving]])
-        count = int(np.searchsorted(-left, -target)) + 1
+        remaining = asked - np.cumsum(gpus[order[leaving]])
+        count = int(np.searchsorted(-remaining, -target)) + 1
         order = order[np.sort(leaving[count:])]
     else:
         while (asked := asked + float(gpus[row := int(random.integers(len(gpus)))])) <= target:

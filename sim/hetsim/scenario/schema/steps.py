@@ -108,14 +108,14 @@ def _named(value: Any) -> Any:
     if isinstance(value, dict):
         changes = dict(value)
         name = changes.pop("name", None)
-        known = {} if name is None else _architecture(name).model_dump(exclude_none=True)
+        figures = {} if name is None else _architecture(name).model_dump(exclude_none=True)
         try:
-            return Architecture.model_validate({**known, **changes})
+            return Architecture.model_validate({**figures, **changes})
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            told = first["msg"].removeprefix("Value error, ")
-            raise ValueError(f"{where}: {told}" if where else told) from None
+            message = first["msg"].removeprefix("Value error, ")
+            raise ValueError(f"{where}: {message}" if where else message) from None
     if isinstance(value, str) and value in architectures.MODELS:
         return _architecture(value)
     try:

@@ -50,8 +50,8 @@ def check_traces(document: Document, base: Path) -> tuple[dict[int, TraceSpec], 
         trace = entry.get("trace") if isinstance(entry, dict) else None
         if isinstance(trace, dict) and isinstance(trace.get("format"), str):
             path: Path_ = ("workload", "trace") if single else ("workload", number, "trace")
-            spec, found = _check(document, path, trace, base)
-            problems += found
+            spec, wrong = _check(document, path, trace, base)
+            problems += wrong
             if spec:
                 specs[number] = spec
     return specs, problems

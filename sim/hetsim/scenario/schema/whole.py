@@ -180,7 +180,7 @@ def json_schema() -> dict[str, Any]:
 
 def _with_titles(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema with definitions called by their titles."""
-    names = {name: found.get("title", name) for name, found in schema.get("$defs", {}).items()}
+    names = {name: titled.get("title", name) for name, titled in schema.get("$defs", {}).items()}
     twice = {title for title in names.values() if list(names.values()).count(title) > 1}
     names = {name: name if title in twice else title for name, title in names.items()}
 
@@ -193,9 +193,9 @@ def _with_titles(schema: dict[str, Any]) -> dict[str, Any]:
             return _DEFS + names[value.removeprefix(_DEFS)]
         return value
 
-    found: dict[str, Any] = renamed({key: value for key, value in schema.items() if key != "$defs"})
-    found["$defs"] = {names[name]: renamed(value) for name, value in schema["$defs"].items()}
-    return found
+    titled: dict[str, Any] = renamed({key: value for key, value in schema.items() if key != "$defs"})
+    titled["$defs"] = {names[name]: renamed(value) for name, value in schema["$defs"].items()}
+    return titled
 
 
 _DEFS = "#/$defs/"

@@ -184,8 +184,8 @@ class WorkloadEntry(Demand):
         for number, one in enumerate(self.classes or []):
             if not one.over(self).has_times:
                 raise ValueError(f'class "{one.class_ or number}" has no time on any device; give {forms}')
-        for whole in self.whole_demands:
-            whole.check_whole()
+        for demand in self.whole_demands:
+            demand.check_whole()
         of_gpus = [key for key in ("gpus", "slice", "gpu_memory") if getattr(self, key) is not None]
         if self.classes is None and of_gpus and not any(getattr(self, name) for name in TIMES if name != "cpu_time"):
             text = "it is held on GPUs, and the tasks have times on cores alone; give gpu_time, too"
