@@ -21,7 +21,6 @@ REGISTRIES = {
     "sim/hetsim/learning/__init__.py": "ENVIRONMENTS",
     "sim/hetsim/learning/agents/__init__.py": "AGENTS",
     "sim/hetsim/registry.py": "_TABLES",
-    "sim/hetsim/workload/arrivals.py": "BUILTIN",
     "sim/hetsim/workload/measurements.py": "MEASUREMENTS",
     "sim/hetsim/workload/node_lists.py": "BUILTIN",
     "sim/hetsim/workload/traces.py": "BUILTIN",

@@ -425,6 +425,7 @@ def test_the_text_of_a_run_is_of_its_time_although_it_is_written_later(tmp_path,
     ({"workload.0.arrivals": {"process": "poisson", "rate": "1/s", "period": "3 s"}}, "the keys here are process"),
     ({"workload.0.mean": "3 s"}, "the keys here are"),  # of any distribution
     ({"cluster.cpus": 4}, "it is a key of nodes"),
+    ({"faults": [{"mean": 3}]}, "it is a key of every and of repair and of for"),
     ({"cluster.nodes.0.gpus.cpus": 4}, "it is a key of cluster.nodes.0"),
     ({"policy": {"scheduler": "easy_backfill", "depth": 4}}, "scheduler: {name: easy_backfill, depth: ...}"),
     ({"policy": {"batching": "async_linear", "max_wait": "1 s"}}, "unknown key"),

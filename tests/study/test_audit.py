@@ -127,7 +127,7 @@ def test_a_file_is_told_wherever_it_lies_but_for_packages(tmp_path: Path):
 # Nothing shipped opens what it does not name ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", sorted(registry.table("traces")))
+@pytest.mark.parametrize("form", sorted({*EXAMPLES, "parquet"}))
 @LINUX
 def test_readers_open_what_they_are_given(form: str, tmp_path: Path):
     """By the hook, which sees what pandas and others open by a path of theirs in Python."""

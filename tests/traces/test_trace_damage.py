@@ -107,7 +107,6 @@ PROFILE = {
 MAPPING = {"columns": {"arrival": "at", "duration": "took", "gpus": "gpus"}}
 BINARY = {"parquet"}
 """Formats of which a text editor cannot damage a file; see test_mapped_logs."""
-TEXTS = sorted(set(BUILTIN) - BINARY)
 
 EXAMPLES = {
     "acme": ACME, "alibaba_dlrm": DLRM, "alibaba_spot": SPOT, "azure_llm": AZURE, "burstgpt": BURST, "csv": MAPPED,
@@ -118,6 +117,7 @@ EXAMPLES = {
     "wfformat": WORKFLOW,
 }  # fmt: skip
 """One whole file of each format."""
+TEXTS = sorted(EXAMPLES)
 
 NEGATIVE = {
     "acme": ("11:00:10+00:00,2023-05-17 11:00:40", "11:00:10+00:00,2023-05-17 10:00:40", "ended before they began"),

@@ -74,10 +74,10 @@ class StageTable:
 
     def of(self, count: int) -> float:
         """Seconds for a launch of a number of tasks."""
-        found = self._known.get(count)
-        if found is None:
-            found = self._known[count] = self._between(count, self.seconds)
-        return found
+        seconds = self._known.get(count)
+        if seconds is None:
+            seconds = self._known[count] = self._between(count, self.seconds)
+        return seconds
 
     @property
     def fixed(self) -> float:
@@ -102,9 +102,9 @@ class StageTable:
         sizes = self.sizes
         place = bisect_left(sizes, count)
         if self.between == "power" and len(sizes) > 1 and (place == len(sizes) or sizes[place] != count):
-            found = self._by_power(count, min(max(place, 1), len(sizes) - 1), seconds)
-            if found is not None:
-                return found
+            scaled = self._by_power(count, min(max(place, 1), len(sizes) - 1), seconds)
+            if scaled is not None:
+                return scaled
         if place == 0:
             return seconds[0]
         if place < len(sizes) and (self.between == "step" or sizes[place] == count):

@@ -409,8 +409,8 @@ class Cluster:
             name = spec.name if spec.count == 1 and spec.first is None else f"{spec.name}{(spec.first or 0) + copy}"
         types = [spec.cpu_type] + [kind for kind, _ in spec.accelerators]
         for kind in types:
-            known = self.types.setdefault(kind.name, kind)
-            if known != kind:
+            first = self.types.setdefault(kind.name, kind)
+            if first != kind:
                 raise ValueError(f'device type "{kind.name}" is described in two ways')
         cpu = self._device(f"{name}/cpu", spec.cpu_type, index, -1, spec)
         accelerators: list[Device] = []
@@ -438,15 +438,15 @@ class Cluster:
         """
         types = [list(dict.fromkeys(one.type for one in node.accelerators)) for node in self.nodes]
         most = max(map(len, types), default=0)
-        found = 0
+        mask_of_claims = 0
         for index in (number for number in range(len(types)) if mask >> number & 1):
             first = len(types) + index * most
             if kind is None or len(types[index]) < 2:
-                found |= 1 << index
+                mask_of_claims |= 1 << index
             if len(types[index]) > 1:
                 wanted = [at for at, one in enumerate(types[index]) if kind is None or one is kind]
-                found |= sum(1 << first + at for at in wanted)
-        return found
+                mask_of_claims |= sum(1 << first + at for at in wanted)
+        return mask_of_claims
 
     @cached_property
     def by_name(self) -> dict[str, Device]:
@@ -480,13 +480,13 @@ class Cluster:
     @cached_property
     def prices(self) -> list[Price]:
         """Price of each device (of a CPU: a core), its part of its node's included."""
-        found = []
+        by_device = []
         for device in self.devices:
             node = self.nodes[device.node]
             carriers = len(node.accelerators) or node.cpus
             carries = (device.local >= 0) == bool(node.accelerators)
-            found.append(device.type.price + (node.spec.price.over(carriers) if carries and carriers else FREE))
-        return found
+            by_device.append(device.type.price + (node.spec.price.over(carriers) if carries and carriers else FREE))
+        return by_device
 
     @cached_property
     def has_watts(self) -> bool:

@@ -37,8 +37,8 @@ def opened(path: Path) -> IO[bytes]:
     size = path.stat().st_size
     with open_input(path) as stream:
         stream.seek(-min(size, 4), os.SEEK_END)
-        told = int.from_bytes(stream.read(), "little")  # how much it holds, to 32 bits, unless it is damaged
-    if told > limit_of(size):
+        stated = int.from_bytes(stream.read(), "little")  # how much it holds, to 32 bits, unless it is damaged
+    if stated > limit_of(size):
         check(path)
     return _limited(path)
 
@@ -74,19 +74,19 @@ class _Limited(io.RawIOBase):
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
         try:
-            found = self._stream.readinto1(buffer)
+            count = self._stream.readinto1(buffer)
         except EOFError:
             raise self._problem("is damaged: the compressed data end too early") from None
         except (gzip.BadGzipFile, zlib.error) as error:
             raise self._problem(f"is damaged: it cannot be decompressed ({error})") from None
-        self._left -= found
+        self._left -= count
         if self._left < 0:
             most, size = limit_of(self._size) / 1e6, self._size / 1e6
             raise self._problem(
                 f"decompresses to more than {most:,.0f} MB, the most that is read of a compressed file of {size:,.3g} "
                 "MB; if that is what it should hold, decompress it first"
             )
-        return found
+        return count
 
     def close(self) -> None:
         self._stream.close()

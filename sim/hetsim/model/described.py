@@ -27,17 +27,17 @@ class Described(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        found = handler(core)
-        whole = handler.resolve_ref_schema(found)
-        properties = whole.get("properties", {})
+        reference = handler(core)
+        schema = handler.resolve_ref_schema(reference)
+        properties = schema.get("properties", {})
         if cls.FIRST:
-            whole["properties"] = properties = {**{key: properties[key] for key in cls.FIRST}, **properties}
+            schema["properties"] = properties = {**{key: properties[key] for key in cls.FIRST}, **properties}
         for field, sentence in descriptions(cls).items():
             info = cls.model_fields[field]
             key = info.alias or field
             if key in properties:
                 properties[key] = {**properties[key], "description": with_default(sentence, info.default)}
-        return found
+        return reference
 
 
 def with_default(sentence: str, default: Any) -> str:
@@ -45,19 +45,19 @@ def with_default(sentence: str, default: Any) -> str:
     plain = isinstance(default, bool | int | float | str) and default != ""
     if not plain or re.search(r"unless given|left out|\bdefault\b", sentence):
         return sentence
-    told = f"{default:g}" if isinstance(default, float) else str(default)
-    told = told.lower() if isinstance(default, bool) else told
-    return f"{sentence} {told} unless given." if sentence.endswith("?") else f"{sentence[:-1]}; {told} unless given."
+    text = f"{default:g}" if isinstance(default, float) else str(default)
+    text = text.lower() if isinstance(default, bool) else text
+    return f"{sentence} {text} unless given." if sentence.endswith("?") else f"{sentence[:-1]}; {text} unless given."
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
     """Texts below a model's fields, those of its base classes included."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for base in reversed(model.__mro__):
         other = vars(base).get("INLINED")
         said = descriptions(other) if other else _of_module(base.__module__).get(base.__qualname__, {})
-        found |= {name: text for name, text in said.items() if name in model.model_fields}
-    return found
+        texts |= {name: text for name, text in said.items() if name in model.model_fields}
+    return texts
 
 
 @cache
@@ -73,10 +73,10 @@ def _of_module(name: str) -> dict[str, dict[str, str]]:
 
 
 def _strings(node: ast.ClassDef) -> list[tuple[str, str]]:
-    found = []
+    pairs = []
     for field, below in zip(node.body, node.body[1:], strict=False):
         if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
             continue
         if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
-            found.append((field.target.id, " ".join(below.value.value.split())))
-    return found
+            pairs.append((field.target.id, " ".join(below.value.value.split())))
+    return pairs

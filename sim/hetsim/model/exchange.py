@@ -151,12 +151,12 @@ class TrafficProfile:
     @cached_property
     def busy(self) -> dict[int, float]:
         """Seconds of full rate of each link in a step."""
-        found: dict[int, float] = {}
+        busy_seconds: dict[int, float] = {}
         for _, loads in self.phases:
             for load in loads:
                 if load.busy:
-                    found[load.link] = found.get(load.link, 0.0) + load.busy
-        return found
+                    busy_seconds[load.link] = busy_seconds.get(load.link, 0.0) + load.busy
+        return busy_seconds
 
 
 @dataclass(eq=False)
@@ -209,15 +209,15 @@ class Exchange:
 
     def on(self, nodes: tuple[int, ...]) -> TrafficProfile:
         """The step on these nodes, in the order of the ranks."""
-        known = self._profiles.get(nodes)
-        if known is None:
+        profile = self._profiles.get(nodes)
+        if profile is None:
             if len(self._profiles) > KNOWN:
                 self._profiles.clear()
-            known = self._profiles[nodes] = self._profile(nodes)
-        return known
+            profile = self._profiles[nodes] = self._profile(nodes)
+        return profile
 
     def _profile(self, nodes: tuple[int, ...]) -> TrafficProfile:
-        found, sent, across = [], 0.0, 0.0
+        phases, sent, across = [], 0.0, 0.0
         for phase in self.phases:
             loads: list[Load] = []
             if phase.bytes and len(nodes) > 1:
@@ -231,20 +231,20 @@ class Exchange:
                     across += moved
                     rate = self._rates[link]
                     loads.append(Load(link, needed / rate, moved / rate, rate == math.inf))
-            found.append((phase, tuple(loads)))
-        return TrafficProfile(self.compute, self.filling, tuple(found), sent, across)
+            phases.append((phase, tuple(loads)))
+        return TrafficProfile(self.compute, self.filling, tuple(phases), sent, across)
 
     def _crossing(self, phase: Phase, nodes: tuple[int, ...]) -> dict[int, tuple[float, float]]:
         """Bytes that a phase sends over each uplink: in sequence, and in all."""
         uplinks = [self._uplink[node] for node in nodes]
         if len(set(uplinks)) == 1:
             return {}
-        found: dict[int, tuple[float, float]] = {}
+        sent: dict[int, tuple[float, float]] = {}
 
         def add(link: int | None, needed: float, moved: float) -> None:
             if link is not None:
-                before = found.get(link, (0.0, 0.0))
-                found[link] = before[0] + needed, before[1] + moved
+                before = sent.get(link, (0.0, 0.0))
+                sent[link] = before[0] + needed, before[1] + moved
 
         if phase.shape == "chain":
             ahead: dict[int, float] = {}
@@ -261,7 +261,7 @@ class Exchange:
             for one in sorted(ahead.keys() | back.keys()):
                 there, here = ahead.get(one, 0.0), back.get(one, 0.0)
                 add(one, 2 * max(there, here), there + here)
-            return found
+            return sent
         for first in range(0, len(nodes), phase.group):
             group = uplinks[first : first + phase.group]
             used = dict.fromkeys(group)
@@ -274,4 +274,4 @@ class Exchange:
                     inside = group.count(link)
                     out = phase.bytes * inside * (len(group) - inside) / (len(group) - 1)
                     add(link, out, out)
-        return found
+        return sent

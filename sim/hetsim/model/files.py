@@ -44,10 +44,10 @@ _recording: ContextVar[tuple[InputFiles, ...]] = ContextVar("recording", default
 @contextmanager
 def recorded_inputs() -> Iterator[InputFiles]:
     """Record the inputs that are named or opened in the block, by this thread."""
-    found = InputFiles()
-    before = _recording.set((*_recording.get(), found))
+    record = InputFiles()
+    before = _recording.set((*_recording.get(), record))
     try:
-        yield found
+        yield record
     finally:
         _recording.reset(before)
 
@@ -155,18 +155,18 @@ def temporary_folder(target: Path, what: str) -> Path:
     `what`: new or old.
     """
     pattern = re.compile(rf"{re.escape(TEMPORARY)}\w{{8}}-\d+-({re.escape(target.name)}-{what}|.+-new)-\w+")
-    for left in target.parent.glob(f"{TEMPORARY}*"):
-        if pattern.fullmatch(left.name) and is_left(left):
-            shutil.rmtree(left, ignore_errors=True)
+    for leaving in target.parent.glob(f"{TEMPORARY}*"):
+        if pattern.fullmatch(leaving.name) and is_left(leaving):
+            shutil.rmtree(leaving, ignore_errors=True)
     prefix = f"{TEMPORARY}{_host()}-{os.getpid()}-{target.name}-{what}-"
     return Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
 
 
 def remove_left(folder: Path, pattern: str) -> None:
     """Remove temporary files of dead processes from folders with these names."""
-    for left in folder.glob(f"{pattern}{TEMPORARY}*"):
-        if left.is_file() and is_left(left):
-            left.unlink(missing_ok=True)
+    for leaving in folder.glob(f"{pattern}{TEMPORARY}*"):
+        if leaving.is_file() and is_left(leaving):
+            leaving.unlink(missing_ok=True)
 
 
 @cache

@@ -59,11 +59,11 @@ def users_of_items(tasks: Tasks) -> tuple[list[int], list[int]]:
     """How many tasks read, and how many write, each item."""
     counts = []
     for rows in (tasks.reads, tasks.writes):
-        found = [0] * len(tasks.items)
+        users = [0] * len(tasks.items)
         for row in rows or ():
             for item in row:
-                found[item] += 1
-        counts.append(found)
+                users[item] += 1
+        counts.append(users)
     return counts[0], counts[1]
 
 

@@ -23,12 +23,12 @@ def _existing(value: Any, info: ValidationInfo) -> Path:
     try:
         if not path.exists() and given.is_file():
             path = given.absolute()
-        found, folder = path.is_file(), path.is_dir()
+        is_file, folder = path.is_file(), path.is_dir()
     except (OSError, ValueError):  # a name that is too long, or has a NUL
-        found = folder = False
+        is_file = folder = False
     if folder:
         raise ValueError(f"{shown(str(value))} is a folder, not a file")
-    if not found:
+    if not is_file:
         looked = "" if str(path) == str(value) or len(str(path)) > 500 else f" (looked for {path})"
         raise ValueError(f"no file {shown(str(value))}{looked}")
     return record_input(path, info.field_name, value)
@@ -40,14 +40,14 @@ def _existing_folder(value: Any, info: ValidationInfo) -> Path:
     path = Path(value)
     inside = path if path.is_absolute() else Path((info.context or {}).get("base", ".")) / path
     try:
-        found = next((one.absolute() for one in (inside, path) if one.is_dir()), None)
+        existing = next((one.absolute() for one in (inside, path) if one.is_dir()), None)
         file = inside.is_file()
     except (OSError, ValueError):  # a name that is too long, or has a NUL
-        found, file = None, False
-    if found is None:
+        existing, file = None, False
+    if existing is None:
         what = "is a file, not a folder" if file else f"is no folder (looked for {str(inside)[:500]})"
         raise ValueError(f"{shown(str(value))} {what}")
-    return record_input(found, info.field_name, value)
+    return record_input(existing, info.field_name, value)
 
 
 ExistingFolder = Annotated[Path, BeforeValidator(_existing_folder), WithJsonSchema({"type": "string"})]

@@ -81,24 +81,24 @@ def split_cores(devices: Sequence[Device], cores: int, cluster: Cluster) -> list
     """Split the bitmask of the cores of a CPU launch into one for each node."""
     if len(devices) == 1:
         return [cores]
-    found, rest = [], cores
+    masks, rest = [], cores
     for device in devices:
         count = cluster.nodes[device.node].cpus
-        found.append(rest & ((1 << count) - 1))
+        masks.append(rest & ((1 << count) - 1))
         rest >>= count
-    return found
+    return masks
 
 
 def cores_on(devices: Sequence[int], cores: Sequence[int] | None, cluster: Cluster) -> list[list[int]]:
     """Core numbers of a recorded placement, by device; empty lists where unnamed."""
-    found: list[list[int]] = [[] for _ in devices]
+    by_place: list[list[int]] = [[] for _ in devices]
     position = shift = 0
     for core in sorted(cores or ()):
         while core - shift >= cluster.nodes[cluster.devices[devices[position]].node].cpus:
             shift += cluster.nodes[cluster.devices[devices[position]].node].cpus
             position += 1
-        found[position].append(core - shift)
-    return found
+        by_place[position].append(core - shift)
+    return by_place
 
 
 @dataclass(frozen=True)
@@ -169,17 +169,17 @@ class Plan:
 
     def launches(self) -> list[list[int]]:
         """Step numbers launched together, by the first of each; most are alone."""
-        found: list[list[int]] = []
+        groups: list[list[int]] = []
         fused: dict[int, list[int]] = {}
         for number, step in enumerate(self.steps):
             if step.launch is None:
-                found.append([number])
+                groups.append([number])
             elif step.launch in fused:
                 fused[step.launch].append(number)
             else:
                 fused[step.launch] = [number]
-                found.append(fused[step.launch])
-        return found
+                groups.append(fused[step.launch])
+        return groups
 
     @property
     def fused(self) -> list[list[int]]:
@@ -222,11 +222,11 @@ class Plan:
 
     def problems_of_order(self, tasks: Tasks) -> list[str]:
         """Problems of steps together: fused launches and cycles."""
-        found = list(_fusion_problems(self, tasks))
-        cycle = None if found else self._cycle(tasks)
+        problems = list(_fusion_problems(self, tasks))
+        cycle = None if problems else self._cycle(tasks)
         if cycle:
-            found.append("the orders and the predecessors contradict each other: " + " → ".join(map(str, cycle)))
-        return found
+            problems.append("the orders and the predecessors contradict each other: " + " → ".join(map(str, cycle)))
+        return problems
 
     def _cycle(self, tasks: Tasks) -> list[Any] | None:
         """Names along one cycle of device orders and precedence, fused as one; or None."""

@@ -62,15 +62,15 @@ def private_bytes(tasks: Tasks) -> Private:
 
 def final_bytes(tasks: Tasks) -> np.ndarray:
     """Bytes of items that a task writes and no other task reads or writes."""
-    found = np.zeros(len(tasks))
+    sizes = np.zeros(len(tasks))
     users: dict[int, dict[int, None]] = {}
     for rows in (tasks.reads, tasks.writes):
         for task, row in enumerate(rows or ()):
             for item in row:
                 users.setdefault(item, {})[task] = None
     for task, row in enumerate(tasks.writes or ()):
-        found[task] = sum(tasks.items[item].size for item in dict.fromkeys(row) if len(users[item]) == 1)
-    return found
+        sizes[task] = sum(tasks.items[item].size for item in dict.fromkeys(row) if len(users[item]) == 1)
+    return sizes
 
 
 def stage_seconds(mode: Mode, way: Way, private: Private, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -155,10 +155,10 @@ class RooflineSteps:
 
     def _decode(self, sequences: int) -> float:
         """A step that only decodes, without `fixed`, `host` and context."""
-        found = self._known.get(sequences)
-        if found is None:
-            found = self._known[sequences] = self._matrices(sequences, sequences)
-        return found
+        decode = self._known.get(sequences)
+        if decode is None:
+            decode = self._known[sequences] = self._matrices(sequences, sequences)
+        return decode
 
     def of(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
         """Seconds of a step with these prefilled, attended tokens and sequences."""

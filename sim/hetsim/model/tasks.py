@@ -102,16 +102,16 @@ class SpanSpeeds:
 def enclosures(devices: Sequence[Device]) -> list[str]:
     """The levels on which one part of the cluster has all devices, narrowest first."""
     first = devices[0]
-    found = []
+    narrowest_first = []
     if all(device.node == first.node for device in devices):
         if first.island is not None and all(device.island == first.island for device in devices):
-            found.append("island")
+            narrowest_first.append("island")
         if first.switch is not None and all(device.switch == first.switch for device in devices):
-            found.append("switch")
-        found.append("node")
+            narrowest_first.append("switch")
+        narrowest_first.append("node")
     if first.rack is not None and all(device.rack == first.rack for device in devices):
-        found.append("rack")
-    return [*found, "cluster"]
+        narrowest_first.append("rack")
+    return [*narrowest_first, "cluster"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

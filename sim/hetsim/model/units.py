@@ -82,10 +82,10 @@ def parse(value: Any, units: dict[str, float], example: str, *, negative: bool =
         raise ValueError(f"{written} is negative")
     # One division rather than a product with an inexact factor: `3 ms` must be the float 0.003.
     inverse = round(1 / factor) if factor < 1 else 0
-    found = number / inverse if inverse and abs(inverse * factor - 1) < 1e-12 else number * factor
-    if abs(found) > most:
+    in_base_units = number / inverse if inverse and abs(inverse * factor - 1) < 1e-12 else number * factor
+    if abs(in_base_units) > most:
         raise ValueError(f"{written} is more than a simulation can hold: at most {_at_most(most, units)}")
-    return found
+    return in_base_units
 
 
 def parse_fraction(value: Any) -> float:
@@ -239,7 +239,7 @@ def quantity(value: Any) -> tuple[float, int, str] | None:
     unit = re.sub(r"\s+", "", match[2])
     if not unit:
         return float(match[1]), -1, ""
-    for number, known in enumerate(DIMENSIONS):
-        if unit in known:
-            return parse(value, known, "", negative=True), number, unit
+    for number, factors in enumerate(DIMENSIONS):
+        if unit in factors:
+            return parse(value, factors, "", negative=True), number, unit
     return None

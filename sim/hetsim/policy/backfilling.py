@@ -1,4 +1,4 @@
-"""Backfilling: first come, first served, where tasks behind a head that does not fit may pass it."""
+"""Backfilling: FCFS where tasks behind a head that does not fit may pass it."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ def demand_fits_nowhere(demand: Demand, view: View) -> bool:
 
 
 class QueueWindow:
-    """The first waiting tasks in order of arrival, at most `size` of each partition (None: all); the others queue
-    behind.  Those bound to none count as one partition."""
+    """The first waiting tasks by arrival, at most `size` of each partition.
+
+    None: all; the others queue behind. Tasks bound to no partition count as one.
+    """
 
     def __init__(self, size: int | None):
         self.size = math.inf if size is None else size
@@ -100,7 +102,7 @@ class QueueWindow:
 
 
 class Backfilling(ListScheduler):
-    """First come, first served with a window of `depth` tasks behind the head that may pass it.
+    """FCFS with a window of `depth` tasks behind the head that may pass it.
 
     Where the cluster has partitions, `depth` of each.  A subclass says in `backfill` which of the tasks that fit
     (`fitting`) may start, given when the heads could (`reservation`).
@@ -161,8 +163,11 @@ class Backfilling(ListScheduler):
         return None
 
     def start_heads(self, view: View) -> Generator[Decision, None, list[Task]]:
-        """Start in order until a task, the head, does not fit; behind it only those that do not compete with it
-        (`claims_of`), until one of these does not fit.  Returns the heads, which do not compete with each other."""
+        """Start in order until heads do not fit, and return the heads.
+
+        Behind a head only tasks start that do not compete with it (`claims_of`), until one of these does not fit; the
+        heads do not compete with each other.
+        """
         window, rule = self.window, self.placement
         tasks = window.tasks
         heads: list[Task] = []
@@ -209,7 +214,7 @@ class Backfilling(ListScheduler):
             window.changed = 0
 
     def fitting(self, heads: list[Task], view: View) -> Iterator[tuple[Task, Placement]]:
-        """The tasks behind the heads that could start now, in order, each with the place that it would take.
+        """Tasks behind the heads that could start now, each with its place.
 
         Start a task before asking for the next, or leave it: then it comes again once something has come free.
         """
@@ -245,19 +250,21 @@ class Backfilling(ListScheduler):
         window.changed = len(tasks)  # those behind were not tried yet
 
     def reservations(self, heads: list[Task], task: Task, view: View) -> list[Shadow]:
-        """When and where the heads that can use one of the task's nodes could start; in one round the same shadows,
-        which count on what they let pass."""
-        found = []
+        """Start and place of the heads that can use the task's nodes.
+
+        In one round the same shadows, which count on what they let pass.
+        """
+        reserved = []
         for head in heads if len(heads) == 1 else [head for head in heads if claims_of(head) & claims_of(task)]:
             if head.index not in self._shadows:
                 shadow = self._shadows[head.index] = view.earliest_fit(head)
                 self._due[head.index] = shadow.time
                 self._soonest = min(self._due.values())
-            found.append(self._shadows[head.index])
-        return found
+            reserved.append(self._shadows[head.index])
+        return reserved
 
     def elsewhere(self, task: Task, ahead: Sequence[Shadow], view: View) -> Iterator[Placement]:
-        """Without a placement rule: places off the nodes where the heads are to start, the first of each node."""
+        """First places of each node off those of the heads, without a rule."""
         if self.placement is not None or any(shadow.anywhere or shadow.placement is None for shadow in ahead):
             return
         reserved = {device.node for shadow in ahead if shadow.placement for device in shadow.placement.devices}

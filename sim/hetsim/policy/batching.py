@@ -22,7 +22,7 @@ from hetsim.policy.request_queue import RequestQueue, Requests
 
 
 class BatchReport(NamedTuple):
-    """A batch that has ended: how many requests, as how many it was launched (padding), and when its stages were.
+    """A batch that has ended: requests, size launched (padding), and stages.
 
     Stages that it did not have are of no length.  `oldest` is the arrival of its first request.
     """
@@ -69,7 +69,7 @@ class Discard:
 
 
 class Delay:
-    """Not now: ask again at `until`, when `count` requests wait, or when a batch of the service has ended.
+    """Ask again at `until`, when `count` requests wait, or when a batch has ended.
 
     released: also when anything has come free, so that another device may be offered; unless given, that is what is
     waited for where neither a time nor a count is named.
@@ -100,27 +100,26 @@ class Batching:
     little is a warning of the run."""
 
     def remarks(self, modes: Sequence[Mode]) -> Sequence[str]:
-        """What a reader of the figures should know of this policy on a service with these modes: sentences without
-        their subject, which is the policy."""
+        """Warnings about the policy on a service with these modes, without subject."""
         return ()
 
     def begin(self, queue: RequestQueue, view: View) -> None:
         """Once, before the first request."""
 
     def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Delay:
-        """At least one request waits and a launch could start on the placement: what goes now?"""
+        """Decide on requests to launch, where one waits and a launch could start."""
         raise NotImplementedError
 
     def ended(self, report: BatchReport, queue: RequestQueue) -> None:
         """A batch of this service has ended."""
 
     def urgency(self, queue: RequestQueue, placement: Placement, view: View) -> float | None:
-        """Where several services want a device the least number goes first; None: the scheduler's order decides."""
+        """Rank among services that want a device (least first); None: by order."""
         return None
 
 
 class Counter:
-    """A service as the dispatcher sees it: its queue, its policy, and what the policy answered last."""
+    """A service as the dispatcher sees it: queue, policy, and last answer."""
 
     __slots__ = ("queue", "batching", "until", "count", "released", "releases", "ended", "asked")
 
@@ -149,7 +148,7 @@ class Counter:
 
 
 def ask(counter: Counter, placement: Placement, view: View) -> Start | Reject | None:
-    """Ask the service's policy about a device: a decision, after which it may go on at once, or None."""
+    """Ask the service's policy about a device: a decision, or None."""
     queue = counter.queue
     answer = counter.batching.next_batch(queue, placement, view)
     if isinstance(answer, Take):

@@ -52,7 +52,7 @@ class Start(_Shown):
 
 @dataclass(repr=False, eq=False, slots=True)
 class Stop(_Shown):
-    """Stop a running task (with its whole launch); it waits again.  `keep=False` loses the work (spoliation).
+    """Stop a running task's launch; it waits again. `keep=False` loses the work.
 
     Of a device: stop the replica of a language model that holds it.  Its requests wait again, and what they have
     produced is read anew elsewhere; its service lacks a replica then, and asks where another is to start.
@@ -64,7 +64,7 @@ class Stop(_Shown):
 
 @dataclass(repr=False, eq=False, slots=True)
 class Move(_Shown):
-    """Continue a running task elsewhere or in another mode; its state moves over the links."""
+    """Continue a running task elsewhere or in another mode; its state moves."""
 
     task: Task
     placement: Placement
@@ -72,7 +72,7 @@ class Move(_Shown):
 
 @dataclass(repr=False, eq=False, slots=True)
 class Reject(_Shown):
-    """End a waiting task, or waiting requests, for good, with a reason.  Also an admission's answer.
+    """End a waiting task or requests for good; also an admission's answer.
 
     expired: it waited until its time ran out: its deadline or a timeout has passed, or cannot be met any more even
     alone and at once.  Then its status is `expired`; where it is refused by choice it is `rejected`.
@@ -85,7 +85,7 @@ class Reject(_Shown):
 
 @dataclass(repr=False, eq=False, slots=True)
 class Annotate(_Shown):
-    """Say why a waiting task is passed over although it would fit (quota, reservation, ...).
+    """State why a waiting task that would fit is passed over (quota, ...).
 
     Changes nothing; `hetsim explain` charges the wait from now on to this cause, until the task starts or
     another cause is given.
@@ -97,7 +97,7 @@ class Annotate(_Shown):
 
 @dataclass(repr=False, eq=False, slots=True)
 class Set(_Shown):
-    """Set a device's frequency (1 is nominal), put it to sleep ("off") or wake it ("on", "wake").
+    """Set a device's frequency (1: nominal), or to "off" (asleep), "on" or "wake".
 
     After "on" launches may be placed there at once, and wait for it; after "wake" it takes none before it is awake,
     which the hook `device` tells.
@@ -125,7 +125,7 @@ class Drop(_Shown):
 
 @dataclass(repr=False, eq=False, slots=True)
 class Partition(_Shown):
-    """Cut a MIG GPU into the slices of one of its layouts, given as slices, shares or profiles.
+    """Cut a MIG GPU into a layout, given as slices, shares or profiles.
 
     It has to be empty or, with `recut: idle`, the layout to contain its busy slices.  The layout then stays, whatever
     starts, until the policy gives another one, or None: starts choose it again.
@@ -136,7 +136,7 @@ class Partition(_Shown):
 
 
 class Wait(_Shown):
-    """Nothing more this round: the next is at `until`, or as soon as something changes."""
+    """End the round; the next is at `until`, or as soon as something changes."""
 
     __slots__ = ("until",)
 
@@ -148,7 +148,7 @@ class Wait(_Shown):
 
 
 class Pause(Wait):
-    """What list scheduling tells the engine besides `until`, so that it is not asked in vain.
+    """Wait with what list scheduling needs to be asked for next.
 
     on="change": at any change; "fit": a task that becomes ready counts only if it fits somewhere (what fits nowhere
     cannot start), up to the time `certain`; "release": only when capacity comes free (arrivals alone cannot help);
@@ -235,13 +235,13 @@ class Scheduler:
     """
 
     def check(self, problem: PlanProblem) -> None:
-        """Once, when a scenario is built or validated: ScenarioError if the policy's own files do not go with it."""
+        """Check a scenario once when it is built; ScenarioError if it does not suit."""
 
     def prepare(self, problem: PlanProblem) -> None:
-        """Once, before `begin`: the tasks to come as far as a planner may know them.  For static policies."""
+        """Get the tasks to come as planners may know them, once before `begin`."""
 
     def round_cost(self, problem: PlanProblem) -> float:
-        """Seconds that each waiting task adds to a round, as measured; 0: a round looks at a bounded number of them.
+        """Seconds that each waiting task adds to a round; 0 where bounded.
 
         From it a run of many tasks says beforehand that it may take long, since its time is then quadratic in the
         number of tasks.
@@ -252,22 +252,22 @@ class Scheduler:
         """Once, before the first event."""
 
     def ready(self, task: Task) -> None:
-        """A task arrived and was admitted, its predecessors finished, or it was stopped: it waits now."""
+        """A task waits now: it was admitted and can run, or was stopped."""
 
     def finished(self, task: Task) -> None:
-        """A running task completed.  Of requests to services the batching policy is told (`Batching.ended`)."""
+        """A running task completed (requests: see `Batching.ended`)."""
 
     def gone(self, task: Task) -> None:
-        """A task ended otherwise, perhaps before it was ever ready: rejected, expired, failed."""
+        """A task ended otherwise: rejected, expired, failed."""
 
     def device(self, device: Device, up: bool) -> None:
         """A device failed, was put to sleep, or came back."""
 
     def announced(self, device: Device, start: float, end: float) -> None:
-        """A device (the cores of a node: the whole node) will be down from `start` to `end`."""
+        """A device (of cores: the node) will be down from `start` to `end`."""
 
     def replica(self, wanted: WantedReplica, view: View) -> Placement | None:
-        """Where a replica that a language model lacks is to start, in one of its modes; None: nowhere for now.
+        """Place of a replica that a language model lacks; None: nowhere for now.
 
         Asked after `begin` for the replicas of the start, which have their model; then when the service comes to lack
         one and, as long as it does, when devices have come free or one of its requests arrives; in a round before
@@ -276,8 +276,10 @@ class Scheduler:
         return next((place for mode in wanted.modes if (place := view.first(mode)) is not None), None)
 
     def serve(self, counters: Sequence[Any], alone: bool) -> None:
-        """Once, before `begin`, where the run has services: their queues, each with its batching policy.
-        `alone`: are there no tasks besides?"""
+        """Get the queues of services with their batching policies, once.
+
+        Before `begin`. `alone`: there are no tasks besides.
+        """
         raise ScenarioError(
             Problem(
                 f"{type(self).__name__} does not serve requests in batches; fcfs, edf, priority and the other "
@@ -293,7 +295,7 @@ class Scheduler:
 
 @dataclass
 class PlanProblem:
-    """What a planner may know: all arrivals and estimates, never true durations (`tasks.time` is the estimate).
+    """Knowledge of a planner: arrivals and estimates, never true durations.
 
     `random` is the policy's stream of the run's seed.  `simulate(plan)` and `rehearse(scheduler)` run the engine on
     the estimates: the first gives the makespan of a plan, counted from the first arrival; the second runs a
@@ -320,14 +322,14 @@ class PlanProblem:
 
     @property
     def origin(self) -> float:
-        """What makespans are counted from: the first arrival, in mid-run `now`."""
+        """Start of makespans: the first arrival, in mid-run `now`."""
         if self.in_mid_run:
             return self.now
         return float(self.tasks.arrival.min()) if len(self.tasks) else 0.0
 
 
 class Admission:
-    """Base of admission policies: asked task by task in arrival order, before the round."""
+    """Base of admission policies, asked by task in arrival order before the round."""
 
     policy_kind: ClassVar[str] = "admission"
 
@@ -336,7 +338,7 @@ class Admission:
     """
 
     def check(self, problem: PlanProblem) -> None:
-        """Once, when a scenario is built or validated: ScenarioError if it names classes that are not there."""
+        """Check a scenario once when it is built; ScenarioError for unknown classes."""
 
     def begin(self, view: View) -> None:
         """Once, before the first event."""
@@ -356,7 +358,7 @@ class Admission:
 
 
 class Shadow(Protocol):
-    """When and where a task that does not fit now could start, as far as estimates tell."""
+    """Estimated start and place of a task that does not fit now."""
 
     time: float
     anywhere: bool
@@ -371,7 +373,7 @@ class Shadow(Protocol):
 
 
 class LaunchSeen(Protocol):
-    """How a task runs, as of now; of a task that does not run all is None, empty or inf."""
+    """State of a running task's launch; None, empty or inf if it does not run."""
 
     @property
     def placement(self) -> Placement | None: ...
@@ -388,7 +390,7 @@ class LaunchSeen(Protocol):
 
     @property
     def finish(self) -> float:
-        """When it will end, as far as estimates, present rates and the launches before it tell.
+        """Estimated end at present rates, after the launches before it.
 
         A request to a language model: when it leaves its replica if no others come, with an answer of estimated length.
         """
@@ -400,33 +402,33 @@ class Changes(Protocol):
 
     @property
     def releases(self) -> int:
-        """How often capacity has come free: as long as it is the same, what fitted nowhere still fits nowhere."""
+        """Counter of releases of capacity; what fitted nowhere fits after one only."""
         ...
 
     @property
     def launches(self) -> int:
-        """How many launches have begun: as long as it and `releases` are the same, the same runs."""
+        """Counter of launches; with equal `releases` the same launches run."""
         ...
 
     @property
     def steady(self) -> bool:
-        """Does every task, in this run and up to now, compute from its start to its end or stop at nominal rate?"""
+        """Return True if all tasks so far compute at nominal rate throughout."""
         ...
 
 
 class Imagined(Protocol):
-    """What may come of a run, as its policy knows it (`View.fork`)."""
+    """A possible future of a run, as its policy knows it (`View.fork`)."""
 
     @property
     def now(self) -> float: ...
 
     def run(self, until: float = math.inf) -> Record:
-        """Play it on, once, until all is done or a time; what was written down, with that of before the fork."""
+        """Play it on once, until all is done or a time, and return the record."""
         ...
 
 
 class View(Protocol):
-    """All that a policy may see.  Reading costs nothing but its own work; nothing here changes state.
+    """Everything that a policy may see; reading changes nothing.
 
     Every verb tells the truth about tasks, requests of services and language models alike.
     """
@@ -453,7 +455,7 @@ class View(Protocol):
     # Where does it fit?
 
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
-        """A placement that fits now: the fastest mode that fits, on the first devices (or by `rule`)."""
+        """A placement that fits now: the fastest mode, first devices (or by `rule`)."""
         ...
 
     def first(
@@ -465,7 +467,7 @@ class View(Protocol):
         among: int | Mapping[int, int] | None = None,
         by: Preference = "node",
     ) -> Placement | None:
-        """The first devices on which a mode fits now; with a task, with room for its data (`node`, `by`, or neither).
+        """The first devices on which a mode (and a task's data) fits now.
 
         node: on this node alone.  among: on these nodes; bit n is set for node n.  A mapping: a gang with exactly that
         much on each of its nodes: GPUs, thousandths of cores, or 1 for a part of a gang of equal parts.  by="load": of
@@ -476,17 +478,21 @@ class View(Protocol):
         ...
 
     def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
-        """Every placement of a one-device mode that fits now, the task's data included; of a gang one a node.
-        distinct: only the first where the task would end at the same time on all of them."""
+        """Every placement of a one-device mode that fits now; of a gang one a node.
+
+        The task's data included. distinct: only the first where the task would end at the same time on all of them.
+        """
         ...
 
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
-        """Return True if a mode fits somewhere, or on that place, now (with the tasks' data)."""
+        """Return True if a mode fits somewhere, or there, now (with the tasks' data)."""
         ...
 
     def together(self, rows: Sequence[int]) -> tuple[Task, ...] | None:
-        """The tasks of these rows if they can be launched as one kernel now: each waits, or waits only for those before
-        it; else None."""
+        """The tasks of these rows if they can be launched as one kernel now, or None.
+
+        Each waits, or waits only for those before it.
+        """
         ...
 
     def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:
@@ -494,39 +500,44 @@ class View(Protocol):
         ...
 
     def over_limit(self, task: Task) -> bool:
-        """Does a limit on what its partition has in use keep the task from starting, whatever else is free?"""
+        """Return True if a limit of its partition alone keeps the task from starting."""
         ...
 
     def earliest_fit(self, task: Task, mode: Mode | None = None) -> Shadow:
-        """When and where the task could start (in this mode) if everything running ended as estimated."""
+        """Start and place of the task (in this mode) if all ends as estimated."""
         ...
 
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
-        """The first node on which stopping some of `victims` (taken in their order) makes the task fit:
-        where it would run and which of them must stop; None if not even all of them suffice."""
+        """The first node on which stopping some of `victims` makes the task fit.
+
+        Taken in their order: where it would run and which of them must stop; None if not even all of them suffice.
+        """
         ...
 
     # How long?
 
     def duration(self, task: Task, placement: Placement) -> float:
-        """Estimated seconds from a start there now to its finish: missing data, remaining work, download."""
+        """Estimated seconds from a start there now to the finish, transfers included."""
         ...
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> Any:
-        """The same by stage, of one task or a batch: ready, write_back, upload, restore, compute, download."""
+        """`duration` by stage: ready, write_back, upload, restore, compute, download."""
         ...
 
     def crowding(self, placement: Placement) -> tuple[float, float]:
-        """What jobs on the same links would do to each other if one started there now: how many times as long as in
-        the best place its step would take, and the devices' worth of work that all others would lose."""
+        """Slowdown on shared links if a job started there now: its own, and others'.
+
+        How many times as long as in the best place its step would take, and the devices' worth of work that all others
+        would lose.
+        """
         ...
 
     def remaining(self, task: Task) -> float:
-        """Estimated compute seconds left: of a running task in its mode, of a waiting one in its best."""
+        """Estimated compute seconds left, of a waiting task in its best mode."""
         ...
 
     def free_at(self, device: Device, engine: Literal["stream", "upload", "compute", "download"] = "stream") -> float:
-        """When an engine of a device will have served all in flight; "stream": when one more launch may start."""
+        """Time when an engine of a device is free; "stream": for one more launch."""
         ...
 
     # Running and waiting tasks
@@ -534,7 +545,7 @@ class View(Protocol):
     def running(
         self, by: Literal["finish", "start"] = "finish", device: Device | None = None, own: bool = False
     ) -> list[Task]:
-        """Running tasks, on one device or all, by estimated finish or by start of their launches.
+        """Running tasks, on one device or all, by finish or by start.
 
         Requests to language models stand by the finish of each.
 
@@ -543,28 +554,28 @@ class View(Protocol):
         ...
 
     def launch_of(self, task: Task) -> LaunchSeen:
-        """How a running task runs: `placement`, `stage`, `tasks` of its launch, `finish` as estimated."""
+        """`placement`, `stage`, `tasks` and estimated `finish` of a running task."""
         ...
 
     def waiting(self, count: int | None = None, own: bool = False) -> list[Task]:
-        """Waiting tasks in the order in which they became ready, all or the first `count`.  Linear, but for one.
+        """Waiting tasks in the order of readiness, all or the first `count`.
 
         own: without requests to language models, which wait for a replica (`fit`: None).
         """
         ...
 
     def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
-        """Number of waiting tasks: all, or by kind or type of best mode, and by class; `own` as in `waiting`."""
+        """Number of waiting tasks, by kind or type of best mode, and by class."""
         ...
 
     def queue_of(self, task: Task) -> RequestQueue | None:
-        """The queue that a request waits in, or will wait in; None where the task is no request."""
+        """The queue of a request, now or to come; None of other tasks."""
         ...
 
     # How much?
 
     def free(self, kind: str, node: int | None = None) -> float:
-        """Free cores (kind "cpu") or free GPUs of a kind or type, fractions included; on one node, or on all."""
+        """Free cores ("cpu") or GPUs of a kind or type, on one node or on all."""
         ...
 
     def load(self, device: Device) -> float:
@@ -572,11 +583,11 @@ class View(Protocol):
         ...
 
     def backlog(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> float:
-        """Estimated compute seconds waiting and still to run, by kind of best mode; `own` as in `waiting`."""
+        """Estimated compute seconds waiting and running, by kind of best mode."""
         ...
 
     def request_mix(self) -> Mapping[Shape, int]:
-        """What the tasks of the whole run demand, and how many demand it: as a site knows the mix of its requests."""
+        """Demands of the tasks of the whole run, and their numbers."""
         ...
 
     def attained(self, of: Task | str) -> float:
@@ -588,11 +599,11 @@ class View(Protocol):
         ...
 
     def room(self, device: Device) -> float:
-        """Bytes of an accelerator's memory that no launch holds and no item in use takes; 0 while it is down."""
+        """Free bytes of an accelerator's memory, unused items aside; 0 if down."""
         ...
 
     def slices(self, device: Device, idle: bool = False) -> Layout:
-        """The slices of a MIG GPU as it is cut now, all or the idle ones; empty where a device has none."""
+        """The slices of a MIG GPU as it is cut now, all or the idle ones."""
         ...
 
     def in_use(self, item: int, device: Device) -> bool:
@@ -608,7 +619,7 @@ class View(Protocol):
         ratios: Sequence[float] = (),
         expected: Callable[[Tasks], np.ndarray] | None = None,
     ) -> Imagined:
-        """A copy of the run with what the policy knows of it, in which `scheduler` goes on after some decisions.
+        """A copy of the run on the policy's knowledge, in which `scheduler` goes on.
 
         Tasks take their estimates, no other task arrives, nothing fails, random numbers are those of `seed`; the run
         itself never notices.  coming: arrivals that the policy imagines, each a time and a task that has come and that

@@ -99,14 +99,14 @@ class Index:
         while True:
             best: tuple[QueuedService, LikeServices, tuple[Placement, Any]] | None = None
             for line in self._lines:
-                found = offers.of(line.mode)
-                if found is None:
+                services = offers.of(line.mode)
+                if services is None:
                     continue
                 if line.idle:
                     self._arm(line)
-                entry = self._next(line, found[1])
+                entry = self._next(line, services[1])
                 if entry is not None and (best is None or entry < best[0]):
-                    best = entry, line, found
+                    best = entry, line, services
             if best is None:
                 return Pause("release", self._until())
             entry, line, (placement, offer) = best
@@ -169,7 +169,7 @@ class Index:
         self._stand(number, waiting)
 
     def _stand(self, number: int, waiting: int) -> None:
-        """A service that waits for nothing stands with those that are to be asked, or with the idle ones."""
+        """Put a service with those to be asked, or with the idle ones."""
         if waiting:
             self._enter(number, FRESH)
             return
@@ -254,7 +254,7 @@ class Index:
 
 
 class Dispatcher:
-    """Gives devices to services, for schedulers that order them by their oldest request.
+    """Gives devices to services, for schedulers that order by oldest request.
 
     A service that may start is offered the device of its fastest mode with the fewest launches in flight.
     Cost: O(services) a round, and O(devices) a batch where there are several; O(log) where an index can be kept
@@ -262,7 +262,7 @@ class Dispatcher:
     """
 
     def __init__(self, order: Callable[[Task], Any], counters: Sequence[Counter], by_arrival: bool = False):
-        """`by_arrival`: is the order that of arrivals?"""
+        """`by_arrival`: the order is that of arrivals."""
         self.order = order
         self.counters = list(counters)
         self.by_arrival = by_arrival
@@ -310,7 +310,7 @@ class Dispatcher:
         return min(due, key=urgency)
 
     def _step(self, counter: Counter, view: View) -> Decision | None:
-        """Ask the service's policy once: what it decides, after which it may be asked at once again, or None."""
+        """Ask the service's policy once: a decision, or None."""
         queue = counter.queue
         counter.asked, counter.releases, counter.ended = True, view.changes.releases, queue.over
         counter.until, counter.count = math.inf, None
@@ -330,7 +330,7 @@ class Dispatcher:
 
     @staticmethod
     def place(counter: Counter, view: View) -> Placement | None:
-        """The device of the service's fastest mode that has room, with the fewest launches in flight."""
+        """Device of the fastest mode with room and the fewest launches."""
         modes = counter.queue.service.shape.modes
         data = view.items
         if len(modes) == 1 and not data:

@@ -1,4 +1,4 @@
-"""Continuous batching and routing: the policies of services that generate token by token.
+"""Continuous batching and routing: policies of services that generate by tokens.
 
 A replica goes from step to step.  At a boundary the engine asks its batching policy in this order, and carries each
 answer out before the next question: which sequence is preempted (as long as the sequences that decode lack KV blocks
@@ -46,9 +46,10 @@ class Generation(Protocol):
 
 
 class Foreseen(NamedTuple):
-    """What becomes of the requests of a replica if no others come, as far as estimates tell: by their rows, when each
-    joins first, gives its first token, and leaves.  That is with its last token or, where prefill is apart, with its
-    prompt read.
+    """Estimated joins, first tokens and leaves of a replica's requests, by row.
+
+    As far as estimates tell, if no others come. A request leaves with its last token or, where prefill is apart, with
+    its prompt read.
 
     An answer is as long as the estimate of its request says, and one that has become longer
     ends with the next token; steps, joins and preemptions are those that the batching policy will want.  Of a request
@@ -124,7 +125,7 @@ class Replica(Protocol):
         ...
 
     def blocks_for(self, request: Any) -> int:
-        """Free KV blocks that a waiting request would take by joining, idle ones with a prefix of it included."""
+        """Free KV blocks that a waiting request would take, idle prefixes included."""
         ...
 
     def cached(self, request: Any) -> int:
@@ -132,7 +133,7 @@ class Replica(Protocol):
         ...
 
     def foresee(self, request: Any = None) -> Foreseen:
-        """What becomes of its requests if no others come; with `request`, as if that one were sent here now.
+        """Future of its requests (with `request`: and that one) if no others come.
 
         For routers, and not for batching policies at a boundary of the same replica: it is found by asking those.
         Cost: linear in the requests that are here; once for all questions until something happens here.
@@ -177,23 +178,23 @@ class IterationPolicy:
         return request.arrival
 
     def turn(self, replica: Replica) -> str:
-        """The client with the first request that is next to join, one of `heads` (`by_client` only)."""
+        """The client with the next request to join, one of `heads`."""
         raise NotImplementedError
 
     def queued(self, replica: Replica, request: Generation) -> None:
         """A request is about to wait; it is not among the `heads` yet (`by_client` only)."""
 
     def joined(self, replica: Replica, request: Generation) -> None:
-        """A request joins the replica, or its keys and values are on their way there (`follows` only)."""
+        """A request joins the replica, or its keys and values will."""
 
     def decodes(self, replica: Replica, request: Generation) -> None:
-        """A request that has joined decodes a token in each decoding step from now on (`follows` only)."""
+        """A request decodes a token in each decoding step from now on."""
 
     def left(self, replica: Replica, request: Generation, over: bool) -> None:
         """A joined request leaves the replica: complete, or preempted (`follows` only)."""
 
     def admits(self, replica: Replica, request: Generation) -> bool:
-        """May the head of the waiting requests join?  The engine has seen to it that it fits."""
+        """Return True if the head of the waiting requests, which fits, may join."""
         return True
 
     def steady(self, replica: Replica, request: Generation, steps: int) -> int:
@@ -204,7 +205,7 @@ class IterationPolicy:
         return steps
 
     def step(self, replica: Replica) -> BatchStep:
-        """What the next step does.  At least one member prefills or decodes."""
+        """Decide the next step; at least one member prefills or decodes."""
         raise NotImplementedError
 
     def victim(self, replica: Replica) -> Generation:
@@ -213,7 +214,7 @@ class IterationPolicy:
 
 
 class WantedReplica(NamedTuple):
-    """A replica that a service lacks: the run begins, one of its own failed or was stopped, or load calls for more."""
+    """A missing replica: at the begin, after a failure or stop, or for load."""
 
     service: LanguageService
     modes: tuple[Mode, ...]
@@ -224,10 +225,10 @@ class WantedReplica(NamedTuple):
 
 
 class Routing:
-    """Base of routing policies: which replica serves a request.  There is one object for each service."""
+    """Base of routing policies: the replica for a request; one object a service."""
 
     policy_kind: ClassVar[str] = "routing"
 
     def choose(self, request: Generation, replicas: Sequence[Any], random: np.random.Generator) -> Replica:
-        """Asked when a request arrives (and, where prefill and decode are separate, once more between them)."""
+        """Choose at a request's arrival, and between prefill and decode."""
         raise NotImplementedError

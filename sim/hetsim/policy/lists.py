@@ -1,4 +1,4 @@
-"""List scheduling: an order, a placement, and what happens when the head does not fit."""
+"""List scheduling: an order, a placement, and a discipline for blocked heads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def queueing(model: str) -> Callable[[F], F]:
-    """Of an order or a placement, which are functions: `queueing` of a scheduler's class."""
+    """Set `queueing` of an order or placement, as of a scheduler's class."""
 
     def declared(function: F) -> F:
         function.queueing = model  # type: ignore[attr-defined]
@@ -121,8 +121,8 @@ class ListScheduler(Scheduler):
             queue = self.queue if task.shape.modes[0].partition is None else self._line(task)
         else:
             demand = task.shape if task.allowed is None else (task.shape, task.allowed)
-            found = self.by_shape.get(demand)
-            queue = self.by_shape.setdefault(demand, TaskQueue()) if found is None else found
+            by_demand = self.by_shape.get(demand)
+            queue = self.by_shape.setdefault(demand, TaskQueue()) if by_demand is None else by_demand
         queue.push(key, task)
 
     def _line(self, task: Task) -> TaskQueue:
@@ -161,11 +161,11 @@ class ListScheduler(Scheduler):
         closed = 0
         if self._aside:
             self._bring_back(view)
-        while (found := self._next_in_order(view, closed)) is not None:
-            if not isinstance(found, Task):
-                yield found
+        while (decision := self._next_in_order(view, closed)) is not None:
+            if not isinstance(decision, Task):
+                yield decision
                 continue
-            closed |= claims_of(found)
+            closed |= claims_of(decision)
             if closed == EVERYWHERE:
                 break
         if not closed:
@@ -200,14 +200,14 @@ class ListScheduler(Scheduler):
             self._bring_back(view)
         if closed == EVERYWHERE:
             return None
-        while (found := self._next_in_order(view, closed)) is not None:
-            if isinstance(found, Task):
-                return found
-            yield found
+        while (decision := self._next_in_order(view, closed)) is not None:
+            if isinstance(decision, Task):
+                return decision
+            yield decision
         return None
 
     def _next_in_order(self, view: View, closed: int) -> Start | Reject | Annotate | Task | None:
-        """The decision about the head on open nodes; itself if it does not fit, None if none.
+        """Decision about the head on open nodes, the head, or None.
 
         Not a generator: one inside another is resumed twice for each decision.
         """
@@ -226,19 +226,19 @@ class ListScheduler(Scheduler):
         return self.set_aside(task, view) if view.over_limit(task) else task
 
     def _first_open(self, closed: int) -> TaskQueue:
-        """The queue for open nodes with the head that goes first; an empty one if no task waits."""
-        found, least = _EMPTY, None
+        """The queue for open nodes whose head goes first, or an empty one."""
+        best, least = _EMPTY, None
         if not closed:
-            found, least = self.queue, self.queue.head_entry()
+            best, least = self.queue, self.queue.head_entry()
         for partition, queue in self.of_partition.items():
             if not partition.claims & closed:
                 entry = queue.head_entry()
                 if entry is not None and (least is None or entry < least):
-                    found, least = queue, entry
-        return found
+                    best, least = queue, entry
+        return best
 
     def set_aside(self, task: Task, view: View) -> Annotate:
-        """Out of its queue until something has come free, since a limit of its partition keeps it: what to tell."""
+        """Take a task kept by its partition's limit out of its queue."""
         self.queue.remove(task)
         self._aside_since = view.changes.releases
         self._aside[task.index] = task
@@ -253,7 +253,7 @@ class ListScheduler(Scheduler):
             self._aside.clear()
 
     def behind(self, head: Task, depth: int | None = None) -> list[Task]:
-        """Under "block": the waiting tasks behind a head, in order, whatever their partition; at most `depth`."""
+        """Under "block" at most `depth` tasks behind a head, in order."""
         lines = [list(line) if depth is None else line.first(depth + 1) for line in self.queues()]
         tasks = [task for line in lines for task in line if task is not head]
         if self.of_partition:
@@ -261,7 +261,7 @@ class ListScheduler(Scheduler):
         return tasks[:depth]
 
     def _keeping(self, view: View) -> Iterator[Decision]:
-        """Start in order; a head that does not fit is kept, and nothing of lower rank passes it but by backfilling."""
+        """Start in order; a head that does not fit is kept, but for backfilling."""
         self._bring_back(view)
         every: list[Partition | None] = [None, *self.of_partition]
         lines = dict(zip(every, self.queues(), strict=True))
@@ -285,7 +285,7 @@ class ListScheduler(Scheduler):
 
     def _next_line(self, lines: dict[Partition | None, TaskQueue], closed: int) -> tuple[Partition | None] | None:
         """The line on open nodes with a waiting kept head, else the first head, or None."""
-        found, least = None, None
+        best, least = None, None
         for partition, queue in lines.items():
             if (EVERYWHERE if partition is None else partition.claims) & closed:
                 continue
@@ -293,13 +293,13 @@ class ListScheduler(Scheduler):
                 return (partition,)
             entry = queue.head_entry()
             if entry is not None and (least is None or entry < least):
-                found, least = (partition,), entry
-        return found
+                best, least = (partition,), entry
+        return best
 
     def _start_kept(
         self, partition: Partition | None, line: TaskQueue, view: View
     ) -> Generator[Decision, None, Task | None]:
-        """Start the kept head of a line, then its tasks in order: returns the head that does not fit, or None."""
+        """Start the kept head of a line and its tasks; returns a new head."""
         kept = self._kept.pop(partition, None)
         while True:
             task = kept[0] if kept is not None and kept[0].state == WAITING else line.head()
@@ -326,7 +326,7 @@ class ListScheduler(Scheduler):
                 return task
 
     def _behind_kept(self, view: View) -> Iterator[Decision]:
-        """Under "keep_backfill": in the order of arrival, tasks that would end before the kept heads were to start."""
+        """Start tasks by arrival that end before the kept heads start."""
         waiting = sorted((task for line in self.queues() for task in line), key=lambda task: (task.arrival, task.index))
         for task in waiting:
             nodes = claims_of(task)
@@ -376,7 +376,7 @@ class ListScheduler(Scheduler):
         yield self._until_something_fits(view)
 
     def _others(self, queue: TaskQueue, declined: Task, view: View) -> Iterator[Decision]:
-        """The rule declined a task that would fit: it may judge others of the shape otherwise.
+        """Other tasks of a shape, as the rule declined one that would fit.
 
         Only the next few are asked, or a long queue would be walked through in every round.
         """

@@ -19,7 +19,7 @@ from hetsim.policy.contract import Decision, Drop, Fetch, PlanProblem, Scheduler
 
 
 class PlannedScheduler(Scheduler):
-    """Base of static policies: `plan` is called once, before the clock starts; then the plan is followed.
+    """Base of static policies: `plan` once before the clock, then follow.
 
     A task starts when it heads the queues of all its devices, they are free and its predecessors are done.
     Frequencies that the plan gives are set in the first round, before anything starts.  Items that it brings to
@@ -234,7 +234,7 @@ class PlannedScheduler(Scheduler):
 
 
 def _fills(placement: Placement) -> bool:
-    """Does a launch leave no room on its devices?  Named cores do; else it depends on how a device shares."""
+    """Return True if a launch leaves no room on its devices."""
     mode, kind = placement.mode, placement.mode.type
     if mode.on_cpu:
         return placement.cores is not None

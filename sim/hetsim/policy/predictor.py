@@ -1,4 +1,4 @@
-"""The contract of a predictor of a series; those that ship are in `hetsim_policies.prediction`."""
+"""The contract of a predictor of a series (see `hetsim_policies.prediction`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hetsim.errors import UsageError
 
 
 class Predictor:
-    """Base of predictors: keeps the time, refuses what is no observation.  Subclasses give `_learn` and `_expect`."""
+    """Base of predictors with the time; subclasses give `_learn` and `_expect`."""
 
     flat: ClassVar[bool] = False
     """Does it expect what was measured lately, however far ahead it is asked?"""
@@ -51,17 +51,17 @@ class Predictor:
         self._learn(time, float(value))
 
     def forecast(self, horizon: float) -> float:
-        """The value expected `horizon` seconds after the last observation; 0 if there was none."""
+        """The value expected `horizon` seconds after the last observation, or 0."""
         if not horizon >= 0 or horizon == math.inf:
             raise UsageError(f"a horizon is a time from now on, not {horizon} s")
         return self._expect(horizon) if self.seen else 0.0
 
     def ceiling(self) -> float:
-        """The most that it will expect, at any horizon, for as long as only zeros are observed; inf: not known."""
+        """Upper bound of expectations while only zeros are observed; inf: unknown."""
         return math.inf
 
     def skip(self, count: int, time: float) -> None:
-        """`count` zeros were observed, at equal distances up to a time.  Only where `ceiling` is all but 0.
+        """Observe `count` zeros at equal distances, where `ceiling` is all but 0.
 
         Cost: O(1) in the count.
         """

@@ -24,8 +24,10 @@ def partition_of(task: Task) -> Partition | None:
 
 
 def claims_of(task: Task) -> int:
-    """What the task competes for, as a bitmask: the nodes of its partition, or a part of what they have
-    (`Cluster.claims`); EVERYWHERE where it is bound to none.  Tasks without a common bit do not compete."""
+    """Bitmask of what the task competes for; no common bit, no competition.
+
+    The nodes of its partition, or a part of what they have (`Cluster.claims`); EVERYWHERE where it is bound to none.
+    """
     partition = task.shape.modes[0].partition
     return EVERYWHERE if partition is None else partition.claims
 
@@ -52,11 +54,11 @@ class TaskQueue:
         run = self._run
         if not run or run[-1] < entry:
             run.append(entry)
-            held = len(run)
+            size = len(run)
         else:
             heappush(self._heap, entry)
-            held = len(self._heap)
-        if held > self._limit:
+            size = len(self._heap)
+        if size > self._limit:
             self._compact()
 
     def _compact(self) -> None:
@@ -106,7 +108,7 @@ class TaskQueue:
         task.ticket += 1
 
     def __iter__(self) -> Iterator[Task]:
-        """All live tasks, in order.  Linear with a sort: for policies that look at everything."""
+        """All live tasks in order. Linear with a sort."""
         entries = sorted(chain(self._run, self._heap)) if self._heap else list(self._run)
         return (entry[4] for entry in entries if _live(entry))
 

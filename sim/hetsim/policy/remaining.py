@@ -1,4 +1,4 @@
-"""The rest of a run as a planning problem: what has not started yet, with what is known of it by now.
+"""The rest of a run as a planning problem: tasks not started yet, as known by now.
 
 A policy that plans again in mid-run keeps a `Progress`, tells it what its own hooks are told, and asks it for `rest`.
 Only estimates go in: the expected finish of running tasks, the estimated time of others.  A plan of it can be tried out
@@ -103,8 +103,8 @@ class Progress:
         left_out: dict[int, None] = {}
         since: dict[int, float] = {}
         for row in self._left:
-            known = row in self._tasks or arrival[row] <= now or (foresight and math.isfinite(arrival[row]))
-            if row in running or not known or (wanted is not None and not wanted(row)):
+            announced = row in self._tasks or arrival[row] <= now or (foresight and math.isfinite(arrival[row]))
+            if row in running or not announced or (wanted is not None and not wanted(row)):
                 continue
             waits_for = before[row] if before is not None else ()
             if not self._can_run(row, up) or any(p in left_out for p in waits_for):
@@ -131,14 +131,14 @@ class Progress:
         before = self.problem.tasks.predecessors
         if before is None:
             return rows
-        known = dict.fromkeys(rows)
+        seen = dict.fromkeys(rows)
         while True:
-            waiting = [r for r in known if any(p in self._left and p not in known and p not in running
+            waiting = [r for r in seen if any(p in self._left and p not in seen and p not in running
                                                for p in before[r])]  # fmt: skip
             if not waiting:
-                return list(known)
+                return list(seen)
             for row in waiting:
-                del known[row]
+                del seen[row]
 
     def _occupy(self, free_at: dict[str, float], running: dict[int, Task], ends: dict[int, float], view: View) -> None:
         """Until when running tasks hold their lanes."""
@@ -163,7 +163,7 @@ class Progress:
             free_at.update(zip(names, times, strict=False))
 
     def _table(self, rows: list[int], since: Sequence[float]) -> Tasks:
-        """The rows as a table of their own, with the work that they have left and what it takes to go on with it."""
+        """The rows as a table with the work left and the costs of going on."""
         tasks = self.problem.tasks
         chosen = np.array(rows, dtype=np.int64)
         time = np.array(tasks.time[chosen], dtype=float)
@@ -190,16 +190,16 @@ class Progress:
         reads = self.problem.tasks.reads
         if reads is None:
             return {}
-        found: dict[int, Sequence[Device | int]] = {}
+        places: dict[int, Sequence[Device | int]] = {}
         for row in rows:
             for item in reads[row]:
-                if item not in found:
-                    found[item] = view.holders(item)
+                if item not in places:
+                    places[item] = view.holders(item)
         for task in running.values():
             placement = view.launch_of(task).placement
             if placement is not None:
-                found.update({item: [placement.devices[0]] for item in task.writes if item in found})
-        return {item: holders for item, holders in found.items() if holders}
+                places.update({item: [placement.devices[0]] for item in task.writes if item in places})
+        return {item: holders for item, holders in places.items() if holders}
 
 
 def in_mid_run(
@@ -210,7 +210,7 @@ def in_mid_run(
     data: Mapping[int, Sequence[Device | int]] | None = None,
     simulate: Callable[[Plan], float] | None = None,
 ) -> PlanProblem:
-    """A problem of these tasks on the same cluster, in mid-run; without `simulate` nothing can be simulated in it."""
+    """A problem of these tasks on the same cluster, in mid-run."""
     return replace(
         problem, tasks=tasks, now=now, free_at=free_at or {}, data=data or {}, in_mid_run=True,
         simulate=simulate or _not_in_mid_run, rehearse=_not_rehearsed,
@@ -218,7 +218,7 @@ def in_mid_run(
 
 
 class Resumed(PlannedScheduler):
-    """Follows a plan for some of the tasks of a run that has begun; others are not its business."""
+    """Follows a plan for some of the tasks of a run that has begun."""
 
     def __init__(self, plan: Plan, tasks: Tasks, cluster: Cluster) -> None:
         super().__init__()
@@ -249,10 +249,10 @@ class Trials:
         self._rows = list(rows)
 
     def simulate(self, plan: Plan) -> float:
-        """The makespan of a plan from now on, as far as estimates tell; inf where a task is not completed."""
-        whole = self._whole(plan)
-        record = self._view.fork(Resumed(whole, self._problem.tasks, self._problem.cluster)).run()
-        planned = [step.task for step in whole.steps]
+        """Estimated makespan of a plan from now on; inf if not all complete."""
+        full = self._whole(plan)
+        record = self._view.fork(Resumed(full, self._problem.tasks, self._problem.cluster)).run()
+        planned = [step.task for step in full.steps]
         if not planned:
             return 0.0
         if (record.status[planned] != COMPLETED).any():
@@ -268,7 +268,7 @@ class Trials:
 
 
 def rows_of(tasks: Tasks, rows: Sequence[int] | np.ndarray, arrival: np.ndarray | None = None) -> Tasks:
-    """Some rows of a table, with other arrivals if given, ascending; predecessors not among them are left out."""
+    """Some rows of a table, with other ascending arrivals if given."""
     chosen = np.array(rows, dtype=np.int64)
     kept: list[int] = chosen.tolist()
     number = {row: position for position, row in enumerate(kept)}

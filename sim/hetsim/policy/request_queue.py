@@ -30,7 +30,7 @@ class Requests:
 
 
 class RequestQueue(Protocol):
-    """The waiting requests of a service, in order of arrival; position 0 is the oldest."""
+    """The waiting requests of a service by arrival; position 0 is the oldest."""
 
     service: Service
     wanted: int
@@ -56,7 +56,7 @@ class RequestQueue(Protocol):
         ...
 
     def deadline(self, position: int) -> float:
-        """By when its batch must end to meet its deadline, the response's way taken off; inf where there is none."""
+        """Time by which its batch must end for its deadline; inf without."""
         ...
 
     def recent(self, seconds: float) -> int:
@@ -72,7 +72,7 @@ class RequestQueue(Protocol):
         ...
 
     def tasks(self) -> Sequence[Task]:
-        """The requests themselves.  Each becomes an object when it is first looked at; linear in their number."""
+        """The requests as objects, made when first used; linear."""
         ...
 
     def chosen(self, tasks: Sequence[Task], size: int | None = None) -> Requests:

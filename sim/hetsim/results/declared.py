@@ -93,16 +93,16 @@ def metric(
         places = {one: float(place or "inf") for one, _, place in (text.partition(":") for text in sets)}
         words = title or called.removesuffix("_j").replace("_", " ")
         home = module or function.__module__
-        found = Declaration(
+        declared = Declaration(
             called, function, unit, better, of, weight, places, words, hide_if_zero, congested, needs_end,
             is_percent, home
         )  # fmt: skip
         if home.removeprefix(_PACKAGE) in MODULES:
-            _ours[called] = found
+            _ours[called] = declared
         elif called in _all_of_ours():
             raise UsageError(f'there is a metric "{called}" already; give yours another name')
         else:
-            registry.register(called, found, "metric")
+            registry.register(called, declared, "metric")
         return function
 
     return declare
@@ -135,8 +135,8 @@ def _ours_by(bound: float) -> dict[str, Declaration]:
 
 def declaration(name: str) -> Declaration | None:
     """That of a metric, whatever bound its name has; None of another name."""
-    found = declarations()
-    return found.get(name) or _all_of_ours().get(re.sub(r"_\d[\d.e+-]*s_", f"_{_BOUND}s_", name))
+    by_name = declarations()
+    return by_name.get(name) or _all_of_ours().get(re.sub(r"_\d[\d.e+-]*s_", f"_{_BOUND}s_", name))
 
 
 def in_set(name: str, bound: float = DEFAULT_BOUND) -> list[str]:
@@ -147,8 +147,8 @@ def in_set(name: str, bound: float = DEFAULT_BOUND) -> list[str]:
 
 def higher_is_better(metric: str) -> bool:
     """Return True if more of the metric is better."""
-    found = declaration(metric)
-    return found is not None and found.better == "more"
+    declared = declaration(metric)
+    return declared is not None and declared.better == "more"
 
 
 def has_direction(metric: str) -> bool:
@@ -156,17 +156,17 @@ def has_direction(metric: str) -> bool:
 
     A device can be busy with work that is lost later, or that another device would do in a tenth of the time.
     """
-    found = declaration(metric)
-    return found is None or found.better != "neither"
+    declared = declaration(metric)
+    return declared is None or declared.better != "neither"
 
 
 def of_groups(metric: str) -> bool:
     """Return True if the metric has a meaning for a group of tasks."""
-    found = declaration(metric)
-    return found is None or found.of == "tasks"
+    declared = declaration(metric)
+    return declared is None or declared.of == "tasks"
 
 
 def hide_if_zero(metric: str) -> bool:
     """Return True if the metric, of a set, is shown only where some policy has any."""
-    found = declaration(metric)
-    return found is not None and found.hide_if_zero
+    declared = declaration(metric)
+    return declared is not None and declared.hide_if_zero

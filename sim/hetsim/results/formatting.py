@@ -84,10 +84,10 @@ def _odd(value: float) -> str:
 
 def fitting(values: Iterable[float], units: Sequence[Unit]) -> Unit:
     """The unit in which a group of values reads best: that of the middle one."""
-    known = sorted(abs(v) for v in values if math.isfinite(v) and v != 0)
-    if not known:
+    sizes = sorted(abs(v) for v in values if math.isfinite(v) and v != 0)
+    if not sizes:
         return next((unit for unit in units if unit[0] == 1.0), units[0])
-    middle = known[(len(known) - 1) // 2]
+    middle = sizes[(len(sizes) - 1) // 2]
     chosen = units[0]
     for factor, name in units:
         if middle >= factor * _FROM.get(name, 1.0) * (1 - 1e-12):
@@ -161,23 +161,23 @@ _SHOWN_IN = {"s": SECONDS, "GPU s": SECONDS, "share": PERCENT, "J": JOULES, "1/s
 
 def unit_of(metric: str) -> str:
     """The unit of a metric or a column of tasks: s, J, share, ...; empty without."""
-    found = declaration(metric) or declaration(f"{metric}_mean")
-    if found is not None:
-        return found.unit
+    declared = declaration(metric) or declaration(f"{metric}_mean")
+    if declared is not None:
+        return declared.unit
     return COLUMNS.get(metric, "tokens" if metric.endswith("_tokens") else "")
 
 
 def units_of(metric: str) -> tuple[Unit, ...]:
     """The units in which a metric or a column of tasks is shown."""
-    found = declaration(metric)
-    plain = found is not None and not found.is_percent
+    declared = declaration(metric)
+    plain = declared is not None and not declared.is_percent
     return ((1.0, ""),) if plain else _SHOWN_IN.get(unit_of(metric), ((1.0, ""),))
 
 
 def metric_name(metric: str) -> str:
     """The displayed name of a metric."""
-    found = declaration(metric)
-    return found.title if found and "{" not in found.name else metric.removesuffix("_j").replace("_", " ")
+    declared = declaration(metric)
+    return declared.title if declared and "{" not in declared.name else metric.removesuffix("_j").replace("_", " ")
 
 
 def gap(metric: str, difference: float, half: float = math.nan) -> str:

@@ -21,8 +21,8 @@ def drawn(name: str, results: Any, **options: Any) -> Figure:
     Found by its name when it is asked for, so that a program that draws nothing does not load matplotlib.
     """
     module, _, function = f"hetsim.plots.{name}".rpartition(".")
-    found = registry.load_object(f"{module}:{function}")(results, **options)
-    figure: Figure = found.get_figure(root=True)  # of axes; a figure gives itself
+    result = registry.load_object(f"{module}:{function}")(results, **options)
+    figure: Figure = result.get_figure(root=True)  # of axes; a figure gives itself
     return figure
 
 

@@ -46,23 +46,23 @@ def unsealed(path: Path) -> dict[str, Any]:
 def unsealed_text(path: Path, text: bytes) -> dict[str, Any]:
     """The same of a text that was read from the file."""
     try:
-        found = parse_json(path, text)
-        if not isinstance(found, dict):
+        content = parse_json(path, text)
+        if not isinstance(content, dict):
             raise ValueError
     except ValueError:
         raise DamagedFile(path, "it is not a JSON object") from None
-    number, stated = found.get("format"), found.pop("sha256", None)
+    number, stated = content.get("format"), content.pop("sha256", None)
     other = f"it has format {number}, and this hetsim reads format {FORMAT}" if number != FORMAT else ""
     seal = _SEAL.format(stated).encode()
     compact = text.endswith(seal)  # then the text itself is what was digested
-    digest = hashlib.sha256(memoryview(text)[: -len(seal)] if compact else _dumps(found).encode())
+    digest = hashlib.sha256(memoryview(text)[: -len(seal)] if compact else _dumps(content).encode())
     digest.update(b"}" if compact else b"")
-    if stated != digest.hexdigest() or not (compact or text.decode() == sealed(found, 1)):
+    if stated != digest.hexdigest() or not (compact or text.decode() == sealed(content, 1)):
         raise DamagedFile(path, f"its checksum does not fit{other and f' ({other})'}")
     if other:
         raise UsageError(f"{path} cannot be read: {other}")
-    del found["format"]
-    return found
+    del content["format"]
+    return content
 
 
 def _dumps(value: Mapping[str, Any], indent: int | None = None) -> str:
@@ -102,9 +102,9 @@ def verify(path: Path, digest: str | None) -> Path:
     if digest is None:
         return path
     try:
-        found = digest_of(path)
+        actual = digest_of(path)
     except FileNotFoundError:
         raise DamagedFile(path, "it is missing") from None
-    if found != digest:
+    if actual != digest:
         raise DamagedFile(path, "its checksum does not fit")
     return path

@@ -1,1 +1,1 @@
-"""Scenario files: from YAML to a validated `Scenario`, and from there to the input of a run."""
+"""Scenario files: from YAML to a validated `Scenario` and the input of a run."""

@@ -1,4 +1,4 @@
-"""What the models of a scenario file share: the strict base class and field types with readable refusals."""
+"""Base class and field types of the models of scenario files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hetsim.model.units import Name
 
 
 class Model(Described):
-    """Base of all parts of a scenario: unknown keys are errors, nothing changes after validation."""
+    """Base of all parts of a scenario: strict keys, frozen after validation."""
 
     # Compiled with the scenario as a whole (`defer_build`): most are a part or a base of others.
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
@@ -30,7 +30,7 @@ def unknown(error: UnknownName) -> str:
 
 
 class Short:
-    """Annotation: the field also accepts a short form, which `expand` turns into the full one.
+    """Annotation: a field that also accepts a short form, expanded by `expand`.
 
     `schema` is the JSON Schema of the short form; None: that of one item of the list.
     """

@@ -1,4 +1,4 @@
-"""Schema of the plain classes of `hetsim.model`: types, sentences, defaults and checks are declared there, once.
+"""Schema of the plain classes of `hetsim.model`, which declare everything once.
 
 A dataclass names the types of its fields by those of `hetsim.model.units`.  Metadata of a field: `required` (a scenario
 has to give it, Python does not), `optional` (null in a scenario unless given; so is a default of infinity), `alias`
@@ -43,7 +43,7 @@ class Mirror(Model):
         return {name: value for name in self.KEYS if (value := getattr(self, name)) is not None}
 
     def made(self, **more: Any) -> Any:
-        """The instance of the dataclass, with `more` for fields that are no keys, or say more than theirs."""
+        """The instance of the dataclass, with `more` for fields that are no keys."""
         return getattr(self.SOURCE, "given", self.SOURCE)(**{**self.given, **more})
 
     @model_validator(mode="after")
@@ -70,19 +70,19 @@ class Keys:
         )
 
     def _keys(self, made: Any) -> dict[str, Any]:
-        """What a scenario gives to get it."""
+        """The keys of a scenario for an instance."""
         keys = {info.alias or name: getattr(made, name) for name, info in self.model.model_fields.items()}
         return {name: None if value == math.inf else value for name, value in keys.items()}
 
 
 def keys_of(source: type, *only: str, **types: Any) -> Callable[[type[M]], type[M]]:
-    """Decorator of a schema: the keys of a dataclass, or `only` these, stand before its own; `types` replace theirs."""
+    """Decorator of a schema: adds the keys of a dataclass, or `only` these, first."""
 
     return lambda model: _based(model, _model_of(source, source.__name__, types, only))
 
 
 def inline_of(other: type[BaseModel], *but: str) -> Callable[[type[M]], type[M]]:
-    """Decorator of a schema: the keys of another one, `but` these, stand before its own, null unless given."""
+    """Decorator of a schema: adds the keys of another, `but` these, optional."""
     keys: dict[str, Any] = {  # None stands where a type has nothing else to be annotated with
         name: (typing.Annotated[(info.annotation, *info.metadata, None)] | None, None)
         for name, info in other.model_fields.items()

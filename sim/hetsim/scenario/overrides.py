@@ -43,8 +43,8 @@ def apply(document: Document, assignments: list[tuple[str, Any]]) -> set[Any]:
         try:
             path = _set(document.data, text, value)
             changed.add(path[0])
-            for known in [p for p in document.set_by if p[: len(path)] == path]:
-                del document.set_by[known]
+            for inner in [p for p in document.set_by if p[: len(path)] == path]:
+                del document.set_by[inner]
             document.set_by[path] = source
             if path == ("policy", "placement"):  # moves to where the long form has it
                 document.set_by["policy", "scheduler", "placement"] = source
@@ -66,7 +66,7 @@ def _long_policy(document: Document) -> None:
 
 
 def _forget_placement(document: Document) -> None:
-    """Take away the placement that the long form has with its scheduler: a new one is about to replace it."""
+    """Remove the placement of a scheduler that is replaced."""
     policy = document.data.get("policy")
     scheduler = policy.get("scheduler") if isinstance(policy, dict) else None
     if isinstance(scheduler, dict):
@@ -79,15 +79,14 @@ def check_path(data: Any, text: str) -> None:
 
 
 def value_at(data: Any, text: str) -> Any:
-    """The value at a path; None where the last key is not there, LookupError with a sentence where the path leads
-    nowhere."""
+    """The value at a path, None if absent; LookupError for a path to nowhere."""
     for key in _set(data, text, None, dry=True):
         data = data.get(key) if isinstance(data, dict) else data[key]
     return data
 
 
 def _set(data: Any, text: str, value: Any, dry: bool = False) -> Path_:
-    """Put the value there; the path in keys and indexes.  LookupError with a sentence otherwise."""
+    """Set the value at a path of keys and indexes; LookupError otherwise."""
     parts = text.split(".")
     here: Any = data
     path: list[Any] = []

@@ -1,4 +1,4 @@
-"""Which keys of a scenario its readers understand: by permission, so that a new key is refused until it is told.
+"""Keys of a scenario by the readers that understand them; others refuse them.
 
 The engine reads every key.  Other readers (the models of `hetsim.queueing`, the bound of `hetsim size`, what planners
 prove) say in one table which keys they take into account, or know to change nothing of what they say.  What has no row
@@ -195,7 +195,7 @@ _PROFILES = {
 
 
 class ReadScenario(Protocol):
-    """What is known of a scenario before anything is built; a `Scenario` has it."""
+    """The part of a `Scenario` that is read before anything is built."""
 
     document: Document
     base: Path
@@ -205,8 +205,8 @@ class ReadScenario(Protocol):
 
 @cache
 def rows() -> dict[str, frozenset[str]]:
-    """The readers of each key in the table; a key that ends with `.**` stands for all below it."""
-    found: dict[str, frozenset[str]] = {}
+    """The readers of each key in the table; `.**` stands for all keys below."""
+    readers_by_key: dict[str, frozenset[str]] = {}
     section = ""
     for line in _TABLE.splitlines():
         if not line.startswith(" "):
@@ -220,12 +220,12 @@ def rows() -> dict[str, frozenset[str]]:
             below = BELOW[kind].split() if kind else []
             for name in (base, *(f"{base}.{one}" for one in below)):
                 name = (section + name).rstrip(".") if name == "." else section + name
-                found[name] = found.get(name, frozenset()) | readers
-    return found
+                readers_by_key[name] = readers_by_key.get(name, frozenset()) | readers
+    return readers_by_key
 
 
 def pattern_of(path: str) -> str:
-    """The key of the table for a dotted path without indexes of lists: classes have the keys of their entry."""
+    """The key of the table for a dotted path; classes have keys of entries."""
     for section, other in _ALIKE.items():
         if path.startswith(section) and path != "workload.classes.weight":
             path = other + path.removeprefix(section)
@@ -237,32 +237,32 @@ def readers_of(pattern: str) -> frozenset[str] | None:
     """The readers that understand a key; None where the table has no row for it."""
     parts = pattern.split(".")
     stars = [".".join(parts[:end]) + ".**" for end in range(1, len(parts) + 1)]
-    found = [row for row in (rows().get(name) for name in (pattern, *stars)) if row is not None]
-    return frozenset[str]().union(*found) if found else None
+    permitted = [row for row in (rows().get(name) for name in (pattern, *stars)) if row is not None]
+    return frozenset[str]().union(*permitted) if permitted else None
 
 
 def not_understood(scenario: ReadScenario, reader: str, entry: int | None = None) -> list[Problem]:
-    """The keys of a scenario that a reader does not understand, each with its place; one of several alike.
+    """Keys of a scenario that a reader does not understand, with places.
 
     entry: the only one of the workload that it reads; None: all.
     """
-    found: dict[str, Path_] = {}
+    first_paths: dict[str, Path_] = {}
     for path, pattern in _unknown(scenario.document.data, (), "", reader, scenario.base):
         other = entry is not None and path[0] == "workload" and isinstance(path[1], int) and path[1] != entry
-        if not other and pattern not in found and not _as_if_absent(scenario, path):
-            found[pattern] = path
+        if not other and pattern not in first_paths and not _as_if_absent(scenario, path):
+            first_paths[pattern] = path
     problem = scenario.document.problem
-    return [problem(path, UNKNOWN + _shown(path)) for path in found.values()]
+    return [problem(path, UNKNOWN + _shown(path)) for path in first_paths.values()]
 
 
 def _shown(path: Path_) -> str:
-    """The key as its section has it: `stopping.checkpoint` of an entry of the workload."""
+    """The key in its section: `stopping.checkpoint` of an entry."""
     names = [str(part) for part in path if not isinstance(part, int)]
     return ".".join(names[1:] if names[0] == "workload" else names)
 
 
 def _unknown(value: Any, path: Path_, pattern: str, reader: str, base: Path) -> Iterator[tuple[Path_, str]]:
-    """Paths and patterns of what a reader does not understand in a value of the document."""
+    """Paths and patterns that a reader does not understand in a value."""
     if path and reader not in (readers_of(pattern) or ()):
         yield path, pattern
     elif isinstance(value, list):

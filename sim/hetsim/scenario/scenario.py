@@ -77,7 +77,7 @@ class Scenario:
         return self.document.file
 
     def to_yaml(self, absolute_paths: bool = False, warmup: str | None = None) -> str:
-        """Write the resolved scenario; loaded again (from the same folder) it is the same scenario.
+        """Write the resolved scenario; loaded again it is the same scenario.
 
         Parameters: absolute_paths: write names of files in full, so that it can be moved elsewhere; warmup: that time
             stands in place of the scenario's.
@@ -86,7 +86,7 @@ class Scenario:
         return self.deferred_yaml(absolute_paths, warmup)()
 
     def deferred_yaml(self, absolute_paths: bool = False, warmup: str | None = None) -> Callable[[], str]:
-        """What `to_yaml` gives now, written as text only when it is called: that takes as long as a small run."""
+        """The text of `to_yaml` as of now, written only when called."""
         # Names of files are resolved now: later the working directory, and what lies there, may be others.
         raw = self._with_full_paths(self.raw) if absolute_paths else self.raw
         return partial(documents.dump, raw if warmup is None else {**raw, "warmup": warmup})
@@ -100,12 +100,12 @@ class Scenario:
         return from_document(self.document.copy(), self.base, overrides, self)
 
     def moved(self) -> Scenario:
-        """The same scenario with the full name of its folder, so that a process elsewhere finds its files."""
+        """The same scenario with the absolute path of its folder."""
         return from_document(self.document.copy(), self.base.resolve())
 
     @property
     def content_hash(self) -> str:
-        """Of everything that determines a run besides the seed given to it: values and the files they name."""
+        """Hash of everything but the seed that determines a run."""
         digest = hashlib.sha256(json.dumps(self.raw, sort_keys=True, default=str).encode())
         for path in self.files:
             if not path.is_dir():
@@ -115,25 +115,25 @@ class Scenario:
 
     @property
     def files(self) -> list[Path]:
-        """The files that the scenario names, or a file that it names: traces, plans, node lists, profiles.
+        """The files that the scenario names, directly or through files.
 
         Folders are among them, with all that is in them.
         """
-        found = {*self.inputs.paths, *self.inputs.opened}
-        for folder in [path for path in found if path.is_dir()]:
-            found.update(folder.rglob("*"))
-        return sorted(found)
+        paths = {*self.inputs.paths, *self.inputs.opened}
+        for folder in [path for path in paths if path.is_dir()]:
+            paths.update(folder.rglob("*"))
+        return sorted(paths)
 
     def undeclared(self, opened: InputFiles) -> str:
-        """Name the files that a run opened, or the reader of a trace, and that no digest covers.
+        """Name the files that a run opened and that no digest covers.
 
         Parameters: opened: what was recorded while the run was made.
         Returns: a warning, empty if there is none.
         """
         read = {*opened.opened, *opened.seen, *self.inputs.seen}
         read.update(path for table in self._tables.values() for path in table.opened)
-        known = {os.path.abspath(path) for path in self.files} if read else set()
-        names = sorted(os.path.relpath(path, self.base) for path in read if os.path.abspath(path) not in known)
+        declared = {os.path.abspath(path) for path in self.files} if read else set()
+        names = sorted(os.path.relpath(path, self.base) for path in read if os.path.abspath(path) not in declared)
         return f"opened files that the scenario does not name: {', '.join(names)}" if names else ""
 
     def table(self, entry: int) -> TaskTable:
@@ -176,7 +176,7 @@ class Scenario:
     def begin(
         self, seed: int | None = None, replication: int = 0, *, check: bool = False, warmup: float | None = None
     ) -> Simulation:
-        """One run, up to the start of its clock: what a run refuses before its first event is refused here.
+        """One run, up to the start of its clock.
 
         Replicas of language models have their devices, and static policies have made their plans, which takes as
         long as it takes.  `warmup`: in place of the scenario's.
@@ -191,14 +191,14 @@ class Scenario:
 
     @contextmanager
     def addresses(self) -> Iterator[None]:
-        """Problems that are raised meanwhile get the file, line and column of the key that they name."""
+        """Add file, line and column to problems raised inside."""
         try:
             yield
         except ScenarioError as error:
             raise ScenarioError([self.document.addressed(problem) for problem in error.problems]) from None
 
     def _with_full_paths(self, value: Any, keys: tuple[str, ...] = ()) -> Any:
-        """Document data with the full names of files, where the key and the text are those of one."""
+        """Document data with absolute paths of files."""
         if isinstance(value, dict):
             return {key: self._with_full_paths(inner, (*keys, str(key))) for key, inner in value.items()}
         if isinstance(value, list):
@@ -217,7 +217,7 @@ class Scenario:
 def load(
     source: str | Path | Mapping[str, Any] | Scenario, overrides: Overrides = (), base: str | Path | None = None
 ) -> Scenario:
-    """The scenario in a file, shipped under a name, or given as a mapping, with values changed by `overrides`.
+    """Load a scenario: a file, a shipped name or a mapping, with `overrides`.
 
     A text is a file if it has a folder or a YAML suffix or exists, else a shipped name.  `base` is the folder of
     relative paths: of a file its own, of a mapping the working directory, unless given.
@@ -282,7 +282,7 @@ def _sweep_paths(document: Document) -> list[Problem]:
 
 
 def _further(document: Document, base: Path, traces: dict[int, TraceSpec]) -> list[Problem]:
-    """What is wrong with the traces, and with the parts that have valid keys: reported with the rest, in one round."""
+    """Problems of traces and of parts with valid keys, for one report."""
     from hetsim.scenario.building.streams_and_items import check_parts
 
     problems: list[Problem] = []

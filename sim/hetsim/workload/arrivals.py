@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, Union, get_args
 
 import numpy as np
 from pydantic import (
@@ -47,20 +47,6 @@ from hetsim.workload.distributions import (
     TimeDistribution,
     read_column,
 )
-
-BUILTIN: dict[str, str] = {
-    "deterministic": "hetsim.workload.arrivals:Deterministic",
-    "poisson": "hetsim.workload.arrivals:Poisson",
-    "renewal": "hetsim.workload.arrivals:Renewal",
-    "mmpp": "hetsim.workload.arrivals:MarkovModulatedPoisson",
-    "piecewise_poisson": "hetsim.workload.arrivals:PiecewisePoisson",
-    "diurnal": "hetsim.workload.arrivals:Diurnal",
-    "burst": "hetsim.workload.arrivals:Burst",
-    "all_at_once": "hetsim.workload.arrivals:AllAtOnce",
-    "closed": "hetsim.workload.arrivals:Closed",
-    "file": "hetsim.workload.arrivals:FromFile",
-}
-"""What `hetsim.registry` knows under the name of each process."""
 
 MAX_ARRIVALS = 50_000_000
 """More at one instant, or more bursts and changes of state, are a mistake: they would take hours or gigabytes."""
@@ -670,20 +656,11 @@ def _named(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationIn
     return registry.entry("arrivals", name).model_validate(value, context=info.context)
 
 
+_OURS = tuple(ArrivalProcess.__subclasses__())  # when this module is loaded there are no others
+BUILTIN = {get_args(one.model_fields["process"].annotation)[0]: f"{__name__}:{one.__name__}" for one in _OURS}
+"""What `hetsim.registry` knows under the name of each process."""
+
 if TYPE_CHECKING:
     Arrivals: TypeAlias = ArrivalProcess
 else:
-    Arrivals = Annotated[
-        Deterministic
-        | Poisson
-        | Renewal
-        | MarkovModulatedPoisson
-        | PiecewisePoisson
-        | Diurnal
-        | Burst
-        | AllAtOnce
-        | Closed
-        | FromFile,
-        Field(discriminator="process"),
-        WrapValidator(_named),
-    ]
+    Arrivals = Annotated[Union[_OURS], Field(discriminator="process"), WrapValidator(_named)]  # noqa: UP007

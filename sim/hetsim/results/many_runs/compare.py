@@ -170,17 +170,17 @@ class Comparison:
         from hetsim.results.one_run.groups import checked
         from hetsim.results.one_run.metrics import metric
 
-        found = differences_of_groups(self.runs, checked(group)[0], self.base, self.confidence)
+        table = differences_of_groups(self.runs, checked(group)[0], self.base, self.confidence)
         if names is None:
-            return found
+            return table
         names = list(names)
-        known = dict.fromkeys(found["metric"])
+        compared = dict.fromkeys(table["metric"])
         for name in names:
-            if name not in known:
+            if name not in compared:
                 metric(name)
-                if known:
-                    raise UnknownName("metric of groups", name, known)
-        return found[found["metric"].isin(names)].reset_index(drop=True)
+                if compared:
+                    raise UnknownName("metric of groups", name, compared)
+        return table[table["metric"].isin(names)].reset_index(drop=True)
 
     def plot(self) -> Figure:
         """Return a figure: a panel a metric, in it each policy's mean and interval."""
@@ -220,9 +220,9 @@ def compare(
     refused = refused or {}
     _check_asked({**runs, **refused}, baseline, confidence)
     sets = {name: Replications([run], keep=True) if isinstance(run, Result) else run for name, run in runs.items()}
-    identical = all(found.identical for found in sets.values())
+    identical = all(of_metric.identical for of_metric in sets.values())
     if identical:  # the same number many times over is no evidence
-        sets = {name: found.first for name, found in sets.items()}
+        sets = {name: of_metric.first for name, of_metric in sets.items()}
     columns = telling_metrics(sets, ["usual"] if metrics is None else metrics)
     policies = list(sets)
     pairs = [(p, baseline) for p in policies if p != baseline] if baseline else list(combinations(policies, 2))
@@ -232,10 +232,10 @@ def compare(
         table[name, "mean"] = [interval.mean for interval in intervals]
         table[name, "half_width"] = [interval.half_width for interval in intervals]
         table[name, "n"] = [interval.n for interval in intervals]
-        found = [replace(row, identical=identical) for row in _pairs(name, frame, pairs, confidence)]
-        rows += found
-        winners[name] = _winner(name, frame, found, policies)
-        findings += found if baseline is not None else _of_the_best(name, frame, found)
+        of_metric = [replace(row, identical=identical) for row in _pairs(name, frame, pairs, confidence)]
+        rows += of_metric
+        winners[name] = _winner(name, frame, of_metric, policies)
+        findings += of_metric if baseline is not None else _of_the_best(name, frame, of_metric)
     first = {name: whole for name, run in runs.items() if (whole := _first(run)) is not None}
     plans = plans_table(first)
     planned = plans.index[plans["planned_makespan"].notna()]
@@ -281,9 +281,9 @@ def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> d
     there are any; how busy the cores are where there are no GPUs.
     """
     asked = list(asked)
-    by_name, whole = metric_sets.by_name(asked), metric_sets.expanded(asked)
+    by_name, expanded = metric_sets.by_name(asked), metric_sets.expanded(asked)
     made = set(metric_sets.expanded(name for name in asked if name != "usual"))  # the usual ones only where kept
-    names = [name for name in whole if name in by_name or _may_tell(name, sets, name in made)]
+    names = [name for name in expanded if name in by_name or _may_tell(name, sets, name in made)]
     columns = {name: _columns(sets, name) for name in names}
     gpus = "gpu_utilization"
     if gpus in columns and gpus not in by_name and columns[gpus].isna().all(axis=None):

@@ -54,9 +54,9 @@ class Difference:
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
-        left, right = self._sides
+        first, right = self._sides
         kept = ["class", "user", "status", self.column]
-        both = left[kept].add_suffix("_a").join(right[kept].add_suffix("_b"), how="inner")
+        both = first[kept].add_suffix("_a").join(right[kept].add_suffix("_b"), how="inner")
         frame = pd.DataFrame(
             {
                 "id": both.index, "class": both["class_a"], "user": both["user_a"],
@@ -83,18 +83,18 @@ class Difference:
     @cached_property
     def only(self) -> tuple[int, int]:
         """How many tasks only the one and only the other run has."""
-        left, right = self._sides
+        first, right = self._sides
         both = len(self.tasks)
-        return len(left) - both, len(right) - both
+        return len(first) - both, len(right) - both
 
     @cached_property
     def unlike(self) -> dict[str, int]:
         """Number of common tasks that differ, by column: arrival, class, user."""
-        left, right = self._sides
-        right = right.reindex(left.index.intersection(right.index, sort=False))
-        left = left.loc[right.index]
-        found = {name: int((left[name].astype(object) != right[name].astype(object)).sum()) for name in _SAME}
-        return {name: number for name, number in found.items() if number}
+        first, right = self._sides
+        right = right.reindex(first.index.intersection(right.index, sort=False))
+        first = first.loc[right.index]
+        differing = {name: int((first[name].astype(object) != right[name].astype(object)).sum()) for name in _SAME}
+        return {name: number for name, number in differing.items() if number}
 
     def by(self, group: str) -> pd.DataFrame:
         """Sum the changes up.
@@ -108,11 +108,11 @@ class Difference:
         frame = self.tasks
         rows = {}
         for name, mine in frame.groupby(group, sort=True, observed=True, dropna=False):
-            known = mine.dropna(subset=["change"])
+            both = mine.dropna(subset=["change"])
             rows[name] = {
-                "tasks": len(mine), "gained": int((known["change"] < 0).sum()),
-                "lost": int((known["change"] > 0).sum()), "mean_a": known["a"].mean(), "mean_b": known["b"].mean(),
-                "change_mean": known["change"].mean(), "change_sum": known["change"].sum(),
+                "tasks": len(mine), "gained": int((both["change"] < 0).sum()),
+                "lost": int((both["change"] > 0).sum()), "mean_a": both["a"].mean(), "mean_b": both["b"].mean(),
+                "change_mean": both["change"].mean(), "change_sum": both["change"].sum(),
             }  # fmt: skip
         table = pd.DataFrame.from_dict(rows, orient="index").rename_axis(group)
         return table.sort_values("change_mean", kind="stable") if len(table) else table
@@ -136,17 +136,17 @@ class Difference:
             return None
         time = float(both["time"].min())
         now = both[both["time"] == time]
-        told = {side: tuple(sorted(now.loc[now["_merge"] == side, "what"])) for side in ("left_only", "right_only")}
-        return FirstDecision(time, told["left_only"], told["right_only"])
+        decided = {side: tuple(sorted(now.loc[now["_merge"] == side, "what"])) for side in ("left_only", "right_only")}
+        return FirstDecision(time, decided["left_only"], decided["right_only"])
 
     @cached_property
     def settings(self) -> dict[str, tuple[Any, Any]]:
         """Keys that differ in the two scenarios: (in a, in b), None if absent."""
         if self.a.scenario is None or self.b.scenario is None:
             return {}
-        left, right = _flat(self.a), _flat(self.b)
-        keys = sorted({*left, *right})
-        return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
+        first, right = _flat(self.a), _flat(self.b)
+        keys = sorted({*first, *right})
+        return {key: (first.get(key), right.get(key)) for key in keys if first.get(key) != right.get(key)}
 
     @property
     def sentences(self) -> list[str]:
@@ -313,7 +313,7 @@ def _some(actions: tuple[str, ...]) -> str:
 
 def _flat(run: Result) -> dict[str, Any]:
     """The values of the scenario of a run by their paths."""
-    found: dict[str, Any] = {}
+    by_path: dict[str, Any] = {}
 
     def walk(value: Any, path: str) -> None:
         if isinstance(value, dict) and value:
@@ -323,10 +323,10 @@ def _flat(run: Result) -> dict[str, Any]:
             for number, inner in enumerate(value):
                 walk(inner, f"{path}.{number}")
         else:
-            found[path] = value
+            by_path[path] = value
 
     walk(parse_yaml(run.name or "a run", run.scenario or ""), "")
-    return found
+    return by_path
 
 
 def _plain(row: dict[Any, Any]) -> dict[str, Any]:

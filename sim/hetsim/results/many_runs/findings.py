@@ -71,10 +71,10 @@ class Finding:
             where = "undefined" + (f" or infinite in {self.left_out} of the pairs of runs" if self.left_out else "")
             return f"{both}: {name} cannot be compared: {where}"
         if self.shown == "one run":
-            found = f"{name} {self.gap}" if self.difference else f"{name} the same as {self.other}"
+            text = f"{name} {self.gap}" if self.difference else f"{name} the same as {self.other}"
             if self.identical:
-                return f"{self.policy}: {found} in every run; nothing here is random, so there is no interval"
-            return f"{self.policy}: {found} in the one run of each; one run says nothing about chance"
+                return f"{self.policy}: {text} in every run; nothing here is random, so there is no interval"
+            return f"{self.policy}: {text} in the one run of each; one run says nothing about chance"
         if self.shown == "equal":
             return f"{both}: the same {name} in each of {self.n} runs"
         if self.shown == "open":
@@ -100,15 +100,15 @@ def paired_findings(metric: str, pairs: list[tuple[str, str, np.ndarray]], confi
         differences.append(difference)
         left_out.append(len(both) - int(finite.sum()))
     # A pair that cannot be compared is not among those that Holm's procedure has to correct for.
-    whole = iter(paired_differences([d for d, out in zip(differences, left_out, strict=True) if not out], confidence))
+    tests = iter(paired_differences([d for d, out in zip(differences, left_out, strict=True) if not out], confidence))
     findings = []
     for (policy, other, _), out in zip(pairs, left_out, strict=True):
         if out:
-            found = (math.nan, math.nan, math.nan, False, 0)
+            figures = (math.nan, math.nan, math.nan, False, 0)
         else:
-            d = next(whole)
-            found = (d.mean, d.half_width, d.p, d.significant, d.n)
-        findings.append(Finding(metric, policy, other, *found, out, confidence))
+            d = next(tests)
+            figures = (d.mean, d.half_width, d.p, d.significant, d.n)
+        findings.append(Finding(metric, policy, other, *figures, out, confidence))
     return findings
 
 

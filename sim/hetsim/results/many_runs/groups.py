@@ -60,17 +60,17 @@ def group_contributions(
     values: Mapping[tuple[str, str], np.ndarray], chosen: np.ndarray | slice = slice(None)
 ) -> dict[tuple[str, str], np.ndarray]:
     """(group, metric) -> contributions of replications to its estimate."""
-    found = {}
+    by_key = {}
     for group, name in values:
         if not name.startswith("_"):
             own, counts = values[group, name][chosen], values.get((group, weight_of(name) or ""))
-            found[group, name] = own if counts is None else weighted_contributions(own, counts[chosen])
-    return found
+            by_key[group, name] = own if counts is None else weighted_contributions(own, counts[chosen])
+    return by_key
 
 
 def _values(result: Result, by: str, first: Result | None = None) -> dict[tuple[str, str], float]:
-    found = groupings((first or result).record.input, [by]) or [Grouping(by)]
-    table = by_group(result, found[0], weighted=True)
+    split = groupings((first or result).record.input, [by]) or [Grouping(by)]
+    table = by_group(result, split[0], weighted=True)
     return {(str(group), str(name)): float(value) for group, row in table.iterrows() for name, value in row.items()}
 
 
@@ -90,10 +90,10 @@ def table_of_groups(outcomes: Mapping[str, Result | Several], by: str, confidenc
             index.append((group, label))
             row: list[float] = []
             for name in names:
-                found = student_interval(of_policy.get((group, name), np.array([math.nan])), confidence, name)
+                mean_of = student_interval(of_policy.get((group, name), np.array([math.nan])), confidence, name)
                 outcome = outcomes[label]
                 same = not isinstance(outcome, Result) and outcome.identical
-                row += [found.mean, math.nan if same else found.half_width, found.n]
+                row += [mean_of.mean, math.nan if same else mean_of.half_width, mean_of.n]
             rows.append(row)
     columns = pd.MultiIndex.from_product([names, ["mean", "half_width", "n"]], names=["metric", None])
     return pd.DataFrame(rows, pd.MultiIndex.from_tuples(index, names=[by, "policy"]) if index else None, columns)
@@ -103,8 +103,8 @@ def groups_and_metrics(
     by: str, values: Mapping[str, Mapping[tuple[str, str], np.ndarray]]
 ) -> tuple[list[str], list[str]]:
     """The groups in order, and the metrics, that any policy has."""
-    known = dict.fromkeys(key for of_policy in values.values() for key in of_policy)
-    return in_order(by, dict.fromkeys(group for group, _ in known)), list(dict.fromkeys(name for _, name in known))
+    keys = dict.fromkeys(key for of_policy in values.values() for key in of_policy)
+    return in_order(by, dict.fromkeys(group for group, _ in keys)), list(dict.fromkeys(name for _, name in keys))
 
 
 def in_order(by: str, groups: Iterable[str]) -> list[str]:
@@ -119,7 +119,7 @@ def tables_of_groups(
 ) -> dict[str, pd.DataFrame]:
     """A table for each grouping with several groups (`table_of_groups`)."""
 
-    found = {}
+    tables = {}
     first = next(iter(outcomes.values()))
     runs = [first] if isinstance(first, Result) else first.results
     for name in checked(by):
@@ -127,8 +127,8 @@ def tables_of_groups(
             continue
         table = table_of_groups(outcomes, name, confidence)
         if table.index.get_level_values(0).nunique() > 1:
-            found[name] = table
-    return found
+            tables[name] = table
+    return tables
 
 
 def metrics_in(table: pd.DataFrame) -> list[str]:
@@ -150,10 +150,10 @@ def telling(table: pd.DataFrame) -> list[str]:
 
 def groups_json(tables: Mapping[str, pd.DataFrame], many: bool = True) -> dict[str, Any]:
     """{by: {policy: {group: {metric: {mean, half_width, n}}}}}; of one run values."""
-    found: dict[str, Any] = {}
+    by_grouping: dict[str, Any] = {}
     for by, table in tables.items():
         rows = zip(*(table.index.get_level_values(level) for level in (0, 1)), table.to_numpy(dtype=float), strict=True)
-        policies: dict[str, Any] = found.setdefault(by, {})
+        policies: dict[str, Any] = by_grouping.setdefault(by, {})
         for group, policy, row in rows:
             values: dict[str, Any] = {}
             for name, (mean, half, n) in zip(metrics_in(table), row.reshape(-1, 3), strict=True):
@@ -161,7 +161,7 @@ def groups_json(tables: Mapping[str, pd.DataFrame], many: bool = True) -> dict[s
                 if many:
                     values[name] = {"mean": json_number(mean), "half_width": json_number(half), "n": int(n)}
             policies.setdefault(str(policy), {})[str(group)] = values
-    return found
+    return by_grouping
 
 
 def flat(table: pd.DataFrame) -> pd.DataFrame:
@@ -216,11 +216,11 @@ def _paired_values(outcomes: Mapping[str, Result | Several], by: str) -> dict[st
     common = sorted(set.intersection(*map(set, numbers.values())))
     if all(not isinstance(outcome, Result) and outcome.identical for outcome in outcomes.values()):
         common = common[:1]  # the same number many times over is no evidence
-    found: dict[str, Values] = {}
+    by_policy: dict[str, Values] = {}
     for label, outcome in outcomes.items():
         places = np.searchsorted(numbers[label], common)
-        found[label] = group_contributions(group_values(outcome, by), places)
-    return found
+        by_policy[label] = group_contributions(group_values(outcome, by), places)
+    return by_policy
 
 
 def _numbers(outcome: Result | Several) -> list[int]:

@@ -57,8 +57,8 @@ def findings_by_point(
             continue
         pairs = list(combinations(there, 2)) if base is None else [(one, base) for one in there if one != base]
         pairs_of[point] = _pairs(mine, there, pairs, metric, others)
-    found = iter(paired_findings(metric, [pair for pairs in pairs_of.values() for pair in pairs], confidence))
-    return {point: list(islice(found, len(pairs))) for point, pairs in pairs_of.items()}
+    tested = iter(paired_findings(metric, [pair for pairs in pairs_of.values() for pair in pairs], confidence))
+    return {point: list(islice(tested, len(pairs))) for point, pairs in pairs_of.items()}
 
 
 def _by_point(frame: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
@@ -96,7 +96,7 @@ class Leads(NamedTuple):
 
 def leads(sweep: Points, metric: str, findings: dict[int, list[Finding]] | None = None) -> Leads:
     """Number of the points at which each policy is best; see `Leads`."""
-    found = Leads(alone={}, ties={}, shown={}, points=0, tested=False)
+    counts = Leads(alone={}, ties={}, shown={}, points=0, tested=False)
     sound = sweep.table[sweep.table[metric].notna()]
     points, tested = 0, False
     for point, mine in _by_point(sound.drop_duplicates(["point", "policy"])):
@@ -109,15 +109,15 @@ def leads(sweep: Points, metric: str, findings: dict[int, list[Finding]] | None 
             near = (values == best) | (np.abs(values - best) <= ROUNDING * np.abs(best))
         first = tuple(policy for policy, is_best in zip(policies, near, strict=True) if is_best)
         if len(first) == 1:
-            found.alone[first[0]] = found.alone.get(first[0], 0) + 1
+            counts.alone[first[0]] = counts.alone.get(first[0], 0) + 1
         else:
-            found.ties[first] = found.ties.get(first, 0) + 1
+            counts.ties[first] = counts.ties.get(first, 0) + 1
         of_point = (findings or {}).get(point, [])
         tested |= any(finding.n > 1 for finding in of_point)
         clear = clearly_best(of_point, policies)
         if clear is not None:
-            found.shown[clear] = found.shown.get(clear, 0) + 1
-    return found._replace(points=points, tested=tested)
+            counts.shown[clear] = counts.shown.get(clear, 0) + 1
+    return counts._replace(points=points, tested=tested)
 
 
 def clearly_best(findings: list[Finding], policies: list[str]) -> str | None:
@@ -181,12 +181,12 @@ def _same(sweep: Points, frame: pd.DataFrame, column: str, value: Any) -> np.nda
 def _number(sweep: Points, column: str, value: Any) -> float | None:
     """A number, or a text with a unit of the key's dimension, in base units."""
     try:
-        found = quantity(value)
+        parsed = quantity(value)
     except ValueError:
         return None
-    if found is None or not math.isfinite(found[0]):
+    if parsed is None or not math.isfinite(parsed[0]):
         return None
-    number, dimension, _ = found
+    number, dimension, _ = parsed
     swept = {one[1] for one in map(quantity, sweep.points[column]) if one is not None}
     return number if dimension < 0 or dimension in swept else None
 

@@ -189,12 +189,12 @@ class Replications:
         Parameters: metric: its name; confidence: of the interval.
         Returns: the ratio; infinite where there is no interval.
         """
-        found = student_interval(self.contributions(metric).to_numpy(), confidence, metric)
-        if math.isnan(found.half_width) or self.identical:
+        mean_of = student_interval(self.contributions(metric).to_numpy(), confidence, metric)
+        if math.isnan(mean_of.half_width) or self.identical:
             return math.inf
-        if found.half_width == 0:
+        if mean_of.half_width == 0:
             return 0.0
-        return found.half_width / abs(found.mean) if found.mean else math.inf
+        return mean_of.half_width / abs(mean_of.mean) if mean_of.mean else math.inf
 
     @property
     def identical(self) -> bool:
@@ -212,20 +212,20 @@ class Replications:
     def first(self) -> Replications:
         """The first replication alone."""
         number = min(self._rows)
-        found = Replications()
-        found.add_values({"replication": number, **self._rows[number]})
-        found.name, found.policy, found.seed = self.name, self.policy, self.seed
-        found.results = [result for result in self.results if result.replication == number]
-        return found
+        chosen = Replications()
+        chosen.add_values({"replication": number, **self._rows[number]})
+        chosen.name, chosen.policy, chosen.seed = self.name, self.policy, self.seed
+        chosen.results = [result for result in self.results if result.replication == number]
+        return chosen
 
     def among(self, numbers: Iterable[int]) -> Replications:
         """Those of these numbers; all of them as they are."""
         chosen = set(numbers)
         if chosen >= set(self._rows):
             return self
-        found = Replications()
-        found._rows = {number: row for number, row in self._rows.items() if number in chosen}
-        return found
+        subset = Replications()
+        subset._rows = {number: row for number, row in self._rows.items() if number in chosen}
+        return subset
 
     @property
     def without_chance(self) -> str:
@@ -252,8 +252,8 @@ class Replications:
             spread = deviation(values[~np.isnan(values)])
             low, high = (math.nan, math.nan) if same else (interval.low, interval.high)
             rows[name] = (interval.mean, spread, low, high, interval.n)
-        found = pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "sd", "ci_low", "ci_high", "n"])
-        return found.rename_axis("metric")
+        table = pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "sd", "ci_low", "ci_high", "n"])
+        return table.rename_axis("metric")
 
     def energy_until(self, ends: pd.Series) -> pd.DataFrame:
         """energy_j and energy_idle_j with windows extended idle to `ends`.
@@ -294,10 +294,10 @@ class Replications:
         """The metrics that its display shows, by name: mean ± half-width of the interval."""
         shown = {}
         for name in in_set("display"):
-            found = student_interval(self.contributions(name).to_numpy(), metric=name) if self.keeps(name) else None
-            if found is not None and not math.isnan(found.mean):
-                half = math.nan if self.identical else found.half_width
-                shown[name] = several([found.mean], units_of(name), [half])[0]
+            mean_of = student_interval(self.contributions(name).to_numpy(), metric=name) if self.keeps(name) else None
+            if mean_of is not None and not math.isnan(mean_of.mean):
+                half = math.nan if self.identical else mean_of.half_width
+                shown[name] = several([mean_of.mean], units_of(name), [half])[0]
         return shown
 
     def __repr__(self) -> str:

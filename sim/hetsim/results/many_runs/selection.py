@@ -134,8 +134,8 @@ class Race:
         for policy, values in self.values.items():
             counts = np.array(self.counts[policy])
             self._first[policy] = float((np.array(values) * counts).sum() / counts.sum()), float(counts.mean())
-        found = {policy: self._contributions(policy) for policy in self.values}
-        best = max(self.sign * values.mean() for values in found.values())
+        contributions = {policy: self._contributions(policy) for policy in self.values}
+        best = max(self.sign * values.mean() for values in contributions.values())
         self.delta = self.share * abs(best)
         if self.delta == 0:
             raise UsageError(f"the best mean of {self.metric} is 0: a delta relative to it says nothing")
@@ -143,7 +143,7 @@ class Race:
         squared = 2 * eta * (first - 1)
         for i, one in enumerate(self.left):
             for other in self.left[i + 1 :]:
-                limit = squared * float((found[one] - found[other]).var(ddof=1)) / self.delta**2
+                limit = squared * float((contributions[one] - contributions[other]).var(ddof=1)) / self.delta**2
                 self._limit[one, other] = self._limit[other, one] = limit
 
     def screen(self) -> list[str]:
@@ -161,11 +161,11 @@ class Race:
 
     def ahead(self, most: int) -> int:
         """Maximum number of replications still needed by all that are left."""
-        r, found = len(self.values[self.left[0]]), 0
+        r, max_needed = len(self.values[self.left[0]]), 0
         for one in self.left:
             limits = [self._limit[one, other] for other in self.left if other != one]
-            found += max(0, min(most, math.floor(max(limits)) + 1) - r) if limits else 0
-        return found
+            max_needed += max(0, min(most, math.floor(max(limits)) + 1) - r) if limits else 0
+        return max_needed
 
     def _margin(self, one: str, other: str, r: int) -> float:
         return max(0.0, (self._limit[one, other] - r) * self.delta / (2 * r))

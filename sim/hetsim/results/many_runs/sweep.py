@@ -160,14 +160,14 @@ class Sweep:
 
     def _known(self, metric: str) -> None:
         if metric not in self.table.columns or metric in (*FACTS, *self.keys):
-            known = [name for name in self.table.columns if name not in (*FACTS, *self.keys)]
-            kept = ", ".join(n for n in known if not n.startswith("_") and not n.endswith(("_ci_low", "_ci_high")))
-            raise UnknownName("metric", metric, known, f" among those of the sweep ({kept}); ask for it with metrics=")
+            names = [name for name in self.table.columns if name not in (*FACTS, *self.keys)]
+            kept = ", ".join(n for n in names if not n.startswith("_") and not n.endswith(("_ci_low", "_ci_high")))
+            raise UnknownName("metric", metric, names, f" among those of the sweep ({kept}); ask for it with metrics=")
 
     def _column(self, name: str) -> None:
-        known = [*self.keys, *(fact for fact in FACTS if fact in self.table)]
-        if name not in known:
-            raise UnknownName("column", name, known, f" (there are {', '.join(known)})")
+        columns = [*self.keys, *(fact for fact in FACTS if fact in self.table)]
+        if name not in columns:
+            raise UnknownName("column", name, columns, f" (there are {', '.join(columns)})")
 
     # How it is shown ----------------------------------------------------------------------------------------
 
@@ -260,12 +260,12 @@ class Sweep:
             and not str(name).startswith("_")  # numbers of customers, for the estimates
         ]  # fmt: skip
         written = self.points.to_dict("records")
-        found = []
+        points = []
         for row in frame.to_dict("records"):
             facts = {name: row[name] for name in FACTS if name in row}
             values = {"values": dict(written[row["point"]])}
-            found.append({**facts, **values, "metrics": {name: _json_metric(row, name) for name in means}})
-        return {"scenario": self.name, "seed": self.seed, "keys": self.keys, "metrics": self.metrics, "rows": found}
+            points.append({**facts, **values, "metrics": {name: _json_metric(row, name) for name in means}})
+        return {"scenario": self.name, "seed": self.seed, "keys": self.keys, "metrics": self.metrics, "rows": points}
 
     # On disk ------------------------------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ class Sweep:
                     verify(folder / name, digest)
             table, each = (read_frame(folder / name) for name in (TABLE, EACH))
             points = pd.DataFrame(about["points"], columns=pd.Index(about["keys"]), dtype=object)
-            found = cls(
+            loaded = cls(
                 table, each, points, name=about["name"], seed=about["seed"], metrics=about["metrics"],
                 remarks=about["remarks"], replications=about["replications"],
             )  # fmt: skip
@@ -298,8 +298,8 @@ class Sweep:
             raise UsageError(f"{damage}; the same command with --resume makes it again") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise UsageError(f"{folder} is not the directory of a sweep: {problem}") from None
-        found.directory = folder
-        return found
+        loaded.directory = folder
+        return loaded
 
 
 def _json_metric(row: Mapping[Any, Any], name: str) -> Any:

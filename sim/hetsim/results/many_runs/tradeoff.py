@@ -67,11 +67,11 @@ def regrets(found: Comparison | Sweep, metric: str = DEFAULT_METRIC) -> pd.DataF
 
 def more_is_better(metric: str, better: Better | None = None, keys: Iterable[str] = ()) -> bool:
     """Direction of a metric or key of a sweep; UsageError where unknown."""
-    told = (better or {}).get(metric)
-    if told not in (None, "more", "less"):
-        raise UsageError(f'better={{"{metric}": ...}} is "more" or "less", not {told!r}')
-    if told is not None or metric in keys:
-        return told == "more"
+    stated = (better or {}).get(metric)
+    if stated not in (None, "more", "less"):
+        raise UsageError(f'better={{"{metric}": ...}} is "more" or "less", not {stated!r}')
+    if stated is not None or metric in keys:
+        return stated == "more"
     if not has_direction(metric):
         raise UsageError(
             f"neither more nor less {metric} is better in itself: choose a direction, "

@@ -79,12 +79,12 @@ class Tuning:
         return self._interval(self.present)
 
     def _interval(self, values: tuple[float, ...]) -> Interval:
-        found = student_interval(values, self.confidence, self.metric)
+        interval = student_interval(values, self.confidence, self.metric)
         if len(set(values)) == 1 and len(values) > 1:  # nothing is random
             return Interval(
-                self.metric, found.mean, low=math.nan, high=math.nan, confidence=self.confidence, n=len(values)
+                self.metric, interval.mean, low=math.nan, high=math.nan, confidence=self.confidence, n=len(values)
             )
-        return found
+        return interval
 
     @cached_property
     def difference(self) -> PairedDifference:
@@ -135,12 +135,12 @@ class Tuning:
 
     def _before(self) -> str:
         """The value of the present setting, and the gain of the winner."""
-        found, error = self.difference, self.settings[-1].error
+        difference, error = self.difference, self.settings[-1].error
         if error:
             return f"where the present setting fails ({error})"
-        if math.isnan(found.mean):
+        if math.isnan(difference.mean):
             return "which under the present setting is undefined in some replication"
-        return f"before {self._text(self.interval_before)}: {self._gain(found)}"
+        return f"before {self._text(self.interval_before)}: {self._gain(difference)}"
 
     def _gain(self, found: PairedDifference) -> str:
         amount = gap(self.metric, found.mean, found.half_width)

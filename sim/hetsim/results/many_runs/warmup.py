@@ -74,10 +74,10 @@ def mser(series: np.ndarray) -> int:
     if count < 2:
         return 0
     centred = values - values.mean()  # so that the difference of squares below keeps its digits
-    left = count - np.arange(count // 2 + 1)
-    total = np.cumsum(centred[::-1])[::-1][: len(left)]
-    squares = np.cumsum(centred[::-1] ** 2)[::-1][: len(left)]
-    spread = np.maximum(squares - total**2 / left, 0.0) / left.astype(float) ** 2
+    remaining = count - np.arange(count // 2 + 1)
+    total = np.cumsum(centred[::-1])[::-1][: len(remaining)]
+    squares = np.cumsum(centred[::-1] ** 2)[::-1][: len(remaining)]
+    spread = np.maximum(squares - total**2 / remaining, 0.0) / remaining.astype(float) ** 2
     return int(np.argmin(spread))
 
 

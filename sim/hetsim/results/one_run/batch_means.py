@@ -64,15 +64,15 @@ def batch_interval(values: np.ndarray, metric: str, batches: int = BATCHES, conf
             f"above {limit:.2f}), so {batches} batch means would give too narrow an interval. "
             "Make the run longer, or ask for replications"
         )
-    found = student_interval(means_of(values, batches), confidence)
-    return Interval(metric, found.mean, found.low, found.high, confidence, batches, METHOD)
+    student = student_interval(means_of(values, batches), confidence)
+    return Interval(metric, student.mean, student.low, student.high, confidence, batches, METHOD)
 
 
 def candidates(result: Run) -> list[str]:
     """Metrics of a run with batch means that are defined in it."""
     names = [f"{column}_mean" for column in ("response", "wait", "slowdown", "ttft", "tpot")]
-    known = metrics.metrics(result.bound)
-    return [name for name in (*names, "slo_attainment") if name in known and not math.isnan(result.metric(name))]
+    functions = metrics.metrics(result.bound)
+    return [name for name in (*names, "slo_attainment") if name in functions and not math.isnan(result.metric(name))]
 
 
 def means_of(values: np.ndarray, batches: int) -> np.ndarray:

@@ -61,7 +61,7 @@ def makespan_bound(run: Measured) -> float:
 def _transfers(tasks: Tasks, table: ModeTable) -> np.ndarray | None:
     """Seconds of own transfers of each task by mode on the fastest idle way."""
     private = private_bytes(tasks)
-    found = np.zeros((len(tasks), table.width))
+    transfer_seconds = np.zeros((len(tasks), table.width))
     cluster = table.cluster
     for shape in tasks.shapes:
         rows = np.flatnonzero(tasks.shape == shape.index)
@@ -72,8 +72,8 @@ def _transfers(tasks: Tasks, table: ModeTable) -> np.ndarray | None:
             stages = [stage_seconds(mode, way, private, rows) for way in ways]
             seconds = [up + down for up, down in stages]
             if seconds:
-                found[rows, position] = np.min(seconds, axis=0)
-    return found if found.any() else None
+                transfer_seconds[rows, position] = np.min(seconds, axis=0)
+    return transfer_seconds if transfer_seconds.any() else None
 
 
 def _fastest(tasks: Tasks, table: ModeTable, moved: np.ndarray | None = None) -> np.ndarray:
@@ -112,7 +112,7 @@ def areas(
     moved: seconds of transfers of each task in each mode, which count where one stream holds the device.
     """
     types = list(dict.fromkeys(mode.type.name for mode in table.modes if table.offered(mode)))
-    found = np.full((len(chosen), len(types)), math.inf)
+    needed = np.full((len(chosen), len(types)), math.inf)
     shape = tasks.shape[chosen]
     for position in range(table.width):
         time = tasks.time[chosen, position]
@@ -123,8 +123,8 @@ def areas(
             size = table.by_shape(position, partial(_size, name), math.inf)[shape]
             fixed = table.by_shape(position, lambda mode: mode.min_share, 0.0)[shape]
             with np.errstate(invalid="ignore"):
-                found[:, column] = np.fmin(found[:, column], (time + fixed) * size)
-    return found, np.array([_capacity(table, name) for name in types])
+                needed[:, column] = np.fmin(needed[:, column], (time + fixed) * size)
+    return needed, np.array([_capacity(table, name) for name in types])
 
 
 def _size(type_name: str, mode: Mode) -> float:
@@ -189,7 +189,7 @@ def area_bound(areas: np.ndarray, capacity: np.ndarray) -> float:
                 break
             cuts.append(np.bincount(choice, weights=areas[rows, choice], minlength=kinds))
             # max θ with θ <= w · loads of every cut, w · capacity = 1
-            found = linprog(
+            solution = linprog(
                 [*np.zeros(kinds), -1.0],
                 A_ub=np.column_stack([-np.array(cuts), np.ones(len(cuts))]),
                 b_ub=np.zeros(len(cuts)),
@@ -197,9 +197,9 @@ def area_bound(areas: np.ndarray, capacity: np.ndarray) -> float:
                 b_eq=[1.0],
                 bounds=[(0, None)] * kinds + [(None, None)],
             )
-            if not found.success or -found.fun <= best * (1 + 1e-9):
+            if not solution.success or -solution.fun <= best * (1 + 1e-9):
                 break
-            prices = found.x[:kinds]
+            prices = solution.x[:kinds]
     return best
 
 

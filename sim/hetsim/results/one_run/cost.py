@@ -31,10 +31,10 @@ def cost(run: Measured) -> float:
 @metric(unit="money", better="less", of="run", sets=("costs", "cluster:290"))
 def cost_per_task(run: Measured) -> float:
     """Cost / completions inside the window, whenever the tasks arrived."""
-    frame, whole = run.result.tasks, cost(run)
+    frame, total = run.result.tasks, cost(run)
     finish = frame["finish"].to_numpy()[frame["status"].cat.codes.to_numpy() == COMPLETED]
     number = np.count_nonzero((finish >= run.low) & (finish <= run.high))
-    return whole / number if number else math.nan
+    return total / number if number else math.nan
 
 
 @metric(unit="money", better="less", sets=("costs", "cluster:300", "groups:200", "group_rows:200"), title="cost of use")

@@ -38,14 +38,14 @@ def memory_traffic(run: Measured) -> float:
     work = record.input.tasks.work
     if work is None:
         return math.nan
-    found = launches_of(record, run.result.modes)
-    rows, mode, number = found.task, record.mode[found.task], np.full(len(found), -1)
-    ended = ~found.open
+    launches = launches_of(record, run.result.modes)
+    rows, mode, number = launches.task, record.mode[launches.task], np.full(len(launches), -1)
+    ended = ~launches.open
     if record.launches is not None:
         ended = np.asarray(record.launches["outcome"]) == LAUNCH_COMPLETED
         mode, number = np.asarray(record.launches["mode"]), launch_numbers(record.launches)
     single = ended & ~np.isin(number, list(record.fused))
-    if found.members is not None and (found.members[single] > 1).any():
+    if launches.members is not None and (launches.members[single] > 1).any():
         return math.nan  # a batch has no work of its own
     total = float(work.bytes[rows[single], mode[single]].sum())
     return total + sum(_traffic_of(record, one) for one in number[ended & ~single].tolist())

@@ -50,8 +50,8 @@ WEIGHTS: dict[str, Callable[[Measured], float]] = {
 
 def weight_of(metric: str) -> str | None:
     """The number over which a metric is a mean; None if of a whole replication."""
-    found = declaration(metric)
-    return None if found is None else found.weight
+    declared = declaration(metric)
+    return None if declared is None else declared.weight
 
 
 def weights(run: Measured, names: Iterable[str]) -> dict[str, float]:
@@ -69,16 +69,16 @@ def contributions(frame: pd.DataFrame, metric: str) -> pd.Series:
     values, key = frame[metric], weight_of(metric)
     if key is None or key not in frame:
         return values
-    found = weighted_contributions(values.to_numpy(dtype=np.float64), frame[key].to_numpy(dtype=np.float64))
-    return pd.Series(found, index=values.index, name=metric)
+    weighted = weighted_contributions(values.to_numpy(dtype=np.float64), frame[key].to_numpy(dtype=np.float64))
+    return pd.Series(weighted, index=values.index, name=metric)
 
 
 def weighted_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """`contributions` of a mean over customers, from values and counts."""
-    known = ~np.isnan(values) & (counts > 0)
-    found = values.copy()
-    found[known] = ratio_contributions(values[known], counts[known])
-    return found
+    defined = ~np.isnan(values) & (counts > 0)
+    adjusted = values.copy()
+    adjusted[defined] = ratio_contributions(values[defined], counts[defined])
+    return adjusted
 
 
 def ratio_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -89,9 +89,9 @@ def ratio_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     number = values.shape[-1]
     with np.errstate(invalid="ignore", divide="ignore"):
         sums = values * counts
-        whole = sums.sum(axis=-1, keepdims=True) / counts.sum(axis=-1, keepdims=True)
+        pooled = sums.sum(axis=-1, keepdims=True) / counts.sum(axis=-1, keepdims=True)
         others = (sums.sum(axis=-1, keepdims=True) - sums) / (counts.sum(axis=-1, keepdims=True) - counts)
-        found = number * whole - (number - 1) * others
+        pseudo_values = number * pooled - (number - 1) * others
     plain = (counts == counts[..., :1]).all(axis=-1) | (values == values[..., :1]).all(axis=-1)
-    plain |= ~np.isfinite(found).all(axis=-1)
-    return np.where(plain[..., None], values, found)
+    plain |= ~np.isfinite(pseudo_values).all(axis=-1)
+    return np.where(plain[..., None], values, pseudo_values)

@@ -210,22 +210,22 @@ def ending(result: Run, task_id: Any) -> dict[str, Any]:
         rows = TableRows(record)
         row = int(rows.deciding[np.searchsorted(rows(np.arange(len(record.status))), row)])
     status = int(record.status[row])
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "status": STATUS_NAMES[status], "reason": record.reasons.get(row, ""),
         "at": float(record.finish[row]), "launches": int((record.start[mine] == record.start[mine]).sum()), "stops": 0,
         "wasted": 0.0, "fused_with": [],
     }  # fmt: skip
     if status == UNFINISHED:
-        found["at"] = math.nan
+        facts["at"] = math.nan
     for rows_of, _ in record.fused.values():
         if set(mine) & set(rows_of):
-            found["fused_with"] += [str(record.input.tasks.name(other)) for other in rows_of if other not in mine]
+            facts["fused_with"] += [str(record.input.tasks.name(other)) for other in rows_of if other not in mine]
     if record.launches is not None and record.batch is None:
         launched = np.isin(np.asarray(record.launches["task"]), mine)
         cut = np.isin(np.asarray(record.launches["outcome"])[launched], (LAUNCH_STOPPED, LAUNCH_LOST))
-        found["launches"], found["stops"] = int(launched.sum()), int(cut.sum())
-        found["wasted"] = float(np.asarray(record.launches["lost"], float)[launched].sum())
-    return found
+        facts["launches"], facts["stops"] = int(launched.sum()), int(cut.sum())
+        facts["wasted"] = float(np.asarray(record.launches["lost"], float)[launched].sum())
+    return facts
 
 
 def find_tasks(result: Run, task_id: Any) -> list[int]:
@@ -390,10 +390,10 @@ def _holds(record: Record) -> dict[int, tuple[list[float], list[int]]]:
     """Times and causes that the policy gave for each task."""
     holds: dict[int, tuple[list[float], list[int]]] = {}
     for time, task, cause in record.holds:
-        times, told = holds.setdefault(task, ([], []))
+        times, stated = holds.setdefault(task, ([], []))
         at = bisect_right(times, time)
         times.insert(at, time)
-        told.insert(at, CAUSES.index(cause))
+        stated.insert(at, CAUSES.index(cause))
     return holds
 
 

@@ -40,7 +40,7 @@ def rho_of_tasks(result: Run, by: Literal["task", "user"] = "task") -> np.ndarra
     """
     record, table = result.record, result.modes
     tasks, rows = record.input.tasks, TableRows(record)
-    found = np.full(rows.count, math.nan)
+    rho = np.full(rows.count, math.nan)
     arrival, status = rows(tasks.arrival), record.status[rows.deciding]
     finish = record.finish[rows.deciding]
     finish = np.where(np.isnan(finish) | (status == UNFINISHED), record.end, finish)
@@ -52,15 +52,15 @@ def rho_of_tasks(result: Run, by: Literal["task", "user"] = "task") -> np.ndarra
     active = _active(arrival[there], finish[there], users)
     done = np.flatnonzero(status == COMPLETED)
     if not len(done):
-        return found
+        return rho
     begin, end = arrival[done], finish[done]
     with np.errstate(divide="ignore", invalid="ignore"):
         crowd = (np.interp(end, *active) - np.interp(begin, *active)) / (end - begin)
     crowd = np.maximum(np.nan_to_num(crowd, nan=1.0), 1.0)
     isolated = _isolated(table, rows, done, crowd)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found[done] = (end - begin) / isolated
-    return found
+        rho[done] = (end - begin) / isolated
+    return rho
 
 
 def _isolated(table: ModeTable, rows: TableRows, done: np.ndarray, crowd: np.ndarray) -> np.ndarray:
@@ -75,11 +75,11 @@ def _isolated(table: ModeTable, rows: TableRows, done: np.ndarray, crowd: np.nda
     members, owner = rows.members[mine], rows.owner[mine]
     shared = _on_a_share(table, members, among[owner])
     by_row = np.bincount(owner, weights=shared, minlength=rows.count)[done]
-    whole = np.bincount(owner, weights=_on_a_share(table, members, np.ones(len(members))), minlength=rows.count)[done]
+    total = np.bincount(owner, weights=_on_a_share(table, members, np.ones(len(members))), minlength=rows.count)[done]
     alone = np.where(np.isnan(rows.staged.alone), np.inf, rows.staged.alone)
     of_stages = rows(rows.staged.stage)[done] >= 0
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(of_stages & (whole > 0), rows(alone)[done] * by_row / whole, by_row)
+        return np.where(of_stages & (total > 0), rows(alone)[done] * by_row / total, by_row)
 
 
 def _on_a_share(table: ModeTable, chosen: np.ndarray, crowd: np.ndarray) -> np.ndarray:

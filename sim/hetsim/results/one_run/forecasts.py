@@ -18,18 +18,18 @@ NAMES = {"forecast": "load forecast", "duration": "durations"}
 
 def forecasts(notes: Mapping[str, Any]) -> list[tuple[str, str]]:
     """A title and a text by kind: `durations`, `MAPE 23 % (1,234 predictions)`."""
-    found = []
+    texts = []
     for name, title in NAMES.items():
         count, mape, loss = (number(notes, f"{name}_{key}") for key in ("count", "mape", "pinball"))
         if not count > 0:
             continue
         parts = [f"MAPE {share(mape)}"] if mape >= 0 else []
         quantile = number(notes, f"{name}_quantile")
-        of = f" at {quantile:g}" if quantile >= 0 and quantile != 0.5 else ""
-        parts.append(f"pinball loss{of} {seconds(loss) if name == 'duration' else f'{loss:.3g} devices'}")
+        at_quantile = f" at {quantile:g}" if quantile >= 0 and quantile != 0.5 else ""
+        parts.append(f"pinball loss{at_quantile} {seconds(loss) if name == 'duration' else f'{loss:.3g} devices'}")
         text = f"{', '.join(parts)} ({count:,.0f} predictions)"
         fallback = number(notes, f"{name}_fallback")
         if fallback > 0:
             text += f", {share(fallback)} by the fall-back"
-        found.append((title, text))
-    return found
+        texts.append((title, text))
+    return texts

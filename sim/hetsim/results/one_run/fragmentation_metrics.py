@@ -89,8 +89,8 @@ def fragmentation_between(result: Run, edges: np.ndarray) -> np.ndarray:
         total = np.concatenate([[0.0], np.cumsum(values * np.diff(time, append=result.end))])
         return np.diff(np.interp(inside, np.append(time, result.end), total))
 
-    whole, lost = areas(free), areas(stranded)
-    return np.divide(lost, whole, out=np.full(len(middle), math.nan), where=whole > 1e-9 * np.diff(edges))
+    unallocated, lost = areas(free), areas(stranded)
+    return np.divide(lost, unallocated, out=np.full(len(middle), math.nan), where=unallocated > 1e-9 * np.diff(edges))
 
 
 MAX_REPLAYED = 20_000
@@ -105,9 +105,9 @@ def fragmentation_steps(result: Run, times: np.ndarray | None = None) -> Steps:
 
     Where tasks take whole GPUs it is a few passes over columns, otherwise the run is replayed launch by launch.
     """
-    found = whole_gpu_steps(result)
-    if found is not None:
-        return found
+    steps = whole_gpu_steps(result)
+    if steps is not None:
+        return steps
     rows: list[tuple[float, float, float, float]] = []
     for begin, free, stranded, up in _replayed(result, times):
         if not rows or rows[-1][1:] != (free, stranded, up):
@@ -149,13 +149,13 @@ class _Measure:
         asked_share = state.asked_share[:, None] / WHOLE
         for node in nodes:
             usable = state.usable[node]
-            left = np.clip(state.share[node] - (state.full[node] - WHOLE), 0, WHOLE) / WHOLE
-            left = np.where(usable, left, 0.0)
+            remaining = np.clip(state.share[node] - (state.full[node] - WHOLE), 0, WHOLE) / WHOLE
+            remaining = np.where(usable, remaining, 0.0)
             of_type = (state.type[node] == state.asked_type[:, None]) | (state.asked_gpus == 0)[:, None]
-            good = np.logical_or.reduceat(of_type & (left >= asked_share), starts, axis=0)
+            good = np.logical_or.reduceat(of_type & (remaining >= asked_share), starts, axis=0)
             fits = np.logical_or.reduceat(state.fitting[:, node] > 0, starts)
-            all_free = left.sum()
-            lost = np.where(fits, all_free - (good * left).sum(axis=1), all_free)
+            all_free = remaining.sum()
+            lost = np.where(fits, all_free - (good * remaining).sum(axis=1), all_free)
             self.free[node], self.stranded[node] = all_free, float(self.mix @ lost)
             self.up[node] = np.count_nonzero(usable)
 

@@ -35,7 +35,7 @@ def fill_lanes(begin: np.ndarray, end: np.ndarray, slack: float = 1e-12) -> tupl
 
     Intervals that overlap by less than `slack` of their begin share a lane: sums of floats meet only nearly.
     """
-    found = np.zeros(len(begin), dtype=np.int64)
+    lane_of = np.zeros(len(begin), dtype=np.int64)
     free: list[int] = []
     busy: list[tuple[float, int]] = []
     used = 0
@@ -46,6 +46,6 @@ def fill_lanes(begin: np.ndarray, end: np.ndarray, slack: float = 1e-12) -> tupl
             lane = heapq.heappop(free)
         else:
             lane, used = used, used + 1
-        found[at] = lane
+        lane_of[at] = lane
         heapq.heappush(busy, (float(end[at]), lane))
-    return found, max(used, 1)
+    return lane_of, max(used, 1)

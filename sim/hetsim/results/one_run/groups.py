@@ -81,29 +81,29 @@ def title(by: str, groups: Iterable[object] = ()) -> str:
 
 def checked(by: str | Iterable[str]) -> list[str]:
     """Groupings of a comparison, each once; UsageError with a suggestion."""
-    found = list(dict.fromkeys([by] if isinstance(by, str) else by))
-    for name in found:
+    names = list(dict.fromkeys([by] if isinstance(by, str) else by))
+    for name in names:
         if name not in USUAL:
             near = suggestion(name, USUAL) or f"; it is one of {', '.join(USUAL)}"
             raise UsageError(f'"{name}" is nothing to group tasks by{near}')
-    return found
+    return names
 
 
 def groupings(run: RunInput, by: Iterable[str], further: Iterable[str] = ()) -> list[Grouping]:
     """Groupings with several groups in the workload, with `further` metrics."""
-    found = []
+    chosen = []
     extra = [name for name in further if name in declarations() and of_groups(name)]
     names = (*group_metrics(), *(name for name in extra if name not in group_metrics()))
     for name in by:
         if name == "user":
             if len(run.tasks.users) > 1:
-                found.append(Grouping(name, tuple(named_users(run)), names))
+                chosen.append(Grouping(name, tuple(named_users(run)), names))
         elif name == "class":
             if len(run.tasks.classes) > 1:
-                found.append(Grouping(name, None, names))
+                chosen.append(Grouping(name, None, names))
         elif len(set(size_labels(run.tasks.shapes))) > 1:
-            found.append(Grouping(name, None, names))
-    return found
+            chosen.append(Grouping(name, None, names))
+    return chosen
 
 
 def named_users(run: RunInput) -> list[str]:
@@ -208,14 +208,14 @@ def by_group(result: Run, grouping: Grouping, weighted: bool = False) -> pd.Data
     rows = np.arange(len(codes)) if result.measured.rows is None else result.measured.rows
     order = np.argsort(codes, kind="stable")
     limits = np.searchsorted(codes[order], np.arange(len(values) + 1))
-    found = {}
+    by_value = {}
     for number, value in enumerate(values):
         mine = rows[order[limits[number] : limits[number + 1]]]
         if len(mine):
             run = Measured(result, mine)
-            found[value] = metrics.evaluate(run, chosen, result.bound) | (weights(run, chosen) if weighted else {})
-    columns = list(next(iter(found.values()), dict.fromkeys(chosen)))
-    return pd.DataFrame.from_dict(found, orient="index", columns=columns).rename_axis(grouping.by)
+            by_value[value] = metrics.evaluate(run, chosen, result.bound) | (weights(run, chosen) if weighted else {})
+    columns = list(next(iter(by_value.values()), dict.fromkeys(chosen)))
+    return pd.DataFrame.from_dict(by_value, orient="index", columns=columns).rename_axis(grouping.by)
 
 
 # Of replications ------------------------------------------------------------------------------------------------
@@ -232,10 +232,10 @@ def kept_values(result: Run, grouping: Grouping) -> dict[str, float]:
 
 def kept_by(columns: Iterable[str], by: str) -> dict[tuple[str, str], str]:
     """(group, metric) -> column, of those that were kept of a grouping."""
-    found = {}
+    columns_by_key = {}
     for column in columns:
         if column.startswith(_KEPT):
             what, group, metric = json.loads(column.removeprefix(_KEPT))
             if what == by:
-                found[group, metric] = column
-    return found
+                columns_by_key[group, metric] = column
+    return columns_by_key

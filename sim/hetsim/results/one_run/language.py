@@ -34,8 +34,8 @@ def token_times(record: Record) -> dict[str, np.ndarray]:
     rows = rows_of(record.input)
     output = _output(record, rows)
     with np.errstate(divide="ignore", invalid="ignore"):
-        whole = (output > 1) & (record.status[rows] == COMPLETED)
-        further[rows] = np.where(whole, (record.finish[rows] - first[rows]) / (output - 1), np.nan)
+        has_tpot = (output > 1) & (record.status[rows] == COMPLETED)
+        further[rows] = np.where(has_tpot, (record.finish[rows] - first[rows]) / (output - 1), np.nan)
     return {"ttft": first - tasks.arrival, "tpot": further}
 
 
@@ -47,11 +47,11 @@ def counts(record: Record) -> dict[str, np.ndarray]:
     if not record.input.language:
         return {}
     none = np.zeros(len(record.status), np.int32)
-    found = {f"preemptions_{kind}": record.preemptions_by.get(kind, none) for kind in PREEMPTIONS}
+    columns = {f"preemptions_{kind}": record.preemptions_by.get(kind, none) for kind in PREEMPTIONS}
     if any(service.prefix_block for service in record.input.language):
         cached = none if record.cached_tokens is None else record.cached_tokens
-        found["cached_tokens"] = np.where(np.isnan(record.start), np.nan, cached)
-    return found
+        columns["cached_tokens"] = np.where(np.isnan(record.start), np.nan, cached)
+    return columns
 
 
 def _output(record: Record, rows: np.ndarray) -> np.ndarray:

@@ -76,8 +76,8 @@ def kv_used_mean(run: Measured) -> float:
                                                                           "kv_blocks"))  # fmt: skip
     seconds = np.clip(np.minimum(end, run.high) - np.maximum(start, run.low), 0.0, None)
     limited = ~np.isnan(blocks)
-    whole = (blocks * seconds)[limited].sum()
-    return float((((first + last) / 2) * seconds)[limited].sum() / whole) if whole > 0 else math.nan
+    total = (blocks * seconds)[limited].sum()
+    return float((((first + last) / 2) * seconds)[limited].sum() / total) if total > 0 else math.nan
 
 
 @metric(unit="share", better="neither", of="run", sets=("tokens",), title="KV blocks used, maximum")

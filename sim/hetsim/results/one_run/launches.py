@@ -234,21 +234,21 @@ class PlaceColumns:
         """The same of the nodes."""
         cluster = self._record.input.cluster
         nodes = [dict.fromkeys(cluster.devices[d].node for d in devices) for devices, _ in self._used(used)]
-        texts = ["+".join([cluster.nodes[n].name for n in sorted(found)]) for found in nodes]
+        texts = ["+".join([cluster.nodes[n].name for n in sorted(chosen)]) for chosen in nodes]
         return self._codes(used, texts)
 
     def spreads(self, used: np.ndarray) -> dict[str, Any]:
         """By place (and -1 last) the number of `hosts` and of `racks`."""
         cluster = self._record.input.cluster
-        found = {"hosts": np.zeros(self.count + 1, np.int32)}
+        counts = {"hosts": np.zeros(self.count + 1, np.int32)}
         if any(node.spec.rack is not None for node in cluster.nodes):
-            found["racks"] = np.zeros(self.count + 1, np.int32)
+            counts["racks"] = np.zeros(self.count + 1, np.int32)
         for place in np.unique(used[used >= 0]).tolist():
             devices = [cluster.devices[index] for index in self._record.places[place][0]]
-            found["hosts"][place] = len({device.node for device in devices})
-            if "racks" in found:
-                found["racks"][place] = len({device.rack for device in devices if device.rack is not None})
-        return found
+            counts["hosts"][place] = len({device.node for device in devices})
+            if "racks" in counts:
+                counts["racks"][place] = len({device.rack for device in devices if device.rack is not None})
+        return counts
 
     def _used(self, used: np.ndarray) -> list[tuple[tuple[int, ...], tuple[int, ...] | None]]:
         return [self._record.places[place] for place in np.unique(used[used >= 0])]
@@ -261,9 +261,9 @@ class PlaceColumns:
 
 
 def _coded(texts: list[str]) -> tuple[np.ndarray, list[str]]:
-    known: dict[str, int] = {}
-    codes = [known.setdefault(text, len(known)) for text in texts]
-    return np.array([*codes, -1], dtype=np.int32), list(known)
+    code_of: dict[str, int] = {}
+    codes = [code_of.setdefault(text, len(code_of)) for text in texts]
+    return np.array([*codes, -1], dtype=np.int32), list(code_of)
 
 
 def categorical(codes: np.ndarray, names: list[str]) -> Any:
@@ -334,7 +334,7 @@ def launches_table(record: Record, table: ModeTable) -> pd.DataFrame:
 
 def ids_of_one_kind(ids: Any) -> np.ndarray:
     """The ids of all tasks, as text where they are of several kinds."""
-    found = np.asarray(ids)
-    if found.dtype.hasobject and pd.api.types.infer_dtype(found, skipna=True).startswith("mixed"):
-        return np.array([str(one) for one in found], dtype=object)
-    return found
+    array = np.asarray(ids)
+    if array.dtype.hasobject and pd.api.types.infer_dtype(array, skipna=True).startswith("mixed"):
+        return np.array([str(one) for one in array], dtype=object)
+    return array

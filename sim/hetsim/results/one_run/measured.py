@@ -110,8 +110,8 @@ class Measured:
 
     def series(self, name: str) -> pd.Series:
         """A column of the tasks measured."""
-        whole = self.result.tasks[name]
-        return whole if self.rows is None else whole.iloc[self.rows]
+        all_tasks = self.result.tasks[name]
+        return all_tasks if self.rows is None else all_tasks.iloc[self.rows]
 
     def column(self, name: str) -> np.ndarray:
         """The values of a column of the tasks measured; many metrics read the same."""

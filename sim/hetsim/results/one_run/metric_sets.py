@@ -21,9 +21,9 @@ SETS: dict[str, Callable[[], Iterable[str]]] = {
 
 def check(name: str) -> None:
     """UnknownName with a suggestion if this is neither a metric nor a set of them."""
-    known = [*SETS, *declarations()]
-    if name not in known:
-        raise UnknownName("metric", name, known, " (hetsim list metrics)")
+    names = [*SETS, *declarations()]
+    if name not in names:
+        raise UnknownName("metric", name, names, " (hetsim list metrics)")
 
 
 def listed(metrics: str | Iterable[str]) -> list[str]:
@@ -33,10 +33,10 @@ def listed(metrics: str | Iterable[str]) -> list[str]:
 
 def expanded(names: Iterable[str]) -> list[str]:
     """Metrics and sets as metrics, each once."""
-    found: dict[str, None] = {}
+    unique: dict[str, None] = {}
     for name in names:
-        found |= dict.fromkeys(SETS[name]() if name in SETS else [name])
-    return list(found)
+        unique |= dict.fromkeys(SETS[name]() if name in SETS else [name])
+    return list(unique)
 
 
 def by_name(names: Iterable[str]) -> set[str]:

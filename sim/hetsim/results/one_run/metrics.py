@@ -25,11 +25,11 @@ def summary_names(bound: float = DEFAULT_BOUND) -> list[str]:
 
 def metric(name: str, bound: float = DEFAULT_BOUND) -> Metric:
     """The metric of that name; UnknownName with a suggestion otherwise."""
-    known = declarations(bound)
-    if name not in known:
+    declared = declarations(bound)
+    if name not in declared:
         registry.check_loaded("metric", name)
-        raise UnknownName("metric", name, known, " (hetsim list metrics)")
-    return known[name].function
+        raise UnknownName("metric", name, declared, " (hetsim list metrics)")
+    return declared[name].function
 
 
 def evaluate(run: Measured, names: Iterable[str], bound: float = DEFAULT_BOUND) -> dict[str, float]:

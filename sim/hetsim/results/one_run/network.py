@@ -39,11 +39,11 @@ def task_columns(record: Record, table: ModeTable) -> dict[str, np.ndarray]:
             sums[name] += np.bincount(rows, weights=record.stays[name], minlength=count)
     _on_one_node(record, table, sums, stepping)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = {
+        columns = {
             "step": sums["seconds"] / sums["steps"], "communication": sums["communication"], "bubble": sums["bubble"],
             "contention": sums["contention"], "network_bytes": sums["bytes"], "mfu": sums["peak"] / sums["seconds"],
         }  # fmt: skip
-    return {name: np.where(stepping, values, np.nan) for name, values in found.items()}
+    return {name: np.where(stepping, values, np.nan) for name, values in columns.items()}
 
 
 def _on_one_node(record: Record, table: ModeTable, sums: dict[str, np.ndarray], stepping: np.ndarray) -> None:
@@ -106,11 +106,11 @@ def series(record: Record) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray
         return {}
     links = record.links["link"].astype(np.int64)
     order = np.argsort(links, kind="stable")
-    found = {}
+    by_link = {}
     for part in np.split(order, np.flatnonzero(np.diff(links[order])) + 1):
         if len(part):
-            found[int(links[part[0]])] = tuple(record.links[name][part] for name in ("time", "busy", "jobs"))
-    return dict(sorted(found.items()))  # type: ignore[arg-type]
+            by_link[int(links[part[0]])] = tuple(record.links[name][part] for name in ("time", "busy", "jobs"))
+    return dict(sorted(by_link.items()))  # type: ignore[arg-type]
 
 
 def over_time(values: np.ndarray, length: np.ndarray, share: float) -> float:
@@ -152,9 +152,9 @@ def _share(run: Measured, name: str) -> float:
     width = np.append([mode.width for mode in table.modes], 0.0)[codes]
     width = run.chosen(TableRows(record)(width))
     part, seconds = run.column(name), run.column("compute")
-    known = ~np.isnan(part)
-    whole = float((seconds * width)[known].sum())
-    return float((part * width)[known].sum()) / whole if whole > 0 else math.nan
+    is_known = ~np.isnan(part)
+    total = float((seconds * width)[is_known].sum())
+    return float((part * width)[is_known].sum()) / total if total > 0 else math.nan
 
 
 @metric(unit="share", better="neither", of="run", sets=("network",))

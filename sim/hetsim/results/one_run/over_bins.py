@@ -106,9 +106,9 @@ def _in_bins(
 ) -> np.ndarray:
     """The integral of `rate` over [begin, end) in each bin by row; NaN counts 0."""
     bins, width = len(edges) - 1, edges[1] - edges[0]
-    known = ~(np.isnan(begin) | np.isnan(end)) & (rate > 0) & (row >= 0)
-    rate, row = rate[known], row[known]
-    low, high = (np.clip(times[known], edges[0], edges[-1]) for times in (begin, end))
+    counted = ~(np.isnan(begin) | np.isnan(end)) & (rate > 0) & (row >= 0)
+    rate, row = rate[counted], row[counted]
+    low, high = (np.clip(times[counted], edges[0], edges[-1]) for times in (begin, end))
     first, last = (np.clip(((times - edges[0]) / width).astype(np.int64), 0, bins - 1) for times in (low, high))
     inside = first == last
     head = np.where(inside, high - low, edges[first + 1] - low)

@@ -81,21 +81,21 @@ NOT_PROVEN = "is not proven optimal"
 
 def reservations(notes: Mapping[str, Any]) -> list[str]:
     """Limits of a plan: a stopped search, late tasks, gaps in bound or timetable."""
-    found = []
+    texts = []
     gap = number(notes, "gap")
     if notes.get("optimal") is False:
-        found.append("not proven optimal" + (f", gap {share(gap)}" if gap >= 0 else ""))
+        texts.append("not proven optimal" + (f", gap {share(gap)}" if gap >= 0 else ""))
     if notes.get("deterministic") is False:
-        found.append("stopped by the clock: another run may plan otherwise")
+        texts.append("stopped by the clock: another run may plan otherwise")
     late, by = number(notes, "deadlines_missed"), number(notes, "deadline_missed_by")
     if late > 0:
-        found.append(f"{late:,.0f} deadlines missed" + (f", by {seconds(by)} at most" if by >= 0 else ""))
+        texts.append(f"{late:,.0f} deadlines missed" + (f", by {seconds(by)} at most" if by >= 0 else ""))
     covers = notes.get("covers")
     if isinstance(covers, Mapping):
         open_ = [f"{what} {word}" for what, word in covers.items() if word in ("partly", "ignored")]
         if open_:
-            found.append(f"the planner's bound and timetable do not cover all: {', '.join(open_)}")
-    return found
+            texts.append(f"the planner's bound and timetable do not cover all: {', '.join(open_)}")
+    return texts
 
 
 def plans_table(runs: Mapping[str, Run]) -> pd.DataFrame:
@@ -118,15 +118,15 @@ def plans_table(runs: Mapping[str, Run]) -> pd.DataFrame:
 def lower_bounds(runs: Mapping[str, Run]) -> dict[str, float]:
     """The best lower bound of each run's makespan; runs are of one instance."""
     best = reduce(np.fmax, (certified(result) for result in runs.values()), math.nan)
-    usual, found = math.nan, {}
+    usual, bounds = math.nan, {}
     for policy, result in runs.items():
         if result.record.fused or not whole(result):
-            found[policy] = result.metric("makespan_bound")
+            bounds[policy] = result.metric("makespan_bound")
             continue
         if math.isnan(usual):
             usual = result.metric("makespan_bound")  # the same of all that complete the same tasks
-        found[policy] = float(usual if in_pieces(result.record) else np.fmax(usual, best))
-    return found
+        bounds[policy] = float(usual if in_pieces(result.record) else np.fmax(usual, best))
+    return bounds
 
 
 def certified(result: Run) -> float:

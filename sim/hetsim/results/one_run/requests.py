@@ -58,9 +58,9 @@ def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float
     put("wait", np.where(together, start - found["ready"].to_numpy(), wait))
     for name in SUMS:
         if name in frame:
-            whole = np.zeros(len(record.status), frame[name].to_numpy().dtype)
-            whole[record.status != NOT_ARRIVED] = frame[name].to_numpy()
-            put(name, rows.total(whole))
+            totals = np.zeros(len(record.status), frame[name].to_numpy().dtype)
+            totals[record.status != NOT_ARRIVED] = frame[name].to_numpy()
+            put(name, rows.total(totals))
     span = np.nan_to_num(np.where(status == UNFINISHED, record.end, finish) - start)
     for name, values in (
         ("upload", np.zeros(rows.count)), ("compute", span), ("download", np.zeros(rows.count)),
@@ -117,12 +117,12 @@ def _placed(
 def _joined(codes: np.ndarray, names: list[str], rows: TableRows) -> tuple[np.ndarray, list[str]]:
     """Codes and texts of the joined names of each row's tasks; -1 of none."""
     texts: dict[str, int] = {}
-    found = np.full(rows.count, -1, np.int32)
+    code_of_row = np.full(rows.count, -1, np.int32)
     for size in np.unique(rows.size).tolist():
         mine = np.flatnonzero(rows.size == size)
         each = codes[rows.begin[mine][:, np.newaxis] + np.arange(size)]
         kinds, kind = np.unique(each, axis=0, return_inverse=True)
         joined = ["+".join(dict.fromkeys(names[code] for code in one if code >= 0)) for one in kinds.tolist()]
         numbers = np.array([texts.setdefault(text, len(texts)) if text else -1 for text in joined], np.int32)
-        found[mine] = numbers[kind.reshape(-1)]
-    return found, list(texts)
+        code_of_row[mine] = numbers[kind.reshape(-1)]
+    return code_of_row, list(texts)

@@ -285,8 +285,8 @@ class Result:
         """
         from hetsim.results.one_run.groups import Grouping, by_group
 
-        known = [name for name in self.names if of_groups(name)]
-        return by_group(self, Grouping(group, metrics=tuple(known if names is None else names)))
+        of_tasks = [name for name in self.names if of_groups(name)]
+        return by_group(self, Grouping(group, metrics=tuple(of_tasks if names is None else names)))
 
     def interval(self, metric: str, confidence: float = 0.95) -> NoReturn:
         """Refuse: one run shows no spread of its metrics (see `batch_means`).
@@ -314,29 +314,29 @@ class Result:
     @cached_property
     def warnings(self) -> list[str]:
         """Warnings to be read before the figures."""
-        found = []
+        texts = []
         if self.error:
-            found.append(f"the run failed, these are its tables up to then: {self.error}")
-        found += [*self.record.input.warnings, *([self.undeclared] if self.undeclared else [])]
+            texts.append(f"the run failed, these are its tables up to then: {self.error}")
+        texts += [*self.record.input.warnings, *([self.undeclared] if self.undeclared else [])]
         total, unfinished = len(self.measured.status), self.measured.count(UNFINISHED)
         if total and unfinished > UNFINISHED_WARNING * total:
-            found.append(
+            texts.append(
                 f"{unfinished} of {total} tasks ({unfinished / total:.1%}) were unfinished when the run ended: "
                 "means leave them out, so they are too good"
             )
         later = self.measured.deadline_later
         if later.any() and not self.measured.series("met_deadline").notna().any():
-            found.append(
+            texts.append(
                 f"every deadline ({later.sum():,} tasks) lies after the end of the run: how many are met is undefined; "
                 "make the horizon longer than the deadlines"
             )
         if not total:
-            found.append("no task arrived in the window")
+            texts.append("no task arrived in the window")
         if self.notes.get("optimal") is False:
             gap = self.notes.get("gap")
             how_far = f": gap {100 * gap:.3g} %" if isinstance(gap, float) else ""
-            found.append(f"the plan of {self.policy or 'the policy'} {NOT_PROVEN}{how_far}")
-        return found
+            texts.append(f"the plan of {self.policy or 'the policy'} {NOT_PROVEN}{how_far}")
+        return texts
 
     # Showing and saving -----------------------------------------------------------------------------------
 
@@ -348,8 +348,8 @@ class Result:
         """
         value = self.metric(name)
         if math.isinf(value):
-            known = self.measured.known(re.sub(r"_(mean|max|p\d+)$", "", name))
-            return at_least(float(known.max()) if len(known) else value, units_of(name))
+            values = self.measured.known(re.sub(r"_(mean|max|p\d+)$", "", name))
+            return at_least(float(values.max()) if len(values) else value, units_of(name))
         return formatter(name)(value)
 
     def plot(self) -> Figure:

@@ -97,5 +97,5 @@ class TableRows:
         if self.staged is None:
             return self.copy(column)
         values = np.where(np.isnan(column), np.inf, column)[self.members]
-        found = np.minimum.reduceat(values, self.begin) if self.count else values
-        return np.where(np.isinf(found), np.nan, found)
+        minima = np.minimum.reduceat(values, self.begin) if self.count else values
+        return np.where(np.isinf(minima), np.nan, minima)

@@ -72,11 +72,11 @@ def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[
     first, growth = _first_steps(record, chosen)
     parts = [(start + first, start + first - before, number - fresh)]
     if int(count.sum()) <= SINGLE_STEPS:
-        of = np.repeat(np.arange(len(count)), count - 1)
-        step = np.arange(len(of)) - np.repeat(np.cumsum(count - 1) - (count - 1), count - 1) + 1
-        gap = first[of] + step * growth[of]
-        until = first[of] * (step + 1) + growth[of] * (step * (step + 1) / 2)
-        parts.append((start[of] + until, gap, number[of]))
+        owner = np.repeat(np.arange(len(count)), count - 1)
+        step = np.arange(len(owner)) - np.repeat(np.cumsum(count - 1) - (count - 1), count - 1) + 1
+        gap = first[owner] + step * growth[owner]
+        until = first[owner] * (step + 1) + growth[owner] * (step * (step + 1) / 2)
+        parts.append((start[owner] + until, gap, number[owner]))
     else:
         more = count > 1
         gap = (end - start - first)[more] / (count[more] - 1)
@@ -100,17 +100,17 @@ def _first_steps(record: Record, chosen: np.ndarray) -> tuple[np.ndarray, np.nda
     times = [services[name].kind_on(devices[record.places[place][0][0]].type).step
              for name, _, _, place in record.replicas]  # fmt: skip
     count, number, context = (rows[name][chosen] for name in ("steps", "sequences", "context"))
-    whole = rows["end"][chosen] - rows["start"][chosen]
-    first, growth = whole.copy(), np.zeros(len(whole))
+    seconds = rows["end"][chosen] - rows["start"][chosen]
+    first, growth = seconds.copy(), np.zeros(len(seconds))
     for place in np.flatnonzero(count > 1).tolist():
         steps, step = int(count[place]), times[int(rows["replica"][chosen[place]])]
         sequences, there = int(number[place]), int(context[place])
         one, two, all_ = (step.decoding(k, sequences, there) for k in (1, 2, steps))
         longer = two - 2 * one
-        extra = whole[place] - all_
+        extra = seconds[place] - all_
         first[place], growth[place] = one + max(0.0, extra), longer
         if abs(extra) > 1e-9 * all_:  # at another speed
-            first[place], growth[place] = one * (whole[place] / all_), longer * (whole[place] / all_)
+            first[place], growth[place] = one * (seconds[place] / all_), longer * (seconds[place] / all_)
     return first, growth
 
 

@@ -144,8 +144,8 @@ def write_mark(folder: Path, about: dict[str, Any]) -> None:
     """Write the mark of a directory, with the digests of its files."""
     runs = [path.parent for path in folder.rglob(MARK)]
     files = [path for path in folder.rglob("*") if path.is_file() and not any(run in path.parents for run in runs)]
-    found = digests(folder, sorted(path.relative_to(folder).as_posix() for path in files))
-    write_text(folder / MARK, sealed({**about, "files": found}, 1))
+    digest_by_name = digests(folder, sorted(path.relative_to(folder).as_posix() for path in files))
+    write_text(folder / MARK, sealed({**about, "files": digest_by_name}, 1))
 
 
 def read_mark(folder: Path, later: tuple[str, ...] = ()) -> dict[str, Any]:

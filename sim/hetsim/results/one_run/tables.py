@@ -206,10 +206,10 @@ def _batch(record: Record, rows: TableRows) -> Any:
 
 def _reasons(record: Record, rows: TableRows) -> Any:
     codes = np.full(len(record.status), -1, np.int32)
-    known: dict[str, int] = {}
+    code_of: dict[str, int] = {}
     if record.reasons:
-        codes[list(record.reasons)] = [known.setdefault(text, len(known)) for text in record.reasons.values()]
-    return categorical(rows(codes), list(known))
+        codes[list(record.reasons)] = [code_of.setdefault(text, len(code_of)) for text in record.reasons.values()]
+    return categorical(rows(codes), list(code_of))
 
 
 def _energy(record: Record, table: ModeTable) -> np.ndarray:
@@ -239,10 +239,10 @@ def _cost(record: Record, table: ModeTable) -> np.ndarray:
 def _with_requests(record: Record, launches: LaunchColumns, energy: np.ndarray) -> np.ndarray:
     """Launches with the recorded shares of requests to language models."""
     periods = language.periods(record, launches.task)
-    found = by_launch(record, launches, np.where(periods, 0.0, energy))
+    by_task = by_launch(record, launches, np.where(periods, 0.0, energy))
     rows = language.rows_of(record.input)
-    found[rows] = 0.0 if record.energy is None else record.energy[rows]
-    return found
+    by_task[rows] = 0.0 if record.energy is None else record.energy[rows]
+    return by_task
 
 
 def by_launch(record: Record, launches: LaunchColumns, energy: np.ndarray) -> np.ndarray:
@@ -252,16 +252,16 @@ def by_launch(record: Record, launches: LaunchColumns, energy: np.ndarray) -> np
         return np.bincount(launches.task, weights=energy, minlength=count)
     assert record.launches is not None
     several = launches.members > 1
-    found = np.bincount(launches.task, weights=np.where(several, 0.0, energy), minlength=count)
+    by_task = np.bincount(launches.task, weights=np.where(several, 0.0, energy), minlength=count)
     number = launch_numbers(record.launches)[several]
     by_number = np.zeros(int(max(number.max(initial=0), record.batch.max(initial=0))) + 1)
     by_number[number] = energy[several]
     present = np.bincount(record.batch[record.batch >= 0], minlength=len(by_number))
     # Of a batch that was stopped only the first member is known: it carries the energy of all.
     gone = present[number] == 0
-    found += np.bincount(launches.task[several][gone], weights=energy[several][gone], minlength=count)
+    by_task += np.bincount(launches.task[several][gone], weights=energy[several][gone], minlength=count)
     each = by_number / np.maximum(present, 1)
-    return found + np.where(record.batch < 0, 0.0, each[np.maximum(record.batch, 0)])
+    return by_task + np.where(record.batch < 0, 0.0, each[np.maximum(record.batch, 0)])
 
 
 def batch_members(record: Record) -> np.ndarray | None:
@@ -271,9 +271,9 @@ def batch_members(record: Record) -> np.ndarray | None:
     number = launch_numbers(record.launches)
     members = np.ones(int(number.max(initial=0)) + 1, np.int64)
     members[number] = record.launches["members"]
-    found = np.where(record.batch < 0, 1, members[np.maximum(record.batch, 0)])
-    found[language.rows_of(record.input)] = 1
-    return found
+    count_of = np.where(record.batch < 0, 1, members[np.maximum(record.batch, 0)])
+    count_of[language.rows_of(record.input)] = 1
+    return count_of
 
 
 def launch_cost(record: Record, table: ModeTable, launches: LaunchColumns) -> np.ndarray:
@@ -284,16 +284,16 @@ def launch_cost(record: Record, table: ModeTable, launches: LaunchColumns) -> np
     """
     cluster, places = record.input.cluster, PlaceColumns(record)
     price, _ = prices(cluster)
-    held, devices = launches.end - launches.decided, len(cluster.devices)
+    seconds, devices = launches.end - launches.decided, len(cluster.devices)
     share, cores = table.share[launches.mode], table.cores[launches.mode]
-    apart = places.spread(launches.place, held * share, devices)
-    together = allocated(record, launches, places, held, share, 0.0, record.end)
+    apart = places.spread(launches.place, seconds * share, devices)
+    together = allocated(record, launches, places, seconds, share, 0.0, record.end)
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = np.where(apart > 0, together / apart, 1.0)
     by_place = np.bincount(places.owner, weights=(price * factor)[places.flat], minlength=places.count)
     of_hosts = np.bincount(places.owner, weights=price[places.hosts] * places.amount, minlength=places.count)
     each = of_hosts / np.maximum(places.totals, 1)
-    return held * (share * by_place[launches.place] + cores * each[launches.place])
+    return seconds * (share * by_place[launches.place] + cores * each[launches.place])
 
 
 def launches_and_cost(record: Record, table: ModeTable) -> tuple[LaunchColumns, np.ndarray]:

@@ -27,8 +27,8 @@ def training_pipeline(result: Result, task: Any = None) -> tuple[PipelineSchedul
             text += "; what the stages of requests (`pipeline:` of an entry) did is in hetsim.plots.gantt"
         raise UsageError(text)
     if task is None:
-        held = result.modes.units[_codes(result)] * (np.nan_to_num(record.finish, nan=record.end) - record.start)
-        row = max(exchanges, key=lambda one: (held[one], -one))
+        busy = result.modes.units[_codes(result)] * (np.nan_to_num(record.finish, nan=record.end) - record.start)
+        row = max(exchanges, key=lambda one: (busy[one], -one))
     else:
         row = find_tasks(result, task)[0]
         if row not in exchanges:
@@ -52,12 +52,12 @@ def _codes(result: Result) -> np.ndarray:
 
 def _exchanges(result: Result) -> dict[int, Exchange]:
     """Of each row with a pipeline that ran, how it did."""
-    found: dict[int, Exchange] = {}
+    exchanges: dict[int, Exchange] = {}
     modes, codes, place = result.modes.modes, _codes(result), result.record.place
     for code, mode in enumerate(modes):
         if mode.exchange is not None and mode.exchange.pipeline is not None:
-            found.update(dict.fromkeys(np.flatnonzero((codes == code) & (place >= 0)).tolist(), mode.exchange))
-    return found
+            exchanges.update(dict.fromkeys(np.flatnonzero((codes == code) & (place >= 0)).tolist(), mode.exchange))
+    return exchanges
 
 
 def _some(result: Result, rows: dict[int, Exchange]) -> str:

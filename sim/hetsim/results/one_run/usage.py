@@ -61,13 +61,13 @@ def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
     watts_sleep = np.array([power.sleep for power in powers]) * powered
     launches, places = launches_of(record, table), PlaceColumns(record)
 
-    held = overlap(launches.decided, launches.end, low, high)
+    occupied = overlap(launches.decided, launches.end, low, high)
     cores, share = table.cores[launches.mode], table.share[launches.mode]
-    taken = allocated(record, launches, places, held, share, low, high)
-    taken += places.spread(launches.place, held * cores, devices, to_hosts=True)
+    taken = allocated(record, launches, places, occupied, share, low, high)
+    taken += places.spread(launches.place, occupied * cores, devices, to_hosts=True)
     begun = (launches.decided >= low) & (launches.decided < high)
     number = places.begun(launches.place, begun.astype(np.float64), devices)
-    del held, begun, cores, share
+    del occupied, begun, cores, share
 
     per_device = np.where(table.on_cpu, 1, table.column(lambda mode: max(1, mode.gpus)))[launches.mode]
     part = _inside(launches, low, high) / per_device
@@ -162,11 +162,11 @@ def device_states(record: Record, low: float, high: float) -> tuple[np.ndarray, 
     last = list(states.of)
     for time, index, what, _ in record.device_log:
         # Each change moves what is left of the window from one state to the other.
-        left = high - min(max(time, low), high)
+        remaining = high - min(max(time, low), high)
         for device in states.change(index, what):
-            seconds[last[device]][device] -= left
+            seconds[last[device]][device] -= remaining
             last[device] = states.of[device]
-            seconds[last[device]][device] += left
+            seconds[last[device]][device] += remaining
     at_end = np.array(last)
     return seconds[UP], seconds[ASLEEP], np.isin(at_end, (UP, WAKING)), at_end == ASLEEP
 

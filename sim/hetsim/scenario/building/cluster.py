@@ -14,9 +14,9 @@ from hetsim.scenario.schema import cluster as schema
 
 
 def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
-    """The cluster; ScenarioError for one without devices or with contradictory types and names."""
+    """The cluster; ScenarioError without devices or with contradictory types."""
     problems: list[Problem] = []
-    known: dict[str, tuple[DeviceType, str]] = {}
+    first_by_name: dict[str, tuple[DeviceType, str]] = {}
     names: dict[str, int] = {}
     specs = []
     for number, nodes in enumerate(cluster.nodes):
@@ -24,12 +24,12 @@ def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
         spec = _spec(nodes, cluster.prices)
         parts = [("cpu", spec.cpu_type)] + [("gpus", device) for device, _ in spec.accelerators]
         for key, device in parts:
-            first, where = known.setdefault(device.name, (device, ".".join(map(str, path))))
+            first, where = first_by_name.setdefault(device.name, (device, ".".join(map(str, path))))
             if first != device:
                 problems.append(document.problem((*path, key), _two_ways(device, first, where)))
         # Equal types are one object: modes and devices are matched by identity.
-        merged = tuple((known[device.name][0], count) for device, count in spec.accelerators)
-        spec = replace(spec, cpu_type=known[spec.cpu_type.name][0], accelerators=merged)
+        merged = tuple((first_by_name[device.name][0], count) for device, count in spec.accelerators)
+        spec = replace(spec, cpu_type=first_by_name[spec.cpu_type.name][0], accelerators=merged)
         if spec.drivers > spec.cpus:
             text = f"{spec.driver_cores} for each of {spec.drivers // spec.driver_cores} accelerators are more than the"
             text = f"{text} {spec.cpus} cores of a node; give it more cpus, or fewer driver cores"
@@ -41,7 +41,7 @@ def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
             where = f"cluster.nodes.{names[taken]}"
             problems.append(document.problem((*path, "name"), f'the node name "{taken}" is taken by {where}'))
     problems += [document.problem(("cluster", "nodes"), text) for text in _wrong_size(specs)]
-    problems += _prices_without_type(cluster, known, document)
+    problems += _prices_without_type(cluster, first_by_name, document)
     if not problems and cluster.racks is not None:
         specs = _in_racks(specs, cluster.racks, document, problems)
     if problems:
@@ -53,7 +53,7 @@ def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
 
 
 def _wrong_size(specs: list[NodeSpec]) -> Iterator[str]:
-    """What is wrong with a cluster of no devices, or of too many."""
+    """Problems of a cluster of no devices, or of too many."""
     if not any(spec.count and (spec.cpus or any(count for _, count in spec.accelerators)) for spec in specs):
         yield "the cluster has no devices: no core and no GPU"
     devices = sum(spec.count * (1 + sum(count for _, count in spec.accelerators)) for spec in specs)
@@ -71,7 +71,7 @@ def _in_racks(
             text = "no node names its rack; give the number of nodes in each (nodes: 8), or a rack to the nodes"
             problems.append(document.problem(("cluster", "racks"), text))
         return specs
-    found: list[NodeSpec] = []
+    in_racks: list[NodeSpec] = []
     before = 0
     for number, spec in enumerate(specs):
         if spec.rack is not None:
@@ -82,10 +82,10 @@ def _in_racks(
             rack, place = divmod(before, size)
             count = min(size - place, spec.count - first)
             label = None if spec.name is None or spec.count == 1 else first
-            found.append(replace(spec, count=count, rack=f"r{rack}", first=label))
+            in_racks.append(replace(spec, count=count, rack=f"r{rack}", first=label))
             first += count
             before += count
-    return found
+    return in_racks
 
 
 def _uplinks(cluster: Cluster, racks: schema.Racks, document: Document) -> dict[str, float]:
@@ -110,7 +110,7 @@ def _uplinks(cluster: Cluster, racks: schema.Racks, document: Document) -> dict[
 def _prices_without_type(
     cluster: schema.ClusterSpec, known: dict[str, tuple[DeviceType, str]], document: Document
 ) -> list[Problem]:
-    """Prices of types that the cluster does not have, or that are given at the type as well."""
+    """Problems of prices of unknown types, or of types with a price."""
     problems = []
     for name in cluster.prices:
         path: Path_ = ("cluster", "prices", name)

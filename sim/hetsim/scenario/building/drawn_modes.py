@@ -1,4 +1,4 @@
-"""The modes of the tasks of a synthetic class, and their times, from any of the forms a scenario has."""
+"""The modes of the tasks of a synthetic class, and their times."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Seconds = Callable[[Peak, float], np.ndarray]
 
 
 class DrawnModes:
-    """The ways to run the tasks of one class: modes and times, from any of the forms a scenario has."""
+    """Modes and times of the tasks of one class, from any form of a scenario."""
 
     def __init__(self, demand: Demand, n: int, label: tuple[str, ...], context: Context):
         self.demand = demand
@@ -89,7 +89,7 @@ class DrawnModes:
                 self._gpu_modes(device, own[device.name])
 
     def _time_on_cores(self, reference: np.ndarray | None) -> np.ndarray | None:
-        """The times of `cpu_time`; a speedup is relative to `reference`, or else to the fastest mode found so far."""
+        """The times of `cpu_time`; a speedup is relative to `reference`."""
         given = self.demand.cpu_time
         if given is None:
             return None
@@ -108,7 +108,7 @@ class DrawnModes:
         return mode, times * stretch_of(exchange)
 
     def _exchange(self, device: DeviceType, each: int) -> Exchange | None:
-        """What communication makes of a step, with this number of ranks on each node: over the slowest links."""
+        """The slowest step with communication, with `each` ranks on a node."""
         communication = self.demand.communication
         if communication is None:
             return None
@@ -169,7 +169,7 @@ class DrawnModes:
                     self.work[mode] = way.work
 
     def _drawn(self, number: int, time: Any, reference: np.ndarray | None) -> np.ndarray | None:
-        """The times of a mode that says them; None for a speedup of a mode that has none on this cluster."""
+        """The stated times of a mode; None for a speedup of an absent mode."""
         if isinstance(time, Speedup):
             return None if reference is None else reference * time.speedup
         return self._sample(f"modes.{number}", time)
@@ -179,7 +179,7 @@ class DrawnModes:
         return [(one, drawn / one.speed if kind == one.kind and kind != one.name else drawn) for one in self._of(kind)]
 
     def _computed(self, way: TaskMode) -> list[tuple[DeviceType, np.ndarray]]:
-        """The times of a mode with known work, on each type of its device with a known peak."""
+        """Times of a mode with known work, on each type with a known peak."""
         seconds = self._work_time(way.work) if way.work else self._profile_time(profile_use(way))
         gpus, cores = way.gpus or 1.0, way.cpus or 1.0
         devices = self._of(way.device)
@@ -226,7 +226,7 @@ class DrawnModes:
         raise self.context.fail(where, "the cluster has no GPUs, on which training runs")
 
     def _trained(self, training: TrainingSpec, plan: formulas.ParallelPlan, nodes: int, steps: np.ndarray) -> list[str]:
-        """Find the modes of one width; returns why GPUs with too little memory are left out."""
+        """Add the modes of one width; returns reasons against other GPUs."""
         demand, gpus = self.demand, round(self.demand.gpus or 1)
         model = training.transformer()
         state, kept = formulas.memory(model, plan)
@@ -261,7 +261,7 @@ class DrawnModes:
         return refused
 
     def _cost_model(self, seconds: Seconds, gpu_memory: int | None) -> None:
-        """A mode on every type with a known peak (of a CPU: a stated one), or those of them in `devices`."""
+        """Add a mode on every type with a known peak among `devices`."""
         demand = self.demand
         gpus, cores = demanded_share(demand.work) or demand.gpus or 1.0, demand.cpus or 1.0
         for device in self.context.cluster.types.values():
@@ -280,7 +280,7 @@ class DrawnModes:
 
 
 def _on(device: DeviceType, peak: Peak, seconds: Seconds, gpus: float, cores: float) -> np.ndarray:
-    """Times on a share of a GPU, a gang of GPUs or a number of cores; a gang divides the work evenly."""
+    """Times on a share of a GPU, a gang of GPUs (dividing the work evenly), or cores."""
     if device.kind == "cpu":
         wide = peak.model_copy(update={"flops": peak.flops * cores, "bandwidth": peak.bandwidth * cores})
         return seconds(wide, 1.0)

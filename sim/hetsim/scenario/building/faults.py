@@ -35,22 +35,22 @@ FOR_EVER = 1e9
 
 def build_faults(entries: list[Fault], cluster: Cluster, document: Document, base: Path) -> list[Faults]:
     """All faults; ScenarioError with everything that is wrong with them."""
-    found: list[Faults] = []
+    sources: list[Faults] = []
     problems: list[Problem] = []
     for number, entry in enumerate(entries):
         path: Path_ = ("faults", number)
         try:
             if entry.maintenance is not None:
-                found.append(_maintenance(entry, cluster, document, path))
+                sources.append(_maintenance(entry, cluster, document, path))
             elif entry.file is not None:
-                found += read_events(base / entry.file, cluster, f"fault{number}")
+                sources += read_events(base / entry.file, cluster, f"fault{number}")
             else:
-                found.append(_process(entry, number, cluster, document, path))
+                sources.append(_process(entry, number, cluster, document, path))
         except ScenarioError as error:
             problems += error.problems
     if problems:
         raise ScenarioError(problems)
-    return found
+    return sources
 
 
 WITHOUT = {
@@ -66,9 +66,9 @@ def _process(entry: Fault, number: int, cluster: Cluster, document: Document, pa
     for where in entry.on or ():
         chosen = _devices(where, cluster)
         if not chosen:
-            known = ["gpu", "node", "link", "uplink", *cluster.types, *(node.name for node in cluster.nodes)]
-            known += [*cluster.by_name, *link_names(cluster)]
-            near = suggestion(where, known) or f"; {MEANT} is meant"
+            possible = ["gpu", "node", "link", "uplink", *cluster.types, *(node.name for node in cluster.nodes)]
+            possible += [*cluster.by_name, *link_names(cluster)]
+            near = suggestion(where, possible) or f"; {MEANT} is meant"
             near = WITHOUT.get(where, near)
             raise ScenarioError(document.problem((*path, "on"), f'the cluster has no "{where}"{near}'))
         devices.update(dict.fromkeys(chosen))
@@ -89,15 +89,16 @@ def _process(entry: Fault, number: int, cluster: Cluster, document: Document, pa
 
 
 def _longest(every: Any) -> float:
-    """What times between faults never exceed, where their distribution says so."""
+    """Maximum of the times between faults, where their distribution has one."""
     if isinstance(every, Constant):
         return float(every.value)
     return float(every.high) if isinstance(every, Uniform) else math.inf
 
 
 def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon: float = math.inf) -> list[str]:
-    """Warnings about tasks that faults hardly let finish; ScenarioError for those that cannot be expected to, unless
-    the run has a horizon at which it ends all the same.
+    """Warnings about tasks that faults hardly let finish.
+
+    ScenarioError for those that cannot be expected to, unless the run has a horizon at which it ends all the same.
 
     Between two checkpoints a task needs a stretch without a fault on any of its devices, restoring included: with
     faults at a rate r per device, about exp(r × devices × seconds) attempts; for ever, where the time between faults
@@ -114,9 +115,9 @@ def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon:
         if shape.stopping.interval < math.inf:
             enough[rows] = SELDOM
         for position, mode in enumerate(shape.modes):
-            whole, interval = mode.computing(1, tasks.time[rows, position]), shape.stopping.interval
-            stretch = np.minimum(whole, interval)
-            again = stretch + np.where(whole > interval, shape.stopping.restore, 0.0)
+            seconds_alone, interval = mode.computing(1, tasks.time[rows, position]), shape.stopping.interval
+            stretch = np.minimum(seconds_alone, interval)
+            again = stretch + np.where(seconds_alone > interval, shape.stopping.restore, 0.0)
             hopeless = np.isfinite(stretch) & (again > longest[mode.type.name])
             rate = rates[mode.type.name] * max(1, mode.gpus)
             attempts = np.where(hopeless, FOR_EVER, again * rate)
@@ -131,23 +132,22 @@ def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon:
     worst = int(rare[np.argmax(least[rare])])
     many = f"e^{float(enough[rare].min()):g}"
     needs = f"e^{least[worst]:.1f}" if least[worst] < FOR_EVER else "without end"
-    told = (
+    summary = (
         f"{len(rare):,} of {len(tasks):,} tasks need {many} attempts and more between two checkpoints, so often do "
         f"devices fail (task {tasks.name(worst)}: {needs}; it wants {seconds(float(wanted[worst]))} "
         f"without a failure, and its devices fail every {seconds(float(between[worst]))})"
     )
     if least[worst] > NEVER:
         never = int((least > NEVER).sum())
-        text = f"{told}: {never:,} cannot be expected to finish; give stopping: {{interval: ...}} or fewer faults"
+        text = f"{summary}: {never:,} cannot be expected to finish; give stopping: {{interval: ...}} or fewer faults"
         if horizon < math.inf:
             return [text]
         raise ScenarioError(Problem(text, key="faults"))
-    return [told]
+    return [summary]
 
 
 def _rates(faults: list[Faults], cluster: Cluster) -> tuple[dict[str, float], dict[str, float]]:
-    """Failures per second of the device of each type that fails least, with the failures of its node; and the longest
-    that any device of the type can be without one."""
+    """Failures per second of the best device of each type, and its longest sound time."""
     per_device = np.zeros(len(cluster.devices))
     sound = np.full(len(cluster.devices), np.inf)
     for fault in faults:
@@ -168,7 +168,7 @@ def _rates(faults: list[Faults], cluster: Cluster) -> tuple[dict[str, float], di
 
 
 def _devices(where: str, cluster: Cluster) -> list[int]:
-    """Indexes of the devices that fail; a node by its cores.  A link takes its accelerator along."""
+    """Indexes of the failing devices, of a node its cores, of a link its GPU."""
     accelerators = [device for node in cluster.nodes for device in node.accelerators]
     if where == "node":
         return [node.cpu.index for node in cluster.nodes]
@@ -185,7 +185,7 @@ def _devices(where: str, cluster: Cluster) -> list[int]:
 
 
 def _racks(cluster: Cluster) -> dict[int, tuple[int, ...]]:
-    """The other nodes of each node's rack, by their cores; nodes without a rack stand alone."""
+    """The other nodes of each node's rack, by their cores."""
     racks: dict[str | None, list[int]] = {}
     for node in cluster.nodes:
         racks.setdefault(node.spec.rack, []).append(node.cpu.index)
@@ -201,18 +201,18 @@ def _maintenance(entry: Fault, cluster: Cluster, document: Document, path: Path_
     window = entry.maintenance
     assert window is not None
     by_name = {node.name: node.cpu.index for node in cluster.nodes}
-    found = {name: nodes_named(name, cluster) for name in window.nodes}
-    for name, nodes in found.items():
+    nodes_by_name = {name: nodes_named(name, cluster) for name in window.nodes}
+    for name, nodes in nodes_by_name.items():
         if not nodes:
             near = suggestion(name, by_name) or f"; nodes are named {', '.join(list(by_name)[:5])}"
             raise ScenarioError(document.problem((*path, "maintenance", "nodes"), f'no node "{name}"{near}'))
-    devices = tuple(dict.fromkeys(node.cpu.index for nodes in found.values() for node in nodes))
+    devices = tuple(dict.fromkeys(node.cpu.index for nodes in nodes_by_name.values() for node in nodes))
     made: Maintenance = window.made(devices=devices)
     return made
 
 
 def read_events(file: Path, cluster: Cluster, source: str = "") -> list[FaultEvent]:
-    """Faults from a CSV file: `time` (seconds), `device` (or node), `event` (down, up, slow), `factor`."""
+    """Read faults from a CSV file: `time`, `device` (or node), `event`, `factor`."""
     names = {node.name: node.cpu.index for node in cluster.nodes}
     names |= {device.name: device.index for device in cluster.devices}
     names |= {name: len(cluster.devices) + place for place, name in enumerate(link_names(cluster))}

@@ -1,4 +1,4 @@
-"""A step of a job on several GPUs: what its machine computes and sends, and how long it takes."""
+"""A step of a job on several GPUs: computation, communication, and duration."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ GIB = 2**30
 
 
 def too_large(state: float, kept: float, room: float, device: str) -> str:
-    """Why a plan does not fit, with all figures; sum and memory in GB too, as scenarios and tables have them."""
+    """Reason why a plan does not fit, with sum and memory in GB."""
     parts = f"{state / GIB:.4g} GiB of weights and their states and {kept / GIB:.4g} GiB of activations"
-    whole = f"{(state + kept) / 1e9:.4g} GB"
-    return f"{parts} ({whole}) are more than the {room / GIB:.4g} GiB ({room / 1e9:.4g} GB) of one {device}"
+    total = f"{(state + kept) / 1e9:.4g} GB"
+    return f"{parts} ({total}) are more than the {room / GIB:.4g} GiB ({room / 1e9:.4g} GB) of one {device}"
 
 
 def kinds_of(nodes: Iterable[Node]) -> list[NodeSpec]:
@@ -36,7 +36,7 @@ def pcie_of(device: DeviceType) -> float:
 def machine_of(
     spec: NodeSpec, gpus: int, device: DeviceType, peak: Peak, training: TrainingSpec
 ) -> formulas.TrainingMachine:
-    """What this number of GPUs of each node computes and sends."""
+    """Rates of the machine that this number of GPUs of each node makes."""
     return formulas.TrainingMachine(
         flops=peak.flops,
         bandwidth=peak.bandwidth,
@@ -71,7 +71,7 @@ def exchange_over(
     cluster: Cluster, spec: NodeSpec, nodes: int, compute: float, filling: float, phases: list[Phase],
     at_peak: float = math.nan, largest: float = 1.0, pipeline: StepPipeline | None = None,
 ) -> Exchange:  # fmt: skip
-    """A step; its nominal seconds are those on nodes of this kind that are joined without a rack's uplink."""
+    """A step; nominal seconds are without a rack's uplink."""
     card = min(spec.network.upload, spec.network.download) / spec.cards
     seconds = compute + filling
     for phase in phases:

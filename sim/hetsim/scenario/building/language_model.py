@@ -1,4 +1,4 @@
-"""From a `service: {kind: llm}` entry to its mode, its requests and its `LanguageService`."""
+"""From a `service: {kind: llm}` entry to its modes and its `LanguageService`."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
 
     @cached_property
     def modes(self) -> list[tuple[llm_schema.LanguageModel, Mode]]:
-        """The service on each type of device that it names, and the mode of a replica there."""
+        """The service and the mode of a replica on each of its device types."""
         return [(kind, self._mode_on(kind, number)) for number, kind in enumerate(self.service.kinds)]
 
     def _mode_on(self, service: llm_schema.LanguageModel, number: int) -> Mode:
@@ -96,7 +96,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return f"the cluster has no accelerator {named}"
 
     def ways(self, n: int, label: tuple[str, ...], demand: Any) -> list[tuple[Mode, np.ndarray]]:
-        """The mode and the times of n requests, each alone; their tokens are then in `extra`."""
+        """The mode and times of n requests, each alone; fills `extra`."""
         if demand.tokens is None:
             text = "how long are prompts and answers?  Give tokens: {prompt: ..., output: ...}"
             raise self.context.fail(self.path, text)
@@ -104,7 +104,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return self._alone()
 
     def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
-        """The mode and the times of n requests of a trace, each alone; the columns of tokens are then in `extra`."""
+        """The mode and times of n requests of a trace, each alone."""
         missing = [name for name in TOKENS if name not in extra]
         if missing:
             text = f"this trace does not say how long requests are: it has no {' and no '.join(missing)}"
@@ -126,7 +126,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return [(mode, kind.times.alone(prompt, output, limit)) for kind, mode in self.modes]
 
     def finish(self, stream: TaskStream, entry: WorkloadEntry) -> None:
-        """Leave the service with the stream; say so if one replica can never hold a request, or load is too much."""
+        """Leave the service with the stream, with warnings about its load."""
         stream.language = self.service
         stream.replica_modes = self.modes
         for kind, mode in stream.replica_modes:
@@ -168,7 +168,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         stream.overload = overload
 
     def _capacity(self, prompt: np.ndarray, output: np.ndarray, max_num_batched_tokens: float) -> float:
-        """Requests per second that its replicas can serve: a request takes its tokens, and a share of its steps.
+        """Requests per second that the replicas can serve.
 
         A step that decodes is shared by max_num_seqs, one that reads prompts by those that fit into the tokens of a
         step; at best the same steps do both.
@@ -192,7 +192,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         return min(most) if service.disaggregated is not None else most[0]
 
     def _remarks(self, service: llm_schema.LanguageModel, mode: Mode) -> None:
-        """What is to be said of the steps on one type of device."""
+        """Warn of extrapolated or estimated steps on one type of device."""
         for name in ("decode", "prefill"):
             stage = getattr(service.step, name)
             if stage is not None and stage.measured is not None:
@@ -205,7 +205,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
 
 
 def request_rate(entry: WorkloadEntry, stream: TaskStream) -> float:
-    """Requests per second in the long run; 0 where answers decide when the next ones come."""
+    """Requests per second in the long run; 0 of a closed loop."""
     arrivals: Any = entry.arrivals
     if arrivals is not None:
         return 0.0 if arrivals.closed else arrivals.rate_mean or 0.0
@@ -214,7 +214,7 @@ def request_rate(entry: WorkloadEntry, stream: TaskStream) -> float:
 
 
 def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
-    """ScenarioError, with their lines, for requests of a trace that have no token of a prompt or of an answer."""
+    """Raise ScenarioError for requests of a trace without prompt or answer."""
     problems: list[Problem] = []
     for name in TOKENS:
         if name not in table.extra:
@@ -267,7 +267,7 @@ def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: Ser
 
 
 def joining_problem(stream: TaskStream, batching: IterationPolicy) -> tuple[str, str] | None:
-    """What keeps requests from joining by the rules of their policy: a key of the service, and why; None: nothing."""
+    """Key of the service, and why it keeps requests from joining; or None."""
     service = stream.language
     assert service is not None
     if batching.by_client and stream.weight is not None and not (stream.weight > 0).all():

@@ -117,14 +117,14 @@ def _matrix(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def _work(streams: list[TaskStream], order: np.ndarray | None) -> KernelWork | None:
-    """What the kernels of all streams do, as far as that is known."""
+    """Work of the kernels of all streams, as far as it is known."""
     if all(stream.work is None for stream in streams):
         return None
     width = max(stream.time.shape[1] for stream in streams)
     parts = [KernelWork.unknown(len(stream), width) for stream in streams]
     for stream, part in zip(streams, parts, strict=True):
-        for column, known in zip(part.columns, () if stream.work is None else stream.work.columns, strict=False):
-            column[:, : known.shape[1]] = known
+        for column, of_stream in zip(part.columns, () if stream.work is None else stream.work.columns, strict=False):
+            column[:, : of_stream.shape[1]] = of_stream
     joined = KernelWork(*(np.concatenate(columns) for columns in zip(*(part.columns for part in parts), strict=True)))
     return joined if order is None else joined.take(order)
 
@@ -136,18 +136,18 @@ def _bytes(column: np.ndarray | None) -> np.ndarray | None:
 def _merged_codes(
     streams: list[TaskStream], column: str, names: str, sizes: list[int]
 ) -> tuple[np.ndarray | None, list[str]]:
-    """Codes over all streams with one list of names; no column where there is but one name."""
-    known: dict[str, int] = {}
+    """Codes over all streams with one list of names; None for one name."""
+    code_of: dict[str, int] = {}
     parts = []
     for stream, size in zip(streams, sizes, strict=True):
-        numbers = np.array([known.setdefault(name, len(known)) for name in getattr(stream, names)], dtype=np.int32)
+        numbers = np.array([code_of.setdefault(name, len(code_of)) for name in getattr(stream, names)], dtype=np.int32)
         codes = getattr(stream, column)
         parts.append(np.full(size, numbers[0], dtype=np.int32) if codes is None else numbers[codes])
-    return (None if len(known) == 1 else _joined(parts)), list(known)
+    return (None if len(code_of) == 1 else _joined(parts)), list(code_of)
 
 
 def _ids(streams: list[TaskStream], sizes: list[int], sort: Any) -> np.ndarray | None:
-    """The ids of tables; with several streams they carry the stream's name, so that they stay unique."""
+    """The ids of tables, with the stream's name where there are several streams."""
     if all(stream.id is None for stream in streams):
         return None
     if len(streams) == 1:
@@ -231,7 +231,7 @@ def _join_items(tasks: Tasks, streams: list[TaskStream], order: Any) -> None:
 
 
 def _results_in_place(tasks: Tasks) -> None:
-    """A result with successors stays where it was made: an item that the task writes and its successors read."""
+    """Make results with successors items that these read where they are."""
     if tasks.predecessors is None or tasks.bytes_out is None:
         return
     tasks.items = list(tasks.items)

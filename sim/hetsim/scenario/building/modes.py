@@ -15,7 +15,7 @@ from hetsim.scenario.schema.service import VariantSpec
 
 
 class ModeBook:
-    """All modes and shapes of a run: equal demands are the same object, in whichever stream they occur."""
+    """All modes and shapes of a run; equal demands are the same object."""
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
@@ -66,7 +66,7 @@ class ModeBook:
         curve: WorkCurve | None = None,
         exchange: Exchange | None = None,
     ) -> Mode:
-        """The mode that holds what is demanded; 1 core in a CPU mode and 1 GPU in another unless that is said.
+        """The mode of a demand; 1 core or 1 GPU unless given.
 
         `span_any`: may it be on several nodes, where the `span` of the demand does not tell.
         `curve`: how the time depends on the layout and on what is done; modes of one curve are the same.
@@ -94,9 +94,9 @@ class ModeBook:
         spans = (span_any, span_speed, span_speeds, nodes)
         demands = (count, share, nodes * millicores(cores / nodes), memory, gpu_memory, *spans, upload, download)
         key = (device.name, *demands, name, partition, curve, slice, exchange and id(exchange))
-        known = self._modes.get(key)
-        if known is None:
-            known = self._modes[key] = Mode(
+        interned = self._modes.get(key)
+        if interned is None:
+            interned = self._modes[key] = Mode(
                 name or label,
                 device,
                 millicores=demands[2],
@@ -115,12 +115,12 @@ class ModeBook:
                 exchange=exchange,
                 slice=slice or "",
             )
-        return known
+        return interned
 
     def served(
         self, device: DeviceType, way: VariantSpec, gpu_memory: int, batch_limit: int, several: bool
     ) -> Mode:  # fmt: skip
-        """A mode of a service on a type of device: its own, never shared with another entry."""
+        """A mode of a service on a type of device, of this entry alone."""
         on_cpu = device.kind == "cpu"
         gpus = 0.0 if on_cpu else way.gpus or 1.0
         cores = (way.cpus or 1.0) if on_cpu else (way.cpus or 0.0)
@@ -150,11 +150,11 @@ class ModeBook:
         return self._shapes[key]
 
     def fits(self, mode: Mode) -> bool:
-        """Could the mode run if the whole cluster were free?"""
-        known = self._fit.get(id(mode))
-        if known is None:
-            known = self._fit[id(mode)] = self._judge(mode)
-        return known
+        """Return True if the mode can run when the whole cluster is free."""
+        verdict = self._fit.get(id(mode))
+        if verdict is None:
+            verdict = self._fit[id(mode)] = self._judge(mode)
+        return verdict
 
     def _judge(self, mode: Mode) -> bool:
         if self._over_bounds(mode) or self._over_slices(mode):
@@ -167,7 +167,7 @@ class ModeBook:
         return sum(self._room(node, mode) * count for node, count in kinds) >= mode.gpus
 
     def _over_bounds(self, mode: Mode) -> str:
-        """Which bound of its partition or device a mode exceeds, as part of a sentence; empty if none."""
+        """The bound that a mode exceeds, as part of a sentence, or ""."""
         bound, memory = mode.partition, mode.type.memory
         within = _within(bound)
         if bound is not None:
@@ -182,7 +182,7 @@ class ModeBook:
         return ""
 
     def _over_slices(self, mode: Mode) -> str:
-        """Why no slice of its devices takes a mode, as part of a sentence; empty if one does."""
+        """Reason why no slice takes a mode, as part of a sentence, or ""."""
         kind = mode.type
         if mode.slice and kind.sharing.share_of(mode.slice) is None:
             names = ", ".join(dict.fromkeys(one.profile for one in kind.sharing.slices if one.profile))
@@ -205,7 +205,7 @@ class ModeBook:
         return node.cpus if not unit.memory or node.memory is None else min(node.cpus, node.memory // unit.memory)
 
     def _room(self, node: Node, mode: Mode) -> int:
-        """Devices that the mode could take on an empty node, as far as its host allows (of a CPU mode: 1 or 0)."""
+        """Devices for the mode on an empty node (of a CPU mode: 1 or 0)."""
         if mode.on_cpu:
             fits = node.cpu.type is mode.type and mode.millicores <= node.cpus * 1000
             return int(fits and (node.memory is None or mode.memory <= node.memory))
@@ -257,9 +257,9 @@ class ModeBook:
         too_large = self._over_slices(mode)
         if too_large:
             return too_large
-        held = [f"{mode.millicores / 1000:g} cores"] if mode.millicores else []
-        held += [f"{_size(mode.memory)} of memory"] if mode.memory else []
-        return f"no node with {wanted} has {' and '.join(held)}"
+        needs = [f"{mode.millicores / 1000:g} cores"] if mode.millicores else []
+        needs += [f"{_size(mode.memory)} of memory"] if mode.memory else []
+        return f"no node with {wanted} has {' and '.join(needs)}"
 
     def _why_no_gang(self, mode: Mode, unit: Mode) -> str:
         """The same of a gang over a number of nodes, or of one of cores."""
@@ -268,17 +268,17 @@ class ModeBook:
         if mode.node_count == 1:
             memory = f" with {_size(unit.memory)} of memory each" if unit.memory else ""
             return f"{mode.cpus:g} cores{memory} are more than the {there} of {where}"
-        held = [f"{unit.cpus:g} cores"] if unit.millicores else []
-        held += [f"{unit.gpus} × {unit.type.name}"] if unit.gpus else []
-        held += [f"{_size(unit.memory)} of memory"] if unit.memory else []
-        listed = " and ".join(filter(None, [", ".join(held[:-1]), held[-1]]))
+        needs = [f"{unit.cpus:g} cores"] if unit.millicores else []
+        needs += [f"{unit.gpus} × {unit.type.name}"] if unit.gpus else []
+        needs += [f"{_size(unit.memory)} of memory"] if unit.memory else []
+        listed = " and ".join(filter(None, [", ".join(needs[:-1]), needs[-1]]))
         if not there:
             return f"no node of {where} has the {listed} that the job takes on each of {mode.node_count} nodes"
         return f"{mode.node_count} nodes with {listed} each are more than the {there} of {where}"
 
 
 def _within(bound: Partition | None) -> str:
-    """Behind what has a bound: the partition of which it is one; empty where there is none."""
+    """The partition of a bound, as part of a sentence, or ""."""
     return "" if bound is None else f" of partition {bound}"
 
 

@@ -1,4 +1,4 @@
-"""Streams of items through the stages of a pipeline: the plan for a cluster, and a task for each item and stage.
+"""Streams of items through the stages of a pipeline, a task an item and stage.
 
 What one arrival brings, one item or several, is a request: results count it once (`hetsim.model.tasks.StagedRequests`).
 
@@ -47,7 +47,7 @@ class _Place:
 
 
 def pipeline_stream(entry: WorkloadEntry, name: str, path: Path_, arrival: np.ndarray, context: Context) -> TaskStream:
-    """The stream of an entry with `pipeline`: for each item of each arrival a task a stage."""
+    """The stream of an entry with `pipeline`."""
     spec = entry.pipeline
     assert spec is not None
     where = (*path, "pipeline")
@@ -143,7 +143,7 @@ def _promised(plan: theory.PipelinePartition, items: int) -> float:
 
 
 def _alone(plan: theory.PipelinePartition, seconds: Sequence[float], items: int) -> float:
-    """Seconds that no run of a plan takes less for all items: replicas of a stage begin with an item each.
+    """Minimum seconds of a plan for all items: replicas begin with an item each.
 
     The same as promised where the slowest stage has one device.  `seconds`: of an item in each stage.
     """
@@ -159,7 +159,7 @@ def _alone(plan: theory.PipelinePartition, seconds: Sequence[float], items: int)
 def _plan(
     entry: WorkloadEntry, spec: PipelineSpec, places: Sequence[_Place], where: Path_, context: Context
 ) -> theory.PipelinePartition:
-    """The best stages on these devices; ScenarioError with both figures where none fits, or keeps the deadline."""
+    """The best stages on these devices; ScenarioError where none fits or is in time."""
     devices = sum(place.group.count for place in places)
     if devices > MAX_DEVICES:
         text = f"{devices} devices are more than the {MAX_DEVICES} of a pipeline; name some of their types (devices)"
@@ -196,16 +196,16 @@ def _planned(
     ways: tuple[tuple[tuple[str, str], StageWay], ...],
     training: bool, replication: bool, due: float,
 ) -> theory.PipelinePartition:  # fmt: skip
-    """The plan, found once for all replications; when the profile changed, and its size, are part of the key."""
-    known = dict(ways)
+    """The plan, cached for all replications by the profile's state."""
+    way_of = dict(ways)
     return theory.unlike_partition(
         measurements.reader("layers")(profile), groups, inference=not training, replication=replication, deadline=due,
-        ways=lambda a, b: known[a.name, b.name],
+        ways=lambda a, b: way_of[a.name, b.name],
     )  # fmt: skip
 
 
 def _places(spec: PipelineSpec, cuts: Cuts, where: Path_, context: Context) -> list[_Place]:
-    """The groups of equal devices: those of a node, or, with one a node, those of all nodes alike."""
+    """The groups of equal devices: of a node, or with one a node of all nodes alike."""
     measured = cuts.layers[0].on or {}
     general = any(one.seconds for one in cuts.layers)
     types = [one for one in context.cluster.types.values() if one.kind != "cpu"]
@@ -220,10 +220,10 @@ def _places(spec: PipelineSpec, cuts: Cuts, where: Path_, context: Context) -> l
     if missing and (spec.devices is not None or not timed):
         columns = f"there are columns for {', '.join(sorted(measured))}"
         raise context.fail((*where, "profile"), f"it has no times for {' and '.join(missing)}; {columns}")
-    found = [place for one in timed for place in _groups(one, one.name in measured, context.cluster)]
-    if not found:
+    places = [place for one in timed for place in _groups(one, one.name in measured, context.cluster)]
+    if not places:
         raise context.fail(where, "the cluster has no accelerators, on which the stages of a pipeline run")
-    return found
+    return places
 
 
 def _groups(kind: DeviceType, measured: bool, cluster: Cluster) -> list[_Place]:
@@ -237,7 +237,7 @@ def _groups(kind: DeviceType, measured: bool, cluster: Cluster) -> list[_Place]:
     for node, count in nodes:
         key = (count, node.spec.network, node.spec.switch, node.index if count > 1 else -1)
         alike.setdefault(key, []).append(node)
-    found = []
+    equal_devices = []
     for (count, *_), members in alike.items():
         first = members[0]
         name = kind.name if len(alike) == 1 else f"{kind.name} of {first.name}"
@@ -250,8 +250,8 @@ def _groups(kind: DeviceType, measured: bool, cluster: Cluster) -> list[_Place]:
             name, number, 1.0 if measured else kind.speed, inside=inside,
             memory=math.inf if kind.memory is None else kind.memory, measured=kind.name,
         )  # fmt: skip
-        found.append(_Place(group, kind, tuple(members)))
-    return found
+        equal_devices.append(_Place(group, kind, tuple(members)))
+    return equal_devices
 
 
 def _device(node: Node, kind: DeviceType) -> Device:
@@ -286,7 +286,7 @@ def _way(a: _Place, b: _Place) -> StageWay:
 def _nodes_of(
     place: _Place, stage: PipelineStage, used: dict[str, int], name: str, cluster: Cluster, cores: bool
 ) -> Partition | None:  # fmt: skip
-    """The nodes on which a stage runs, and on these its type of device; None where all that there is.
+    """The nodes of a stage and its type of device; None for all.
 
     Bound to them, what waits for one stage does not hold up, in strict order, what could start in another one.
     `cores`: stages need cores of their nodes as well, for which they all compete.
@@ -304,11 +304,11 @@ def _nodes_of(
 def _seconds(cuts: Cuts, stage: PipelineStage, group: EqualDevices, spec: PipelineSpec) -> float:
     """Seconds of an item in a stage, with the gradients that its replicas reduce."""
     layers = cuts.between(stage.first, stage.last)
-    found = math.fsum(seconds_on(one, group, not spec.training) for one in layers)
+    seconds = math.fsum(seconds_on(one, group, not spec.training) for one in layers)
     if spec.training and stage.replicas > 1:
         weights = math.fsum(one.weights for one in layers)
-        found += 4 * (stage.replicas - 1) * weights / (group.inside * stage.replicas)
-    return found
+        seconds += 4 * (stage.replicas - 1) * weights / (group.inside * stage.replicas)
+    return seconds
 
 
 def _told(cuts: Cuts, plan: theory.PipelinePartition) -> str:

@@ -1,4 +1,4 @@
-"""Streams from traces: rows taken or drawn again, with the columns of the table or of the entry; and requests."""
+"""Streams from traces: rows taken or drawn again, with columns of table or entry."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Chosen:
 
 
 def build_recorded(entry: WorkloadEntry, name: str, path: Path_, table: TaskTable, context: Context) -> TaskStream:
-    """The stream of an entry with `trace`; keys of the entry stand in for columns that the table lacks."""
+    """The stream of an entry with `trace`, whose keys fill in columns."""
     _check_estimates(entry, path, table, context)
     served = _served(entry, name, path, table, context)
     if served is None:
@@ -106,7 +106,7 @@ def _name_partitions(stream: TaskStream, bound: list[Partition | None], codes: n
 def _fill_columns(
     stream: TaskStream, entry: WorkloadEntry, table: TaskTable, chosen: _Chosen, random: RandomTree
 ) -> None:
-    """What the stream says of its tasks besides when they come and how they can run."""
+    """Fill the columns of the stream besides arrivals and modes."""
     n, kept, name = len(stream), chosen.rows, stream.name
     error = None if table.estimates else estimate_error(entry, n, random.stream("estimates", name))
     if error is not None:
@@ -145,7 +145,7 @@ def _deadline(stream: TaskStream, entry: WorkloadEntry, table: TaskTable, kept: 
 def _patience(
     stream: TaskStream, entry: WorkloadEntry, table: TaskTable, kept: np.ndarray, random: RandomTree
 ) -> np.ndarray | None:
-    """Seconds from the arrival to the loss of a task that has not started; the entry's where the table has none."""
+    """Seconds from arrival to loss of a task that has not started."""
     drawn = None
     if entry.patience is not None:
         drawn = entry.patience.sample(random.stream("patience", stream.name), len(stream))
@@ -178,12 +178,12 @@ def _fill_transfers(
 
 
 def _labels(entry: WorkloadEntry, stream: TaskStream, time: np.ndarray) -> None:
-    """What the entry says of limits, tiers and accounts, where the table says nothing."""
+    """Fill limits, tiers and accounts of the entry where the table has none."""
     limits = seconds_of(entry.time_limit, time.min(axis=1))
     if limits is not None:
         given = stream.extra.get("time_limit")
-        known = None if given is None else np.array(given, dtype=float)
-        stream.extra["time_limit"] = limits if known is None else np.where(known > 0, known, limits)
+        stated = None if given is None else np.array(given, dtype=float)
+        stream.extra["time_limit"] = limits if stated is None else np.where(stated > 0, stated, limits)
     for key in ("qos", "account"):
         text = getattr(entry, key)
         if text is not None:
@@ -198,7 +198,7 @@ def _of(values: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
 def _served(
     entry: WorkloadEntry, name: str, path: Path_, table: TaskTable, context: Context
 ) -> DrawnService | ServedLanguage | None:
-    """What serves the requests of the table; None if its rows are tasks with times of their own."""
+    """The service of the requests of the table; None for tasks."""
     if table.requests and entry.service is None:
         text = "says when requests came, not what they take: add a service: to this entry"
         raise context.fail((*path, "trace"), f"the trace {table.source} {text}")
@@ -226,7 +226,7 @@ def _requests(
 
 
 def _kept_rows(entry: WorkloadEntry, path: Path_, table: TaskTable, context: Context) -> np.ndarray:
-    """Row numbers in order of arrival (ties as in the file), from `skip` on, cut at `count` and `until`.
+    """Row numbers by arrival, from `skip` on, cut at `count` and `until`.
 
     Of a task graph all rows, in file order.
     """
@@ -290,7 +290,7 @@ def described(entry: WorkloadEntry) -> str:
 
 
 def _ids_of(table: TaskTable, kept: np.ndarray, repeated: bool) -> np.ndarray | None:
-    """The ids of rows; of rows drawn again with the number of the draw behind, so that they stay unique."""
+    """The ids of rows, unique by the number of the draw."""
     if table.id is None or not repeated:
         return None if table.id is None else table.id[kept]
     import pandas as pd
@@ -305,8 +305,8 @@ def _copied_users(stream: TaskStream, copies: np.ndarray) -> None:
     """A user drawn twice is two users: `ann` and `ann#2`."""
     codes = np.zeros(len(copies), dtype=np.int64) if stream.user_code is None else stream.user_code.astype(np.int64)
     width = int(copies.max(initial=0)) + 1
-    found, position = np.unique(codes * width + copies, return_inverse=True)
-    names = [(stream.users[int(key) // width], int(key) % width) for key in found]
+    copies_of, position = np.unique(codes * width + copies, return_inverse=True)
+    names = [(stream.users[int(key) // width], int(key) % width) for key in copies_of]
     stream.users = [name if not copy else f"{name}#{copy + 1}" for name, copy in names]
     stream.user_code = position.astype(np.int32)
 
@@ -314,7 +314,7 @@ def _copied_users(stream: TaskStream, copies: np.ndarray) -> None:
 def _arrival(
     entry: WorkloadEntry, name: str, path: Path_, table: TaskTable, chosen: _Chosen, context: Context
 ) -> np.ndarray:
-    """Times of the rows drawn again; else of the table, scaled; or drawn anew where the entry has `arrivals`."""
+    """Times of the rows: drawn again, of the table (scaled), or of `arrivals`."""
     if chosen.arrival is not None:
         return chosen.arrival
     kept = chosen.rows
@@ -331,18 +331,18 @@ def _arrival(
 def loaded(
     arrival: np.ndarray, time: np.ndarray, shape: np.ndarray, load: float, path: Path_, context: Context
 ) -> np.ndarray:
-    """Arrivals stretched or compressed around the first to this load (`hetsim.results.one_run.bounds`)."""
+    """Arrivals stretched around the first to this load."""
     from hetsim.results.one_run.bounds import offered_load
     from hetsim.results.one_run.modes import ModeTable
 
     if len(arrival) == 0 or arrival.max() <= arrival.min():
         raise context.fail((*path, "load"), "the tasks of this trace all come at one instant")
     tasks = Tasks(arrival, shape, context.modes.shapes, time, time)
-    found = offered_load(tasks, ModeTable(tasks, context.cluster))
-    if not found:
+    offered = offered_load(tasks, ModeTable(tasks, context.cluster))
+    if not offered:
         raise context.fail((*path, "load"), "the tasks of this trace are no work for the cluster")
     first = float(arrival.min())
-    return first + (arrival - first) * (found / load)
+    return first + (arrival - first) * (offered / load)
 
 
 def _codes(values: np.ndarray | None, kept: np.ndarray, default: str) -> tuple[np.ndarray | None, list[str]]:

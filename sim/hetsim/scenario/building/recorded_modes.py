@@ -1,4 +1,4 @@
-"""How rows of a trace can run: rows alike in what they demand share a shape, and have times in each of its modes."""
+"""Modes of the rows of a trace: rows with equal demands share a shape."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TraceRows:
 
 @dataclass
 class RowModes:
-    """The shape of each row, its times (and estimates, if it has any) by mode, and its work as far as it is known."""
+    """Shape, times, estimates and work of each row."""
 
     shape: np.ndarray
     time: np.ndarray
@@ -94,7 +94,7 @@ class _Group:
 
 
 def modes_of_rows(rows: TraceRows, refused: dict[int, str], context: Context) -> RowModes:
-    """How each row can run; ScenarioError if some never can, unless the entry says what becomes of them (`unfit`).
+    """The modes of each row; ScenarioError if it has none, unless `unfit`.
 
     `refused`: reasons to reject rows, by position, to which `unfit: reject` adds.  Rejected rows get a shape as if
     they could run.
@@ -119,7 +119,7 @@ def modes_of_rows(rows: TraceRows, refused: dict[int, str], context: Context) ->
 
 
 def _groups(rows: TraceRows, refused: dict[int, str], context: Context) -> Iterator[_Group]:
-    """The groups of rows with the ways in which each can run, in the order of their first rows."""
+    """The groups of rows with their modes, in the order of their first rows."""
     entry, table, kept, modes = rows.entry, rows.table, rows.kept, context.modes
     demands = {key: demand_of(entry, table, key, kept) for key in DEMANDS}
     possible = _sources(table, context)
@@ -182,7 +182,7 @@ def _timed(rows: TraceRows, groups: list[_Group], shape: np.ndarray, stopping: S
 def _fill_work(
     work: KernelWork, rows: np.ndarray, position: int, mode: Mode, table: TaskTable, here: np.ndarray
 ) -> None:
-    """What rows do in one of their modes, if the peak of its device is known: `here` are their numbers in the table."""
+    """Fill the work of rows (`here` in the table) in a mode with a known peak."""
     peak = peak_of(mode.type) if one_lane(mode) else None
     if peak is not None:
         parts = (*_stages_of_work(table, peak, here), _bytes_of(table, here))
@@ -195,7 +195,7 @@ COMPUTED = "work on "
 
 
 def with_computed_times(entry: WorkloadEntry, table: TaskTable, path: Path_, context: Context) -> TaskTable:
-    """The table with times computed from its work, on each type with a known peak and no time in the table."""
+    """The table with times computed from its work where it has none."""
     if "flops" not in table.numbers:
         return table
     timed = {device.name for device, _, _ in _sources(table, context)}
@@ -221,7 +221,7 @@ def with_computed_times(entry: WorkloadEntry, table: TaskTable, path: Path_, con
 
 
 def _stages_of_work(table: TaskTable, peak: Peak, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Seconds of launching, operations and memory traffic of rows on one device; NaN where the work is not known."""
+    """Seconds of launching, operations and memory traffic; NaN if unknown."""
     flops, efficiency = table.numbers["flops"][rows], table.numbers.get("efficiency")
     reached = np.ones(len(rows)) if efficiency is None else np.nan_to_num(efficiency[rows], nan=1.0)
     overhead = np.where(np.isnan(flops), np.nan, peak.launch_overhead)
@@ -229,7 +229,7 @@ def _stages_of_work(table: TaskTable, peak: Peak, rows: np.ndarray) -> tuple[np.
 
 
 def _bytes_of(table: TaskTable, rows: np.ndarray) -> np.ndarray:
-    """Bytes of memory traffic of rows: 0 where only operations are given, NaN where nothing is."""
+    """Bytes of memory traffic of rows: 0 for operations only, NaN for neither."""
     given = table.numbers.get("bytes")
     moved = np.zeros(len(rows)) if given is None else np.nan_to_num(given[rows], nan=0.0)
     return np.where(np.isnan(table.numbers["flops"][rows]), np.nan, moved)
@@ -240,7 +240,7 @@ NODE, ANY, IF_WIDER = range(3)
 
 
 def _spans(entry: WorkloadEntry, table: TaskTable, kept: np.ndarray) -> np.ndarray:
-    """For each row whether a gang may use several nodes, as the entry says or the record shows."""
+    """Mask of rows whether a gang may use several nodes."""
     if entry.span != "recorded":
         return np.full(len(kept), ANY if entry.span == "any" else NODE, dtype=np.int8)
     names = table.extra.get("recorded_node")
@@ -251,7 +251,7 @@ def _spans(entry: WorkloadEntry, table: TaskTable, kept: np.ndarray) -> np.ndarr
 
 
 def _allowed(table: TaskTable, device: DeviceType, kept: np.ndarray) -> np.ndarray | bool:
-    """Which rows may run on a type of device: those that name it, or no GPU type at all; cores are open to all."""
+    """Mask of rows that may run on a type of device."""
     if table.devices is None or device.kind == "cpu":
         return True
     import pandas as pd
@@ -271,7 +271,7 @@ def demand_of(entry: WorkloadEntry, table: TaskTable, key: str, kept: np.ndarray
 
 
 def _sources(table: TaskTable, context: Context) -> list[tuple[DeviceType, str, float]]:
-    """Device types of the cluster, the column with the times there, and what they are multiplied by."""
+    """Device types of the cluster, the column of times there, and its factor."""
     cluster = context.cluster
     own = {
         device.name: column
@@ -301,7 +301,7 @@ def _mode(
     entry: WorkloadEntry, device: DeviceType, demand: dict[str, Any], profile: str, partition: Partition | None,
     span: int, context: Context, size: tuple[int, WorkCurve] | None = None,
 ) -> Mode | None:  # fmt: skip
-    """The mode of a row on a type, in one of its sizes; None for a GPU mode of a row that wants no GPU."""
+    """The mode of a row on a type, in one of its sizes; None if it wants no GPU."""
     values = {key: None if math.isnan(value) else float(value) for key, value in demand.items()}
     gpus = values["gpus"] = values["gpus"] if size is None else float(size[0])
     if device.kind != "cpu" and gpus == 0:
@@ -318,7 +318,7 @@ def _mode(
 
 
 def _group(columns: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The group of each row, rows alike in all columns together, and the first row of each group.
+    """The group of each row and the first row of each group of equal rows.
 
     Column by column, by codes: sorting rows as records takes ten times as long on a million rows.
     """
@@ -351,7 +351,7 @@ def _lost(rows: TraceRows, lost: list[_Group], context: Context) -> list[Problem
 
 
 def _left_out(rows: TraceRows, lost: list[_Group], context: Context) -> str:
-    """How many rows are left out, and for each reason how many and the first of the file; the most frequent ones."""
+    """Numbers of rows left out by reason, with the first row of each."""
     table = rows.table
     counts: dict[str, list[int]] = {}
     for group in lost:

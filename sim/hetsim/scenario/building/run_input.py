@@ -1,4 +1,4 @@
-"""From a validated scenario to the input of one run: cluster, columns of tasks, and fresh policies."""
+"""From a validated scenario to the input of one run: cluster, tasks, policies."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _faults(given: Any, cluster: Cluster, scenario: ScenarioSource, problems: li
 
 
 def _plans(policy: Any) -> bool:
-    """Does it plan, by itself or by a policy that it works with?"""
+    """Return True if the policy, or one that it works with, plans."""
     wanted = {key: inner_type(one) for key, one in registry.parameters(type(policy)).items()}
     inner = [getattr(policy, key, None) for key, kind in wanted.items() if kind is not None]
     planner = isinstance(policy, PlannedScheduler) or PlannedScheduler in wanted.values()
@@ -149,7 +149,7 @@ def _check_refused(tasks: Tasks, scheduler: Any, name: str) -> None:
 
 
 def _may_come(entries: list[WorkloadEntry], horizon: float) -> bool:
-    """Might another draw have tasks?  Not if fewer than one in a hundred draws had any."""
+    """Return True if another draw has tasks with a chance of 1 % or more."""
     expected = 0.0
     for entry in entries:
         if entry.arrivals is not None and not entry.arrivals.closed and entry.count is None:
@@ -159,7 +159,7 @@ def _may_come(entries: list[WorkloadEntry], horizon: float) -> bool:
 
 
 def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
-    """A note on tasks that cannot meet their deadline even alone on the fastest device: how many, and by how much.
+    """A note on tasks late even alone on the fastest device.
 
     Also whether they are more than the few that drawn sizes bring with them.
     """
@@ -182,7 +182,7 @@ def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
 def true_rates(
     scenario: ScenarioSource, streams: list[TaskStream], name: str, problems: list[Problem]
 ) -> Mapping[str, Callable[[float], float]]:
-    """Arrivals per second of each class and service at any time; an entry without a certain rate is a problem."""
+    """Arrivals per second of each class and service at any time."""
     parts: dict[str, list[tuple[float, Any, float]]] = {}
     for stream in streams:
         number = int(stream.path[1])
@@ -210,7 +210,7 @@ def _rate(parts: list[tuple[float, Any, float]], time: float) -> float:
 
 
 def may_take_long(scheduler: Scheduler, name: str, problem: PlanProblem) -> list[str]:
-    """A warning if the rounds of a scheduler look at all waiting tasks, and many are going to wait."""
+    """A warning of long runs where rounds look at all waiting tasks."""
     cost, count = scheduler.round_cost(problem), len(problem.tasks)
     if not cost or cost * count**2 < LONG:
         return []
@@ -227,7 +227,7 @@ def may_take_long(scheduler: Scheduler, name: str, problem: PlanProblem) -> list
 
 
 def offered_load(tasks: Tasks, cluster: Cluster) -> float:
-    """Work that arrives a second over what the cluster can do: of accelerators or of cores, whichever is greater.
+    """Work that arrives a second / capacity, of accelerators or of cores.
 
     Each task counts in its fastest mode, by estimate; inf if all arrive at once.
     """

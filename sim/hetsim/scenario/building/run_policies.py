@@ -1,4 +1,4 @@
-"""The policies of one run: fresh ones, that of each service among them, and what is wrong with them."""
+"""The fresh policies of one run and its services, and problems with them."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def batching_policies(
 def _note_overload(
     stream: TaskStream, spec: PolicySpec, policy: Any, scenario: ScenarioSource, context: Context
 ) -> None:  # fmt: skip
-    """Warn of a load that the devices of a service cannot serve; note it where that makes requests wait for certain."""
-    found = None if stream.overload is None else stream.overload(policy, spec.name)
-    if found is None:
+    """Warn of a load that a service cannot serve; note it if certain."""
+    overload = None if stream.overload is None else stream.overload(policy, spec.name)
+    if overload is None:
         return
-    text, capacity = found
+    text, capacity = overload
     context.warnings.append(text)
     arrivals: Any = scenario.model.workload[int(stream.path[1])].arrivals
     steady = arrivals is not None and arrivals.steady_rate
@@ -69,7 +69,7 @@ def _note_overload(
 
 
 def iterates(spec: PolicySpec) -> bool:
-    """Does a batching policy let requests join between the steps of a language model?"""
+    """Return True if a batching policy is for steps of language models."""
     return bool(getattr(registry.policy("batching", spec.name), "iterates", False))
 
 
@@ -102,20 +102,20 @@ def iteration_policies(
         )
         if isinstance(made[-1][0], IterationPolicy):
             _note_overload(stream, spec, made[-1][0], scenario, context)
-            found = joining_problem(stream, made[-1][0])
-            if found is not None:
-                problems.append(document.problem((*stream.path, "service", found[0]), f"{spec.name}: {found[1]}"))
+            joining = joining_problem(stream, made[-1][0])
+            if joining is not None:
+                problems.append(document.problem((*stream.path, "service", joining[0]), f"{spec.name}: {joining[1]}"))
     return made
 
 
 def _place(stream: TaskStream, spec: PolicySpec, own: dict[int, PolicySpec]) -> Path_:
-    """Where the scenario names a policy of a service: at the service itself, or for all of them."""
+    """Path of a policy of a service: at the service, or for all of them."""
     named = own.get(int(stream.path[1])) is spec
     return (*stream.path, "service", spec.kind) if named else ("policy", spec.kind)
 
 
 def make_policy(spec: PolicySpec, scenario: ScenarioSource, problems: list[Problem], place: Path_ = ()) -> Any:
-    """A fresh policy; a value that its constructor refuses is a problem of the scenario, at `place` in it."""
+    """A fresh policy; a refusal of its constructor is a problem at `place`."""
     path: Path_ = place or ("policy", spec.kind)
     try:
         policy = spec.make()
@@ -138,7 +138,7 @@ def make_policy(spec: PolicySpec, scenario: ScenarioSource, problems: list[Probl
 
 
 class ScenarioSource(ReadScenario, Protocol):
-    """What is read of a scenario to build a run of it; a `Scenario` has it."""
+    """The part of a `Scenario` that is read to build a run."""
 
     notes: list[str]
 

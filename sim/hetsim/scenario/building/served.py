@@ -31,7 +31,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
 
     @cached_property
     def modes(self) -> list[tuple[Mode, ComputeStage]]:
-        """The modes on all devices of the cluster that a variant names, and what its requests compute there."""
+        """The modes on all devices of variants, and the compute stages there."""
         modes = []
         for way in self.service.ways:
             devices = self.context.modes.of_kind(way.device)
@@ -62,7 +62,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
             self.context.warnings += [text for text in sentences if text not in self.context.warnings]
 
     def _room(self, device: Any, memory: int, there: int | None) -> None:
-        """The model and what a batch holds besides must fit into the memory that is there for a batch."""
+        """Raise a problem unless the model and a batch fit into memory."""
         needed = (self.service.model or 0) + memory
         if device.kind != "cpu" and there is not None and needed > there:
             where = f"a {device.name}" if there == device.memory else f"a slice of {device.name}"
@@ -70,7 +70,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
             raise self._fail("model", text)
 
     def _limit(self, way: VariantSpec, device: Any, memory: int, there: int | None) -> int:
-        """The largest batch: what the variant says, and what fits into memory next to the model, once a stream."""
+        """The largest batch by the variant and by memory next to the model."""
         limit = UNLIMITED_BATCH if way.max_batch is None else way.max_batch
         for stage in (way.upload, way.compute, way.download):
             if stage.measured is not None and not stage.extrapolate:
@@ -86,7 +86,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         return limit
 
     def ways(self, n: int, label: tuple[str, ...], demand: Demand) -> list[tuple[Mode, np.ndarray]]:
-        """Modes and the times of n requests in them; their tokens, if they have some, are then in `extra`."""
+        """Modes and times of n requests; fills `extra` with their tokens."""
         self.extra = {} if demand.tokens is None else self._tokens_of(demand, n, label)
         return self._times(n, label)
 
@@ -178,14 +178,14 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         stream.overload = overload
 
     def _capacity(self, mode: Mode, limit: int, each: float, bytes_in: float, bytes_out: float) -> float:
-        """Requests per second that the devices of a mode can serve in batches up to a limit."""
+        """Requests per second in batches of up to a limit."""
         most = min(mode.batch_limit, limit, 10**9)
         stages = [stage for stage in (mode.upload, mode.table, mode.download) if isinstance(stage, StageTable)]
         sizes = {most, *(size for stage in stages for size in stage.sizes if size < most)}
         return max(self._served(mode, size, each, bytes_in, bytes_out) for size in sizes)
 
     def _served(self, mode: Mode, size: int, each: float, bytes_in: float, bytes_out: float) -> float:
-        """The same in batches of one size: a pipeline of three stages, of two where up and down share the link."""
+        """Requests per second in batches of one size, as a pipeline of stages."""
         up, compute, down = _stages(mode, size, each, bytes_in, bytes_out)
         longest = max(compute, up + down if mode.type.link.duplex == "half" else max(up, down))
         streams = 1 if mode.on_cpu else mode.type.streams
@@ -196,7 +196,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
 
 
 def _stages(mode: Mode, size: int, each: float, bytes_in: float, bytes_out: float) -> BatchTimes:
-    """Stages of a batch on an idle link: seconds that each request computes, and its bytes."""
+    """Stages of a batch on an idle link, from seconds and bytes of a request."""
     link, (up, compute, down) = mode.type.link, mode.stages(size, each * size)
     if not mode.on_cpu:
         up += link.latency + size * bytes_in / link.upload if bytes_in else 0.0

@@ -1,4 +1,4 @@
-"""From the `site:` part of a scenario to partitions with rules, and those rules applied to the tasks of a run."""
+"""From the `site:` part of a scenario to partitions with rules, applied to tasks."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ SHOWN = 3
 
 
 def with_partitions(cluster: Cluster, site: SiteSpec, document: Document) -> Cluster:
-    """The cluster with the partitions that its nodes or the site name, and their rules."""
+    """The cluster with partitions of nodes and site, with their rules."""
     problems: list[Problem] = []
     if any(rules.nodes for rules in site.partitions.values()):
         cluster = _told(cluster, site)
     for name, rules in site.partitions.items():
         path: Path_ = ("site", "partitions", name)
-        known = cluster.partitions.get(name, Partition(name))
-        mask = known.mask
+        before = cluster.partitions.get(name, Partition(name))
+        mask = before.mask
         for pattern in rules.nodes or ():
             here = _matching(pattern, cluster)
             if not here:
@@ -45,14 +45,14 @@ def with_partitions(cluster: Cluster, site: SiteSpec, document: Document) -> Clu
         if not mask and not problems:
             where = "name it at them (cluster.nodes: [{partitions: [...]}]), or list nodes here"
             problems.append(document.problem(path, f'partition "{name}" has no nodes; {where}'))
-        cluster.partitions[name] = replace(known, mask=mask, **rules.given)
+        cluster.partitions[name] = replace(before, mask=mask, **rules.given)
     if problems:
         raise ScenarioError(problems)
     return cluster
 
 
 def _told(cluster: Cluster, site: SiteSpec) -> Cluster:
-    """The same cluster with nodes that know in which partitions they are listed: nodes of one spec are alike."""
+    """The cluster with nodes that name the partitions in which they are listed."""
     extra: dict[int, list[str]] = {}
     for name, rules in site.partitions.items():
         for pattern in rules.nodes or ():
@@ -87,7 +87,7 @@ def default_of(cluster: Cluster) -> Partition | None:
 
 
 def drawn_partition(demand: Demand, path: Path_, context: Context) -> Partition | None:
-    """The partition of the tasks of a class that is drawn; ScenarioError for one that is not there."""
+    """The partition of the tasks of a drawn class; ScenarioError."""
     given = demand.partition
     if given is None:
         return default_of(context.cluster)
@@ -100,41 +100,41 @@ def drawn_partition(demand: Demand, path: Path_, context: Context) -> Partition 
 
 def unknown_partition(name: str, cluster: Cluster) -> str:
     """That there is no such partition, and which there are."""
-    known = list(cluster.partitions)
-    near = suggestion(name, known) or (f"; there are {', '.join(known[:8])}" if known else "; the cluster has none")
+    names = list(cluster.partitions)
+    near = suggestion(name, names) or (f"; there are {', '.join(names[:8])}" if names else "; the cluster has none")
     return f'unknown partition "{name}"{near}'
 
 
 def recorded_partitions(
     demand: Demand, path: Path_, table: TaskTable, kept: np.ndarray, context: Context
 ) -> tuple[np.ndarray, list[Partition | None], dict[int, str]]:
-    """Of each row the number of its partition in a list, and reasons to refuse rows by the position in `kept`.
+    """The partition number of each row, partitions, and refused rows.
 
     Rows that name none, or where the table has no such column, are in the partition of the entry, or the default.
     """
     import pandas as pd
 
-    known, given = context.cluster.partitions, demand.partition
+    existing, given = context.cluster.partitions, demand.partition
     fallback = _named_partition(given, path, context) if isinstance(given, str) else default_of(context.cluster)
     column = given if isinstance(given, PartitionColumn) else PartitionColumn()
-    if column.others is not None and column.others not in known:
+    if column.others is not None and column.others not in existing:
         raise context.fail((*path, "partition", "others"), unknown_partition(column.others, context.cluster))
     cells = {"user": table.user, "class": table.class_}.get(column.column, table.extra.get(column.column))
     if given is column and cells is None:
         near = suggestion(column.column, table.extra) or f"; it has {', '.join(table.extra) or 'none of the kind'}"
         raise context.fail((*path, "partition", "column"), f'{table.source} has no column "{column.column}"{near}')
-    if cells is None or not known:
+    if cells is None or not existing:
         return np.zeros(len(kept), dtype=np.int32), [fallback], {}
     codes, values = pd.factorize(np.array([_text(cell) for cell in cells[kept].tolist()], dtype=object))
     names = [column.names.get(value, value) for value in values.tolist()]
     if column.others is not None:
-        names = [name if not name or name in known else column.others for name in names]
+        names = [name if not name or name in existing else column.others for name in names]
     refused = {}
     for code, name in enumerate(names):
-        if name and name not in known:
+        if name and name not in existing:
             reason = unknown_partition(name, context.cluster)
             refused.update(dict.fromkeys(np.flatnonzero(codes == code).tolist(), reason))
-    return codes.astype(np.int32), [known.get(name) if name else fallback for name in names], refused
+    return codes.astype(np.int32), [existing.get(name) if name else fallback for name in names], refused
 
 
 def _named_partition(name: str, path: Path_, context: Context) -> Partition:
@@ -155,7 +155,7 @@ def _text(cell: object) -> str:
 
 
 def apply_rules(tasks: Tasks, site: SiteSpec, context: Context) -> None:
-    """Limits, refusals and what policies know of the lengths of tasks, once all streams are one table."""
+    """Apply limits and refusals to the merged tasks."""
     limit = _asked(tasks)
     bound = any(tasks.partitions)
     if bound:
@@ -179,7 +179,7 @@ def _asked(tasks: Tasks) -> np.ndarray | None:
 
 
 def _by_partition(tasks: Tasks, limit: np.ndarray | None, cluster: Cluster) -> np.ndarray | None:
-    """Limits after the partitions' defaults; refuses tasks that may not use theirs, or ask it for too long."""
+    """Limits with the partitions' defaults; refuses tasks against the rules."""
     codes = np.zeros(len(tasks), dtype=np.int32) if tasks.partition_code is None else tasks.partition_code
     for code, name in enumerate(tasks.partitions):
         if not name:
@@ -231,7 +231,7 @@ def refusals(tasks: Tasks) -> str:
         alike = re.sub("^asks for [^,]*, ", "asks for ", reason)  # what is asked for differs from task to task
         counts[alike] = counts.get(alike, 0) + 1
     common = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
-    told = "; ".join(f"{number:,}: {reason}" for reason, number in common[:SHOWN])
+    reasons = "; ".join(f"{number:,}: {reason}" for reason, number in common[:SHOWN])
     others = len(common) - SHOWN
     rest = f"; and {others} other reason{'s' * (others > 1)}" if others > 0 else ""
-    return f"{len(tasks.refused):,} of {len(tasks):,} tasks are rejected as they come ({told}{rest})"
+    return f"{len(tasks.refused):,} of {len(tasks):,} tasks are rejected as they come ({reasons}{rest})"

@@ -1,4 +1,4 @@
-"""One stream of tasks as columns, and what synthetic and recorded streams have in common."""
+"""One stream of tasks as columns, common to synthetic and recorded streams."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_STOPPING = Stopping()
 
 @dataclass
 class Stages:
-    """The stages of the requests of a stream; columns have an entry for each of its tasks."""
+    """The stages of the requests of a stream, by its tasks."""
 
     first: np.ndarray
     """Position of the first task of the request."""
@@ -43,7 +43,7 @@ class Stages:
 
 @dataclass
 class TaskStream:
-    """Columns of one entry, in the order in which its tasks come; codes are of its own lists.
+    """Columns of one entry, in the order of its tasks; codes are of own lists.
 
     `time` and `estimate` have a column for each mode of the widest shape, inf beyond a row's own modes;
     `estimate` is None where exact.  `deadline` and `patience` count seconds from the arrival.
@@ -97,7 +97,7 @@ class TaskStream:
 
 @dataclass
 class Context:
-    """What building a stream needs to know of the run."""
+    """The run for which a stream is built."""
 
     document: Document
     cluster: Cluster
@@ -111,7 +111,7 @@ class Context:
     """`RunInput.overloads`."""
 
     def note_unused(self, name: str, keys: Iterable[str]) -> None:
-        """Note each `gpu_time.TYPE` of a type that the cluster lacks: right in a sweep of clusters, else a slip."""
+        """Note each `gpu_time.TYPE` of a type that the cluster lacks."""
         for key in keys:
             kind = key.removeprefix(GPU_TIME)
             if key != kind:
@@ -130,14 +130,14 @@ class Context:
 
 
 def peak_of(device: DeviceType) -> Peak | None:
-    """What the cost model knows of a type: its own figures, or those of a known device of its name."""
+    """Peak rates of a type: its own figures, or those of a known device."""
     if isinstance(device.peak, Peak):
         return device.peak
     return roofline.DEVICES.get(device.name.lower()) if device.kind != "cpu" else None
 
 
 def one_lane(mode: Mode) -> bool:
-    """Does it run on one core or one whole accelerator, so that it may be launched with others as one kernel?"""
+    """Return True for one core or one whole accelerator, which can be fused."""
     return mode.gpus == 1 and mode.whole if mode.gpus else mode.millicores == MILLI
 
 
@@ -169,7 +169,7 @@ def draw_codes(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.ndar
 
 
 def estimate_error(demand: Demand, n: int, rng: np.random.Generator) -> np.ndarray | None:
-    """What the true times are multiplied by to give the estimates; None where exact."""
+    """Factors from true times to estimates; None where exact."""
     given = demand.estimates
     if given is None or (given.error is None and given.factor == 1):
         return None
@@ -181,7 +181,7 @@ def unfit(
     context: Context, path: Path_, count: int, first: str, refused: list[Mode], types: Iterable[str] = (),
     nodes_by: str = "nodes: N",
 ) -> Problem:  # fmt: skip
-    """The problem of tasks that no device can ever run; types: those they are for; nodes_by: see `why_not`."""
+    """The problem of tasks that no device can ever run."""
     many = f"{count:,} tasks, the first of them {first}," if count > 1 else first
     why = why_unfit(context, refused, types, nodes_by)
     return context.problem(path, f"{many} can never run on this cluster: {why}")
@@ -201,7 +201,7 @@ def why_unfit(
 
 
 def closed_rows(entry: WorkloadEntry, until: float, fastest_mean: float) -> int:
-    """Rows that a closed loop may need: its `count`, or what it surely does not exceed before `until`."""
+    """Rows for a closed loop: its `count`, or a safe bound before `until`."""
     if entry.count is not None:
         return entry.count
     arrivals: Any = entry.arrivals

@@ -1,4 +1,4 @@
-"""The entries of the workload as streams of tasks, the items of data, and everything that is wrong with them."""
+"""The entries of the workload as streams of tasks, the data items, and problems."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) -> list[Problem]:
-    """What is wrong, beyond their keys, with the cluster and with the entries of the workload that have valid keys.
+    """Problems, beyond keys, of the cluster and of entries with valid keys.
 
     For a scenario that has wrong keys elsewhere, so that all its problems come in one report.  `tables` are the
     traces that could be read.
@@ -51,13 +51,13 @@ def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) ->
     horizon = _valid(ScenarioHorizon, {"horizon": data.get("horizon")}, context)
     # Under a horizon that is wrong itself, one second: nothing then seems to go on for ever.
     limit = 1.0 if horizon is None else math.inf if horizon.horizon is None else horizon.horizon
-    known = {
+    checked = {
         number: entry
         for number, entry in valid.items()
         if entry is not None and (entry.trace is None or number in tables)
     }
     book = Context(document, built, ModeBook(built), RandomTree(0, 0), limit)
-    _, _, problems = build_parts(known, [item for item in items if item], tables.__getitem__, book)
+    _, _, problems = build_parts(checked, [item for item in items if item], tables.__getitem__, book)
     return problems
 
 
@@ -80,7 +80,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def entry_names(entries: list[Any]) -> list[str | None]:
-    """The name of each entry as the file has it: its own, its class, or `stream` and its number; None if it is none."""
+    """The name of each entry: its own, its class, or `stream` and its number."""
     names: list[str | None] = []
     for number, entry in enumerate(entries):
         given = entry if isinstance(entry, dict) else {}
@@ -125,29 +125,29 @@ def build_parts(
             problems.append(context.problem(path, str(error)))
     for stream in streams:
         problems += _absurd(stream, context)
-    items, found = _items(data, context)
+    items, wrong_items = _items(data, context)
     models = {f"{one.name}:model": one.service.model for one in streams if one.service is not None}
     items += [Item(name, size, lasting=True) for name, size in models.items() if size is not None]
-    known = {item.name for item in items}
-    told = {name: size for stream in streams for name, size in stream.items.items() if name not in known}
-    items += [Item(name, size) for name, size in told.items()]
-    return streams, items, problems + found + _unknown_items(streams, items, context)
+    listed = {item.name for item in items}
+    sizes = {name: size for stream in streams for name, size in stream.items.items() if name not in listed}
+    items += [Item(name, size) for name, size in sizes.items()]
+    return streams, items, problems + wrong_items + _unknown_items(streams, items, context)
 
 
 def _absurd(stream: TaskStream, context: Context) -> list[Problem]:
     """Values that no column can hold, from sizes such as 1e300 B."""
-    found = []
+    problems = []
     for key in ("bytes_in", "bytes_out"):
         column = getattr(stream, key)
         if column is not None and len(column) and not column.max() < MAX_BYTES:
-            found.append(context.problem((*stream.path, key), f"{column.max():.3g} bytes are beyond any memory"))
+            problems.append(context.problem((*stream.path, key), f"{column.max():.3g} bytes are beyond any memory"))
     times = stream.time if stream.estimate is None else stream.estimate
-    known = [stream.arrival, stream.time, times]
-    beyond = any(np.isnan(values).any() or (values[np.isfinite(values)] > MOST).any() for values in known)
+    columns = [stream.arrival, stream.time, times]
+    beyond = any(np.isnan(values).any() or (values[np.isfinite(values)] > MOST).any() for values in columns)
     if beyond or not np.isfinite(stream.time).any(axis=1).all():
         message = "the numbers here are too large or too small to compute with: a time is not finite"
-        found.append(context.problem(stream.path, message))
-    return found
+        problems.append(context.problem(stream.path, message))
+    return problems
 
 
 def _items(data: list[DataItem], context: Context) -> tuple[list[Item], list[Problem]]:
@@ -170,15 +170,15 @@ def _items(data: list[DataItem], context: Context) -> tuple[list[Item], list[Pro
 
 def _unknown_items(streams: list[TaskStream], items: list[Item], context: Context) -> list[Problem]:
     """An item that a task names and `data` does not list is a problem at its entry."""
-    known = {item.name for item in items}
+    item_names = {item.name for item in items}
     problems: list[Problem] = []
     for key in ("reads", "writes"):
         for stream in streams:
             lists = getattr(stream, key) or ()
-            missing = list(dict.fromkeys(name for row in lists for name in row if name not in known))
+            missing = list(dict.fromkeys(name for row in lists for name in row if name not in item_names))
             if missing:
                 named = ", ".join(f'"{name}"' for name in missing[:5]) + (", ..." if len(missing) > 5 else "")
-                near = suggestion(missing[0], known)
+                near = suggestion(missing[0], item_names)
                 message = f"{named} not listed under data: (items with name and size){near}"
                 problems.append(context.problem((*stream.path, key), message))
     return problems

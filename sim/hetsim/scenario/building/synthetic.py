@@ -1,4 +1,4 @@
-"""Synthetic streams: arrivals, classes and sizes are drawn, each from random streams of their own."""
+"""Synthetic streams: arrivals, classes and sizes from random streams of their own."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
 
 
 def _alike(arrivals: Any, demand: Demand) -> bool:
-    """Return True if clients of a language model start together, think equally long, and send equal requests."""
+    """Return True if clients of a language model stay in step with each other."""
     tokens = demand.tokens
     if tokens is None or arrivals.start_jitter:
         return False
@@ -108,7 +108,7 @@ def _note_unused_types(name: str, classes: list[Demand], context: Context) -> No
 def _arrivals(
     entry: WorkloadEntry, name: str, path: Path_, context: Context
 ) -> tuple[np.ndarray, list[tuple[float, int]]]:
-    """Arrival times, inf where a closed loop decides later, and the numbers of its clients (none: not closed)."""
+    """Arrival times (inf where a closed loop decides), and numbers of clients."""
     arrivals: Any = entry.arrivals
     until = min(context.horizon, math.inf if entry.until is None else entry.until)
     limited = entry.count is not None or math.isfinite(until)
@@ -266,7 +266,7 @@ def _assemble(
 
 
 def _fill_estimate(stream: TaskStream, rows: np.ndarray | slice, drawn: _Drawn) -> None:
-    """What policies know of the times of a class, where that is not the times themselves."""
+    """Fill the estimates of a class where they are not the times."""
     if drawn.error is None and drawn.known is drawn.time:
         return
     if stream.estimate is None:
@@ -277,7 +277,7 @@ def _fill_estimate(stream: TaskStream, rows: np.ndarray | slice, drawn: _Drawn) 
 
 
 def _fill_work(stream: TaskStream, rows: np.ndarray | slice, drawn: _Drawn) -> None:
-    """What the kernels of a class do, in the modes of which it is known."""
+    """Fill the work of the kernels of a class by mode."""
     for position, mode in enumerate(drawn.modes):
         peak = peak_of(mode.type) if mode in drawn.work and one_lane(mode) else None
         if peak is None:
@@ -310,11 +310,11 @@ def _bind(stream: TaskStream, rows: np.ndarray | slice, partition: str) -> None:
 def _fill(stream: TaskStream, column: str, rows: np.ndarray | slice, values: np.ndarray | None) -> None:
     if values is None:
         return
-    known = getattr(stream, column)
-    if known is None:
-        known = np.full(len(stream), NEUTRAL[column])
-        setattr(stream, column, known)
-    known[rows] = values
+    filled = getattr(stream, column)
+    if filled is None:
+        filled = np.full(len(stream), NEUTRAL[column])
+        setattr(stream, column, filled)
+    filled[rows] = values
 
 
 def _users(

@@ -1,4 +1,4 @@
-"""Keys of an entry with a trace that would have no effect, since every row of the trace says the same itself.
+"""Keys of an entry with a trace that have no effect, as every row has them.
 
 Keys stand in for what rows leave blank (`hetsim.scenario.building.recorded`).  One that no row needs is refused: it
 reads as if it held for the tasks, and it does not.
@@ -26,7 +26,7 @@ ON_GPUS = ("gpus", "gpu_memory", "upload", "download", "bytes_in", "bytes_out")
 
 
 def check_effect(entry: WorkloadEntry, path: Path_, table: TaskTable, context: Context) -> None:
-    """ScenarioError with every key of the entry that has no effect on this table, or a meaning that misleads."""
+    """Raise ScenarioError for keys that have no effect or mislead."""
     problems: list[Problem] = []
 
     def refuse(key: str, text: str) -> None:
@@ -38,10 +38,10 @@ def check_effect(entry: WorkloadEntry, path: Path_, table: TaskTable, context: C
         elif column in ON_GPUS and not _on_gpus(table):
             refuse(key, f"no row of {table.source} has a time on a GPU, so that this has no effect; leave it out")
     if entry.nodes is not None and entry.nodes > 1 and "nodes" not in table.numbers:
-        held = [key for key in ("cpus", "gpus") if key in table.numbers]
-        if held:
+        kinds = [key for key in ("cpus", "gpus") if key in table.numbers]
+        if kinds:
             text = f"the rows of {table.source} say what a job has in all, and this would give each {entry.nodes} times"
-            refuse("nodes", f"{text} its {' and '.join(held)}; {nodes_by(entry)} tells on how many nodes each job is")
+            refuse("nodes", f"{text} its {' and '.join(kinds)}; {nodes_by(entry)} tells on how many nodes each job is")
     line = None if table.line(0) is None else 1  # where columns are named; Parquet has no lines
     for name in table.unknown:
         for kind in context.cluster.types:
@@ -53,7 +53,7 @@ def check_effect(entry: WorkloadEntry, path: Path_, table: TaskTable, context: C
 
 
 def _reads_as_time(column: str, kind: str) -> bool:
-    """Return True for `v100_time`, `time_v100`, `gpu-time-V100` and their like: a time on devices of a type."""
+    """Return True for `v100_time`, `time_v100`, `gpu-time-V100` and the like."""
     words, named = (set(re.findall(r"[a-z0-9]+", name.lower())) for name in (column, kind))
     rest = words - named - {"gpu", "estimate", "s", "sec"}
     return named <= words and bool(rest) and rest <= {"time", "duration", "runtime", "seconds"}
@@ -61,16 +61,16 @@ def _reads_as_time(column: str, kind: str) -> bool:
 
 def _given(entry: WorkloadEntry) -> list[tuple[str, str]]:
     """Keys that the entry gives, and the columns that they stand in for."""
-    found = [(key, key) for key in (*NUMBERS, *TEXTS, "reads", "writes", "user", "time_limit")
+    pairs = [(key, key) for key in (*NUMBERS, *TEXTS, "reads", "writes", "user", "time_limit")
              if getattr(entry, key) is not None]  # fmt: skip
-    found += [("slice", "gpus"), ("slice", "slice")] if entry.slice is not None else []
-    found += [("slo", "deadline")] if entry.slo is not None else []
-    found += [("users", "user")] if entry.users is not None else []
-    return found + ([("class", "class")] if entry.class_ is not None else [])
+    pairs += [("slice", "gpus"), ("slice", "slice")] if entry.slice is not None else []
+    pairs += [("slo", "deadline")] if entry.slo is not None else []
+    pairs += [("users", "user")] if entry.users is not None else []
+    return pairs + ([("class", "class")] if entry.class_ is not None else [])
 
 
 def _filled(table: TaskTable, column: str) -> bool:
-    """Has every row of the table a value of its own there?"""
+    """Return True if every row of the table has a value there."""
     if not len(table):
         return False
     if column in ("reads", "writes"):  # a row that names nothing reads nothing
@@ -92,7 +92,7 @@ def _on_gpus(table: TaskTable) -> bool:
 
 
 def nodes_by(entry: WorkloadEntry) -> str:
-    """What tells, in place of `nodes` of the entry, on how many nodes the jobs of its trace are."""
-    known = {"swf": "cores_per_node: N under trace", "slurm": "node_counts: true under trace"}
+    """The source of the node counts of jobs of its trace, other than `nodes`."""
+    sources = {"swf": "cores_per_node: N under trace", "slurm": "node_counts: true under trace"}
     form = "" if entry.trace is None else entry.trace.format
-    return known.get(form, "a column nodes of the table")
+    return sources.get(form, "a column nodes of the table")

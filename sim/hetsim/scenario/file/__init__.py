@@ -1,1 +1,1 @@
-"""Scenario files as text and plain data: reading, overriding, and sentences about what is wrong."""
+"""Scenario files as text and plain data: reading, overriding, and problems."""

@@ -1,4 +1,4 @@
-"""Scenario files as plain data with positions: safe, bounded reading of YAML, and its writing.
+"""Scenario files as plain data with positions: bounded YAML reading and writing.
 
 The reader builds data from the parser's events, without recursion, so that depth, size and aliases are bounded
 before anything large exists.  It resolves only `true`, `false`, `null` and plain decimal numbers; every other
@@ -42,7 +42,7 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def resolve(text: str) -> Any:
-    """The value of a plain scalar: true, false, null, a finite decimal number, or the text itself."""
+    """The value of a plain scalar: true, false, null, a finite number, or text."""
     if text in _WORDS:
         return _WORDS[text]
     if len(text) < 400 and _NUMBER.match(text):
@@ -67,7 +67,7 @@ class Document:
     set_by: dict[Path_, str] = field(default_factory=dict)
 
     def problem(self, path: Path_, message: str) -> Problem:
-        """A problem at the address of `path`, or of the nearest value around it that has one.
+        """A problem at the address of `path`, or of the nearest value around.
 
         A list of one may be written as its only item, then an index 0 in `path` is not in the file.
         """
@@ -81,24 +81,24 @@ class Document:
                 line, column = self.positions[prefix]
                 return Problem(message, key, self.file, line, column)
             # Not in the file: an override below it made it.
-            made = [source for known, source in self.set_by.items() if known[:end] == prefix] if end else []
+            made = [source for path_set, source in self.set_by.items() if path_set[:end] == prefix] if end else []
             if made:
                 return Problem(message, key, file=made[0])
         return Problem(message, key, self.file)
 
     def _written(self, path: Path_) -> Path_:
-        """The path as the file has it: without the index of what stands in place of a list of one."""
-        here, found = self.data, []
+        """The path as in the file, without the index of a list of one."""
+        here, written = self.data, []
         for part in path:
             if part == 0 and isinstance(here, dict):
                 continue
-            found.append(part)
+            written.append(part)
             inside = isinstance(here, list) and isinstance(part, int) and part < len(here)
             here = here[part] if inside else here.get(part) if isinstance(here, dict) else None
-        return tuple(found)
+        return tuple(written)
 
     def addressed(self, problem: Problem) -> Problem:
-        """The problem with the address of its key, unless it has one: policies and the engine know keys only."""
+        """The problem with the address of its key, unless it has one."""
         if problem.file is not None or problem.line is not None:
             return problem
         here, path = self.data, []
@@ -125,7 +125,7 @@ def _copied(value: Any) -> Any:
 
 
 def read(path: Path) -> Document:
-    """Read a scenario file; ScenarioError with position for anything that is not one YAML mapping in UTF-8."""
+    """Read a scenario file; ScenarioError with position unless one YAML mapping."""
     shown = str(path)
     try:
         if not path.exists():
@@ -165,7 +165,7 @@ def parse_value(text: str) -> Any:
 
 
 def from_mapping(data: Any) -> Document:
-    """A document from Python data: keys become strings, tuples lists; nothing is shared with the argument."""
+    """A document from Python data, copied; keys become strings, tuples lists."""
     return Document(_plain(data, 0))
 
 

@@ -28,11 +28,11 @@ def translate(
     error: ValidationError, document: Document, model: type[BaseModel], prefix: Path_ = (),
     holder: type[BaseModel] | None = None,
 ) -> list[Problem]:  # fmt: skip
-    """Every error of a validation of the value at `prefix` by `model`, addressed in the document.
+    """Every error of a validation of the value at `prefix`, with its address.
 
     holder: the model of the mapping in which that value stands, for keys that belong there.
     """
-    found: dict[tuple, Problem] = {}
+    by_place: dict[tuple, Problem] = {}
     data = value_at(document.data, prefix)
     details = error.errors(include_url=False)
     words = {detail["loc"][:-1]: detail for detail in details if _is_word(detail)}
@@ -43,7 +43,7 @@ def translate(
             path = _with_key(path, data, cause)
         of_a_file = getattr(cause, "problems", ())
         if any(problem.line for problem in of_a_file):
-            found.update({(problem.file, problem.line, problem.message): problem for problem in of_a_file})
+            by_place.update({(problem.file, problem.line, problem.message): problem for problem in of_a_file})
             continue
         if _is_word(detail) and any(_is_beside(other, detail) for other in details):
             continue  # told with the other forms
@@ -52,8 +52,8 @@ def translate(
         if detail["type"] == "extra_forbidden":
             place = _place_of(str(detail["loc"][-1]), detail["loc"], model, data, prefix, holder)
             message = f'unknown key "{detail["loc"][-1]}"{place}' if place else message
-        found.setdefault((path, message), document.problem((*prefix, *path), message))
-    return list(found.values())
+        by_place.setdefault((path, message), document.problem((*prefix, *path), message))
+    return list(by_place.values())
 
 
 def _with_key(path: Path_, data: Any, cause: Any) -> Path_:
@@ -69,28 +69,28 @@ def _with_key(path: Path_, data: Any, cause: Any) -> Path_:
 
 
 def _is_word(detail: Any) -> bool:
-    """Is it about a value that may be one of some words, or something else instead?"""
+    """Return True for an error about a value that may be one of some words."""
     return detail["type"] == "literal_error" and str(detail["loc"][-1]).startswith("literal[")
 
 
 def _is_beside(other: Any, word: Any) -> bool:
-    """Is the other about another form of the value that might be a word?"""
+    """Return True if the other error is about another form of the same value."""
     before = word["loc"][:-1]
     return not _is_word(other) and other["loc"][: len(before)] == before
 
 
 def _or_word(detail: Any, word: Any, model: type[BaseModel]) -> str:
-    """One sentence for a value that is none of the words, and not what it might be instead."""
+    """One sentence for a value that is neither a word nor the other form."""
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
-    known = _words(word.get("ctx", {}))
-    hint = suggestion(value, known) if isinstance(value, str) else ""
+    allowed = _words(word.get("ctx", {}))
+    hint = suggestion(value, allowed) if isinstance(value, str) else ""
     sentence = _sentence(detail, model)
     if kind in LIMITS:
         limit = f"a number that is {LIMITS[kind][0]} {_count(context[LIMITS[kind][1]])}"
-        return f"expected {', '.join(known)} or {limit}, not {_count(value)}"
+        return f"expected {', '.join(allowed)} or {limit}, not {_count(value)}"
     if sentence.startswith("expected ") and sentence.endswith(f", not {shown(value)}"):
-        return f"expected {', '.join(known)} or {sentence.removeprefix('expected ')}{hint}"
-    return f"{sentence}; or give {' or '.join(known)}{hint}"
+        return f"expected {', '.join(allowed)} or {sentence.removeprefix('expected ')}{hint}"
+    return f"{sentence}; or give {' or '.join(allowed)}{hint}"
 
 
 def _words(context: dict[str, Any]) -> list[str]:
@@ -104,7 +104,7 @@ def value_at(data: Any, path: Path_) -> Any:
 
 
 def _in_data(location: Iterable[Any], data: Any, kind: str) -> Path_:
-    """The part of pydantic's location that the file shows: without the tags of unions and short forms."""
+    """The part of pydantic's location that the file shows, without union tags."""
     path: list[Any] = []
     parts = list(location)
     for number, part in enumerate(parts):
@@ -124,8 +124,8 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
     if kind == "extra_forbidden":
         key = str(detail["loc"][-1])
         # Of another form of the same mapping it may be a key.
-        known = [other for other in _fields(_models_at(model, detail["loc"][:-1])) if other != key]
-        return f'unknown key "{key}"{suggestion(key, known) or _listed(known)}'
+        possible = [other for other in _fields(_models_at(model, detail["loc"][:-1])) if other != key]
+        return f'unknown key "{key}"{suggestion(key, possible) or _listed(possible)}'
     if kind == "unexpected_keyword_argument":
         return f'unknown key "{detail["loc"][-1]}"'
     if kind == "missing":
@@ -133,11 +133,11 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
     if kind in ("value_error", "assertion_error"):
         return str(context.get("error", detail["msg"]))
     if kind in ("union_tag_invalid", "literal_error", "enum"):
-        known = _words(context)
+        possible = _words(context)
         got = context.get("tag", value)
         if not isinstance(got, str):
-            return f"expected one of {', '.join(known)}, not {shown(got)}"
-        hint = suggestion(got, known) or _listed(known, "one of")
+            return f"expected one of {', '.join(possible)}, not {shown(got)}"
+        hint = suggestion(got, possible) or _listed(possible, "one of")
         return f"unknown {_noun(detail, context)} {shown(got)}{hint}"
     if kind == "union_tag_not_found":
         key = str(context.get("discriminator", "")).strip("'")
@@ -150,7 +150,7 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
 def _place_of(
     key: str, location: tuple, model: type[BaseModel], data: Any, prefix: Path_, holder: type[BaseModel] | None
 ) -> str:  # fmt: skip
-    """Where a key that is unknown at a location belongs: further up, or in a mapping there; else the empty string."""
+    """The place of a key unknown at a location, as part of a sentence, or ""."""
     for depth in range(len(location) - 2, -1, -1):
         above = _in_data(location[:depth], data, "")
         # The same mapping is left out: there it is a key of another form than the one that was chosen.
@@ -160,7 +160,7 @@ def _place_of(
     if holder is not None and key in _fields([holder]):
         return f"; it is a key of {'.'.join(map(str, prefix[:-1]))}, next to {prefix[-1]}"
     inner = [
-        name
+        info.alias or name
         for one in _models_at(model, location[:-1])
         for name, info in one.model_fields.items()
         if key in _fields(there for there, _ in _models_in([info.annotation, *info.metadata]))
@@ -222,7 +222,7 @@ def _fields(models: Iterable[type[BaseModel]]) -> list[str]:
 
 
 def _models_at(model: type[BaseModel], location: Iterable[Any]) -> list[type[BaseModel]]:
-    """The models that may stand at a location: a walk along the fields' annotations and the tags of unions."""
+    """The models that may stand at a location."""
     here: list[tuple[type[BaseModel], Any]] = [(model, None)]
     for part in location:
         inner: list[tuple[type[BaseModel], Any]] = []
@@ -239,7 +239,7 @@ def _models_at(model: type[BaseModel], location: Iterable[Any]) -> list[type[Bas
 
 
 def _models_in(annotations: Iterable[Any]) -> Iterator[tuple[type[BaseModel], Any]]:
-    """The models in annotations, each with its tag in a union where a function decides the form."""
+    """The models in annotations, each with its tag in a union."""
     annotations = tuple(annotations)
     tag = next((annotation.tag for annotation in annotations if isinstance(annotation, Tag)), None)
     for annotation in annotations:

@@ -1,4 +1,4 @@
-"""Measured profiles that scenarios include: `service: {profile: resnet50.service.yaml}`, `pcie: {profile: ...}`.
+"""Measured profiles that scenarios include: `service: {profile: x.service.yaml}`.
 
 A profile is a YAML file with a section of the name of the key that includes it, as `hetsim calibrate` writes it.  What
 is next to `profile` in the scenario replaces the same key of the file.
@@ -35,7 +35,7 @@ class Profiled(Mirror):
 
 
 def included(value: Any, section: str, model: type[BaseModel], info: ValidationInfo) -> Any:
-    """The mapping with what its `profile` says; KeyProblem for a file that is no such profile."""
+    """The mapping with the keys of its `profile`; KeyProblem if that is none."""
     if not isinstance(value, dict) or value.get("profile") is None:
         return value
     named = value["profile"]
@@ -46,28 +46,28 @@ def included(value: Any, section: str, model: type[BaseModel], info: ValidationI
         read = document.read(path)
     except ScenarioError as error:
         raise KeyProblem("profile", str(error.problems[0])) from None
-    found = read.data.get(section)
-    if not isinstance(found, dict):
+    content = read.data.get(section)
+    if not isinstance(content, dict):
         raise KeyProblem("profile", f"{path} has no section {section}:, as profiles of hetsim calibrate have")
-    if "profile" in found:
+    if "profile" in content:
         raise KeyProblem("profile", f"{path} includes another profile; only scenarios do")
     try:
-        model.model_validate(found, context={"base": str(path.parent), "profile": True})
+        model.model_validate(content, context={"base": str(path.parent), "profile": True})
     except ValidationError as error:
         raise KeyProblem("profile", str(translate(error, read, model, (section,))[0])) from None
-    return {**_anchored(found, path.parent), **value}
+    return {**_anchored(content, path.parent), **value}
 
 
 STAGES = ("upload", "compute", "download")
 
 
 def _anchored(section: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The section with files of measured times named from the scenario's point of view, not from the profile's."""
-    found = dict(section)
+    """The section with files named relative to the scenario."""
+    placed = dict(section)
     for name in STAGES:
-        stage = found.get(name)
+        stage = placed.get(name)
         if isinstance(stage, dict) and isinstance(stage.get("table"), str):
-            found[name] = {**stage, "table": str((folder / stage["table"]).resolve())}
-    if isinstance(found.get("variants"), list):
-        found["variants"] = [_anchored(one, folder) if isinstance(one, dict) else one for one in found["variants"]]
-    return found
+            placed[name] = {**stage, "table": str((folder / stage["table"]).resolve())}
+    if isinstance(placed.get("variants"), list):
+        placed["variants"] = [_anchored(one, folder) if isinstance(one, dict) else one for one in placed["variants"]]
+    return placed

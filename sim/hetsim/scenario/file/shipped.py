@@ -1,4 +1,4 @@
-"""The scenarios that come with hetsim: `scenarios/hetsim_scenarios/THEME/NAME.yaml` of the installed package."""
+"""The scenarios that come with hetsim (`scenarios/hetsim_scenarios/THEME/`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Shipped:
 
     @property
     def description(self) -> str:
-        """What it shows, in two or three sentences."""
+        """Its description, of two or three sentences."""
         try:
             return " ".join(str(documents.read(self.path).data.get("description", "")).split())
         except HetsimError:
@@ -45,13 +45,13 @@ def shipped() -> list[Shipped]:
 
 
 def find(name: str) -> Path:
-    """The file of a shipped scenario, named `name` or `theme/name`; UnknownName with a suggestion."""
+    """The file of a shipped scenario, `name` or `theme/name`; UnknownName."""
     every = shipped()
-    known = {one.name: one.path for one in every} | {f"{one.theme}/{one.name}": one.path for one in every}
-    if name not in known:
+    by_name = {one.name: one.path for one in every} | {f"{one.theme}/{one.name}": one.path for one in every}
+    if name not in by_name:
         names = [one.name for one in every]
         raise UnknownName("scenario", name, names, " (hetsim list scenarios; a file needs its path)")
-    return known[name]
+    return by_name[name]
 
 
 def template(kind: str) -> list[Path]:

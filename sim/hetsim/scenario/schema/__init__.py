@@ -1,1 +1,1 @@
-"""Models of every part of a scenario file: what is validated, and what `hetsim schema` prints."""
+"""Models of every part of a scenario file, also for `hetsim schema`."""

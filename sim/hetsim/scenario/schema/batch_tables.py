@@ -1,4 +1,4 @@
-"""Stage times measured batch size by batch size: a mapping, or a table in a file, in place of a line.
+"""Stage times measured by batch size: a mapping, or a table in a file.
 
 compute: {1: 6.1 ms, 2: 7.0 ms, 4: 9.2 ms, 8: 13 ms}
 compute: {table: latencies.csv, batch: size, time: p50_ms, where: {model: resnet50}}
@@ -78,7 +78,7 @@ def _rank(key: Any) -> float:
 
 
 class MeasuredSpec(Model):
-    """What a stage takes by batch size, where it was measured: keys that stages share."""
+    """Keys of stages that were measured by batch size."""
 
     table: Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})] = None
     """Measured times by batch size: a mapping such as {1: 6.1 ms, 2: 7 ms}, or a CSV or Parquet file."""
@@ -146,7 +146,7 @@ class MeasuredSpec(Model):
 
 
 def _inline(table: Mapping[Any, Any], between: Literal["linear", "step", "power"]) -> StageTable:
-    """The table of a mapping: of times, of lists of samples, or of mappings of percentiles."""
+    """The table of a mapping: of times, of lists of samples, or of percentiles."""
     sizes = [_size(key) for key in table]
     keys = list(table)
     for place in range(1, len(sizes)):
@@ -185,10 +185,10 @@ def _size(key: Any) -> int:
 
 
 def _seconds(value: Any) -> float:
-    found = parse(value, TIME, "5 ms")
-    if found <= 0:
+    seconds = parse(value, TIME, "5 ms")
+    if seconds <= 0:
         raise ValueError(f"{shown(value)} is no time that a batch takes; it must be above 0")
-    return found
+    return seconds
 
 
 def _spread(value: Any) -> TimeSpread | None:
@@ -212,17 +212,17 @@ def of_percentiles(ranks: Sequence[float], seconds: Sequence[float]) -> TimeSpre
 
 
 def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batches of") -> list[str]:
-    """What is to be known of a table, without its subject's name; `sizes` says of what its sizes are."""
-    found = []
+    """Warnings about a table; `sizes` says of what its sizes are."""
+    texts = []
     fallen = table.falls(FALL)
     if fallen is not None:
         size, slower = fallen
         one = "a batch of" if sizes == "batches of" else sizes
         pair = f"{1e3 * table.of(size):.4g} ms, and one of {slower} takes {1e3 * table.of(slower):.4g} ms"
-        found.append(f"{what}: {one} {size} takes {pair}: times fall by more than noise ({FALL:.0%})")
+        texts.append(f"{what}: {one} {size} takes {pair}: times fall by more than noise ({FALL:.0%})")
     if extrapolated:
         largest = table.sizes[-1]
-        found.append(
+        texts.append(
             f"{what}: {sizes} more than {largest}, the largest measured size, take what the last two predict"
         )
-    return found
+    return texts

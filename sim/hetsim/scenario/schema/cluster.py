@@ -1,4 +1,4 @@
-"""The `cluster:` part of a scenario: nodes, accelerators, links, power, and ways of sharing."""
+"""The `cluster:` part of a scenario: nodes, accelerators, links, power, sharing."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Switch(Mirror):
 
 @keys_of(Link)
 class Pcie(Profiled):
-    """The way of each accelerator to its host, and the switch it may share; or a measured `profile` of the way."""
+    """The way of each accelerator to its host, its switch, or a measured `profile`."""
 
     SECTION: ClassVar = "pcie"
 
@@ -112,7 +112,7 @@ Curve = Annotated[list[CurveRow], Field(min_length=1, max_length=1000)]
 
 
 def _check_curve(curve: list[tuple[int, float]] | None) -> None:
-    """KeyProblem for the first row of a measured curve that is not larger, or not as fast, as the one before."""
+    """Raise KeyProblem for the first row of a curve out of order."""
     for number, ((size, rate), (larger, faster)) in enumerate(itertools.pairwise(curve or []), 1):
         if larger <= size:
             text = f"sizes rise from row to row; {larger:,} B come after {size:,} B"
@@ -123,13 +123,13 @@ def _check_curve(curve: list[tuple[int, float]] | None) -> None:
 
 
 def bandwidth_curve(curve: list[tuple[int, float]] | None) -> BandwidthCurve | None:
-    """What stands under `curve`, to compute with."""
+    """The curve to compute with, from rows."""
     return None if curve is None else BandwidthCurve(*(tuple(map(float, one)) for one in zip(*curve, strict=True)))
 
 
 @keys_of(Link, "latency")
 class GpuLink(Profiled):
-    """NVLink or the like between the GPUs of a node: a rate, or a curve that was measured."""
+    """NVLink or the like between the GPUs of a node: a rate, or a curve."""
 
     SECTION: ClassVar = "nvlink"
     FIRST: ClassVar = ("rate", "curve")
@@ -161,7 +161,7 @@ Joined = Annotated[GpuLink, Short(lambda v: v if isinstance(v, dict) else {"rate
 
 @keys_of(Link, "latency", "duplex")
 class NodeNetworkSpec(Profiled):
-    """A node's way to all others; `out` and `in`, or the same as upload and download; or a curve that was measured."""
+    """A node's way to others: `out` and `in` (upload, download), or a curve."""
 
     SECTION: ClassVar = "network"
     FIRST: ClassVar = ("curve", "out", "in", "upload", "download")
@@ -314,7 +314,7 @@ class Racks(Model):
 
 
 class NodeList(Model):
-    """A file that lists the machines; the other keys are those of its reader (`hetsim list clusters`)."""
+    """A file that lists the machines, with the keys of its reader."""
 
     model_config = {**Model.model_config, "extra": "allow"}
 
@@ -349,14 +349,14 @@ class ClusterSpec(Model):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        found = handler.resolve_ref_schema(super().__get_pydantic_json_schema__(schema, handler))
-        found.pop("required", None)
-        found["oneOf"] = [{"required": ["nodes"]}, {"required": ["trace"]}]
-        return found
+        resolved = handler.resolve_ref_schema(super().__get_pydantic_json_schema__(schema, handler))
+        resolved.pop("required", None)
+        resolved["oneOf"] = [{"required": ["nodes"]}, {"required": ["trace"]}]
+        return resolved
 
 
 def listed(trace: Any, base: str) -> list[dict[str, Any]]:
-    """The nodes in the file that a `trace:` names, as they would stand under `nodes`; KeyProblem otherwise."""
+    """The nodes in the file of a `trace:`, as under `nodes`; KeyProblem otherwise."""
     from hetsim import registry
     from hetsim.scenario.schema.policy import parameter_model
 

@@ -23,7 +23,7 @@ GPU_TIME = "gpu_time."
 
 
 class Speedup(Model):
-    """`{speedup: 24}`: 24 × the drawn time of the reference mode (for `cpu_time` the GPU time)."""
+    """`{speedup: 24}`: 24 × the drawn time of the reference mode."""
 
     speedup: Positive
     """How many times as long as in the reference mode it takes."""
@@ -93,7 +93,7 @@ def _unit_mean(value: Any) -> Any:
 
 
 class Estimates(Model):
-    """What policies know of a time: the truth × a drawn `error` × a fixed `factor`; `exact` is the truth."""
+    """Known times: the truth × a drawn `error` × a fixed `factor`."""
 
     known: Literal["time", "mean"] = "time"
     """What error and factor are on: each task's own time, or only the mean of its class."""
@@ -113,7 +113,7 @@ class User(Model):
 
 
 class Users(Model):
-    """`count` users u0, u1, ...; with `zipf: s` the k-th sends a share proportional to k^-s."""
+    """`count` users u0, u1, ...; with `zipf: s` shares proportional to k^-s."""
 
     count: Degree
     """How many users, named u0, u1 and so on."""
@@ -139,7 +139,7 @@ Speeds = Annotated[SpanSpeeds, Keys(SpanSpeeds)]
 
 
 class PartitionColumn(Model):
-    """`partition: {column: vc, names: {11cb48: research}}`: which column of a trace tells the partition."""
+    """`partition: {column: vc, names: {11cb48: research}}`: a trace's column."""
 
     column: Name = "partition"
     """Column of the trace that names the partition (user and class as well)."""
@@ -193,7 +193,7 @@ class Held(Occupied):
 
 
 class TaskMode(Held):
-    """One way to run, in full: on which devices, for how long, and what it holds there.
+    """One way to run, in full: devices, time, and resources there.
 
     The time is given, or computed for each type of device from `work` or a `profile`.
     """
@@ -224,7 +224,7 @@ class TaskMode(Held):
         return self
 
     def within(self, demand: Demand) -> TaskMode:
-        """The mode of a task with this demand: what it does not say itself is as the task says."""
+        """The mode of a task with this demand, which fills in keys."""
         said = {key for key in Held.model_fields.keys() | {"span"} if getattr(self, key) is not None}
         inherited = {key: getattr(demand, key) for key, other in INHERITED.items() if not said & {key, other}}
         inherited["gpus"] = self.gpus or demanded_share(self.work) or demand.gpus
@@ -259,7 +259,7 @@ def _check_profile_keys(demand: TaskMode | Demand, elsewhere: bool = False) -> N
 
 
 def demanded_share(work: Work | None) -> float | None:
-    """The share of a GPU's multiprocessors that the work asks for; None where it says nothing of it."""
+    """The share of multiprocessors that the work asks for, or None."""
     return work.share if work is not None and "share" in work.model_fields_set else None
 
 
@@ -272,7 +272,7 @@ def _check_share(work: Work | None, gpus: float | None, scaling: Any = None) -> 
 
 
 class Demand(Held):
-    """What an entry of the workload and each of its classes may say; a class overrides its entry."""
+    """Keys of an entry of the workload and its classes, which override it."""
 
     FIRST: ClassVar = ("class", "gpu_time", "gpu_time.*", "cpu_time", "modes", "scaling")
 
@@ -335,7 +335,7 @@ class Demand(Held):
     @model_validator(mode="before")
     @classmethod
     def _gather_types(cls, value: Any) -> Any:
-        """`gpu_time.v100: ...` is a key of its own in the file and an entry of one field here."""
+        """Gather `gpu_time.v100: ...`, keys in the file, in one field."""
         if not isinstance(value, dict):
             return value
         typed = {key: v for key, v in value.items() if isinstance(key, str) and key.startswith(GPU_TIME)}
@@ -408,7 +408,7 @@ class Demand(Held):
                 raise KeyProblem("training", f"it tells times, memory and nodes; {key} cannot be given with it")
 
     def check_whole(self) -> None:
-        """KeyProblem for what contradicts itself, or lacks its other half, once a class stands over its entry."""
+        """Raise KeyProblem for contradictions of class and entry together."""
         _check_share(self.work, self.gpus, self.scaling)
         check_nodes(self, self.cpu_time is not None)
         self._check_training()
@@ -429,7 +429,7 @@ class Demand(Held):
                     or self.training)  # fmt: skip
 
     def over(self, other: Demand) -> Demand:
-        """The demand with the values of this one (a class), and of `other` (its entry) where it gives none."""
+        """The demand with values of this class, else of its entry."""
         values = {name: getattr(other, name) for name in Demand.model_fields}
         given = self.model_fields_set & set(values)
         for rivals in RIVALS:

@@ -1,4 +1,4 @@
-"""The `faults:` part of a scenario: what breaks, how often, for how long, and what is announced."""
+"""The `faults:` part of a scenario: failures, slowdowns and maintenance."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MaintenanceSpec(Mirror):
 
 @keys_of(FaultProcess)
 class Fault(Mirror):
-    """One source of faults: random (`on`, `every`, `repair` or `slow` and `lasting`), a `maintenance`, or a `file`.
+    """One source of faults: random (`on`), a `maintenance`, or a `file`.
 
     `on` names kinds (gpu, node, link, uplink), types, or single devices, nodes and links.  `together` is the chance
     that each other node of the same rack fails along.

@@ -40,7 +40,7 @@ class KvCacheSpec(Mirror):
 
 
 class Prefixes(Model):
-    """Beginnings of prompts are kept; one of a request's `hash_ids` stands for this number of tokens."""
+    """Beginnings of prompts are kept; `hash_ids` stand for blocks of tokens."""
 
     tokens: Annotated[Count, Field(le=MAX_TOKENS)] = 512
     """Tokens that one of a request's hash_ids stands for."""
@@ -48,7 +48,7 @@ class Prefixes(Model):
 
 @keys_of(LanguageService, "ttft", "tpot")
 class TokenLimits(Mirror):
-    """What a request may take: to its first token, and for each further token on average."""
+    """Limits of a request: to its first token, and for each further token."""
 
 
 LIMITS = {
@@ -59,7 +59,7 @@ LIMITS = {
 
 @keys_of(LanguageService, *LIMITS, **LIMITS)
 class LanguageModel(Profiled):
-    """A language model served by replicas, each on `gpus` devices of one node (the step times are for that number).
+    """A language model served by replicas of `gpus` devices of one node.
 
     `model` are the bytes of weights of one replica, which lie there when the run starts; what is left of the devices'
     memory holds keys and values.  Or it is an architecture, which with `gpu` and `tensor_parallel` says what steps,
@@ -122,8 +122,8 @@ class LanguageModel(Profiled):
     @model_validator(mode="before")
     @classmethod
     def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
-        found = included(value, cls.SECTION, cls, info)
-        return _estimated(found) if isinstance(found, dict) else found
+        merged = included(value, cls.SECTION, cls, info)
+        return _estimated(merged) if isinstance(merged, dict) else merged
 
     @property
     def weights(self) -> int:
@@ -154,13 +154,13 @@ class LanguageModel(Profiled):
             "replicas": 1 if other.replicas is None else other.replicas,
             "memory_share": self.memory_share if other.memory_share is None else other.memory_share,
         }  # fmt: skip
-        found = self.model_copy(update=changes)
+        changed = self.model_copy(update=changes)
         try:
-            found._check_estimate()
-            found._measured_numbers()
+            changed._check_estimate()
+            changed._measured_numbers()
         except KeyProblem as problem:
             raise KeyProblem(f"{key}.step", str(problem)) from problem
-        return found
+        return changed
 
     @property
     def figures(self) -> tuple[Architecture, Peak, int] | None:
@@ -171,7 +171,7 @@ class LanguageModel(Profiled):
 
     @property
     def estimated(self) -> bool:
-        """Are the steps those of published figures, with nothing measured?"""
+        """Return True for steps of published figures, unmeasured."""
         return self.step.roofline is not None and not self.step.roofline.model_fields_set
 
     @property
@@ -213,8 +213,8 @@ class LanguageModel(Profiled):
     def _check_step(self) -> None:
         """KeyProblem where a step could take no time."""
         step = self.step
-        whole = (step.per_prompt_token or step.prefill) and (step.per_sequence or step.decode)
-        if not (step.roofline or step.fixed or whole):
+        is_complete = (step.per_prompt_token or step.prefill) and (step.per_sequence or step.decode)
+        if not (step.roofline or step.fixed or is_complete):
             raise KeyProblem("step", "every step needs some time; give fixed, or per_prompt_token and per_sequence")
 
     def _check_slo(self) -> None:
@@ -268,7 +268,7 @@ class LanguageModel(Profiled):
         return min(most, decode.measured.sizes[-1])
 
     def _batch_limits(self) -> None:
-        """A step has a token for every sequence, and a replica room for more than one announced answer."""
+        """Check that a step and a replica have room for requests."""
         limit, kv = self.max_num_batched_tokens, self.kv
         if limit is not None and "max_num_seqs" in self.model_fields_set and limit < self.max_num_seqs:
             text = f"a step of {limit:,} tokens cannot decode {self.max_num_seqs:,} sequences (max_num_seqs), one each"
@@ -283,7 +283,7 @@ class LanguageModel(Profiled):
             raise KeyProblem("kv", "keys and values are moved; give per_token, their bytes")
 
     def _unlike(self) -> None:
-        """Types of device: each is named once, and sides that are apart send equal parts to each other."""
+        """Check the types of device, named once, and equal parts."""
         names = [kind.device for kind in self.kinds]
         if len(set(names)) < len(names):
             raise KeyProblem("also_on", "names a type of device twice, or that of the service itself")
@@ -316,7 +316,7 @@ class LanguageModel(Profiled):
         return next((kind for kind in self.kinds if kind.device == device), self)
 
     def starts(self, kind: LanguageModel) -> tuple[int, int]:
-        """How many replicas of a kind there are at the start, and how many that only prefill."""
+        """Initial numbers of replicas of a kind: prefilling, and other."""
         apart = self.disaggregated
         if apart is not None:
             decode = apart.decode if kind.device == self.decodes_on.device else 0
@@ -344,33 +344,33 @@ class LanguageModel(Profiled):
 
 
 def _estimated(value: dict[str, Any]) -> dict[str, Any]:
-    """What an architecture says, where the scenario does not: bytes of keys and values, number of GPUs, steps."""
-    found = dict(value)
-    parallel = found.get("tensor_parallel")
+    """Values of an architecture that the scenario does not give."""
+    keys = dict(value)
+    parallel = keys.get("tensor_parallel")
     if parallel is not None:
-        if "gpus" in found and found["gpus"] != parallel:
+        if "gpus" in keys and keys["gpus"] != parallel:
             raise KeyProblem("gpus", "tensor_parallel says on how many GPUs a replica is; give one of the two")
-        found["gpus"] = parallel
+        keys["gpus"] = parallel
     try:
-        model = _WEIGHTS.validate_python(found.get("model", 0))
+        model = _WEIGHTS.validate_python(keys.get("model", 0))
     except ValidationError:
-        return {"step": {"roofline": {}}, **found}  # the field says what is wrong
+        return {"step": {"roofline": {}}, **keys}  # the field says what is wrong
     if not isinstance(model, Architecture):
-        return {"step": {"roofline": {}}, **found} if "gpu" in found else found
-    found["model"] = model
-    devices = parallel if isinstance(parallel, int) and parallel > 0 else found.get("gpus", 1)
+        return {"step": {"roofline": {}}, **keys} if "gpu" in keys else keys
+    keys["model"] = model
+    devices = parallel if isinstance(parallel, int) and parallel > 0 else keys.get("gpus", 1)
     if isinstance(devices, int) and devices > 0:
         if model.heads % devices:
             text = f"{model.heads} attention heads cannot be divided evenly over {devices} GPUs"
             raise KeyProblem("gpus" if parallel is None else "tensor_parallel", text)
-        kv = found.get("kv", {})
+        kv = keys.get("kv", {})
         if isinstance(kv, dict) and "per_token" not in kv:
-            found["kv"] = {**kv, "per_token": f"{model.stored(devices)} B"}
-    if "step" not in found:
-        if "gpu" not in found:
+            keys["kv"] = {**kv, "per_token": f"{model.stored(devices)} B"}
+    if "step" not in keys:
+        if "gpu" not in keys:
             raise KeyProblem("gpu", "the steps of a model on which GPU?  Name it, as in gpu: h100, or give step")
-        found["step"] = {"roofline": {}}
-    return found
+        keys["step"] = {"roofline": {}}
+    return keys
 
 
 def _kind(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""`sharing: {kind: mig}`: the ways to cut one GPU into slices, by shares and memory or by NVIDIA's profiles."""
+"""`sharing: {kind: mig}`: the ways to cut one GPU into slices."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MigLayout(Model):
 
     def cuts(self, family: Family | None) -> list[Layout]:
         """The layout, in each arrangement of its profiles; KeyProblem if there is none."""
-        known, slices = PROFILES.get(family or "", {}), self.slices
+        shapes, slices = PROFILES.get(family or "", {}), self.slices
         for key, values in (("memory", self.memory), ("positions", self.positions)):
             if values is not None and (key == "memory") == bool(family):
                 raise KeyProblem(key, "profiles have their own memory, and shares no positions; leave this out")
@@ -44,30 +44,30 @@ class MigLayout(Model):
             if family is None and isinstance(one, str):
                 text = f"{one} is not a share; for profiles by name say of which GPU (profiles: {', '.join(PROFILES)})"
                 raise KeyProblem("slices", text)
-            if family is not None and one not in known:
-                raise KeyProblem("slices", unknown(UnknownName(f"profile of an {family}", str(one), known)))
+            if family is not None and one not in shapes:
+                raise KeyProblem("slices", unknown(UnknownName(f"profile of an {family}", str(one), shapes)))
         if family is None:
             if sum(map(float, slices)) > 1 + 1e-6:
                 text = f"the slices of a layout are shares of one GPU and sum to at most 1, not {slices}"
                 raise KeyProblem("slices", text)
             return [tuple(map(Slice, map(float, slices), self.memory or [0] * len(slices)))]
         wanted = Counter(slices if self.positions is None else zip(slices, self.positions, strict=True))
-        found = [
+        layouts = [
             layout for layout in arrangements(family) if wanted == Counter(
                 one.profile if self.positions is None else (one.profile, one.position) for one in layout)
         ]  # fmt: skip
-        if not found:
-            starts = (f"{one} may begin at {', '.join(map(str, known[str(one)][2]))}" for one in dict.fromkeys(slices))
+        if not layouts:
+            starts = (f"{one} may begin at {', '.join(map(str, shapes[str(one)][2]))}" for one in dict.fromkeys(slices))
             text = f"these slices overlap, or begin where they may not ({'; '.join(starts)})"
             raise KeyProblem("slices" if self.positions is None else "positions", text)
-        return found
+        return layouts
 
 
 Cutting = Annotated[MigLayout, Short(lambda v: {"slices": v} if isinstance(v, list) else v, {"type": "array"})]
 
 
 def cuts_of(layouts: list[MigLayout] | None, family: Family | None, memory: int | None = None) -> tuple[Layout, ...]:
-    """All ways to cut a GPU with this memory; KeyProblem of `sharing` at what cannot be."""
+    """All ways to cut a GPU with this memory; KeyProblem of `sharing`."""
     every: list[Layout] = [] if layouts else list(full_layouts(family)) if family else [(Slice(1.0),)]
     for number, layout in enumerate(layouts or [None]):
         try:

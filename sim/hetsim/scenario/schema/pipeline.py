@@ -1,4 +1,4 @@
-"""`pipeline:` of an entry: a measured network in stages over the devices of the cluster."""
+"""`pipeline:` of an entry: a measured network in stages over the devices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hetsim.scenario.fields import Model, SomeNames
 
 
 class PipelineSpec(Model):
-    """A measured network, cut into stages over unlike devices as `hetsim plan partition` does; items stream through."""
+    """A measured network, cut into stages over devices for streams of items."""
 
     profile: ExistingFile
     """Measured layers, as `hetsim plan partition` reads them, relative to the scenario."""

@@ -1,4 +1,4 @@
-"""The `policy:` part: short and long form, and parameters checked against the policy's own signature."""
+"""The `policy:` part: short and long form, checked against policies' signatures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DecisionsSpec(Mirror):
 
 
 def long_form(policy: Any) -> Any:
-    """`fcfs` → {scheduler: {name: fcfs}}; what is no policy at all is returned as it is, for the check to name.
+    """`fcfs` → {scheduler: {name: fcfs}}; what is no policy stays as it is.
 
     The name of a batching policy alone stands for it; a placement next to the scheduler becomes its parameter.
     """
@@ -54,7 +54,7 @@ def long_form(policy: Any) -> Any:
 
 
 def _batches(name: str) -> bool:
-    """Is this the name of a batching policy and of no scheduler?  Of services the batching is what matters."""
+    """Return True for the name of a batching policy and of no scheduler."""
     return name in registry.policies("batching") and name not in registry.policies("scheduler")
 
 
@@ -118,7 +118,7 @@ class Policies:
 def check_policies(
     document: Document, base: Path, same: Policies | None = None
 ) -> tuple[Policies | None, list[Problem]]:
-    """The policies that the document's `policy` (in long form) names, or all that is wrong with them.
+    """The policies of the document's `policy` (long form), or problems.
 
     same: those of a document with the same `policy`; only the policies that services name are checked then.
     """
@@ -164,20 +164,20 @@ def _of_services(document: Document, base: Path, kind: str) -> tuple[dict[int, P
         value = service.get(kind) if isinstance(service, dict) else None
         if value is not None:
             path: Path_ = ("workload", number, "service", kind)
-            spec, found = _check(document, path, kind, value, base)
-            problems += found
+            spec, wrong = _check(document, path, kind, value, base)
+            problems += wrong
             if spec is not None:
                 specs[number] = spec
     return specs, problems
 
 
 def _owner(key: str, policy: Mapping[str, Any]) -> str:
-    """Which of the policies that are named has a parameter of that name; else the empty string."""
+    """The named policy with a parameter of that name; else ""."""
     for kind in PARTS:
         value = policy.get(kind)
         name = value.get("name") if isinstance(value, dict) else value
-        known = isinstance(name, str) and name in registry.policies(kind)
-        if known and key in policy_parameters(kind, registry.policy(kind, str(name))):
+        is_policy = isinstance(name, str) and name in registry.policies(kind)
+        if is_policy and key in policy_parameters(kind, registry.policy(kind, str(name))):
             return f"; it is a parameter of the {kind}: {kind}: {{name: {name}, {key}: ...}}"
     return ""
 
@@ -207,10 +207,10 @@ def _check(
     for key, wanted in inner.items():
         where = (*path, key)
         if wanted is None:
-            spec, found = _check(document, where, "placement", given.pop(key), base)
+            spec, wrong = _check(document, where, "placement", given.pop(key), base)
         else:
-            spec, found = _check_inner(document, where, f'{kind} "{name}"', wanted, given.pop(key), base)
-        problems += found
+            spec, wrong = _check_inner(document, where, f'{kind} "{name}"', wanted, given.pop(key), base)
+        problems += wrong
         if spec:
             nested[key] = spec
     model = parameter_model(f"{kind} {name}", {key: one for key, one in signature.items() if key not in inner})
@@ -223,7 +223,7 @@ def _check(
 
 
 def _inner_kinds(given: dict[str, Any], signature: Mapping[str, inspect.Parameter]) -> dict[str, type | None]:
-    """The given parameters that are policies: of each the class that it wants, of a placement None."""
+    """The parameters that are policies, and their class (placement: None)."""
     inner: dict[str, type | None] = {"placement": None} if "placement" in given and "placement" in signature else {}
     for key, parameter in signature.items():
         wanted = inner_type(parameter)
@@ -233,7 +233,7 @@ def _inner_kinds(given: dict[str, Any], signature: Mapping[str, inspect.Paramete
 
 
 def inner_type(parameter: inspect.Parameter) -> type | None:
-    """The class of policies that a parameter wants one of: such a parameter is given as a policy, name or mapping.
+    """The class of policies that a parameter takes, by policy or name.
 
     A policy that works with another says so by its annotation: `by: Scheduler`, `planner: PlannedScheduler`,
     `predictor: Callable[[], Predictor]` for predictors that it makes itself, with `| None` where none need be given.
@@ -301,7 +301,7 @@ def _parameter_problems(
 
 
 def policy_parameters(kind: str, item: Any) -> dict[str, inspect.Parameter]:
-    """What a scenario may give: of an order key, the parameters of the list scheduler around it."""
+    """Parameters in a scenario; of an order those of its list scheduler."""
     if kind == "scheduler" and not inspect.isclass(item):
         parameters = registry.parameters(_list_scheduler())
         parameters.pop("order", None)
@@ -310,7 +310,7 @@ def policy_parameters(kind: str, item: Any) -> dict[str, inspect.Parameter]:
 
 
 def parameter_model(title: str, signature: dict[str, inspect.Parameter]) -> type[BaseModel]:
-    """A pydantic model of the parameters in a signature; kept, for making it takes a tenth of a small run."""
+    """A pydantic model of the parameters in a signature, cached."""
     try:
         return _kept_model(title, tuple(signature.items()))
     except TypeError:  # a default or an annotation that has no hash

@@ -17,7 +17,7 @@ Autoscale = Annotated[Autoscaling, Keys(Autoscaling, "Autoscale")]
 
 
 class Disaggregated(Model):
-    """Replicas that only prefill, and replicas that decode; keys and values move between them."""
+    """Replicas that only prefill, and replicas that decode."""
 
     prefill: Count
     """Replicas that only read prompts."""
@@ -30,7 +30,7 @@ class Disaggregated(Model):
 
 
 class AlsoOn(Model):
-    """Replicas on another type of device, and what differs there; all else is as the service says."""
+    """Replicas on another type of device, and the differences there."""
 
     device: Name
     """Type of device."""

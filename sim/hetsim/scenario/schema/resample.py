@@ -34,7 +34,7 @@ FEW = 5
 
 
 class Resample(Model):
-    """Draw a trace again in every replication: `block` seconds at a time, or `by` user."""
+    """Draw a trace again in every replication, by `block` seconds or `by` user."""
 
     block: Seconds | None = None
     """Length of the stretches of the trace that are drawn, in the trace's own time."""
@@ -60,7 +60,7 @@ class Resample(Model):
 
 
 def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-    """Positions in `arrival` (ascending) and new times, in order of time; and how many blocks the trace has.
+    """Positions in `arrival`, new times in order, and the number of blocks.
 
     ValueError with a sentence if the trace is too short for such blocks.
     """
@@ -93,7 +93,7 @@ def by_block(arrival: np.ndarray, block: float, random: np.random.Generator) -> 
 
 
 def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-    """Positions (in the order of `user`), for each the number of times its user was drawn before, and the users."""
+    """Positions, by `user`, earlier draws of that user, and the users."""
     import pandas as pd
 
     codes, names = pd.factorize(user, use_na_sentinel=False)
@@ -109,7 +109,7 @@ def by_user(user: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, 
 def by_row(
     gpus: np.ndarray, capacity: float, demand: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions in the order of arrival and times, until `demand` times `capacity` GPUs are asked for.
+    """Positions by arrival, until `demand` × `capacity` GPUs are asked for.
 
     gpus: GPUs that each row asks for.  ValueError with a sentence if nothing asks for any.
     """
@@ -123,8 +123,8 @@ def by_row(
     more: list[int] = []
     if asked > target:
         leaving = random.permutation(len(order))
-        left = asked - np.cumsum(gpus[order[leaving]])
-        count = int(np.searchsorted(-left, -target)) + 1
+        remaining = asked - np.cumsum(gpus[order[leaving]])
+        count = int(np.searchsorted(-remaining, -target)) + 1
         order = order[np.sort(leaving[count:])]
     else:
         while (asked := asked + float(gpus[row := int(random.integers(len(gpus)))])) <= target:

@@ -1,4 +1,4 @@
-"""`service:`: an entry of requests that are launched together in batches, and what a batch costs."""
+"""`service:`: an entry of requests that are launched together in batches."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ MAX_NOISE = 0.3
 
 @keys_of(StageTime)
 class StageSpec(MeasuredSpec, Mirror):
-    """Seconds of a transfer: `fixed` once a batch, `per_item` for each of its requests; or measured ones (`table`)."""
+    """Seconds of a transfer: `fixed` and `per_item`, or measured (`table`)."""
 
 
 @keys_of(ComputeTime)
 class ComputeStage(MeasuredSpec, Mirror):
-    """Seconds of computing: `fixed` once a batch, `per_item` for each of its requests (drawn, if a distribution); or
-    measured ones (`table`).
+    """Seconds of computing: `fixed` and `per_item`, or measured (`table`).
 
     A request's own time grows with its tokens besides, where it has some (`tokens:` of the entry, or a trace).
     """
@@ -45,7 +44,7 @@ class ComputeStage(MeasuredSpec, Mirror):
 
     @property
     def by_tokens(self) -> bool:
-        """Do the tokens of a request matter?"""
+        """Return True if the tokens of a request matter."""
         return self.per_prompt_token > 0 or self.per_output_token > 0
 
 
@@ -61,7 +60,7 @@ FIXED_ONLY = Short(short, {"anyOf": [{"type": "string"}, TABLE]})
 
 
 class VariantSpec(Occupied):
-    """One way to serve: the devices it runs on, and its coefficients there (a fused graph, a smaller model, ...)."""
+    """One way to serve: its devices and its coefficients there."""
 
     FIRST: ClassVar = ("name", "device", "upload", "compute", "download")
 
@@ -104,7 +103,7 @@ def check_whole(way: VariantSpec) -> None:
 
 
 def _check_table(way: VariantSpec, name: str) -> None:
-    """KeyProblem where a stage is both measured and a line, or batches may be larger than what was measured."""
+    """Raise KeyProblem for a stage with table and line, or beyond the measured."""
     stage = getattr(way, name)
     table = stage.measured
     if table is None:
@@ -124,7 +123,7 @@ INLINE = tuple(key for key in VariantSpec.model_fields if key != "name")
 
 @keys_of(ResultCache, size=Kept)
 class ResultCacheSpec(Mirror):
-    """Results kept for popular inputs: requests draw one of `inputs`, the k-th with a share proportional to k^-zipf."""
+    """A cache of popular inputs: the k-th has a share proportional to k^-zipf."""
 
     inputs: Kept
     """How many different inputs there are."""
@@ -134,13 +133,13 @@ class ResultCacheSpec(Mirror):
 
 @keys_of(Service, "request_delay", "response_delay")
 class FrontEndSpec(Mirror):
-    """Delays between the front end and the node that serves: of a request there, of a response back."""
+    """Delays of requests from the front end to the node, and of responses back."""
 
 
 @keys_of(Service, "noise", noise=Annotated[Fraction, AfterValidator(_noise)])
 @inline_of(VariantSpec, "name")
 class ServiceSpec(Profiled):
-    """What serving costs: one variant inline, or several under `variants`.
+    """Costs of serving: one variant inline, or several under `variants`.
 
     `model` are the bytes of weights that an accelerator must hold before it serves; `noise` the relative standard
     deviation of all stage times; `batching` a policy for this service in place of the common one; `profile` a file

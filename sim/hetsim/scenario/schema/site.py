@@ -1,4 +1,4 @@
-"""The `site:` part of a scenario: partitions and their rules, and what happens at a time limit."""
+"""The `site:` part of a scenario: partitions, their rules, and time limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hetsim.scenario.generated import Mirror, keys_of
 
 @keys_of(Partition, users=Names | None, accounts=Names | None)
 class PartitionSpec(Mirror):
-    """Rules of one partition; its nodes are named here, or name it themselves (`cluster.nodes.N.partitions`)."""
+    """Rules of one partition; its nodes stand here, or name it themselves."""
 
     nodes: Names | None = None
     """Names of nodes, with ranges as in `gpu[01-08]` and patterns as in `gpu*`."""

@@ -1,4 +1,4 @@
-"""`step:` of a language model: a line, measured tables, or a roofline of its figures."""
+"""`step:` of a language model: a line, measured tables, or a roofline."""
 
 from __future__ import annotations
 
@@ -39,15 +39,17 @@ Share = Annotated[Fraction, AfterValidator(_share)]
 
 @keys_of(Efficiency, memory=Share, compute=Share, attention=Share, link=Share)
 class Roofline(Mirror):
-    """What the hardware reaches of its peaks: the figures are those of the service's `model`, `gpu` and
-    `tensor_parallel`."""
+    """Reached parts of the hardware's peaks, for the service's `model` and `gpu`."""
 
 
 @keys_of(LinearSteps)
 class StepTime(Mirror):
-    """Seconds of a step: `fixed`, for each sequence that decodes, for each prompt token it reads, and for each token
-    of context of the sequences that decode; or what steps take that only decode or only read (`decode`, `prefill`); or
-    what the hardware allows (`roofline`)."""
+    """Seconds of a step of a language model.
+
+    `fixed`, for each sequence that decodes, for each prompt token it reads, and for each token of context of the
+    sequences that decode; or what steps take that only decode or only read (`decode`, `prefill`); or what the hardware
+    allows (`roofline`).
+    """
 
     decode: Annotated[StageSpec, STAGE] | None = None
     """What a step takes that only decodes, by its number of sequences: a line {fixed, per_item}, or measured times."""
@@ -83,7 +85,7 @@ class StepTime(Mirror):
         return self
 
     def times(self, figures: tuple[Architecture, Peak, int] | None) -> LinearSteps | RooflineSteps:
-        """The step times; with a roofline from these figures of model, GPU and number of GPUs."""
+        """The step times; a roofline takes these figures of model and GPU."""
         if self.roofline is not None:
             assert figures is not None
             return roofline_steps(*figures, self.roofline.made(fixed=self.fixed))
@@ -100,20 +102,20 @@ class StepTime(Mirror):
 
 
 def _named(value: Any) -> Any:
-    """Bytes of weights, the name of an architecture, or one with changes: {name: llama-2-70b, bytes_per_weight: 1}."""
+    """Bytes of weights, the name of an architecture, or one with changes."""
     if isinstance(value, Architecture):
         return value
     if isinstance(value, dict):
         changes = dict(value)
         name = changes.pop("name", None)
-        known = {} if name is None else _architecture(name).model_dump(exclude_none=True)
+        figures = {} if name is None else _architecture(name).model_dump(exclude_none=True)
         try:
-            return Architecture.model_validate({**known, **changes})
+            return Architecture.model_validate({**figures, **changes})
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            told = first["msg"].removeprefix("Value error, ")
-            raise ValueError(f"{where}: {told}" if where else told) from None
+            message = first["msg"].removeprefix("Value error, ")
+            raise ValueError(f"{where}: {message}" if where else message) from None
     if isinstance(value, str) and value in architectures.MODELS:
         return _architecture(value)
     try:
@@ -145,7 +147,7 @@ Weights = Annotated[
 
 
 def figures_missing(gpu: Peak, devices: int) -> str | None:
-    """What is not known of a GPU and steps need."""
+    """Figures of a GPU that steps need and that are not known."""
     if gpu.matrix_flops is None:
         return "the peak of its matrix units is not known (matrix_flops)"
     if devices > 1 and gpu.link is None:

@@ -68,7 +68,7 @@ class Range:
 
 
 def is_range(value: Any) -> bool:
-    """Is it meant as a range, and not as a value or a list of values?"""
+    """Return True for a range, as opposed to a value or a list of values."""
     if isinstance(value, Mapping):
         return "low" in value or "high" in value
     return isinstance(value, str) and _RANGE.match(value) is not None
@@ -101,8 +101,8 @@ def read_range(value: Any) -> Range:
 def _ends(low: Any, high: Any) -> tuple[float, float, str]:
     """Both ends as numbers in a common unit."""
     first, last = units.quantity(low), units.quantity(high)
-    for written, found in ((low, first), (high, last)):
-        if found is None or not math.isfinite(found[0]):
+    for written, quantity in ((low, first), (high, last)):
+        if quantity is None or not math.isfinite(quantity[0]):
             raise ValueError(f"an end of a range is a number, or one with a unit, not {shown(written)}")
     assert first is not None and last is not None
     if first[0] == 0 and first[1] < 0 <= last[1]:  # 0 needs no unit
@@ -126,19 +126,19 @@ def _steps(steps: Any) -> int | None:
 def _from_text(text: str) -> dict[str, Any]:
     """`low..high`, then `log`, `integer` or a number of steps in any order."""
     words = text.split()
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     while words and ".." not in words[-1]:
         word = words[-1]
         if word in SCALES:
-            found["scale"] = word
+            parts["scale"] = word
         elif word == "integer":
-            found["integer"] = True
-        elif word.isdigit() and "steps" not in found:
-            found["steps"] = int(word)
+            parts["integer"] = True
+        elif word.isdigit() and "steps" not in parts:
+            parts["steps"] = int(word)
         else:
             break  # the unit of the upper end
         words.pop()
     match = _RANGE.match(" ".join(words))
     if match is None:
         raise ValueError(f'"{text}" is not a range such as 10/s..1000/s log')
-    return {"low": match["low"], "high": match["high"], **found}
+    return {"low": match["low"], "high": match["high"], **parts}

@@ -20,7 +20,7 @@ Amount = Annotated[NumberDistribution, AfterValidator(_at_least_one)]
 
 
 class Tokens(Model):
-    """Tokens of the prompt and of the answer: at least one of each; what is drawn below that is one."""
+    """Tokens of the prompt and of the answer, at least one of each."""
 
     prompt: Amount
     """Tokens of the prompt, a number or a distribution."""

@@ -1,4 +1,4 @@
-"""The `trace:` of a workload entry: its reader, and the reader's parameters checked against its signature."""
+"""The `trace:` of a workload entry: its reader, and the reader's parameters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TraceSpec:
 
 
 def check_traces(document: Document, base: Path) -> tuple[dict[int, TraceSpec], list[Problem]]:
-    """The traces of all workload entries by their number, and all that is wrong with their keys.
+    """The traces of workload entries by number, and problems with keys.
 
     Works on the raw document, so that a missing file is reported with the errors of other parts.
     """
@@ -50,8 +50,8 @@ def check_traces(document: Document, base: Path) -> tuple[dict[int, TraceSpec], 
         trace = entry.get("trace") if isinstance(entry, dict) else None
         if isinstance(trace, dict) and isinstance(trace.get("format"), str):
             path: Path_ = ("workload", "trace") if single else ("workload", number, "trace")
-            spec, found = _check(document, path, trace, base)
-            problems += found
+            spec, wrong = _check(document, path, trace, base)
+            problems += wrong
             if spec:
                 specs[number] = spec
     return specs, problems
@@ -84,7 +84,7 @@ def _check(
 
 
 def _parts(key: str, trace: dict[str, Any]) -> tuple[str, ...]:
-    """The path of a key such as columns.gpu_time.v100; what does not stand in the trace ends it."""
+    """The path of a key such as columns.gpu_time.v100 within the trace."""
     first, _, rest = key.partition(".")
     inside = trace.get(first)
     if first not in trace:

@@ -1,4 +1,4 @@
-"""`training:` of a task: a transformer, how its training is divided among GPUs, and what it reaches of their peak."""
+"""`training:` of a task: a transformer, its parallelism, and its efficiency."""
 
 from __future__ import annotations
 
@@ -52,31 +52,31 @@ class TransformerSpec(Mirror):
         return 1 if self.name is None else architectures.MODELS[self.name].experts
 
     def described(self) -> training.Transformer:
-        """What its training is computed from."""
+        """The transformer from which its training is computed."""
         if self.name is None:
             given: training.Transformer = self.made()
             return given
-        found = architectures.MODELS[self.name]
-        size = found.head_size or found.hidden // found.heads
-        width, kept = found.heads * size, 2 * (found.kv_heads or found.heads) * size
-        inner = found.active_experts * found.intermediate
+        shape = architectures.MODELS[self.name]
+        size = shape.head_size or shape.hidden // shape.heads
+        width, kept = shape.heads * size, 2 * (shape.kv_heads or shape.heads) * size
+        inner = shape.active_experts * shape.intermediate
         block = training.Block(
-            shared=found.attention / found.layers,
-            expert=found.expert / found.layers,
-            experts=found.experts,
-            active=found.active_experts,
+            shared=shape.attention / shape.layers,
+            expert=shape.expert / shape.layers,
+            experts=shape.experts,
+            active=shape.active_experts,
             attention=width,
             # Queries, keys, values and what attention gives; of the feed-forward block what goes into each matrix.
-            activations=2 * (width + kept) + 2 * width + (6 if found.gated else 4) * inner,
-            tied=found.tied,
+            activations=2 * (width + kept) + 2 * width + (6 if shape.gated else 4) * inner,
+            tied=shape.tied,
         )
         return training.Transformer(
-            found.layers, found.hidden, found.heads, self.sequence, found.vocabulary, block
+            shape.layers, shape.hidden, shape.heads, self.sequence, shape.vocabulary, block
         )
 
 
 class Communication(Model):
-    """What the ranks of a job send each other: a rank is a GPU, or a node of a job on cores."""
+    """Traffic among the ranks of a job: its GPUs, or its nodes on cores."""
 
     pattern: Pattern
     """all_reduce, reduce_scatter, all_gather, all_to_all, or ring (each to the next)."""
@@ -118,7 +118,7 @@ class Communication(Model):
 
 @keys_of(training.ParallelPlan)
 class TrainingSpec(Mirror):
-    """Parallel training, from which the time of a step and the memory on each GPU follow."""
+    """Parallel training, which gives the time of a step and memory on GPUs."""
 
     FIRST: ClassVar = ("model", "batch", "micro_batch", "tensor", "pipeline", "data", "experts")
 
@@ -146,17 +146,17 @@ class TrainingSpec(Mirror):
         if self.pipeline * self.chunks > model.layers:
             parts = f"{self.pipeline} stages" + (f" of {self.chunks} chunks" if self.chunks > 1 else "")
             raise KeyProblem("pipeline", f"{parts} are more than the {model.layers} layers")
-        for key, whole, what in (("pipeline", model.layers, "layers"), ("tensor", model.heads, "heads")):
+        for key, count, what in (("pipeline", model.layers, "layers"), ("tensor", model.heads, "heads")):
             degree = getattr(self, key) * (self.chunks if key == "pipeline" else 1)
-            if whole % degree:
-                raise KeyProblem(key, f"{whole} {what} do not divide into {degree} equal parts")
+            if count % degree:
+                raise KeyProblem(key, f"{count} {what} do not divide into {degree} equal parts")
         if self.model.experts % self.experts:
             text = f"{self.model.experts} experts do not divide into {self.experts} equal parts"
             raise KeyProblem("experts", text if self.model.experts > 1 else f"{text}; the model has none")
         return self
 
     def plan(self, gpus: int) -> training.ParallelPlan:
-        """What it is on this number of GPUs; KeyProblem where the degrees do not fit them."""
+        """The plan on this number of GPUs; KeyProblem if degrees do not fit."""
         stage = self.tensor * self.pipeline
         data = self.data or max(1, gpus // stage)
         if stage * data != gpus:

@@ -1,4 +1,4 @@
-"""A whole scenario file as a model: what `hetsim validate` checks and `hetsim schema` prints."""
+"""A whole scenario file as a model, for `hetsim validate` and `hetsim schema`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Warmup = Annotated[
 
 
 class Precision(Model):
-    """Replicate until the interval of `metric` is within ± `precision` of its mean, ten to `max` times."""
+    """Replicate until the interval is within ± `precision` of the mean."""
 
     precision: Fraction
     """Half-width of the interval to reach, as a share of the mean, such as 5%."""
@@ -98,7 +98,7 @@ _POLICY_SCHEMA: dict[str, Any] = {
 
 
 class ScenarioModel(Model):
-    """One scenario: a cluster, a workload and a policy.  Policies are checked apart: by `policy_schema`."""
+    """One scenario: a cluster, a workload and a policy."""
 
     name: Name = "scenario"
     """Name of the scenario, which stands in tables, pictures and directories."""
@@ -187,8 +187,8 @@ def json_schema() -> dict[str, Any]:
 
 
 def _with_titles(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema, its definitions called by their titles: `ExponentialSeconds`, not what spells out an annotation."""
-    names = {name: found.get("title", name) for name, found in schema.get("$defs", {}).items()}
+    """The schema with definitions called by their titles."""
+    names = {name: titled.get("title", name) for name, titled in schema.get("$defs", {}).items()}
     twice = {title for title in names.values() if list(names.values()).count(title) > 1}
     names = {name: name if title in twice else title for name, title in names.items()}
 
@@ -201,8 +201,8 @@ def _with_titles(schema: dict[str, Any]) -> dict[str, Any]:
             return _DEFS + names[value.removeprefix(_DEFS)]
         return value
 
-    found: dict[str, Any] = renamed({key: value for key, value in schema.items() if key != "$defs"})
-    found["$defs"] = {names[name]: renamed(value) for name, value in schema["$defs"].items()}
-    return found
+    titled: dict[str, Any] = renamed({key: value for key, value in schema.items() if key != "$defs"})
+    titled["$defs"] = {names[name]: renamed(value) for name, value in schema["$defs"].items()}
+    return titled
 
 

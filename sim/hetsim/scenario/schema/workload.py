@@ -1,4 +1,4 @@
-"""The `workload:` and `data:` parts of a scenario: streams of tasks, synthetic or from tables."""
+"""The `workload:` and `data:` parts of a scenario: streams of tasks, and items."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _named_process(value: Any) -> Any:
 
 @keys_of(Item)
 class DataItem(Mirror):
-    """A named piece of data that exists before the run; without `home` every host has a copy."""
+    """A named piece of data before the run, on every host unless `home` is given."""
 
     home: Name | None = None
     """Node that has it in host memory; every node unless given."""
@@ -67,7 +67,7 @@ def refuse(demand: Demand, keys: tuple[str, ...], why: str) -> None:
 
 
 class TaskClass(Demand):
-    """One of several classes of an entry; `weight` is its probability per arrival, relative to the others."""
+    """One of several classes of an entry, drawn with probability by `weight`."""
 
     weight: NotNegative = 1.0
     """Its probability per arrival, relative to the other classes."""
@@ -85,7 +85,7 @@ class Trace(Model):
 
 
 class WorkloadEntry(Demand):
-    """One stream of tasks: drawn from `arrivals` and sizes, or read from a `trace`; with a `service`, of requests."""
+    """One stream of tasks from `arrivals` or a `trace`, or of a `service`."""
 
     name: Name | None = None
     """Name of the stream, unique; its random streams are keyed by it."""
@@ -145,7 +145,7 @@ class WorkloadEntry(Demand):
 
     @property
     def whole_demands(self) -> list[Demand]:
-        """What each class of tasks demands, with the keys of the entry; the entry itself if it has no classes."""
+        """Demands of each class with keys of the entry, or the entry."""
         return [one.over(self) for one in self.classes] if self.classes else [self]
 
     def _check_trace_keys(self) -> None:
@@ -184,8 +184,8 @@ class WorkloadEntry(Demand):
         for number, one in enumerate(self.classes or []):
             if not one.over(self).has_times:
                 raise ValueError(f'class "{one.class_ or number}" has no time on any device; give {forms}')
-        for whole in self.whole_demands:
-            whole.check_whole()
+        for demand in self.whole_demands:
+            demand.check_whole()
         of_gpus = [key for key in ("gpus", "slice", "gpu_memory") if getattr(self, key) is not None]
         if self.classes is None and of_gpus and not any(getattr(self, name) for name in TIMES if name != "cpu_time"):
             text = "it is held on GPUs, and the tasks have times on cores alone; give gpu_time, too"
