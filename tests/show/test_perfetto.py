@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chrome_trace import check_trace
 from click.testing import CliRunner
 from tiers import spread
 
@@ -16,7 +17,6 @@ import hetsim as hs
 from hetsim.cli import main
 from hetsim.errors import UsageError
 from hetsim.report.perfetto import write_trace
-from hetsim.testing import check_trace
 
 GRAPH = """
 name: diamond

@@ -213,5 +213,6 @@ def _ending_line(ended: dict[str, Any]) -> str:
 
 
 def cause_name(cause: str) -> str:
-    names = {"no_capacity": "no free capacity", "head_of_line": "head of line", "choice": "policy's choice"}
+    names = {"no_capacity": "no free capacity", "head_of_line": "head of line", "choice": "policy's choice",
+             "scheduler": "the scheduler's own time"}  # fmt: skip
     return names.get(cause, cause)

@@ -46,7 +46,7 @@ FURTHER = ("steps", "links", "stages")
 """Tables of runs with language models, with jobs on nodes that share a network, and with pipelines."""
 LATER = (*(f"{name}.parquet" for name in (*TABLES, *FURTHER)), "record/")
 _COLUMNS = CLASSES["record/tasks"][1]
-_OPTIONAL = ("launches", "stays", "links", "steps")
+_OPTIONAL = ("launches", "cycles", "stays", "links", "steps")
 _PACKAGES = ("hetsim", "simpy", "numpy", "pandas", "scipy", "pyarrow")
 
 
