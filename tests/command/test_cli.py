@@ -869,10 +869,11 @@ def test_a_policy_that_cannot_be_made(here: Path, register):
     assert "no_scheduler is no scheduler: a class of your own derives from hetsim.policy.Scheduler" in result.stderr
 
 
-def test_load_takes_scenarios_only(here: Path, undrawn: None):
+def test_load_takes_scenarios_and_results(here: Path, undrawn: None):
     call("run", "good.yaml", "--out", "first-steps")
-    with pytest.raises(UsageError, match="first-steps holds results, not a scenario"):
-        hs.load("first-steps")
+    assert hs.load("first-steps").summary.equals(hs.Result.load("first-steps").summary)
+    with pytest.raises(UsageError, match="first-steps holds results, which overrides do not change"):
+        hs.load("first-steps", {"seed": 5})
     assert hs.load("good.yaml", {"seed": 5}).model.seed == 5
     assert hs.load("mm16").name == hs.Scenario.load("mm16").name == "mm16"
     entry = {"arrivals": {"process": "all_at_once", "count": 1}, "cpu_time": "1 s"}

@@ -24,7 +24,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from hetsim.errors import UsageError
 from hetsim.model.files import write_text
@@ -235,26 +235,33 @@ def _selection(found: Selection) -> dict[str, Any]:
     return {**{key: getattr(found, key) for key in keys}, "left": list(found.left), "replications": dict(found.runs)}
 
 
-def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Scenario:
-    """Load a scenario, to look at, change and run.
+@overload
+def load(source: Mapping[str, Any], overrides: Overrides = ()) -> Scenario: ...
+@overload
+def load(source: str | Path, overrides: Overrides = ()) -> Any: ...
+def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Any:
+    """Load a scenario, to look at, change and run; or the results in a folder.
 
-    `Result.load`, `Replications.load`, `Comparison.load` and `Sweep.load` read what was saved.
+    For type checkers, `Scenario.load`, `Result.load`, `Replications.load`, `Comparison.load` and `Sweep.load` have one
+    type each.
 
     Parameters:
-        source: the scenario, as `run` takes it: a file, the name of a shipped scenario, or a mapping.
-        overrides: values of it to change.
-    Returns: the scenario.
+        source: the scenario, as `run` takes it: a file, the name of a shipped scenario, or a mapping; or a folder that
+            `--out` or `save` wrote.
+        overrides: values of the scenario to change.
+    Returns: the scenario, or what the folder holds.
     Raises:
         ScenarioError: the scenario is invalid.
-        UsageError: there is no such scenario; a folder of results names the class that reads it.
+        UsageError: there is no such scenario, or the folder is damaged.
     """
     from hetsim.scenario.scenario import load as load_scenario
 
-    if isinstance(source, str | Path):
-        kind = _kind_of(Path(source))
-        if kind is not None:
-            raise UsageError(f"{source} holds results, not a scenario: hetsim.{kind.__name__}.load reads them")
-    return load_scenario(source, overrides)
+    kind = None if isinstance(source, Mapping) else _kind_of(Path(source))
+    if kind is None or isinstance(source, Mapping):
+        return load_scenario(source, overrides)
+    if overrides:
+        raise UsageError(f"{source} holds results, which overrides do not change")
+    return kind.load(source)
 
 
 def load_any(directory: str | Path) -> Result | Replications | Comparison | Sweep:

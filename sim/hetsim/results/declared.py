@@ -64,7 +64,7 @@ _ours: dict[str, Declaration] = {}
 def metric(
     *, unit: Unit, better: Better, of: Of = "tasks", weight: str | None = None, sets: tuple[str, ...] = (),
     title: str = "", hide_if_zero: bool = False, congested: bool = False, needs_end: bool = False,
-    is_percent: bool = True,    name: str = "", module: str = "",
+    is_percent: bool = True, name: str = "", module: str = "",
 ) -> Callable[[Function], Function]:  # fmt: skip
     """Declare the metric that a function computes; its docstring is its definition.
 
