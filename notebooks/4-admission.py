@@ -16,7 +16,7 @@ from hetsim.queueing.matching import match
 # %%
 mm16 = match(hs.load("mm16"))
 print(f"{mm16.model}: {mm16.verdict}")
-pd.DataFrame(mm16.assumptions)[["holds", "text", "key", "found"]]
+pd.DataFrame(mm16.assumptions)[["holds", "text", "key", "value"]]
 
 # %% [markdown]
 # All hold, so the predictions are exact, and the intervals of the simulation have to cover them, but for one in twenty by chance:

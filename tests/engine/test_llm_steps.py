@@ -261,7 +261,7 @@ def test_more_gpus_than_heads_of_keys_hold_copies():
         ({"model": "140 GB"}, "service.model: a roofline needs the architecture"),
         ({"gpus": 4}, "service.gpus: tensor_parallel says"),
         ({"tensor_parallel": 3}, "service.tensor_parallel: 64 attention heads cannot be divided evenly over 3 GPUs"),
-        ({"model": {"name": "llama-2-70b", "heads": 60}}, "service.model: a hidden size of 8192 is no multiple"),
+        ({"model": {"name": "llama-2-70b", "heads": 60}}, "service.model: a hidden size of 8192 is not a multiple"),
         ({"model": {"layers": 2}}, "service.model: hidden: Field required"),
         ({"step": {"roofline": True, "per_sequence": "1 ms"}}, "step.per_sequence: the roofline says"),
         ({"step": {"roofline": {"memory": 0}}}, "step.roofline.memory: a share of the peak is above 0"),
@@ -378,7 +378,7 @@ def test_a_profile_of_known_steps_is_found_again():
     found = step_profile.fit("known", settings)
     assert found.per_context_token == pytest.approx(1e-6)
     assert (found.decode.chosen, found.decode.line) == ("line", (pytest.approx(3e-4), pytest.approx(0.02)))
-    assert found.prefill.of(700) == pytest.approx(0.02 + 0.07, rel=0.02)
+    assert found.prefill.seconds_at(700) == pytest.approx(0.02 + 0.07, rel=0.02)
 
 
 @pytest.mark.parametrize("devices", spread([1, 4], 1))

@@ -15,6 +15,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,7 @@ def in_fork(function: Callable[[], Any]) -> Any:
     def child() -> None:
         try:
             watching.clear()  # whatever other tests had watched
+            forkserver._forkserver._forkserver_pid = None  # a server of the parent is none of this process's children
             sys.dont_write_bytecode = True  # a file may change twice within the second that its cached code tells
             there.send((True, function()))
         except BaseException:

@@ -429,7 +429,7 @@ def test_what_a_job_takes_while_it_is_converted(options, tmp_path, monkeypatch, 
 
     through(few)
     taken = [peak_of(lambda path=path: through(path)) for path in (few, many)]
-    assert (taken[1] - taken[0]) / 3_000 < {"flat": 45, "pai": 50, "ray": 60}.get(form, 25)
+    assert (taken[1] - taken[0]) / 3_000 < {"flat": 45, "lsf": 35, "pai": 50, "pbs": 35, "ray": 60}.get(form, 25)
 
 
 CONVERT = """

@@ -256,8 +256,8 @@ def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> A
     """
     from hetsim.scenario.scenario import load as load_scenario
 
-    kind = None if isinstance(source, Mapping) else _kind_of(Path(source))
-    if kind is None or isinstance(source, Mapping):
+    kind = _kind_of(Path(source)) if isinstance(source, str | Path) else None
+    if kind is None or not isinstance(source, str | Path):
         return load_scenario(source, overrides)
     if overrides:
         raise UsageError(f"{source} holds results, which overrides do not change")
