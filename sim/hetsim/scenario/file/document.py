@@ -256,7 +256,8 @@ class _Builder:
             line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
             # The scanner looks ahead, and may stop at a limit of its own before the first event.
             is_deep = "nesting depth" in str(error.problem)
-            text = f"is nested more than {MAX_DEPTH} levels deep" if is_deep else f"is not valid YAML: {', '.join(words)}"
+            deep = f"is nested more than {MAX_DEPTH} levels deep"
+            text = deep if is_deep else f"is not valid YAML: {', '.join(words)}"
             problem = Problem(text, "", self.file, line, column)
             raise ScenarioError([*self.problems, problem]) from None
         except yaml.YAMLError as error:  # characters that YAML does not allow carry no line
