@@ -69,8 +69,6 @@ def _in_copy(hook: Callable[..., str]) -> Callable[..., str]:
 
 build_sdist = _in_copy(build_meta.build_sdist)
 prepare_metadata_for_build_wheel = _in_copy(build_meta.prepare_metadata_for_build_wheel)
-get_requires_for_build_sdist = build_meta.get_requires_for_build_sdist
-get_requires_for_build_editable = build_meta.get_requires_for_build_editable
 prepare_metadata_for_build_editable = build_meta.prepare_metadata_for_build_editable
 
 
@@ -90,7 +88,8 @@ def build_editable(directory: str, config_settings: Any = None, metadata_directo
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
-    return [*build_meta.get_requires_for_build_wheel(config_settings), *([MYPY] if wanted() else [])]
+    """Those of setuptools are none without a setup.py, and asking it writes hetsim.egg-info into the checkout."""
+    return [MYPY] if wanted() else []
 
 
 # Compiling -------------------------------------------------------------------------------------------------------

@@ -8,21 +8,36 @@ from __future__ import annotations
 import ast
 import json
 import sys
+import tomllib
 from pathlib import Path
 
 from hetsim.cli.program import VERBS
 
 TOP = Path(__file__).parent.parent
-LIMITS = {"lines": 120_000, "statements": 83_500, "keys of scenarios": 720, "verbs": 24}
-"""`statements` counts docstrings too; a key counts once for each part of a scenario that has it."""
+LIMITS = {"lines": 120_000, "lines of the core": 65_000, "statements": 83_500, "keys of scenarios": 720, "verbs": 24}
+"""`statements` counts docstrings too; a key counts once for each part of a scenario that has it.
+
+The core is sim/ without the rooms that the contract "The core imports no room" names; its goal is 60,000.
+"""
+
+
+def rooms(sim: Path) -> list[Path]:
+    """The folders of sim/ that the contract of the core forbids to it."""
+    project = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    contract = next(one for one in contracts if one["name"] == "The core imports no room")
+    return [sim.joinpath(*name.split(".")) for name in contract["forbidden_modules"]]
 
 
 def sizes() -> dict[str, int]:
     texts = [path.read_text(encoding="utf-8") for top in ("sim", "policies") for path in (TOP / top).rglob("*.py")]
+    sim = TOP / "sim"
+    core = [path for path in sim.rglob("*.py") if not any(path.is_relative_to(room) for room in rooms(sim))]
     schema = json.loads((TOP / "scenarios" / "hetsim_scenarios" / "hetsim.schema.json").read_text(encoding="utf-8"))
     parts = [schema, *schema["$defs"].values()]
     return {
         "lines": sum(text.count("\n") for text in texts),
+        "lines of the core": sum(path.read_text(encoding="utf-8").count("\n") for path in core),
         "statements": sum(isinstance(node, ast.stmt) for text in texts for node in ast.walk(ast.parse(text))),
         "keys of scenarios": sum(len(part.get("properties", ())) for part in parts),
         "verbs": len(VERBS),

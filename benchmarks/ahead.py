@@ -160,7 +160,7 @@ def cell(case: Case, error: float, replications: int) -> Cell:
 
     means = []
     described = _with_error(case.scenario, error)
-    for policy in (case.base, {"name": "rollout", "by": case.base, "objective": case.objective, **case.rollout}):
+    for policy in (case.base, {"name": "rollout", "base": case.base, "objective": case.objective, **case.rollout}):
         found = hs.replicate(described, policy=policy, replications=replications, metrics=[case.metric])
         means.append(case.of(found.values[case.metric].to_numpy(dtype=float)))
     base, ahead = means

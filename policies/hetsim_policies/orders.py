@@ -1,4 +1,4 @@
-"""Orders of the waiting queue: one key a function, the least goes first, ties by arrival.
+"""Orders of the waiting queue: one key a function, lowest first, ties by arrival.
 
 A key is constant while its task waits.  Registered as a scheduler, a key becomes a `ListScheduler`, of which
 `placement` and `discipline` (block: nothing passes a head that does not fit; skip: whatever fits may start; keep: a
@@ -28,7 +28,7 @@ def lcfs(task: Task) -> float:
 
 
 def sjf(task: Task) -> float:
-    """Shortest job first: the least estimated time on its best mode, without preemption.
+    """Shortest job first: the lowest estimated time on its best mode, no preemption.
 
     Reference: Conway, Maxwell, Miller, Theory of Scheduling (1967), ch. 8.  Least mean wait among non-preemptive
     orders for M/G/1.  Weakness: long tasks can starve (see `priority` with aging), and estimates must be good.
@@ -58,12 +58,14 @@ def wspt(task: Task) -> float:
 
 
 def edf(task: Task) -> float:
-    """Earliest deadline first; tasks without one come last.  See `hetsim_policies.dynamic.edf` for the scheduler."""
+    """Earliest deadline first; tasks without one come last (scheduler: `dynamic.edf`)."""
     return task.deadline
 
 
 def smallest_first(task: Task) -> float:
-    """The task that needs the fewest devices (GPUs, else cores) in its fastest mode goes first.
+    """The task that needs the fewest devices (GPUs, else cores) goes first.
+
+    Counted in its fastest mode.
 
     Reference: Majumdar, Eager, Bunt, Scheduling in Multiprogrammed Parallel Systems (1988).  Needs no estimates of
     time, and under discipline `block` the head rarely blocks.  Weakness: wide gangs starve.
@@ -72,7 +74,9 @@ def smallest_first(task: Task) -> float:
 
 
 def largest_first(task: Task) -> float:
-    """The task that needs the most devices (GPUs, else cores) in its fastest mode goes first.
+    """The task that needs the most devices (GPUs, else cores) goes first.
+
+    Counted in its fastest mode.
 
     Reference: Coffman, Garey, Johnson, Tarjan, Performance Bounds for Level-Oriented Two-Dimensional Packing
     Algorithms (1980), for the idea of placing large things while there is room.  Little fragmentation, short
@@ -82,7 +86,9 @@ def largest_first(task: Task) -> float:
 
 
 def saf(task: Task) -> float:
-    """Smallest area first: the least estimated time × processors (GPUs, else cores), in the fastest mode.
+    """Smallest area first: the lowest estimated time × processors (GPUs, else cores).
+
+    In the fastest mode.
 
     Reference: Carastan-Santos, de Camargo, Trystram, Zrigui, One Can Only Gain by Replacing EASY Backfilling: A Simple
     Scheduling Policies Case Study (CCGrid 2019).  Weakness: long and wide tasks starve, and estimates must be good.

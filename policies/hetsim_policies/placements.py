@@ -21,7 +21,7 @@ from hetsim_policies.placement_rules.common.published import PublishedBestFit, P
 
 @queueing("work-conserving")
 def first_fit(task: Task, view: View) -> Placement | None:
-    """The first node, and on it the first devices, where its fastest possible mode fits.
+    """The first node and first devices where its fastest possible mode fits.
 
     Reference: Johnson et al., Worst-Case Performance Bounds for Simple One-Dimensional Packing Algorithms (1974):
     at most 1.7 times the fewest bins.  Leaves the last nodes whole for gangs.
@@ -31,7 +31,7 @@ def first_fit(task: Task, view: View) -> Placement | None:
 
 
 class BestFit(ScoredRule):
-    """The node with the least free GPUs (then cores) where it fits; for a fraction, the fullest such GPU.
+    """The node with the fewest free GPUs (then cores); fractions on the fullest GPU.
 
     scores: "published": as the simulator of Weng et al.: the least left on the node, half by cores and half by GPUs, as
     a whole score, ties by the drawn names of nodes.
@@ -50,7 +50,7 @@ class BestFit(ScoredRule):
 
 @queueing("work-conserving")
 def worst_fit(task: Task, view: View) -> Placement | None:
-    """The node with the most free GPUs (then cores) where it fits; for a fraction, the emptiest such GPU.
+    """The node with the most free GPUs (then cores); fractions on the emptiest GPU.
 
     Spreads the load: least interference and contention.  Weakness: fragments, so that wide gangs find no room
     although enough is free in sum.  Reference: Johnson et al. (1974), at most twice the fewest bins.
@@ -61,7 +61,7 @@ def worst_fit(task: Task, view: View) -> Placement | None:
 
 @queueing("work-conserving")
 def fastest_device(task: Task, view: View) -> Placement | None:
-    """Only its fastest mode, on the device where it would end first; None while that mode fits nowhere.
+    """Only its fastest mode, on the device of the earliest end; else None.
 
     Reference: minimum execution time (MET) in Braun et al., A Comparison of Eleven Static Heuristics (2001).
     Right while the fast devices are not the bottleneck.  Weakness: queues grow there while slower devices stand
@@ -72,7 +72,7 @@ def fastest_device(task: Task, view: View) -> Placement | None:
 
 
 class EarliestFinish:
-    """Mode and devices with the earliest estimated finish, transfers of missing data included.
+    """Mode and devices of the earliest estimated finish, transfers included.
 
     patient: count also what is busy now, and wait for it (None) where that gives a strictly earlier finish.
 
@@ -92,12 +92,12 @@ class EarliestFinish:
         """The rule."""
         finish = _finish(task, view)
         modes = [task.modes[position] for position in task.modes_by_speed()]
-        found = [(mode, min(_choices(task, mode, view), key=finish, default=None)) for mode in modes]
-        here = min((placement for _, placement in found if placement is not None), key=finish, default=None)
+        options = [(mode, min(_choices(task, mode, view), key=finish, default=None)) for mode in modes]
+        here = min((placement for _, placement in options if placement is not None), key=finish, default=None)
         if here is None or not self.patient:
             return here
         soonest = view.now + view.duration(task, here)
-        for mode, placement in found:
+        for mode, placement in options:
             if placement is None and self._later(task, mode, view) < soonest:
                 return None
         return here
@@ -110,13 +110,13 @@ class EarliestFinish:
 
 
 def _choices(task: Task, mode: Mode, view: View) -> list[Placement]:
-    """Placements of one mode that fit now and differ: of a gang one a node, or one across nodes."""
-    found = view.options(task, mode, distinct=True)
-    if not found and mode.span_any:
+    """Distinct placements of one mode that fit now: a gang per node or across nodes."""
+    options = view.options(task, mode, distinct=True)
+    if not options and mode.span_any:
         across = view.first(mode)
         if across is not None and view.holds(task, across):
             return [across]
-    return found
+    return options
 
 
 def _finish(task: Task, view: View) -> Callable[[Placement], tuple[float, float]]:
@@ -125,7 +125,9 @@ def _finish(task: Task, view: View) -> Callable[[Placement], tuple[float, float]
 
 
 class RandomFit(ScoredRule):
-    """Any node on which its fastest possible mode fits, each as likely; for a fraction any such GPU of it.
+    """Any node on which its fastest possible mode fits, equally likely.
+
+    For a fraction any such GPU of it.
 
     scores: "published": as the simulator of Weng et al.: a task that is equally fast on several types of GPU draws
     among the nodes of all at once, and nodes have drawn names.

@@ -1,4 +1,4 @@
-"""Task graphs: orders of their tasks, and how far a task is from the end and from the beginning."""
+"""Task graphs: orders of tasks, and longest ways from the start and to the end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def successors(predecessors: Graph) -> list[list[int]]:
 
 
 def topological(predecessors: Graph) -> list[int]:
-    """All tasks, each after its predecessors; the first of the table that can be next is next."""
+    """All tasks, each after its predecessors; the first possible in table order."""
     missing = [len(set(before)) for before in predecessors]
     after = successors(predecessors)
     free = [task for task, count in enumerate(missing) if not count]
@@ -51,7 +51,7 @@ def topological(predecessors: Graph) -> list[int]:
 
 
 def upward(mean: np.ndarray, before: Ways, order: Sequence[int]) -> list[float]:
-    """The longest way from the start of each task to the end of the graph, itself included."""
+    """The longest way from each task's start to the end of the graph, itself included."""
     return [own + tail for own, tail in zip(mean.tolist(), tails(mean, before, order), strict=True)]
 
 
@@ -67,7 +67,7 @@ def tails(mean: np.ndarray, before: Ways, order: Sequence[int]) -> list[float]:
 
 
 def downward(mean: np.ndarray, before: Ways, order: Sequence[int], ready: np.ndarray | None = None) -> list[float]:
-    """The longest way from the beginning of the graph, or from an arrival, to the start of each task."""
+    """The longest way from the beginning, or from an arrival, to each task's start."""
     times = mean.tolist()
     rank = [0.0] * len(times) if ready is None else np.asarray(ready, dtype=float).tolist()
     for task in order:
@@ -77,7 +77,7 @@ def downward(mean: np.ndarray, before: Ways, order: Sequence[int], ready: np.nda
 
 
 def bottom_levels(tasks: Tasks) -> list[float]:
-    """Of each task: the longest chain from it to the end, every task at its best estimated time; [] without a graph.
+    """The longest chain from each task to the end, by best estimates; [] if no graph.
 
     O(n + edges), once a run.
     """

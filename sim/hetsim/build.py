@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def _verified() -> str:
-    """`compiled` or `source`; ImportError where a file was edited after it was compiled."""
+    """Return `compiled` or `source`; ImportError if a file changed after compiling."""
     try:
         sources = import_module("hetsim._compiled").SOURCES
     except ModuleNotFoundError as missing:

@@ -129,10 +129,10 @@ def check_loaded(kind: str, name: str) -> None:
 def table(kind: str) -> dict[str, str]:
     """Names and references of "arrivals", "clusters" (formats of node lists) or "traces"."""
     group, module = _TABLES[kind]
-    found = dict(importlib.import_module(module).BUILTIN)
+    names = dict(importlib.import_module(module).BUILTIN)
     for name, reference in of_packages(group).items():
-        found.setdefault(name, reference)
-    return dict(sorted(found.items()))
+        names.setdefault(name, reference)
+    return dict(sorted(names.items()))
 
 
 def third_party(kind: str) -> list[str]:
@@ -144,11 +144,11 @@ def third_party(kind: str) -> list[str]:
 
 def entry(kind: str, name: str) -> Any:
     """The registered arrival process, reader of node lists or trace reader of that name."""
-    known = table(kind)
-    if name not in known:
+    names = table(kind)
+    if name not in names:
         one = {"arrivals": "arrival process", "clusters": "format of node lists", "traces": "trace format"}[kind]
-        raise UnknownName(one, name, known, f" (hetsim list {kind})")
-    return load_object(known[name])
+        raise UnknownName(one, name, names, f" (hetsim list {kind})")
+    return load_object(names[name])
 
 
 def parameters(item: Any) -> dict[str, inspect.Parameter]:

@@ -238,7 +238,7 @@ def test_an_index_of_counters_names_the_client_that_a_recount_names(seed):
                 tokens.decodes(one, steps)
         elif what == 4 and inside:
             one, over = inside[int(rng.integers(len(inside)))], bool(rng.random() < 0.7)
-            tokens.left(one, over, steps)
+            tokens.leave(one, over, steps)
             inside.remove(one)
             if one.begun is not None:
                 charged[one.client] += 2.0 * (steps - one.begun) / one.weight

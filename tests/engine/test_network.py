@@ -14,8 +14,8 @@ import hetsim as hs
 import hetsim.plots
 from hetsim.engine.flight.link_delays import ContendingJobs, Stake, delay_ratios
 from hetsim.errors import ScenarioError, UsageError
+from hetsim.formulas.contention import Contention, step_times
 from hetsim.report.overview import overview
-from hetsim.theory.contention import Contention, step_times
 
 # Closed forms ---------------------------------------------------------------------------------------------------
 

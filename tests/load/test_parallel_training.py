@@ -12,8 +12,8 @@ from scipy.optimize import minimize
 
 import hetsim as hs
 from hetsim.errors import ScenarioError
-from hetsim.theory.collectives import all_reduce, all_reduce_over_nodes
-from hetsim.theory.training import ParallelPlan, TrainingMachine, Transformer, memory, pipeline_seconds, step
+from hetsim.formulas.collectives import all_reduce, all_reduce_over_nodes
+from hetsim.formulas.training import ParallelPlan, TrainingMachine, Transformer, memory, pipeline_seconds, step
 
 GIB = 2**30
 MEASURED = Path(__file__).parents[3] / "shared" / "data" / "training" / "megatron.csv"

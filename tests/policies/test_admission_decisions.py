@@ -884,8 +884,8 @@ def test_the_wait_is_work_over_servers():
 
 
 def test_what_is_left_until_the_deadline():
-    assert Ahead(Seen(now=3.0)).left(two_modes(deadline=10.0)) == 7.0
-    assert Ahead(Seen(now=3.0)).left(two_modes()) == math.inf
+    assert Ahead(Seen(now=3.0)).time_left(two_modes(deadline=10.0)) == 7.0
+    assert Ahead(Seen(now=3.0)).time_left(two_modes()) == math.inf
 
 
 def test_ones_own_time_has_transfers_in_it():
@@ -1121,9 +1121,9 @@ def test_requests_have_the_deadline_of_their_service():
     view = Seen(machine(gpus=1), now=3.0, queue=Requests(0, slo=8.0), free_times=[3.0])
     task = request(arrival=2.0)
     ahead = Ahead(view)
-    assert ahead.left(task) == math.inf  # before its service is known there is none
+    assert ahead.time_left(task) == math.inf  # before its service is known there is none
     assert ahead.service(task) is ahead.service(task)
-    assert ahead.left(task) == 7.0
+    assert ahead.time_left(task) == 7.0
     for safety, inside in ((1.0, True), (6.9, True), (7.1, False)):
         policy = SloFeasible(safety)
         policy.begin(view)

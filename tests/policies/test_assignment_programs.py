@@ -209,7 +209,7 @@ EVEN = np.ones((6, 3))
         Apart((0, 1, 2)),
         Pin((0, 1, 2, 3), (1,)),
         Pin((0, 5), (0, 2)),
-        Cap(tuple((task, 0, 1.0) for task in range(6)), most=1.0),
+        Cap(tuple((task, 0, 1.0) for task in range(6)), upper=1.0),
         Cap(tuple((task, 0, 2.0) for task in range(6)), per_makespan=1.0),
         Fuse((2, 4, 5)),
     ],
@@ -229,7 +229,7 @@ def test_each_kind_of_constraint_holds(constraint):
             span = float(np.bincount(sites, times[np.arange(6), sites], minlength=3).max())
             if isinstance(constraint, Cap) and constraint.per_makespan:
                 used = sum(weight for task, site, weight in constraint.terms if sites[task] == site)
-                span = max(span, (used - constraint.most) / constraint.per_makespan)
+                span = max(span, (used - constraint.upper) / constraint.per_makespan)
             if not violated([constraint], sites, span):
                 best = min(best, span)
         used = 0.0
@@ -275,7 +275,7 @@ def test_fused_tasks_stand_in_a_row():
         [Together((0, 1)), Apart((0, 1))],
         [Pin((0,), (1,)), Pin((1,), (2,)), Together((0, 1))],
         [Apart((0, 1, 2, 3))],
-        [Cap(tuple((task, site, 1.0) for task in range(6) for site in range(3)), most=5.0)],
+        [Cap(tuple((task, site, 1.0) for task in range(6) for site in range(3)), upper=5.0)],
         [Pin((0,), ())],
         [Before(0, 1), Before(1, 0)],
     ],

@@ -111,7 +111,7 @@ def test_exact_times_give_the_exact_line_from_two_sizes_on():
     fit = LinearFit(8)
     for size in (1, 1, 4, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 31):
         fit.add(size, B_CALC + A_CALC * size)
-        assert fit.known == (size > 1)
+        assert fit.is_fitted == (size > 1)
     assert fit.slope == pytest.approx(A_CALC, rel=1e-9)
     assert fit.fixed == pytest.approx(B_CALC, rel=1e-9)
     assert fit.variance == pytest.approx(0, abs=1e-20)
@@ -126,7 +126,7 @@ def test_equal_sizes_keep_the_slope_and_follow_the_level():
         for _ in range(50):
             fit.add(25, slower * (B_CALC + A_CALC * 25))
     assert fit.slope == pytest.approx(A_CALC)
-    assert fit.of(25) == pytest.approx(2 * (B_CALC + A_CALC * 25))
+    assert fit.at(25) == pytest.approx(2 * (B_CALC + A_CALC * 25))
 
 
 def test_nearly_equal_sizes_and_noise_do_not_throw_the_slope():
@@ -145,4 +145,4 @@ def test_nearly_equal_sizes_and_noise_do_not_throw_the_slope():
             plain.append(np.polyfit(*np.array(window).T, 1)[0] if len({n for n, _ in window}) > 1 else A_CALC)
     assert np.std(ridge) < 0.2 * A_CALC
     assert np.std(ridge) < 0.5 * np.std(plain)
-    assert abs(fit.of(30) / (B_CALC + A_CALC * 30) - 1) < 0.03
+    assert abs(fit.at(30) / (B_CALC + A_CALC * 30) - 1) < 0.03

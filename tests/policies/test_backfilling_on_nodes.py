@@ -232,8 +232,8 @@ def test_no_backfilled_job_delays_a_reservation(kind, monkeypatch):
     first: dict[int, float] = {}
 
     class Noted(Standing):
-        def of(self, task):
-            found = super().of(task)
+        def reserve(self, task):
+            found = super().reserve(task)
             assert found is not None
             first.setdefault(task.index, found.time)
             return found

@@ -104,7 +104,7 @@ def test_assignments_keep_what_is_injected(max_variables):
         times = rng.uniform(1, 5, (8, 2))
         instance = runnable(problem(times, [2, 3]), "test")
         sites = by_place(instance)
-        cap = Cap(tuple((task, 1, 1.0) for task in range(8)), most=2.0)
+        cap = Cap(tuple((task, 1, 1.0) for task in range(8)), upper=2.0)
         constraints = [Together((0, 1)), Apart((2, 3)), Pin((4,), (0, 3)), Fuse((5, 6)), Before(6, 7), cap]
         found = assigned(instance, sites, constraints, 10.0, max_variables=max_variables)
         if found is not None:

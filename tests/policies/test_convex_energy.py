@@ -83,7 +83,7 @@ def test_cores_of_a_node_share_the_frequency_of_the_most_loaded():
 
 
 def test_no_slower_than_the_lowest_frequency():
-    plan = ConvexEnergy(deadline=1000, lowest=0.25).plan(problem([[np.inf, 1]]))
+    plan = ConvexEnergy(deadline=1000, min_frequency=0.25).plan(problem([[np.inf, 1]]))
     assert plan.frequencies == {"n0/g0": pytest.approx(0.25)}
     assert plan.makespan == pytest.approx(4)
 
@@ -135,7 +135,7 @@ def test_never_more_energy_than_at_full_speed_and_never_late(slack, graph, arriv
 def least_energy(given, deadline, lowest):
     """By trying all assignments."""
     instance = runnable(given, "test")
-    machine = Machine.of(instance)
+    machine = Machine.from_instance(instance)
     every = itertools.product(range(len(machine.lane_kind)), repeat=instance.size)
     return min(machine.cost(np.array(lanes), deadline, lowest) for lanes in every)
 
@@ -145,7 +145,7 @@ def test_the_bound_is_below_every_assignment_and_the_plan_is_near_the_best():
     ratios = []
     for seed in range(12):
         given = random_problem(seed, size=5)
-        plan = ConvexEnergy(slack=1.5, lowest=0.2).plan(given)
+        plan = ConvexEnergy(slack=1.5, min_frequency=0.2).plan(given)
         least = least_energy(given, plan.notes["deadline"], 0.2)
         assert plan.notes["dynamic_energy_bound_j"] <= least * (1 + 1e-9)
         assert least <= plan.notes["dynamic_energy_j"] * (1 + 1e-6)
@@ -157,7 +157,7 @@ def test_the_convex_program_of_two_types_is_solved():
     """Against a fine grid of loads: divisible work of 10 s on cores or 10 s on GPUs."""
     size = 1000
     given = problem([[0.01, 0.01]] * size, cpus=2, gpus=1)
-    fractions, value = relaxed(Machine.of(runnable(given, "test")), 5.0, 0.1)
+    fractions, value = relaxed(Machine.from_instance(runnable(given, "test")), 5.0, 0.1)
     assert fractions.sum(axis=1) == pytest.approx(np.ones(size))
     core = np.linspace(0, 10, 100_001)
     speed_core, speed_gpu = core / 10, (10 - core) / 5
@@ -174,7 +174,7 @@ def test_slownesses_are_optimal_on_graphs():
         given = random_problem(seed, graph=True)
         plan = ConvexEnergy(slack=2.0).plan(given)
         instance = runnable(given, "test")
-        machine = Machine.of(instance)
+        machine = Machine.from_instance(instance)
         schedule = seed_of(instance).schedule
         deadline = plan.notes["deadline"]
         slow = slownesses(machine, schedule, 0.1, deadline)
@@ -231,10 +231,16 @@ def test_the_refusal_reaches_the_user_of_a_scenario():
 
 @pytest.mark.parametrize(
     "parameters",
-    [{"deadline": 5.0, "slack": 2.0}, {"slack": 0.5}, {"lowest": 0.0}, {"deadline": 0.0}, {"deadline": float("nan")}],
+    [
+        {"deadline": 5.0, "slack": 2.0},
+        {"slack": 0.5},
+        {"min_frequency": 0.0},
+        {"deadline": 0.0},
+        {"deadline": float("nan")},
+    ],
 )
 def test_parameters_that_make_no_sense(parameters):
-    with pytest.raises(ValueError, match=r"deadline|slack|lowest"):
+    with pytest.raises(ValueError, match=r"deadline|slack|min_frequency"):
         ConvexEnergy(**parameters)
 
 

@@ -21,9 +21,9 @@ from hetsim_policies.dynamic.common.fractions import (
     ModeOffers,
     best_ratio,
     equal_share,
-    least_worst_ratio,
     max_min,
     max_sum,
+    min_worst_ratio,
 )
 from hetsim_policies.dynamic.common.rounds import RoundScheduler
 from hetsim_policies.dynamic.fcfs_rounds import FcfsRounds
@@ -148,7 +148,7 @@ def test_the_worst_finish_time_ratio_is_least(seed):
     alone = 1 / found.progress(equal_share(found))
     elapsed = random.random(6) * alone * 2
     left = random.random(6) * 0.9 + 0.1
-    fraction = least_worst_ratio(found, elapsed, left, alone)
+    fraction = min_worst_ratio(found, elapsed, left, alone)
     check_feasible(found, fraction)
     worst = float(np.max((elapsed + left / found.progress(fraction)) / alone))
     aim = worst * 0.99 * alone - elapsed

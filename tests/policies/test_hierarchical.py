@@ -529,7 +529,7 @@ def test_nothing_is_kept_of_tasks_that_have_ended():
 def test_quotas_by_type():
     name = "quotas-by-type"
     found = {p: column(name, "response_mean", p) for p in ("fcfs", "sjf", "eft", "heteroprio", "er_ls")}
-    planned = column(name, "response_mean", {"name": "as_planned", "by": "eft"})
+    planned = column(name, "response_mean", {"name": "as_planned", "base": "eft"})
     quotas = column(name, "response_mean")
     states(name, "105 s under fcfs and 105 s under sjf", found["fcfs"].mean(), found["sjf"].mean())
     states(name, "69 s under eft and 159 s where its plan is followed", found["eft"].mean(), planned.mean())

@@ -24,9 +24,9 @@ from hetsim_policies.dynamic.common.fractions import (
     ModeOffers,
     best_ratio,
     equal_share,
-    least_worst_ratio,
     max_min,
     max_sum,
+    min_worst_ratio,
 )
 from hetsim_policies.dynamic.common.side_by_side import Labels, SideBySideScheduler
 from hetsim_policies.dynamic.finish_time_fairness import FinishTimeFairness
@@ -138,7 +138,7 @@ def test_jobs_alike_on_one_gpu(speed, jobs, progress):
     found = one_gpu(speed, jobs)
     base = found.progress(equal_share(found))
     assert base == pytest.approx([1 / jobs] * jobs)
-    for fraction in (max_min(found, base, 4), least_worst_ratio(found, np.zeros(jobs), np.ones(jobs), 1 / base)):
+    for fraction in (max_min(found, base, 4), min_worst_ratio(found, np.zeros(jobs), np.ones(jobs), 1 / base)):
         check_feasible(found, fraction)
         assert found.progress(fraction) == pytest.approx([progress] * jobs, rel=1e-5)
     fraction = max_sum(found, found.rate, np.full(jobs, 0.5 * progress))
@@ -200,7 +200,7 @@ def test_entries_of_nanoseconds_beside_hours_are_solved():
     for pairs in (True, False):
         found = table.offers(pairs)
         left = np.array([0.01, 1.0, 1.0, 0.2, 0.01, 1.0])
-        fraction = least_worst_ratio(found, np.full(6, 7.3e4), left, 1 / found.progress(equal_share(found)))
+        fraction = min_worst_ratio(found, np.full(6, 7.3e4), left, 1 / found.progress(equal_share(found)))
         assert (np.bincount(found.job, fraction, 6) <= 1 + 1e-6).all()
 
 
@@ -233,24 +233,24 @@ def test_who_may_be_beside_whom():
                    ("a", "c", 2.0), ("d", "a", 1.5)], memory=16 * GB)  # fmt: skip
     labels = Labels()
     mode, wide, greedy = gpu_mode(kind), gpu_mode(kind, 2), gpu_mode(kind, gpu_memory=9 * GB)
-    a, b, c, d = ([*labels.of(Task(name, mode))][0] for name in "abcd")
+    a, b, c, d = ([*labels.of_task(Task(name, mode))][0] for name in "abcd")
     assert labels.speeds(a, a) == pytest.approx((0.8, 0.8))
     assert labels.speeds(a, b) == pytest.approx((0.8, 0.625))
     assert labels.speeds(b, b) is None  # cannot
     assert labels.speeds(a, c) is None  # no better than turns
     assert labels.speeds(a, d) == pytest.approx((0.5, 1 / 1.5))  # one side was not measured: by slices
-    two, full = labels.of(Task("a", wide))[0], labels.of(Task("a", greedy))[0]
+    two, full = labels.of_task(Task("a", wide))[0], labels.of_task(Task("a", greedy))[0]
     assert labels.speeds(two, two) == pytest.approx((0.8, 0.8))
     assert labels.speeds(a, two) is None  # gangs of the same width only
     assert labels.speeds(full, full) is None  # 18 of 16 GB
     assert labels.speeds(a, full) == pytest.approx((0.8, 0.8))
     assert dict(labels.beside(a, {a: 1, b: 1})) == {b: pytest.approx(0.8)}  # not beside itself
     without = gpu_mode(kind, 0.5), gpu_mode(DeviceType("x"))
-    assert labels.of(Task("a", gpu_mode(kind), wide, *without)) == [a, two, -1, -1]
+    assert labels.of_task(Task("a", gpu_mode(kind), wide, *without)) == [a, two, -1, -1]
     # Two variants of one width: only the fastest, or a job could be its own partner.
-    assert labels.of(Task("a", mode, greedy)) == [a, -1]
+    assert labels.of_task(Task("a", mode, greedy)) == [a, -1]
     strict = Labels(threshold=1.5)
-    assert strict.speeds(*[strict.of(Task(name, mode))[0] for name in "ab"]) is None
+    assert strict.speeds(*[strict.of_task(Task(name, mode))[0] for name in "ab"]) is None
 
 
 # Rounds -----------------------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ def test_no_hidden_time_or_arrival_changes_a_decision(seed):
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        ({"name": "mpc", "by": "easy_backfill"}, "mpc cannot nest EasyBackfill"),
+        ({"name": "mpc", "base": "easy_backfill"}, "mpc cannot nest EasyBackfill"),
         ({"name": "mpc", "planner": "as_planned"}, "AsPlanned cannot plan in mid-run"),
     ],
 )

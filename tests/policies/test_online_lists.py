@@ -345,28 +345,28 @@ def with_policy(**scheduler):
     return {**SCENARIO, "policy": {"scheduler": scheduler}}
 
 
-@pytest.mark.parametrize("by", ["eft", {"name": "dmda", "prefetch": False}, {"name": "as_planned", "by": "sjf"}])
-def test_a_policy_names_another(by):
-    planned = hs.run(with_policy(name="as_planned", by=by))
-    itself = hs.run({**SCENARIO, "policy": {"scheduler": by}})
+@pytest.mark.parametrize("base", ["eft", {"name": "dmda", "prefetch": False}, {"name": "as_planned", "base": "sjf"}])
+def test_a_policy_names_another(base):
+    planned = hs.run(with_policy(name="as_planned", base=base))
+    itself = hs.run({**SCENARIO, "policy": {"scheduler": base}})
     assert planned.summary.loc["makespan", "value"] == itself.summary.loc["makespan", "value"]
 
 
 @pytest.mark.parametrize(
-    ("by", "where", "what"),
+    ("base", "where", "what"),
     [
-        ("eff", "policy.scheduler.by", 'unknown scheduler "eff"; did you mean "eft"'),
-        ({"name": "eff"}, "policy.scheduler.by.name", "unknown scheduler"),
-        ({"name": "dmda", "prefetsh": 1}, "policy.scheduler.by.prefetsh", 'did you mean "prefetch"'),
-        ({"name": "dada", "alpha": -1}, "policy.scheduler.by.alpha", "at least 0"),
-        ({"name": "as_planned", "by": "eff"}, "policy.scheduler.by.by", "unknown scheduler"),
-        (3, "policy.scheduler.by", "expected the name of a scheduler"),
-        ([], "policy.scheduler.by", "expected the name of a scheduler"),
+        ("eff", "policy.scheduler.base", 'unknown scheduler "eff"; did you mean "eft"'),
+        ({"name": "eff"}, "policy.scheduler.base.name", "unknown scheduler"),
+        ({"name": "dmda", "prefetsh": 1}, "policy.scheduler.base.prefetsh", 'did you mean "prefetch"'),
+        ({"name": "dada", "alpha": -1}, "policy.scheduler.base.alpha", "at least 0"),
+        ({"name": "as_planned", "base": "eff"}, "policy.scheduler.base.base", "unknown scheduler"),
+        (3, "policy.scheduler.base", "expected the name of a scheduler"),
+        ([], "policy.scheduler.base", "expected the name of a scheduler"),
     ],
 )
-def test_errors_point_into_the_inner_policy(by, where, what):
+def test_errors_point_into_the_inner_policy(base, where, what):
     with pytest.raises(hs.errors.ScenarioError) as caught:
-        hs.run(with_policy(name="as_planned", by=by))
+        hs.run(with_policy(name="as_planned", base=base))
     (problem,) = caught.value.problems
     assert problem.key == where and what in problem.message
 

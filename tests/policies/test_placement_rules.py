@@ -304,7 +304,7 @@ def test_fragmentation_worked_by_hand():
     states.refresh(run.view)
     mix = Mix({Shape([modes[0]]): 2, Shape([modes[1]]): 1, Shape([modes[2]]): 1})
     assert list(run.view.nodes.accelerators.share[0]) == [300_000, 500_000, WHOLE]
-    assert mix.fragmentation(states.states[states.of[0]]) == pytest.approx(0.5 * 0.3 + 0.25 * 0.8 + 0.25 * 1.8)
+    assert mix.fragmentation(states.states[states.number[0]]) == pytest.approx(0.5 * 0.3 + 0.25 * 0.8 + 0.25 * 1.8)
     assert set(mix.rises(states.states[0], gpu_mode(A, 0.4))) == {500_000, WHOLE}
 
 

@@ -486,7 +486,7 @@ def test_what_is_kept_by_lane_is_what_a_look_at_all_lanes_finds(monkeypatch):
     from hetsim_policies.hybrid.common import planned_lanes, repairs
 
     seen = {"forecasts": 0, "movable": 0, "refused": 0}
-    forecast, of, startable = planned_lanes.Board.forecast, repairs.Movable.of, planned_lanes.Board.startable
+    forecast, of, startable = planned_lanes.Board.forecast, repairs.Movable.towards, planned_lanes.Board.startable
 
     def mended(board, view):
         found, whole = forecast(board, view), board._forecast(view)
@@ -505,7 +505,7 @@ def test_what_is_kept_by_lane_is_what_a_look_at_all_lanes_finds(monkeypatch):
     def full(lane, kind, forecast_, now):
         end = forecast_.lane.get(lane.number, 0.0)
         return [row for row, job in lane.queue.items() if job.task is not None and job.alone
-                and now + repairs.least(job.task, kind) < forecast_.finish.get(row, end)]  # fmt: skip
+                and now + repairs.min_seconds(job.task, kind) < forecast_.finish.get(row, end)]  # fmt: skip
 
     def tried(board, view):
         freed = board._released if view.changes.releases == board._releases else None
@@ -532,7 +532,7 @@ def test_what_is_kept_by_lane_is_what_a_look_at_all_lanes_finds(monkeypatch):
     monkeypatch.setattr(planned_lanes.Board, "forecast", mended)
     monkeypatch.setattr(planned_lanes.Board, "startable", tried)
     monkeypatch.setattr(repairs, "Movable", Known)
-    monkeypatch.setattr(Known, "of", moved)
+    monkeypatch.setattr(Known, "towards", moved)
     times = {"distribution": "lognormal", "mean": "10 s", "cv": 1}
     poisson = {"arrivals": {"process": "poisson", "rate": "0.6/s"}, "until": f"{some(100, 40)} s"}
     for arrivals in ({"arrivals": {"process": "all_at_once", "count": some(60, 25)}}, poisson):

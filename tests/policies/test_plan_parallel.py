@@ -18,7 +18,7 @@ from hetsim.model.tasks import Shape
 from hetsim.policy import PlanProblem
 from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
 from hetsim_policies.static.common.parallel import PoolLanes, parallel, wide, wide_bound
-from hetsim_policies.static.moldable_dual import MoldableDual, least_guess
+from hetsim_policies.static.moldable_dual import MoldableDual, min_guess
 
 LISTS = ["graham", "heft", "mct", "min_min"]
 PLANNERS = [*LISTS, "moldable_dual"]
@@ -119,7 +119,7 @@ def test_moldable_tasks_are_as_wide_as_pays():
         given = PlanProblem(tasks, Cluster([node(cpus=8)]))
         for name in PLANNERS:
             assert made(name).plan(given).makespan == least, name
-        assert least_guess(wide(given, "test"))[0] == pytest.approx(least if count == 8 else 3.0)
+        assert min_guess(wide(given, "test"))[0] == pytest.approx(least if count == 8 else 3.0)
 
 
 def test_rigid_tasks_by_hand():

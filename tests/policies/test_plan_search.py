@@ -32,7 +32,7 @@ from hetsim_policies.static.common.search import seeds_of
 from hetsim_policies.static.common.unrelated import good_prices
 from hetsim_policies.static.dual_approximation import DualApproximation
 from hetsim_policies.static.local_search import LocalSearch
-from hetsim_policies.static.lst import Lst, least_deadline, lst, rounded
+from hetsim_policies.static.lst import Lst, lst, min_deadline, rounded
 from hetsim_policies.static.lst import spread as spread_out
 from hetsim_policies.static.random_search import SimulatedAnnealing
 from hetsim_policies.static.replay import read_plan
@@ -45,7 +45,7 @@ needs_ortools = pytest.mark.skipif(find_spec("ortools") is None, reason="the ext
 
 
 def load_of(times, counts, lane):
-    return float(DescentLanes.of(times, counts, lane).load.max())
+    return float(DescentLanes.on_lanes(times, counts, lane).load.max())
 
 
 def test_a_descent_ends_where_no_change_helps_and_never_above_its_start():
@@ -56,7 +56,7 @@ def test_a_descent_ends_where_no_change_helps_and_never_above_its_start():
         lane = rng.integers(sum(counts), size=12)
         found = improved(times, counts, lane)
         assert load_of(times, counts, found) <= load_of(times, counts, lane)
-        again = DescentLanes.of(times, counts, found)
+        again = DescentLanes.on_lanes(times, counts, found)
         before = float(again.load.max())
         descend(again, 0.0, prices=good_prices(times, counts))
         assert again.load.max() == pytest.approx(before)
@@ -94,7 +94,7 @@ def test_a_plan_is_no_longer_than_a_descent_from_any_rounding():
     for seed in range(2):
         times = semi_consistent(np.random.default_rng(seed), 160, 12)
         ones = [1] * 12
-        bound, share = least_deadline(times, ones)
+        bound, share = min_deadline(times, ones)
         roundings = [rounded(share), spread_out(share, times, ones), share.argmax(axis=1)]
         ends = [load_of(times, ones, improved(times, ones, kind, bound, rounds=0)) for kind in roundings]
         plan = Lst().plan(problem(times.tolist(), ones))
@@ -193,7 +193,7 @@ def test_local_search_promises_what_the_engine_finds_and_is_the_same_every_time(
 
 @pytest.mark.parametrize("rule", ["dmda", "dmdas"])
 def test_a_plan_of_a_rule_that_prefetches_is_that_rule(rule):
-    own, planned = (hs.run("cholesky-8", policy=policy) for policy in (rule, {"name": "as_planned", "by": rule}))
+    own, planned = (hs.run("cholesky-8", policy=policy) for policy in (rule, {"name": "as_planned", "base": rule}))
     assert (own.record.finish == planned.record.finish).all()
     assert (own.record.start == planned.record.start).all()
 
@@ -257,7 +257,7 @@ def test_a_plan_is_saved_and_followed_from_the_command_line(tmp_path):
         return CliRunner().invoke(hetsim, list(arguments), prog_name="hetsim")
 
     file = tmp_path / "plan.csv"
-    done = call("plan", "cholesky-8", "--policy", "{name: as_planned, by: dmda}", "--table", str(file))
+    done = call("plan", "cholesky-8", "--policy", "{name: as_planned, base: dmda}", "--table", str(file))
     assert done.exit_code == 0 and "120 steps" in done.stdout
     followed = hs.run("cholesky-8", policy={"name": "replay", "plan": str(file)})
     assert followed.metric("makespan") == hs.run("cholesky-8", policy="dmda").metric("makespan")

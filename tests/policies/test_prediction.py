@@ -405,7 +405,7 @@ def test_a_rate_that_is_not_certain_is_refused(entry, key, tmp_path, monkeypatch
 def test_an_oracle_inside_another_policy_is_refused():
     inner = choosing("oracle")["policy"] | {"scale": False}
     with pytest.raises(ScenarioError, match="not inside another"):
-        hs.load(choosing("ewma", scale=False, by=inner)).build()
+        hs.load(choosing("ewma", scale=False, base=inner)).build()
     with pytest.raises(UsageError, match="of a run only"):
         led(registry.policy("predictor", "oracle")(), [1.0]).forecast(5.0)
 

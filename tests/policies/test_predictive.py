@@ -198,7 +198,7 @@ def test_power_down_says_that_it_does_not_serve_requests():
 def test_the_pool_keeps_the_greatest_want_of_its_window():
     rng = np.random.default_rng(1)
     cluster = Cluster([NodeSpec(accelerators=((SLEEPY, 9),))])
-    pool = DevicePool(SLEEPY, cluster.nodes[0].accelerators, least=2, stabilization=30.0)
+    pool = DevicePool(SLEEPY, cluster.nodes[0].accelerators, min_awake=2, stabilization=30.0)
     wants = deque()
     for step in range(300):
         number = float(rng.uniform(0, 12))
@@ -210,7 +210,7 @@ def test_the_pool_keeps_the_greatest_want_of_its_window():
 def test_utilization_scales_as_kubernetes_does():
     """Desired = ceil(awake x busy / target): one of four devices always busy at 0.5 makes two."""
     policy = Predictive(
-        predictor=LastValue, signal="utilization", target=0.5, interval=10.0, stabilization=0.0, least=0
+        predictor=LastValue, signal="utilization", target=0.5, interval=10.0, stabilization=0.0, min_replicas=0
     )
     spec = NodeSpec(accelerators=((SLEEPY, 4),))
     record = simulate(spec, jobs_at(range(0, 100, 5)), policy)
@@ -245,14 +245,14 @@ def test_scaling_with_foresight_is_awake_in_time():
     arrivals = np.repeat(np.arange(500.0, 6000.0, 1000.0), 10)
     policy = Predictive(
         predictor=partial(HoltWinters, season=1000.0, slot=10.0, gamma=0.0, alpha=0.0),
-        target=1.0, interval=10.0, stabilization=0.0, least=0,
+        target=1.0, interval=10.0, stabilization=0.0, min_replicas=0,
     )  # fmt: skip
     spec = NodeSpec(accelerators=((SLEEPY, 10),))
     record = simulate(spec, jobs_at(arrivals, 10.0), policy)
     wait = record.start - record.input.tasks.arrival
     assert wait[:10].min() >= 40
     assert wait[10:].max() == 0
-    blind = Predictive(predictor=LastValue, target=1.0, interval=10.0, stabilization=0.0, least=0)
+    blind = Predictive(predictor=LastValue, target=1.0, interval=10.0, stabilization=0.0, min_replicas=0)
     late = simulate(spec, jobs_at(arrivals, 10.0), blind)
     assert (late.start - late.input.tasks.arrival).min() >= 40
 
@@ -315,9 +315,9 @@ def test_who_is_held_back_is_told_why():
 @pytest.mark.parametrize("placement", spread([None, "best_fit", "fastest_device"], 1))
 def test_who_is_held_back_on_gpus_may_run_on_cores(placement):
     """All GPUs are kept, the cores are idle: the others run there at once."""
-    scenario = reserving(predictor="ewma", target=0.1, by={"name": "fcfs", "discipline": "skip"})
+    scenario = reserving(predictor="ewma", target=0.1, base={"name": "fcfs", "discipline": "skip"})
     if placement is not None:
-        scenario["policy"]["scheduler"]["by"]["placement"] = placement
+        scenario["policy"]["scheduler"]["base"]["placement"] = placement
     scenario["cluster"]["nodes"]["cpus"] = 64
     scenario["workload"][1]["cpu_time"] = {"speedup": 2}
     result = hs.run(scenario, check=True)
@@ -371,7 +371,7 @@ def test_a_service_beside_batch_jobs_gets_its_devices():
 
 SETTINGS = [
     {"predictor": LastValue, "interval": 0.5, "stabilization": 0.0},
-    {"predictor": Autoregressive, "interval": 0.3, "stabilization": 1.0, "least": 0, "target": 1.0},
+    {"predictor": Autoregressive, "interval": 0.3, "stabilization": 1.0, "min_replicas": 0, "target": 1.0},
     {"signal": "utilization", "predictor": Ewma, "interval": 0.5},
     {"interval": 0.7, "predictor": partial(HoltWinters, season=8.0, slot=1.0), "ahead": 2.0},
 ]
@@ -383,8 +383,8 @@ def test_keeps_the_contract(number):
     for system in small_systems():
         assert not examine(lambda _: Predictive(**SETTINGS[number]), system), system.name
     for seed in range(3):
-        make = [lambda _: Predictive(by=Qssf(quantile=0.5), **SETTINGS[number])]
-        make.append(lambda _: Predictive(by=ListScheduler(sjf, discipline="skip"), **SETTINGS[number]))
+        make = [lambda _: Predictive(base=Qssf(quantile=0.5), **SETTINGS[number])]
+        make.append(lambda _: Predictive(base=ListScheduler(sjf, discipline="skip"), **SETTINGS[number]))
         for one in make:
             assert not examine(one, random_system(seed))
 
@@ -400,7 +400,7 @@ def test_everything_ends_although_devices_sleep(seed):
     specs = [NodeSpec(cpus=2, cpu_type=cpu, accelerators=((SLEEPY, 4),)) for _ in range(2)]
     policy = Predictive(
         predictor=[LastValue, Ewma][seed % 2], interval=15.0, stabilization=30.0,
-        signal=["arrivals", "utilization"][seed // 2 % 2], least=seed % 2,
+        signal=["arrivals", "utilization"][seed // 2 % 2], min_replicas=seed % 2,
     )  # fmt: skip
     record = simulate(specs, jobs, policy)
     assert np.isfinite(record.finish).all()
@@ -465,8 +465,8 @@ def test_a_season_longer_than_the_run_is_told():
         ({"target": 1.5}, "target: "),
         ({"signal": "load"}, "signal: "),
         ({"reserve": ["quik"]}, 'no class "quik" to reserve for; did you mean "quick"'),
-        ({"by": {"name": "max_min_fairness"}}, "name a list scheduler such as fcfs"),
-        ({"scale": True, "by": "power_down"}, "PowerDown sends devices to sleep itself: set scale to false"),
+        ({"base": {"name": "max_min_fairness"}}, "name a list scheduler such as fcfs"),
+        ({"scale": True, "base": "power_down"}, "PowerDown sends devices to sleep itself: set scale to false"),
         ({"predicter": "ewma"}, 'has no parameter "predicter"; did you mean "predictor"'),
     ],
 )

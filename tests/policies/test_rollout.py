@@ -78,7 +78,7 @@ def test_what_is_dear_is_waited_for_only_in_seconds(objective):
         "cluster": {"nodes": {"cpus": 1, "cpu": {"power": {"idle": "0 W", "busy": "10 W"}, "price": "5/h"},
                               "gpus": gpu}},
         "workload": {"cpu_time": "4 s", "gpu_time": "3 s", "arrivals": {"process": "all_at_once", "count": 2}},
-        "policy": {"name": "rollout", "by": "fcfs_skip", "objective": objective.removesuffix("_mean")},
+        "policy": {"name": "rollout", "base": "fcfs_skip", "objective": objective.removesuffix("_mean")},
     }  # fmt: skip
     tasks = hs.run(described).tasks
     assert sorted(tasks["device_type"]) == (["cpu", "g"] if objective == "response_mean" else ["g", "g"])
@@ -217,9 +217,9 @@ def test_too_few_arrivals_are_no_model():
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        ({"name": "rollout", "by": "heft"}, "Heft plans beforehand"),
-        ({"name": "rollout", "by": "power_down"}, "puts devices to sleep"),
-        ({"name": "rollout", "by": "round_robin"}, "RoundRobin keeps books"),
+        ({"name": "rollout", "base": "heft"}, "Heft plans beforehand"),
+        ({"name": "rollout", "base": "power_down"}, "puts devices to sleep"),
+        ({"name": "rollout", "base": "round_robin"}, "RoundRobin keeps books"),
         ({"name": "rollout", "arrivals": "learned"}, "needs a horizon"),
         ({"name": "rollout", "samples": 9, "forks": 16}, "forks: 16 are fewer than 20"),
         ({"name": "rollout", "arrivals": "learned", "horizon": "1 min"}, "learned from 20 or more, and only 3"),

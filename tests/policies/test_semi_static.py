@@ -264,7 +264,7 @@ def refusal(policy, **more):
         ({"planner": "sjf"}, 'wants a static policy, one that makes a plan, which "sjf" is not'),
         ({"rest": "eft"}, "semi_static cannot nest Eft"),
         ({"rest": "conservative_backfill"}, "semi_static cannot nest ConservativeBackfill"),
-        ({"static": ["train"], "planner": {"name": "as_planned", "by": "sjf"}}, "AsPlanned cannot"),
+        ({"static": ["train"], "planner": {"name": "as_planned", "base": "sjf"}}, "AsPlanned cannot"),
     ],
 )
 def test_parameters_that_make_no_sense(parameters, says):
@@ -309,7 +309,7 @@ def test_without_gpus_and_on_one_device(cluster, static):
 @pytest.mark.slow
 def test_known_and_unknown():
     name = "known-and-unknown"
-    plan = {"name": "as_planned", "by": "eft"}
+    plan = {"name": "as_planned", "base": "eft"}
     found = {str(p): 100 * column(name, "slo_attainment", p) for p in ("fcfs", "sjf", "eft", plan)}
     ours = 100 * column(name, "slo_attainment")
     mean = {key: values.mean() for key, values in found.items()}

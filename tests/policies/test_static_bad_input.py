@@ -152,7 +152,7 @@ def test_gangs_are_refused(planner):
         ({"name": "convex_energy", "deadline": "0 s"}, 'policy.scheduler.deadline: must be above 0, not "0 s"'),
         ({"name": "convex_energy", "slack": 0.9}, "policy.scheduler.slack: must be at least 1"),
         ({"name": "convex_energy", "slack": 2, "deadline": "9 s"}, "give a deadline or a slack, not both"),
-        ({"name": "convex_energy", "lowest": 0}, "policy.scheduler.lowest: must be above 0"),
+        ({"name": "convex_energy", "min_frequency": 0}, "policy.scheduler.min_frequency: must be above 0"),
         ({"name": "genetic", "evaluations": 0}, "policy.scheduler.evaluations: must be at least 1"),
         ({"name": "genetic", "population": 1}, "policy.scheduler.population: must be at least 2"),
         ({"name": "simulated_annealing", "seconds": "-1 s"}, 'policy.scheduler.seconds: "-1 s" is negative'),

@@ -29,7 +29,7 @@ from hetsim_policies.static.dual_approximation import solve
 from hetsim_policies.static.graham import Graham
 from hetsim_policies.static.hlp import FRUGAL, Hlp, graph_linear_program, hlp
 from hetsim_policies.static.insertion import Cpop, Heft, Insertion, Peft, critical_tasks, optimistic_costs
-from hetsim_policies.static.lst import Lst, least_deadline, lst
+from hetsim_policies.static.lst import Lst, lst, min_deadline
 from hetsim_policies.static.mct import Mct
 from hetsim_policies.task_graphs import downward, topological, upward
 
@@ -232,7 +232,7 @@ def test_lst_by_hand():
     assert bound == pytest.approx(4)
     assert schedule.makespan == 5
     # a split that needs the GPU for a task that takes 10 there is not one for T < 10
-    assert least_deadline(np.array([[6.0, 10], [6, 10]]), [1, 1])[0] == pytest.approx(10)
+    assert min_deadline(np.array([[6.0, 10], [6, 10]]), [1, 1])[0] == pytest.approx(10)
 
 
 # Bounds -----------------------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def test_bounds_of_independent_tasks_are_a_chain(family):
         lanes = times[:, [0] * m + [1] * k]
         assert area <= linear * SLACK
         assert bound == pytest.approx(linear, rel=1e-6)
-        assert least_deadline(lanes, [1] * (m + k))[0] == pytest.approx(linear, rel=1e-6)
+        assert min_deadline(lanes, [1] * (m + k))[0] == pytest.approx(linear, rel=1e-6)
         assert linear <= dual * SLACK
         assert dual <= exact * SLACK
         assert exact <= schedule.makespan * SLACK

@@ -110,7 +110,7 @@ def test_what_is_tried_out_goes_on_to_the_end(planner, limit):
 @pytest.mark.parametrize("inner", ["round_robin", "srtf"])
 def test_a_plan_of_what_was_stopped_promises_what_it_holds(inner, tmp_path):
     rows = [f"{number},{2 * (5 + number % 7)},{5 + number % 7}" for number in range(14)]
-    result = hs.run(scenario({"scheduler": {"name": "as_planned", "by": inner}}, rows, path=tmp_path))
+    result = hs.run(scenario({"scheduler": {"name": "as_planned", "base": inner}}, rows, path=tmp_path))
     assert result.metric("planned_makespan") == pytest.approx(result.metric("makespan"))
 
 

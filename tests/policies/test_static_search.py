@@ -193,7 +193,7 @@ def test_all_candidates_at_once_are_as_each_alone(seed):
 def test_moves_are_counted_as_if_they_had_been_made():
     for seed in (0, 1, 2, 3):
         given = random_problem(seed, graph=seed % 2 == 1, arrivals=seed == 2, size=15)
-        search = Search.of(runnable(given, "test"), 100, None)
+        search = Search.from_instance(runnable(given, "test"), 100, None)
         landscape = search.landscape
         lanes, keys = landscape.encoded(search.seed.schedule)
         ends = landscape.ends(lanes[None], keys[None])[0]

@@ -11,13 +11,14 @@ NAMES = {pattern.rpartition(".")[2] for pattern in PATTERNS} - {"*"}
 DEMANDS = "what a task asks for is drawn or found by device type, and interned with that of others"
 COPIED = {
     ("cluster", "speed power peak"): "of the cores of a node, which are a device type of their own",
-    ("cluster", "latency duplex"): "of links that are made of others",
     ("drawn_modes", "cpus partition slice name largest"): DEMANDS,
+    ("faults", "mean"): "of a distribution",
     ("job_steps", "flops bandwidth cards latency efficiency passes"): "a machine of `hetsim.theory` is made of both",
     ("language_model", "gpus name max_num_batched_tokens"): "merged with what replicas and variants say",
     ("pipeline", "cpus"): DEMANDS,
     ("recorded", "work"): "a column that was drawn",
     ("run_input", "name"): "the name of the run",
+    ("served", "name"): "of the stream, which the entry or its number named",
     ("site", "name"): "nodes are matched with partitions by it",
 }
 """File and keys, and why they are copied."""

@@ -11,19 +11,20 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from hetsim.errors import KeyProblem
+from hetsim.formulas.training import ParallelPlan, Transformer
 from hetsim.model.cluster import DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing
 from hetsim.model.described import with_default
-from hetsim.model.faults import Maintenance
+from hetsim.model.faults import FaultProcess, Maintenance
 from hetsim.model.service import Autoscaling, LanguageService, ResultCache, Service
 from hetsim.model.step_times import LinearSteps
-from hetsim.model.tasks import Item, SpanSpeeds, StageTime, Stopping
+from hetsim.model.tasks import ComputeTime, Item, SpanSpeeds, StageTime, Stopping
 from hetsim.scenario.generated import Keys, Mirror
 from hetsim.scenario.schema.whole import ScenarioModel, json_schema
-from hetsim.theory.training import ParallelPlan, Transformer
 from hetsim.workload.costs.step_costs import Efficiency
 
 ONCE = {
     DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing, Autoscaling, ResultCache, LinearSteps,
+    ComputeTime, FaultProcess,
     SpanSpeeds, StageTime, Stopping, Efficiency, Item, LanguageService, Maintenance, ParallelPlan, Service, Transformer,
 }  # fmt: skip
 

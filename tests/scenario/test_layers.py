@@ -29,8 +29,8 @@ REGISTRIES = {
 """The only places that may name a module in a string, which import-linter does not see: tables of names to load."""
 
 
-OTHER_NAMES = ("hetsim.metrics", "hetsim.policies", "hetsim.verbose")
-"""Of groups of entry points, and of a key of click: no modules."""
+OTHER_NAMES = ("hetsim._compiled", "hetsim.metrics", "hetsim.policies", "hetsim.verbose")
+"""No modules of the sources: a file that compiled wheels have, groups of entry points, a key of click."""
 
 
 def dotted_strings(text: str) -> Iterator[tuple[str, int, str]]:

@@ -3,7 +3,6 @@ none, as Python sees it and as the system does."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -23,6 +22,7 @@ from test_trace_damage import EXAMPLES, MAPPING, PROFILE
 import hetsim as hs
 from hetsim import registry
 from hetsim.cli import main
+from hetsim.experiment.store import stored_runs
 from hetsim.model.files import open_input, recorded_inputs, watch_opens
 from hetsim.scenario.file import document
 from hetsim.scenario.file.shipped import shipped
@@ -36,8 +36,9 @@ TUNED = {**BASE, "policy": {"scheduler": "mine"}}
 # What users see -------------------------------------------------------------------------------------------------------
 
 
-def audited(folder: Path, verb: str, **given: Any) -> tuple[list[str], Any]:
-    """The warnings of a verb and what it gives, in a process of its own; the policy opens s.txt as it runs."""
+def audited(folder: Path, verb: str, before: tuple[str, ...] = (), **given: Any) -> tuple[list[str], Any]:
+    """The warnings of a verb and what it gives, in a process of its own, with an audit of other verbs before; the
+    policy opens s.txt as it runs."""
 
     def call() -> tuple[list[str], Any]:
         os.chdir(folder)
@@ -45,6 +46,9 @@ def audited(folder: Path, verb: str, **given: Any) -> tuple[list[str], Any]:
         registry.register("mine", __import__("mypol").mine)
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
+            for other in before:
+                getattr(hs, other)(TUNED, audit=True, **({"over": {"seed": [1]}} if other == "sweep" else {}))
+            told.clear()
             found = getattr(hs, verb)(TUNED, **given)
         table = found.table["warnings"].tolist() if verb == "sweep" else list(getattr(found, "warnings", ()))
         return [str(one.message) for one in told if "ResourceWarning" not in str(one.category)], table
@@ -62,6 +66,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_run_tells_what_it_opened_only_if_asked(folder: Path):
     assert audited(folder, "run")[1] == []
     assert audited(folder, "run", audit=True)[1] == [SAID]
+    assert audited(folder, "run", before=("run", "sweep"))[1] == []
     assert audited(folder, "replicate", audit=True, replications=2)[1] == [
         f"replication 0: {SAID}", f"replication 1: {SAID}",
     ]  # fmt: skip
@@ -73,8 +78,7 @@ def test_a_sweep_tells_what_its_runs_opened(folder: Path, workers: int):
     told, table = audited(folder, "sweep", over={"seed": [1, 2]}, audit=True, workers=workers, cache="cache")
     assert table == [SAID, SAID]
     assert sum(text.startswith(SAID) for text in told) == 1
-    kept = [json.loads(path.read_text()) for path in (folder / "cache").rglob("*.json")]
-    assert [one["unknown"] for one in kept] == [SAID, SAID]
+    assert [outcome.unknown for outcome in stored_runs(folder / "cache").values()] == [SAID, SAID]
 
 
 @LINUX

@@ -1,4 +1,4 @@
-"""Adaptive: a limit on the predicted wait that moves until the wanted share of admitted tasks is in time.
+"""Adaptive: a limit on the predicted wait that follows the share met in time.
 
 Decides: as `predicted_wait` with a limit of its own.  After each answer the limit is multiplied by
 exp(−gain · percentile) if it was late and by exp(gain · (1 − percentile)) if it was in time: in balance just the share
@@ -23,7 +23,7 @@ from hetsim.policy import Accept, Admission, Reject, View
 from hetsim_policies.admission.common.ahead import Ahead
 
 YES = Accept()
-LEAST, MOST = 1e-3, 4.0
+MIN_MARGIN, MAX_MARGIN = 1e-3, 4.0
 """The limit stays within these parts of the response time that is wanted."""
 
 
@@ -76,5 +76,5 @@ class Adaptive(Admission):
             return
         late = gone or self.view.now > task.arrival + wanted
         step = -self.percentile if late else 1.0 - self.percentile
-        limit = min(self.limit, MOST * wanted) * math.exp(self.gain * step)
-        self.limit = min(max(limit, LEAST * wanted), MOST * wanted)
+        limit = min(self.limit, MAX_MARGIN * wanted) * math.exp(self.gain * step)
+        self.limit = min(max(limit, MIN_MARGIN * wanted), MAX_MARGIN * wanted)

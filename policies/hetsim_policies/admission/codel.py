@@ -1,4 +1,6 @@
-"""CoDel, controlled delay: refuse now and then, ever more often, while the head of the queue stays older than a target.
+"""CoDel, controlled delay: refuse more and more often while the queue stays old.
+
+The queue is old while its head has waited for longer than a target.
 
 Decides: CoDel looks at packets as they leave the queue and drops the one at the head.  Admission is asked only as tasks
 arrive, so the rule is applied there: the age of the task that has waited longest stands for the sojourn time, and the
@@ -87,7 +89,7 @@ class ControlLaw:
         return True
 
     def _persistent(self, now: float, age: float) -> bool:
-        """Has the age been above the target for an interval?"""
+        """Return True if the age has been above the target for an interval."""
         if age < self.target:
             self.above_since = math.inf
             return False

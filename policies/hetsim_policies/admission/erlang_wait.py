@@ -1,4 +1,4 @@
-"""Erlang wait: the probability that a newcomer waits longer than a target, given the queue that is there, is at most p.
+"""Erlang wait: a newcomer waits longer than a target with probability p at most.
 
 Decides: the wait of a newcomer is the backlog over the servers plus the time until the next server is free.  On c busy
 servers with n tasks waiting that is n + 1 departures, which come at the rate c/S (S: the mean service time, estimated

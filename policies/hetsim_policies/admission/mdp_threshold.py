@@ -1,4 +1,6 @@
-"""An optimal admission of several classes: rewards for answers, costs of holding, by a Markov decision process.
+"""Optimal admission of several classes, by a Markov decision process.
+
+Answers are rewarded, and holding costs.
 
 Decides: with n_i tasks of each class there, a newcomer of class k is admitted if its reward is worth more than what its
 presence costs from then on.  The model: Poisson arrivals, exponential times, c servers shared fairly by all tasks
@@ -83,11 +85,11 @@ class MdpThreshold(AtStations):
 
     def _not_too_large(self, problem: PlanProblem) -> None:
         modes = dict.fromkeys(mode for shape in problem.tasks.shapes for mode in shape.modes)
-        most = max(servers(problem.cluster, mode) for mode in modes)
-        places = most + self._room(most)
+        max_servers = max(servers(problem.cluster, mode) for mode in modes)
+        places = max_servers + self._room(max_servers)
         count = math.comb(places + len(self.classes), places)
         if count > MAX_STATES:
-            what = f"{len(self.classes)} classes on {most:,} servers with room for {places - most:,} more"
+            what = f"{len(self.classes)} classes on {max_servers:,} servers with room for {places - max_servers:,} more"
             text = f"{what} make {count:,} states, and {MAX_STATES:,} can be solved for in time"
             hint = "give less room, treat classes alike, or take trunk_reservation"
             raise ScenarioError(Problem(f"{text}; {hint}", key="policy.admission"))
@@ -103,14 +105,14 @@ class MdpThreshold(AtStations):
         table = self._table(station, count)
         class_ = self.position.get(task.class_)
         if class_ is not None and table is not None:
-            present = tuple(found.present if (found := station.flows.get(name)) else 0 for name in self.classes)
+            present = tuple(of_class.present if (of_class := station.flows.get(name)) else 0 for name in self.classes)
             if not table.admits(present, class_):
                 return self._no
         stations.joins(task, station, flow, mode.width)
         return YES
 
     def _table(self, station: DeviceStation, count: int) -> ThresholdTable | None:
-        """What is best by the present estimates; None while nothing is known."""
+        """The best decisions by the present estimates; None without any."""
         table = self._tables.get(station)
         if table is None:
             table = self._tables[station] = ThresholdTable(count, count + self._room(count), len(self.classes))
@@ -145,13 +147,13 @@ class ThresholdTable:
         self._used: list[float] = []
 
     def _neighbors(self, step: int) -> np.ndarray:
-        """For every state and class the state with one more or less of it; -1 where there is none."""
-        found = np.full(self.states.shape, -1, dtype=np.int64)
+        """By state and class the state with one more or less of it; -1 where none is."""
+        neighbors = np.full(self.states.shape, -1, dtype=np.int64)
         for class_ in range(self.states.shape[1]):
             beside = self.states.copy()
             beside[:, class_] += step
-            found[:, class_] = [self.index.get(tuple(state), -1) for state in beside.tolist()]
-        return found
+            neighbors[:, class_] = [self.index.get(tuple(state), -1) for state in beside.tolist()]
+        return neighbors
 
     def admits(self, present: tuple[int, ...], class_: int) -> bool:
         """May a task of this class be admitted?  Beyond the model's states none may."""
@@ -188,7 +190,10 @@ class ThresholdTable:
     def _evaluate(
         self, accept: np.ndarray, arrive: np.ndarray, leave: np.ndarray, reward: np.ndarray, cost: np.ndarray
     ) -> tuple[np.ndarray, float]:
-        """Values relative to the empty system, and the gain per second, of a table: one sparse linear system."""
+        """Values relative to the empty system, and the gain per second, of a table.
+
+        One sparse linear system.
+        """
         from scipy.sparse import csc_matrix
         from scipy.sparse.linalg import splu
 
@@ -223,7 +228,7 @@ class ThresholdTable:
 
 
 def _states(places: int, classes: int) -> np.ndarray:
-    """All numbers of each class that are `places` at most together; the empty system first."""
+    """All numbers of each class, `places` at most in total; the empty system first."""
     if classes == 1:
         return np.arange(places + 1)[:, None]
     parts = []

@@ -73,12 +73,12 @@ class Naor(AtStations):
         return YES
 
     def _threshold(self, station: DeviceStation, mode: Mode, rate: float, time: float) -> int:
-        used_rate, used_time, found = self._solved.get(station, (0.0, 0.0, 0))
+        used_rate, used_time, limit = self._solved.get(station, (0.0, 0.0, 0))
         if abs(rate - used_rate) > MOVED * used_rate or abs(time - used_time) > MOVED * used_time:
             count = servers(self.stations.view.cluster, mode)
-            found = threshold(self.objective, count, rate, time, self.worth)
-            self._solved[station] = rate, time, found
-        return found
+            limit = threshold(self.objective, count, rate, time, self.worth)
+            self._solved[station] = rate, time, limit
+        return limit
 
 
 def threshold(objective: Objective, servers: int, rate: float, time: float, worth: float) -> int:

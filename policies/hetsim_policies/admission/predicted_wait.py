@@ -1,4 +1,4 @@
-"""Predicted wait: a task may wait if the work ahead on its best mode fits a limit, or its deadline.
+"""Predicted wait: the work ahead on the best mode must fit a limit or deadline.
 
 Decides: the wait is predicted from estimates (`hetsim_policies.admission.common.ahead`: work ahead over servers; of a
 request the batches ahead).  It has to stay within `max_wait`; where none is given, the predicted finish within the
@@ -43,7 +43,7 @@ class PredictedWait(Admission):
     def admit(self, task: Task, view: View) -> Accept | Reject:
         if self.max_wait is not None:
             return YES if self.ahead.wait(task) <= self.max_wait else self._no
-        left = self.ahead.left(task)
-        if left == math.inf or self.ahead.response(task) <= left * (1.0 + ROUNDING):
+        time_left = self.ahead.time_left(task)
+        if time_left == math.inf or self.ahead.response(task) <= time_left * (1.0 + ROUNDING):
             return YES
         return self._late

@@ -62,22 +62,22 @@ class QueueLimit(Admission):
         if self.limit is not None and waiting >= self.limit and not self._starts_at_once(task, view, waiting):
             return self._no
         class_ = task.class_ if self.per_class else ""
-        most = self.per_class.get(class_)
-        if most is not None:
+        limit = self.per_class.get(class_)
+        if limit is not None:
             waiting = view.num_waiting(None, class_)
-            if waiting >= most and not self._starts_at_once(task, view, waiting):
-                return Reject(reason=f"{most} of {class_} wait already")
+            if waiting >= limit and not self._starts_at_once(task, view, waiting):
+                return Reject(reason=f"{limit} of {class_} wait already")
         if self.per_device:
             best = task.modes[task.modes_by_speed()[0]].type
             for name in (best.name, best.kind):
-                most = self.per_device.get(name)
-                if most is not None:
+                limit = self.per_device.get(name)
+                if limit is not None:
                     waiting = view.num_waiting(name)
-                    if waiting >= most and not self._starts_at_once(task, view, waiting):
-                        return Reject(reason=f"{most} wait for {name} already")
+                    if waiting >= limit and not self._starts_at_once(task, view, waiting):
+                        return Reject(reason=f"{limit} wait for {name} already")
         return YES
 
     @staticmethod
     def _starts_at_once(task: Task, view: View, waiting: int) -> bool:
-        """Does no task that counts wait, and does it fit now?"""
+        """Return True if no task that counts waits and this one fits now."""
         return waiting == 0 and any(view.fits(mode) for mode in task.modes)

@@ -1,4 +1,4 @@
-"""Redirect: a task that would be late on its best device is sent to the CPU or a slower GPU, if it is in time there.
+"""Redirect: a task late on its best device goes to a slower one that is in time.
 
 Decides: the modes are gone through from the fastest on; the first with a predicted finish that meets the deadline is
 the one the task is tied to; if there is none it is refused.  Requests, which share the mode of their batch, are
@@ -28,10 +28,10 @@ class Redirect(SloFeasible):
     """
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
-        left = self.left(task, view)
-        if left == math.inf or len(task.modes) == 1 or self.ahead.service(task) is not None:
+        time_left = self.time_left(task, view)
+        if time_left == math.inf or len(task.modes) == 1 or self.ahead.service(task) is not None:
             return super().admit(task, view)
         for position in task.modes_by_speed():
-            if self.ahead.response(task, position) <= left:
+            if self.ahead.response(task, position) <= time_left:
                 return Accept((position,))
         return self._no

@@ -1,4 +1,6 @@
-"""SLO feasibility: only what can still meet its deadline, in any of its modes, given the work or the batches ahead.
+"""SLO feasibility: admit only tasks that can still meet their deadline in a mode.
+
+Judged by the work, or the batches, ahead.
 
 Decides: a task is admitted if in some mode its predicted wait and its own stages (transfers of missing data included)
 end by its deadline; a request if the batches ahead and the one it would be in do
@@ -39,15 +41,15 @@ class SloFeasible(Admission):
     def begin(self, view: View) -> None:
         self.ahead = Ahead(view)
 
-    def left(self, task: Task, view: View) -> float:
+    def time_left(self, task: Task, view: View) -> float:
         """Seconds that the prediction may come to; inf without a deadline."""
-        return self.ahead.left(task) * (1.0 + ROUNDING) / self.safety
+        return self.ahead.time_left(task) * (1.0 + ROUNDING) / self.safety
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
-        left = self.left(task, view)
-        if left == math.inf:
+        time_left = self.time_left(task, view)
+        if time_left == math.inf:
             return YES
         ahead = self.ahead
         if ahead.service(task) is not None:
-            return YES if ahead.response(task) <= left else self._no
-        return YES if any(ahead.response(task, position) <= left for position in task.modes_by_speed()) else self._no
+            return YES if ahead.response(task) <= time_left else self._no
+        return YES if any(ahead.response(task, p) <= time_left for p in task.modes_by_speed()) else self._no

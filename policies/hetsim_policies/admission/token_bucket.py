@@ -1,4 +1,4 @@
-"""A token bucket: `rate` admissions a second in the long run, at most `burst` at once.
+"""A token bucket: `rate` admissions a second on average, at most `burst` at once.
 
 Decides: tokens drip into a bucket that holds `burst` of them; a task needs one.  Without one it is refused (policing),
 or deferred until one is due (shaping), in order of arrival.  There may be a bucket for each class or user.

@@ -1,4 +1,4 @@
-"""Trunk reservation: a class is admitted only while more servers are free than are kept for others.
+"""Trunk reservation: a class needs more free servers than are kept for others.
 
 Decides: of the servers of a task's best device type (launches of its mode that fit at once, times the largest batch
 for requests) those not taken by admitted tasks are free; a task of a class that has r in `reserve` needs r + 1 of

@@ -52,7 +52,7 @@ class UtilizationThreshold(Admission):
         return self._no if share >= self.threshold - ROUNDING else YES
 
     def _averaged(self, name: str, share: float, now: float) -> float:
-        """What was seen at this arrival stands for the time since the last."""
+        """Average the utilization: the value of this arrival stands since the last one."""
         average, at = self._average.get(name, (0.0, 0.0))
         kept = math.exp((at - now) / self.window)
         average = kept * average + (1.0 - kept) * share

@@ -1,4 +1,4 @@
-"""Asynchronous linear: the next batch is uploaded while the current one computes, just in time.
+"""Asynchronous linear: upload the next batch just in time, behind the current.
 
 Decides how many and when, on two streams of a device.  Stage times are taken for linear in the batch size,
 τ_x(n) = a_x·n + b_x, and re-estimated from the last `window` batches (`linear_fit`); the policy starts from two
@@ -40,7 +40,7 @@ LATEST = 4.0
 
 
 class AsyncLinear(Batching):
-    """Two streams, uploads just in time; on a device with `streams: 1` it does what `serial_greedy` does.
+    """Two streams, uploads just in time; with `streams: 1` as `serial_greedy`.
 
     rule: the expected batch size at a rate: flow_balance, n = c·τ(n) of the slowest stage; or slides,
         n = c·(τ_calc(n) - τ_up(n)).
@@ -101,37 +101,39 @@ class AsyncLinear(Batching):
     def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Delay:
         device = placement.devices[0]
         in_flight = view.load(device)
-        most = self._most(placement)
-        ready = self.compute.known or most == 1
+        max_size = self._max_size(placement)
+        ready = self.compute.is_fitted or max_size == 1
         if in_flight > 0 and (in_flight > 1 or not ready or placement.mode.on_cpu):
             return Delay()
         waiting = len(queue)
         if in_flight <= 0:
-            return self._launch(min(waiting, most), queue, view, most)
+            return self._launch(min(waiting, max_size), queue, view, max_size)
         end = view.free_at(device, "compute")
-        if waiting >= self.full or waiting >= most:
-            return self._fill(min(waiting, most), queue, view, end, most)
-        left = self._until_upload(end - view.now, waiting)
-        if left <= self.upload.slope or view.now + left <= view.now:
-            return self._launch(waiting, queue, view, most)
-        return Delay(view.now + self._look_again(left), math.ceil(min(self.full, most)), released=True)
+        if waiting >= self.full or waiting >= max_size:
+            return self._fill(min(waiting, max_size), queue, view, end, max_size)
+        time_left = self._until_upload(end - view.now, waiting)
+        if time_left <= self.upload.slope or view.now + time_left <= view.now:
+            return self._launch(waiting, queue, view, max_size)
+        return Delay(view.now + self._look_again(time_left), math.ceil(min(self.full, max_size)), released=True)
 
     # When -----------------------------------------------------------------------------------------------------
 
     def _until_upload(self, computing: float, waiting: int) -> float:
         """Seconds until the upload of waiting and still arriving requests must start."""
-        computing += self._hesitation(self.upload.of(waiting + self.rate * computing))
-        return (computing - self.upload.of(waiting)) / (1.0 + self.upload.slope * self.rate)
+        computing += self._hesitation(self.upload.at(waiting + self.rate * computing))
+        return (computing - self.upload.at(waiting)) / (1.0 + self.upload.slope * self.rate)
 
     def _hesitation(self, upload: float) -> float:
-        """How long after the expected end of the compute the upload should end, where that end is uncertain.
+        """Seconds from the expected end of the compute to the end of the upload.
+
+        Above 0 where that end is uncertain.
 
         Each second too late costs the waiting requests, each second too early those that come in it and miss the batch,
         which wait for a whole one: at flow balance as many.  And when the compute does end, the upload starts.  For an
         error of standard deviation σ the best is where 2 Φ(x/σ) - Φ((x - τ_up)/σ) = 1: next to 0 where uploads are
         long, and late, as on one stream, where they are short beside σ.
         """
-        sigma = math.sqrt(self.compute.variance) * self.compute.of(self.running)
+        sigma = math.sqrt(self.compute.variance) * self.compute.at(self.running)
         if sigma <= 0.05 * upload:
             return 0.0
         low, high = 0.0, LATEST
@@ -151,29 +153,31 @@ class AsyncLinear(Batching):
     # How many -------------------------------------------------------------------------------------------------
 
     def _launch(self, count: int, queue: RequestQueue, view: View, most: int) -> Take:
-        """Just in time, or on an idle device: the next batch is expected to be as large as the rate makes it.
+        """Start just in time, or on an idle device, and expect the batch of the rate.
 
         Until two sizes have been seen batches go one after the other; at low load that costs nothing, and at the
         limit, where all would be of one size, the second is halved.
         """
         if self.first_size is None:
             self.first_size = count
-        elif not self.compute.known and count == self.first_size == most:
+        elif not self.compute.is_fitted and count == self.first_size == most:
             count = max(1, most // 2)
         self._note(count, queue, view)
         self._expect(self._balanced(self.rate), most)
         return Take(count)
 
     def _fill(self, count: int, queue: RequestQueue, view: View, end: float, most: int) -> Take:
-        """Full before its time: the rate has risen to that at which it filled.  The next batch has as long as the
-        running batch still computes and this one will."""
+        """Launch a batch that is full before its time: the rate has risen.
+
+        The next batch has as long as the running batch still computes and this one will.
+        """
         rate = self.rate
         if self.launched:
             since, arrived = self.launched[-1]
             if view.now > since:
                 rate = max(rate, (queue.arrived - arrived) / (view.now - since) / self.devices)
         self._note(count, queue, view)
-        seconds = end - view.now + self.compute.of(count)
+        seconds = end - view.now + self.compute.at(count)
         if self.rule == "slides":
             seconds = max(0.0, seconds - self.upload.fixed) / (1.0 + rate * self.upload.slope)
         self._expect(rate * seconds, most)
@@ -190,12 +194,15 @@ class AsyncLinear(Batching):
             return _fixed_point(compute.slope - upload.slope, compute.fixed - upload.fixed, rate)
         return max(_fixed_point(stage.slope, stage.fixed, rate) for stage in (self.upload, self.compute, self.download))
 
-    def _most(self, placement: Placement) -> int:
-        """The largest batch that the limits and the requested latency allow: its first request waits for the slowest
-        stage of the batch before (on one stream: for all of it) and passes through all stages itself."""
-        most = limit(placement, self.max_batch)
-        if self.latency is None or math.isinf(self.latency) or not self.compute.known:
-            return most
+    def _max_size(self, placement: Placement) -> int:
+        """The largest batch that the limits and the requested latency allow.
+
+        Its first request waits for the slowest stage of the batch before (on one stream: for all of it) and passes
+        through all stages itself.
+        """
+        max_size = limit(placement, self.max_batch)
+        if self.latency is None or math.isinf(self.latency) or not self.compute.is_fitted:
+            return max_size
         stages = (self.upload, self.compute, self.download)
         slope, fixed = sum(stage.slope for stage in stages), sum(stage.fixed for stage in stages)
         if placement.mode.type.streams == 1:
@@ -204,8 +211,8 @@ class AsyncLinear(Batching):
             waits = [(stage.slope, stage.fixed) for stage in stages]
         for a, b in waits:
             if a + slope > 0:
-                most = min(most, max(1, int((self.latency - b - fixed) / (a + slope))))
-        return most
+                max_size = min(max_size, max(1, int((self.latency - b - fixed) / (a + slope))))
+        return max_size
 
     # The arrival rate -----------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""BatOpt: a queueing model says how many requests to wait for; batches take all that wait from then on.
+"""BatOpt: wait for the number of requests that a queueing model gives, take all.
 
 Decides when: at the threshold a of least mean response in the queue M/D(a, b)/1/N, where service begins once a
 requests wait and takes up to b.  Its batch times are those estimated, deterministic and by size; the rate is that of
@@ -25,7 +25,7 @@ from pydantic import Field
 from hetsim.model.plan import Placement
 from hetsim.model.units import PerSecond, Seconds
 from hetsim.policy import Batching, Delay, RequestQueue, Take, View
-from hetsim_policies.batching.common.bulk_queue import MOST, BulkQueue, batch_times, rounded, states_for
+from hetsim_policies.batching.common.bulk_queue import MAX_ARRIVALS, BulkQueue, batch_times, rounded, states_for
 from hetsim_policies.batching.common.sizing import ArrivalRate, limit, occupied
 
 PATIENCE = 2.0
@@ -42,8 +42,8 @@ class BatOpt(Batching):
 
     def __init__(
         self,
-        max_batch: Annotated[int, Field(ge=1, le=MOST)] | None = None,
-        states: Annotated[int, Field(ge=2, le=4 * MOST)] | None = None,
+        max_batch: Annotated[int, Field(ge=1, le=MAX_ARRIVALS)] | None = None,
+        states: Annotated[int, Field(ge=2, le=4 * MAX_ARRIVALS)] | None = None,
         window: Annotated[Seconds, Field(gt=0)] = 1.0,
         rate: Annotated[PerSecond, Field(gt=0)] | None = None,
     ):
@@ -58,7 +58,7 @@ class BatOpt(Batching):
             return Delay()
         waiting = len(queue)
         take = Take(min(waiting, limit(placement, self.max_batch)))
-        rate = self.rate or self.estimate.of(queue, view.now)
+        rate = self.rate or self.estimate.rate(queue, view.now)
         if rate is None or queue.over:
             return take
         rate = self.rate or rounded(rate)
@@ -78,35 +78,36 @@ class BatOpt(Batching):
 
 
 def best_threshold(model: BulkQueue) -> int:
-    """The threshold of least mean response; 1 where the queue grows without bound, for then it never comes to wait.
+    """The threshold of the minimum mean response; 1 where the queue is unstable.
 
     Beyond 8 only a geometric choice is tried.
     """
     if not model.stable:
         return 1
-    most = len(model.times)
-    tried = sorted({min(most, round(1.25**power)) for power in range(1 + math.ceil(math.log(most + 1, 1.25)))})
+    max_size = len(model.times)
+    tried = sorted({min(max_size, round(1.25**power)) for power in range(1 + math.ceil(math.log(max_size + 1, 1.25)))})
     responses = mean_responses(model, tried)
     return tried[int(np.argmin(responses))]
 
 
 def mean_responses(model: BulkQueue, thresholds: list[int]) -> list[float]:
     """Mean response of a request under each threshold."""
-    states, most, rate = model.states, len(model.times), model.rate
+    states, max_size, rate = model.states, len(model.times), model.rate
     starts = np.arange(1, states + 1)
-    sizes = np.minimum(starts, most)
-    rows = np.vstack([model.after(*pair) for pair in zip(starts.tolist(), sizes.tolist(), strict=True)])
-    held = np.array([model.held(*pair) for pair in zip(starts.tolist(), sizes.tolist(), strict=True)])
-    left = np.arange(states + 1)
-    found = []
+    sizes = np.minimum(starts, max_size)
+    pairs = list(zip(starts.tolist(), sizes.tolist(), strict=True))
+    rows = np.vstack([model.after(*pair) for pair in pairs])
+    request_seconds = np.array([model.request_seconds(*pair) for pair in pairs])
+    present = np.arange(states + 1)
+    means = []
     for threshold in thresholds:
-        begins = np.maximum(left, threshold) - 1  # by what the last batch left: the row of the next one's start
+        begins = np.maximum(present, threshold) - 1  # by what the last batch left: the row of the next one's start
         share = stationary(rows[begins])
-        missing = np.maximum(threshold - left, 0)
-        waited = (left * missing + missing * (missing - 1) / 2) / rate  # request-seconds until the threshold is met
-        of_cycle = share @ (waited + held[begins])
-        found.append(float(of_cycle / (share @ sizes[begins])))
-    return found
+        missing = np.maximum(threshold - present, 0)
+        waited = (present * missing + missing * (missing - 1) / 2) / rate  # request-seconds until the threshold is met
+        of_cycle = share @ (waited + request_seconds[begins])
+        means.append(float(of_cycle / (share @ sizes[begins])))
+    return means
 
 
 def stationary(chain: np.ndarray) -> np.ndarray:

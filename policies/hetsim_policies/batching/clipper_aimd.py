@@ -1,4 +1,6 @@
-"""Clipper, additive increase and multiplicative decrease: the largest batch that stays within the SLO is felt for.
+"""Clipper, additive increase, multiplicative decrease: probe for the batch size.
+
+The largest batch that stays within the SLO is sought.
 
 Decides how many: all that wait, up to a limit for each device which grows by `step` after a full batch that kept the
 SLO and falls by a tenth after one that did not.  Batches do not overlap.
@@ -55,8 +57,8 @@ class ClipperAimd(Batching):
         device = placement.devices[0]
         if occupied(queue, placement, view):
             return Delay()
-        most = min(limit(placement, self.max_batch), self.limits.get(device, self.start))
-        return Take(min(len(queue), most))
+        max_size = min(limit(placement, self.max_batch), self.limits.get(device, self.start))
+        return Take(min(len(queue), max_size))
 
     def ended(self, report: BatchReport, queue: RequestQueue) -> None:
         device = report.placement.devices[0]

@@ -97,14 +97,14 @@ class ClipperQuantile(Batching):
     def _largest(self, seen: list[tuple[int, float]], slo: float) -> int:
         sizes, times = (np.array(column, dtype=float) for column in zip(*seen, strict=True))
         slope, intercept = quantile_line(sizes, times, self.quantile)
-        most = 2 * int(sizes.max())
-        if slo == math.inf or intercept + slope * most <= slo:
-            return most
+        max_size = 2 * int(sizes.max())
+        if slo == math.inf or intercept + slope * max_size <= slo:
+            return max_size
         return max(1, math.floor((slo - intercept) / slope * (1 + 1e-12))) if slope > 0 else 1
 
 
 def quantile_line(sizes: np.ndarray, times: np.ndarray, quantile: float) -> tuple[float, float]:
-    """Slope (at least 0) and intercept of the line with the least tilted absolute error.
+    """Slope (at least 0) and intercept of the line with minimum quantile loss.
 
     For a slope the best intercept is the quantile of what the line leaves over; the error is convex in the slope,
     which golden sections find.  Where sizes are all alike no slope is better than another: 0.
@@ -118,15 +118,15 @@ def quantile_line(sizes: np.ndarray, times: np.ndarray, quantile: float) -> tupl
         return float(np.maximum(quantile * rest, (quantile - 1) * rest).sum())
 
     low, high = 0.0, float(times.max() - times.min())  # sizes differ by 1 at least
-    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-    of_left, of_right = error(left), error(right)
+    inner, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    of_left, of_right = error(inner), error(right)
     for _ in range(SECTIONS):
         if of_left <= of_right:
-            high, right, of_right = right, left, of_left
-            left = high - GOLDEN * (high - low)
-            of_left = error(left)
+            high, right, of_right = right, inner, of_left
+            inner = high - GOLDEN * (high - low)
+            of_left = error(inner)
         else:
-            low, left, of_left = left, right, of_right
+            low, inner, of_left = inner, right, of_right
             right = low + GOLDEN * (high - low)
             of_right = error(right)
     slope = (low + high) / 2

@@ -82,9 +82,9 @@ class Clockwork(Batching):
         return queue.deadline(late) - (ahead.end(queue, size, placement) - view.now)
 
     def _choose(self, queue: RequestQueue, placement: Placement, ahead: Outlook) -> tuple[int, int]:
-        """How many of the oldest to pass over, and the size of the batch behind them; size 0: none is possible."""
+        """How many of the oldest to skip, and the batch size behind them; 0: none fits."""
         waiting = len(queue)
-        most = min(waiting, limit(placement, self.max_batch))
+        max_size = min(waiting, limit(placement, self.max_batch))
 
         def late(size: int) -> int:
             """How many of the oldest a batch of this size would delay too long."""
@@ -92,9 +92,9 @@ class Clockwork(Batching):
             return largest(waiting, lambda count: queue.deadline(count - 1) < end)
 
         if queue.service.slo < math.inf:  # deadlines come in the order of arrivals
-            size = largest(most, lambda size: waiting - late(size) >= size)
+            size = largest(max_size, lambda size: waiting - late(size) >= size)
             return late(size) if size else 0, size
-        return 0, self._in_order(queue, placement, ahead, most)
+        return 0, self._in_order(queue, placement, ahead, max_size)
 
     def _in_order(self, queue: RequestQueue, placement: Placement, ahead: Outlook, most: int) -> int:
         """The largest batch of the oldest that are all in time, in any deadline order."""

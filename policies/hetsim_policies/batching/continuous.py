@@ -1,4 +1,4 @@
-"""Continuous batching: requests join and leave a running batch between any two steps of a language model.
+"""Continuous batching: requests join and leave between steps of a language model.
 
 Decides at each boundary which requests join (in an order, as long as memory and sequences allow), what is prefilled,
 and which sequence is preempted when the KV blocks run out: the one that joined last.
@@ -125,7 +125,7 @@ class Continuous(IterationPolicy):
         return self._read_at.get(replica.number, -self.min_decode_steps) + self.min_decode_steps - replica.steps
 
     def _fits_step(self, replica: Replica, request: Generation, limit: int) -> bool:
-        """Has the next step room for tokens of it?"""
+        """Return True if the next step has room for tokens of it."""
         prefilling = replica.prefilling
         reading = sum([other.left for other in prefilling]) if prefilling else 0
         if self.phases == "mixed":
@@ -192,10 +192,10 @@ class Continuous(IterationPolicy):
 
     def left(self, replica: Replica, request: Generation, over: bool) -> None:
         if self.by_client:
-            self._counters[replica.number].left(request, over, replica.steps)
+            self._counters[replica.number].leave(request, over, replica.steps)
         if self.reserves:
             self._coming[replica.number].pop(request, None)
-            self._reserved[replica.number].left(request)
+            self._reserved[replica.number].leave(request)
 
     # Steps -------------------------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class Continuous(IterationPolicy):
 
 
 class Reservations:
-    """Tokens that the requests in a replica may come to hold, if each answer becomes as long as announced.
+    """Tokens that the requests in a replica will hold with answers as announced.
 
     A sequence that decodes holds a token more after every step until it ends, so the step at which it ends and what it
     holds less the steps so far are constant: they are kept in order, and a look at a waiting request counts from there.
@@ -236,39 +236,42 @@ class Reservations:
     """
 
     def __init__(self, whole: bool):
-        self.whole = whole
+        self.whole_answers = whole
         """Reserve for all at once, not for the peak."""
         self.decoding: list[Growth] = []
         """The last to end first."""
-        self.of: dict[Any, Growth] = {}
+        self.growth: dict[Any, Growth] = {}
         self.total = 0
         """Tokens that all of them hold at their ends."""
 
     def decodes(self, request: Any, to_hold: tuple[int, int], steps: int) -> None:
-        """A sequence decodes from now on; to_hold: tokens yet to hold after its next one, and those it holds then."""
+        """Note that a sequence decodes from now on.
+
+        to_hold: tokens yet to hold after its next one, and those it holds then.
+        """
         more, there = to_hold
-        self.of[request] = growth = (-steps - more, there - steps)
+        self.growth[request] = growth = (-steps - more, there - steps)
         insort(self.decoding, growth)
         self.total += growth[1] - growth[0]
 
-    def left(self, request: Any) -> None:
-        growth = self.of.pop(request, None)
+    def leave(self, request: Any) -> None:
+        growth = self.growth.pop(request, None)
         if growth is not None:
             del self.decoding[bisect_left(self.decoding, growth)]
             self.total -= growth[1] - growth[0]
 
     def need(self, steps: int, coming: list[tuple[int, int]]) -> int:
-        """Tokens to hold for the sequences that decode and those of which each (to hold, there) is known."""
-        if self.whole:
+        """Tokens for the decoding sequences and for those given as (to hold, there)."""
+        if self.whole_answers:
             return self.total + sum([more + there for more, there in coming])
         growths = self.decoding + [(-steps - more, there - steps) for more, there in coming]
         growths.sort()
-        most = held = 0
+        peak = total = 0
         for count, (end, base) in enumerate(growths, start=1):
-            held += base
-            if held - count * end > most:
-                most = held - count * end
-        return most
+            total += base
+            if total - count * end > peak:
+                peak = total - count * end
+        return peak
 
 
 # Virtual token counters: what each client of a language model has been served, in weighted tokens.
@@ -287,7 +290,7 @@ class Reservations:
 
 
 class TokenAccount:
-    """One client: its counter is a linear function of the steps in which the replica has decoded."""
+    """One client's counter: linear in the steps in which the replica has decoded."""
 
     __slots__ = ("charged", "decoding")
 
@@ -332,12 +335,12 @@ class VirtualTokens:
         return total
 
     def _pace(self, client: str) -> float:
-        """What a step adds to the counter."""
+        """The tokens that a step adds to the counter."""
         decoding = self.accounts[client].decoding
         return sum([self.output_weight * count / weight for weight, (count, _) in decoding.items()])
 
     def queued(self, request: Any, heads: Mapping[str, Any], steps: int) -> None:
-        """A client sends a request: lift it to the least of those that wait if it has none that does."""
+        """Note a request of a client, and lift the client to the minimum of those waiting."""
         client, bounds = request.client, self.bounds
         bound = bounds.get(client)
         if bound is not None and request.arrival < bound[1]:
@@ -350,8 +353,8 @@ class VirtualTokens:
                 self._bound(only, self.counter(only, steps), heads[only].arrival)
         if client not in heads:
             account = self.accounts[client]
-            least = self.counter(self.turn(heads, steps), steps)
-            account.charged += max(0.0, least - self.counter(client, steps))
+            floor = self.counter(self.turn(heads, steps), steps)
+            account.charged += max(0.0, floor - self.counter(client, steps))
             if client not in bounds:
                 self._bound(client, self.counter(client, steps), request.arrival)
 
@@ -366,7 +369,7 @@ class VirtualTokens:
         group[0] += 1
         group[1] += steps
 
-    def left(self, request: Any, over: bool, steps: int) -> None:
+    def leave(self, request: Any, over: bool, steps: int) -> None:
         """It leaves the replica.
 
         If preempted before its first token, it pays for its prompt when it joins again.
@@ -414,7 +417,7 @@ class VirtualTokens:
             heapreplace(heap, now)
 
     def steps_until_turn(self, client: str, heads: Mapping[str, Any], steps: int, most: int) -> int:
-        """After how many steps that only decode, `most` at most, it may be another's turn than this client's."""
+        """The decode-only steps, at most `most`, after which another client has its turn."""
         own, pace = self.counter(client, steps), self._pace(client)
         if not pace:
             return most

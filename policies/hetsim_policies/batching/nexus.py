@@ -1,4 +1,4 @@
-"""Nexus: the largest batch of which two fit into the SLO, and requests that would hold it up are dropped early.
+"""Nexus: the largest batch of which two fit into the SLO, with early drops.
 
 Decides how many: all that wait, up to the largest b with 2·τ(b) within the SLO (a request that just misses a batch
 waits for all of it and then computes in the next); and which requests not to serve.  A window of b requests moves from
@@ -59,7 +59,7 @@ class Nexus(Batching):
         return Take(count if window > 1 else max(1, largest(count, lambda size: makes_it(0, size))))
 
     def _target(self, queue: RequestQueue, placement: Placement) -> int:
-        """The largest batch of which two fit into the SLO; one request where not even two of these do."""
+        """The largest batch of which two fit into the SLO, at least one request."""
         target = self.targets.get(placement)
         if target is None:
             target, slo = limit(placement, self.max_batch), queue.service.slo

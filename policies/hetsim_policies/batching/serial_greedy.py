@@ -37,5 +37,5 @@ class SerialGreedy(Batching):
         if occupied(queue, placement, view):
             return Delay()
         limit = placement.mode.batch_limit
-        most = limit if self.max_batch is None else min(limit, self.max_batch)
-        return Take(min(len(queue), most))
+        max_size = limit if self.max_batch is None else min(limit, self.max_batch)
+        return Take(min(len(queue), max_size))

@@ -1,4 +1,4 @@
-"""Size or timeout: a batch goes when it is full, or when its first request has waited for so long.
+"""Size or timeout: launch a full batch, or one whose first request waited enough.
 
 Decides when and how many; sizes may be padded up to one of a list, and requests that come while `max_enqueued_batches`
 full batches already wait are rejected.
@@ -58,9 +58,9 @@ class SizeOrTimeout(Batching):
         """Requests that may wait; those that arrive beyond it are rejected."""
 
     def begin(self, queue: RequestQueue, view: View) -> None:
-        least = min(mode.batch_limit for mode in queue.service.shape.modes)
-        if self.sizes and self.sizes[0] > least:
-            text = f"service {queue.service.name} takes batches of at most {least}; allow a smaller size too"
+        min_limit = min(mode.batch_limit for mode in queue.service.shape.modes)
+        if self.sizes and self.sizes[0] > min_limit:
+            text = f"service {queue.service.name} takes batches of at most {min_limit}; allow a smaller size too"
             raise _refused(text, queue.service.policy_key)
         if self.max_enqueued_batches is not None:
             limits = [mode.batch_limit for mode in queue.service.shape.modes]
@@ -75,14 +75,14 @@ class SizeOrTimeout(Batching):
         if self.capacity is not None and waiting > self.capacity:
             # No request has left since the queue was full, so those that came since stand behind its last place.
             return Discard(queue.tasks()[self.capacity :], "the queue is full", expired=False)
-        most = limit(placement, self.max_batch)
-        if self.sizes and self.sizes[-1] > most:
-            most = self.sizes[bisect_right(self.sizes, most) - 1]
-        if waiting < most:
+        max_size = limit(placement, self.max_batch)
+        if self.sizes and self.sizes[-1] > max_size:
+            max_size = self.sizes[bisect_right(self.sizes, max_size) - 1]
+        if waiting < max_size:
             until = queue.arrival(0) + self.batch_timeout
             if view.now < until:
-                return Delay(until, most)
-        count = min(waiting, most)
+                return Delay(until, max_size)
+        count = min(waiting, max_size)
         return Take(count, self.sizes[bisect_left(self.sizes, count)] if self.sizes else None)
 
 

@@ -1,4 +1,6 @@
-"""SMDP: a table from queue length to batch size that minimizes weighted response and power, from a decision process.
+"""SMDP: a table from queue length to batch size, for weighted response and power.
+
+From a semi-Markov decision process.
 
 Decides when and how many: with s requests waiting on an idle device, wait for the next arrival or launch a batch of
 1 to s.  A semi-Markov decision process with Poisson arrivals and fixed batch times; its cost is the mean response plus
@@ -23,7 +25,14 @@ from pydantic import Field
 from hetsim.model.plan import Placement
 from hetsim.model.units import PerSecond, Seconds
 from hetsim.policy import Batching, Delay, RequestQueue, Take, View
-from hetsim_policies.batching.common.bulk_queue import MODELED, MOST, BulkQueue, batch_times, rounded, states_for
+from hetsim_policies.batching.common.bulk_queue import (
+    MAX_ARRIVALS,
+    MODELED,
+    BulkQueue,
+    batch_times,
+    rounded,
+    states_for,
+)
 from hetsim_policies.batching.common.sizing import ArrivalRate, limit, occupied
 
 SWEEPS = 200
@@ -47,8 +56,8 @@ class Smdp(Batching):
     def __init__(
         self,
         power_weight: Annotated[Seconds, Field(ge=0)] = 0.0,
-        max_batch: Annotated[int, Field(ge=1, le=MOST)] | None = None,
-        states: Annotated[int, Field(ge=2, le=4 * MOST)] | None = None,
+        max_batch: Annotated[int, Field(ge=1, le=MAX_ARRIVALS)] | None = None,
+        states: Annotated[int, Field(ge=2, le=4 * MAX_ARRIVALS)] | None = None,
         window: Annotated[Seconds, Field(gt=0)] = 1.0,
         rate: Annotated[PerSecond, Field(gt=0)] | None = None,
     ):
@@ -63,7 +72,7 @@ class Smdp(Batching):
         if occupied(queue, placement, view):
             return Delay()
         waiting = len(queue)
-        rate = self.rate or self.estimate.of(queue, view.now)
+        rate = self.rate or self.estimate.rate(queue, view.now)
         if rate is None or queue.over:
             return Take(min(waiting, limit(placement, self.max_batch)))
         rate = self.rate or rounded(rate)
@@ -78,7 +87,7 @@ class Smdp(Batching):
         return Delay(view.now + PATIENCE * (wanted - waiting) / rate, wanted)
 
     def table(self, queue: RequestQueue, placement: Placement, rate: float) -> list[int]:
-        """Batch size (0: wait) for each number of waiting requests, at a given arrival rate."""
+        """Batch size (0: wait) by the number of waiting requests, at an arrival rate."""
         key = (placement, rate)
         if key not in self.tables:
             times = batch_times(queue, placement, self.max_batch)
@@ -102,9 +111,9 @@ class DecisionProcess:
         self.model = model
         states, sizes, rate = model.states, len(model.times), model.rate
         self.time = np.concatenate(([1 / rate], model.times))
-        present, held = np.arange(states + 1)[:, None], rate * self.time**2 / 2
-        held[0] = 0.0  # the next arrival ends the wait
-        self.cost = (present * self.time + held) / rate + np.concatenate(([0.0], batch_costs))
+        present, request_seconds = np.arange(states + 1)[:, None], rate * self.time**2 / 2
+        request_seconds[0] = 0.0  # the next arrival ends the wait
+        self.cost = (present * self.time + request_seconds) / rate + np.concatenate(([0.0], batch_costs))
         answered = states * model.times[-1]  # arrivals that find no room: without a price, overload would be free
         for size in range(1, sizes + 1):
             self.cost[size:, size] += answered / rate * model.beyond(size)[: states + 1 - size]
@@ -117,11 +126,11 @@ class DecisionProcess:
         beyond = np.concatenate((values, np.full(states, values[-1])))
         windows = np.lib.stride_tricks.sliding_window_view(beyond, states + 1)  # [left behind, arrivals]
         by_left = windows @ self.model.arrivals.T
-        found = np.full((states + 1, sizes + 1), np.inf)
-        found[:states, 0] = values[1:]
+        cost = np.full((states + 1, sizes + 1), np.inf)
+        cost[:states, 0] = values[1:]
         for size in range(1, sizes + 1):
-            found[size:, size] = by_left[: states + 1 - size, size - 1]
-        return found
+            cost[size:, size] = by_left[: states + 1 - size, size - 1]
+        return cost
 
     def evaluate(self, table: np.ndarray) -> tuple[np.ndarray, float]:
         """Relative values of the states under a table, and its average cost."""

@@ -1,4 +1,6 @@
-"""Triton's dynamic batcher: preferred sizes, a bounded delay, priority levels, and limits and timeouts of each level.
+"""Triton's dynamic batcher: preferred sizes, bounded delay, priority levels.
+
+Each level has limits and timeouts.
 
 Decides when and how many: the largest preferred size that can be filled goes at once; else the waiting requests go when
 its oldest has waited for `max_queue_delay`, or at once without a delay.  Higher levels go first.  A level refuses what
@@ -31,7 +33,7 @@ from hetsim_policies.batching.common.sizing import limit
 
 @dataclass(frozen=True)
 class QueuePolicy:
-    """Of a level: how many may wait (0: any number), for how long (0: for ever), and what happens then."""
+    """A level's queue limit (0: none), timeout (0: none), and the action on timeout."""
 
     max_queue_size: Annotated[int, Field(ge=0)] = 0
     timeout: Annotated[Seconds, Field(ge=0)] = 0.0
@@ -109,19 +111,19 @@ class TritonDynamic(Batching):
         late = [task for level in self.levels for task in level.time_out(now)]
         if late:
             return Discard(late, "timed out")
-        most = limit(placement, self.max_batch)
+        max_size = limit(placement, self.max_batch)
         waiting = len(queue)
-        pending = min(waiting, most)
+        pending = min(waiting, max_size)
         until = self._oldest(pending) + self.max_queue_delay
         overdue = self.max_queue_delay > 0.0 and until <= now
-        preferred = [size for size in self.preferred if size <= most]
+        preferred = [size for size in self.preferred if size <= max_size]
         filled = bisect_right(preferred, pending)
         if filled and not overdue:
             return Take(self._first(preferred[filled - 1]))
-        if pending == most or until <= now:
+        if pending == max_size or until <= now:
             return Take(self._first(pending))
         until = min(until, *(level.next_timeout for level in self.levels))
-        following = preferred[filled] if filled < len(preferred) else most
+        following = preferred[filled] if filled < len(preferred) else max_size
         return Delay(until, waiting + 1 if self.bounded else following)
 
     def _sort_in(self, queue: RequestQueue) -> list[Task]:
@@ -139,8 +141,8 @@ class TritonDynamic(Batching):
         surplus = []
         for task in tasks[len(tasks) - new :]:
             level = self.levels[self._number(task)]
-            most = level.policy.max_queue_size
-            if most and len(level) >= most:
+            max_waiting = level.policy.max_queue_size
+            if max_waiting and len(level) >= max_waiting:
                 surplus.append(task)
             else:
                 level.timely.append(task)

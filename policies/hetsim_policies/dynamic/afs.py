@@ -1,4 +1,4 @@
-"""Apathetic future share: GPUs go to short jobs, unless a longer one uses them so much better that both profit.
+"""Apathetic future share: GPUs for short jobs, or where both jobs profit more.
 
 Decides the size of elastic jobs, and when they are resized.  Every job first gets its least size, the shortest first.
 Each further step goes to the winner of a row of duels: of two jobs, the longer one b gets it if (p'_b - p_b) / p'_b >
@@ -29,7 +29,7 @@ class Afs(Elastic):
     """
 
     def first(self, task: Task, left: float) -> float:
-        return left / self.speed(task, self.least(task, self.sizes(task))[0])
+        return left / self.speed(task, self.smallest(task, self.sizes(task))[0])
 
     def wishes(self, left: dict[int, float]) -> Wishes:
         return Duels(self, left)
@@ -41,7 +41,7 @@ class Afs(Elastic):
 
 
 class Duels:
-    """The step of the job that the pairwise rule prefers to those it meets; of its own steps, that of most gain."""
+    """The job step that the pairwise rule prefers; of its own steps that of most gain."""
 
     def __init__(self, afs: Afs, left: dict[int, float]):
         self._afs, self._left = afs, left
@@ -50,19 +50,19 @@ class Duels:
         self._count = 0
 
     def add(self, step: GrowthStep) -> None:
-        left = self._left[step.task.index]
-        now = left / self._afs.speed(step.task, step.here)
+        remaining = self._left[step.task.index]
+        now = remaining / self._afs.speed(step.task, step.here)
         self._count += 1
-        insort(self._steps, (now, step.task.index, -self._afs.gain(step, left), self._count, step))
+        insort(self._steps, (now, step.task.index, -self._afs.gain(step, remaining), self._count, step))
 
     def take(self) -> GrowthStep | None:
         if not self._steps:
             return None
-        winner, most = 0, -self._steps[0][2]
+        winner, top_loss = 0, -self._steps[0][2]
         met = self._steps[0][1]
         for place, (_, row, loss, _, _) in enumerate(self._steps):
             # p' = p (1 + gain), so that the gain over p' is gain / (1 + gain).
-            if row != met and -loss / (1 - loss) > most:
-                winner, most = place, -loss
+            if row != met and -loss / (1 - loss) > top_loss:
+                winner, top_loss = place, -loss
             met = row
         return self._steps.pop(winner)[-1]

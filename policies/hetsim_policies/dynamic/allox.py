@@ -1,4 +1,4 @@
-"""AlloX: jobs matched to devices and to places in their queues, so that the mean response is least.
+"""AlloX: match jobs to devices and queue positions for the minimum mean response.
 
 Decides when and in which mode, without preemption.  A job that runs k-th from the end on a device delays itself and the
 k - 1 behind it, so on that place a job of time p costs k × p, and a device that is busy for d more seconds adds d.  The
@@ -32,7 +32,7 @@ from hetsim.policy import Decision, Scheduler, Start, View
 
 
 class Matched(NamedTuple):
-    """A job's place: its mode, type and number of the device, and how many run there after it."""
+    """A job's place: mode, type and number of the device, and the jobs after it there."""
 
     job: int
     mode: int
@@ -42,7 +42,7 @@ class Matched(NamedTuple):
 
 
 class JobMode(NamedTuple):
-    """A mode of a job: its position, the number of its type of device, time, and devices."""
+    """A mode of a job: its position, the number of its type of device, time, devices."""
 
     mode: int
     kind: int
@@ -91,15 +91,15 @@ class AlloX(Scheduler):
         self._kinds = {name: number for number, name in enumerate(view.cluster.types)}
         self._ends = [[] for _ in self._kinds]
         for name in self._kinds:
-            found = [node.index for node in view.cluster.nodes if node.cpu.type.name == name]
-            if found:
-                self._having[name] = np.array(found)
+            nodes = [node.index for node in view.cluster.nodes if node.cpu.type.name == name]
+            if nodes:
+                self._having[name] = np.array(nodes)
 
     def ready(self, task: Task) -> None:
         self._over(task)
-        found = WaitingJobs(task.shortest_remaining, task.index, task, _ways(task, self._kinds))
-        self.waiting[task.index] = found
-        insort(self._order, found)
+        jobs = WaitingJobs(task.shortest_remaining, task.index, task, _ways(task, self._kinds))
+        self.waiting[task.index] = jobs
+        insort(self._order, jobs)
         self._arrivals += 1
 
     def finished(self, task: Task) -> None:
@@ -135,7 +135,7 @@ class AlloX(Scheduler):
         del self._order[bisect_left(self._order, self.waiting.pop(task.index))]
 
     def _holds(self, task: Task, view: View) -> None:
-        """A job started: while rates do not change its devices are free at the end that is expected now."""
+        """Note the devices of a started job: free at its expected end at current rates."""
         placement = view.launch_of(task).placement
         if placement is None:  # it took no time
             return
@@ -147,29 +147,29 @@ class AlloX(Scheduler):
 
     def _over(self, task: Task) -> None:
         """It runs no longer."""
-        held = self._held.pop(task.index, None)
-        if held is not None:
-            kind, end, count = held
+        devices_until = self._held.pop(task.index, None)
+        if devices_until is not None:
+            kind, end, count = devices_until
             at = bisect_left(self._ends[kind], end)
             del self._ends[kind][at : at + count]
 
     def _queues(self, view: View) -> list[np.ndarray]:
-        """By type of device, of each one the estimated seconds until it is free, ascending: 0 where there is room."""
+        """By type of device, the estimated seconds until each is free, ascending."""
         if not view.changes.steady:
             for task in view.running("start", own=True):
                 self._over(task)
                 self._holds(task, view)
         view.nodes.refresh()
-        found = []
+        by_device = []
         for name, number in self._kinds.items():
             free = view.nodes.cores[self._having[name]] if name in self._having else view.nodes.gpus[name]
             room = min(self.window, math.ceil(float(free.sum()) - 1e-9))
             busy = np.array(self._ends[number][: self.window])
-            found.append(np.concatenate([np.zeros(room), np.maximum(1e-9, busy - view.now)]))
-        return found
+            by_device.append(np.concatenate([np.zeros(room), np.maximum(1e-9, busy - view.now)]))
+        return by_device
 
     def _any(self, view: View) -> Iterator[Decision]:
-        """Nothing runs, and what should go first fits nowhere: whatever fits, or all would wait for ever."""
+        """Start any task that fits, as nothing runs and the first fits nowhere."""
         for job in list(self.waiting.values()):
             placement = view.fit(job.task)
             if placement is not None:
@@ -190,7 +190,7 @@ class AlloX(Scheduler):
 
 
 def matching(ways: Sequence[Sequence[JobMode]], delays: Sequence[np.ndarray]) -> list[Matched]:
-    """Places for jobs with the least total completion time, jobs with no place left out.
+    """Places for jobs with the minimum total completion time; some may have no place.
 
     delays: by type, of each device the seconds until it is free, ascending.
     """
@@ -206,17 +206,17 @@ def matching(ways: Sequence[Sequence[JobMode]], delays: Sequence[np.ndarray]) ->
             here = times * (1 + behind * widths) + delays[kind][device]
             cost[rows, part] = np.minimum(cost[rows, part], here)
     # A place that is out of the question costs more than all others together.
-    most = float(cost[np.isfinite(cost)].max(initial=0.0)) + 1.0
-    cost[~np.isfinite(cost)] = impossible = most * (count + 1)
+    max_cost = float(cost[np.isfinite(cost)].max(initial=0.0)) + 1.0
+    cost[~np.isfinite(cost)] = impossible = max_cost * (count + 1)
     kept = _wanted(cost)
     jobs, chosen = linear_sum_assignment(cost[::-1, kept])  # the longest first are 10 % faster
-    found = []
+    matched = []
     for job, place in zip((count - 1 - jobs).tolist(), kept[chosen].tolist(), strict=True):
         if cost[job, place] < impossible:
             kind = int(np.searchsorted(first, place, side="right")) - 1
             after, number = (int(column[place - first[kind]]) for column in places[kind])
-            found.append(Matched(job, _cheapest(ways[job], kind, after), kind, number, after))
-    return found
+            matched.append(Matched(job, _cheapest(ways[job], kind, after), kind, number, after))
+    return matched
 
 
 def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
@@ -226,7 +226,7 @@ def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
 
 
 def _places(jobs: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places on the devices of a type that could be taken: how many run after it, and number of the device.
+    """Places on the devices of a type: the jobs that run after it, and the device.
 
     A place is no better for any job than one with as many or fewer behind it on a device that is free as early.  Where
     there are as many such places as jobs, one of them is left for the job that would take it.
@@ -246,7 +246,7 @@ def _wanted(cost: np.ndarray) -> np.ndarray:
 
 
 def _layers(ways: Sequence[Sequence[JobMode]], kind: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Jobs with times and widths (as columns) of their first modes on a type, then of their second ones, and so on."""
+    """Jobs, times and widths (columns) of first modes on a type, then of second ones."""
     mine = [[(job, way.time, way.width) for way in some if way.kind == kind] for job, some in enumerate(ways)]
     for layer in range(max(map(len, mine), default=0)):
         rows, times, widths = zip(*(some[layer] for some in mine if len(some) > layer), strict=True)
@@ -262,10 +262,10 @@ def _fronts(found: Sequence[Matched]) -> list[Matched]:
 
 
 def _ways(task: Task, kinds: dict[str, int]) -> tuple[JobMode, ...]:
-    left = 1.0 - task.done
-    found = []
+    part = 1.0 - task.done
+    modes = []
     for position in task.allowed or range(len(task.modes)):
         mode, time = task.modes[position], task.estimate_at(position)
         if math.isfinite(time):
-            found.append(JobMode(position, kinds[mode.type.name], time * left, mode.width))
-    return tuple(found)
+            modes.append(JobMode(position, kinds[mode.type.name], time * part, mode.width))
+    return tuple(modes)

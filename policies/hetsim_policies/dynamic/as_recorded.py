@@ -1,4 +1,4 @@
-"""What really happened: every task starts when its trace says that it started, on the node that the trace names.
+"""As recorded: each task starts when and where its trace says that it started.
 
 Decides when and, where the trace names nodes, where.  It validates a model of a cluster against a log of it: if the
 cluster, the demands and the durations are right, every start is met.  A task that does not fit when it should start
@@ -57,7 +57,7 @@ class AsRecorded(Scheduler):
             index = {node.name: node.index for node in problem.cluster.nodes}
             named = [_names(name) for name in names.tolist()]
             self._nodes = [[index[name] for name in cell if name in index] for cell in named]
-            self._unknown = sum(len(found) < len(cell) for found, cell in zip(self._nodes, named, strict=True))
+            self._unknown = sum(len(nodes) < len(cell) for nodes, cell in zip(self._nodes, named, strict=True))
 
     @property
     def notes(self) -> dict[str, Any]:  # type: ignore[override]
@@ -97,13 +97,13 @@ class AsRecorded(Scheduler):
         nodes = [] if self._nodes is None else self._nodes[task.index]
         modes = [task.modes[position] for position in task.modes_by_speed()]
         if len(nodes) == 1 and not any(mode.node_count > 1 for mode in modes):
-            found = (view.first(mode, task, node=nodes[0]) for mode in modes)
+            options = (view.first(mode, task, node=nodes[0]) for mode in modes)
         elif nodes and all(mode.span_any and mode.node_count <= len(nodes) for mode in modes):
             among = sum(1 << node for node in nodes)
-            found = (view.first(mode, task, among=among) for mode in modes)
+            options = (view.first(mode, task, among=among) for mode in modes)
         else:
             return view.fit(task)
-        return next((placement for placement in found if placement is not None), None)
+        return next((placement for placement in options if placement is not None), None)
 
 
 def _names(cell: Any) -> list[str]:

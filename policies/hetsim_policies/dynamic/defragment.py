@@ -1,4 +1,4 @@
-"""Defragmentation by migration: running tasks move together so that the oldest waiting task fits on one node.
+"""Defragmentation by migration: move running tasks so that the oldest task fits.
 
 Decides when, and which task moves where.  What fits starts, in order of arrival.  If then the oldest waiting task wants
 whole GPUs and enough are free, but on several nodes, the cheapest set of moves is sought that empties enough of one
@@ -43,11 +43,11 @@ Moves = list[tuple[Task, int]]
 
 
 class Defragment(ListScheduler):
-    """First come, first served, with moves for a task that finds enough GPUs free, but not on one node.
+    """First come, first served, with moves for a task whose free GPUs are scattered.
 
     margin: the GPU-seconds of waiting that are spared must exceed this × those lost by pauses.
     minimum_run: a task is moved at the earliest so long after its start or last move.
-    most: moves for one waiting task.
+    max_moves: moves for one waiting task.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class Defragment(ListScheduler):
         discipline: Discipline = "skip",
         margin: Margin = 1.0,
         minimum_run: Seconds = 0.0,
-        most: Annotated[int, Field(ge=1)] = 4,
+        max_moves: Annotated[int, Field(ge=1)] = 4,
     ):
         super().__init__(fcfs, placement, discipline)
         self.margin = margin
         self.minimum_run = minimum_run
-        self.most = most
+        self.max_moves = max_moves
         self._in_vain = -1.0
         """The last instant at which moves did not let the intended task start."""
 
@@ -105,23 +105,23 @@ class Defragment(ListScheduler):
             self._in_vain = view.now
 
     def _worthwhile(self, task: Task, view: View) -> Moves:
-        """The cheapest moves after which the task fits on one node; none if they do not pay."""
+        """The cheapest moves after which the task fits on one node, if they pay."""
         if view.over_limit(task):
             return []  # room would not help
         mode = task.modes[task.modes_by_speed()[0]]
         plain = mode.gpus and mode.whole and mode.type.streams == 1 and mode.type.sharing.kind == "exclusive"
         if not plain or view.free(mode.type.name) < mode.gpus or any(view.fits(other) for other in task.modes):
             return []
-        found = _cheapest(_Nodes(mode, view), mode, self._movable(mode, view), self.most, view)
-        if found is None:
+        cheapest = _cheapest(_Nodes(mode, view), mode, self._movable(mode, view), self.max_moves, view)
+        if cheapest is None:
             return []
-        cost, moves = found
+        cost, moves = cheapest
         spared = (view.earliest_fit(task).time - view.now) * mode.gpus
         return moves if spared > self.margin * cost else []
 
     def _movable(self, mode: Mode, view: View) -> dict[int, list[Task]]:
         """Running tasks that may move, by node, the smallest first."""
-        found: dict[int, list[Task]] = {}
+        by_node: dict[int, list[Task]] = {}
         for task in view.running("start", own=True):
             if task.state != RUNNING or not task.shape.preemptible or len(view.launch_of(task).tasks) > 1:
                 continue
@@ -133,10 +133,10 @@ class Defragment(ListScheduler):
             assert placement is not None
             on_one = len({device.node for device in placement.devices}) == 1
             if on_one and view.now - (task.memo or 0.0) >= self.minimum_run:
-                found.setdefault(placement.devices[0].node, []).append(task)
-        for tasks in found.values():
+                by_node.setdefault(placement.devices[0].node, []).append(task)
+        for tasks in by_node.values():
             tasks.sort(key=lambda task: (_mode_of(task, view).gpus, task.index))
-        return found
+        return by_node
 
 
 class _Nodes:
@@ -162,10 +162,10 @@ class _Nodes:
 
     def takes(self, mode: Mode) -> np.ndarray:
         host = (self.cores + 1e-9 >= mode.millicores / 1000) & (self.memory >= mode.memory)
-        found: np.ndarray = (self.gpus >= mode.gpus) & host
+        takes: np.ndarray = (self.gpus >= mode.gpus) & host
         if mode.nodes is not None:
-            found &= np.array([mode.allows(node) for node in range(len(found))])
-        return found
+            takes &= np.array([mode.allows(node) for node in range(len(takes))])
+        return takes
 
     def tightest(self, mode: Mode, but: int) -> int | None:
         takes = self.takes(mode)
@@ -175,13 +175,13 @@ class _Nodes:
 
 
 def _cheapest(
-    nodes: _Nodes, mode: Mode, movable: dict[int, list[Task]], most: int, view: View
+    nodes: _Nodes, mode: Mode, movable: dict[int, list[Task]], max_moves: int, view: View
 ) -> tuple[float, Moves] | None:
     """The least lost GPU-seconds, and the moves, after which the mode fits on a node."""
     best: tuple[float, Moves] | None = None
     for node, tasks in movable.items():
         state, moves, cost = nodes.copy(), [], 0.0
-        for task in tasks[:most]:
+        for task in tasks[:max_moves]:
             own = _mode_of(task, view)
             target = state.tightest(own, but=node)
             if target is None:

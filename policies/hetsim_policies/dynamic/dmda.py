@@ -1,4 +1,6 @@
-"""Deque model data aware (`dmda` of StarPU): each task, once ready, goes to the worker where it would end first.
+"""Deque model data aware (`dmda` of StarPU): each task to the earliest worker.
+
+The worker is chosen once the task is ready, for the earliest end.
 
 Decides where.  As `eft`, but the time to bring what the task reads and is not there yet counts, from where copies
 lie when the task becomes ready; so do `bytes_in` and `bytes_out`.  A worker is an accelerator, or the cores of a node;
@@ -37,7 +39,7 @@ class Dmda(EarliestLine):
         self.prefetch = prefetch
 
     def expected(self, task: Task, placement: Placement, free: float, view: View) -> tuple[float, float]:
-        """Uploads are hidden behind the work before them where the device has several streams, or by `prefetch`."""
+        """Begin and end, with uploads hidden by several streams or by `prefetch`."""
         stages = view.stages((task,), placement)
         kind = placement.mode.type
         bring = max(stages.ready, stages.write_back) + stages.upload

@@ -1,4 +1,4 @@
-"""Deque model data aware sorted (`dmdas` of StarPU): as `dmda`, with the lines sorted by priority.
+"""Deque model data aware sorted (`dmdas` of StarPU): `dmda`, lines by priority.
 
 Decides where, and in which order the tasks of a worker start: the highest `priority` first, among equals the one
 farthest from the end of the task graph (by the chain of best estimated times), then as they came.  A task counts as

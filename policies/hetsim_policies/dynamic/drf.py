@@ -48,19 +48,19 @@ class Drf(ByUser):
                 self._total[name] = self._total.get(name, 0.0) + amount
 
     def standing(self, user: str) -> float:
-        held = self._held.get(user, {})
-        parts = (amount / self._total[name] for name, amount in held.items() if self._total.get(name))
+        usage = self._held.get(user, {})
+        parts = (amount / self._total[name] for name, amount in usage.items() if self._total.get(name))
         return max(parts, default=0.0) / self.weight(user)
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
         mode = placement.mode
         amounts = {"cores": float(mode.millicores), "memory": float(mode.memory), "gpus": mode.gpu_share}
-        held = self._held.setdefault(task.user, {})
+        usage = self._held.setdefault(task.user, {})
         for name, amount in amounts.items():
-            held[name] = held.get(name, 0.0) + amount
+            usage[name] = usage.get(name, 0.0) + amount
         self._of[task.index] = task.user, amounts
 
-    def left(self, task: Task) -> None:
+    def leave(self, task: Task) -> None:
         entry = self._of.pop(task.index, None)
         if entry is not None:
             for name, amount in entry[1].items():

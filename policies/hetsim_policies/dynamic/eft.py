@@ -1,4 +1,6 @@
-"""Earliest finish time, online: each task, once ready, goes for good to the device on which it would end first.
+"""Earliest finish time, online: each task to the device where it would end first.
+
+The device is chosen once, when the task is ready.
 
 Decides where, by the estimated times of all tasks that were assigned to a device before; blind to the places of
 data.  Assigned tasks start in the order in which they became ready.

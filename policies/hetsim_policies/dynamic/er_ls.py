@@ -1,4 +1,4 @@
-"""ER-LS, online list scheduling by the enhanced rules: each task goes for good to the CPUs or to the GPUs.
+"""ER-LS, online list scheduling by enhanced rules: CPUs or GPUs, once and for all.
 
 Decides on which side a task runs, when it becomes ready, by its times p on a core and q on a GPU, of which there are
 m and k.  If p is at least the time at which a GPU will be free plus q, the GPUs get it; else the cores get it if
@@ -28,7 +28,7 @@ from hetsim_policies.dynamic.common.lines import AssigningScheduler, DeviceLine,
 
 
 class ErLs(AssigningScheduler):
-    """Online, for good: the GPU if it would be done before the CPU alone, else by p/√m against q/√k."""
+    """The GPU if it ends before the CPU alone, else p/√m against q/√k."""
 
     def make_lines(self, cluster: Cluster) -> list[DeviceLine]:
         lanes: dict[DeviceType, int] = {}
@@ -75,7 +75,7 @@ class ErLs(AssigningScheduler):
         return LineTask(task, mode, None, (line,), need, line.free_at(need, view.now), seconds)
 
     def _possible(self, job: LineTask, view: View) -> bool:
-        """Could the mode run on some node, with the task's data, if that were empty and up?"""
+        """Return True if the mode could run on some empty node, with the task's data."""
         mode = job.mode
         if mode not in self._can:
             hosts = self._hosts[mode.type]

@@ -1,4 +1,4 @@
-"""First come, first served in rounds: the jobs that came first have the best devices, which are dealt out anew.
+"""First come, first served in rounds: the first jobs have the best devices.
 
 Decides which type each job runs on; `rounds` realizes it.  When jobs have come or gone, at the next round, jobs choose
 in the order of their arrival, each the mode in which it is fastest of those that the ones before it left room for; the
@@ -35,17 +35,17 @@ class FcfsRounds(RoundScheduler):
 
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
         fraction = np.zeros(len(offers.job))
-        left = offers.capacity.copy()
+        free = offers.capacity.copy()
         key = offers.kind if self.blind else offers.time
         ways: list[list[int]] = [[] for _ in jobs]
         for way in np.argsort(key, kind="stable").tolist():
             ways[int(offers.job[way])].append(way)
         for number in sorted(range(len(jobs)), key=lambda number: (jobs[number].task.arrival, number)):
-            way = next((w for w in ways[number] if offers.width[w] <= left[offers.kind[w]] + 1e-9), None)
+            way = next((w for w in ways[number] if offers.width[w] <= free[offers.kind[w]] + 1e-9), None)
             if way is None:
                 if ways[number]:
                     break  # nothing passes it; a job that no device that is up can run is left out
                 continue
-            left[offers.kind[way]] -= offers.width[way]
+            free[offers.kind[way]] -= offers.width[way]
             fraction[way] = 1.0
         return fraction

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from hetsim.policy import View
-from hetsim_policies.dynamic.common.fractions import ModeOffers, equal_share, least_worst_ratio
+from hetsim_policies.dynamic.common.fractions import ModeOffers, equal_share, min_worst_ratio
 from hetsim_policies.dynamic.common.rounds import RoundJob, RoundLength, Rule
 from hetsim_policies.dynamic.common.side_by_side import SideBySideScheduler, Threshold
 from hetsim_policies.dynamic.max_min_fairness import Levels
@@ -40,8 +40,8 @@ class FinishTimeFairness(SideBySideScheduler):
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
         share = offers.progress(equal_share(offers))
         elapsed = np.array([view.now - job.task.arrival for job in jobs])
-        left = np.array([job.left(view) for job in jobs])
+        remaining = np.array([job.remaining(view) for job in jobs])
         done = np.array([min(job.alone, 0.99) for job in jobs])
         with np.errstate(divide="ignore"):
             alone = elapsed + (1.0 - done) / share
-        return least_worst_ratio(offers, elapsed, left, alone, self.levels)
+        return min_worst_ratio(offers, elapsed, remaining, alone, self.levels)

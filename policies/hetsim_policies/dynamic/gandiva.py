@@ -1,4 +1,4 @@
-"""Gandiva, simplified: when GPUs run short jobs are packed in pairs by trial, and pairs that do not pay are undone.
+"""Gandiva, simplified: pack jobs in pairs by trial, and undo pairs that lose.
 
 Decides when and where; tasks start in the order of arrival, on a place of their own if there is one.  Else the head
 joins a running job, both on fractions: the classes that did best together so far, or a pair not yet tried, by
@@ -38,7 +38,7 @@ class PairTrial:
     partner: Task
     began: float
     end: float
-    left: tuple[float, float]
+    remaining: tuple[float, float]
 
 
 class Gandiva(ListScheduler):
@@ -88,16 +88,16 @@ class Gandiva(ListScheduler):
                 continue
             self.queue.remove(head)
             yield Start(head, pair.place)
-            left = (1.0 - head.done, _left(pair.partner, view))
-            self._trials[head.index] = PairTrial(head, pair.partner, view.now, view.now + self.trial, left)
+            remaining = (1.0 - head.done, _left(pair.partner, view))
+            self._trials[head.index] = PairTrial(head, pair.partner, view.now, view.now + self.trial, remaining)
         if not closed and self._parts:
             self._parts = False
             for task in view.running("start", own=True):
                 placement = view.launch_of(task).placement
                 self._parts = self._parts or (placement is not None and is_fraction(placement.mode))
-                whole = back_to(task, view)
-                if whole is not None:
-                    yield Move(task, whole)
+                restored = back_to(task, view)
+                if restored is not None:
+                    yield Move(task, restored)
         yield Wait(until=min((trial.end for trial in self._trials.values()), default=math.inf))
 
     def _over(self, task: Task) -> None:
@@ -114,28 +114,28 @@ class Gandiva(ListScheduler):
             if one.state != RUNNING or other.state != RUNNING:
                 continue
             del self._trials[index]
-            gained = zip((one, other), trial.left, strict=True)
+            gained = zip((one, other), trial.remaining, strict=True)
             speed = sum(max(0.0, before - _left(task, view)) * task.shortest_estimate for task, before in gained)
             speed /= view.now - trial.began
             self.measured[_names(one, other)] = speed
             if speed < self.threshold and one.shape.preemptible and view.launch_of(one).stage == "compute":
                 yield Stop(one)
-                whole = back_to(other, view)
-                if whole is not None:
-                    yield Move(other, whole)
+                restored = back_to(other, view)
+                if restored is not None:
+                    yield Move(other, restored)
 
     def _best(self, task: Task, view: View) -> Pair | None:
         """The best pair known, one not yet tried by lot, or None."""
         untried: list[Pair] = []
-        known: list[tuple[float, Pair]] = []
+        rated: list[tuple[float, Pair]] = []
         for pair in pairs(task, view):
             speed = self.measured.get(_names(task, pair.partner))
             if speed is None:
                 untried.append(pair)
             elif speed >= self.threshold:
-                known.append((speed, pair))
-        if known:
-            return max(known, key=lambda entry: entry[0])[1]
+                rated.append((speed, pair))
+        if rated:
+            return max(rated, key=lambda entry: entry[0])[1]
         return untried[int(view.random.integers(len(untried)))] if untried else None
 
 
@@ -148,5 +148,5 @@ def _left(task: Task, view: View) -> float:
     """The part of a running task that is still to be done."""
     placement = view.launch_of(task).placement
     assert placement is not None
-    whole = task.estimate_in(placement.mode)
-    return view.remaining(task) / whole if whole > 0 else 0.0
+    total = task.estimate_in(placement.mode)
+    return view.remaining(task) / total if total > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Gang backfilling: gangs that need whole nodes have reservations on them; what is smaller fills in around.
+"""Gang backfilling: gangs of whole nodes have reservations, others fill in.
 
 Decides when and where.  Tasks are looked at in the order of arrival.  One that needs every accelerator of a node (or
 spans nodes) is given the earliest time at which whole nodes come free, and keeps it; a smaller one starts only if it

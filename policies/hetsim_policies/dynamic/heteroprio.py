@@ -1,4 +1,4 @@
-"""HeteroPrio: accelerators take the task that gains most from them, cores the one that gains least.
+"""HeteroPrio: accelerators take the task of most gain, cores that of least gain.
 
 Decides when, where, and what is started over.  Ready tasks are sorted by acceleration, the time on a core over the
 time on a GPU (of tasks with several modes on a side: the best).  An idle GPU takes from the most accelerated end, an
@@ -123,7 +123,7 @@ class HeteroPrio(Scheduler):
                 yield from self._spoliate(side, view)
 
     def _take(self, side: int, view: View) -> Iterator[Decision]:
-        """What this side takes of the queue, until nothing fits there."""
+        """Start tasks of the queue on this side until nothing fits there."""
         heads: list[Any] = []
         for number, (shape, queue) in enumerate(self.queues.items()):
             entry = queue.head(side) if (shape, side) not in self._blocked and _modes(shape, side) else None
@@ -166,7 +166,7 @@ class HeteroPrio(Scheduler):
     # Spoliation -----------------------------------------------------------------------------------------------
 
     def _spoliate(self, side: int, view: View) -> Iterator[Decision]:
-        """Restart on this side what would end earlier so; what ends last is looked at first."""
+        """Restart tasks on this side that would end earlier there, the latest first."""
         shapes = [shape for shape in self._misplaced[1 - side] if any(view.fits(mode) for mode in _modes(shape, side))]
         if not shapes:
             return
@@ -186,24 +186,24 @@ class HeteroPrio(Scheduler):
                 yield self._start(task, placement, view)
 
     def _worth_it(self, side: int, now: float) -> list[Task]:
-        """Tasks running on a side that would end earlier if restarted now, where nothing but computing takes time."""
-        heap, found = self._worth[side], []
+        """Running tasks that would end earlier if restarted here, by computing time alone."""
+        heap, candidates = self._worth[side], []
         while heap and -heap[0][0] > now:
             entry = heappop(heap)
             task = entry[3]
             if task.ticket == entry[2] and task.index in self._misplaced[side].get(task.shape, ()):
-                found.append(entry)
-        for entry in found:
+                candidates.append(entry)
+        for entry in candidates:
             heappush(heap, entry)
         if len(heap) > self._limit:  # entries of tasks that have ended
             heap[:] = [e for e in heap if e[3].ticket == e[2] and e[1] in self._misplaced[side].get(e[3].shape, ())]
             heapify(heap)
             self._limit = max(64, 2 * len(heap))
-        return [entry[3] for entry in found]
+        return [entry[3] for entry in candidates]
 
     @staticmethod
     def _anew(task: Task, placement: Placement, view: View) -> float:
-        """Seconds from a start there now to the end, without what it has done since it started."""
+        """Seconds from a start there now to the end, without the work done so far."""
         mode = placement.mode
         stages = view.stages((task,), placement)
         compute = task.remaining_in(mode)

@@ -1,4 +1,4 @@
-"""Isolated: every job has an equal share of every type of device, as if it owned that part of the cluster.
+"""Isolated: every job has an equal share of every type of device.
 
 Decides which part of the time each job runs on which type: 1/n of each type's devices (by weight), never more than
 all the time; `rounds` realizes it, and no job runs beyond its share, not even on idle devices.  With `spare: true` idle

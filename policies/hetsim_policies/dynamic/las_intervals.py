@@ -1,4 +1,4 @@
-"""Least attained service at fixed intervals: gangs in a few queues, over any nodes.
+"""Least attained service at fixed intervals: gangs in a few queues, on any nodes.
 
 Decides when, where and which job is preempted.  As in `las` a job falls into the next queue when its GPU time crosses a
 threshold, and never comes back; within a queue jobs go in the order in which they came into it.  At every multiple of
@@ -47,18 +47,18 @@ class LasIntervals(AtIntervals):
     def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
         for job in jobs:
             level = sum(job.attained * (1 + 1e-9) >= threshold for threshold in self.thresholds)
-            known = self._queued.get(job.task.index)
-            if known is None or level > known[0]:
+            queue = self._queued.get(job.task.index)
+            if queue is None or level > queue[0]:
                 self._entries += 1
                 self._queued[job.task.index] = level, self._entries
-        left = sum(room.values())
+        free = sum(room.values())
         chosen = []
         for job in sorted(jobs, key=lambda job: self._queued[job.task.index]):
             width = next(iter(job.sizes))
             if job.share:
                 width = sum(job.share.values())
-            if width <= left:
-                left -= width
+            if width <= free:
+                free -= width
                 chosen.append((job, width))
         dealt = {job.task.index: job.share for job, _ in chosen if job.share}
         for share in dealt.values():

@@ -33,7 +33,7 @@ OWN, STOLEN = 0, 1
 
 
 class Deque:
-    """Tasks of one shape before a worker: the newest goes to the worker itself, the oldest to thieves."""
+    """Tasks of one shape before a worker: the newest for itself, the oldest to steal."""
 
     def __init__(self) -> None:
         self._heaps: tuple[list[Any], list[Any]] = ([], [])
@@ -154,7 +154,7 @@ class Lws(Scheduler):
         return workers
 
     def _home(self, task: Task) -> Worker:
-        """The worker that set it free, or the next in turn; if need be the nearest after it that can run it."""
+        """The worker that released the task, or the next in turn that can run it."""
         index, worker = self._last
         if worker is None or self._before is None or index not in self._before[task.index]:
             self._turn = (self._turn + 1) % len(self.workers)
@@ -184,10 +184,10 @@ class Lws(Scheduler):
     def _work(self, worker: Worker, view: View) -> Iterator[Decision]:
         """All that this worker can start now."""
         while worker.up and not self._full(worker):
-            found = self._best(worker, worker, OWN, view) or self._steal(worker, view)
-            if found is None:
+            task = self._best(worker, worker, OWN, view) or self._steal(worker, view)
+            if task is None:
                 return
-            yield self._start(*found)
+            yield self._start(*task)
 
     def _find_worker(self, task: Task, home: Worker, view: View) -> Iterator[Decision]:
         """The worker nearest to a new task that can start it."""
@@ -217,24 +217,24 @@ class Lws(Scheduler):
 
     def _steal(self, thief: Worker, view: View) -> tuple[Task, Placement] | None:
         """From the nearest deque with a task that it can start."""
-        found, empty = None, []
+        task, empty = None, []
         for node in _outwards(self._busy, thief.device.node):
             here = self._on_node[node]
             if not any(deque.head(OWN) for worker in here for deque in worker.deques.values()):
                 empty.append(node)
                 continue
             for victim in sorted(here, key=lambda other: abs(other.number - thief.number)):
-                found = None if victim is thief else self._best(victim, thief, STOLEN, view)
-                if found is not None:
+                task = None if victim is thief else self._best(victim, thief, STOLEN, view)
+                if task is not None:
                     break
-            if found is not None:
+            if task is not None:
                 break
         for node in empty:
             self._busy.remove(node)
-        return found
+        return task
 
     def _best(self, owner: Worker, taker: Worker, end: int, view: View) -> tuple[Task, Placement] | None:
-        """Of the tasks at one end of a worker's deques the first that another, or it, can start."""
+        """The first task at one end of a worker's deques that it, or another, can start."""
         entries = [
             entry
             for shape, deque in owner.deques.items()
@@ -247,7 +247,7 @@ class Lws(Scheduler):
         return None
 
     def _placement(self, task: Task, worker: Worker, view: View) -> Placement | None:
-        """Where this worker would start the task now, with its neighbors if it takes several devices."""
+        """Where this worker would start the task now, with neighbors for several devices."""
         for position in task.modes_by_speed():
             mode = task.modes[position]
             if mode.type is not worker.device.type:
@@ -266,7 +266,7 @@ class Lws(Scheduler):
         return None
 
     def _full(self, worker: Worker) -> bool:
-        """Does it work as much as it may?"""
+        """Return True if the worker is fully occupied."""
         return worker.used >= worker.room
 
     def _start(self, task: Task, placement: Placement) -> Start:
@@ -279,7 +279,7 @@ class Lws(Scheduler):
 
 
 def _room(mode: Mode) -> int:
-    """What a launch takes of each of its workers."""
+    """The amount of each of its workers that a launch takes."""
     return mode.millicores if mode.on_cpu else mode.share
 
 
@@ -293,11 +293,11 @@ def _include(nodes: list[int], node: int) -> None:
 def _outwards(nodes: list[int], node: int) -> Iterator[int]:
     """The nodes of an ascending list by their distance from one."""
     right = bisect_left(nodes, node)
-    left = right - 1
-    while left >= 0 or right < len(nodes):
-        if left < 0 or (right < len(nodes) and nodes[right] - node <= node - nodes[left]):
+    lower = right - 1
+    while lower >= 0 or right < len(nodes):
+        if lower < 0 or (right < len(nodes) and nodes[right] - node <= node - nodes[lower]):
             yield nodes[right]
             right += 1
         else:
-            yield nodes[left]
-            left -= 1
+            yield nodes[lower]
+            lower -= 1

@@ -1,4 +1,4 @@
-"""Max-min fairness over time fractions: the job that is worst off against an equal share gets as much as possible.
+"""Max-min fairness over time fractions, relative to an equal share.
 
 Decides which part of the time each job runs on which type of device; `rounds` realizes it.  Progress is measured
 against that on an equal share of every type (by weight), so a job that profits more from a fast GPU gets more of it,

@@ -1,4 +1,4 @@
-"""Most throughput over time fractions, or most per cost, with deadlines kept where that is possible.
+"""Maximum throughput over time fractions, or per cost, with deadlines kept.
 
 Decides which part of the time each job runs on which type of device; `rounds` realizes it.  Progress of a job counts
 against that alone in its fastest mode, so a job that profits more from a fast GPU gets it.  With `costs` the sum of
@@ -60,16 +60,16 @@ class MaxThroughput(SideBySideScheduler):
         value = np.zeros(len(offers.job))
         served = fastest[offers.job] > 0
         value[served] = offers.rate[served] / fastest[offers.job[served]] * offers.weight[offers.job[served]]
-        least = np.minimum(fastest, [self._needed(job, view) for job in jobs])
+        floor = np.minimum(fastest, [self._needed(job, view) for job in jobs])
         self.moving = any(job.task.deadline < math.inf for job in jobs)
         if self.costs is None:
-            return max_sum(offers, value, least)
+            return max_sum(offers, value, floor)
         of_type = prices(view.cluster, {} if self.costs == "prices" else self.costs)
         price = np.array([of_type[name] for name in self._kinds])
-        return best_ratio(offers, value, price[offers.kind] * offers.width, least)
+        return best_ratio(offers, value, price[offers.kind] * offers.width, floor)
 
     @staticmethod
     def _needed(job: RoundJob, view: View) -> float:
         """Progress with which the job would end at its deadline; 0 once that has passed."""
         time = job.task.deadline - view.now
-        return job.left(view) / time if 0 < time < math.inf else 0.0
+        return job.remaining(view) / time if 0 < time < math.inf else 0.0

@@ -1,4 +1,4 @@
-"""Least makespan over time fractions: all that is there now should be done as early as possible.
+"""Minimum makespan over time fractions, for all jobs that are there now.
 
 Decides which part of the time each job runs on which type of device; `rounds` realizes it.  With fractions that stay,
 the job with the most left against its progress ends last, so the least ratio of progress to what is left is made
@@ -29,5 +29,5 @@ class MinMakespan(SideBySideScheduler):
     moving = True
 
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
-        left = np.array([job.left(view) for job in jobs])
-        return max_min(offers, np.where(offers.fastest() > 0, left, 0.0))
+        remaining = np.array([job.remaining(view) for job in jobs])
+        return max_min(offers, np.where(offers.fastest() > 0, remaining, 0.0))

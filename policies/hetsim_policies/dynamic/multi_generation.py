@@ -1,4 +1,6 @@
-"""Several generations: which job profits from the newer device, at an energy or cost that stays within bounds.
+"""Several generations: newer devices to jobs that gain most, within a budget.
+
+The budget is one of energy or cost.
 
 Decides when and in which mode.  A job may use the modes in which it needs at most `budget` times the least energy (or
 cost) of all its modes.  Of the waiting jobs that may use a device that is free, the one goes first that saves most
@@ -99,8 +101,8 @@ class MultiGeneration(Scheduler):
         seconds = {p: task.estimate_at(p) for p in positions}
         seconds = {p: value for p, value in seconds.items() if math.isfinite(value)}
         price = {p: self._price(task.modes[p]) * value for p, value in seconds.items()}
-        most = self.budget * min(price.values()) * (1 + ROUNDING)
-        allowed = [p for p in seconds if price[p] <= most]
+        limit = self.budget * min(price.values()) * (1 + ROUNDING)
+        allowed = [p for p in seconds if price[p] <= limit]
         slowest = max(seconds[p] for p in allowed)
 
         def gain(position: int) -> float:

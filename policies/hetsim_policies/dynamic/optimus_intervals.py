@@ -27,26 +27,26 @@ class OptimusIntervals(AtIntervals):
     """
 
     def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
-        left = sum(room.values())
+        free = sum(room.values())
         widths: dict[int, int] = {}
         gains: dict[int, float] = {}
         by_row = {job.task.index: job for job in jobs}
         for row, job in by_row.items():
-            least = next(iter(job.sizes))
-            if least <= left:
-                widths[row] = least
-                left -= least
-                gains[row] = self._gain(job, least)
-        while left and gains:
+            smallest = next(iter(job.sizes))
+            if smallest <= free:
+                widths[row] = smallest
+                free -= smallest
+                gains[row] = self._gain(job, smallest)
+        while free and gains:
             row = max(gains, key=lambda one: gains[one])
             if gains[row] <= 0:
                 break
             more = self._next(by_row[row], widths[row]) - widths[row]
-            if more > left:
+            if more > free:
                 gains[row] = 0.0
                 continue
             widths[row] += more
-            left -= more
+            free -= more
             gains[row] = self._gain(by_row[row], widths[row])
         stay = {row: job.share for row, job in by_row.items() if job.share}
         dealt = {row: share for row, share in stay.items() if sum(share.values()) == widths.get(row)}
@@ -64,11 +64,11 @@ class OptimusIntervals(AtIntervals):
         return next((size for size in job.sizes if size > width), width)
 
     def _gain(self, job: IntervalJob, width: int) -> float:
-        """Seconds that the next size saves for each GPU that it takes; 0 where there is none."""
+        """Seconds saved per GPU by the next size; 0 where there is none."""
         wider = self._next(job, width)
         if wider == width:
             return 0.0
         curve = job.sizes[width].curve
         done = job.done if curve is None else curve.section(job.done)[1]
         done = min(done, 1.0 - NOT_YET_OVER)
-        return (job.left(width, done) - job.left(wider, done)) / (wider - width)
+        return (job.remaining(width, done) - job.remaining(wider, done)) / (wider - width)

@@ -1,4 +1,4 @@
-"""Pollux: a genetic search for the GPUs, and nodes, of all elastic jobs that make the fairest mean of their speedups.
+"""Pollux: a genetic search for the GPUs and nodes of jobs, by mean speedup.
 
 Decides sizes and nodes, and when they change.  The speedup of a job is its progress a second there against that on
 an equal share of the GPUs on the fewest nodes; what the cluster reaches is the power mean of all speedups.  A job
@@ -100,13 +100,13 @@ class Pollux(AtIntervals):
 
     def widest(self, job: IntervalJob) -> int:
         """The most GPUs that it may get now."""
-        known = max(1, 2 * self._widest[job.task.index])
-        return max((gpus for gpus in job.sizes if gpus <= known), default=next(iter(job.sizes)))
+        limit = max(1, 2 * self._widest[job.task.index])
+        return max((gpus for gpus in job.sizes if gpus <= limit), default=next(iter(job.sizes)))
 
     def _adapted(self, jobs: list[IntervalJob], nodes: list[int]) -> Matrices:
         """The candidates of the interval before, for the jobs and nodes of now."""
         last = self._last_matrices
-        found = np.zeros((len(last), len(jobs), len(nodes)), dtype=np.int64)
+        adapted = np.zeros((len(last), len(jobs), len(nodes)), dtype=np.int64)
         if len(last):
             row_at = {row: place for place, row in enumerate(self._last_rows)}
             node_at = {node: place for place, node in enumerate(self._last_nodes)}
@@ -114,8 +114,8 @@ class Pollux(AtIntervals):
             there = [row_at[jobs[place].task.index] for place in here]
             columns = [place for place, node in enumerate(nodes) if node in node_at]
             before = [node_at[nodes[place]] for place in columns]
-            found[np.ix_(range(len(last)), here, columns)] = last[np.ix_(range(len(last)), there, before)]
-        return found
+            adapted[np.ix_(range(len(last)), here, columns)] = last[np.ix_(range(len(last)), there, before)]
+        return adapted
 
 
 class GeneticSearch:
@@ -143,29 +143,29 @@ class GeneticSearch:
     def run(self, seeds: Matrices) -> Matrices:
         """The candidates that are left, the best first."""
         size = self.policy.population
-        found = self._repaired(np.concatenate([self.now[np.newaxis], seeds[: size - 1]]))
-        values = self._values(found)
+        candidates = self._repaired(np.concatenate([self.now[np.newaxis], seeds[: size - 1]]))
+        values = self._values(candidates)
         for _ in range(self.policy.generations):
-            children = self._repaired(self._changed(self._crossed(found, values, size)))
-            found = np.concatenate([found, children])
+            children = self._repaired(self._changed(self._crossed(candidates, values, size)))
+            candidates = np.concatenate([candidates, children])
             values = np.concatenate([values, self._values(children)])
-            _, first = np.unique(found.reshape(len(found), -1), axis=0, return_index=True)
+            _, first = np.unique(candidates.reshape(len(candidates), -1), axis=0, return_index=True)
             best = first[np.lexsort((first, -values[first]))][:size]
-            found, values = found[best], values[best]
-        return found
+            candidates, values = candidates[best], values[best]
+        return candidates
 
     # What a candidate is worth ----------------------------------------------------------------------------------
 
     def _fair_speed(self, job: IntervalJob) -> float:
-        """Speed on an equal share of the GPUs over the fewest nodes, or the next smaller size that the job has."""
+        """Speed on an equal share of the GPUs over the fewest nodes, at a size it has."""
         width = max((gpus for gpus in job.sizes if gpus <= self.fair), default=next(iter(job.sizes)))
         return max(job.speed(self._layout(width, -(-width // int(self.room.max())))), 1e-300)
 
     @staticmethod
     def _layout(gpus: int, nodes: int) -> tuple[int, ...]:
         """`gpus` GPUs on a number of nodes, in equal parts as far as possible."""
-        least, more = divmod(gpus, nodes)
-        return (least + 1,) * more + (least,) * (nodes - more)
+        base, more = divmod(gpus, nodes)
+        return (base + 1,) * more + (base,) * (nodes - more)
 
     def _values(self, matrices: Matrices) -> np.ndarray:
         """The power mean of the speedups."""
@@ -187,8 +187,10 @@ class GeneticSearch:
     # Breeding ---------------------------------------------------------------------------------------------------
 
     def _crossed(self, found: Matrices, values: np.ndarray, count: int) -> Matrices:
-        """Children of pairs: the first jobs as in one parent, the others as in the other.  Of two candidates the
-        better becomes a parent."""
+        """Children of pairs: the first jobs as in one parent, the others as in the other.
+
+        Of two candidates the better becomes a parent.
+        """
         drawn = self.random.integers(len(found), size=(2, 2, count))
         parents = np.where(values[drawn[0]] >= values[drawn[1]], drawn[0], drawn[1])
         point = self.random.integers(len(self.jobs), size=(count, 1, 1))
@@ -211,8 +213,11 @@ class GeneticSearch:
         return np.where(grown, random.integers(matrices, upper + 1), matrices)
 
     def _repaired(self, matrices: Matrices) -> Matrices:
-        """At most one job of several nodes on a node, at most the widest size of each job, no more than there is; of
-        what is left, as much as makes a size of the job."""
+        """Candidates made feasible.
+
+        At most one job of several nodes on a node, at most the widest size of each job, no more than there is; of the
+        rest, as much as makes a size of the job.
+        """
         matrices = matrices.copy()
         spread = (np.count_nonzero(matrices, axis=2) > 1)[:, :, np.newaxis] & (matrices > 0)
         matrices[spread & (np.cumsum(spread, axis=1) > 1)] = 0
@@ -226,8 +231,8 @@ class GeneticSearch:
 
     @staticmethod
     def _sizes_below(job: IntervalJob, width: int) -> list[int]:
-        """For each number of GPUs below `width` the largest size of the job that is not above it."""
-        found = [0] * width
+        """By number of GPUs below `width`, the largest size of the job that is not above."""
+        sizes = [0] * width
         for gpus in range(1, width):
-            found[gpus] = gpus if gpus in job.sizes else found[gpus - 1]
-        return found
+            sizes[gpus] = gpus if gpus in job.sizes else sizes[gpus - 1]
+        return sizes

@@ -1,4 +1,4 @@
-"""Power down: accelerators that stand idle sleep, and wake when they are needed; by forecast a few are kept awake.
+"""Power down: idle accelerators sleep and wake on demand, or by forecast.
 
 Decides when, and which accelerators sleep.  Tasks start in the order of arrival, on what is awake if they fit there;
 else the accelerators of a sleeping node are woken for the first in line, which waits for them.  An accelerator that was
@@ -105,7 +105,7 @@ class PowerDown(ListScheduler):
     # Waking -----------------------------------------------------------------------------------------------------
 
     def _to_wake(self, task: Task, view: View) -> list[Device]:
-        """The fewest sleeping accelerators on one node with which a mode of the task would have its devices.
+        """The fewest sleeping accelerators of one node that a mode of the task lacks.
 
         Of a gang across nodes, and where cores or memory lack besides, all that is asleep of its type: a task must
         not wait for devices that would never be woken.
@@ -129,12 +129,12 @@ class PowerDown(ListScheduler):
         return []
 
     def _by_node(self, mode: Mode) -> dict[int, list[Device]]:
-        found: dict[int, list[Device]] = {}
+        by_node: dict[int, list[Device]] = {}
         for index in sorted(self.asleep):
             device = self.asleep[index]
             if device.type is mode.type and mode.allows(device.node):
-                found.setdefault(device.node, []).append(device)
-        return found
+                by_node.setdefault(device.node, []).append(device)
+        return by_node
 
     def _awake_on(self, node: int, mode: Mode, view: View) -> list[Device]:
         return [
@@ -190,7 +190,7 @@ class PowerDown(ListScheduler):
         squares.add(now, width * width)
 
     def wanted_awake(self, kind: DeviceType, now: float) -> int:
-        """Idle devices to keep awake: the demand of one waking time, and `safety` standard deviations of it.
+        """Idle devices to keep awake: one waking time's demand plus `safety` deviations.
 
         Rounded up, but less than half a device is none: where tasks are rare nothing stays awake for them.
         """
@@ -203,7 +203,7 @@ class PowerDown(ListScheduler):
 
 
 def saves(kind: DeviceType) -> bool:
-    """Does the type draw less when asleep?"""
+    """Return True if the type draws less when asleep."""
     return kind.power.sleep < kind.power.idle
 
 

@@ -1,4 +1,4 @@
-"""Priority: the waiting task of the highest priority goes first, with aging and preemption if wanted.
+"""Priority: the highest priority goes first, with optional aging and preemption.
 
 Decides when, and with preemption which running task is preempted.  Equal priorities go in the order of arrival and
 never stop each other.

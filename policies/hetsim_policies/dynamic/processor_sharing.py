@@ -1,4 +1,4 @@
-"""Processor sharing: everything starts at once, on the device where it would end first as things stand.
+"""Processor sharing: start all at once, each where it would end first.
 
 Decides where.  Meant for devices that share by time slices (`sharing: timeslice`) and have as many `streams` as
 tasks may be in flight at once; where they are used up, and on other devices, tasks wait in the order of arrival.
@@ -28,7 +28,7 @@ class ProcessorSharing(ListScheduler):
 
 
 def least_loaded(task: Task, view: View) -> Placement | None:
-    """Where the task would end first if what is in flight on a time-sliced device went on sharing it."""
+    """The device of the earliest end if all in flight there went on sharing it."""
 
     def finish(placement: Placement) -> tuple[float, float]:
         mode = placement.mode
@@ -37,5 +37,5 @@ def least_loaded(task: Task, view: View) -> Placement | None:
         crowd = max(1.0, load + mode.share / WHOLE) if shared else 1.0
         return view.duration(task, placement) * crowd, load
 
-    found = [option for position in task.modes_by_speed() for option in view.options(task, task.modes[position])]
-    return min(found, key=finish) if found else view.fit(task)
+    options = [option for position in task.modes_by_speed() for option in view.options(task, task.modes[position])]
+    return min(options, key=finish) if options else view.fit(task)

@@ -1,4 +1,4 @@
-"""Quasi-shortest service first: the job with the least predicted GPU time goes first.
+"""Quasi-shortest service first: the minimum predicted GPU time goes first.
 
 Decides when.  The prediction is GPUs × a duration learnt from what has ended in this run: the mean, or a quantile, of
 the user's own finished jobs of the same class, recent ones weighing more, blended with that of all users while the user

@@ -1,4 +1,4 @@
-"""Quotas with borrowing: every user (virtual cluster) owns some GPUs, lends what lies idle, and takes it back.
+"""Quotas with borrowing: users own GPUs, lend idle ones, and take them back.
 
 Decides when, and which job is preempted.  A job within its user's quota goes first, in the order of arrival; beyond the
 quota it may borrow what fits while no job within a quota waits for the room.  When a job within its quota does not fit,
@@ -80,8 +80,8 @@ class QuotaBorrow(ByUser):
         if unknown:
             listed = [owner for owner in present if owner]
             more = f", and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
-            known = ", ".join(listed[:SHOWN]) + more or f"none: give the tasks a {self.of}"
-            text = f'quotas names {self.of} "{unknown[0]}", and no task is theirs; there are {known}'
+            names = ", ".join(listed[:SHOWN]) + more or f"none: give the tasks a {self.of}"
+            text = f'quotas names {self.of} "{unknown[0]}", and no task is theirs; there are {names}'
             raise ScenarioError(Problem(text, key="policy.scheduler"))
 
     def _owners(self, tasks: Tasks) -> list[str]:
@@ -122,7 +122,7 @@ class QuotaBorrow(ByUser):
         self.used[owner] = self.used.get(owner, 0.0) + gpus
         self._of[task.index] = task, gpus
 
-    def left(self, task: Task) -> None:
+    def leave(self, task: Task) -> None:
         entry = self._of.pop(task.index, None)
         if entry is not None:
             self.used[self.owner(task)] -= entry[1]
@@ -177,9 +177,9 @@ class QuotaBorrow(ByUser):
                 over[owner] -= gpus
                 borrowed.append(other)
         borrowed.sort(key=self.tier)
-        found = view.make_room(task, borrowed)
-        if found is None:
+        room = view.make_room(task, borrowed)
+        if room is None:
             return None
-        for victim in found[1]:
+        for victim in room[1]:
             yield Stop(victim)
         return self.place(task, view)

@@ -1,4 +1,4 @@
-"""Random order: every waiting task draws a number when it becomes ready, and the least goes first.
+"""Random order: each task draws a number when ready; the lowest goes first.
 
 Decides when.  Draws come from the run's own stream `policy`, so that runs repeat.
 Reference: Kingman, On Queues in Which Customers Are Served in Random Order (1962): the mean wait of fcfs in M/G/1,

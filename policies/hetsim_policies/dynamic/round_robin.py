@@ -56,7 +56,10 @@ class RoundRobin(ListScheduler):
         return placement
 
     def _is_over(self, task: Task, view: View) -> bool:
-        """Has the task computed for a quantum?  If not, its turn is prolonged: a stop would lose its transfers."""
+        """Return True if the task has computed for a quantum.
+
+        If not, its turn is prolonged: a stop would lose its transfers.
+        """
         if self.turn_ends[task.index] > view.now:
             return False
         placement = view.launch_of(task).placement
@@ -78,14 +81,14 @@ class RoundRobin(ListScheduler):
     def schedule(self, view: View) -> Iterator[Decision]:
         closed = 0
         while (head := (yield from self.start_in_order(view, closed))) is not None:
-            found = None
+            room = None
             if not any(view.fits(mode) for mode in head.modes):  # else the rule declines, or its data find no room
                 over = [task for task in view.running("start", own=True) if self._is_over(task, view)]
-                found = view.make_room(head, over)
-            if found is None:
+                room = view.make_room(head, over)
+            if room is None:
                 closed |= claims_of(head)
                 continue
-            for victim in found[1]:
+            for victim in room[1]:
                 del self.turn_ends[victim.index]
                 yield Stop(victim)
         if not closed:

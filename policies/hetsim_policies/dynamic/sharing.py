@@ -1,4 +1,6 @@
-"""Sharing: a job joins another on its GPU only where that shortens the mean response, by a table of interference.
+"""Sharing: join another job on its GPU where that shortens the mean response.
+
+By a table of interference.
 
 Decides when and where; tasks start in the order of arrival.  The head of the queue takes a place of its own if there
 is one.  Else every GPU with one job is looked at: if both were there together, each slowed down as the table says
@@ -73,20 +75,20 @@ class SharingByTable(ListScheduler):
 
     def _best(self, task: Task, view: View) -> Pair | None:
         """The pair that saves most; None where waiting is better."""
-        found: Pair | None = None
-        most = 0.0
+        best: Pair | None = None
+        saving = 0.0
         later = self._alone_later(task, view)
         for pair in pairs(task, view):
             partner_ends = view.launch_of(pair.partner).finish - view.now
             apart = partner_ends + (later if later < math.inf else partner_ends + view.duration(task, pair.place))
             saved = apart * (1 - self.margin) - self.together(task, pair, view)
-            if saved > most:
-                found, most = pair, saved
-        return found
+            if saved > saving:
+                best, saving = pair, saved
+        return best
 
     @staticmethod
     def _alone_later(task: Task, view: View) -> float:
-        """Seconds until the task would have ended if it waited for a place of its own; inf: it knows of none."""
+        """Seconds until the task would end if it waited for its own place; inf: unknown."""
         best = math.inf
         for position in alone_modes(task):
             mode = task.modes[position]
@@ -100,7 +102,7 @@ class SharingByTable(ListScheduler):
         return best
 
     def together(self, task: Task, pair: Pair, view: View) -> float:
-        """Sum of both finish times from now: slowed down until the first ends, then the other goes on alone."""
+        """Sum of both finish times from now: slowed down until one ends, then alone."""
         placement = view.launch_of(pair.partner).placement
         assert placement is not None
         if pair.moved is None:
@@ -117,9 +119,9 @@ class SharingByTable(ListScheduler):
 
     def slowdown(self, task: Task, mode: Mode, partner: Task, its: Mode) -> float:
         """Times slower than alone on the fraction."""
-        known = self.table.get(task.class_, {}).get(partner.class_)
-        if known is not None:
-            return known
+        slowdown = self.table.get(task.class_, {}).get(partner.class_)
+        if slowdown is not None:
+            return slowdown
         sharing = mode.type.sharing
         measured = sharing.slower.get((task.class_, partner.class_))
         if measured is not None:

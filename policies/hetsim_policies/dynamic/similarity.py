@@ -49,9 +49,9 @@ class Similarity(ListScheduler):
     def _beside(self, task: Task, view: View) -> Placement | None:
         """Its fastest mode that fits, on the node that is best; it starts there at once."""
         for position in task.modes_by_speed():
-            found = view.options(task, task.modes[position])
-            if found:
-                placement = min(found, key=lambda option: self._unease(task, option, view))
+            options = view.options(task, task.modes[position])
+            if options:
+                placement = min(options, key=lambda option: self._unease(task, option, view))
                 return self._noted(task, placement)
         placement_anywhere = view.fit(task)
         return None if placement_anywhere is None else self._noted(task, placement_anywhere)
@@ -74,7 +74,7 @@ class Similarity(ListScheduler):
 
 
 def likeness(one: Task, other: Task) -> float:
-    """1 for one class, else the cosine of their speeds by type: 0 where no type serves both."""
+    """1 for one class, else the cosine of speeds by type; 0 without a common type."""
     if one.class_ and one.class_ == other.class_:
         return 1.0
     first, second = _speeds(one), _speeds(other)
@@ -85,9 +85,9 @@ def likeness(one: Task, other: Task) -> float:
 def _speeds(task: Task) -> dict[str, float]:
     """By type, the speed of its best mode against the best of all."""
     best = task.shortest_estimate
-    found: dict[str, float] = {}
+    speeds: dict[str, float] = {}
     for mode in task.modes:
         seconds = task.estimate_in(mode)
         speed = 1.0 if seconds <= best else best / seconds
-        found[mode.type.name] = max(speed, found.get(mode.type.name, 0.0))
-    return found
+        speeds[mode.type.name] = max(speed, speeds.get(mode.type.name, 0.0))
+    return speeds

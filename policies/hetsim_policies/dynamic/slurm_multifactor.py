@@ -1,4 +1,4 @@
-"""Slurm's multifactor priority with backfilling: many weighted reasons, and reservations for the first few.
+"""Slurm's multifactor priority with backfilling: weighted factors, reservations.
 
 Decides when, and which job is preempted.  Jobs of partitions of a higher tier come first.  Within a tier the priority
 is the sum of weights times factors between 0 and 1: age (time waited over `max_age`, at most 1), fair share, size (GPUs
@@ -177,7 +177,7 @@ class SlurmMultifactor(Scheduler):
         entry = self._running.pop(task.index, None)
         if entry is None:
             return
-        self.tiers.left(task)
+        self.tiers.leave(task)
         self._occupancy.ended(task)
         owner = self._owner(task)
         if self._constant:
@@ -195,7 +195,10 @@ class SlurmMultifactor(Scheduler):
         return entry.received
 
     def _count(self, view: View) -> None:
-        """Bring the usage up to now.  Where rates change (transfers, shared devices, failures), ask task by task."""
+        """Bring the usage up to now, task by task where rates change.
+
+        Rates change with transfers, shared devices and failures.
+        """
         if self._constant and not view.changes.steady:
             for entry in self._running.values():
                 self._usage.change_rate(self._owner(entry.task), -_millionths(entry.mode))
@@ -235,12 +238,12 @@ class SlurmMultifactor(Scheduler):
         return 0.0 if partition is None else partition.tier
 
     def _columns_of(self, task: Task) -> tuple[float, ...]:
-        """When it became ready, its owner, its tier, its own priority, and the sum of the factors that stay."""
+        """Ready time, owner, tier, own priority, and the sum of the constant factors."""
         constant = sum(self._constant_terms(task))
         return task.ready, self._codes[self._owner(task)], self._tier(task), max(0.0, task.priority), constant
 
     def _ranked(self, view: View) -> Iterator[Task]:
-        """The waiting jobs: those of higher tiers first, then by priority, the sum of weighted factors."""
+        """The waiting jobs by tier, then by priority, the sum of weighted factors."""
         queue, weights = self._queue, self.weights
         if len(queue.tasks) == 1:
             return iter(queue.tasks)
@@ -305,7 +308,10 @@ class SlurmMultifactor(Scheduler):
         return self.depth_per_user is None or number <= self.depth_per_user
 
     def _nothing_fits(self, view: View) -> bool:
-        """Can nothing start, and is there nothing to say of it?  A rule is asked always, since it may draw lots."""
+        """Return True if nothing can start and there is nothing to note of it.
+
+        A rule is asked always, since it may draw lots.
+        """
         if self.tiers.tiers or self._limited or self.rule is not None:
             return False
         for demand in self._demands:  # noqa: SIM110 (asked twice a round)
@@ -338,10 +344,10 @@ class SlurmMultifactor(Scheduler):
             if self.tiers.name(other) in lower and view.now - entry.since >= self.tiers.tier(other).exempt:
                 victims.append(other)
         victims.sort(key=lambda other: self.tiers.tier(other).priority)
-        found = view.make_room(task, victims) if victims else None
-        if found is None:
+        room = view.make_room(task, victims) if victims else None
+        if room is None:
             return None
-        for victim in found[1]:
+        for victim in room[1]:
             yield Stop(victim, keep=self.tiers.tier(victim).preempt_mode == "suspend")
             self._fits.clear()
         return view.fit(task, self.rule)
@@ -361,9 +367,9 @@ class SlurmMultifactor(Scheduler):
                     continue
                 if position <= last and not reserved.stands(task):
                     last = self._last_fitting(order, demands, last + 1, view, position, reserved.could_start)
-                found = reserved.of(task) if position <= last else None  # behind it no reservation can matter
-                if found is not None and found.time <= view.now:
-                    placement = found.placement(task, view)
+                reservation = reserved.reserve(task) if position <= last else None  # none behind it matters
+                if reservation is not None and reservation.time <= view.now:
+                    placement = reservation.placement(task, view)
                     if placement is not None:
                         yield self._begin(task, placement)
                         last = self._last_fitting(order, demands, last + 1, view)
@@ -383,7 +389,7 @@ class SlurmMultifactor(Scheduler):
         first: int = 0,
         could_start: Callable[[Task], bool] = lambda task: True,
     ) -> int:
-        """The last position before one where a task waits that fits somewhere, and `could_start`; -1: there is none."""
+        """The last position of a waiting task that fits and `could_start`, or -1."""
         for position in range(before - 1, first - 1, -1):
             fits, task = self._fits.get(demands[position]), order[position]
             if fits is None:
@@ -406,8 +412,10 @@ class SlurmMultifactor(Scheduler):
 
 @dataclass(eq=False, slots=True)
 class RunningUsage:
-    """A running task: its mode, when it was started last, and what it had received by then; where rates change, by the
-    last round."""
+    """A running task: its mode, its last start, and its attained service then.
+
+    Where rates change, by the last round.
+    """
 
     task: Task
     mode: Mode
@@ -458,7 +466,7 @@ class FactorTable:
         return True
 
     def columns(self, columns_of: Callable[[Task], Sequence[float]]) -> np.ndarray:
-        """What `columns_of` says of each task, which is not to change, and last its arrival and row."""
+        """The rows of `columns_of` of all tasks, which are constant, with arrival and row."""
         count = len(self.tasks)
         while self._columns.shape[1] < count:
             self._columns = np.hstack((self._columns, self._columns))

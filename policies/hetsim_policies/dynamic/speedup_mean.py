@@ -1,4 +1,4 @@
-"""The fairest mean of speedups over all jobs: the objective of Pollux, with sizes that grow greedily.
+"""The fairest mean of speedups: the objective of Pollux, with greedy sizes.
 
 Decides the size of elastic jobs, and when they are resized: the power mean, with exponent `fairness`, of each job's
 speed against its speed on a fair share of the cluster.  Towards minus infinity only the worst-off counts.
@@ -40,8 +40,8 @@ class SpeedupMean(Elastic):
         return float(now**self.fairness - then**self.fairness) / step.more
 
     def _fair_speed(self, task: Task) -> float:
-        """The fastest size within an equal share of the GPUs that it can use, or its least size."""
+        """The fastest size within an equal share of usable GPUs, or its minimum size."""
         sizes = self.sizes(task)
         share = sum(self._total[name] for name in sizes) / self._jobs
         within = [mode for of_type in sizes.values() for mode in of_type if mode.width <= share]
-        return max(self.speed(task, mode) for mode in within or self.least(task, sizes)[:1])
+        return max(self.speed(task, mode) for mode in within or self.smallest(task, sizes)[:1])

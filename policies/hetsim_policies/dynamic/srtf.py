@@ -1,4 +1,4 @@
-"""Shortest remaining time first: the task with the least estimated time left runs, by preemption if need be.
+"""Shortest remaining time first, by estimate, with preemption.
 
 Decides when, and which task is preempted.  Times are those on a task's best mode, so that a task that runs on a slow
 device is not taken for a long one.
@@ -47,8 +47,8 @@ class Srtf(PreemptiveList):
         placement = view.launch_of(task).placement
         assert placement is not None
         mode = placement.mode
-        whole = task.estimate_in(mode)
-        return view.remaining(task) / whole * task.shortest_estimate if whole > 0 else 0.0
+        total = task.estimate_in(mode)
+        return view.remaining(task) / total * task.shortest_estimate if total > 0 else 0.0
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
         mode = placement.mode

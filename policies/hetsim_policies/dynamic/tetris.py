@@ -60,35 +60,35 @@ class Tetris(ListScheduler):
             self._totals = Totals(view.cluster)
             largest = self._totals.all(np.arange(len(self._totals.cores))).max(axis=1)
             self._scale = np.where(largest > 0, largest, 1.0)
-        heads = {of: task for of, line in self._lines.items() if (task := line.head()) is not None}
+        heads = {key: task for key, line in self._lines.items() if (task := line.head()) is not None}
         if not heads:
             yield WAIT_FOR_READY
             return
         while True:
             fitting: list[tuple[Demand, Task, Placement, float, float]] = []
-            for of, task in list(heads.items()):
+            for key, task in list(heads.items()):
                 placement = best_node(task, view, lambda mode, nodes: (-self._alignment(mode, nodes, view),))
                 if placement is None:
-                    del heads[of]  # starts free nothing: not again in this round
+                    del heads[key]  # starts free nothing: not again in this round
                     continue
                 mode = placement.mode
                 fits = self._alignment(mode, np.array([placement.devices[0].node]), view)[0]
                 work = task.shortest_estimate * float((demand(mode) / self._scale).sum())
-                fitting.append((of, task, placement, float(fits), work))
+                fitting.append((key, task, placement, float(fits), work))
             if not fitting:
                 yield WAIT_FOR_CHANGE
                 return
             total = sum(work for *_, work in fitting)
             price = self.shortness * sum(fits for *_, fits, _ in fitting) / total if total else 0.0
             best = max(fitting, key=lambda one: (one[3] - price * one[4], -one[1].arrival, -one[1].index))
-            of, task, placement = best[:3]
-            self._lines[of].pop()
+            key, task, placement = best[:3]
+            self._lines[key].pop()
             yield Start(task, placement)
-            following = self._lines[of].head()
+            following = self._lines[key].head()
             if following is None:
-                del heads[of]
+                del heads[key]
             else:
-                heads[of] = following
+                heads[key] = following
 
     def _alignment(self, mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
         """Dot product of a mode's demand and what is free on nodes."""

@@ -73,9 +73,9 @@ class Themis(Scheduler):
             placement = view.fit(task, self.rule)
             if placement is None and over and not any(view.fits(mode) for mode in task.modes):
                 victims = [other for other in over if worst[other.index] < -negative]
-                found = view.make_room(task, victims)
-                if found is not None:
-                    for victim in found[1]:
+                room = view.make_room(task, victims)
+                if room is not None:
+                    for victim in room[1]:
                         over.remove(victim)
                         yield Stop(victim)
                     placement = view.fit(task, self.rule)

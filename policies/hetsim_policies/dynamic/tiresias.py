@@ -1,4 +1,4 @@
-"""Tiresias with a known distribution of sizes: queues of attained service, ranked by their Gittins index.
+"""Tiresias with known sizes: queues of attained service, ranked by Gittins index.
 
 Decides when, and which task is preempted: as `las`, but which queue goes first follows from the distribution of GPU
 time.  The index of a queue is the chance that a task that has got there ends before the next threshold, over the
@@ -34,14 +34,14 @@ class Tiresias(Las):
 
 
 def gittins(sizes: np.ndarray, edges: np.ndarray, level: int) -> float:
-    """The greatest ratio, over the edges ahead, of the chance to end by then to the expected service until then."""
+    """The maximum ratio, over edges ahead, of completion chance to expected service."""
     attained = edges[level]
-    left = sizes[sizes > attained] - attained
-    if not len(left):
+    remaining = sizes[sizes > attained] - attained
+    if not len(remaining):
         return 0.0
     best = 0.0
     for until in edges[level + 1 :] - attained:
-        best = max(best, float((left <= until).mean() / np.minimum(left, until).mean()))
+        best = max(best, float((remaining <= until).mean() / np.minimum(remaining, until).mean()))
     return best
 
 

@@ -93,9 +93,9 @@ class Waited(ListScheduler):
         return [tasks[position] for position in order.tolist()]
 
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:
-        return super()._schedule_tasks(view) if self.fixed else self._most_urgent(view)
+        return super()._schedule_tasks(view) if self.fixed else self._by_urgency(view)
 
-    def _most_urgent(self, view: View) -> Iterator[Decision]:
+    def _by_urgency(self, view: View) -> Iterator[Decision]:
         closed = 0
         tasks = self._ranked(view.now)
         for task in tasks:
@@ -113,14 +113,14 @@ class Waited(ListScheduler):
 
 
 class Wfp3(Waited):
-    """WFP3: the greatest (wait / estimated time)³ × processors goes first: wide, and long waits for the length.
+    """WFP3: the greatest (wait / estimated time)³ × processors goes first.
 
     formula: "schedgym": the least ((1 + arrival) / estimated time)³ × processors: early, long and narrow tasks.
     """
 
     def urgency(self, wait: np.ndarray, seconds: np.ndarray, processors: np.ndarray) -> np.ndarray:
-        found: np.ndarray = (wait / seconds) ** 3 * processors
-        return found
+        score: np.ndarray = (wait / seconds) ** 3 * processors
+        return score
 
     @staticmethod
     def schedgym(task: Task) -> float:
@@ -129,15 +129,15 @@ class Wfp3(Waited):
 
 
 class Unicep(Waited):
-    """UNICEP: the greatest wait / (log2(processors) × estimated time) goes first; narrow, short tasks.
+    """UNICEP: the greatest wait / (log2(processors) × estimated time) goes first.
 
     A task of one processor goes before all that need more as soon as it has waited at all.
     formula: "schedgym": the least (1 + arrival) / (log2(processors) × estimated time): early, long and wide tasks.
     """
 
     def urgency(self, wait: np.ndarray, seconds: np.ndarray, processors: np.ndarray) -> np.ndarray:
-        found: np.ndarray = wait / (np.log2(np.maximum(processors, 1.0)) * seconds)
-        return found
+        score: np.ndarray = wait / (np.log2(np.maximum(processors, 1.0)) * seconds)
+        return score
 
     @staticmethod
     def schedgym(task: Task) -> float:

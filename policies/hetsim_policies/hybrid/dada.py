@@ -1,4 +1,4 @@
-"""Distributed affinity dual approximation (DADA): ready tasks go where their data are, as far as that is balanced.
+"""Distributed affinity dual approximation: tasks near their data, if balanced.
 
 Decides where.  Whenever tasks have become ready, they are laid out together behind what their devices have to do
 already.  For a guess λ of the time in which all of them will be done:
@@ -53,7 +53,7 @@ class Activation:
 
     seconds: np.ndarray
     need: np.ndarray
-    held: np.ndarray
+    local: np.ndarray
     free: list[list[float]]
     on_cores: np.ndarray
 
@@ -84,10 +84,10 @@ class Dada(Dmda):
         yield from super().schedule(view)
 
     def assign(self, task: Task, view: View) -> LineTask | None:
-        found = self._places.pop(task.index, None)
-        if found is None:
+        place = self._places.pop(task.index, None)
+        if place is None:
             return super().assign(task, view)
-        line, mode, seconds = found
+        line, mode, seconds = place
         assert line.device is not None
         need = self.need(mode)
         return LineTask(
@@ -98,28 +98,28 @@ class Dada(Dmda):
         """Choose a line for each of these tasks that can run on one."""
         lines = [line for line in self.lines if line.up and line.lanes]
         ways = [[self._way(task, line, view) for line in lines] for task in tasks]
-        rows = [row for row, found in enumerate(ways) if any(way is not None for way in found)]
+        rows = [row for row, modes in enumerate(ways) if any(way is not None for way in modes)]
         if not rows:
             return
         seconds = np.full((len(rows), len(lines)), np.inf)
         need = np.ones(seconds.shape)
-        held = np.zeros(seconds.shape)
+        local = np.zeros(seconds.shape)
         for j, row in enumerate(rows):
-            known = self._held(tasks[row], view)
+            by_memory = self._held(tasks[row], view)
             for number, (line, way) in enumerate(zip(lines, ways[row], strict=True)):
                 if way is not None:
                     seconds[j, number], need[j, number] = way[1], self.need(way[0])
-                    held[j, number] = known.get(_memory(line), 0)
+                    local[j, number] = by_memory.get(_memory(line), 0)
         free = [[max(0.0, end + line.shift - view.now) for end in line.ends] for line in lines]
         on_cores = np.array([line.type.kind == "cpu" for line in lines])
-        chosen = dealt(Activation(seconds, need, held, free, on_cores), self.alpha)
+        chosen = dealt(Activation(seconds, need, local, free, on_cores), self.alpha)
         for j, row in enumerate(rows):
             way = ways[row][chosen[j]]
             assert way is not None
             self._places[tasks[row].index] = lines[chosen[j]], *way
 
     def _way(self, task: Task, line: DeviceLine, view: View) -> tuple[Mode, float] | None:
-        """The fastest mode of a task on the device of one line, and its seconds there; None if there is none."""
+        """The fastest mode of a task on a line's device, and its seconds; or None."""
         assert line.device is not None
         node = view.cluster.nodes[line.device.node]
         best: tuple[Mode, float] | None = None
@@ -139,16 +139,16 @@ class Dada(Dmda):
 
     def _held(self, task: Task, view: View) -> dict[tuple[int, int], int]:
         """Bytes of what a task reads or writes, by the memory in which they lie."""
-        found: dict[tuple[int, int], int] = {}
+        by_memory: dict[tuple[int, int], int] = {}
         for item in dict.fromkeys((*task.reads, *task.writes)):
             for holder in view.holders(item):
                 memory = (holder, -1) if isinstance(holder, int) else (holder.node, holder.index)
-                found[memory] = found.get(memory, 0) + view.items[item].size
-        return found
+                by_memory[memory] = by_memory.get(memory, 0) + view.items[item].size
+        return by_memory
 
 
 def _memory(line: DeviceLine) -> tuple[int, int]:
-    """The memory that tasks of a line work in: their node's, or that of their accelerator."""
+    """The memory of a line's tasks: the node's, or that of the accelerator."""
     assert line.device is not None
     return line.device.node, -1 if line.type.kind == "cpu" else line.device.index
 
@@ -188,8 +188,8 @@ class LinesLayout:
     @property
     def missing(self) -> float:
         """Bytes that are held somewhere, but not where the task will run."""
-        held = self.given.held
-        return float(sum(held[task].max() - held[task, line] for task, line in enumerate(self.line)))
+        local = self.given.local
+        return float(sum(local[task].max() - local[task, line] for task, line in enumerate(self.line)))
 
 
 def dealt(given: Activation, alpha: float) -> list[int]:
@@ -228,27 +228,27 @@ def laid_out(
     accelerators = np.flatnonzero(~given.on_cores).tolist()
     cores = np.flatnonzero(given.on_cores).tolist()
     limit = guess * (1 + ROUNDING)
-    left = [task for task in order if layout.line[task] < 0]
-    fast = {task: _shortest(given, task, accelerators) for task in left}
-    slow = {task: _shortest(given, task, cores) for task in left}
-    if any(min(fast[task], slow[task]) > limit for task in left):
+    open_tasks = [task for task in order if layout.line[task] < 0]
+    fast = {task: _shortest(given, task, accelerators) for task in open_tasks}
+    slow = {task: _shortest(given, task, cores) for task in open_tasks}
+    if any(min(fast[task], slow[task]) > limit for task in open_tasks):
         return None
-    forced = [task for task in left if slow[task] > limit]
-    for task in [*forced, *(task for task in left if slow[task] <= limit)]:
-        found = None
+    forced = [task for task in open_tasks if slow[task] > limit]
+    for task in [*forced, *(task for task in open_tasks if slow[task] <= limit)]:
+        best = None
         if fast[task] <= limit:
             open_ = [line for line in accelerators if layout.free[line][0] < guess or slow[task] > limit]
-            found = _first(layout, task, open_)
-        if found is None:
-            found = _first(layout, task, cores)
-        if found is None:
+            best = _first(layout, task, open_)
+        if best is None:
+            best = _first(layout, task, cores)
+        if best is None:
             return None
-        layout.put(task, found)
+        layout.put(task, best)
     return layout if layout.end <= max(2 + alpha, 1.0) * limit else None
 
 
 def _put_near_data(layout: LinesLayout, guess: float, alpha: float, pairs: Sequence[tuple[int, int]]) -> None:
-    """Put tasks on the lines that have their data, best pairs first, up to the share alpha of a line's time."""
+    """Put tasks near their data, best pairs first, up to the share alpha of a line."""
     given = layout.given
     room = [alpha * sum(max(0.0, guess - free) for free in times) for times in given.free]
     for task, line in pairs:
@@ -263,10 +263,10 @@ def _shortest(given: Activation, task: int, lines: Sequence[int]) -> float:
 
 
 def _first(layout: LinesLayout, task: int, lines: Sequence[int]) -> int | None:
-    """The line on which a task ends first, of those that can run it; among equals the one with most of its data."""
+    """The line on which a task ends first; ties: the one with most of its data."""
     usable = [line for line in lines if math.isfinite(layout.given.seconds[task, line])]
-    held = layout.given.held[task]
-    return min(usable, key=lambda line: (layout.finish(task, line), -held[line]), default=None)
+    local = layout.given.local[task]
+    return min(usable, key=lambda line: (layout.finish(task, line), -local[line]), default=None)
 
 
 def by_finish(given: Activation) -> LinesLayout:
@@ -290,6 +290,6 @@ def by_acceleration(given: Activation) -> list[int]:
 
 def by_affinity(given: Activation) -> list[tuple[int, int]]:
     """Pairs of a task and a line that holds data of it, the most bytes first."""
-    tasks, lines = np.nonzero((given.held > 0) & np.isfinite(given.seconds))
-    order = np.argsort(-given.held[tasks, lines], kind="stable")
+    tasks, lines = np.nonzero((given.local > 0) & np.isfinite(given.seconds))
+    order = np.argsort(-given.local[tasks, lines], kind="stable")
     return list(zip(tasks[order].tolist(), lines[order].tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Two levels: a coarse plan hands classes of tasks to groups of devices, a scheduler in each group does the rest.
+"""Two levels: a coarse plan of classes over groups, a scheduler in each group.
 
 Decides which group a task goes to; the order, the device and the mode are the inner scheduler's.  At every multiple of
 `epoch` the plan is made anew from the waiting tasks and from the arrival rates seen so far: the share of each class
@@ -71,7 +71,7 @@ OPTIONS = {"planned": FILL, "kept": FILL, "fastest": math.inf, "balanced": 0.0}
 
 
 def lasting(epoch: float) -> float:
-    """An epoch of a scenario that is long enough; ValueError with a sentence otherwise."""
+    """Check that an epoch is long enough; raise ValueError otherwise."""
     if epoch < SHORTEST_EPOCH:
         raise ValueError(
             f"an epoch of {epoch:g} s: it lasts at least {SHORTEST_EPOCH:g} s, for a plan is made in every one; "
@@ -81,7 +81,7 @@ def lasting(epoch: float) -> float:
 
 
 class Hierarchical(Scheduler):
-    """A plan of quotas over groups, made anew every epoch, and a scheduler in each group.
+    """A plan of quotas over groups, renewed every epoch, and a scheduler in each.
 
     epoch: seconds from plan to plan, at least 1 in a scenario.
     planner: "lp", or "dual_approximation" (cores and one type of accelerator).
@@ -145,7 +145,7 @@ class Hierarchical(Scheduler):
             group.scheduler.prepare(problem)
 
     def _check(self, problem: PlanProblem) -> None:
-        """ScenarioError where the inner scheduler, the planner or the groups do not go with this problem."""
+        """Raise ScenarioError where scheduler, planner or groups do not fit the problem."""
         check_nested(self.inner, "hierarchical", "inner", lines=True)
         if self.objective is not None:
             check_objective(self.objective, problem)
@@ -245,7 +245,7 @@ class Hierarchical(Scheduler):
             self._dirty = dict.fromkeys(range(len(self.groups)))
 
     def _count_lanes(self, group: DeviceGroup) -> None:
-        """Devices of a group that are up; without its cores a node's accelerators cannot be used either."""
+        """Count a group's devices that are up; accelerators need their node's cores."""
         group.lanes.update(dict.fromkeys(group.lanes, 0))
         for node in group.nodes:
             if node.cpu.index in self._down:
@@ -286,7 +286,7 @@ class Hierarchical(Scheduler):
         yield Wait(until=min(until, self._next) if waits and not stuck else until)
 
     def _ask(self, view: View) -> Generator[Decision, None, bool]:
-        """Let the schedulers of groups where something changed decide; did any start anything?"""
+        """Let the schedulers of changed groups decide; return True if one started a task."""
         started = False
         while self._dirty:
             group = self.groups[min(self._dirty)]
@@ -349,12 +349,12 @@ class Hierarchical(Scheduler):
         return moved
 
     def _best_option(self, view: View) -> str:
-        """Of the plans for this epoch, the one that does best in a fork of the run, by estimates.
+        """The plan for this epoch that does best in a fork of the run, by estimates.
 
         The fork begins before newcomers are handed out: its first plan is the one that is tried.
         """
         assert self.objective is not None
-        best, least = "planned", math.inf
+        best, best_mean = "planned", math.inf
         for option in OPTIONS:
             if option == "kept" and not self.notes["epochs"]:
                 continue
@@ -363,13 +363,13 @@ class Hierarchical(Scheduler):
                 fork = view.fork(self)
             finally:
                 self._option, self._trial = None, False
-            found = mean_of(fork.run(), self.objective, view.now)
-            if found < least - SLACK * abs(found):
-                best, least = option, found
+            mean = mean_of(fork.run(), self.objective, view.now)
+            if mean < best_mean - SLACK * abs(mean):
+                best, best_mean = option, mean
         return best
 
     def _plan(self, wanted: list[TaskKind], new: list[Task], kinds: list[TaskKind], fill: float = FILL) -> None:
-        """Shares for some kinds, with all others in mind; `new` tasks of these kinds wait nowhere yet."""
+        """Shares for some kinds, given all others; `new` tasks wait nowhere yet."""
         if not wanted:
             return
         coming: dict[int, float] = {}
@@ -385,23 +385,23 @@ class Hierarchical(Scheduler):
                 possible = [p for p in kind.positions if kind.modes[p].type is of_type and self._hosted(kind, p)]
                 needs = [kind.expected(p, coming[kind.number]) * max(kind.modes[p].width, 1e-3) for p in possible]
                 work[row, column] = min(needs, default=np.inf)
-        found = shares(
+        split = shares(
             work, np.array([lanes[kind] for kind in self._types], dtype=float), self.epoch, self.planner, fill
         )
         for row, kind in enumerate(planned):
             if kind in wanted:
-                kind.turns = Turns(self._by_group(kind, found[row]), kind.number)
+                kind.turns = Turns(self._by_group(kind, split[row]), kind.number)
 
     def _hosted(self, kind: TaskKind, position: int) -> bool:
-        """Is there a group that can run this mode?"""
+        """Return True if some group can run this mode."""
         if self.grouping == "type":
             group = self._by_type.get(kind.modes[position].type)
             return group is not None and position in group.hosts(kind)
         return any(position in group.hosts(kind) for group in self.groups)
 
     def _by_group(self, kind: TaskKind, share: np.ndarray) -> dict[int, float]:
-        """Shares of types as shares of groups: in proportion to the devices of each, where it can run at all."""
-        found: dict[int, float] = {}
+        """Shares of types as shares of groups, in proportion to their devices."""
+        parts: dict[int, float] = {}
         for of_type, part in zip(self._types, share.tolist(), strict=True):
             if part <= 0:
                 continue
@@ -409,10 +409,10 @@ class Hierarchical(Scheduler):
             total = sum(group.lanes[of_type] for group in able)
             for group in able:
                 if total and group.lanes[of_type]:
-                    found[group.number] = found.get(group.number, 0.0) + part * group.lanes[of_type] / total
-        if not found:  # all that could run it is down: it waits for what comes back
-            found = {group.number: 1.0 for group in self.groups if group.hosts(kind)}
-        return found
+                    parts[group.number] = parts.get(group.number, 0.0) + part * group.lanes[of_type] / total
+        if not parts:  # all that could run it is down: it waits for what comes back
+            parts = {group.number: 1.0 for group in self.groups if group.hosts(kind)}
+        return parts
 
     def _hand_out(self, task: Task, kind: TaskKind) -> None:
         assert kind.turns is not None
@@ -427,7 +427,7 @@ class Hierarchical(Scheduler):
         self._look_at(entry.group)
 
     def _rebalance(self, kind: TaskKind) -> int:
-        """Move waiting tasks of a kind, the newest of each group first, until they lie as planned."""
+        """Move waiting tasks of a kind, newest first, until they lie as planned."""
         assert kind.turns is not None
         share = kind.turns.share
         if not kind.waiting:
@@ -459,7 +459,7 @@ class Hierarchical(Scheduler):
     # Starving groups ------------------------------------------------------------------------------------------
 
     def _feed(self, view: View) -> Generator[Decision, None, bool]:
-        """As long as a group starves that could start something now: move a task there.  Did any start?"""
+        """Move tasks to starving groups while that helps; return True if one started."""
         started = False
         full: dict[Mode, None] = {}
         barred: dict[tuple[int, int], None] = {}
@@ -467,9 +467,9 @@ class Hierarchical(Scheduler):
             chosen = None
             for kind in self.kinds.values():
                 if kind.waiting:
-                    found = self._hungry(kind, full, barred, view)
-                    if found is not None and (chosen is None or found[0] < chosen[0]):
-                        chosen = found
+                    move = self._hungry(kind, full, barred, view)
+                    if move is not None and (chosen is None or move[0] < chosen[0]):
+                        chosen = move
             if chosen is None:
                 return started
             _, entry, group = chosen
@@ -482,7 +482,7 @@ class Hierarchical(Scheduler):
     def _hungry(
         self, kind: TaskKind, full: dict[Mode, None], barred: dict[tuple[int, int], None], view: View
     ) -> tuple[float, GroupedTask, DeviceGroup] | None:
-        """A group that starves for a kind, the task to move there, and how much slower it is there than at home."""
+        """A group that starves for a kind, the task to move, and its slowdown there."""
         best: tuple[float, GroupedTask, DeviceGroup] | None = None
         for position in kind.positions:
             mode = kind.modes[position]
@@ -499,9 +499,9 @@ class Hierarchical(Scheduler):
                 group = None if placement is None else self._group_of(placement)
             if group is None or group.queued[mode.type] or (kind.number, group.number) in barred:
                 continue
-            found = self._candidate(kind, position, group, view)
-            if found is not None and (best is None or found[0] < best[0]):
-                best = (*found, group)
+            candidate = self._candidate(kind, position, group, view)
+            if candidate is not None and (best is None or candidate[0] < best[0]):
+                best = (*candidate, group)
         return best
 
     def _group_of(self, placement: Placement) -> DeviceGroup | None:
@@ -532,6 +532,6 @@ class Hierarchical(Scheduler):
 
     @staticmethod
     def _holds(task: Task, mode: Mode, group: DeviceGroup) -> bool:
-        """Is there room for the task's data where it would start?"""
+        """Return True if the task's data have room where it would start."""
         placement = group.view.first(mode)
         return placement is not None and group.view.holds(task, placement)

@@ -59,8 +59,8 @@ class Change:
 class Guided(Scheduler):
     """A base scheduler, and a plan for some of the tasks, which goes first."""
 
-    def __init__(self, by: ListScheduler):
-        self.by = by
+    def __init__(self, base: ListScheduler):
+        self.base = base
         self.change: Change | None = None
         """Made in the next round."""
         self.steps: Resumed | None = None
@@ -70,15 +70,15 @@ class Guided(Scheduler):
         """Rows of the tasks of the plan that have not ended, and of those that an earlier plan has started."""
 
     @property
-    def left(self) -> int:
+    def steps_left(self) -> int:
         """Steps of the plan that have not started."""
         return len(self._waiting)
 
     def begin(self, view: View) -> None:
-        self.by.begin(view)
+        self.base.begin(view)
 
     def serve(self, counters: Sequence[Counter], alone: bool) -> None:
-        self.by.serve(counters, alone)
+        self.base.serve(counters, alone)
 
     def ready(self, task: Task) -> None:
         if self.steps is not None and self.steps.has(task):
@@ -86,26 +86,26 @@ class Guided(Scheduler):
             self.steps.ready(task)
         else:
             self._ours.pop(task.index, None)
-            self.by.ready(task)
+            self.base.ready(task)
 
     def finished(self, task: Task) -> None:
         if self.steps is not None:
             self.steps.finished(task)
         if self._ours.pop(task.index, self) is self:
-            self.by.finished(task)
+            self.base.finished(task)
 
     def gone(self, task: Task) -> None:
         self._waiting.pop(task.index, None)
         if self.steps is not None:
             self.steps.gone(task)
         if self._ours.pop(task.index, self) is self:
-            self.by.gone(task)
+            self.base.gone(task)
 
     def device(self, device: Device, up: bool) -> None:
-        self.by.device(device, up)
+        self.base.device(device, up)
 
     def announced(self, device: Device, start: float, end: float) -> None:
-        self.by.announced(device, start, end)
+        self.base.announced(device, start, end)
 
     def schedule(self, view: View) -> Iterator[Decision]:
         change, self.change = self.change, None
@@ -118,7 +118,7 @@ class Guided(Scheduler):
                 yield decision
             for row in [row for row, task in self._waiting.items() if task.state != WAITING]:
                 del self._waiting[row]
-        for decision in self.by.schedule(view):
+        for decision in self.base.schedule(view):
             if isinstance(decision, Start) and isinstance(decision.tasks, Task):
                 self._taken(decision.tasks)
             # The base does not wait for everything that may happen: steps of the plan wait for other events.
@@ -134,23 +134,23 @@ class Guided(Scheduler):
         """Give up the plan, and begin with another one or with none."""
         for task in self._waiting.values():
             del self._ours[task.index]
-            self.by.ready(task)
+            self.base.ready(task)
         self._waiting, self.steps = {}, None
         if change.plan is None:
             return
         self.steps = Resumed(change.plan, change.problem.tasks, change.problem.cluster)
         for task in [task for task in view.waiting(own=True) if self.steps.has(task)]:
-            self.by.gone(task)
-            self.by.queue.remove(task)
+            self.base.gone(task)
+            self.base.queue.remove(task)
             self._ours[task.index] = None
             self._waiting[task.index] = task
             self.steps.ready(task)
 
 
 class Mpc(Scheduler):
-    """A base scheduler that follows a plan for a window of tasks as long as that promises more.
+    """A base scheduler that follows a plan for a window of tasks while that is better.
 
-    by: the base, a list scheduler; none given: fcfs that skips what does not fit.
+    base: a list scheduler; none given: fcfs that skips what does not fit.
     planner: a static policy; none given: `dual_approximation` for independent tasks without transfers on cores and one
         type of GPU, `peft` for task graphs, else `heft`.  Those that try plans out (`genetic`, ...) do so in forks.
     every: seconds from plan to plan.
@@ -162,28 +162,28 @@ class Mpc(Scheduler):
 
     def __init__(
         self,
-        by: Scheduler | None = None,
+        base: Scheduler | None = None,
         planner: PlannedScheduler | None = None,
         every: Annotated[Seconds, Field(gt=0)] = 60.0,
         window: Annotated[int, Field(ge=1, le=10_000)] = 100,
         objective: Objective = "response",
     ):
-        self.by = ListScheduler(discipline="skip") if by is None else by
-        check_nested(self.by, "mpc", "by", lines=False)
-        assert isinstance(self.by, ListScheduler)
+        self.base = ListScheduler(discipline="skip") if base is None else base
+        check_nested(self.base, "mpc", "base", lines=False)
+        assert isinstance(self.base, ListScheduler)
         self.planner = planner
         self.every = every
         self.window = window
         self.objective: Objective = objective
         self.notes: dict[str, Any] = {"plans": 0, "plans_followed": 0, "plans_given_up": 0}
-        self._guided = Guided(self.by)
+        self._guided = Guided(self.base)
         self._next = 0.0
         self._plannable: dict[Shape, bool] = {}
 
     # Hooks ----------------------------------------------------------------------------------------------------
 
     def check(self, problem: PlanProblem) -> None:
-        self.by.check(problem)
+        self.base.check(problem)
         check_objective(self.objective, problem)
         if self.planner is not None:
             self.planner.check(problem)
@@ -236,7 +236,7 @@ class Mpc(Scheduler):
             return
 
     def _look(self, view: View) -> bool:
-        """Choose what to follow until the next time; False where nothing waits that could be planned."""
+        """Choose the plan to follow; return False where nothing waits to be planned."""
         waiting = [task for task in view.waiting(own=True) if self._plannable.get(task.shape) and task.allowed is None]
         if len(waiting) < 2:
             return False
@@ -248,15 +248,15 @@ class Mpc(Scheduler):
         self.notes["plans"] += 1
         new = Change(Plan(rest.steps(plan)), self._problem)
         options = [Change(None, self._problem), new]
-        if self._guided.left:
+        if self._guided.steps_left:
             options.insert(1, None)  # type: ignore[arg-type]
-        best, least = options[0], math.inf
+        best, best_mean = options[0], math.inf
         for option in options:
-            found = self._played(option, view)
-            if found < least - SLACK * abs(found):
-                best, least = option, found
+            mean = self._played(option, view)
+            if mean < best_mean - SLACK * abs(mean):
+                best, best_mean = option, mean
         self.notes["plans_followed"] += best is new
-        self.notes["plans_given_up"] += bool(self._guided.left) and best is options[0]
+        self.notes["plans_given_up"] += bool(self._guided.steps_left) and best is options[0]
         self._guided.change = best
         return True
 

@@ -136,9 +136,9 @@ class PlanAndRepair(Scheduler):
         if job is not None:  # it was stopped: it goes on before what comes after it
             job.fetched = False
             self._board.put_first(job)
-        known = self._board.pending.get(task.index)
-        if known is not None:
-            self._board.arrived(known, task)
+        planned_job = self._board.pending.get(task.index)
+        if planned_job is not None:
+            self._board.arrived(planned_job, task)
         elif self._can_be_planned(task):
             self._new[task.index] = task
         else:
@@ -232,7 +232,7 @@ class PlanAndRepair(Scheduler):
         in_vain: dict[int, None] = {}
         barren: dict[int, None] = {}
         """Types of lane for which there is nothing to move or to start over, until something starts."""
-        known: Known = {}
+        tried: Known = {}
         for lane in idle:
             if lane.running or lane.kind in barren or lane.group in in_vain:
                 continue
@@ -242,13 +242,13 @@ class PlanAndRepair(Scheduler):
                 self._board.take_out(moved[0])
                 self._board.put(moved[1])
                 yield self._start(moved[1], view)
-                known, barren = {}, {}
+                tried, barren = {}, {}
                 continue
-            job = restartable(self._board, lane, view, known) if self.restart else None
+            job = restartable(self._board, lane, view, tried) if self.restart else None
             if job is None:
                 in_vain[lane.group] = None
                 movable = self._board.movable.get(lane.device.type)
-                if movable is not None and not movable.steps and not known.get(lane.device.type):
+                if movable is not None and not movable.steps and not tried.get(lane.device.type):
                     barren[lane.kind] = None
                 continue
             assert job.task is not None
@@ -257,12 +257,12 @@ class PlanAndRepair(Scheduler):
             self._board.take_out(self._board.pending[job.row])
             self._board.put(job)
             yield self._start(job, view)
-            known, barren = {}, {}
+            tried, barren = {}, {}
 
     # Plans ----------------------------------------------------------------------------------------------------
 
     def _look(self, view: View) -> LaneForecast:
-        """The forecast, made anew if enough has changed since the last, or something has run late."""
+        """The forecast, renewed if enough has changed or something has run late."""
         due = view.now >= self._look_at
         if due:
             self._look_at = math.inf
@@ -271,7 +271,7 @@ class PlanAndRepair(Scheduler):
         return self._seen
 
     def _off_plan(self, view: View) -> bool:
-        """Is a new plan worth making, and allowed already?"""
+        """Return True if a new plan is worth making, and allowed already."""
         if not self.notes["plans"]:
             return bool(self._new)
         if not (self._board.pending or self._new) or self._events < max(1.0, PAUSE * self._planned_size):
@@ -282,22 +282,22 @@ class PlanAndRepair(Scheduler):
         return self._upset or abs(self._look(view).end - self._promised) > self.threshold * span
 
     def _plan(self, view: View) -> None:
-        """Plan what has not started; follow that if it is the first plan, has more tasks or ends sooner."""
+        """Plan the unstarted tasks; follow that if first, larger or shorter."""
         rest = self._progress.rest(view, self.foresight, lambda task: self._board.finish(task, view), self._may_plan)
         if not rest.rows:
             return
         plan = (self.planner or default_planner(rest.problem)).plan(rest.problem)
-        first, known = not self.notes["plans"], self._board.pending
+        first, pending = not self.notes["plans"], self._board.pending
         before = math.inf if first else self._board.forecast(view).end
         self.notes["plans"] += 1
         self._adopt(rest, plan)
         self._seen = self._board.forecast(view)
         if first:
             self._tell(rest, plan)
-        elif self._seen.end >= before and len(known) >= len(self._board.pending):
+        elif self._seen.end >= before and len(pending) >= len(self._board.pending):
             self.notes["plans_kept"] += 1
             self._board.clear()
-            for job in known.values():
+            for job in pending.values():
                 self._board.put(job)
             self._seen = self._board.forecast(view)
         self._new = {row: task for row, task in self._new.items() if row not in self._board.pending}
@@ -363,13 +363,13 @@ class PlanAndRepair(Scheduler):
         if self.dynamic == "longest":
             return -task.shortest_remaining, task.index
         times = [task.estimate_at(i) for i in range(len(task.modes))]
-        known = [time for time in times if math.isfinite(time)]
-        return -(max(known) / min(known) if known and min(known) > 0 else 1.0), task.index
+        finite = [time for time in times if math.isfinite(time)]
+        return -(max(finite) / min(finite) if finite and min(finite) > 0 else 1.0), task.index
 
     # Plannable tasks --------------------------------------------------------------------------------------------
 
     def _find_plannable(self) -> None:
-        """Try the planner on one task of each shape; ScenarioError if one that was named refuses all of them."""
+        """Try the planner on one task of each shape; refuse a planner that plans none."""
         self._plannable = plannable(self._problem, self.planner, self.foresight)
 
     def _may_plan(self, row: int) -> bool:
@@ -379,7 +379,7 @@ class PlanAndRepair(Scheduler):
         return self._plannable.get(tasks.shapes[tasks.shape[row]], False)
 
     def _can_be_planned(self, task: Task) -> bool:
-        """Also in a mode that its admission allows?"""
+        """Return True if it can be planned in a mode that its admission allows."""
         if not self._plannable.get(task.shape, False):
             return False
         lanes = self._board.lanes.values()

@@ -1,4 +1,4 @@
-"""Predictive: forecasts of the load decide how many devices are awake, and how many are kept free for a peak.
+"""Predictive: forecasts of the load decide how many devices are awake or reserved.
 
 Decides around another scheduler, which says when and where.  Every `interval` the work that came is measured, in
 devices that it would keep busy, and forecast (`hetsim_policies.prediction`):
@@ -65,10 +65,11 @@ from hetsim_policies.prediction.holt_winters import HoltWinters
 class Predictive(Scheduler):
     """Scales and reserves by forecast around another scheduler.
 
-    by: that scheduler; none given: first come, first served, where what fits may pass what does not.  With `reserve` it
-    must be a list scheduler (fcfs, sjf, edf, priority, qssf, ...), best with the discipline "skip".
+    base: that scheduler; none given: fcfs that skips what does not fit.  With `reserve` it must be a list scheduler
+        (fcfs, sjf, edf, priority, qssf, ...), best with the discipline "skip".
     predictor: how the load is forecast; holt_winters with a season of a day unless given.
-    scale: are devices sent to sleep and woken?  least: never fewer awake of a type.
+    scale: devices are sent to sleep and woken.
+    min_replicas: the minimum number of awake devices of a type.
     signal: what is measured: the work that arrives, or how many devices are busy.
     target: part of the awake devices that the load may keep busy.
     interval: seconds between measurements.
@@ -82,7 +83,7 @@ class Predictive(Scheduler):
 
     def __init__(
         self,
-        by: Scheduler | None = None,
+        base: Scheduler | None = None,
         predictor: Callable[[], Predictor] | None = None,
         scale: bool = True,
         signal: Literal["arrivals", "utilization"] = "arrivals",
@@ -90,11 +91,11 @@ class Predictive(Scheduler):
         interval: Annotated[Seconds, Field(gt=0)] = 60.0,
         memory: Annotated[Seconds, Field(gt=0)] = 300.0,
         stabilization: Annotated[Seconds, Field(ge=0)] = 300.0,
-        least: Annotated[int, Field(ge=0)] = 1,
+        min_replicas: Annotated[int, Field(ge=0)] = 1,
         reserve: list[str] | None = None,
         ahead: Annotated[Seconds, Field(ge=0)] = 1800.0,
     ):
-        self.by = ListScheduler(discipline="skip") if by is None else by
+        self.base = ListScheduler(discipline="skip") if base is None else base
         self.predictor = HoltWinters if predictor is None else predictor
         self.knows_rates = self.predictor().knows_rates
         self._work: dict[tuple[DeviceType, str], tuple[float, int]] = {}
@@ -105,7 +106,7 @@ class Predictive(Scheduler):
         self.interval = interval
         self.memory = memory
         self.stabilization = stabilization
-        self.least = least
+        self.min_replicas = min_replicas
         self.protected = dict.fromkeys(reserve or ())
         self.ahead = ahead
         self.notes: dict[str, Any] = {}
@@ -130,14 +131,14 @@ class Predictive(Scheduler):
         self._next = 0.0
         self._since = 0.0
         self._busy: dict[DeviceType, float] = {}
-        if scale and self.by.sets_devices:
-            text = f"{type(self.by).__name__} sends devices to sleep itself: set scale to false, or name another"
-            raise ScenarioError(Problem(text, key="policy.scheduler.by"))
+        if scale and self.base.sets_devices:
+            text = f"{type(self.base).__name__} sends devices to sleep itself: set scale to false, or name another"
+            raise ScenarioError(Problem(text, key="policy.scheduler.base"))
         if self.protected:
-            if not isinstance(self.by, ListScheduler):
-                text = f"reserve works through a placement rule, which {type(self.by).__name__} has none of"
-                raise ScenarioError(Problem(f"{text}; name a list scheduler such as fcfs", key="policy.scheduler.by"))
-            self.by.placement = partial(self._place, self.by.placement)
+            if not isinstance(self.base, ListScheduler):
+                text = f"reserve works through a placement rule, which {type(self.base).__name__} has none of"
+                raise ScenarioError(Problem(f"{text}; name a list scheduler such as fcfs", key="policy.scheduler.base"))
+            self.base.placement = partial(self._place, self.base.placement)
 
     # Hooks ------------------------------------------------------------------------------------------------------
 
@@ -145,30 +146,30 @@ class Predictive(Scheduler):
         if self.knows_rates and self.rates is None:
             text = "a predictor that knows the true rates goes with the run's own scheduler, not inside another"
             raise ScenarioError(Problem(text, key="policy.scheduler"))
-        self.by.check(problem)
-        known = [name for name in problem.tasks.classes if name]
+        self.base.check(problem)
+        names = [name for name in problem.tasks.classes if name]
         for name in self.protected:
-            if name not in known:
-                near = suggestion(name, known) or f"; the classes here are {', '.join(known) or 'without names'}"
+            if name not in names:
+                near = suggestion(name, names) or f"; the classes here are {', '.join(names) or 'without names'}"
                 raise ScenarioError(Problem(f'no class "{name}" to reserve for{near}', key="policy.scheduler.reserve"))
 
     def prepare(self, problem: PlanProblem) -> None:
-        self.by.prepare(problem)
+        self.base.prepare(problem)
 
     def serve(self, counters: Sequence[Counter], alone: bool) -> None:
         self._counters = counters
-        self.by.serve(counters, alone)
+        self.base.serve(counters, alone)
 
     def begin(self, view: View) -> None:
         self._view = view
-        self.by.begin(view)
+        self.base.begin(view)
         self._requests = [ServiceDemand(counter, view) for counter in self._counters]
         by_type: dict[DeviceType, list[Device]] = {}
         for device in view.cluster.devices:
             if device.local >= 0:
                 by_type.setdefault(device.type, []).append(device)
         for kind, devices in by_type.items():
-            self.pools[kind] = DevicePool(kind, devices, min(self.least, len(devices)), self.stabilization)
+            self.pools[kind] = DevicePool(kind, devices, min(self.min_replicas, len(devices)), self.stabilization)
             if self.scale:
                 self.loads[kind] = self._series(kind.power.wake, kind)
             if self.protected:
@@ -184,7 +185,7 @@ class Predictive(Scheduler):
         return Series(predictor, self.interval, lead + self.interval, self.score, self.memory)
 
     def _true_load(self, kind: DeviceType, names: Collection[str] | None, time: float) -> float:
-        """Devices that are busy on average with what arrives at a time, of some classes or of all."""
+        """Mean busy devices of the arrivals at a time, of some classes or of all."""
         rates = self.rates or {}
         return sum(
             rates[name](time) * seconds / count
@@ -200,24 +201,24 @@ class Predictive(Scheduler):
             asked = asked_of(task)
             if asked is not None and not any(task.shape is one.queue.service.shape for one in self._requests):
                 self._arrived(*asked, 1, task.class_)
-        self.by.ready(task)
+        self.base.ready(task)
 
     def finished(self, task: Task) -> None:
         self._forget(task)
-        self.by.finished(task)
+        self.base.finished(task)
 
     def gone(self, task: Task) -> None:
         self._forget(task)
-        self.by.gone(task)
+        self.base.gone(task)
 
     def device(self, device: Device, up: bool) -> None:
         pool = self.pools.get(device.type)
         if pool is not None:
             pool.changed(device, up)
-        self.by.device(device, up)
+        self.base.device(device, up)
 
     def announced(self, device: Device, start: float, end: float) -> None:
-        self.by.announced(device, start, end)
+        self.base.announced(device, start, end)
 
     # Rounds -----------------------------------------------------------------------------------------------------
 
@@ -246,7 +247,7 @@ class Predictive(Scheduler):
 
     def _inner(self, view: View) -> Generator[Decision, None, Wait]:
         """The inner scheduler's decisions, but for its Wait."""
-        for decision in self.by.schedule(view):
+        for decision in self.base.schedule(view):
             if isinstance(decision, Wait):
                 return decision
             if self.protected and isinstance(decision, Start):
@@ -281,7 +282,7 @@ class Predictive(Scheduler):
                     self._busy[kind] = sum(min(1.0, view.load(device)) for device in pool.devices)
 
     def _nothing_to_come(self) -> bool:
-        """Can no forecast change anything before something comes?  Then no interval is waited for.
+        """Return True if no forecast can change anything before the next arrival.
 
         Nothing waits or runs, all that may sleep does, and forecasts stay below what is kept anyway.
         """
@@ -290,10 +291,12 @@ class Predictive(Scheduler):
         if any(kept or self._devices(self.peaks[kind].peak_ceiling()) > 0 for kind, kept in self.kept.items()):
             return False
         pools = [(self.pools[kind], series) for kind, series in self.loads.items()]
-        return all(pool.wanted == pool.least and self._devices(one.ceiling()) <= pool.least for pool, one in pools)
+        return all(
+            pool.wanted == pool.min_awake and self._devices(one.ceiling()) <= pool.min_awake for pool, one in pools
+        )
 
     def _catch_up(self, now: float) -> None:
-        """Measure the empty intervals that were not waited for; at once where nothing is expected any more."""
+        """Measure the empty intervals that were passed over."""
         every = [*self.loads.values(), *self.peaks.values()]
         while self._next < now:
             if self.signal == "utilization":
@@ -328,7 +331,7 @@ class Predictive(Scheduler):
     def _tell(self) -> None:
         every = [*self.loads.values(), *self.peaks.values()]
         fallbacks = sum(series.fallbacks for series in every) / max(1, sum(series.forecasts for series in every))
-        self.notes = {**self.by.notes, **error_notes("forecast", self.score.error, fallback=fallbacks)}
+        self.notes = {**self.base.notes, **error_notes("forecast", self.score.error, fallback=fallbacks)}
 
     def _want(self, view: View) -> None:
         waiting = waiting_work(view, self._requests)
@@ -344,7 +347,7 @@ class Predictive(Scheduler):
     # Reserving --------------------------------------------------------------------------------------------------
 
     def _place(self, rule: PlacementRule | None, task: Task, view: View) -> Placement | None:
-        """Where the rule puts it, for as long as the others do not hold more than the protected leave them."""
+        """Where the rule puts it, while others occupy no more than the protected leave."""
         placement = view.fit(task) if rule is None else rule(task, view)
         if placement is None or task.class_ in self.protected or self._leaves_room(placement.mode):
             return placement
@@ -357,11 +360,11 @@ class Predictive(Scheduler):
         return placement
 
     def _leaves_room(self, mode: Mode) -> bool:
-        """Do the protected keep what is kept for them if a task that is not starts in this mode?"""
+        """Return True if the protected keep their room if this task starts in the mode."""
         if mode.on_cpu:
             return True
-        held = sum(share for other, share in self._others.values() if other is mode.type)
-        return mode.gpu_share <= self.pools[mode.type].awake - self.kept[mode.type] - held + 1e-9
+        occupied = sum(share for other, share in self._others.values() if other is mode.type)
+        return mode.gpu_share <= self.pools[mode.type].awake - self.kept[mode.type] - occupied + 1e-9
 
     def _hold(self, start: Start) -> None:
         """Remember what a task that is not protected takes."""
@@ -382,7 +385,7 @@ class Predictive(Scheduler):
 
 
 class ViewWithRoom(PartView):
-    """The cluster as a task sees it that has to leave room: modes for which there is none fit nowhere."""
+    """The cluster as seen by tasks that must leave room: other modes fit nowhere."""
 
     def __init__(self, view: View, leaves_room: Callable[[Mode], bool]):
         super().__init__(view, None, view.cluster.types.values())

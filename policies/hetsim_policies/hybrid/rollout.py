@@ -1,4 +1,4 @@
-"""Rollout: before another scheduler goes on, its first decision is tried against others, by playing each to the end.
+"""Rollout: try a scheduler's first decision against others, each to the end.
 
 Decides, around a base scheduler, which waiting task starts first.  In each round the run is forked (`View.fork`) once
 for the base as it is, once for each of the `candidates` best other first starts (the base goes on after it), and once
@@ -48,7 +48,7 @@ SLACK = 1e-9
 
 @dataclass
 class First:
-    """What a candidate does before the base goes on: start a task there, or (None) nothing until something changes.
+    """A candidate's first action: start a task, or (None) wait for a change.
 
     alone: after that start nothing more until something changes.
     """
@@ -60,7 +60,7 @@ class First:
 
 @dataclass(frozen=True)
 class Future:
-    """A seed, the arrivals to come, what is believed of estimates (None: all), and ratios to that to draw from."""
+    """A seed, future arrivals, believed estimates (None: all), ratios to draw from."""
 
     seed: int
     coming: Sequence[tuple[float, Task]]
@@ -74,44 +74,44 @@ class Led(Scheduler):
     What another starts is gone for the base; if it is stopped, it is ready again.
     """
 
-    def __init__(self, by: Scheduler):
-        self.by = by
+    def __init__(self, base: Scheduler):
+        self.base = base
         self.first: First | None = None
         self._taken: dict[int, None] = {}
         """Tasks that were started for the base, by row."""
 
     def begin(self, view: View) -> None:
-        self.by.begin(view)
+        self.base.begin(view)
 
     def serve(self, counters: Sequence[Counter], alone: bool) -> None:
-        self.by.serve(counters, alone)
+        self.base.serve(counters, alone)
 
     def ready(self, task: Task) -> None:
         self._taken.pop(task.index, None)
-        self.by.ready(task)
+        self.base.ready(task)
 
     def finished(self, task: Task) -> None:
         if task.index in self._taken:
             del self._taken[task.index]
         else:
-            self.by.finished(task)
+            self.base.finished(task)
 
     def gone(self, task: Task) -> None:
         if task.index in self._taken:
             del self._taken[task.index]
         else:
-            self.by.gone(task)
+            self.base.gone(task)
 
     def device(self, device: Device, up: bool) -> None:
-        self.by.device(device, up)
+        self.base.device(device, up)
 
     def announced(self, device: Device, start: float, end: float) -> None:
-        self.by.announced(device, start, end)
+        self.base.announced(device, start, end)
 
     def take(self, task: Task) -> None:
         """Another starts this task."""
         self._taken[task.index] = None
-        self.by.gone(task)
+        self.base.gone(task)
 
     def schedule(self, view: View) -> Iterator[Decision]:
         first, self.first = self.first, None
@@ -123,14 +123,15 @@ class Led(Scheduler):
             yield Start(first.task, first.placement)
             if first.alone:
                 return
-        yield from self.by.schedule(view)
+        yield from self.base.schedule(view)
 
 
 class Rollout(Scheduler):
     """A base scheduler; forks try its first decision in each round against others.
 
-    by: the base; none given: fcfs.  It must not plan beforehand, put devices to sleep, nor give tasks turns or sizes
-        of its own (`round_robin`, `afs`, `optimus`, `speedup_mean`, `pollux`, `las_intervals`, `optimus_intervals`).
+    base: another scheduler; none given: fcfs.  It must not plan beforehand, put devices to sleep, nor give tasks turns
+        or sizes of its own (`round_robin`, `afs`, `optimus`, `speedup_mean`, `pollux`, `las_intervals`,
+        `optimus_intervals`).
     objective: the mean that is to be least: response, slowdown, deadline_misses, energy (above idle) or cost.
     candidates: other first starts that are tried.
     hold: is starting nothing, until something changes, tried as well?
@@ -147,7 +148,7 @@ class Rollout(Scheduler):
 
     def __init__(
         self,
-        by: Scheduler | None = None,
+        base: Scheduler | None = None,
         objective: Objective = "response",
         candidates: Annotated[int, Field(ge=1, le=100)] = 6,
         hold: bool = True,
@@ -158,13 +159,13 @@ class Rollout(Scheduler):
         forks: Annotated[int, Field(ge=2, le=100_000)] = 32,
         margin: Annotated[float, Field(ge=0, lt=1)] = 0.0,
     ):
-        self.by = ListScheduler() if by is None else by
-        if type(self.by).prepare is not Scheduler.prepare or self.by.sets_devices:
-            text = f"{type(self.by).__name__} plans beforehand or puts devices to sleep, and cannot go on in a fork; "
-            raise ScenarioError(Problem(text + "name a dynamic scheduler", key="policy.scheduler.by"))
-        if type(self.by).__name__ in ALONE:
-            text = f"{type(self.by).__name__} keeps books on its own starts, and cannot go on after those of others"
-            raise ScenarioError(Problem(f"{text}; name another scheduler", key="policy.scheduler.by"))
+        self.base = ListScheduler() if base is None else base
+        if type(self.base).prepare is not Scheduler.prepare or self.base.sets_devices:
+            text = f"{type(self.base).__name__} plans beforehand or puts devices to sleep, and cannot go on in a fork; "
+            raise ScenarioError(Problem(text + "name a dynamic scheduler", key="policy.scheduler.base"))
+        if type(self.base).__name__ in ALONE:
+            text = f"{type(self.base).__name__} keeps books on its own starts, and cannot go on after those of others"
+            raise ScenarioError(Problem(f"{text}; name another scheduler", key="policy.scheduler.base"))
         if arrivals == "learned" and horizon is None:
             raise ValueError("arrivals: learned needs a horizon: arrivals would never end")
         self._tested = 2 * samples if samples > 1 else 0
@@ -184,7 +185,7 @@ class Rollout(Scheduler):
         self.margin = margin
         self.notes: dict[str, Any] = {"decisions_tried": 0, "forks": 0, "other_starts": 0, "held": 0,
                                       "in_doubt": 0}  # fmt: skip
-        self._led = Led(self.by)
+        self._led = Led(self.base)
         self._came = ArrivalHistory()
         self._seen: dict[int, None] = {}
         """Rows of the tasks that wait or run, each of which has come once."""
@@ -198,7 +199,7 @@ class Rollout(Scheduler):
 
     def check(self, problem: PlanProblem) -> None:
         tasks = problem.tasks
-        self.by.check(problem)
+        self.base.check(problem)
         if self.arrivals == "learned" and len(tasks) < ENOUGH_ARRIVALS:
             text = f"a model of arrivals is learned from {ENOUGH_ARRIVALS} or more, and only {len(tasks)} tasks come"
             raise ScenarioError(Problem(f"{text}; set arrivals to none", key="policy.scheduler.arrivals"))
@@ -269,7 +270,7 @@ class Rollout(Scheduler):
         return decision
 
     def _better(self, view: View) -> First | None:
-        """A first decision after which the objective is better than if the base decided; None if there is none."""
+        """A first decision that improves the objective over the base; None if none."""
         fitting = [(task, place) for task in self._ranked(view) if (place := self._place(task, view)) is not None]
         if not fitting:
             return None
@@ -283,22 +284,22 @@ class Rollout(Scheduler):
             alone = [First(task, place, alone=True) for task, place in fitting]
             others = [one for pair in zip_longest(alone, others) for one in pair if one is not None]
         best: First | None = None
-        least = base - max(SLACK, self.margin) * abs(base)
+        best_value = base - max(SLACK, self.margin) * abs(base)
         for other in others[: self.forks - self._tested - 1]:
             value = self._played(other, future, view)[0]
-            if value < least:
-                best, least = other, value
+            if value < best_value:
+                best, best_value = other, value
         if best is not None and self._uncertain() and not self._beyond_chance(best, view):
             self.notes["in_doubt"] += 1
             return None
         return best
 
     def _uncertain(self) -> bool:
-        """Do futures differ in which candidates could be held against the base?"""
+        """Return True if futures differ in which candidates could be compared."""
         return self.samples > 1 and (self._estimates.uncertain or (self.arrivals == "learned" and self._came.enough))
 
     def _beyond_chance(self, other: First, view: View) -> bool:
-        """Is the mean gain over the futures above 0, or the margin, by its lower confidence limit?"""
+        """Return True if the lower confidence limit of the mean gain exceeds the margin."""
         gains: list[float] = []
         bases: list[float] = []
         for number in range(1, self.samples + 1):
@@ -312,7 +313,7 @@ class Rollout(Scheduler):
         return gain - doubt > max(SLACK, self.margin) * abs(float(np.mean(bases)))
 
     def _future(self, view: View, number: int) -> Future:
-        """Arrivals and times, the same for all candidates; those of the first are the expected ones."""
+        """Arrivals and times, the same for all candidates; the first has expected ones."""
         decision, until = self.notes["decisions_tried"], view.now + self.horizon
         coming: list[tuple[float, Task]] = []
         if self.arrivals == "learned":
@@ -325,7 +326,7 @@ class Rollout(Scheduler):
         return Future(seed, coming, believed.residuals.tolist() if number else [1.0], believed)
 
     def _played(self, first: First | None, future: Future, view: View) -> tuple[float, dict[int, None]]:
-        """The objective in a future after a first decision, and the rows of what starts at once then."""
+        """The objective after a first decision, and the rows that then start at once."""
         self._led.first = first
         try:
             expected = None if future.believed is None else future.believed.parts
@@ -338,11 +339,11 @@ class Rollout(Scheduler):
         return mean_of(record, self.objective, view.now), starts
 
     def _place(self, task: Task, view: View) -> Placement | None:
-        by = self.by
-        return by.place(task, view) if isinstance(by, ListScheduler) else view.fit(task)
+        base = self.base
+        return base.place(task, view) if isinstance(base, ListScheduler) else view.fit(task)
 
     def _ranked(self, view: View) -> list[Task]:
-        """Waiting tasks that could be candidates, the most promising first: by turns from several orders."""
+        """Waiting candidates, the most promising first, by turns from several orders."""
         waiting = [task for task in view.waiting(own=True) if task.state == WAITING and view.queue_of(task) is None]
         if not waiting:
             return []
@@ -356,10 +357,10 @@ class Rollout(Scheduler):
             orders.append(sorted(waiting, key=lambda task: task.deadline)[:count])
         if len({task.weight for task in waiting}) > 1:
             orders.append(sorted(waiting, key=lambda task: task.shortest_remaining / max(task.weight, 1e-9))[:count])
-        found: dict[int, Task] = {}
+        ranked: dict[int, Task] = {}
         for turn in zip(*orders, strict=True):
-            found.update((task.index, task) for task in turn)
-        return list(found.values())
+            ranked.update((task.index, task) for task in turn)
+        return list(ranked.values())
 
 
 def quantile_of_t(share: float, freedom: int) -> float:

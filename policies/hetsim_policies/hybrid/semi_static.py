@@ -1,4 +1,4 @@
-"""A plan for what is known and long, and a queue for the rest, which fills the gaps of the plan.
+"""A plan for long, predictable tasks, and a queue for the rest, which fills gaps.
 
 Decides when and where.  Tasks of the `static` classes are planned once, before the clock starts, by a static policy
 on lanes (cores, accelerators) that are kept for them; each starts when it heads its lane, arrived and the lane idle.
@@ -93,8 +93,8 @@ class SemiStatic(Scheduler):
         if self.static != "auto":
             unknown = [name for name in self.static if name not in _classes(problem.tasks)]
             if unknown:
-                known = ", ".join(name for name in _classes(problem.tasks) if name) or "none: give the tasks classes"
-                text = f'static names class "{unknown[0]}", which no task has; the classes are {known}'
+                names = ", ".join(name for name in _classes(problem.tasks) if name) or "none: give the tasks classes"
+                text = f'static names class "{unknown[0]}", which no task has; the classes are {names}'
                 raise ScenarioError(Problem(text, key="policy.scheduler.static"))
         self.rest.check(problem)
 
@@ -145,7 +145,7 @@ class SemiStatic(Scheduler):
         return rows
 
     def _suits(self, problem: PlanProblem, which: np.ndarray, graph: np.ndarray) -> bool:
-        """Is a class predictable, long, and made of tasks that can be planned?"""
+        """Return True if a class is predictable, long, and of tasks that can be planned."""
         tasks, rows = problem.tasks, np.flatnonzero(which)
         if not len(rows) or graph[rows].any() or not np.isfinite(tasks.arrival[rows]).all():
             return False
@@ -191,7 +191,7 @@ class SemiStatic(Scheduler):
         self._tasks[task.index] = task
 
     def _impossible(self, number: int, task: Task) -> bool:
-        """Is its lane down, or its mode not what admission allows?"""
+        """Return True if its lane is down, or admission forbids its mode."""
         assert self.planned is not None
         if task.allowed is not None and self.planned.steps[number].mode not in task.allowed:
             return True

@@ -1,7 +1,6 @@
 """Policies that run what was learned (`hetsim train`).
 
 From a file:
-    learned            A policy that was learned: `hetsim train` made it, and here it runs, in NumPy alone
-    learned_admission  An admission that was learned: `hetsim train --decides admission` made it, and here it runs, in
-                       NumPy alone
+    learned            A learned scheduler: `hetsim train` makes it; here it runs, in NumPy alone
+    learned_admission  A learned admission, made by `hetsim train --decides admission`; NumPy alone
 """

@@ -1,4 +1,4 @@
-"""A policy that was learned: `hetsim train` made it, and here it runs, in NumPy alone.
+"""A learned scheduler: `hetsim train` makes it; here it runs, in NumPy alone.
 
 Decides which of the first waiting tasks goes on which type of device, or that all wait, by the highest score of a
 small network (`network`), from exactly what it saw in training (`hetsim.learning.observation.window`).

@@ -1,4 +1,4 @@
-"""An admission that was learned: `hetsim train --decides admission` made it, and here it runs, in NumPy alone.
+"""A learned admission, made by `hetsim train --decides admission`; NumPy alone.
 
 Decides whether a task may wait, by which of the two has the higher score of a small network (`network`): to accept,
 scored from the task and the state of the system, or to reject, scored from the state alone; exactly what was seen in

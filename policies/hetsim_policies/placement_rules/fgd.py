@@ -1,4 +1,4 @@
-"""Fragmentation gradient descent: a task goes where it adds least to the fragmentation of GPUs.
+"""Fragmentation gradient descent: a task goes where it adds least fragmentation.
 
 The fragmentation of a node is the free GPU share on it that a task drawn from the workload cannot use: all of it where
 the task does not fit on the node or asks for no GPU, else the share on GPUs with less left than the task asks of one.
@@ -26,7 +26,7 @@ from hetsim.model.task import Task
 from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import View
 from hetsim_policies.placement_rules.common.choice import equally_fast, first_across, on_gpu
-from hetsim_policies.placement_rules.common.fragmentation import LeastRises, Mix, NodeStates
+from hetsim_policies.placement_rules.common.fragmentation import MinRises, Mix, NodeStates
 from hetsim_policies.placement_rules.common.published import PublishedFgd, ScoredRule, Scores
 
 Growth = Annotated[float, Field(gt=1, le=10)]
@@ -58,7 +58,7 @@ class Fgd(ScoredRule):
         self._next = 1
         self._mix: Mix | None = None
         self._states: NodeStates | None = None
-        self._rises: LeastRises | None = None
+        self._rises: MinRises | None = None
 
     def exact(self, task: Task, view: View) -> Placement | None:
         if self._states is None:
@@ -80,17 +80,17 @@ class Fgd(ScoredRule):
             self._count[task.shape] = self._count.get(task.shape, 0) + 1
         if self._mix is None or self._seen >= self._next:
             self._mix = Mix(self._count)
-            self._rises = LeastRises(self._mix, states)
+            self._rises = MinRises(self._mix, states)
             self._next = max(self._seen + 1, int(self._seen * self.growth))
 
     def _place(self, task: Task, modes: Sequence[Mode], view: View) -> Placement | None:
-        states, least_rises = self._states, self._rises
-        assert states is not None and least_rises is not None
+        states, min_rises = self._states, self._rises
+        assert states is not None and min_rises is not None
         rises, free, nodes, owners = [], [], [], []
         for number, mode in enumerate(modes):
             fitting = view.nodes.candidates(mode)
             if len(fitting):
-                rises.append(least_rises(mode, states.of[fitting]))
+                rises.append(min_rises(mode, states.number[fitting]))
                 free.append(view.nodes.accelerators.share[fitting].sum(axis=1))
                 nodes.append(fitting)
                 owners.append(np.full(len(fitting), number))
@@ -106,7 +106,7 @@ class Fgd(ScoredRule):
 
     @staticmethod
     def _order(columns: Sequence[np.ndarray]) -> Iterator[int]:
-        """Places by rise, free share, node: the best by itself, the others only if it comes to that."""
+        """Places by rise, free share, node: the best first, the others on demand."""
         rise, free, node, owner = columns
         best = np.flatnonzero(rise <= rise.min() + ROUNDING)
         best = best[free[best] == free[best].min()]
@@ -116,11 +116,11 @@ class Fgd(ScoredRule):
         yield from order[order != first].tolist()
 
     def _on(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-        """The devices on a node: of a fraction the GPU with the least rise, among equals the fullest."""
+        """The devices on a node; of a fraction the GPU with the minimum rise."""
         if not mode.gpus or mode.whole:
             return view.first(mode, task, node=node)
         assert self._mix is not None and self._states is not None
-        rises = self._mix.rises(self._states.states[int(self._states.of[node])], mode)
+        rises = self._mix.rises(self._states.states[int(self._states.number[node])], mode)
         share = view.nodes.accelerators.share[node]
         best = sorted(rises, key=lambda free: (round(rises[free], 9), free))
         order = np.concatenate([np.flatnonzero(share == free) for free in best])

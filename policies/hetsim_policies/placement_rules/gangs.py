@@ -1,4 +1,6 @@
-"""Placements of gangs: on the fewest nodes (`consolidate`), within the fastest part of the cluster (`topology`).
+"""Placements of gangs: on the fewest nodes (`consolidate`), or by `topology`.
+
+`topology` takes the fastest part of the cluster.
 
 Other tasks go where they leave whole what gangs need: the tightest node, or the tightest switch or island.
 Cost: NumPy operations over the GPUs that are free.
@@ -22,16 +24,16 @@ Found = tuple[tuple[float, ...], Placement]
 
 
 def consolidate(task: Task, view: View) -> Placement | None:
-    """A gang that may span nodes: on as few as can be; on one node the tightest, as best_fit.
+    """A spanning gang on as few nodes as possible; on one node the tightest.
 
     Reference: the consolidation of Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (NSDI
     2019).  The largest holes first is optimal: no fewer nodes have as many free GPUs.  The last node is the tightest
     that suffices.  Weakness: takes the largest holes, which the next gang may want.
     """
     for modes in equally_fast(task):
-        found = [option for mode in modes for option in _fewest_nodes(task, mode, view)]
-        if found:
-            return min(found, key=lambda option: option[0])[1]
+        options = [option for mode in modes for option in _fewest_nodes(task, mode, view)]
+        if options:
+            return min(options, key=lambda option: option[0])[1]
     return None
 
 
@@ -51,20 +53,20 @@ def _free_on(placement: Placement, view: View) -> float:
 
 
 def _over_nodes(task: Task, mode: Mode, nodes: np.ndarray, view: View) -> Placement | None:
-    """A gang over the fewest of these nodes; None if they have too few devices, or no room for its data."""
+    """A gang over the fewest of these nodes; None without devices or room for data."""
     good = taking(mode, nodes, view)
     count = np.minimum(good.sum(axis=1), _host_room(mode, nodes, view))
     if count.sum() < mode.gpus:
         return None
-    left = mode.gpus
+    rest = mode.gpus
     chosen: list[tuple[int, int]] = []
     for place in np.argsort(-count, kind="stable").tolist():
-        if count[place] >= left:  # the last one: rather the tightest that suffices
-            enough = np.flatnonzero((count >= left) & ~np.isin(np.arange(len(count)), [c for c, _ in chosen]))
-            chosen.append((int(enough[count[enough].argmin()]), left))
+        if count[place] >= rest:  # the last one: rather the tightest that suffices
+            enough = np.flatnonzero((count >= rest) & ~np.isin(np.arange(len(count)), [c for c, _ in chosen]))
+            chosen.append((int(enough[count[enough].argmin()]), rest))
             break
         chosen.append((place, int(count[place])))
-        left -= int(count[place])
+        rest -= int(count[place])
     devices = [
         view.cluster.nodes[nodes[place]].accelerators[position]
         for place, taken in chosen
@@ -74,7 +76,7 @@ def _over_nodes(task: Task, mode: Mode, nodes: np.ndarray, view: View) -> Placem
 
 
 def _host_room(mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
-    """How many devices of a gang the cores and the memory of each node would serve, in proportion."""
+    """Devices of a gang that each node's cores and memory serve, in proportion."""
     room = np.full(len(nodes), mode.gpus)
     if mode.millicores:
         free = np.round(view.nodes.cores[nodes] * 1000).astype(np.int64)
@@ -90,7 +92,7 @@ def _if_it_fits(task: Task, mode: Mode, devices: Sequence[object], view: View) -
 
 
 class Topology:
-    """A gang within the part of the cluster where it computes fastest: NVLink island, PCIe switch, node, rack.
+    """A gang within the fastest part: NVLink island, PCIe switch, node, rack.
 
     Where `span_speeds` make no difference the narrowest part, and of equals the one with the least free; over racks
     and nodes as few nodes as can be.  One GPU comes from the island or switch with the least free.
@@ -109,9 +111,9 @@ class Topology:
         if not self._parts:
             self._parts = parts_of(view.cluster)
         for modes in equally_fast(task):
-            found = [option for mode in modes for option in self._options(task, mode, view)]
-            if found:
-                return min(found, key=lambda option: option[0])[1]
+            options = [option for mode in modes for option in self._options(task, mode, view)]
+            if options:
+                return min(options, key=lambda option: option[0])[1]
         return None
 
     def _options(self, task: Task, mode: Mode, view: View) -> Iterator[Found]:
@@ -174,14 +176,14 @@ class Topology:
 
 
 def parts_of(cluster: Cluster) -> dict[str, np.ndarray]:
-    """By level: which island, switch and node each accelerator belongs to, numbered through the cluster."""
+    """By level, the island, switch and node of each accelerator, numbered globally."""
     widest = max((len(node.accelerators) for node in cluster.nodes), default=0)
-    found = {level: np.full((len(cluster.nodes), widest), -1) for level in ("island", "switch", "node")}
+    parts = {level: np.full((len(cluster.nodes), widest), -1) for level in ("island", "switch", "node")}
     for node in cluster.nodes:
         for device in node.accelerators:
             for level in ("island", "switch"):
                 number = getattr(device, level)
                 if number is not None:
-                    found[level][node.index, device.local] = node.index * widest + number
-            found["node"][node.index, device.local] = node.index
-    return found
+                    parts[level][node.index, device.local] = node.index * widest + number
+            parts["node"][node.index, device.local] = node.index
+    return parts

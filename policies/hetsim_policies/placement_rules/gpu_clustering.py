@@ -22,7 +22,7 @@ from hetsim_policies.placement_rules.common.published import PublishedGpuCluster
 
 
 class GpuClustering(ScoredRule):
-    """Nodes where the others ask for least of other shares of GPUs; then those with the most of the same share.
+    """Nodes with the least demand for other shares of GPUs, then most of the same.
 
     scores: "published": as the simulator of Weng et al., with whole scores by the kinds of tasks on a node, of which
     all fractions are one, ties by the drawn names of nodes.
@@ -46,7 +46,7 @@ class GpuClustering(ScoredRule):
         return placement
 
     def _forget(self, view: View) -> None:
-        """Count again what the tasks placed here hold on the nodes that changed since the last look."""
+        """Count again the demand of tasks placed here on nodes that changed."""
         view.nodes.refresh()
         single = view.nodes.accelerators
         changed = np.flatnonzero(single.stamp > self._seen).tolist()
@@ -55,8 +55,8 @@ class GpuClustering(ScoredRule):
             tasks = self._placed.get(node)
             if tasks is None:
                 continue
-            for held in self._held.values():
-                held[node] = 0.0
+            for usage in self._held.values():
+                usage[node] = 0.0
             there = []
             for task in tasks:
                 placement = view.launch_of(task).placement if task.state == RUNNING else None
@@ -76,6 +76,6 @@ class GpuClustering(ScoredRule):
     def _keys(self, mode: Mode, nodes: np.ndarray, view: View) -> Sequence[np.ndarray]:
         none = np.zeros(len(nodes))
         same = self._held[mode.gpu_share][nodes] if mode.gpu_share in self._held else none
-        others = sum((held[nodes] for asked, held in self._held.items() if asked != mode.gpu_share), none)
+        others = sum((usage[nodes] for asked, usage in self._held.items() if asked != mode.gpu_share), none)
         free = sum((column[nodes] for column in view.nodes.gpus.values()), none)
         return np.round(others, 6), -np.round(same, 6), free

@@ -1,4 +1,4 @@
-"""GPU packing: fractions first on GPUs in use, then on idle GPUs of nodes in use, and idle nodes last.
+"""GPU packing: fractions on used GPUs, then idle GPUs of used nodes, idle nodes.
 
 Reference: the packing of Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale Heterogeneous
 GPU Clusters (NSDI 2022); a yardstick of Weng et al., Beware of Fragmentation (USENIX ATC 2023).  Keeps whole GPUs
@@ -43,7 +43,7 @@ def _keys(mode: Mode, nodes: np.ndarray, view: View) -> Sequence[np.ndarray]:
     class_ = np.where(idle, IDLE_NODE, IDLE_GPU)
     free = np.where(there, share, 0).sum(axis=1)
     if mode.gpus and not mode.whole:
-        least = np.where(taking(mode, nodes, view), share, 2 * WHOLE).min(axis=1)
-        class_ = np.where(least < WHOLE, IN_USE, class_)
-        return class_, least, free
+        fullest = np.where(taking(mode, nodes, view), share, 2 * WHOLE).min(axis=1)
+        class_ = np.where(fullest < WHOLE, IN_USE, class_)
+        return class_, fullest, free
     return class_, free

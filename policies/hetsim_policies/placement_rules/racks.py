@@ -23,7 +23,9 @@ SKEWED = 0.25
 
 
 def pack_racks(task: Task, view: View) -> Placement | None:
-    """A job over several nodes in as few racks as can be: in one the tightest that suffices, else the emptiest first.
+    """A job over several nodes in as few racks as possible.
+
+    In one rack the tightest that suffices, else the emptiest first.
 
     Reference: the locality of Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training
     Workloads (ATC 2019).  Weakness: takes what is free now, and so cuts up the next job where racks are nearly full.
@@ -32,7 +34,7 @@ def pack_racks(task: Task, view: View) -> Placement | None:
 
 
 def spread_racks(task: Task, view: View) -> Placement | None:
-    """A job over several nodes in as many racks as can be, node by node from the one with the most free.
+    """A job over nodes of as many racks as possible, each from the rack most free.
 
     A failed rack takes the least from it.  Reference: none, it is what others are compared with.  Weakness: all that
     it sends crosses uplinks.
@@ -68,18 +70,20 @@ class Skew:
     def _nodes(self, mode: Mode, racks: list[list[int]]) -> list[int]:
         if mode.exchange is None or mode.exchange.largest < self.threshold:
             return _taken(mode.node_count, sorted(racks, key=len))
-        found = _packed(mode.node_count, racks)
-        least, left = 0, mode.node_count
-        while left > 0:
-            left -= self._sizes[least]
-            least += 1
-        used = sum(1 for rack in racks if not set(found).isdisjoint(rack))
-        return found if used <= least else []
+        nodes = _packed(mode.node_count, racks)
+        level, rest = 0, mode.node_count
+        while rest > 0:
+            rest -= self._sizes[level]
+            level += 1
+        used = sum(1 for rack in racks if not set(nodes).isdisjoint(rack))
+        return nodes if used <= level else []
 
 
 def least_contention(task: Task, view: View) -> Placement | None:
-    """Of several places for a job over several nodes the one that costs least: its own step there, and the steps of
-    those that are on its links (`View.crowding`), each by the devices that the job has.
+    """The cheapest of several places for a job over several nodes.
+
+    Its own step there, and the steps of those that are on its links (`View.crowding`), each by the devices that the job
+    has.
 
     Compares every rack that suffices, the fewest racks, the racks with the fewest nodes free and the emptiest, and the
     first nodes.  Reference: the compatibility of jobs on links in Rajasekaran, Ghobadi, Akella, CASSINI: Network-Aware
@@ -87,7 +91,7 @@ def least_contention(task: Task, view: View) -> Placement | None:
     the jobs that run now.
     """
     for modes in equally_fast(task):
-        found: list[tuple[float, int, Placement]] = []
+        options: list[tuple[float, int, Placement]] = []
         for mode in modes:
             if mode.node_count == 1:
                 placement = _without_nodes(task, mode, view)
@@ -103,14 +107,14 @@ def least_contention(task: Task, view: View) -> Placement | None:
                 placement = _on(mode, nodes, view) if len(nodes) == count else None
                 if placement is not None and view.holds(task, placement):
                     step, others = view.crowding(placement)
-                    found.append((mode.width * (step - 1.0) + others, len(found), placement))
-        if found:
-            return min(found)[2]
+                    options.append((mode.width * (step - 1.0) + others, len(options), placement))
+        if options:
+            return min(options)[2]
     return None
 
 
 def _without_nodes(task: Task, mode: Mode, view: View) -> Placement | None:
-    """A mode that asks for no number of nodes: on the tightest node, or on any where it may use several."""
+    """A mode without a number of nodes: on the tightest node, or across nodes."""
     placement = by_room(task, [mode], view, tightest=True)
     if placement is None and mode.span_any:
         placement = view.first(mode, task)
@@ -118,7 +122,7 @@ def _without_nodes(task: Task, mode: Mode, view: View) -> Placement | None:
 
 
 def _over_racks(task: Task, view: View, choose: Choice) -> Placement | None:
-    """The fastest mode that fits; its nodes by a function of the mode and of the free nodes of each rack."""
+    """The fastest mode that fits; its nodes by a function of the free nodes per rack."""
     for modes in equally_fast(task):
         for mode in modes:
             if mode.node_count == 1:
@@ -134,21 +138,21 @@ def _over_racks(task: Task, view: View, choose: Choice) -> Placement | None:
 def _racks(mode: Mode, view: View) -> list[list[int]]:
     """Nodes that have room for a part of a job, by rack in the order of the cluster."""
     assert mode.unit is not None
-    found: dict[str | None, list[int]] = {}
+    by_rack: dict[str | None, list[int]] = {}
     for node in view.nodes.fitting(mode.unit):
-        found.setdefault(view.cluster.nodes[node].spec.rack, []).append(node)
-    return list(found.values())
+        by_rack.setdefault(view.cluster.nodes[node].spec.rack, []).append(node)
+    return list(by_rack.values())
 
 
 def _packed(count: int, racks: list[list[int]]) -> list[int]:
     """`count` nodes of the fewest racks; fewer where there are no more."""
     chosen: list[int] = []
-    left = list(racks)
-    while left and len(chosen) < count:
+    rest = list(racks)
+    while rest and len(chosen) < count:
         missing = count - len(chosen)
-        enough = [rack for rack in left if len(rack) >= missing]
-        rack = min(enough, key=len) if enough else max(left, key=len)
-        left.remove(rack)
+        enough = [rack for rack in rest if len(rack) >= missing]
+        rack = min(enough, key=len) if enough else max(rest, key=len)
+        rest.remove(rack)
         chosen += rack[:missing]
     return chosen
 
@@ -160,10 +164,10 @@ def _taken(count: int, racks: Iterable[list[int]]) -> list[int]:
 
 def _spread(count: int, racks: list[list[int]]) -> list[int]:
     """Node by node from the rack with the most left."""
-    left = [list(rack) for rack in racks]
+    rest = [list(rack) for rack in racks]
     chosen: list[int] = []
-    while len(chosen) < count and any(left):
-        chosen.append(max(left, key=len).pop(0))
+    while len(chosen) < count and any(rest):
+        chosen.append(max(rest, key=len).pop(0))
     return chosen
 
 

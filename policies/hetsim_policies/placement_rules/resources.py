@@ -1,4 +1,4 @@
-"""Placements that weigh all resources of a node at once: `dot_product`, `pack` and `spread`.
+"""Placements that weigh all resources of a node: `dot_product`, `pack`, `spread`.
 
 Cores, host memory and GPUs count alike, each as a fraction; memory without a limit does not count.
 Cost: a few NumPy operations over the nodes that fit.
@@ -97,10 +97,10 @@ class Spread(_Weighing):
 
 
 def _allocated(mode: Mode, nodes: np.ndarray, totals: Totals, view: View) -> np.ndarray:
-    """The allocated part of each node once the mode is there, averaged over the resources the node has."""
+    """The allocated part of each node with the mode, averaged over its resources."""
     there = totals.all(nodes)
     has = there > 0
-    left = np.maximum(totals.free(nodes, view) - demand(mode)[:, None], 0.0)
-    part = np.where(has, 1.0 - left / np.where(has, there, 1.0), 0.0)
+    rest = np.maximum(totals.free(nodes, view) - demand(mode)[:, None], 0.0)
+    part = np.where(has, 1.0 - rest / np.where(has, there, 1.0), 0.0)
     mean: np.ndarray = np.round(part.sum(axis=0) / np.maximum(has.sum(axis=0), 1), 12)
     return mean

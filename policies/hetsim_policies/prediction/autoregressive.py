@@ -1,4 +1,4 @@
-"""AR: the next value as a weighted sum of the last few, the weights by least squares over a window.
+"""AR: the next value as a weighted sum of the last few, by least squares.
 
 x[t] = c + a1 x[t-1] + ... + ap x[t-p]; a forecast further ahead feeds forecasts back in, a step after the other.
 Reference: Box, Jenkins, Time Series Analysis (1970), ch. 7; for servers' load Dinda, O'Hallaron, Host Load Prediction
@@ -25,7 +25,7 @@ MAX_STEPS = 10_000
 
 
 class Autoregressive(Predictor):
-    """AR(order), fitted to the last `window` observations, every `refit` observations anew."""
+    """AR(order), fitted to the last `window` observations every `refit` of them."""
 
     def __init__(
         self,
@@ -34,8 +34,8 @@ class Autoregressive(Predictor):
         refit: Annotated[int, Field(ge=1)] = 10,
     ):
         super().__init__()
-        if window < (least := 3 * order + 2):
-            raise ValueError(f"a window of {window} observations is too short for order {order}, which needs {least}")
+        if window < (needed := 3 * order + 2):
+            raise ValueError(f"a window of {window} observations is too short for order {order}, which needs {needed}")
         self.order, self.refit = order, refit
         self._values: deque[float] = deque(maxlen=window)
         self._weights: list[float] = []
@@ -78,6 +78,6 @@ class Autoregressive(Predictor):
         low, high = 2 * low - high, 2 * high - low
         recent = deque(islice(reversed(values), self.order), maxlen=self.order)
         for _ in range(min(MAX_STEPS, max(1, round(horizon / self.gap)))):
-            found = constant + sum(weight * value for weight, value in zip(weights, recent, strict=True))
-            recent.appendleft(min(high, max(low, found)))
+            expected = constant + sum(weight * value for weight, value in zip(weights, recent, strict=True))
+            recent.appendleft(min(high, max(low, expected)))
         return recent[0]

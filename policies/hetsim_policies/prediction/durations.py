@@ -1,4 +1,4 @@
-"""How long a job will take, from those of its user and class that have ended in this run.
+"""Expected times of jobs, from ended jobs of the same user and class.
 
 A mean in which recent jobs weigh more, or a quantile of the last ones; blended with the mean, or the quantile, of all
 jobs while the user has little history.
@@ -79,7 +79,10 @@ class DurationHistory:
 
 
 class RunningQuantile:
-    """Quantiles of the last `window` values.  Cost: O(window) a value, O(1) a quantile."""
+    """Quantiles of the last `window` values.
+
+    Cost: O(window) a value, O(1) a quantile.
+    """
 
     def __init__(self, window: int):
         self._order: deque[float] = deque()
@@ -93,7 +96,7 @@ class RunningQuantile:
         insort(self._sorted, value)
 
     def at(self, quantile: float) -> float:
-        """The least value that so large a part of them does not exceed (the inverse of their distribution)."""
+        """The minimum value that this part of them does not exceed (inverse CDF)."""
         return quantile_of(self._sorted, quantile)
 
 

@@ -21,7 +21,7 @@ from hetsim.policy import Predictor
 
 @dataclass(frozen=True)
 class PredictionError:
-    """`mape` is NaN where every actual value was 0, `pinball` where there was no forecast."""
+    """Forecast errors: `mape` is NaN if all values were 0, `pinball` if none came."""
 
     count: int
     mape: float
@@ -90,9 +90,9 @@ def prediction_error(actual: Iterable[float], forecast: Iterable[float], quantil
 
 
 def error_notes(name: str, error: PredictionError, **more: Any) -> dict[str, Any]:
-    """As notes of a policy: `hetsim.results.one_run.forecasts` shows them.  What is not defined is left out."""
-    found = {"count": error.count, "mape": error.mape, "pinball": error.pinball, "quantile": error.quantile, **more}
-    return {f"{name}_{key}": value for key, value in found.items() if value == value}
+    """Errors as notes of a policy (`hetsim.results.one_run.forecasts`); no NaN."""
+    notes = {"count": error.count, "mape": error.mape, "pinball": error.pinball, "quantile": error.quantile, **more}
+    return {f"{name}_{key}": value for key, value in notes.items() if value == value}
 
 
 def backtest(

@@ -1,4 +1,4 @@
-"""How far estimates of times can be believed: what tasks that have ended took, against what was estimated.
+"""Reliability of time estimates, from the times of tasks that have ended.
 
 Among the tasks of a class the logarithm of time / estimate is taken for a line over the logarithm of the estimate, with
 one slope for all classes.  Slope -1: estimates tell nothing within a class, each task is expected to take what its
@@ -44,7 +44,10 @@ MAX_DRAWN = 1000
 
 @dataclass(frozen=True)
 class Believed:
-    """A fit: the slope, the mean log ratio of all and by class, and the ratios that are left, of mean logarithm 0."""
+    """A fit: slope, mean log ratios of all and by class, and the residual ratios.
+
+    The residuals have mean logarithm 0.
+    """
 
     slope: float
     level: float
@@ -52,14 +55,16 @@ class Believed:
     residuals: np.ndarray
 
     def parts(self, tasks: Tasks) -> np.ndarray:
-        """By row: the expected time (its median) as a part of the estimate.  Estimates are held against those of all
-        tasks of the class that have come."""
+        """By row: the expected time (its median) as a part of the estimate.
+
+        Estimates are compared with those of all tasks of the class that have come.
+        """
         estimate = log_estimates(tasks)
-        known = np.isfinite(estimate) & np.isfinite(tasks.arrival)
+        usable = np.isfinite(estimate) & np.isfinite(tasks.arrival)
         code = np.zeros(len(tasks), dtype=int) if tasks.class_code is None else tasks.class_code
         parts = np.ones(len(tasks))
         for number, name in enumerate(tasks.classes):
-            rows = known & (code == number)
+            rows = usable & (code == number)
             if rows.any():
                 ahead = estimate[rows] - estimate[rows].mean()
                 parts[rows] = np.exp(self.levels.get(name, self.level) + self.slope * ahead)
@@ -88,7 +93,7 @@ class EstimateHistory:
 
     @property
     def uncertain(self) -> bool:
-        """May estimates be wrong: were some, or is too little known?"""
+        """Return True if estimates were wrong before, or too little is known."""
         return len(self._last) < ENOUGH or self._wrong > 0
 
     def believed(self) -> Believed:
@@ -113,8 +118,8 @@ class EstimateHistory:
         if free >= ENOUGH - 1 and spread > 1e-9:
             slope = float(across @ up if free >= ENOUGH_FOR_SLOPE else -(up @ up)) / spread
             slope = min(0.0, max(-1.0, slope))
-        left = y - _by_name(levels, names) - slope * across
-        return Believed(slope, level, levels, np.exp(left - left.mean()))
+        residual = y - _by_name(levels, names) - slope * across
+        return Believed(slope, level, levels, np.exp(residual - residual.mean()))
 
 
 def _by_name(values: dict[str, Any], names: list[str]) -> np.ndarray:
@@ -156,16 +161,16 @@ class ArrivalHistory:
         self._last.append(task)
 
     def sample(self, now: float, until: float, random: np.random.Generator) -> list[tuple[float, Task]]:
-        """Times from `now` on and before `until`, each with a task that the one to come is like."""
+        """Times in [now, until), each with a task that the coming one resembles."""
         if not self.enough:
             return []
         times = np.array([task.arrival for task in self._last])
         gaps = np.diff(times)
         if not gaps.sum():  # all came at one instant
             return []
-        found: list[tuple[float, Task]] = []
+        arrivals: list[tuple[float, Task]] = []
         at = now + float(random.choice(gaps))
-        while at < until and len(found) < MAX_DRAWN:
-            found.append((at, self._last[int(random.integers(len(self._last)))]))
+        while at < until and len(arrivals) < MAX_DRAWN:
+            arrivals.append((at, self._last[int(random.integers(len(self._last)))]))
             at += float(random.choice(gaps))
-        return found
+        return arrivals

@@ -1,4 +1,6 @@
-"""EWMA: the exponentially weighted mean of what was observed; an observation counts 1/e after `memory` seconds.
+"""EWMA: the exponentially weighted mean of observations.
+
+An observation counts 1/e after `memory` seconds.
 
 Weights are divided by their sum, so that the first value does not weigh more than its age allows.
 Reference: Brown, Statistical Forecasting for Inventory Control (1959); Holt (1957), reprinted 2004.

@@ -1,4 +1,4 @@
-"""Holt-Winters: a level, a trend, and what a time of day and a time of the week add to it.
+"""Holt-Winters: level, trend, and effects of the time of day and of the week.
 
 Additive exponential smoothing with one season or two: an observation y at a time of day k and of the week w moves
 
@@ -106,8 +106,11 @@ class HoltWinters(Predictor):
                 _note(self._first_day, k, 0, value)
 
     def ceiling(self) -> float:
-        """Without trend and week, a zero brings the level towards -day[k], and -day[k] towards the level: all of them
-        stay between the least and the greatest, and a forecast is the difference of two."""
+        """An upper bound of forecasts without trend and week after zeros.
+
+        A zero brings the level towards -day[k], and -day[k] towards the level: all of them stay between the minimum and
+        the maximum, and a forecast is the difference of two.
+        """
         if self._young is not None or self.week is not None or self.beta:
             return math.inf
         ever = self.day if self.season % self.slot else self.day[:-1]  # the last slot may be for rounding only
@@ -119,15 +122,15 @@ class HoltWinters(Predictor):
         return k, 0 if self.week is None else int(time % self.week / self.week_slot)
 
     def _begin(self, cells: Cells) -> None:
-        """The first season, or week, is over: its mean is the level, what its slots add to that the seasons.
+        """End the first season or week: its mean is the level, its slots the seasons.
 
         Every pair of slots counts the same, however often it was observed.
         """
-        found = [(k, w, total / count) for (k, w), (count, total) in cells.items()]
-        self.level = sum(mean for _, _, mean in found) / len(found)
-        self.day = _means([(k, mean - self.level) for k, _, mean in found], len(self.day))
+        means = [(k, w, total / count) for (k, w), (count, total) in cells.items()]
+        self.level = sum(mean for _, _, mean in means) / len(means)
+        self.day = _means([(k, mean - self.level) for k, _, mean in means], len(self.day))
         if cells is self._first_week:
-            rest = [(w, mean - self.level - self.day[k]) for k, w, mean in found]
+            rest = [(w, mean - self.level - self.day[k]) for k, w, mean in means]
             self.of_week = _means(rest, len(self.of_week))
 
     def _smooth(self, k: int, w: int, value: float) -> None:
@@ -147,12 +150,12 @@ class HoltWinters(Predictor):
         if self._young is not None:
             return self._young.forecast(horizon)
         k, w = self._slots_at(self.time + horizon)
-        found = self.level + self.trend * horizon + self.day[k]
-        return found if self.week is None else found + self.of_week[w]
+        value = self.level + self.trend * horizon + self.day[k]
+        return value if self.week is None else value + self.of_week[w]
 
 
 def _slots(season: float, slot: float) -> int:
-    """Slots of a season, the last perhaps shorter; one more, as a remainder may be rounded up to the season."""
+    """Slots of a season, the last perhaps shorter, with one more for rounding."""
     return int(season / slot) + 1
 
 

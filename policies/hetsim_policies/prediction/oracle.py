@@ -1,4 +1,4 @@
-"""Oracle: the true rate, as a yardstick of what a perfect forecast of the load would be worth.
+"""Oracle: the true rate, as a yardstick for a perfect forecast of the load.
 
 Forecasts: the load that the arrival rates of the scenario make on average at that time; not the arrivals themselves,
 which stay random.  It is the one predictor that is told the truth (`knows_rates`), and no other policy gets it.

@@ -1,4 +1,4 @@
-"""What comes now: the mean of the last minutes, of longer where too few arrivals came in them to tell.
+"""The mean load of the last minutes, or of longer where too few arrivals came.
 
 Several exponentially weighted means are kept, each over twice the time of the one before; the shortest that holds
 `ENOUGH` arrivals counts, or the longest.  So a busy series is followed at once, and one with an arrival an hour does
@@ -33,13 +33,13 @@ class Recent:
         self._sums = [[FadingSum(memory * 2**number) for _ in range(4)] for number in range(MEMORIES)]
 
     def observe(self, time: float, value: float, expected: float, arrivals: float) -> None:
-        """An interval around a time: its value, what was expected of it, and the arrivals in it."""
+        """Note an interval around a time: its value, its forecast, and its arrivals."""
         for sums in self._sums:
             for one, amount in zip(sums, (1.0, value, expected, arrivals), strict=True):
                 one.add(time, amount)
 
     def skip(self, count: int, time: float) -> None:
-        """Intervals in which nothing came and nothing was expected, the last around a time."""
+        """Note intervals without arrivals or expected load, the last around a time."""
         for sums in self._sums:
             for one, amount in zip(sums, (1.0, 0.0, 0.0, 0.0), strict=True):
                 one.add_often(count, time, amount)
@@ -51,7 +51,7 @@ class Recent:
 
     @property
     def mean(self) -> Mean:
-        """Over the shortest time that holds enough arrivals.  At least one interval was observed."""
+        """The mean over the shortest time with enough arrivals, at least one interval."""
         sums = next((sums for sums in self._sums if sums[3].total >= ENOUGH), self._sums[-1])
         weight, value, expected, arrivals = (one.total for one in sums)
         # Weights that fade over m seconds have the variance of a plain mean over 2 m.

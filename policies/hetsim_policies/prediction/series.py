@@ -1,4 +1,4 @@
-"""A load, measured interval by interval, with its forecasts, how they turned out, and what must be ready for it.
+"""A measured load with its forecasts, their errors, and the capacity to prepare.
 
 What is noted between two instants counts as the rate of that interval, at its middle.  Forecasts are for the coming
 intervals, up to the lead: their greatest is what must be ready for, and their mean is held against what came, when the
@@ -84,18 +84,18 @@ class Series:
             self.score.note(came, expected)
             self._error.observe(end, abs(came - expected))
         self.predictor.observe(end - self.interval / 2, value)
-        found = [max(0.0, self.predictor.forecast(horizon)) for horizon in self._ahead]
-        self.peak = max(found)
+        forecasts = [max(0.0, self.predictor.forecast(horizon)) for horizon in self._ahead]
+        self.peak = max(forecasts)
         self.demand = self.peak if self.predictor.flat or self.predictor.knows_rates else self._demanded(end, value)
         self._arrivals = 0.0
-        self._said.append((self._sum, sum(found) / len(found)))
+        self._said.append((self._sum, sum(forecasts) / len(forecasts)))
         self.forecasts += 1
         self.fallbacks += not self.predictor.own
 
     def ceiling(self) -> float:
         """The greatest demand that there will be while nothing comes; inf: not known."""
-        most = self.peak_ceiling()
-        return most if self.predictor.flat else most + max(most, self._recent.ceiling)
+        peak = self.peak_ceiling()
+        return peak if self.predictor.flat else peak + max(peak, self._recent.ceiling)
 
     def peak_ceiling(self) -> float:
         """The same of the peak."""
@@ -103,13 +103,13 @@ class Series:
 
     @property
     def settled(self) -> bool:
-        """Has nothing come for so long that nothing is expected any more?  Then intervals can be skipped."""
+        """Return True if nothing is expected any more, so that intervals can be skipped."""
         if len(self._said) < self._steps or self.ceiling() > NOTHING:
             return False
         return all(before == self._sum and expected <= NOTHING for before, expected in self._said)
 
     def skip(self, count: int, end: float) -> None:
-        """Empty intervals, the last of which ends at a time, are over; only where it is settled.
+        """Skip empty intervals up to a time; only where the series is settled.
 
         The same as `measure` for each but for what is below `NOTHING`.  Cost: O(1) in the count.
         """

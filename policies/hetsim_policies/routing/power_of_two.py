@@ -1,4 +1,4 @@
-"""Power of two choices: of two replicas drawn at random the one with fewer requests.
+"""Power of two choices: the less loaded of two replicas drawn at random.
 
 Decides which replica serves a request without looking at all of them; requests count for the speed of their replica.
 Reference: Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001): the longest queue falls from

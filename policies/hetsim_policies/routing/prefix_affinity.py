@@ -1,4 +1,4 @@
-"""Prefix affinity: the replica that already holds most of the prompt, unless it is much busier than the others.
+"""Prefix affinity: the replica with most of the prompt, unless it is overloaded.
 
 Decides which replica serves a request by the tokens that need not be prefilled there.
 Reference: the cache-aware routing of Zheng et al., SGLang: Efficient Execution of Structured Language Model Programs
@@ -19,7 +19,7 @@ from hetsim.policy import Generation, Replica, Routing
 
 
 class PrefixAffinity(Routing):
-    """Most cached tokens among the replicas that are not overloaded; without any, the fewest requests.
+    """Most cached tokens among replicas that are not overloaded, or fewest requests.
 
     slack: a replica is overloaded if it has this many requests more than the one with the fewest; on unlike devices
         they count as what the fastest replica would serve in the same time.

@@ -1,4 +1,4 @@
-"""Any scheduler as a plan: it runs on the estimates before the clock starts, and what it did there is followed.
+"""Any scheduler as a plan: rehearse it on the estimates, then follow what it did.
 
 Decides nothing of its own: mode, devices and the order on each device are those of the rehearsal, in which every task
 takes as long as estimated.  With exact estimates the run is the scheduler's own, unless that stopped tasks: a plan
@@ -24,15 +24,15 @@ from hetsim_policies.static.common.outcome import rehearsed
 class AsPlanned(PlannedScheduler):
     """Follows what another scheduler does on the estimates.
 
-    by: that scheduler, by name or as a mapping with its parameters; none given: heteroprio.
+    base: that scheduler, by name or as a mapping with its parameters; none given: heteroprio.
     """
 
-    def __init__(self, by: Scheduler | None = None):
+    def __init__(self, base: Scheduler | None = None):
         super().__init__()
-        self.by = HeteroPrio() if by is None else by
+        self.base = HeteroPrio() if base is None else base
 
     def check(self, problem: PlanProblem) -> None:
-        self.by.check(problem)
+        self.base.check(problem)
 
     def plan(self, problem: PlanProblem) -> Plan:
-        return rehearsed(problem, problem.rehearse(self.by))
+        return rehearsed(problem, problem.rehearse(self.base))

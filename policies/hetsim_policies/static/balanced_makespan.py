@@ -1,4 +1,4 @@
-"""Balanced makespan: every task on its favorite type, then the overloaded type gives away what it is least good at.
+"""Balanced makespan: favorite types first, then the overloaded type gives tasks.
 
 Decides where, for two types of devices.  Tasks start on the type on which they are shorter.  From the type with more
 work a lane they move to the other in the order of what that costs (the ratio of their two times), until the work is
@@ -33,7 +33,7 @@ from hetsim_policies.static.common.two_types import by_sides, by_speed_up, two_t
 
 
 class BalancedMakespan(PlannedScheduler):
-    """Balanced makespan, for independent sequential tasks on at most two types of devices.
+    """Balanced makespan, for independent sequential tasks on at most two device types.
 
     descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
     """
@@ -45,12 +45,12 @@ class BalancedMakespan(PlannedScheduler):
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "balanced_makespan")
         times, counts = two_types(instance, "balanced_makespan")
-        found = balanced_makespan(times, counts, problem.tasks.arrival)
-        return plan_of(instance, found, descent=self.descent)
+        schedule = balanced_makespan(times, counts, problem.tasks.arrival)
+        return plan_of(instance, schedule, descent=self.descent)
 
 
 def balanced_makespan(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:
-    """The best schedule found on `counts[0]` lanes of the first and `counts[1]` of the second type."""
+    """The best schedule on `counts[0]` and `counts[1]` lanes of two types."""
     allowed = np.where(np.asarray(counts) > 0, times, np.inf)
     on_second = allowed[:, 1] < allowed[:, 0]
     best = by_sides(times, counts, on_second, ready)
@@ -80,7 +80,7 @@ def balanced_makespan(times: np.ndarray, counts: Sequence[int], ready: np.ndarra
             break
         second = on_second.copy()
         second[movers[allowed[movers, light] <= limit][:moved]] = bool(light)
-        found = by_sides(times, counts, second, ready)
-        if found.makespan < best.makespan:
-            best = found
+        schedule = by_sides(times, counts, second, ready)
+        if schedule.makespan < best.makespan:
+            best = schedule
     return best

@@ -1,4 +1,4 @@
-"""Centralized load balancing for two clusters: from both ends of the list sorted by speed-up.
+"""Centralized load balancing for two clusters: from both ends of a speed-up list.
 
 Decides where, for two types of devices.  Tasks are sorted by the ratio of their two times; at each step the task at
 either end is tried on the least loaded lane of the type that it suits best, and the one that would be complete
@@ -42,7 +42,7 @@ class Clb2c(PlannedScheduler):
 
 
 def clb2c(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:
-    """CLB2C on `counts[0]` lanes of the first and `counts[1]` of the second type; ties go to the second."""
+    """CLB2C on `counts[0]` and `counts[1]` lanes; ties go to the second type."""
     schedule = Schedule.empty(len(times))
     free = [[(0.0, lane) for lane in range(count)] for count in counts]  # heaps
     order = by_speed_up(np.where(np.asarray(counts) > 0, times, np.inf)).tolist()

@@ -1,4 +1,4 @@
-"""Column pricing: an integer program over the few pairs of task and lane that the linear program's prices allow.
+"""Column pricing: an integer program over few pairs, chosen by LP prices.
 
 Decides where, for independent tasks on any number of device types that are all there at once.
 The program of `lst` gives prices w of lanes, with sum 1, and a lower bound; its plan is the first schedule, U long.
@@ -52,7 +52,7 @@ ROOM = 1.01
 
 
 class ColumnPricing(PlannedScheduler):
-    """Integer programs over the pairs of least reduced cost, for independent sequential tasks.
+    """Integer programs over the pairs of minimum reduced cost, independent tasks.
 
     gap: a plan within this part of the lower bound is good enough, as is a program's solution within it of its own.
     restarts: programs at most, where there are more than 16 lanes.
@@ -104,7 +104,7 @@ class ColumnPricing(PlannedScheduler):
         self, times: np.ndarray, lane: np.ndarray, lanes: np.ndarray, since: np.ndarray, prices: np.ndarray,
         seconds: float,
     ) -> np.ndarray:  # fmt: skip
-        """The lane of each task after the program of some lanes; as it was if that is too large or has no solution."""
+        """The lane of each task after the program of some lanes, unchanged without one."""
         tasks = np.flatnonzero(np.isin(lane, lanes))
         own, at = times[np.ix_(tasks, lanes)], np.searchsorted(lanes, lane[tasks])
         makespan = float(loads(times, lane, since)[lanes].max())
@@ -135,8 +135,8 @@ def cheap_pairs(times: np.ndarray, prices: np.ndarray, since: np.ndarray, makesp
     worth = prices / prices.sum() if prices.sum() > 0 else np.full(len(prices), 1 / max(1, len(prices)))
     allowed = np.isfinite(times)
     cost = np.where(allowed, np.where(allowed, times, 0.0) * worth, np.inf)
-    least = cost.min(axis=1, keepdims=True, initial=np.inf)
-    reduced = np.where(allowed, cost - least, np.inf)
-    slack = makespan - float(least.sum()) - float(since @ worth)
+    cheapest = cost.min(axis=1, keepdims=True, initial=np.inf)
+    reduced = np.where(allowed, cost - cheapest, np.inf)
+    slack = makespan - float(cheapest.sum()) - float(since @ worth)
     few = np.sort(reduced, axis=None)[:FEW][-1:].max(initial=0.0)
     return reduced <= min(slack * (1 + TOLERANCE), max(SHARE * makespan / len(prices), few))

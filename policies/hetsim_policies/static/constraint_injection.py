@@ -1,4 +1,6 @@
-"""Constraint injection: a linear program assigns; a separate optimizer tells it, by a constraint tree, what it misses.
+"""Constraint injection: a linear program assigns, an optimizer adds constraints.
+
+The optimizer judges by simulation and offers a constraint tree.
 
 Decides where and in which order, for sequential tasks with or without a task graph, with data moved over links.
 The assignment program of `assignment` counts work and knows nothing of transfers.  `sharing` looks at what is not
@@ -137,19 +139,19 @@ class ConstraintInjection(PlannedScheduler):
         ahead = brought_ahead(instance, race.best)
         if ahead.copies:
             race.enter(ahead)
-        best, least = race.best, race.makespan
+        best, best_makespan = race.best, race.makespan
         notes = {"constraints": race.won, "candidates": race.tried, "unconstrained_makespan": unconstrained}
-        known: float | None = free[0].bound
+        lower: float | None = free[0].bound
         if best.fused:  # bounds, and what is told of them, are of kernels launched one by one
             notes |= {"launches": len(best.launches())}
             bounded = ("covers", "ratio_certified", "ratio_guaranteed")
-            known, best = None, replace(best, notes={k: v for k, v in best.notes.items() if k not in bounded})
-        known = None if known is None else min(known, least)
-        plan = replace(best, makespan=least, bound=known, notes=best.notes | notes)
+            lower, best = None, replace(best, notes={k: v for k, v in best.notes.items() if k not in bounded})
+        lower = None if lower is None else min(lower, best_makespan)
+        plan = replace(best, makespan=best_makespan, bound=lower, notes=best.notes | notes)
         return finished(instance, plan, judged=True)
 
     def _constrain(self, race: _Race, instance: Instance, near: float, free: Sequence[Plan]) -> None:
-        """Let plans under the constraints of transfers compete, as many as there may be; none without transfers.
+        """Let plans under transfer constraints compete; none without transfers.
 
         near: seconds of the best plan so far, or the bound.  free: the unconstrained plans, which compete already.
         """
@@ -181,7 +183,7 @@ class _Race:
     """The constraints under which the best one was made."""
 
     def enter(self, plan: Plan, constraints: str | None = None) -> None:
-        """Simulate one more; `constraints`: those under which it was made, None where it changes the best so far."""
+        """Simulate one more; `constraints`: those it was made under, None for a change."""
         self.tried += 1
         makespan = simulated(self.problem, plan)
         if makespan < self.makespan:
@@ -190,7 +192,7 @@ class _Race:
 
 
 def launched_together(plan: Plan, tasks: Tasks, most: int, patterns: Patterns | None) -> Plan:
-    """The plan with chains of kernels launched as one, as far as they stand on one device."""
+    """The plan with chains of kernels on one device launched as one."""
     if most < 2 or tasks.work is None:
         return plan
     return as_one(plan, tasks, chains(tasks, most, patterns))
@@ -201,7 +203,7 @@ def launched_together(plan: Plan, tasks: Tasks, most: int, patterns: Patterns | 
 
 @dataclass(frozen=True)
 class ConstraintNode:
-    """Constraints that hold here and below; `children` refine them, in order of preference."""
+    """Constraints that hold here and below; `children` refine them, by preference."""
 
     name: str
     constraints: tuple[Constraint, ...]
@@ -211,17 +213,17 @@ class ConstraintNode:
 def walk(
     siblings: Sequence[ConstraintNode], solve: Any, above: tuple[Constraint, ...] = (), names: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The names and solution of every node with one: from a node down to its children, then to its next sibling.
+    """The names and solution of every solvable node: a node, its children, siblings.
 
     `solve(constraints)` gives None where they are infeasible; nothing below such a node is tried, as it has all its
     constraints and more.
     """
     for node in siblings:
         constraints = (*above, *node.constraints)
-        found = solve(constraints)
-        if found is None:
+        solution = solve(constraints)
+        if solution is None:
             continue
-        yield (*names, node.name), found
+        yield (*names, node.name), solution
         yield from walk(node.children, solve, constraints, (*names, node.name))
 
 
@@ -258,7 +260,7 @@ def assigned(
     node_limit: int = NODES,
     max_variables: int = MAX_VARIABLES,
 ) -> np.ndarray | None:
-    """The site of every task by the program with these constraints; None where none is found that keeps them.
+    """The site of every task under these constraints; None where none is found.
 
     unit: seconds near the makespan to expect.
     """
@@ -267,10 +269,10 @@ def assigned(
     program = AssignmentProgram(times, counts, unit, tasks.predecessors, tasks.arrival, constraints, frugal=FRUGAL)
     if len(program.task) <= max_variables:
         return program.integral(node_limit, gap=GAP).site_of
-    found = program.relaxed()
-    if found is None:
+    solution = program.relaxed()
+    if solution is None:
         return None
-    site_of = rounded(found.share, matched=False)
+    site_of = rounded(solution.share, matched=False)
     return None if violated([one for one in constraints if not isinstance(one, Cap)], site_of) else site_of
 
 
@@ -316,7 +318,7 @@ class _Merging:
 
 
 class SharingTree:
-    """The non-linear side: which tasks gain by sitting together, as a tree of constraints."""
+    """The nonlinear side: groups of tasks with common data, as a constraint tree."""
 
     def __init__(self, instance: Instance, sites: Sequence[LaneSite], traffic: Traffic, makespan: float):
         self.instance = instance
@@ -354,7 +356,7 @@ class SharingTree:
     # The tree
 
     def tree(self) -> list[ConstraintNode]:
-        """Alternatives at the top: what binds tasks to groups.  Below: groups that grow, and parts, one a device.
+        """Alternatives that bind tasks to groups; below, growing groups and parts.
 
         Where tasks are better off beside their data, that comes first, as a constraint above the others.
         """
@@ -380,7 +382,7 @@ class SharingTree:
         return ConstraintNode(name, _together(groups), tuple(below))
 
     def _parts(self, groups: list[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """The groups that gain by an accelerator, dealt out to all: from stages of the graph, or from one each in turn.
+        """The groups that gain by an accelerator, dealt out to all of them.
 
         What the program may still choose is which part goes where, and the place of all other tasks.
         """
@@ -428,7 +430,7 @@ class SharingTree:
         return place
 
     def _orders(self, groups: Sequence[tuple[int, ...]]) -> Iterator[ConstraintNode]:
-        """Refinements that keep the groups: equal kernels in a row, short uploads first, heavy groups apart."""
+        """Refinements of equal groups: equal kernels in a row, short uploads first, ..."""
         fused = tuple(Fuse(row) for group in groups for row in self._equal_kernels(group))
         if fused:
             yield ConstraintNode("fuse", fused)
@@ -444,7 +446,7 @@ class SharingTree:
             yield ConstraintNode("apart", (Apart(tuple(group[0] for group in heavy)),))
 
     def _beside_their_data(self) -> tuple[Constraint, ...]:
-        """Tasks that bring and fetch so much of their own that no accelerator pays are pinned to cores."""
+        """Pin tasks to cores whose own transfers outweigh any accelerator's gain."""
         if not self.cores or not self.devices:
             return ()
         own = self.times + self.traffic.extra[:, self.place]
@@ -456,7 +458,7 @@ class SharingTree:
     # Groups
 
     def groups(self, view: View, limit: float, given: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """Merge groups, the pair that saves most seconds of transfers first, as long as one site does it in `limit`."""
+        """Merge groups by saved seconds of transfers, as long as one site has the time."""
         merging = _Merging(
             {number: list(group) for number, group in enumerate(given)},
             {number: self.times[list(group)].sum(axis=0) for number, group in enumerate(given)},
@@ -501,8 +503,8 @@ class SharingTree:
     def _neighbors(self, items: dict[int, dict[int, None]]) -> Iterator[tuple[int, int]]:
         """Pairs of groups that read an item in common."""
         readers: dict[int, list[int]] = {}
-        for number, found in items.items():
-            for item in found:
+        for number, used in items.items():
+            for item in used:
                 readers.setdefault(item, []).append(number)
         for numbers in readers.values():
             reach = len(numbers) if len(numbers) <= CROWD else 2
@@ -513,18 +515,18 @@ class SharingTree:
     # Caps and orders
 
     def _upload(self, group: Sequence[int], site: int) -> float:
-        """Seconds that a group's inputs, each of them once, and its private data take to and from a site."""
+        """Upload seconds of a group's inputs, once each, and of its private data."""
         place = self.place[site]
         shared = sum(float(self.traffic.first_cost[item, place]) for item in self._items(group))
         return shared + float(self.traffic.private[list(group), place].sum())
 
     def _uploads(self, groups: Sequence[tuple[int, ...]]) -> tuple[Constraint, ...]:
-        """Every accelerator and every switch has to get through its transfers within the makespan.
+        """Every accelerator and switch must finish its transfers within the makespan.
 
         Linear only because the groups are settled: each counts its inputs once, at its first task.  With one stream
         an accelerator computes and transfers in turn, so both together have to fit.
         """
-        found: list[Constraint] = []
+        constraints: list[Constraint] = []
         behind: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
         cluster = self.instance.problem.cluster
         for site in self.devices:
@@ -537,17 +539,17 @@ class SharingTree:
             if device.type.streams == 1:  # private data are in `carried`
                 alone = self.instance.compute[:, self.sites[site].kind]
                 work = [(task, site, float(time)) for task, time in enumerate(alone) if time < np.inf]
-            found.append(Cap((*work, *carried), per_makespan=1.0))
+            constraints.append(Cap((*work, *carried), per_makespan=1.0))
             if device.switch is not None:
                 own, switch = device.type.link.upload, cluster.nodes[device.node].spec.switch.upload
                 part = min(1.0, own / switch) if np.isfinite(switch) else 0.0  # of its time on the own link
                 terms = behind.setdefault((device.node, device.switch), [])
                 terms += [(task, site, seconds * part) for task, site, seconds in carried if part]
-        found += [Cap(tuple(terms), per_makespan=1.0) for terms in behind.values() if terms]
-        return tuple(found)
+        constraints += [Cap(tuple(terms), per_makespan=1.0) for terms in behind.values() if terms]
+        return tuple(constraints)
 
     def _equal_kernels(self, group: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """Rows of equal tasks, by shape, times and common inputs, that nothing orders among themselves."""
+        """Rows of equal, mutually unordered tasks, by shape, times and common inputs."""
         rows: dict[tuple[Any, ...], list[int]] = {}
         for task in group:
             if self.traffic.firsts[task]:
@@ -579,12 +581,12 @@ class SharingTree:
         chains: dict[int, list[int]] = {}
         for task in sorted(group, key=self.depth.__getitem__):
             chains.setdefault(root(task), []).append(task)
-        found = sorted(chains.values(), key=lambda chain: chain[0])
-        if len(found) < len(group):
-            yield from (Before(one[-1], other[0]) for one, other in zip(found, found[1:], strict=False))
+        rows = sorted(chains.values(), key=lambda chain: chain[0])
+        if len(rows) < len(group):
+            yield from (Before(one[-1], other[0]) for one, other in zip(rows, rows[1:], strict=False))
 
     def _short_uploads_first(self, group: Sequence[int]) -> Iterator[Before]:
-        """Johnson's rule for two machines (1954), the link and the device, where uploads overlap computing.
+        """Johnson's rule for link and device (1954), where uploads overlap computing.
 
         Of tasks with data of their own, those that upload for less time than they compute go by increasing upload,
         then the others by decreasing time of computing.

@@ -1,4 +1,4 @@
-"""Constraint programming: which type, when, proven optimal where the solver gets that far (CP-SAT of OR-tools).
+"""Constraint programming: types and times, optimal within limits (CP-SAT).
 
 Decides where and in which order, for sequential tasks with or without a task graph and arrivals.  Every task is one of
 several optional intervals, one a type of device; the lanes of a type run as many intervals at once as there are lanes,
@@ -105,7 +105,7 @@ def quick(instance: Instance) -> tuple[Plan, float]:
 
 
 class IntervalModel:
-    """The program of one instance; times are whole units from the origin of the problem."""
+    """The program of one instance; times are whole units from the problem's origin."""
 
     def __init__(self, instance: Instance, hint: Plan, bound: float):
         from ortools.sat.python import cp_model
@@ -170,8 +170,8 @@ class IntervalModel:
                 for lane in range(count):
                     self._engines(kind, lane, since[lane])
                 continue
-            held = [model.new_fixed_size_interval_var(0, until, "held") for until in since if until > 0]
-            intervals = [*self.busy[kind], *held]
+            busy = [model.new_fixed_size_interval_var(0, until, "held") for until in since if until > 0]
+            intervals = [*self.busy[kind], *busy]
             if count == 1:
                 model.add_no_overlap(intervals)
             else:
@@ -219,7 +219,7 @@ class IntervalModel:
                 self.model.add_hint(value, key in ((kind, lane), (kind, -1)))
 
     def solved(self, effort: float) -> Plan:
-        """The plan of the best solution, with the solver's bound; that of the hint's bound if it found none."""
+        """The plan of the best solution, or of the hint, with the solver's bound."""
         solver: Any = self.cp.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
@@ -230,9 +230,9 @@ class IntervalModel:
             if status == self.cp.INFEASIBLE:  # nothing is as short as the hint but for the rounding
                 bound = self.horizon * self.unit * (1 - PROVEN / 10)
             return Plan([], makespan=np.inf, bound=bound, notes={"timetable": "exact"})
-        found = planned(self.instance, ordered(self.instance, self._rows(solver)), bound, draft=True)
-        found.bound = max(bound, found.bound or 0.0)
-        return found
+        plan = planned(self.instance, ordered(self.instance, self._rows(solver)), bound, draft=True)
+        plan.bound = max(bound, plan.bound or 0.0)
+        return plan
 
     def _rows(self, solver: Any) -> list[Placed]:
         """Tasks by start, each on a lane of its type that is free by then."""
@@ -253,7 +253,7 @@ class IntervalModel:
 
 
 class Assignment(IntervalModel):
-    """The program where only the lane of each task matters: no lane has more work than the makespan."""
+    """The program where only lanes matter: no lane has more work than the makespan."""
 
     def _tasks(self) -> None:
         instance = self.instance

@@ -1,16 +1,18 @@
-"""Least energy before a deadline: a lane for every task and one frequency for every device, from a convex program.
+"""Minimum energy before a deadline: lanes and frequencies from a convex program.
+
+A lane for every task and one frequency for every device.
 
 Decides where tasks run and how fast each device does; the cores of a node have one frequency in common.  At
 frequency f work takes 1/f of its time and its dynamic power (busy - idle) is f³ times what it is, so work W on a
 device costs W f² of what it draws above idle: as slow as the deadline lets it is best.  Idle power is drawn until
 the deadline whatever is decided, as no device is put to sleep.
-Independent tasks: on L lanes of one type, work W (seconds at full speed, all at one time) costs at least
-δ W max(W / (L D), lowest)² until the deadline D, by Jensen's inequality, also if frequencies change on the way.  The
-sum over types is convex in the loads W, and these are linear in the fractions of tasks that each type gets.  Its
-least value, found by tangents from below (Kelley, The Cutting-Plane Method for Solving Convex Programs, 1960), is a
-lower bound on the dynamic energy of every schedule.  The integer assignment is relaxed there, then *rounded*: each
-task to the type with its greatest fraction, the longest first to lanes, then single tasks move while that saves
-energy.  There is no ratio for the rounding; the plan's notes give both figures, planned and bound.
+Independent tasks: on L lanes of one type, work W (seconds at full speed, all at one time) costs at least δ W max(W / (L
+D), f)² until the deadline D, where f is the lowest frequency, by Jensen's inequality, also if frequencies change on the
+way.  The sum over types is convex in the loads W, and these are linear in the fractions of tasks that each type
+gets.  Its least value, found by tangents from below (Kelley, The Cutting-Plane Method for Solving Convex Programs,
+1960), is a lower bound on the dynamic energy of every schedule.  The integer assignment is relaxed there, then
+*rounded*: each task to the type with its greatest fraction, the longest first to lanes, then single tasks move while
+that saves energy.  There is no ratio for the rounding; the plan's notes give both figures, planned and bound.
 Task graphs: lanes and order are those of `heft`, and only the frequencies come from a convex program, the least sum
 of δ W / s² over devices for slownesses s = 1/f such that no path is longer than the deadline, again by tangents and
 by paths added as they are found to be too long.
@@ -61,23 +63,23 @@ class ConvexEnergy(PlannedScheduler):
 
     deadline: seconds from the first arrival to the last finish.
     slack: instead, a factor over the makespan at full speed (1.5 where neither is given).
-    lowest: the lowest frequency that devices can be set to, as a part of full speed.
+    min_frequency: the lowest frequency that devices can be set to, as a part of full speed.
     """
 
     def __init__(
         self,
         deadline: Annotated[Seconds, Field(gt=0)] | None = None,
         slack: Annotated[float, Field(ge=1)] | None = None,
-        lowest: Annotated[float, Field(gt=0, le=1)] = 0.1,
+        min_frequency: Annotated[float, Field(gt=0, le=1)] = 0.1,
     ):
         super().__init__()
         if deadline is not None and slack is not None:
             raise ValueError("give a deadline or a slack, not both")
-        if not 0 < lowest <= 1 or (slack is not None and not 1 <= slack < np.inf):
-            raise ValueError("lowest lies above 0 and up to 1, slack is finite and at least 1")
+        if not 0 < min_frequency <= 1 or (slack is not None and not 1 <= slack < np.inf):
+            raise ValueError("min_frequency lies above 0 and up to 1, slack is finite and at least 1")
         if deadline is not None and not 0 < deadline < np.inf:
             raise ValueError("the deadline is a positive number of seconds")
-        self.deadline, self.lowest = deadline, lowest
+        self.deadline, self.min_frequency = deadline, min_frequency
         self.slack = 1.5 if slack is None else slack
 
     def plan(self, problem: PlanProblem) -> Plan:
@@ -85,7 +87,7 @@ class ConvexEnergy(PlannedScheduler):
         instance = computing_alone(runnable(problem, "convex_energy"))
         if not instance.size:
             return Plan([], makespan=0.0)
-        machine = Machine.of(instance)
+        machine = Machine.from_instance(instance)
         graph = bound_together(instance)
         before: Graph = problem.tasks.predecessors or [()] * instance.size
         seed = seed_of(instance, traffic_of(instance, before) if graph else None)
@@ -97,7 +99,7 @@ class ConvexEnergy(PlannedScheduler):
         deadline = self.slack * shortest if self.deadline is None else self.deadline
         if shortest > deadline * (1 + ROUNDING):
             raise _too_late(shortest, max(seed.bound or 0.0, _longest(instance)), deadline)
-        make = partial(planned_graph if graph else planned_loads, machine, seed.schedule, self.lowest)
+        make = partial(planned_graph if graph else planned_loads, machine, seed.schedule, self.min_frequency)
         if not deadline:  # no task takes any time
             plan = full
         elif trial is None:
@@ -120,7 +122,10 @@ def computing_alone(instance: Instance) -> Instance:
 
 
 def _moves_data(problem: PlanProblem) -> bool:
-    """Does a run do more than compute, so that a plan's length is known only when it is tried?"""
+    """Return True if a run does more than compute.
+
+    Then a plan's length is known only when it is tried.
+    """
     tasks = problem.tasks
     columns = (tasks.bytes_in, tasks.bytes_out, tasks.reads, tasks.writes)
     if any(column is not None for column in columns):
@@ -136,10 +141,10 @@ def _longest(instance: Instance) -> float:
 
 
 def _too_late(shortest: float, bound: float, deadline: float) -> ScenarioError:
-    late, least = shortest - deadline, bound - deadline
-    if least > 0:
+    late, excess = shortest - deadline, bound - deadline
+    if excess > 0:
         text = f"no schedule meets the deadline of {deadline:.6g} s: even at full speed all take at least {bound:.6g} s"
-        text += f", {least:.6g} s longer; the best that was found takes {shortest:.6g} s"
+        text += f", {excess:.6g} s longer; the best that was found takes {shortest:.6g} s"
     else:
         text = f"the deadline of {deadline:.6g} s is not met: the best schedule that was found takes {shortest:.6g} s"
         text += f" at full speed, {late:.6g} s longer (no schedule takes less than {bound:.6g} s)"
@@ -149,7 +154,7 @@ def _too_late(shortest: float, bound: float, deadline: float) -> ScenarioError:
 def _in_time(
     make: Callable[[float], Plan], trial: Callable[[Plan], float], plan: Plan, full: Plan, deadline: float
 ) -> Plan:
-    """A plan that is in time on the engine: the deadline that it is made for is brought forward until it is."""
+    """A plan in time on the engine: its deadline is advanced until it is."""
     plan.makespan = trial(plan)
     if plan.makespan <= deadline:
         return plan
@@ -194,9 +199,9 @@ class Machine:
     """Do all arrive at once?"""
 
     @classmethod
-    def of(cls, instance: Instance) -> Machine:
-        known = lane_names(instance.problem.cluster)
-        owner = [known[name] for lanes in instance.lanes for name in lanes]
+    def from_instance(cls, instance: Instance) -> Machine:
+        names = lane_names(instance.problem.cluster)
+        owner = [names[name] for lanes in instance.lanes for name in lanes]
         devices = list(dict.fromkeys(owner))
         number = {device: position for position, device in enumerate(devices)}
         arrival = instance.problem.tasks.arrival
@@ -219,8 +224,8 @@ class Machine:
         """Seconds of each task on its lane at full speed."""
         return self.instance.time[np.arange(self.instance.size), self.lane_kind[lanes]]
 
-    def frequencies(self, lanes: np.ndarray, deadline: float, lowest: float) -> np.ndarray:
-        """The least frequency of each device with which its tasks, taken by arrival, meet the deadline.
+    def frequencies(self, lanes: np.ndarray, deadline: float, min_frequency: float) -> np.ndarray:
+        """The minimum frequency of each device with which its tasks meet the deadline.
 
         A lane must do, from every arrival on, all its work of this and later tasks until the deadline.  Above 1
         where that cannot be.
@@ -232,20 +237,20 @@ class Machine:
         first = np.flatnonzero(np.append(True, lane[1:] != lane[:-1]))
         before = np.concatenate([[0.0], done])[first]
         done -= np.repeat(before, np.diff(np.append(first, len(lane))))
-        left = self.start + deadline - arrival[order]
+        available = self.start + deadline - arrival[order]
         with np.errstate(divide="ignore", invalid="ignore"):
-            needed = np.where(done > 0, np.where(left > 0, done / left, np.inf), 0.0)
-        found = np.full(len(self.devices), lowest)
-        np.maximum.at(found, self.device[lane], needed)
-        return found
+            needed = np.where(done > 0, np.where(available > 0, done / available, np.inf), 0.0)
+        frequencies = np.full(len(self.devices), min_frequency)
+        np.maximum.at(frequencies, self.device[lane], needed)
+        return frequencies
 
-    def cost(self, lanes: np.ndarray, deadline: float, lowest: float) -> float:
+    def cost(self, lanes: np.ndarray, deadline: float, min_frequency: float) -> float:
         """Dynamic joules; inf where the deadline cannot be met."""
-        found = self.frequencies(lanes, deadline, lowest)
-        if (found > 1 + ROUNDING).any():
+        frequencies = self.frequencies(lanes, deadline, min_frequency)
+        if (frequencies > 1 + ROUNDING).any():
             return float("inf")
         work = np.bincount(self.device[lanes], self.times(lanes), minlength=len(self.devices))
-        return float((self.watts * work * np.minimum(found, 1.0) ** 2).sum())
+        return float((self.watts * work * np.minimum(frequencies, 1.0) ** 2).sum())
 
     def frugal(self) -> np.ndarray:
         """All of each task where it costs least at full speed."""
@@ -273,16 +278,16 @@ class Machine:
     def named(self, frequencies: np.ndarray, lanes: np.ndarray) -> dict[str, float]:
         """By name, of devices that have work and are not at full speed."""
         work = np.bincount(self.device[lanes], self.times(lanes), minlength=len(self.devices)).tolist()
-        known = zip(self.devices, frequencies.tolist(), work, strict=True)
-        return {device.name: value for device, value, load in known if value < 1 and load > 0}
+        rows = zip(self.devices, frequencies.tolist(), work, strict=True)
+        return {device.name: value for device, value, load in rows if value < 1 and load > 0}
 
     def energy(self, plan: Plan) -> float:
         """Dynamic joules of a plan."""
-        known = lane_names(self.instance.problem.cluster)
+        lanes = lane_names(self.instance.problem.cluster)
         kinds = {kind: number for number, kind in enumerate(self.instance.types)}
         total = 0.0
         for step in plan.steps:
-            device = known[step.devices[0]]
+            device = lanes[step.devices[0]]
             kind = kinds[device.type]
             seconds = float(self.instance.time[step.task, kind])
             total += seconds * float(self.type_watts[kind]) * plan.frequencies.get(device.name, 1.0) ** 2
@@ -297,27 +302,30 @@ def _settled(frequencies: np.ndarray) -> np.ndarray:
 # Independent tasks ------------------------------------------------------------------------------------------------
 
 
-def planned_loads(machine: Machine, seed: Schedule, lowest: float, deadline: float) -> Plan:
-    """The best of the rounded program, of all tasks where they cost least, and of the seed; then single moves."""
-    fractions, bound = relaxed(machine, deadline, lowest)
-    found = [machine.lanes_of(seed), rounded(machine, machine.frugal())]
+def planned_loads(machine: Machine, seed: Schedule, min_frequency: float, deadline: float) -> Plan:
+    """The best of three assignments after single moves.
+
+    The rounded program, all tasks where they cost least, and the seed.
+    """
+    fractions, bound = relaxed(machine, deadline, min_frequency)
+    candidates = [machine.lanes_of(seed), rounded(machine, machine.frugal())]
     if fractions is not None:
-        found.append(rounded(machine, fractions))
+        candidates.append(rounded(machine, fractions))
     if machine.together:
-        found = [descended(machine, lanes, deadline, lowest) for lanes in found]
-    costs = [machine.cost(lanes, deadline, lowest) for lanes in found]
+        candidates = [descended(machine, lanes, deadline, min_frequency) for lanes in candidates]
+    costs = [machine.cost(lanes, deadline, min_frequency) for lanes in candidates]
     if min(costs) == float("inf"):
         raise ScenarioError(f"no assignment was found that meets {deadline:g} s")
-    lanes = found[int(np.argmin(costs))]
-    frequencies = _settled(machine.frequencies(lanes, deadline, lowest))
+    lanes = candidates[int(np.argmin(costs))]
+    frequencies = _settled(machine.frequencies(lanes, deadline, min_frequency))
     named = machine.named(frequencies, lanes)
     plan = plan_of(machine.instance, machine.scheduled(lanes, frequencies), frequencies=named, draft=True)
     plan.notes["dynamic_energy_bound_j"] = bound
     return plan
 
 
-def relaxed(machine: Machine, deadline: float, lowest: float) -> tuple[np.ndarray | None, float]:
-    """The fraction of each task that each type does in the convex program, and its value in joules.
+def relaxed(machine: Machine, deadline: float, min_frequency: float) -> tuple[np.ndarray | None, float]:
+    """The fraction of each task on each type in the convex program, and its joules.
 
     Loads are in deadlines and joules in those of the thirstiest type for one deadline, so that numbers are near 1.
     """
@@ -326,8 +334,8 @@ def relaxed(machine: Machine, deadline: float, lowest: float) -> tuple[np.ndarra
     lanes = np.asarray(instance.counts, dtype=float)
     top = float(machine.type_watts.max(initial=0.0)) or 1.0
     watts = machine.type_watts / top
-    left = (machine.start + deadline - instance.problem.tasks.arrival) * (1 + ROUNDING)
-    task, kind = np.nonzero(instance.time <= left[:, None])
+    available = (machine.start + deadline - instance.problem.tasks.arrival) * (1 + ROUNDING)
+    task, kind = np.nonzero(instance.time <= available[:, None])
     load = instance.time[task, kind] / deadline
     count = len(task)
     # Unknowns: the fractions, then the load and the cost of each type.
@@ -341,13 +349,13 @@ def relaxed(machine: Machine, deadline: float, lowest: float) -> tuple[np.ndarra
     points = [lanes * part for part in np.linspace(0.0, 1.0, 9)]
     best, value = None, 0.0
     for _ in range(12):
-        tangents, limits = _tangents(points, lanes, watts, lowest, count)
+        tangents, limits = _tangents(points, lanes, watts, min_frequency, count)
         answer = linprog(price, tangents, limits, sums, total, bounds, method="highs")
         if answer.x is None:
             break
         best, value = answer.x, max(value, float(answer.fun))
         loads = best[count : count + kinds]
-        exact = float((watts * loads * np.maximum(loads / np.maximum(lanes, 1.0), lowest) ** 2).sum())
+        exact = float((watts * loads * np.maximum(loads / np.maximum(lanes, 1.0), min_frequency) ** 2).sum())
         if exact <= value * (1 + 1e-4) + 1e-12:
             break
         points.append(loads)
@@ -359,16 +367,16 @@ def relaxed(machine: Machine, deadline: float, lowest: float) -> tuple[np.ndarra
 
 
 def _tangents(
-    points: list[np.ndarray], lanes: np.ndarray, watts: np.ndarray, lowest: float, count: int
+    points: list[np.ndarray], lanes: np.ndarray, watts: np.ndarray, min_frequency: float, count: int
 ) -> tuple[csr_array, np.ndarray]:
-    """Cost of a type ≥ its tangents: of δ W max(W / L, lowest)² at the loads of each point."""
+    """Cost of a type ≥ its tangents: of δ W max(W / L, min)² at the loads of points."""
     kinds = len(lanes)
     at = np.concatenate(points)
     kind = np.tile(np.arange(kinds), len(points))
     speed = at / np.maximum(lanes[kind], 1.0)
-    slow = speed < lowest
-    slope = watts[kind] * np.where(slow, lowest**2, 3 * speed**2)
-    value = watts[kind] * at * np.where(slow, lowest, speed) ** 2
+    slow = speed < min_frequency
+    slope = watts[kind] * np.where(slow, min_frequency**2, 3 * speed**2)
+    value = watts[kind] * at * np.where(slow, min_frequency, speed) ** 2
     rows = np.arange(len(at))
     entries = np.concatenate([slope, -np.ones(len(at))])
     places = np.concatenate([rows, rows]), np.concatenate([count + kind, count + kinds + kind])
@@ -376,7 +384,7 @@ def _tangents(
 
 
 def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
-    """A lane for each task: the type with its greatest fraction, there longest first to the least loaded lane."""
+    """A lane for each task: the type of its greatest fraction, longest first there."""
     kind = fractions.argmax(axis=1)
     lanes = np.empty(machine.instance.size, dtype=np.int64)
     for number, count in enumerate(machine.instance.counts):
@@ -388,7 +396,7 @@ def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
     return lanes
 
 
-def descended(machine: Machine, lanes: np.ndarray, deadline: float, lowest: float) -> np.ndarray:
+def descended(machine: Machine, lanes: np.ndarray, deadline: float, min_frequency: float) -> np.ndarray:
     """Move each task, the largest first, to its cheapest lane, a few times over.
 
     For tasks that arrive together.  A lane that exceeds the deadline is charged for its length, so that moves repair
@@ -398,13 +406,13 @@ def descended(machine: Machine, lanes: np.ndarray, deadline: float, lowest: floa
     lanes, needs = lanes.copy(), machine.times(lanes)
     load = np.bincount(lanes, needs, minlength=len(kind))
     work = np.bincount(device, load, minlength=len(machine.devices))
-    most = np.zeros(len(machine.devices))
-    np.maximum.at(most, device, load)
+    longest = np.zeros(len(machine.devices))
+    np.maximum.at(longest, device, load)
     mates = [np.flatnonzero(device == number) for number in range(len(machine.devices))]
 
-    def cost(work: np.ndarray, most: np.ndarray, watts: np.ndarray) -> np.ndarray:
-        joules = watts * work * np.maximum(most / deadline, lowest) ** 2
-        return np.asarray(joules + np.where(most > deadline * (1 + ROUNDING), LATE * most, 0.0))
+    def cost(work: np.ndarray, longest: np.ndarray, watts: np.ndarray) -> np.ndarray:
+        joules = watts * work * np.maximum(longest / deadline, min_frequency) ** 2
+        return np.asarray(joules + np.where(longest > deadline * (1 + ROUNDING), LATE * longest, 0.0))
 
     for _ in range(max(1, min(4, 40_000 // max(1, instance.size)))):
         moved = False
@@ -413,18 +421,18 @@ def descended(machine: Machine, lanes: np.ndarray, deadline: float, lowest: floa
             here = int(device[lane])
             load[lane] -= needs[task]
             work[here] -= needs[task]
-            most[here] = load[mates[here]].max()
+            longest[here] = load[mates[here]].max()
             possible = np.isfinite(instance.time[task, kind])
             time = np.where(possible, instance.time[task, kind], 0.0)
-            more = cost(work[device] + time, np.maximum(most[device], load + time), watts[device])
-            more = np.where(possible, more - cost(work, most, watts)[device], np.inf)
+            more = cost(work[device] + time, np.maximum(longest[device], load + time), watts[device])
+            more = np.where(possible, more - cost(work, longest, watts)[device], np.inf)
             best = int(more.argmin())
             if more[best] < more[lane] - 1e-9 * abs(more[lane]):
                 lanes[task], lane, moved = best, best, True
                 needs[task] = time[best]
             load[lane] += needs[task]
             work[device[lane]] += needs[task]
-            most[device[lane]] = max(most[device[lane]], load[lane])
+            longest[device[lane]] = max(longest[device[lane]], load[lane])
         if not moved:
             break
     return lanes
@@ -437,15 +445,15 @@ LATE = 1e12
 # Task graphs ------------------------------------------------------------------------------------------------------
 
 
-def planned_graph(machine: Machine, seed: Schedule, lowest: float, deadline: float) -> Plan:
+def planned_graph(machine: Machine, seed: Schedule, min_frequency: float, deadline: float) -> Plan:
     """The seed's lanes and order, each device as slow as is best."""
-    frequencies = _settled(1 / slownesses(machine, seed, lowest, deadline))
+    frequencies = _settled(1 / slownesses(machine, seed, min_frequency, deadline))
     named = machine.named(frequencies, machine.lanes_of(seed))
     return plan_of(machine.instance, seed, frequencies=named, draft=True)
 
 
-def slownesses(machine: Machine, schedule: Schedule, lowest: float, deadline: float) -> np.ndarray:
-    """How much slower than at full speed each device is, at the least energy with no path above the deadline."""
+def slownesses(machine: Machine, schedule: Schedule, min_frequency: float, deadline: float) -> np.ndarray:
+    """The slowness of each device at minimum energy, no path above the deadline."""
     lanes = machine.lanes_of(schedule)
     number = len(machine.devices)
     joules = machine.watts * np.bincount(machine.device[lanes], machine.times(lanes), minlength=number)
@@ -453,12 +461,12 @@ def slownesses(machine: Machine, schedule: Schedule, lowest: float, deadline: fl
     safe = np.ones(number)
     if _overrun(machine, schedule, safe, deadline)[0] > 0:
         raise ScenarioError(f"even at full speed it takes longer than {deadline:g} s")
-    points = [np.full(number, one) for one in np.geomspace(1.0, 1 / lowest, 12)]
+    points = [np.full(number, one) for one in np.geomspace(1.0, 1 / min_frequency, 12)]
     paths: list[np.ndarray] = []
     limits: list[float] = []
     slow = safe
     for _ in range(80):
-        slow, value = _slowest(cost, points, paths, limits, lowest)
+        slow, value = _slowest(cost, points, paths, limits, min_frequency)
         late, path, limit = _overrun(machine, schedule, slow, deadline)
         exact = float((cost / slow**2).sum())
         if late <= ROUNDING * deadline and exact <= value * (1 + 1e-4) + 1e-12:
@@ -481,9 +489,9 @@ def slownesses(machine: Machine, schedule: Schedule, lowest: float, deadline: fl
 
 
 def _slowest(
-    cost: np.ndarray, points: list[np.ndarray], paths: list[np.ndarray], limits: list[float], lowest: float
+    cost: np.ndarray, points: list[np.ndarray], paths: list[np.ndarray], limits: list[float], min_frequency: float
 ) -> tuple[np.ndarray, float]:
-    """Least sum of tangents of cost / s² with no known path too long; the slownesses and that sum."""
+    """Minimum sum of tangents of cost / s², no known path too long; with slownesses."""
     number = len(cost)
     rows, right = [], []
     for point in points:
@@ -494,7 +502,7 @@ def _slowest(
         rows.append(np.hstack([path, np.zeros(number)])[None])
         right.append(np.array([limit]))
     price = np.concatenate([np.zeros(number), np.ones(number)])
-    bounds = [(1.0, 1 / lowest)] * number + [(0.0, None)] * number
+    bounds = [(1.0, 1 / min_frequency)] * number + [(0.0, None)] * number
     answer = linprog(price, np.vstack(rows), np.concatenate(right), bounds=bounds, method="highs")
     if answer.x is None:  # paths that rounding makes a hair too long
         return np.ones(number), float(cost.sum())
@@ -504,7 +512,7 @@ def _slowest(
 def _overrun(
     machine: Machine, schedule: Schedule, slow: np.ndarray, deadline: float
 ) -> tuple[float, np.ndarray, float]:
-    """By how much the longest path is too long; its work on each device, and the seconds that it has for it."""
+    """The excess of the longest path, its work by device, and its seconds."""
     finish, cause = finishes(machine, schedule, slow)
     last = int(finish.argmax())
     work = np.zeros(len(slow))
@@ -516,12 +524,12 @@ def _overrun(
         if cause[task] < 0:
             break
         task = int(cause[task])
-    left = machine.start + deadline - float(machine.instance.problem.tasks.arrival[task])
-    return float(finish[last]) - machine.start - deadline, work, left
+    available = machine.start + deadline - float(machine.instance.problem.tasks.arrival[task])
+    return float(finish[last]) - machine.start - deadline, work, available
 
 
 def finishes(machine: Machine, schedule: Schedule, slow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """When tasks end, without transfers, in the schedule's order on lanes; and the task that each had to wait for."""
+    """When tasks end, in lane order without transfers, and the task each waits for."""
     tasks = machine.instance.problem.tasks
     lanes = machine.lanes_of(schedule)
     needs = (machine.times(lanes) * slow[machine.device[lanes]]).tolist()

@@ -1,4 +1,4 @@
-"""Dual approximation for independent tasks on m CPUs and k GPUs: guess the makespan, bisect on the guess.
+"""Dual approximation for independent tasks on m CPUs and k GPUs, by bisection.
 
 Decides for every task the CPU or the GPU side and its lane, and proves how far from optimal the result can be.
 Reference: Kedad-Sidhoum, Monna, Mounié and Trystram, Scheduling Independent Tasks on Multi-cores with GPU
@@ -105,7 +105,9 @@ class Solution:
 
 
 class DualApproximation(PlannedScheduler):
-    """Dual approximation (Kedad-Sidhoum, Monna, Mounié, Trystram 2013), independent tasks on CPUs and one GPU type.
+    """Dual approximation of independent tasks on CPUs and one GPU type.
+
+    Kedad-Sidhoum, Monna, Mounié, Trystram (2013).
 
     Plans as if all tasks were there at time 0; where tasks arrive one after the other, each lane waits for its next
     one, the bound holds, and no ratio is guaranteed; nor is one in mid-run (`two_types_rest`).  On accelerators with
@@ -164,7 +166,7 @@ def solve(
     p: np.ndarray, q: np.ndarray, m: int, k: int,
     ratio: float = RATIO, tolerance: float = 1e-3, method: Method = "collapsed",
 ) -> Solution:  # fmt: skip
-    """Bisect on the guess λ; keep the best schedule seen and the largest λ proven impossible.
+    """Bisect on the guess λ; keep the best schedule and the largest λ refuted.
 
     Acceptance is not monotone in λ, so `high` is the least guess accepted; the result is within ratio·(1 + tolerance)
     of the optimum, as it is within `ratio` of `high` and no schedule is shorter than `low`.
@@ -197,7 +199,7 @@ def solve(
 def attempt(
     p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, ratio: float, order: np.ndarray, known: TwoSidedSchedule
 ) -> TwoSidedSchedule | None:
-    """A schedule where one within `ratio` of the guess is found or `known`, None if none of the guess's length exists.
+    """A schedule within `ratio` of the guess, or `known`; None refutes the guess.
 
     The schedule may be longer where the program is too large for fine units.
     """
@@ -220,7 +222,7 @@ def attempt(
 
 
 def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, relaxed: Relaxation) -> bool:
-    """Does the linear program of `relaxation` with `counts` on both sides besides have no solution?
+    """Return True if `relaxation` with `counts` on both sides has no solution.
 
     A stronger refusal than the areas' where tasks are long: three tasks of 0.4 λ fill two devices, not 1.2.
     """
@@ -240,12 +242,12 @@ def counting_refuses(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float,
     if not len(free):
         return min(room) < -LINEAR_TOLERANCE
     bound = np.array(room)[matter] + LINEAR_TOLERANCE
-    found = linprog(np.zeros(len(free)), A_ub=np.array(rows)[matter], b_ub=bound, bounds=(0, 1))
-    return found.status == 2
+    solution = linprog(np.zeros(len(free)), A_ub=np.array(rows)[matter], b_ub=bound, bounds=(0, 1))
+    return solution.status == 2
 
 
 def counts(part: np.ndarray, s: int) -> np.ndarray:
-    """⌊(s+1)x⌋/s for tasks that take a part x of a device's time, a whole (s+1)x counting as just below.
+    """⌊(s+1)x⌋/s for tasks with a part x of a device's time, just below if whole.
 
     In sum at most 1 for the tasks of one device: the floors are whole and sum to less than s + 1, so to at most s.
     s = 1 counts the tasks of more than λ/2; s = 2 is the shelves' ½·medium + long.  (Dual feasible functions: Fekete
@@ -289,29 +291,29 @@ class Shelves:
         return max(1, math.ceil(3 * len(self.free) * self.gpu_area / (self.guess * coarseness)))
 
     def assignment(self, units: int) -> np.ndarray | None:
-        """The tasks of the GPUs, of least CPU area; None proves that no schedule of the guess's length exists."""
+        """The tasks of the GPUs, of minimum CPU area; None refutes the guess."""
         if min(self.cpu_weight, self.gpu_weight, self.gpu_area) < 0:
             return None
         unit = self.gpu_area / units
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             parts = np.where(self.gpu_time > 0, self.gpu_time / unit * (1 - TOLERANCE), 0.0)
         area = np.minimum(parts, units + 1).astype(np.int64)  # rounded down
-        least = np.zeros((self.cpu_weight + 1, self.gpu_weight + 1, units + 1))
+        best = np.zeros((self.cpu_weight + 1, self.gpu_weight + 1, units + 1))
         chosen: list[np.ndarray] = []
         for task, n in zip(self.free.tolist(), area.tolist(), strict=True):
             u, v = int(self.on_cpu[task]), int(self.on_gpu[task])
-            after = np.full_like(least, np.inf)
-            np.add(least[: len(least) - u], self.p[task], out=after[u:])
-            better = np.zeros(least.shape, dtype=bool)
+            after = np.full_like(best, np.inf)
+            np.add(best[: len(best) - u], self.p[task], out=after[u:])
+            better = np.zeros(best.shape, dtype=bool)
             if n <= units and v <= self.gpu_weight:
-                there = least[:, : self.gpu_weight + 1 - v, : units + 1 - n]
+                there = best[:, : self.gpu_weight + 1 - v, : units + 1 - n]
                 np.less(there, after[:, v:, n:], out=better[:, v:, n:])
                 np.minimum(there, after[:, v:, n:], out=after[:, v:, n:])
-            least = after
+            best = after
             chosen.append(np.packbits(better))
-        if least[-1, -1, -1] > self.cpu_area:
+        if best[-1, -1, -1] > self.cpu_area:
             return None
-        return self._back(chosen, area, least.shape)
+        return self._back(chosen, area, best.shape)
 
     def _back(self, chosen: list[np.ndarray], area: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """Walk the choices from the last task to the first."""
@@ -334,7 +336,7 @@ def weights(time: np.ndarray, guess: float) -> np.ndarray:
 
 
 def as_published(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float) -> TwoSidedSchedule | None:
-    """One guess by the recursion as it was published, nothing fixed and no axes joined; None if none fits the guess.
+    """One guess by the recursion as published, without reductions; None: infeasible.
 
     W(j, μ, μ′, κ, κ′, N) is the least CPU area of tasks 1 to j with μ medium and μ′ long tasks on the CPUs, κ and κ′
     on the GPUs (not counted for k = 1) and N units of λ/(3n) of GPU area.  The published slides print N ≤ 2n in one
@@ -354,34 +356,34 @@ def as_published(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float) -> 
         area = np.floor(np.minimum(q, limit) * (3 * n / limit) * (1 - TOLERANCE)).astype(np.int64)
     before_cpu, before_gpu = predecessors(cpus), predecessors(gpus)
     # One block of (GPU pairs × N) after the other: it stays in the processor's cache.
-    least = np.full((len(cpus), len(gpus), width), np.inf)
-    least[0, 0, 0] = 0.0
-    after = np.empty_like(least)
+    best = np.full((len(cpus), len(gpus), width), np.inf)
+    best[0, 0, 0] = 0.0
+    after = np.empty_like(best)
     chosen = []
     for j in range(n):
-        better = np.zeros(least.shape, dtype=bool)
+        better = np.zeros(best.shape, dtype=bool)
         v = before_gpu[gpu_step[j]]
         to, shift = np.flatnonzero(v >= 0), int(area[j])
         for pair, u in enumerate(before_cpu[cpu_step[j]].tolist()):
             if u < 0 or p[j] > limit:
                 after[pair] = np.inf
             else:
-                np.add(least[u], p[j], out=after[pair])
+                np.add(best[u], p[j], out=after[pair])
             if q[j] > limit or shift >= width:
                 continue
             if gpu_step[j]:
-                there, here = least[pair, v[to], : width - shift], after[pair, to, shift:]
+                there, here = best[pair, v[to], : width - shift], after[pair, to, shift:]
                 better[pair, to, shift:] = there < here
                 after[pair, to, shift:] = np.minimum(there, here)
             else:
-                there, here = least[pair, :, : width - shift], after[pair, :, shift:]
+                there, here = best[pair, :, : width - shift], after[pair, :, shift:]
                 np.less(there, here, out=better[pair, :, shift:])
                 np.minimum(there, here, out=here)
-        least, after = after, least
+        best, after = after, best
         chosen.append(np.packbits(better))
-    if not least.min() <= m * limit:
+    if not best.min() <= m * limit:
         return None
-    pair, other, units = (int(i) for i in np.unravel_index(int(least.argmin()), least.shape))
+    pair, other, units = (int(i) for i in np.unravel_index(int(best.argmin()), best.shape))
     on_gpu = np.zeros(n, dtype=bool)
     for j in range(n - 1, -1, -1):
         cell = (pair * len(gpus) + other) * width + units
@@ -399,7 +401,7 @@ def pairs(devices: int) -> list[tuple[int, int]]:
 
 
 def predecessors(states: list[tuple[int, int]]) -> list[np.ndarray]:
-    """For a small, a medium, a long task: the number of the state before it, -1 if there is none."""
+    """For a small, medium and long task: the number of the state before it, or -1."""
     number = {state: i for i, state in enumerate(states)}
     steps = ((0, 0), (1, 0), (0, 1))
     return [np.array([number.get((medium - a, long - b), -1) for medium, long in states]) for a, b in steps]
@@ -426,7 +428,7 @@ def shortest(schedules: Iterable[TwoSidedSchedule]) -> TwoSidedSchedule:
 def descend(
     p: np.ndarray, q: np.ndarray, m: int, k: int, schedule: TwoSidedSchedule, enough: float
 ) -> TwoSidedSchedule:
-    """Move a task off the longest lane, or exchange it for another lane's, while that shortens the longer of the two.
+    """Move or exchange tasks of the longest lane while that shortens the longer lane.
 
     Ends at a local optimum, at a makespan that is `enough` or after `PAIRS` pairs of tasks were looked at.
     """
@@ -477,7 +479,7 @@ def descend(
 
 
 def sequenced(p: np.ndarray, q: np.ndarray, m: int, lane: np.ndarray) -> TwoSidedSchedule:
-    """The schedule of tasks on lanes (the CPUs', then the GPUs'), longest first on each."""
+    """The schedule of tasks on lanes (the CPUs', then the GPUs'), longest first."""
     on_gpu = lane >= m
     time = np.where(on_gpu, q, p)
     order = np.lexsort((-time, lane))
@@ -492,7 +494,7 @@ def sequenced(p: np.ndarray, q: np.ndarray, m: int, lane: np.ndarray) -> TwoSide
 
 
 def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndarray) -> TwoSidedSchedule:
-    """Each task of an order where it finishes first, ties to the GPUs; longest first on each side if shorter."""
+    """Each task where it finishes first, ties to the GPUs; or sorted, if shorter."""
     cpus, gpus = [(0.0, lane) for lane in range(m)], [(0.0, lane) for lane in range(m, m + k)]
     lanes = np.zeros(len(p), dtype=np.int64)
     cpu_times, gpu_times = p.tolist(), q.tolist()
@@ -506,7 +508,7 @@ def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndar
 
 
 def rivals(p: np.ndarray, q: np.ndarray, m: int, k: int) -> list[TwoSidedSchedule]:
-    """Cheap schedules to start from: earliest finish by decreasing shortest time, mean time (HEFT), acceleration."""
+    """Cheap starting schedules: earliest finish by shortest time, mean, acceleration."""
     shortest_time = np.minimum(p, q)
     mean = (m * p if m else 0.0) + (k * q if k else 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -530,7 +532,7 @@ def _check_parameters(ratio: float, tolerance: float, method: str) -> None:
 
 
 def _checked(p: np.ndarray, q: np.ndarray, m: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The times as floats, impossible where there are no devices; ScenarioError naming what is wrong."""
+    """The times as floats, inf without devices; ScenarioError naming what is wrong."""
     p, q = np.array(p, dtype=float), np.array(q, dtype=float)
     if p.ndim != 1 or p.shape != q.shape or m < 0 or k < 0:
         raise ScenarioError([f"{p.shape} CPU times, {q.shape} GPU times, {m} CPUs, {k} GPUs do not go together"])
@@ -541,9 +543,9 @@ def _checked(p: np.ndarray, q: np.ndarray, m: int, k: int) -> tuple[np.ndarray, 
     p, q = (p if m else np.full_like(p, np.inf)), (q if k else np.full_like(q, np.inf))
     wrong["infinite wherever there is a device"] = np.isinf(p) & np.isinf(q)
     problems = [
-        f"task {int(np.flatnonzero(found)[0])}: its time is {what} ({int(found.sum())} such tasks)"
-        for what, found in wrong.items()
-        if found.any()
+        f"task {int(np.flatnonzero(rows)[0])}: its time is {what} ({int(rows.sum())} such tasks)"
+        for what, rows in wrong.items()
+        if rows.any()
     ]
     if problems:
         raise ScenarioError(problems)

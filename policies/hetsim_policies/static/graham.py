@@ -1,4 +1,4 @@
-"""List scheduling: whenever a device is idle, it takes the first task of a list that is there and can run on it.
+"""List scheduling: an idle device takes the first listed task that can run on it.
 
 Decides where and when, from a given list; no device stays idle by choice, however slow it is.
 Reference: Graham, Bounds for Certain Multiprocessing Anomalies (1966).  On m equal lanes the makespan is at most
@@ -60,7 +60,7 @@ class Graham(PlannedScheduler):
 
 
 class _WaitingTasks:
-    """Tasks that can start, by the types of lanes on which they can run (`usable`), in the order of the list."""
+    """Tasks that can start, in list order, by the types of lanes that are `usable`."""
 
     def __init__(self, usable: np.ndarray, order: Sequence[int]):
         groups, group_of = np.unique(usable, axis=0, return_inverse=True)

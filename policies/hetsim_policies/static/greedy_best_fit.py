@@ -1,4 +1,4 @@
-"""Greedy best fit by memory and compute: the most demanding task first, each where it leaves the least room over.
+"""Greedy best fit by memory and compute: most demanding first, in tightest places.
 
 Decides where, and the order on each device: that of placing.  Every device has two budgets.  Memory is what it has;
 a task takes what its mode holds there (on an accelerator its own memory, for the cores that of their node) and the
@@ -35,11 +35,11 @@ TOLERANCE = 1e-9
 
 
 class GreedyBestFit(PlannedScheduler):
-    """Best fit of sequential tasks by memory and compute, with or without a task graph."""
+    """Best fit of sequential tasks by memory and compute, graphs included."""
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = runnable(problem, "greedy_best_fit", everywhere=False)
-        schedule = best_fit(instance, MemoryRoom.of(instance))
+        schedule = best_fit(instance, MemoryRoom.from_instance(instance))
         plan = plan_of(instance, schedule)
         plan.notes |= missed(schedule, problem.tasks)
         return plan
@@ -47,7 +47,10 @@ class GreedyBestFit(PlannedScheduler):
 
 @dataclass
 class MemoryRoom:
-    """What memory places have and tasks take.  A *place* is an accelerator, or the host of a node's cores."""
+    """Memory of places and tasks.
+
+    A *place* is an accelerator, or the host of a node's cores.
+    """
 
     place: np.ndarray
     """The place of each lane."""
@@ -63,10 +66,10 @@ class MemoryRoom:
     """By shape and position of a mode: on which lanes is there all that it needs, if idle?"""
 
     @classmethod
-    def of(cls, instance: Instance) -> MemoryRoom:
+    def from_instance(cls, instance: Instance) -> MemoryRoom:
         problem = instance.problem
-        tasks, known = problem.tasks, lane_names(problem.cluster)
-        devices = [known[name] for lanes in instance.lanes for name in lanes]
+        tasks, names = problem.tasks, lane_names(problem.cluster)
+        devices = [names[name] for lanes in instance.lanes for name in lanes]
         places = list(dict.fromkeys(devices))
         number = {device: position for position, device in enumerate(places)}
         capacity = [
@@ -96,12 +99,12 @@ class MemoryRoom:
 
     def able(self, instance: Instance, task: int, kind_of: np.ndarray) -> np.ndarray:
         """The lanes that could run a task, items aside."""
-        found = np.isfinite(instance.time[task, kind_of])
+        able = np.isfinite(instance.time[task, kind_of])
         shape = int(instance.problem.tasks.shape[task])
         for kind, position in enumerate(instance.mode[task].tolist()):
             if position >= 0:
-                found &= (kind_of != kind) | self.hosts[shape, position]
-        return found
+                able &= (kind_of != kind) | self.hosts[shape, position]
+        return able
 
 
 def best_fit(instance: Instance, room: MemoryRoom) -> Schedule:
@@ -144,20 +147,20 @@ def _choose(
     fits = roomy & (load + time <= budget * (1 + TOLERANCE))
     with np.errstate(divide="ignore", invalid="ignore"):
         memory = np.where(np.isfinite(capacity) & (capacity > 0), (free - needs) / capacity, 0.0)
-        left = memory + (0.0 if budget == 0 else (budget - load - time) / budget)
+        rest = memory + (0.0 if budget == 0 else (budget - load - time) / budget)
     if fits.any():
-        return int(np.where(fits, left, np.inf).argmin())
+        return int(np.where(fits, rest, np.inf).argmin())
     return int(np.where(roomy if roomy.any() else np.isfinite(time), load + time, np.inf).argmin())
 
 
 def compute_budget(instance: Instance) -> float:
-    """Seconds of each lane: the fastest times of all tasks over all lanes, but no less than the longest task."""
+    """Seconds of each lane: the tasks' fastest times over all lanes, or the longest."""
     shortest = instance.time.min(axis=1, initial=np.inf)
     return max(float(shortest.sum()) / max(1, sum(instance.counts)), float(shortest.max(initial=0.0)))
 
 
 def ordered(instance: Instance, room: MemoryRoom, budget: float) -> list[int]:
-    """Tasks by decreasing demand, ties as in the table; of a graph by depth first, as each needs its predecessors."""
+    """Tasks by decreasing demand; of a graph depth first, predecessors before."""
     size = instance.size
     largest = np.zeros(len(instance.types))
     kind_of = np.repeat(np.arange(len(instance.types)), instance.counts)
@@ -175,11 +178,11 @@ def ordered(instance: Instance, room: MemoryRoom, budget: float) -> list[int]:
 
 
 def _too_large(instance: Instance, task: int, room: MemoryRoom, alone: np.ndarray) -> ScenarioError:
-    known = lane_names(instance.problem.cluster)
+    lanes = lane_names(instance.problem.cluster)
     names = [name for lanes in instance.lanes for name in lanes]
     usable = np.isfinite(instance.time[task, np.repeat(np.arange(len(instance.counts)), instance.counts)])
     largest = int(np.where(usable, room.capacity[room.place], -1.0).argmax())
-    device = known[names[largest]]
+    device = lanes[names[largest]]
     text = (
         f"greedy_best_fit: task {instance.problem.tasks.name(task)} needs {alone[largest] / 1e9:.6g} GB for itself and "
         f"its items and fits no device: the largest is {device.name} ({device.type.name}) with "

@@ -1,4 +1,4 @@
-"""Greedy dual approximation: for a guess λ, fill the accelerators by speed-up, or prove that λ is impossible.
+"""Greedy dual approximation: for a guess λ, fill accelerators by speed-up.
 
 Decides where, for two types of devices (CPU times p on m cores, GPU times q on k GPUs).  For a guess λ, a task with
 p > λ must run on a GPU and one with q > λ on a CPU; the others go to the GPUs in descending order of p/q while the
@@ -37,7 +37,7 @@ TOLERANCE = 1e-12
 
 
 class GreedyDual(PlannedScheduler):
-    """Greedy dual approximation of independent sequential tasks on at most two types of devices.
+    """Greedy dual approximation of independent tasks on at most two device types.
 
     precision: bisection stops when the least accepted guess is within this part of the largest rejected one.
     descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
@@ -59,7 +59,7 @@ class GreedyDual(PlannedScheduler):
 def greedy_dual(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, precision: float = 1e-3
 ) -> tuple[Schedule, float]:
-    """The best schedule over all guesses, and a lower bound on the makespan of any (0 is the earliest start).
+    """The best schedule over all guesses, and a lower bound on the makespan.
 
     `times[j, 0]` on the `counts[0]` lanes of one type, `times[j, 1]` on the `counts[1]` of the other, inf: cannot.
     """
@@ -78,9 +78,9 @@ def greedy_dual(
             low = max(low, guess)
         else:
             high = min(high, guess)
-            found = by_sides(times, counts, side, ready)
-            if found.makespan < best.makespan:
-                best = found
+            schedule = by_sides(times, counts, side, ready)
+            if schedule.makespan < best.makespan:
+                best = schedule
                 high = max(low, min(high, best.makespan))
         guess = (low * high) ** 0.5
         if high <= low * (1 + precision) or not low < guess < high:  # or they are neighboring numbers
@@ -88,7 +88,7 @@ def greedy_dual(
 
 
 def fill(times: np.ndarray, counts: Sequence[int], order: np.ndarray, guess: float) -> np.ndarray | None:
-    """Which tasks run on the second type if none is to be longer than the guess; None: no schedule is that short."""
+    """The tasks of the second type with none longer than the guess; None: refuted."""
     limit = guess * (1 + TOLERANCE)
     p, q = times[:, 0], times[:, 1]
     second = p > limit

@@ -1,4 +1,4 @@
-"""Heterogeneous linear program: a relaxed program says on which type each task runs, list scheduling says when.
+"""Heterogeneous linear program: a relaxed program, then list scheduling.
 
 Decides where and in which order, for task graphs on any number Q of device types.  The program (`assignment`)
 splits tasks over types so that neither a path nor the work of a type is longer than λ, and minimizes λ; each task
@@ -64,7 +64,7 @@ def hlp(
     ready: np.ndarray | None = None,
     since: Free = None,
 ) -> tuple[Schedule, float]:
-    """The schedule, and a lower bound on the makespan of any, counted from the first arrival."""
+    """The schedule, and a lower bound on the makespan from the first arrival."""
     share, bound = graph_linear_program(times, counts, predecessors, ready)
     rows = np.arange(len(times))
     kind = share.argmax(axis=1) if len(times) else np.empty(0, dtype=np.int64)
@@ -79,7 +79,9 @@ def hlp(
 def graph_linear_program(
     times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None
 ) -> tuple[np.ndarray, float]:
-    """The share of each task on each type, and a certified bound on the makespan, counted from the first arrival.
+    """The share of each task on each type, and a certified bound on the makespan.
+
+    Counted from the first arrival.
 
         Minimize λ + εW over x_jt ≥ 0 and starts s_j ≥ r_j with  Σ_t x_jt = 1,  Σ_j p_jt x_jt ≤ c_t λ,
         s_i + Σ_t p_it x_it ≤ s_j for i before j,  s_j + Σ_t p_jt x_jt ≤ λ.
@@ -93,7 +95,7 @@ def graph_linear_program(
     upper = Heft.placed(Insertion(allowed, counts, predecessors, arrivals)).makespan - float(arrivals.min())
     # No schedule that is as short as this one runs a task where it alone takes longer.
     allowed[allowed > upper * (1 + TOLERANCE)] = np.inf
-    found = AssignmentProgram(allowed, counts, upper * ROOM, predecessors, arrivals, frugal=FRUGAL).relaxed()
-    if found is None:
+    solution = AssignmentProgram(allowed, counts, upper * ROOM, predecessors, arrivals, frugal=FRUGAL).relaxed()
+    if solution is None:
         raise ScenarioError(Problem("hlp: the solver found no solution; its times are too far apart", key=KEY))
-    return found.share, found.bound / (1 + FRUGAL)
+    return solution.share, solution.bound / (1 + FRUGAL)

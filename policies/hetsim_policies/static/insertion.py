@@ -1,4 +1,6 @@
-"""One task after the other where it is complete first, into a gap if one is long enough: HEFT, CPOP, PEFT.
+"""Insertion planners: one task after the other, into gaps (HEFT, CPOP, PEFT).
+
+Each goes where it is complete first.
 
 All three go through the tasks of a graph in an order of priority, each task after those it waits for, and place each
 on a lane for good; between tasks that were placed before, lanes have gaps, into which later tasks may go.  They
@@ -31,7 +33,7 @@ Choice = Callable[[int, np.ndarray], int]
 
 
 class InsertionPlanner(PlannedScheduler):
-    """Base of the planners that place one task after the other, of a graph or independent.
+    """Base of the planners that place one task after the other.
 
     insertion: may a task go into a gap before tasks that were placed earlier?
     overlap: do data move while the lane still works on the task before, as in the papers, or, as when the plan is
@@ -70,12 +72,14 @@ class InsertionPlanner(PlannedScheduler):
 
     @classmethod
     def priorities(cls, lanes: Insertion) -> tuple[list[int], Choice]:
-        """All tasks in the order in which they are placed, and how the lane of each is chosen."""
+        """The tasks in placing order, and the function that chooses each one's lane."""
         raise NotImplementedError
 
 
 class Heft(InsertionPlanner):
-    """HEFT, for sequential and parallel tasks with or without a task graph; of parallel ones neither option is used.
+    """HEFT, for sequential and parallel tasks with or without a task graph.
+
+    For parallel tasks neither option is used.
 
     Heterogeneous earliest finish time: tasks by their distance from the end, each where it finishes first.
 
@@ -171,7 +175,7 @@ class Peft(InsertionPlanner):
 
 
 def critical_tasks(up: Sequence[float], before: Ways) -> list[int]:
-    """One path of greatest length, from its first task to the end; ties go to the first in the table."""
+    """One path of greatest length, from its first task to the end; ties: table order."""
     after: list[dict[int, float]] = [{} for _ in before]
     for task, earlier in enumerate(before):
         for writer, seconds in earlier.items():
@@ -186,7 +190,7 @@ def critical_tasks(up: Sequence[float], before: Ways) -> list[int]:
 
 
 def lane_of_path(need: Needs, path: Sequence[int], free: np.ndarray) -> int:
-    """The lane that runs most of the tasks, of those one that takes least for them, and of those the first free."""
+    """The lane that runs most of the tasks, then the fastest, then the first free."""
     seconds = need.seconds[list(path)]
     usable = np.isfinite(seconds)
     order = np.lexsort((np.where(usable, seconds, 0.0).sum(axis=0), -usable.sum(axis=0)))
@@ -198,7 +202,7 @@ def lane_of_path(need: Needs, path: Sequence[int], free: np.ndarray) -> int:
 
 
 def optimistic_costs(need: Needs, before: Ways) -> np.ndarray:
-    """The table: by task and place, the least that must come after it if every task had the lanes to itself."""
+    """The table: by task and place, the minimum time after it with all lanes idle."""
     ahead = np.zeros(need.seconds.shape)
     for task in reversed(topological([tuple(earlier) for earlier in before])):
         here = np.where(need.lanes > 0, need.seconds[task] + ahead[task], np.inf)
@@ -209,7 +213,7 @@ def optimistic_costs(need: Needs, before: Ways) -> np.ndarray:
 
 
 class Insertion:
-    """A schedule in the making on the `counts[t]` lanes of each type; options as for `InsertionPlanner`.
+    """A partial schedule on `counts[t]` lanes by type; options: `InsertionPlanner`.
 
     since: when each lane of each type is free at first; None: at 0.
     """
@@ -249,7 +253,7 @@ class Insertion:
         return needs(self.times, self.counts, self.traffic), ways(self.predecessors, self.traffic)
 
     def offer(self, task: int) -> tuple[np.ndarray, np.ndarray]:
-        """When each lane could begin the task, and how long the lane would be held; its predecessors are placed."""
+        """Begin and occupied seconds of a task on each lane, its predecessors placed."""
         schedule = self.schedule
         cost = self.times[task, self.kind]
         there = max([float(self.ready[task]), *(float(schedule.finish[p]) for p in self.predecessors[task])])
@@ -267,7 +271,7 @@ class Insertion:
         return begin, cost
 
     def _transfers(self, task: int, starts: np.ndarray) -> np.ndarray:
-        """Seconds of transfers on each lane while it is held; `starts` wait for those that come before."""
+        """Seconds of transfers that occupy each lane; raises `starts` for those before."""
         traffic, brought = self.traffic, self._brought
         assert traffic is not None and brought is not None
         more = traffic.extra[task].copy()

@@ -1,4 +1,4 @@
-"""The assignment program in whole tasks: the least makespan of independent sequential tasks on unlike lanes (R||Cmax).
+"""The integer assignment program: R||Cmax of independent sequential tasks.
 
 Decides where and in which order.  Independent tasks that are all there at once: every lane is a site of the program of
 `assignment`, and what the solver proves optimal is optimal (to 1e-6).  Equal lanes may be renumbered, so the i-th of
@@ -51,7 +51,7 @@ MAX_VARIABLES = 2000
 
 
 class IntegerProgram(PlannedScheduler):
-    """Assignment by mixed-integer programming; exact for independent sequential tasks that are there at once.
+    """Assignment by MIP; exact for independent sequential tasks without arrivals.
 
     node_limit: nodes of the search tree at most; without one, so many that nodes × variables²
         is 20 million (1,400 for 20 tasks on 6 lanes), and 10 at least.
@@ -93,7 +93,7 @@ def integer_program(
     gap: float = 0.0,
     max_variables: int = MAX_VARIABLES,
 ) -> tuple[Schedule, float]:
-    """The schedule, and a lower bound on the makespan of all schedules, from the first arrival."""
+    """The schedule, and a lower bound on all makespans, from the first arrival."""
     if not instance.size:
         return Schedule.empty(0), 0.0
     relaxed, bound = linear_program(instance)
@@ -117,10 +117,10 @@ def integer_program(
     counts = [len(site.lanes) for site in sites]
     program = AssignmentProgram(times, counts, upper, tasks.predecessors, tasks.arrival)
     renumbered = beyond_first(times, [site.kind for site in sites]) if exact else None
-    found = program.integral(node_limit, time_limit, gap, renumbered)
-    if found.site_of is not None:
-        best = min(best, ordered(instance, sites, found.site_of), key=lambda schedule: schedule.makespan)
-    return best, max(bound, found.bound)
+    solution = program.integral(node_limit, time_limit, gap, renumbered)
+    if solution.site_of is not None:
+        best = min(best, ordered(instance, sites, solution.site_of), key=lambda schedule: schedule.makespan)
+    return best, max(bound, solution.bound)
 
 
 def rivals(instance: Instance) -> Iterator[Schedule]:
@@ -142,18 +142,18 @@ def by_dual_approximation(instance: Instance, sides: Sequence[bool]) -> Schedule
     nowhere = np.full(instance.size, np.inf)
     p, q = (instance.time[:, sides.index(cpu)] if cpu in sides else nowhere for cpu in (True, False))
     m, k = (instance.counts[sides.index(cpu)] if cpu in sides else 0 for cpu in (True, False))
-    found = dual_approximation.solve(p, q, m, k).schedule
+    seed = dual_approximation.solve(p, q, m, k).schedule
     schedule = Schedule.empty(instance.size)
     begin = float(instance.problem.tasks.arrival.min())
-    for task in np.argsort(found.starts, kind="stable").tolist():
-        kind = sides.index(not found.on_gpu[task])
-        at = begin + float(found.starts[task])
-        schedule.put(task, at, float(instance.time[task, kind]), kind, int(found.lanes[task]))
+    for task in np.argsort(seed.starts, kind="stable").tolist():
+        kind = sides.index(not seed.on_gpu[task])
+        at = begin + float(seed.starts[task])
+        schedule.put(task, at, float(instance.time[task, kind]), kind, int(seed.lanes[task]))
     return schedule
 
 
 def beyond_first(times: np.ndarray, kinds: Sequence[int]) -> np.ndarray:
-    """Pairs without which an optimum remains: the i-th longest task on lanes of a type beyond its i-th.
+    """Pairs that some optimum avoids: the i-th longest task beyond its i-th lanes.
 
     Any schedule can be renumbered so that the lanes of a type stand in the order of their longest task.
     """

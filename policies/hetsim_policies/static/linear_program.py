@@ -1,4 +1,4 @@
-"""The assignment program, relaxed and rounded: tasks may be split over types of device, then each is put whole.
+"""The relaxed assignment program: split over types, then rounded to whole tasks.
 
 Decides where and in which order, for sequential tasks with or without a task graph and arrivals.  One linear program
 (`assignment`, with the lanes of each type as one site) gives the least T; split tasks are made whole; then every type
@@ -39,7 +39,7 @@ WHOLE = 1 - 1e-6
 
 
 class LinearProgram(PlannedScheduler):
-    """Relaxed assignment, rounded, then list scheduling; for sequential tasks with or without a task graph.
+    """Relaxed assignment, rounded, then list scheduling; graphs included.
 
     descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
     """
@@ -55,7 +55,7 @@ class LinearProgram(PlannedScheduler):
 
 
 def linear_program(instance: Instance) -> tuple[Schedule, float]:
-    """The schedule, and a lower bound on the makespan of all schedules, from the first arrival."""
+    """The schedule, and a lower bound on all makespans, from the first arrival."""
     schedules, bound = roundings(instance)
     return schedules[0], bound
 
@@ -68,17 +68,17 @@ def roundings(instance: Instance) -> tuple[list[Schedule], float]:
     times, simple = times_at(instance, sites), all_at_once(instance)
     upper = span(instance, by_completion(instance))
     program = AssignmentProgram(times, instance.counts, upper, tasks.predecessors, tasks.arrival, longest=False)
-    found = program.relaxed()
+    solution = program.relaxed()
     bound = graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival)
-    if found is None:  # the solver gave up: each task where it is shortest
+    if solution is None:  # the solver gave up: each task where it is shortest
         return [ordered(instance, sites, times.argmin(axis=1))], bound
     tried = (False, True) if simple else (False,)
-    ways = [ordered(instance, sites, rounded(found.share, matched)) for matched in tried]
-    return sorted(ways, key=lambda schedule: schedule.makespan), max(bound, found.bound)
+    ways = [ordered(instance, sites, rounded(solution.share, matched)) for matched in tried]
+    return sorted(ways, key=lambda schedule: schedule.makespan), max(bound, solution.bound)
 
 
 def rounded(share: np.ndarray, matched: bool) -> np.ndarray:
-    """A site for every task: where most of it is or, of split tasks that can be matched, one that no other takes."""
+    """A site for every task: where most of it is, or one matched to it alone."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
@@ -97,7 +97,7 @@ def all_at_once(instance: Instance) -> bool:
 
 
 def by_completion(instance: Instance) -> Schedule:
-    """What `mct` makes of it: long tasks first, or in the order of the graph and of arrival."""
+    """The schedule of `mct`: long tasks first, or in order of graph and arrival."""
     tasks = instance.problem.tasks
     if any(tasks.predecessors or ()):
         order = topological(graph_of(tasks))

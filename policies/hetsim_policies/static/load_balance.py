@@ -44,7 +44,10 @@ def load_balance(
     ready: np.ndarray | None = None,
     predecessors: Graph | None = None,
 ) -> Schedule:
-    """Each task, in an order that respects the graph, on the least loaded lane; ties go to the first type and lane."""
+    """Each task on the least loaded lane, in an order that respects the graph.
+
+    Ties go to the first type and lane.
+    """
     schedule = Schedule.empty(len(times))
     speed = speeds(times)
     usable = np.isfinite(times)
@@ -66,7 +69,7 @@ def load_balance(
 
 
 def speeds(times: np.ndarray) -> np.ndarray:
-    """The speed of each type: 1 for the slowest, on the tasks that can run everywhere; all 1 if there are none."""
+    """The speed of each type relative to the slowest; all 1 without common tasks."""
     common = times[np.isfinite(times).all(axis=1) & (times > 0).all(axis=1)]
     if not len(common):
         return np.ones(times.shape[1])

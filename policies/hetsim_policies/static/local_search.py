@@ -1,4 +1,4 @@
-"""Local search on the simulated makespan: the best plan of several planners, changed where the engine says it helps.
+"""Local search on the simulated makespan, from the best plan of several planners.
 
 Decides where, in which order and what is brought ahead.  It begins with the plans of fast planners and of dmda and
 dmdas, rehearsed on the estimates, and simulates each, as it is and with prefetches (what the next task of a GPU reads
@@ -48,7 +48,7 @@ HOPES = 200
 
 
 class LocalSearch(PlannedScheduler):
-    """Local search on the simulated makespan, for sequential tasks with or without a task graph.
+    """Local search on the simulated makespan, for sequential tasks, graphs included.
 
     evaluations: plans that are simulated before it ends, seeds included.
     seconds: instead, wall-clock seconds after which it ends; two runs then need not give the same plan.
@@ -69,10 +69,10 @@ class LocalSearch(PlannedScheduler):
         best = search.run()
         idle = planned(instance, best.rows, bound, draft=True)
         notes = idle.notes | {"seed": best.seed, "seed_makespan": search.seeded, **budget.notes}
-        known = None if idle.bound is None else min(idle.bound, best.makespan)
+        lower = None if idle.bound is None else min(idle.bound, best.makespan)
         if best.plan.steps != idle.steps:  # dmda may choose another mode on the same lane
             notes["timetable"] = "idle links"
-        made = replace(best.plan, makespan=best.makespan, bound=known, notes=notes, timetable=idle.timetable)
+        made = replace(best.plan, makespan=best.makespan, bound=lower, notes=notes, timetable=idle.timetable)
         return finished(instance, made, judged=True)
 
 
@@ -107,9 +107,9 @@ class Climb:
         best: Found | None = None
         for seed, plan in self._seeds():
             for ahead in (None, False, True) if plan.copies else (False, True):
-                found = self._tried(plan, seed, ahead)
-                if found is not None and (best is None or found.makespan < best.makespan):
-                    best = found
+                candidate = self._tried(plan, seed, ahead)
+                if candidate is not None and (best is None or candidate.makespan < best.makespan):
+                    best = candidate
         assert best is not None  # the first seed is tried whatever the budget
         self.seeded = best.makespan
         return self._climbed(best) if self.instance.size > 1 else best
@@ -130,7 +130,7 @@ class Climb:
                 yield name, plan
 
     def _tried(self, plan: Plan, seed: str, ahead: bool | None) -> Found | None:
-        """A seed simulated with the copies that it has (None), with none, or with those brought ahead."""
+        """A seed simulated with its own copies (None), with none, or with prefetches."""
         if ahead and not self.moves_items:
             return None
         if not self.budget.spend(1) and self.seeded < np.inf:

@@ -1,4 +1,4 @@
-"""Lenstra, Shmoys, Tardos: the least deadline a linear program allows, and a vertex of it, rounded.
+"""Lenstra, Shmoys, Tardos: a vertex of the deadline linear program, rounded.
 
 Decides where, for independent tasks on any number of device types.  For a deadline T a task may run only on types
 where it alone takes no longer; the program splits tasks over those types so that no type has more than T of work a
@@ -42,7 +42,7 @@ WHOLE = 1 - 1e-6
 
 
 class Lst(PlannedScheduler):
-    """Lenstra-Shmoys-Tardos, for independent sequential tasks on any number of device types.
+    """Lenstra-Shmoys-Tardos, for independent sequential tasks on any device types.
 
     descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
     """
@@ -69,15 +69,15 @@ def lst(
 def roundings(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[list[Schedule], float]:
-    """Schedules of the vertex, rounded in each way, the shortest first; and the program's bound on the length of any.
+    """Schedules of the rounded vertex, shortest first, and the program's bound.
 
     A descent from the longer ones often ends lower: `spread` puts tasks where they end first and so adds work.
     """
-    bound, share = least_deadline(times, counts)
+    bound, share = min_deadline(times, counts)
     largest = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
     kinds = {kind.tobytes(): kind for kind in (rounded(share), spread(share, times, counts), largest)}
-    found = [listed(times, counts, kind, ready, since) for kind in kinds.values()]
-    return sorted(found, key=lambda schedule: schedule.makespan), bound
+    schedules = [listed(times, counts, kind, ready, since) for kind in kinds.values()]
+    return sorted(schedules, key=lambda schedule: schedule.makespan), bound
 
 
 def listed(
@@ -96,19 +96,19 @@ def listed(
     return schedule
 
 
-def least_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.ndarray]:
+def min_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.ndarray]:
     """The least T with a solvable program, certified by prices, and a vertex for it."""
     allowed = allowed_times(times, counts)
     if not len(times):
         return 0.0, allowed
     longest = float(allowed.min(axis=1).max())
     if len(times) <= SAMPLE:
-        whole = split(allowed, counts)
-        low = max(longest, float(priced(allowed, counts, whole.prices).sum()))
-        work = (np.where(whole.share > 0, allowed, 0.0) * whole.share).sum(axis=0)
+        unpruned = split(allowed, counts)
+        low = max(longest, float(priced(allowed, counts, unpruned.prices).sum()))
+        work = (np.where(unpruned.share > 0, allowed, 0.0) * unpruned.share).sum(axis=0)
         fits = (work <= np.asarray(counts) * low * (1 + TOLERANCE)).all()
-        if fits and not (whole.share[allowed > low * (1 + TOLERANCE)] > 0).any():
-            return low, whole.share  # it is as good without the pairs that are too long
+        if fits and not (unpruned.share[allowed > low * (1 + TOLERANCE)] > 0).any():
+            return low, unpruned.share  # it is as good without the pairs that are too long
     else:
         low = max(longest, float(priced(allowed, counts, good_prices(allowed, counts)).sum()))
     later = np.unique(allowed[np.isfinite(allowed) & (allowed > low)])
@@ -116,33 +116,33 @@ def least_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.
 
     def at(level: int) -> tuple[Split, float]:
         pruned = np.where(allowed <= levels[level] * (1 + TOLERANCE), allowed, np.inf)
-        found = split(pruned, counts)
-        return found, float(priced(pruned, counts, found.prices).sum())
+        solution = split(pruned, counts)
+        return solution, float(priced(pruned, counts, solution.prices).sum())
 
     first, last = 0, len(levels) - 1  # the last is possible: nothing is pruned there, and `low` has room for all
     middle = 0  # mostly possible
     best: tuple[Split, float] | None = None
     while first < last:
-        found, area = at(middle)
+        solution, area = at(middle)
         if area <= levels[middle + 1] * (1 + TOLERANCE):
-            last, best = middle, (found, area)
+            last, best = middle, (solution, area)
         else:
             first = middle + 1
         middle = (first + last) // 2
-    found, area = best or at(last)
-    return max(levels[last], area), found.share
+    solution, area = best or at(last)
+    return max(levels[last], area), solution.share
 
 
 def spread(share: np.ndarray, times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """The type of each task: where it is whole; then each split task, the longest first, where a lane ends first.
+    """The type of each task; split tasks, longest first, where a lane ends first.
 
     No ratio is proven of it, but it leaves less to mend than `rounded`.
     """
     kind = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
     lanes = np.maximum(np.asarray(counts, dtype=float), 1.0)
     parts = np.flatnonzero(share.max(axis=1, initial=0.0) < WHOLE)
-    whole = np.setdiff1d(np.arange(len(share)), parts)
-    work = np.bincount(kind[whole], times[whole, kind[whole]], minlength=len(lanes))
+    whole_tasks = np.setdiff1d(np.arange(len(share)), parts)
+    work = np.bincount(kind[whole_tasks], times[whole_tasks, kind[whole_tasks]], minlength=len(lanes))
     able = np.where(np.asarray(counts) > 0, times, np.inf)
     for task in parts[np.argsort(-able[parts].min(axis=1, initial=np.inf), kind="stable")].tolist():
         kind[task] = int(((work + able[task]) / lanes).argmin())
@@ -151,7 +151,7 @@ def spread(share: np.ndarray, times: np.ndarray, counts: Sequence[int]) -> np.nd
 
 
 def rounded(share: np.ndarray) -> np.ndarray:
-    """The type of each task: where it is whole, else one to which no other split task goes, by the largest shares."""
+    """The type of each task; split tasks where no other one goes, by largest shares."""
     kind = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
     parts = np.flatnonzero(share.max(axis=1, initial=0.0) < WHOLE)
     if len(parts):

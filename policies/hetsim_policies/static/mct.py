@@ -1,4 +1,4 @@
-"""Minimum completion time: one task after the other goes where it will be complete first.
+"""Minimum completion time: one task after the other to its earliest lane.
 
 Decides where, in the order of the list: by arrival, then as in the table; a task of a graph comes when its
 predecessors have been placed.  A device is chosen although it is busy, if it is fast enough to be worth waiting for.
@@ -30,7 +30,7 @@ from hetsim_policies.task_graphs import Graph, graph_of, topological
 
 
 class Mct(PlannedScheduler):
-    """Minimum completion time, for sequential and parallel tasks with or without a task graph.
+    """Minimum completion time, for sequential and parallel tasks, graphs included.
 
     descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent
         sequential tasks there at once.
@@ -59,7 +59,9 @@ def mct(
     predecessors: Graph | None = None,
     since: Free = None,
 ) -> Schedule:
-    """Each task, in an order that respects the graph, where it finishes first; ties go to the first type and lane.
+    """Each task where it finishes first, in an order that respects the graph.
+
+    Ties go to the first type and lane.
 
     since: when each lane of each type is free at first; None: at 0.
     """

@@ -1,4 +1,4 @@
-"""Dual approximation for parallel tasks: guess the makespan, take the least work that fits it, then list.
+"""Dual approximation for parallel tasks: minimum work within a guess, then list.
 
 Decides on how many lanes of which type each task runs, where and when, for independent rigid and moldable tasks on
 cores and gangs of GPUs.  For a guess λ, a task takes on each type the option of least area (width × seconds) of at most
@@ -43,8 +43,8 @@ class MoldableDual(PlannedScheduler):
         instance = wide(problem, "moldable_dual")
         if not instance.size:
             return wide_plan(instance, [], 0.0)
-        guess, found = least_guess(instance)
-        tried = [one for wider in WIDER for one in schedules(instance, guess * wider, found if wider == 1 else None)]
+        guess, solution = min_guess(instance)
+        tried = [one for wider in WIDER for one in schedules(instance, guess * wider, solution if wider == 1 else None)]
         best = min(tried, key=lambda lanes: lanes.makespan)
         return wide_plan(instance, best.placed, guess, guaranteed(instance))
 
@@ -57,7 +57,7 @@ def guaranteed(instance: WideTasks) -> float | None:
     return (2.0 if able < 2 else 3.0) if together and fits else None
 
 
-def least_guess(instance: WideTasks) -> tuple[float, Split]:
+def min_guess(instance: WideTasks) -> tuple[float, Split]:
     """The least makespan with a solvable program, and a vertex of that program.
 
     Between two lengths of options the program is the same, so guesses are such lengths, halved.
@@ -66,8 +66,8 @@ def least_guess(instance: WideTasks) -> tuple[float, Split]:
 
     def at(longest: float) -> tuple[Split, float]:
         areas = instance.min_areas(longest * (1 + 1e-9))
-        found = split(areas, counts, divisible=True)
-        return found, float(priced(areas, counts, found.prices).sum())
+        solution = split(areas, counts, divisible=True)
+        return solution, float(priced(areas, counts, solution.prices).sum())
 
     low = max(float(instance.fastest().max()), at(np.inf)[1])
     levels = [low, *np.unique(instance.seconds[instance.seconds > low]).tolist()]
@@ -75,18 +75,18 @@ def least_guess(instance: WideTasks) -> tuple[float, Split]:
     middle = 0  # mostly possible
     best: tuple[Split, float] | None = None
     while first < last:
-        found, area = at(levels[middle])
+        solution, area = at(levels[middle])
         if area <= levels[middle + 1] * (1 + 1e-9):
-            last, best = middle, (found, area)
+            last, best = middle, (solution, area)
         else:
             first = middle + 1
         middle = (first + last) // 2
-    found, area = best or at(levels[last])
-    return max(levels[last], area), found
+    solution, area = best or at(levels[last])
+    return max(levels[last], area), solution
 
 
 def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[PoolLanes]:
-    """Lists of the allotments of a guess, dealt out to types by a vertex (None: one is worked out)."""
+    """Lists of a guess's allotments, dealt out by a vertex (None: computed here)."""
     areas = instance.min_areas(guess * (1 + 1e-9))
     share = (found or split(areas, instance.counts, divisible=True)).share
     made = []
@@ -105,7 +105,7 @@ def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[Po
 
 
 def _options(instance: WideTasks, kind: np.ndarray, guess: float) -> np.ndarray:
-    """Of each task the option of least area on its type within the guess, the first of equals."""
+    """Each task's option of minimum area on its type within the guess; ties: first."""
     right = (instance.kind == kind[instance.task]) & (instance.seconds <= guess * (1 + 1e-9))
     area = np.where(right, instance.area, np.inf)
     order = np.lexsort((area, instance.task))
@@ -113,7 +113,7 @@ def _options(instance: WideTasks, kind: np.ndarray, guess: float) -> np.ndarray:
 
 
 def _list(instance: WideTasks, chosen: np.ndarray, order: np.ndarray, late: Sequence[int]) -> PoolLanes:
-    """The chosen options in the order of a list; what comes late begins nowhere before it."""
+    """The chosen options in list order; a late task begins after those before it."""
     allowed = np.zeros(len(instance.task), dtype=bool)
     allowed[chosen] = True
     lanes = wide_graham(instance, allowed, order.tolist())

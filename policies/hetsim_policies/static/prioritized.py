@@ -1,4 +1,4 @@
-"""Priorities: one task after the other, in an order of its own, gets the first interval without a conflict.
+"""Priorities: tasks in a given order, each in the first interval without conflict.
 
 Decides where and when.  `by: deadline` takes the earliest deadline first (those without last), `demand` the longest
 task first (by its time on its fastest device), `importance` the highest priority first, then the greatest weight.
@@ -35,7 +35,7 @@ Criterion = Literal["deadline", "demand", "importance"]
 
 
 class Prioritized(PlannedScheduler):
-    """Prioritized placement without conflict, for sequential tasks with or without a task graph.
+    """Prioritized placement without conflict, for sequential tasks, graphs included.
 
     by: what goes first; the earliest `deadline`, the greatest `demand` of time, or the highest `importance`.
     """
@@ -56,7 +56,7 @@ class Prioritized(PlannedScheduler):
 
 
 def missed(schedule: Schedule, tasks: Tasks) -> dict[str, float]:
-    """How many deadlines a schedule misses, and by how much at most; nothing where tasks have none."""
+    """The number of missed deadlines, and the maximum lateness; {} without any."""
     if tasks.deadline is None or np.isnan(tasks.deadline).all():
         return {}
     # A request with stages ends with its last one, and counts once.

@@ -1,4 +1,4 @@
-"""Search at random from a fast planner's schedule: a genetic algorithm and simulated annealing.
+"""Random search from a planner's schedule: genetic algorithm, simulated annealing.
 
 Both change the lanes and keys of candidates (see `hetsim_policies.static.common.search`) until a budget is spent.
 """
@@ -40,7 +40,7 @@ class RandomSearch(PlannedScheduler):
         self.evaluations, self.seconds, self.descent = evaluations, seconds, descent
 
     def plan(self, problem: PlanProblem) -> Plan:
-        search = Search.of(runnable(problem, self.name), self.evaluations, self.seconds, self.descent)
+        search = Search.from_instance(runnable(problem, self.name), self.evaluations, self.seconds, self.descent)
         if search.hopeless:
             return search.finished(search.seed.schedule)
         return search.plan(*self.best(search))
@@ -184,7 +184,7 @@ class SimulatedAnnealing(RandomSearch):
 def mutate(
     landscape: Landscape, lanes: np.ndarray, keys: np.ndarray, mutation: float, random: np.random.Generator
 ) -> None:
-    """Change some tasks of every row, in place: a random lane, an exchange with another task, or a new key."""
+    """Change some tasks of every row: a random lane, an exchange, or a new key."""
     rows, size = lanes.shape
     count = random.poisson(mutation * rows)
     row, task, other = random.integers(rows, size=count), *random.integers(size, size=(2, count))
@@ -206,7 +206,10 @@ def mutate(
 
 @dataclass
 class Moves:
-    """Changes of one schedule: `task` gets `lane` and `key`, and `other` (-1: none) gets `back`, the lane it had."""
+    """Changes of one schedule.
+
+    `task` gets `lane` and `key`, and `other` (-1: none) gets `back`, the lane it had.
+    """
 
     task: np.ndarray
     lane: np.ndarray

@@ -1,4 +1,4 @@
-"""A static plan, replayed: for every task a mode and a place in the order of named devices.
+"""A static plan, replayed: each task's mode and place in the order of devices.
 
 Decides nothing that the plan does not say.  A task starts when it heads the queues of all its devices, they are
 free and its predecessors are done; the plan fixes no times.  Its makespan on the estimates it was made for is the
@@ -76,11 +76,11 @@ def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
             complain(f"order {shown(row['order'])} of task {row['task']} is not a number", line)
             continue
         if row.get("item"):
-            found = _copy(row, row_of, item_of)
-            if isinstance(found, Copy):
-                copies.append((order, found))
+            made = _copy(row, row_of, item_of)
+            if isinstance(made, Copy):
+                copies.append((order, made))
             else:
-                complain(found, line)
+                complain(made, line)
             continue
         index = row_of.get(row["task"])
         if index is None:
@@ -119,8 +119,8 @@ def _copy(row: Mapping[str, str], row_of: Mapping[str, int], item_of: Mapping[st
     if row["mode"] not in ("fetch", "drop"):
         return f"item {row['item']} is copied in mode {shown(row['mode'])}; fetch or drop is meant"
     if row["item"] not in item_of:
-        known = get_close_matches(row["item"], item_of, 1)
-        return f"there is no item {shown(row['item'])}" + (f"; did you mean {known[0]}?" if known else "")
+        matches = get_close_matches(row["item"], item_of, 1)
+        return f"there is no item {shown(row['item'])}" + (f"; did you mean {matches[0]}?" if matches else "")
     if not row["task"]:
         return Copy(item_of[row["item"]], row["device"], drop=row["mode"] == "drop")
     if row["task"] not in row_of:
@@ -135,7 +135,7 @@ def _copy(row: Mapping[str, str], row_of: Mapping[str, int], item_of: Mapping[st
 
 
 def _rows(path: Path) -> Iterator[tuple[int | None, dict[str, str]]]:
-    """The table as text, row by row, with its lines where it has any; ScenarioError if it is none."""
+    """The table as rows of text, with line numbers; ScenarioError if it is none."""
     header: list[str] | None = None
     for line, cells in _parquet(path) if path.suffix == ".parquet" else _csv(path):
         if header is None:
@@ -148,8 +148,8 @@ def _rows(path: Path) -> Iterator[tuple[int | None, dict[str, str]]]:
             message = f"the row has {len(cells)} cells, but the header has {len(header)} columns"
             raise ScenarioError(Problem(message, file=str(path), line=line))
         else:
-            known = [name for name in (*COLUMNS, *COPY_COLUMNS, LAUNCH_COLUMN) if name in header]
-            yield line, {name: cells[header.index(name)].strip() for name in known}
+            columns = [name for name in (*COLUMNS, *COPY_COLUMNS, LAUNCH_COLUMN) if name in header]
+            yield line, {name: cells[header.index(name)].strip() for name in columns}
     if header is None:
         raise ScenarioError(Problem("is empty", file=str(path)))
 
@@ -186,7 +186,7 @@ def _parquet(path: Path) -> Iterator[tuple[None, list[str]]]:
 
 
 def _text(cell: Any) -> str:
-    """A cell as a CSV file would have it: 1.0 in a column of numbers is 1, a list is joined by +."""
+    """A cell as in a CSV file: 1.0 in a column of numbers is 1, lists joined by +."""
     if hasattr(cell, "__len__") and not isinstance(cell, str):
         return "+".join(map(str, cell))
     if cell is None or cell != cell:
@@ -203,12 +203,12 @@ def _number(text: str) -> float | None:
 
 
 def _mode(text: str, shape: Shape) -> int | None:
-    """Position of a mode given by its name, or by position where no mode has that name."""
+    """Position of a mode by its name, or by position where no mode has that name."""
     names = [mode.name for mode in shape.modes]
     if names.count(text) == 1:
         return names.index(text)
-    known = text.isascii() and text.isdecimal() and len(text) < 10 and int(text) < len(names)
-    return int(text) if known else None
+    numeric = text.isascii() and text.isdecimal() and len(text) < 10 and int(text) < len(names)
+    return int(text) if numeric else None
 
 
 def _scattered(plan: Plan, tasks: Tasks, cluster: Cluster) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Rounds of one task each: of all tasks left, one goes where it is complete first; then again.
+"""Rounds of one task each: the task that is complete first goes, then again.
 
 The three planners differ in the task that a round places.
 Cost of all: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is looked at.
@@ -105,12 +105,12 @@ class Sufferage(PlannedScheduler):
 
 
 def min_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
-    """Min-min on the `counts[t]` lanes of each type; ties go to the first task, type and lane."""
+    """Min-min on the `counts[t]` lanes of each type; ties: first task, type, lane."""
     return rounds(times, counts, ready, lambda first, second: -first.min(axis=0), since)
 
 
 def max_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
-    """Max-min on the `counts[t]` lanes of each type; ties go to the first task, type and lane."""
+    """Max-min on the `counts[t]` lanes of each type; ties: first task, type, lane."""
     return rounds(times, counts, ready, lambda first, second: first.min(axis=0), since)
 
 
@@ -121,7 +121,7 @@ def sufferage(
     between: Between = "lanes",
     since: Free = None,
 ) -> Schedule:
-    """Sufferage on the `counts[t]` lanes of each type; ties go to the first task, type and lane."""
+    """Sufferage on the `counts[t]` lanes of each type; ties: first task, type, lane."""
 
     def suffers(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         ends = first if between == "types" else np.concatenate([first, second])
@@ -142,7 +142,7 @@ def rounds(
     """
     size = len(times)
     schedule = Schedule.empty(size)
-    left = np.arange(size)
+    rest = np.arange(size)
     need = np.ascontiguousarray(times.T)  # types by tasks that are left
     there = np.zeros(size) if ready is None else np.asarray(ready, dtype=float)
     free = [free_lanes(count, since[kind] if since else None) for kind, count in enumerate(counts)]
@@ -161,10 +161,10 @@ def rounds(
         at = int(choice(first, second).argmax())
         kind = int(first[:, at].argmin())
         begin, lane = free[kind][0]
-        end = schedule.put(int(left[at]), max(begin, float(there[at])), float(need[kind, at]), kind, lane)
+        end = schedule.put(int(rest[at]), max(begin, float(there[at])), float(need[kind, at]), kind, lane)
         heapq.heapreplace(free[kind], (end, lane))
-        kept = np.arange(len(left)) != at
-        left, there, need = left[kept], there[kept], need[:, kept]
+        kept = np.arange(len(rest)) != at
+        rest, there, need = rest[kept], there[kept], need[:, kept]
         first, second = first[:, kept], second[:, kept]
         renew(kind)
     return schedule

@@ -41,7 +41,7 @@ class Log:
 
 
 def is_log(names: list[str]) -> bool:
-    """Return True if these are the columns of a log of requests with their first tokens."""
+    """Return True if these are the columns of a log of requests with first tokens."""
     known = PickedColumns.bare(names)
     return all(any(one in known for one in wanted) for wanted in (ARRIVAL, PROMPT, OUTPUT, (*FIRST, *TTFT)))
 

@@ -58,7 +58,7 @@ class Shaped:
 
     @property
     def about(self) -> dict[str, object]:
-        """What a profile says of it, besides the times."""
+        """Summarize a profile, without its times."""
         return {
             "shape": self.chosen,
             "sizes": list(self.sizes),

@@ -15,8 +15,8 @@ from hetsim.cli.options import PATH, PICTURE, TELLING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from hetsim.theory.layer_cuts import Cuts
-    from hetsim.theory.partition import EqualDevices, NetworkLevel, PipelinePartition
+    from hetsim.formulas.layer_cuts import Cuts
+    from hetsim.formulas.partition import EqualDevices, NetworkLevel, PipelinePartition
 
 MAX_DEVICES = 64
 """More devices on a level are refused: time grows with their square."""
@@ -56,7 +56,7 @@ def partition(
     compared with all layers on each device alone. A stage that needs more memory than its devices have is no
     candidate.
     """
-    from hetsim.theory.partition import pipeline_partition, unlike_partition
+    from hetsim.formulas.partition import pipeline_partition, unlike_partition
     from hetsim.workload import measurements
 
     if bool(levels) == bool(devices):
@@ -97,10 +97,10 @@ def _drawn(
     inference: bool, ignore_activations: bool,
 ) -> Figure:  # fmt: skip
     """Micro-batches in the stages: enough of them that the pipeline is full for a while."""
+    from hetsim.formulas.partition import EqualDevices, StageWay, slower_link
+    from hetsim.formulas.pipeline_schedule import partition_schedule
     from hetsim.plots.pipeline import pipeline
     from hetsim.report import terminal
-    from hetsim.theory.partition import EqualDevices, StageWay, slower_link
-    from hetsim.theory.pipeline_schedule import partition_schedule
 
     devices = {one.name: one for one in groups}
     if levels:
@@ -149,7 +149,7 @@ def _count(option: str, text: str) -> int:
 
 
 def _level(text: str) -> NetworkLevel:
-    from hetsim.theory.partition import NetworkLevel
+    from hetsim.formulas.partition import NetworkLevel
 
     count, _, rate = text.partition("@")
     if not rate:
@@ -159,7 +159,7 @@ def _level(text: str) -> NetworkLevel:
 
 def _groups(texts: tuple[str, ...]) -> list[EqualDevices]:
     from hetsim.errors import suggestion
-    from hetsim.theory.partition import EqualDevices
+    from hetsim.formulas.partition import EqualDevices
 
     found: list[EqualDevices] = []
     for text in texts:
@@ -215,13 +215,13 @@ def _known(cuts: Cuts, groups: list[EqualDevices], profile: Path) -> None:
 
 def _alone(cuts: Cuts, group: EqualDevices, inference: bool) -> float:
     """Seconds of all layers on one device of the group."""
-    from hetsim.theory.partition import seconds_on
+    from hetsim.formulas.partition import seconds_on
 
     return math.fsum(seconds_on(one, group, inference) for one in cuts.layers)
 
 
 def _rows(cuts: Cuts, found: PipelinePartition, inference: bool) -> list[dict[str, Any]]:
-    from hetsim.theory.partition import memory_of
+    from hetsim.formulas.partition import memory_of
 
     rows = []
     memory = memory_of(cuts, found, inference)

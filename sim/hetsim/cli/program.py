@@ -31,7 +31,7 @@ VERBS = {
     "validate": "hetsim.cli.validate:validate",
     "explain": "hetsim.cli.explain:explain",
     "diff": "hetsim.cli.diff:diff",
-    "theory": "hetsim.cli.theory:theory",
+    "theory": "hetsim.queueing.command:theory",
     "compare": "hetsim.cli.compare:compare",
     "sweep": "hetsim.cli.sweep:sweep",
     "merge": "hetsim.cli.merge:merge",

@@ -356,7 +356,7 @@ class _Walk:
             self.value(getattr(value, "__func__", None))
 
     def _named(self, module: str, name: str) -> bool:
-        """Does what has this name in a module count by its name (and version)?  Then it is put."""
+        """Put a name by its module (and version); False if that does not determine it."""
         if origin := _origin(module, self.own):
             self.put("named", module, name, origin)
         if origin == "python" and module.partition(".")[0] in _OUTSIDE:
@@ -380,7 +380,7 @@ def _origin(module: Any, own: str) -> str:
 
 
 def _file(top: str) -> str:
-    """The file of a module; `built in` for none, and empty where there is no such module."""
+    """The file of a module; `built in` if it has none, empty without such a module."""
     if (module := sys.modules.get(top)) is not None:
         return getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), _BUILT_IN)
     try:
@@ -397,17 +397,17 @@ def _origin_of(top: str, file: str) -> str:
         libraries = {Path(str(sysconfig.get_path(name))) for name in ("stdlib", "platstdlib")}
         of_python = top in sys.stdlib_module_names and (file == _BUILT_IN or libraries & set(path.parents))
         return "python" if of_python else ""  # a file of the user's may have such a name too
-    found = [metadata.distribution(name) for name in sorted(set(_distributions().get(top, ())))]
+    packages = [metadata.distribution(name) for name in sorted(set(_distributions().get(top, ())))]
     # Of one that was installed from a folder equal versions do not mean equal code.
-    told = [one for one in found if '"file:' not in (one.read_text("direct_url.json") or "").replace(" ", "")]
-    return ", ".join(f"{one.name} {one.version}" for one in told)
+    installed = [one for one in packages if '"file:' not in (one.read_text("direct_url.json") or "").replace(" ", "")]
+    return ", ".join(f"{one.name} {one.version}" for one in installed)
 
 
 _distributions = cache(metadata.packages_distributions)
 
 
 def _check_source(function: types.FunctionType, module: str) -> None:
-    """UsageError if the file of a function does not have it any more as it was imported.
+    """Raise UsageError if a function's file has changed since it was imported.
 
     Only where Python's own loader made the module: others change code.
     """
@@ -416,10 +416,10 @@ def _check_source(function: types.FunctionType, module: str) -> None:
     if file != function.__code__.co_filename or type(getattr(loaded, "__loader__", None)) is not SourceFileLoader:
         return
     try:
-        known = _codes_in(file, os.stat(file).st_size, os.stat(file).st_mtime_ns)
+        digests = _codes_in(file, os.stat(file).st_size, os.stat(file).st_mtime_ns)
     except (OSError, SyntaxError, ValueError):
-        known = frozenset()
-    if _Walk().alone(function.__code__) not in known:
+        digests = frozenset()
+    if _Walk().alone(function.__code__) not in digests:
         raise UsageError(
             f"{Path(file).name} has changed since it was imported: {function.__qualname__} is not in it as it runs "
             "here; start Python again (or import the module anew), then give the same command"

@@ -104,7 +104,7 @@ class StudyOptions:
         if self.dask is not None and (self.executor is not None or self.workers not in (None, 1)):
             raise UsageError("a Dask cluster has workers of its own: leave out workers and executor")
         if self.audit:
-            watch_opens()
+            watch_opens("audit")  # until the study ends
 
 
 class RunKeywords(TypedDict, total=False):

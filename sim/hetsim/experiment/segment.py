@@ -1,4 +1,4 @@
-"""Files of finished runs: journals, which grow by a run at a time, and the sealed segments that replace them.
+"""Files of finished runs: journals, which grow by a run, and sealed segments.
 
 A journal has a line of JSON a run, with a checksum of its own.  A segment has the outcomes of a block of runs, ordered
 by their digests, so that its bytes follow from the runs alone, in whatever order they were made:
@@ -106,7 +106,7 @@ def _check(row: bytes) -> bytes:
 
 
 class Segment:
-    """A segment as it was found: its index, and its rows once one is asked for.  DamagedFile where its head is."""
+    """A segment of runs: its index, and its rows on demand; DamagedFile at its head."""
 
     def __init__(self, path: Path):
         self.path = path

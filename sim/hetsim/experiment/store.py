@@ -1,4 +1,4 @@
-"""Finished runs, kept under the digest of everything that decides what they give (`hetsim.experiment.identity`).
+"""Finished runs, stored under the digest of all their inputs.
 
 A run that has ended is a line of a journal.  Once all runs of a block are there (of a sweep a fixed range of points, of
 other studies all of them) they become a sealed segment, and the journal goes (`hetsim.experiment.segment`).  The
@@ -46,7 +46,7 @@ class Store:
     """
 
     def __init__(self, folder: Path | None, fresh: bool = False, trust: bool = False):
-        """fresh: what is there is not looked at.  trust: outcomes of inputs that are unknown are given out too."""
+        """fresh: ignore stored runs.  trust: use outcomes with unknown inputs too."""
         self.folder, self.fresh, self.trust = folder, fresh, trust
         self.damaged: list[Path] = []
         self._pending: dict[Hashable, dict[str, RunOutcome]] = {}
@@ -61,7 +61,7 @@ class Store:
     def get(
         self, run: str, metrics: Iterable[str] = (), block: Hashable = None, reduced: bool = False
     ) -> RunOutcome | None:
-        """The outcome of a run that was kept whole, with all these metrics besides those of every summary.
+        """Return the outcome of a run that has all these metrics, or None.
 
         block: the one that the run is sealed with, where it is not yet.  reduced: these metrics are enough.
         """
@@ -77,30 +77,30 @@ class Store:
         return None
 
     def kept(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """All that is kept of a run, and whether that is sealed, or will be with a block of this study."""
+        """All stored outcomes of a run, and whether each is or will be sealed."""
         for pending in self._pending.values():
             if run in pending:
                 yield pending[run], True
         if not self.fresh:
-            yield from self.found.outcomes(run)
+            yield from self.stored.outcomes(run)
 
     def _fits(self, outcome: RunOutcome, metrics: Iterable[str], reduced: bool) -> bool:
-        """Is it to be given out, and has it what is asked for?"""
+        """Return True if the outcome may be given out and has these metrics."""
         if (outcome.unknown and not self.trust) or (outcome.reduced and not reduced):
             return False
         values = outcome.values
         return values is None or all(name in values for name in metrics)
 
     @property
-    def found(self) -> _Found:
-        """What was in the folder when it was first asked for."""
+    def stored(self) -> _Found:
+        """The finished runs that were in the folder at first use."""
         if self._found is None:
             assert self.folder is not None
             self._found = _Found(self.folder, self.damaged)
         return self._found
 
     def put(self, run: str, outcome: RunOutcome, unknown: str = "", block: Hashable = None) -> None:
-        """Keep an outcome, on disk and whole when this returns; `unknown`: the inputs that its digest leaves out."""
+        """Write an outcome to disk; `unknown`: the inputs that its digest leaves out."""
         if self.folder is None:
             return
         if not outcome.lasting:
@@ -164,7 +164,7 @@ class Store:
         write_whole(self.folder / segment.name, partial(shutil.copyfile, segment), durable=True)
 
     def close(self, whole: bool) -> None:
-        """At the end of a study; `whole`: nothing of it is left to do, and so it is sealed."""
+        """Close at the end of a study; `whole`: seal, since no run of it is to come."""
         if whole:
             self.seal()
             if self._found is not None:
@@ -181,7 +181,7 @@ class Store:
 
 
 class _Found:
-    """The finished runs in a folder: segments, the journals of calls that were interrupted, and files of one run."""
+    """The finished runs in a folder: segments, open journals, files of one run."""
 
     def __init__(self, folder: Path, damaged: list[Path]):
         self.folder, self.damaged = folder, damaged
@@ -228,7 +228,7 @@ class _Found:
             self.single[run] = outcome, path
 
     def outcomes(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """All that is kept of a run, and whether it is sealed; of runs whose inputs are unknown the last one first."""
+        """Outcomes of a run, each with True if sealed; with unknown inputs, last first."""
         start, marked = np.uint64(int(run[:16], 16)), []
         at = int(np.searchsorted(self._starts, start))
         while at < len(self._starts) and self._starts[at] == start:
@@ -248,7 +248,7 @@ class _Found:
             yield from self._file(run)
 
     def _load(self, number: int) -> bool:
-        """Have the rows of a segment here; False if some are damaged: then the others have to be sealed again."""
+        """Load the rows of a segment; False if some are damaged and need sealing again."""
         if number in self._loaded:
             return True
         if number in self._dropped:
@@ -273,18 +273,18 @@ class _Found:
     def _file(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
         path = self.folder / run[:2] / f"{run}.json"
         try:
-            found, outcome = parse_line(path, read_stored(path))
+            stored_run, outcome = parse_line(path, read_stored(path))
         except FileNotFoundError:
             return
         except (OSError, UsageError):
-            found = ""
-        if found == run:
+            stored_run = ""
+        if stored_run == run:
             yield outcome, True
         else:
             self.damaged.append(path)
 
     def copy_segments(self, into: Store) -> int:
-        """Copy the segments of which no run is there, and pass over them from now on; the number of their runs."""
+        """Copy the segments of which no run is here; return the number of their runs."""
         copied = 0
         for number, segment in enumerate(self.segments):
             if self._load(number) and not any(True for row in range(len(segment)) for _ in into.kept(segment.run(row))):
@@ -312,7 +312,7 @@ class _Found:
             self.single.pop(run, None)
 
     def remove_superfluous(self, sealed: set[Path]) -> None:
-        """Remove journals and damaged segments of which all is sealed elsewhere, unless more has been added."""
+        """Remove journals and damaged segments whose runs are all sealed elsewhere."""
         needed = {path for _, path in self.single.values()} | sealed
         for path, size in self._sources.items():
             with suppress(FileNotFoundError):
@@ -340,7 +340,10 @@ def open_cache(cache: str | Path | None) -> Path | None:
 
 @dataclass(frozen=True)
 class Merged:
-    """What `merge_stores` did: runs `copied`, `there` already, and `damaged` files, of which the whole runs count."""
+    """Counts of `merge_stores`: runs `copied` and `there`; and the `damaged` files.
+
+    Whole runs in damaged files count.
+    """
 
     copied: int
     there: int
@@ -348,9 +351,9 @@ class Merged:
 
     @property
     def sentence(self) -> str:
-        left = f", {len(self.damaged):,} damaged file{'s' if len(self.damaged) != 1 else ''}" if self.damaged else ""
+        damage = f", {len(self.damaged):,} damaged file{'s' if len(self.damaged) != 1 else ''}" if self.damaged else ""
         runs = f"{self.copied:,} finished run{'s' if self.copied != 1 else ''}"
-        return f"{runs} copied, {self.there:,} there already{left}"
+        return f"{runs} copied, {self.there:,} there already{damage}"
 
 
 def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
@@ -363,11 +366,11 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
     target = _runs_of(into)
     copied, there, damaged = 0, 0, list[Path]()
     for source in sources:
-        found = _Found(_runs_of(source), damaged)
+        source_runs = _Found(_runs_of(source), damaged)
         store = Store(target, trust=True)
         before = copied + there
-        copied += found.copy_segments(store)
-        for run, outcome in found.all():
+        copied += source_runs.copy_segments(store)
+        for run, outcome in source_runs.all():
             here = next(store.kept(run), None)
             if here is None:
                 store.put(run, outcome)
@@ -391,7 +394,7 @@ def _runs_of(folder: Path) -> Path:
 
 
 def _replaces(one: RunOutcome, other: RunOutcome) -> bool:
-    """Has one outcome of a run all that another one has?  Of inputs that are unknown nothing is the same."""
+    """Return True if one outcome of a run has all that another one has."""
     if one.unknown or other.unknown or one.reduced > other.reduced:
         return False
     same = (one.values is None, one.error) == (other.values is None, other.error)
@@ -399,7 +402,7 @@ def _replaces(one: RunOutcome, other: RunOutcome) -> bool:
 
 
 def _same(one: RunOutcome, other: RunOutcome) -> bool:
-    """Do two outcomes agree where both have a value?  One may have been asked for more metrics."""
+    """Return True if two outcomes agree on all metrics that both have."""
     if one.values is None or other.values is None:
         return one == other
     common = set(one.values) & set(other.values)

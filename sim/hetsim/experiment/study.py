@@ -31,6 +31,7 @@ from hetsim.experiment.work import (
     work,
 )
 from hetsim.experiment.workers import Workers, packed
+from hetsim.model.files import watching
 
 if TYPE_CHECKING:
     from hetsim.results.many_runs.replications import Replications
@@ -44,7 +45,10 @@ LOST = "a worker process died in this run, and another when it was tried again (
 
 @dataclass(frozen=True)
 class Case:
-    """A scenario with some values changed, among them perhaps its policy; `digest` is that of the result, if known."""
+    """A scenario with some values changed, perhaps its policy.
+
+    `digest` is that of the result, if known.
+    """
 
     scenario: Scenario
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -146,6 +150,8 @@ class Study:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.workers.close(at_once=kind is not None)
         self.store.close(whole=kind is None)
+        if self.setup.audit:
+            watching.discard("audit")
 
     # What is needed ---------------------------------------------------------------------------------------------
 
@@ -284,7 +290,7 @@ class Study:
                 self.meter.tell_case(f"{self._label(series.case)}: {text}")
 
     def _label(self, case: Case) -> str:
-        """What tells a case from the others of the study: the values that were changed, and the policy."""
+        """The values that tell a case from others of the study, and its policy."""
         scenario = _scenario(case)
         parts = [f"{key}={value}" for key, value in case.overrides.items() if key.partition(".")[0] != "policy"]
         return ", ".join([*parts, scenario.policies.label])

@@ -1,4 +1,4 @@
-"""Sweeps: a scenario at many points, under several policies, with common random numbers, and all of it in one table."""
+"""Sweeps: a scenario at many points, under several policies, as one table."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def sweep(
     resume: bool = False,
     **options: Unpack[StudyKeywords],
 ) -> Sweep:
-    """Run a scenario at every point under every policy: `Sweep.table` has a row for each.
+    """Run a scenario at every point under every policy; `Sweep.table` has the rows.
 
     A run that fails is a row with its error.
 
@@ -122,15 +122,15 @@ def sweep_plan(plan: SweepPlan, out: str | Path | None = None, resume: bool = Fa
         ):
             if part is not None:
                 raise ShardOver(plan.make_part(study, part))
-            with closing(plan.tables(directory)) as found:
-                plan.make(study, found)
-                whole = plan.result(found, directory)
+            with closing(plan.tables(directory)) as tables:
+                plan.make(study, tables)
+                result = plan.result(tables, directory)
         store.tell()
-    return whole
+    return result
 
 
 class Checked:
-    """What is known of every row once it has been checked: its policy, its digests, its seed, its warm-up.
+    """The checked facts of every row: its policy, its digests, its seed, its warm-up.
 
     Columns, not objects: of a row that is planned nothing else is held.
     """
@@ -143,7 +143,7 @@ class Checked:
         """Of cases with `warmup: auto`, by the digest of their first run."""
 
     def add(self, label: str, scenario: str, run: str, seed: int, warmup: float) -> None:
-        """scenario, run: digests of the row's scenario, and of its first run; warmup: NaN where a pilot finds it."""
+        """scenario, run: digests of the scenario and the first run; warmup: NaN if auto."""
         self.policy.append(self.names.setdefault(label, len(self.names)))
         self.scenarios += bytes.fromhex(scenario)
         self.runs += bytes.fromhex(run)
@@ -164,8 +164,8 @@ class Checked:
         """Of each row, the first that has the same runs."""
         digests = np.frombuffer(bytes(self.runs), dtype=">u8").reshape(-1, 4)
         _, first, which = np.unique(digests, axis=0, return_index=True, return_inverse=True)
-        found: np.ndarray = first[which.ravel()]
-        return found
+        first_rows: np.ndarray = first[which.ravel()]
+        return first_rows
 
 
 @dataclass
@@ -218,7 +218,7 @@ class SweepPlan:
         return policies * max(1, BLOCK // (policies * (amount.most if amount.precision is None else amount.first)))
 
     def make(self, study: Study, tables: SweepTables) -> None:
-        """Make the replications of every row; each block is sealed, and goes into the tables, once it is there."""
+        """Run the replications of every row; each block is sealed as it completes."""
         find_cuts(study, self.pilots)
 
         def finish(number: int, made: list[RowRuns]) -> None:
@@ -227,7 +227,7 @@ class SweepPlan:
         self._make_blocks(study, range(len(self.rows)), finish)
 
     def _make_blocks(self, study: Study, numbers: Iterable[int], finish: Callable[[int, list[RowRuns]], None]) -> None:
-        """Make the rows of whole blocks, and seal each once it is there; `finish` is given its number and rows then."""
+        """Run whole blocks of rows, and seal each; `finish` gets its number and rows."""
 
         def seal(number: int, made: list[RowRuns]) -> None:
             if not all(one.lasting for one in made):
@@ -248,8 +248,8 @@ class SweepPlan:
             return make_part(study, self.listed(study, range(len(self.rows))), part)
         points = set(part.of(dict.fromkeys(row.point for row in self.rows)))
         mine = [number for number, row in enumerate(self.rows) if row.point in points]
-        found = {id(pilot): pilot for number in mine if (pilot := self.checked.pilot(number)) is not None}
-        find_cuts(study, list(found.values()))
+        pilots = {id(pilot): pilot for number in mine if (pilot := self.checked.pilot(number)) is not None}
+        find_cuts(study, list(pilots.values()))
         return make_all(study, list(self.listed(study, mine)), part)
 
     def _make_part_of_blocks(self, study: Study, part: Shard) -> ShardReport:
@@ -309,7 +309,7 @@ class SweepPlan:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What `sweep.json` says."""
+        """The content of `sweep.json`."""
         from hetsim.results.formatting import json_number
 
         last, points = -1, []
@@ -377,7 +377,7 @@ class SweepPlan:
         return found
 
     def _row(self, number: int, made: RowRuns) -> SweepRow:
-        """What the tables say of a row."""
+        """The row of the tables for a row of the sweep."""
         from hetsim.results.many_runs.sweep_tables import SweepRow
 
         checked = self.checked
@@ -403,10 +403,10 @@ class SweepPlan:
 
 
 class OpenBlocks:
-    """The blocks of a sweep that are being made: each is finished in its turn, once all of its rows are done."""
+    """The blocks of a sweep that are running; each is finished in its turn."""
 
     def __init__(self, size: int, rows: int, finish: Callable[[int, list[RowRuns]], None]):
-        """size: rows of a block, of so many rows in all; finish: is given the number of a block, and its rows."""
+        """size: rows of a block; finish: called with a block's number and its rows."""
         self.size, self.rows, self.finish = size, rows, finish
         self._open: deque[tuple[int, list[RowRuns]]] = deque()
         self._done = 0
@@ -420,7 +420,7 @@ class OpenBlocks:
 
     @property
     def crowded(self) -> bool:
-        """Are so many under way that no other is to be begun?"""
+        """Return True if no further block may begin yet."""
         self.settle()
         return len(self._open) > OPEN_BLOCKS
 
@@ -439,7 +439,7 @@ class OpenBlocks:
 
 @dataclass(slots=True)
 class RowRuns:
-    """What is made of a row: its replications, or the error for which it has none; `warmup`: the one found for it.
+    """The replications of a row, or its error; `warmup`: the cut that was estimated.
 
     lasting: another try would find the same error.
     """
@@ -562,7 +562,10 @@ def _place(plan: SweepPlan, out: str | Path | None, resume: bool) -> Iterator[tu
 
 
 def estimate_sweep(plan: SweepPlan, out: str | Path | None, resume: bool) -> Estimate:
-    """What the rest of a sweep would cost; nothing is written.  A lower bound where precisions are to be reached."""
+    """Estimate the cost of the rest of a sweep; nothing is written.
+
+    A lower bound where precisions are to be reached.
+    """
     from hetsim.experiment.estimate import estimate
 
     options = plan.options

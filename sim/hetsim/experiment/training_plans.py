@@ -1,7 +1,7 @@
 """Every way to divide the training of a scenario among its GPUs: degrees, schedule and micro-batch.
 
-The time of a step and the memory are those that a run of the scenario has (`hetsim.theory.training`) when its nodes lie
-in as few racks as can be; nothing is run.
+The time of a step and the memory are those that a run of the scenario has (`hetsim.formulas.training`) when its nodes
+lie in as few racks as can be; nothing is run.
 GPipe is not among the candidates: it takes the time of 1F1B and more memory.
 """
 
@@ -13,6 +13,8 @@ from functools import cache
 from typing import Literal
 
 from hetsim.errors import KeyProblem, Problem, ScenarioError, UsageError, suggestion
+from hetsim.formulas import training as formulas
+from hetsim.formulas.pipeline_schedule import PipelineSchedule, step_schedule
 from hetsim.model.cluster import Cluster, DeviceType, Node
 from hetsim.model.exchange import Exchange, Phase, StepPipeline
 from hetsim.scenario.building.cluster import build_cluster
@@ -24,8 +26,6 @@ from hetsim.scenario.readers import TRAINING, not_understood
 from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.demand import Demand
 from hetsim.scenario.schema.training import TrainingSpec
-from hetsim.theory import training as formulas
-from hetsim.theory.pipeline_schedule import PipelineSchedule, step_schedule
 
 Rank = Literal["time", "cost"]
 ONE_TYPE = "a job is on one type of GPU (hetsim plan partition cuts a measured network over unlike devices)"

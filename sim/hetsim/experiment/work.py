@@ -36,7 +36,7 @@ SHELF = 4
 
 @dataclass(frozen=True)
 class Setup:
-    """What all runs of a study have in common: the scenarios that jobs vary, further metrics, checks.
+    """The common part of all runs of a study: scenarios, further metrics, checks.
 
     audit: workers watch what runs open; this process does since it was asked to.
     """
@@ -51,7 +51,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class RunJob:
-    """One run: which scenario of the setup, what is changed in it, seed and replication.
+    """One run: its scenario, the changes to it, its seed and its replication.
 
     `warmup` (s) in place of the scenario's; `pilot`: only its arrivals and responses are wanted, to find the warm-up.
     `digest`: that of the scenario, which must be the same where the run is made; empty where that needs no check.
@@ -79,7 +79,7 @@ class OtherInputs(Exception):
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """What a run gives, as numbers: `values` is None where it failed, and `error` says why.
+    """The figures of a run; `values` is None where it failed, and `error` says why.
 
     `series`: arrivals and responses, of a pilot.  `lasting`: another try would fail in the same way.  `refused`: the
     checks of the scenario did, before anything ran.  `unknown`: what decided it and is in no digest.  `reduced`:
@@ -120,10 +120,10 @@ class Packed(Mapping[str, float]):
 
     @classmethod
     def of(cls, names: tuple[str, ...], numbers: array[float]) -> Packed:
-        found = cls.__new__(cls)
-        found._names, found._at = _positions(names)
-        found.numbers = numbers
-        return found
+        packed = cls.__new__(cls)
+        packed._names, packed._at = _positions(names)
+        packed.numbers = numbers
+        return packed
 
     def __reduce__(self) -> tuple:
         return Packed.of, (self._names, self.numbers)
@@ -164,7 +164,7 @@ def simulate(
     """
     from hetsim.results.one_run.result import Result
 
-    known = {
+    same = {
         "name": scenario.name, "seed": job.seed, "replication": job.replication, "policy": scenario.policies.label
     }  # fmt: skip
 
@@ -172,7 +172,7 @@ def simulate(
         # A warm-up that was found, after the scenario was written: the saved scenario says how long it was.
         warmup = None if job.warmup is None else f"{job.warmup!r} s"
         text = scenario.deferred_yaml(absolute_paths=True, warmup=warmup)
-        return {**known, "scenario": text, "inputs": Identity(check).inputs(scenario)}
+        return {**same, "scenario": text, "inputs": Identity(check).inputs(scenario)}
 
     try:
         with recorded_inputs() as inputs:
@@ -188,7 +188,7 @@ def simulate(
     finally:
         if meter is not None:
             meter.simulation = None
-    result = Result(record, **(about() if described else known))
+    result = Result(record, **(about() if described else same))
     result.undeclared = undeclared(scenario, inputs)
     return result
 
@@ -231,7 +231,7 @@ def described(error: BaseException) -> str:
 
 
 def of_environment(error: BaseException | None) -> bool:
-    """Is it a full disk, no memory, a module that is missing: nothing that the run itself decides?"""
+    """Return True if the cause is the machine (full disk, memory, missing module)."""
     while error is not None:
         if isinstance(error, OSError | MemoryError | ImportError):
             return True
@@ -253,19 +253,19 @@ class Shelf:
         """The scenario of a job; `digest` tells setups apart.  OtherInputs if it is not that of the job here."""
         key = hashlib.sha256(f"{digest} {job.scenario} {job.overrides!r}".encode()).hexdigest()
         with self.lock:
-            found = self.scenarios.get(key)
-            if found is None:
-                found = setup.scenarios[job.scenario]
+            scenario = self.scenarios.get(key)
+            if scenario is None:
+                scenario = setup.scenarios[job.scenario]
                 if job.overrides:
-                    found = found.with_overrides(job.overrides)
+                    scenario = scenario.with_overrides(job.overrides)
                 if job.digest:
-                    self._verify(found, setup.check, job)
-                for entry, spec in found.traces.items() if job.overrides else ():
-                    found.share_table(entry, self._table(found, entry, f"{digest} {spec!r}"))
-                self._keep(self.scenarios, key, found)
+                    self._verify(scenario, setup.check, job)
+                for entry, spec in scenario.traces.items() if job.overrides else ():
+                    scenario.share_table(entry, self._table(scenario, entry, f"{digest} {spec!r}"))
+                self._keep(self.scenarios, key, scenario)
             elif job.digest and not self._unchanged(job.digest):
-                self._verify(found, setup.check, job)
-        return found
+                self._verify(scenario, setup.check, job)
+        return scenario
 
     def _verify(self, scenario: Scenario, check: bool, job: RunJob) -> None:
         identity = self.identities[check]
@@ -300,7 +300,7 @@ _setups: OrderedDict[str, Setup] = OrderedDict()
 
 
 def work(packed: bytes, jobs: Sequence[RunJob]) -> list[RunOutcome]:
-    """The outcomes of some jobs: of the first, and of those after it that are begun within `SPAN`.
+    """Run some jobs: the first, and those after it that begin within `SPAN`.
 
     UsageError if this worker is not like the machine that sent them, OtherInputs if its files are not.
     """
@@ -310,7 +310,7 @@ def work(packed: bytes, jobs: Sequence[RunJob]) -> list[RunOutcome]:
         if expected is not None and expected != fingerprint():
             raise UsageError(f"a worker is not like this machine: {differences(expected, fingerprint())}")
         if setup.audit:
-            watch_opens()
+            watch_opens("audit")
         _setups[digest] = setup
         if len(_setups) > SHELF:
             _setups.popitem(last=False)

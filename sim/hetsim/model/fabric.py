@@ -9,7 +9,7 @@ from typing import Literal
 @dataclass(frozen=True)
 class Fabric:
     """The network between nodes: rates of the racks' uplinks (bytes per second in each direction), and how the phases
-    of jobs that share a link meet (`hetsim.theory.contention`)."""
+    of jobs that share a link meet (`hetsim.formulas.contention`)."""
 
     uplinks: dict[str, float] = field(default_factory=dict)
     contention: Literal["random", "aligned", "interleaved", "none"] = "random"

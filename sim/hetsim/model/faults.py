@@ -13,13 +13,13 @@ from hetsim.errors import KeyProblem
 from hetsim.model.cluster import NO_KEY, REQUIRED
 
 if TYPE_CHECKING:
-    from hetsim.model.units import Seconds
+    from hetsim.model.units import Fraction, Name, Positive, Seconds
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 """So many times, in seconds."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FaultProcess:
     """Each of some devices fails (or, with a `factor`, slows down) again and again, independently of the others.
 
@@ -29,20 +29,23 @@ class FaultProcess:
     between nodes are numbered on behind the devices (`hetsim.model.exchange.link_names`).
     """
 
-    name: str
-    devices: Sequence[int]
-    between: Draw
-    lasting: Draw
-    factor: float | None = None
-    together: float = 0.0
-    groups: dict[int, tuple[int, ...]] | None = None
-    mean: float = math.inf
+    name: Name = field(metadata={"optional": True})
+    """Name of this source of faults, by which its random streams are keyed."""
+    devices: Sequence[int] = field(metadata=NO_KEY)
+    between: Draw = field(metadata=NO_KEY)
+    lasting: Draw = field(metadata=NO_KEY)
+    factor: Positive | None = field(default=None, metadata={"alias": "slow"})
+    """Instead of failing, a device takes this many times as long."""
+    together: Fraction = 0.0
+    """Probability that each other node of the same rack fails along."""
+    groups: dict[int, tuple[int, ...]] | None = field(default=None, metadata=NO_KEY)
+    mean: float = field(default=math.inf, metadata=NO_KEY)
     """Of `between`."""
-    longest: float = math.inf
+    longest: float = field(default=math.inf, metadata=NO_KEY)
     """What `between` never exceeds."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FaultEvent:
     """A fault that is known beforehand: at a time a device goes down, comes up, or runs slower by a factor.
 

@@ -74,16 +74,25 @@ def open_text(path: Path, errors: str = "strict", newline: str | None = "") -> T
     return io.TextIOWrapper(open_input(path), "utf-8-sig", errors, newline)
 
 
-@cache
-def watch_opens() -> None:
+watching: set[str] = set()
+"""Why this process watches what it opens, if it does; the hook cannot be taken away."""
+
+
+def watch_opens(reason: str = "code") -> None:
     """From now on record all files that this process opens to read, besides code and what packages consist of."""
+    _add_hook()
+    watching.add(reason)
+
+
+@cache
+def _add_hook() -> None:
     from zoneinfo import TZPATH
 
     libraries = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
     installed = {*map(os.path.abspath, (*libraries, *TZPATH)), "/proc", "/dev", "/sys"}
 
     def watch(event: str, given: tuple[Any, ...]) -> None:
-        if event == "open" and _recording.get() and isinstance(given[0], str | bytes | os.PathLike):
+        if event == "open" and watching and _recording.get() and isinstance(given[0], str | bytes | os.PathLike):
             path = Path(os.path.abspath(os.fsdecode(given[0])))
             reads = not isinstance(given[2], int) or not given[2] & (os.O_WRONLY | os.O_RDWR)
             code = path.suffix in (".py", ".pyc", ".so") or path.parent.suffix in (".dist-info", ".egg-info")

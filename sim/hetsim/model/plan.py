@@ -183,11 +183,11 @@ class Plan:
         """Everything that makes the plan impossible, as sentences; empty if it can be replayed."""
         found: list[str] = []
         lanes = lane_names(cluster)
-        for name, frequency in self.frequencies.items():
-            if name not in cluster.by_name:
-                found.append(f'the plan sets the frequency of "{name}", which the cluster lacks')
+        for device, frequency in self.frequencies.items():
+            if device not in cluster.by_name:
+                found.append(f'the plan sets the frequency of "{device}", which the cluster lacks')
             elif not 0 < frequency < math.inf:
-                found.append(f"the plan sets {name} to frequency {frequency!r}")
+                found.append(f"the plan sets {device} to frequency {frequency!r}")
         seen: dict[int, int] = {}
         for number, step in enumerate(self.steps):
             name = tasks.name(step.task)

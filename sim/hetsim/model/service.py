@@ -14,7 +14,7 @@ from hetsim.model.step_times import StepTimes
 from hetsim.model.tasks import Shape
 
 if TYPE_CHECKING:
-    from hetsim.model.units import Count, Positive, Seconds
+    from hetsim.model.units import Count, Fraction, Positive, Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class Service:
     rows: np.ndarray
     per_item: tuple[float, ...]
     slo: float = math.inf
-    noise: float = 0.0
+    noise: Fraction = 0.0
+    """Relative standard deviation of all stage times, from 0 (default) to 30%."""
     alike: bool = True
     """Do all requests take `per_item` exactly?"""
     bytes_in: float = 0.0

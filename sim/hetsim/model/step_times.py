@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LinearSteps:
-    """Seconds of one step on one replica, linear in what the step does, or as it was measured.
+    """Seconds of one step on one replica, linear in the step, or as measured.
 
     `decode` and `prefill` are what a step takes that decodes so many sequences, or reads so many prompt tokens, and
     does nothing else; they stand in place of `per_sequence` and `per_prompt_token`.  A step that does both takes both,
@@ -45,7 +45,7 @@ class LinearSteps:
     """Does the time depend on how many earlier tokens the prompt tokens of a step attend to?"""
 
     def decodes(self, sequences: int) -> float:
-        """Seconds that decoding a number of sequences adds to `fixed`, without their context."""
+        """Seconds that decoding some sequences adds to `fixed`, without their context."""
         if self.decode is None:
             return self.per_sequence * sequences
         return self.decode.of(sequences) - self.fixed if sequences else 0.0
@@ -57,12 +57,12 @@ class LinearSteps:
         return self.prefill.of(prompt_tokens) - self.fixed if prompt_tokens else 0.0
 
     def of(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
-        """A step that prefills so many tokens and decodes so many sequences with so much context in all."""
+        """A step that prefills some tokens and decodes some sequences with a context."""
         decoding = self.decodes(sequences) + self.per_context_token * context
         return self.fixed + self.reads(prompt_tokens) + decoding
 
     def decoding(self, steps: int, sequences: int, context: int) -> float:
-        """Seconds of steps that only decode: the context grows by a token a sequence and step."""
+        """Seconds of decode steps: the context grows by a token a sequence and step."""
         token = self.per_context_token
         each = self.per_sequence * sequences if self.decode is None else self.decodes(sequences)  # once or more a step
         return steps * (self.fixed + each + token * context) + token * sequences * (steps * (steps - 1) // 2)
@@ -76,7 +76,7 @@ class LinearSteps:
         return int(max(seconds, 0.0) / base) if base > 0 else 0
 
     def alone(self, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
-        """Seconds from the first step to the last of requests that have a replica to themselves."""
+        """Seconds from first step to last of requests with a replica to themselves."""
         prefills = np.ones(len(prompt)) if chunk is None else np.ceil(prompt / chunk)
         decodes = output - 1.0
         context = decodes * prompt + decodes * output / 2
@@ -203,7 +203,7 @@ class RooflineSteps:
         return begun + int((math.sqrt(base * base + 2 * growth * rest) - base) / growth)
 
     def alone(self, prompt: np.ndarray, output: np.ndarray, chunk: int | None) -> np.ndarray:
-        """Seconds from the first step to the last of requests that have a replica to themselves."""
+        """Seconds from first step to last of requests with a replica to themselves."""
         pairs, place = np.unique(np.stack([prompt, output]), axis=1, return_inverse=True)
         read = {tokens: self._read_alone(tokens, chunk) for tokens in np.unique(pairs[0]).tolist()}
         seconds = [read[p] + self.decoding(o - 1, 1, p + 1) for p, o in pairs.T.tolist()]

@@ -114,7 +114,7 @@ def enclosures(devices: Sequence[Device]) -> list[str]:
     return [*found, "cluster"]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ComputeTime:
     """Seconds that a launch computes besides its tasks' own times, by their number."""
 

@@ -75,8 +75,8 @@ def student_interval(values: Sequence[float] | np.ndarray, confidence: float = 0
 def half_width(values: np.ndarray, metric: str, share: float) -> float:
     """Half width of the t interval with quantiles of this share as its ends."""
     count, spread = len(values), deviation(values)
-    left = freedom(excess_kurtosis(metric, spread, float(values.mean())), count)
-    return student_quantile(share, float(left)) * spread / math.sqrt(count)
+    degrees = freedom(excess_kurtosis(metric, spread, float(values.mean())), count)
+    return student_quantile(share, float(degrees)) * spread / math.sqrt(count)
 
 
 def excess_kurtosis(metric: str, spread: Floats, mean: Floats) -> Floats:
@@ -86,13 +86,13 @@ def excess_kurtosis(metric: str, spread: Floats, mean: Floats) -> Floats:
     variation, and the excess kurtosis of values so skewed 1.5 times its square (the gamma family's), at most that of
     the exponential distribution.  A share of tasks varies by what is missed: 1 - mean where more of it is better.
     """
-    found = declaration(metric)
-    if found is None or not found.congested:
+    declared = declaration(metric)
+    if declared is None or not declared.congested:
         return np.zeros_like(spread)
-    is_share = found.unit == "share"
+    is_share = declared.unit == "share"
     skew, most = (SHARE_SKEW, SHARE_KURTOSIS) if is_share else (SKEW, EXPONENTIAL_KURTOSIS)
     with np.errstate(invalid="ignore", divide="ignore"):
-        variation = np.divide(spread, 1 - mean if is_share and found.better == "more" else mean)
+        variation = np.divide(spread, 1 - mean if is_share and declared.better == "more" else mean)
         return np.nan_to_num(np.minimum(1.5 * (skew * variation) ** 2, most))
 
 
@@ -170,7 +170,7 @@ def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) ->
     the first that fails keeps that level.  All n - 1 degrees of freedom count here: where congestion skews differences
     (`freedom`), their interval errs at the end that is far from zero, and no difference is shown too often.
     """
-    found = []
+    results = []
     for values in pairs:
         count, mean = len(values), float(values.mean()) if len(values) else math.nan
         error = deviation(values) / math.sqrt(count) if count >= 2 else math.nan
@@ -180,12 +180,12 @@ def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) ->
             p = 1.0 if mean == 0 else 0.0
         else:
             p = 2 * student_tail(abs(mean) / error, count - 1)
-        found.append((mean, error, p, count))
-    testable = sorted((i for i in range(len(found)) if not math.isnan(found[i][2])), key=lambda i: found[i][2])
-    result = [PairedDifference(mean, math.nan, p, False, count) for mean, _, p, count in found]
+        results.append((mean, error, p, count))
+    testable = sorted((i for i in range(len(results)) if not math.isnan(results[i][2])), key=lambda i: results[i][2])
+    result = [PairedDifference(mean, math.nan, p, False, count) for mean, _, p, count in results]
     level, holds, adjusted = 0.0, True, 0.0
     for step, index in enumerate(testable):
-        mean, error, p, count = found[index]
+        mean, error, p, count = results[index]
         if holds:
             level = (1 - confidence) / (len(testable) - step)
             holds = p <= level

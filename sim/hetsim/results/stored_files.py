@@ -34,7 +34,7 @@ TEXT = 100_000_000
 
 
 def open_stored(path: Path) -> io.BufferedReader:
-    """Open a file to read; OSError if there is none, DamagedFile for a folder, device or pipe."""
+    """Open a file to read; OSError if it is missing, DamagedFile if not regular."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe does not wait for its writer
     except OSError as error:
@@ -70,7 +70,7 @@ def parse_json(path: Path, text: bytes) -> Any:
 
 
 def parse_yaml(of: str, text: str) -> Any:
-    """The value of the YAML that the run of that name has as its scenario; DamagedFile."""
+    """Parse the YAML of the scenario of a stored run; DamagedFile if it is none."""
     import yaml
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -111,7 +111,7 @@ def read_frame(path: Path) -> pd.DataFrame:
 
 
 def check_parquet(path: Path) -> None:
-    """Raise DamagedFile if the footer of a Parquet file states a table that its bytes cannot hold."""
+    """Raise DamagedFile if a Parquet footer states more than its bytes can hold."""
     import pyarrow.parquet as pq
 
     with open_stored(path) as stream:

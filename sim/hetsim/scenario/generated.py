@@ -39,7 +39,7 @@ class Mirror(Model):
 
     @property
     def given(self) -> dict[str, Any]:
-        """Values of the dataclass's keys that the scenario gives, or that have a default other than null."""
+        """The keys of the dataclass that the scenario gives, or whose default is not null."""
         return {name: value for name in self.KEYS if (value := getattr(self, name)) is not None}
 
     def made(self, **more: Any) -> Any:
@@ -56,7 +56,7 @@ class Mirror(Model):
 
 
 class Keys:
-    """Annotation: a mapping with the keys of a dataclass, which becomes an instance of it."""
+    """Annotation: a mapping with the keys of a dataclass, which becomes one."""
 
     def __init__(self, source: type, name: str = "", **types: Any):
         self.source = source

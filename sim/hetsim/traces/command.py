@@ -193,7 +193,7 @@ def identify(
     conservative backfilling), limits and placements are fitted on one half of the jobs and judged on the other: by the
     share of starts that they explain to the second, or to the cycle in which the site decides.
     """
-    from hetsim.traces import identify as told
+    from hetsim.traces import identify as report
     from hetsim.traces.waits_command import subject_of, write_scenario
 
     console.check_replaceable(scenario, force)
@@ -202,16 +202,16 @@ def identify(
     trace = _trace_of(file, form, options)
     table = _spec(file, form if _in_yaml(file) else trace["format"], options).read()
     subject = subject_of(Path(file), source, trace, table)
-    found = told.identified_of(file, subject)
-    document, notes = told.scenario_of(subject, found)
+    identified = report.identified_of(file, subject)
+    document, notes = report.scenario_of(subject, identified)
     if as_json:
-        console.as_json({"file": file, **told.mapping(found), "notes": table.notes + notes})
+        console.as_json({"file": file, **report.mapping(identified), "notes": table.notes + notes})
     else:
-        console.lines(told.lines(found))
+        console.lines(report.lines(identified))
     for remark in table.notes + notes:
         console.note(remark)
     if page is not None:
-        told.write_page(page, Path(file).name, found, table.notes + notes)
+        report.write_page(page, Path(file).name, identified, table.notes + notes)
         console.note(f"page: {page}")
     if scenario is not None:
         write_scenario(document, scenario)
@@ -254,7 +254,7 @@ class _Waits:
 
         simulate = (self.source is not None or self.scenario is not None) and self.policy != "as_recorded"
         subject = waits_command.subject_of(Path(self.file), self.source, self.trace, self.table)
-        explained, compared = waits_command.told(subject, self.policy, simulate, self.scenario, as_json)
+        explained, compared = waits_command.explained_waits(subject, self.policy, simulate, self.scenario, as_json)
         if explained is not None:
             told.remarks += waits_command.not_explained(self.file, subject)
             told.mapping["waits"] = waits_report.mapping(explained, compared, simulate)

@@ -100,7 +100,7 @@ def _named(
     found = []
     share = np.bincount(parts.job)[parts.job]
     for name in sorted(set(parts.names)):
-        here = parts.of(parts.names.index(name))
+        here = parts.jobs_on(parts.names.index(name))
         if not len(here):
             continue  # the earlier name of another
         rows = parts.job[here]

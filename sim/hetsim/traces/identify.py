@@ -1,4 +1,4 @@
-"""What there is to say of the scheduler that made a log: a table, a page, and a scenario to go on with."""
+"""The scheduler that made a log: as a table, as a page, and as a scenario."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def identified_of(file: str, subject: Subject) -> Identified:
 
     jobs = jobs_of(subject.table)
     if jobs is None:
-        text = "has no recorded starts (column recorded_start), so nothing shows who decided them"
+        text = "has no recorded starts (column recorded_start), so nothing shows how they were decided"
         raise ScenarioError(Problem(text, file=file))
     run, sizes = load(subject.document).build(), defaultdict[str, float](float)
     for device in run.cluster.devices:
@@ -51,15 +51,15 @@ def identified_of(file: str, subject: Subject) -> Identified:
     if jobs.unit != "GPUs":
         sizes.update({node.name: float(node.cpus) for node in run.cluster.nodes})
     stated = None if subject.inferred else capacity_of_cluster(run, jobs.unit)
-    found = identify(subject.table, stated, dict(sizes), "at_cut" in subject.table.extra)
-    if found is None:
+    identified = identify(subject.table, stated, dict(sizes), "at_cut" in subject.table.extra)
+    if identified is None:
         text = "no scheduler can be told: hardly any of its jobs waited, or too few have a recorded start"
         raise ScenarioError(Problem(text, file=file))
-    return found
+    return identified
 
 
 def policy_of(score: RuleScore, found: Identified) -> dict[str, Any]:
-    """The policy of a scenario that decides by a rule, with the placement that explains most."""
+    """The policy of a scenario that decides by a rule, with the best placement."""
     rule = score.rule
     depth = 0 if rule.discipline == "block" else 100
     scheduler: dict[str, Any] = {"name": FIRST_COME[rule.discipline]}
@@ -149,7 +149,7 @@ def _percent(share: float) -> str:
 
 
 def conclusion(found: Identified) -> list[str]:
-    """What explains the log, what cannot be told apart, and what stays unexplained, a sentence each."""
+    """The best rule, those like it, and the unexplained share, a sentence each."""
     best = found.rules[0]
     within = f"within {found.cycle:.3g} s"
     texts = [f"{name_of(best, found)} explains {_percent(best.explained)} of the starts {within}, "
@@ -180,7 +180,7 @@ def places_text(found: Identified) -> str:
 
 
 def fitted(found: Identified) -> list[str]:
-    """What was inferred from the half that rules were fitted on."""
+    """Facts inferred from the half that rules were fitted on."""
     judged = len(found.rules[0].right)
     text = f"rules are fitted on one half of the {len(found.half.jobs):,} jobs and judged on {judged:,} of the other"
     return [text, *waits_report.inferred(found.half)]
@@ -235,7 +235,7 @@ def write_page(path: Path, name: str, found: Identified, notes: Iterable[str]) -
 
 
 def draw(found: Identified) -> Figure:
-    """Draw how much of the starts each rule explains, and which it has too early and too late."""
+    """Draw the starts that each rule explains, and those that came later or earlier."""
     from hetsim.plots.style import BLUE, GRID, INK, VERMILION, figure, tidy, title
 
     shown = found.rules[: max(2 * SHOWN, sum(one.alike for one in found.rules))]

@@ -43,10 +43,10 @@ def subject_of(file: Path, document: Mapping[str, Any] | None, trace: Mapping[st
     from hetsim.traces.from_log import POLICY, document_of, inferred_nodes
 
     if document is not None and "cluster" in document:
-        whole = dict(document)
-        whole["workload"] = [{**_single(document), "trace": dict(trace)}]
-        whole.setdefault("policy", POLICY)
-        return Subject(table, whole, False)
+        scenario = dict(document)
+        scenario["workload"] = [{**_single(document), "trace": dict(trace)}]
+        scenario.setdefault("policy", POLICY)
+        return Subject(table, scenario, False)
     entry = None
     if document is not None:
         entry = {key: value for key, value in _single(document).items() if key not in ("trace", "name")}
@@ -73,7 +73,7 @@ def _single(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return entry
 
 
-def told(
+def explained_waits(
     subject: Subject, policy: str | None, simulate: bool, out: Path | None, quiet: bool
 ) -> tuple[Explained | None, Compared | None]:
     """Explain the recorded waits of a log; simulate and write what follows from them where asked."""

@@ -59,7 +59,7 @@ def inferred(explained: Explained) -> list[str]:
         texts.append(f"head: the log holds its usual {jobs.unit} {at} after its first submission")
     if explained.limits is not None:
         limits = sorted(explained.limits.most.items(), key=lambda one: -one[1])
-        shown = ", ".join(f"{name} {most:,.6g}" for name, most in limits[:MAX_SHOWN])
+        shown = ", ".join(f"{name} {limit:,.6g}" for name, limit in limits[:MAX_SHOWN])
         more = f" and {len(limits) - MAX_SHOWN} more" if len(limits) > MAX_SHOWN else ""
         texts.append(f"limits by {explained.limits.kind}, in {jobs.unit}: {shown}{more}")
     if explained.order is not None:
@@ -71,19 +71,19 @@ def inferred(explained: Explained) -> list[str]:
 
 def _site(explained: Explained) -> list[str]:
     """Where the capacity is from, and where the log holds more."""
-    site, unit, found = explained.site, explained.jobs.unit, []
+    site, unit, sentences = explained.site, explained.jobs.unit, []
     if not site.stated:
-        least = "at least " if site.full < FULL else ""
+        bound = "at least " if site.full < FULL else ""
         by = f", the sum of {len(site.by_node):,} nodes" if site.by_node else ""
         share = f"all of them are held for {100 * site.full:.1f} % of the time with jobs"
-        found.append(f"capacity: {least}{site.amount:,.6g} {unit}{by}; {share}")
-    for name, first, seconds, most, jobs in sorted(site.beyond, key=lambda one: -one[2])[:MAX_SHOWN]:
+        sentences.append(f"capacity: {bound}{site.amount:,.6g} {unit}{by}; {share}")
+    for name, first, seconds, level, jobs in sorted(site.beyond, key=lambda one: -one[2])[:MAX_SHOWN]:
         at, long = terminal.several([first, seconds], terminal.SECONDS)
         lines = [str(explained.jobs.line(job)) for job in jobs[:MAX_SHOWN]] + ["..."] * (len(jobs) > MAX_SHOWN)
-        of = f"node {name} has" if name else f"the {site.amount:,.6g} {unit} of the cluster"
-        text = f"the log holds more than {of}: up to {most:,.6g} {unit} for {long} in all, first at {at}"
-        found.append(f"{text}, by the rows {', '.join(lines)}")
-    return found
+        whose = f"node {name} has" if name else f"the {site.amount:,.6g} {unit} of the cluster"
+        text = f"the log holds more than {whose}: up to {level:,.6g} {unit} for {long} in all, first at {at}"
+        sentences.append(f"{text}, by the rows {', '.join(lines)}")
+    return sentences
 
 
 def _variants(explained: Explained, compared: Compared) -> list[str]:
@@ -134,9 +134,9 @@ def mapping(explained: Explained, compared: Compared | None, simulated: bool) ->
         "capacity": explained.capacity,
         "capacity_stated": explained.site.stated,
         "capacity_full": explained.site.full,
-        "beyond": [{"node": name, "first": first, "seconds": seconds, "most": most,
+        "beyond": [{"node": name, "first": first, "seconds": seconds, "most": level,
                     "rows": [explained.jobs.line(job) for job in jobs]}
-                   for name, first, seconds, most, jobs in explained.site.beyond],
+                   for name, first, seconds, level, jobs in explained.site.beyond],
         "capacity_curve": [list(point) for point in explained.curve],
         "head_until": explained.warm_end,
         "shares": explained.shares,

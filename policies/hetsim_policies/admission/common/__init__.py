@@ -1,1 +1,1 @@
-"""What several policies of this folder share; nothing here has a name that a scenario can say."""
+"""Code that several policies of this folder share; scenarios cannot name it."""

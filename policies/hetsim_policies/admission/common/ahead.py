@@ -1,4 +1,6 @@
-"""How long a newcomer would wait, and when it would end: work ahead over servers, or batches ahead of a request.
+"""How long a newcomer would wait, and when it would end.
+
+Computed from the work ahead over servers, or from the batches ahead of a request.
 
 For tasks the wait in a mode is the estimated work that waits and runs on its device type, over the launches of that
 mode which fit there at once; none where no task waits and it would fit now.  On one server in order of arrival, with
@@ -57,7 +59,7 @@ class Ahead:
         position = task.modes_by_speed()[0] if position is None else position
         return self._wait(task.modes[position]) + self._alone(task, position)
 
-    def left(self, task: Task) -> float:
+    def time_left(self, task: Task) -> float:
         """Seconds until its deadline; inf where it has none."""
         service = self._services.get(task.shape)
         if service is None and self._is_generated(task):
@@ -71,18 +73,18 @@ class Ahead:
         return queue is not None and isinstance(queue.service, LanguageService)
 
     def service(self, task: Task) -> BatchesAhead | TokensAhead | None:
-        """What is ahead of it in its service, if it is a request."""
-        found = self._services.get(task.shape)
-        if found is None:
+        """The requests ahead of the task in its service, if it is a request."""
+        line = self._services.get(task.shape)
+        if line is None:
             queue = self.view.queue_of(task)
             if queue is None:
                 return None
             if self._is_generated(task):
-                found = TokensAhead(self.view, queue)
+                line = TokensAhead(self.view, queue)
             else:
-                found = BatchesAhead(self.view, queue, task, self.memory)
-            self._services[task.shape] = found
-        return found
+                line = BatchesAhead(self.view, queue, task, self.memory)
+            self._services[task.shape] = line
+        return line
 
     def _wait(self, mode: Mode) -> float:
         name, count, _ = self._of(mode)
@@ -101,11 +103,11 @@ class Ahead:
         return task.estimate_at(position)
 
     def _of(self, mode: Mode) -> tuple[str, int, Placement | None]:
-        found = self._nominal.get(mode)
-        if found is None:
+        nominal = self._nominal.get(mode)
+        if nominal is None:
             cluster = self.view.cluster
-            found = self._nominal[mode] = mode.type.name, servers(cluster, mode), somewhere(cluster, mode)
-        return found
+            nominal = self._nominal[mode] = mode.type.name, servers(cluster, mode), somewhere(cluster, mode)
+        return nominal
 
 
 class BatchesAhead:
@@ -149,10 +151,10 @@ class BatchesAhead:
         return self.there + residual + self._time(size if size < limit else limit) + self.back
 
     def _time(self, size: int) -> float:
-        found = self._times.get(size)
-        if found is None:
-            found = self._times[size] = self.queue.stages(size, self.placement).total
-        return found
+        seconds = self._times.get(size)
+        if seconds is None:
+            seconds = self._times[size] = self.queue.stages(size, self.placement).total
+        return seconds
 
     def _residual(self) -> float:
         """Until the next device is free."""
@@ -162,8 +164,8 @@ class BatchesAhead:
             if running != self._running:  # asking for every request would be a third of its cost
                 self._running = running
                 self._free = min(view.free_at(device, "compute") for device in devices)
-            left = self._free - view.now
-            return left if left > 0 else 0.0
+            remaining = self._free - view.now
+            return remaining if remaining > 0 else 0.0
         if view.first(self.mode) is not None:
             return 0.0
         # The least of d times that are each anywhere in a batch.
@@ -171,7 +173,7 @@ class BatchesAhead:
 
 
 class TokensAhead:
-    """One language model: what a newcomer waits until a replica takes it in, and what it then takes alone."""
+    """The wait of a newcomer at one language model, and its time in a replica alone."""
 
     def __init__(self, view: View, queue: RequestQueue):
         self.view = view
@@ -192,17 +194,19 @@ class TokensAhead:
         return max(0.0, view.now - head.ready - self.service.request_delay)
 
     def response(self, task: Task) -> float:
-        """Seconds until its last token; with a limit on the time to the first token those until the first, or more
-        where its deadline asks for more."""
+        """Seconds until its last token.
+
+        With a limit on the time to the first token those until the first, or more where its deadline asks for more.
+        """
         service, position = self.service, task.modes_by_speed()[0]
         before = service.request_delay + self.wait()
-        whole = before + task.estimates[position] + service.response_delay
+        in_time = before + task.estimates[position] + service.response_delay
         if self.slo == math.inf:
-            return whole
+            return in_time
         prompt = np.array([int(task.label("prompt_tokens"))])
         read = service.kinds[position].step.alone(prompt, np.ones_like(prompt), service.max_num_batched_tokens)
         first = before + float(read[0]) + service.response_delay
-        return max(first, whole - (task.deadline - task.arrival - self.slo))
+        return max(first, in_time - (task.deadline - task.arrival - self.slo))
 
 
 def somewhere(cluster: Cluster, mode: Mode) -> Placement | None:

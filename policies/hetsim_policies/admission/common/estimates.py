@@ -1,4 +1,4 @@
-"""What admission policies learn from the run itself: arrival rates, service times, how many are there.
+"""Arrival rates, service times and populations, learned from the run itself.
 
 Nothing is read from the scenario.  Every sum fades by the same factor at each arrival, so that an observation counts
 1/e after `memory` arrivals: rates follow a drifting load at its own pace, whether it comes in milliseconds or hours.
@@ -49,7 +49,7 @@ class RecentArrivals:
 
 
 class ClassFlow:
-    """Tasks of one class at a station: how fast they come, how long they keep a server, how many are there."""
+    """Tasks of one class at a station: their arrivals, service times and number."""
 
     __slots__ = ("arrivals", "present", "busy", "done", "completed")
 
@@ -89,10 +89,10 @@ class DeviceStation:
         self.last = 0.0
 
     def flow(self, name: str) -> ClassFlow:
-        found = self.flows.get(name)
-        if found is None:
-            found = self.flows[name] = ClassFlow(self.memory)
-        return found
+        flow = self.flows.get(name)
+        if flow is None:
+            flow = self.flows[name] = ClassFlow(self.memory)
+        return flow
 
     def settle(self, now: float) -> None:
         """Busy server-seconds up to now."""
@@ -128,7 +128,10 @@ class DeviceStation:
 
 
 class Stations:
-    """The stations of a run: a task counts at the device type of its best mode.  `classed`: its class by itself."""
+    """The stations of a run: a task counts at the device type of its best mode.
+
+    `classed`: its class by itself.
+    """
 
     def __init__(self, view: View, memory: int, classed: bool = False):
         self.view = view
@@ -157,15 +160,18 @@ class Stations:
 
     def leaves(self, task: Task, completed: bool) -> None:
         """A task has ended; one that was refused was never there."""
-        found = self._there.pop(task.index, None)
-        if found is not None:
-            station, flow, width = found
+        place = self._there.pop(task.index, None)
+        if place is not None:
+            station, flow, width = place
             station.settle(self.view.now)
             station.leaves(flow, width, completed)
 
 
 class AtStations(Admission):
-    """Base of the policies that count tasks at stations.  memory, classed: as of `Stations`."""
+    """Base of the policies that count tasks at stations.
+
+    memory, classed: as of `Stations`.
+    """
 
     memory: int = MIN_SEEN
     classed: ClassVar[bool] = False

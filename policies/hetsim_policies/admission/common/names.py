@@ -1,4 +1,4 @@
-"""Names that the parameters of admission policies mention: are there such classes and devices?"""
+"""Checks of the class and device names that admission policies mention."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def known_devices(problem: PlanProblem, names: Iterable[str], key: str) -> None:
     """ScenarioError for a device type, or kind, that the cluster lacks."""
     cluster = problem.cluster
     types = [device_type for device_type in cluster.types.values() if cluster.count(device_type.name)]
-    known = list(dict.fromkeys(name for one in types for name in (one.name, one.kind)))
-    _known(names, known, "device type", "device types", f"policy.admission.{key}")
+    type_names = list(dict.fromkeys(name for one in types for name in (one.name, one.kind)))
+    _known(names, type_names, "device type", "device types", f"policy.admission.{key}")
 
 
 def _known(names: Iterable[str], known: list[str], one: str, many: str, key: str) -> None:

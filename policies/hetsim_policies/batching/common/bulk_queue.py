@@ -1,5 +1,6 @@
-"""One server that takes Poisson arrivals in batches, its batch times fixed by their size: the model that the analytic
-batching policies share.
+"""One server that takes Poisson arrivals in batches of known times.
+
+The model that the analytic batching policies share; a batch's time is fixed by its size.
 
 States are the number of requests in the system, up to `states`; what comes beyond is counted there.  Time passes in
 services (size s: time[s]) and in waiting for the next arrival.
@@ -19,7 +20,7 @@ from hetsim_policies.batching.common.sizing import limit
 RATIO = 1.1
 """Rates are rounded to powers of this, so that few have to be solved for."""
 
-MOST = 512
+MAX_ARRIVALS = 512
 """Largest batch of these models: their cost grows with the third power of the states."""
 MODELED = 64
 """Largest batch of these models unless a policy is given one; beyond it a batch takes all waiting requests."""
@@ -42,7 +43,7 @@ def batch_times(queue: RequestQueue, placement: Placement, most: int | None) -> 
 
 
 def arrivals_during(rate: float, times: np.ndarray, most: int) -> np.ndarray:
-    """Probabilities of 0, 1, ..., `most` or more arrivals in each of these times, one row each."""
+    """Probabilities of 0, 1, ..., `most` or more arrivals, one row for each time."""
     mean = rate * times[:, None]
     count = np.arange(most)
     table = np.empty((len(times), most + 1))
@@ -62,20 +63,20 @@ class BulkQueue:
 
     @property
     def stable(self) -> bool:
-        """Can full batches keep up with the arrivals?"""
+        """Return True if full batches keep up with the arrivals."""
         return bool(self.rate * self.times[-1] < len(self.times))
 
     def after(self, present: int, size: int) -> np.ndarray:
         """Distribution of the number in the system when a batch of this size has ended."""
-        left, states = present - size, self.states
+        rest, states = present - size, self.states
         row = np.zeros(states + 1)
         chances = self.arrivals[size - 1]
-        row[left:states] = chances[: states - left]
+        row[rest:states] = chances[: states - rest]
         row[states] = max(0.0, 1.0 - row[:states].sum())
         return row
 
-    def held(self, present: int, size: int) -> float:
-        """Expected request-seconds in the system while it is served: those present, and those that come."""
+    def request_seconds(self, present: int, size: int) -> float:
+        """Expected request-seconds in the system during a service, arrivals included."""
         time = float(self.times[size - 1])
         return present * time + self.rate * time * time / 2
 

@@ -1,4 +1,6 @@
-"""The line a·n + b through measured stage times: least squares over a window, held where the window cannot tell.
+"""The line a·n + b through measured stage times, by least squares over a window.
+
+The slope is kept where the window cannot tell.
 
 Under a steady load the batches of a window are of nearly one size, and the slope through them is noise.  So the
 slope is drawn towards the one that the batches before the window gave, the more the less the sizes vary (ridge
@@ -37,17 +39,17 @@ class LinearFit:
         self._told = 0
         self._sums = (0.0, 0.0, 0.0, 0.0)
 
-    def of(self, size: float) -> float:
+    def at(self, size: float) -> float:
         return self.slope * size + self.fixed
 
     @property
-    def known(self) -> bool:
-        """Have two different sizes been seen?"""
+    def is_fitted(self) -> bool:
+        """Return True if two different sizes have been seen."""
         return self._former is not None
 
     def add(self, size: int, seconds: float) -> None:
         """One more batch."""
-        if self.known and (expected := self.of(size)) > 0:
+        if self.is_fitted and (expected := self.at(size)) > 0:
             count, mean = len(self._seen), self._sums[0]
             if mean < 2 * size * count < 4 * mean:  # far from the others the line errs, not the times
                 error = seconds / expected - 1.0
@@ -68,8 +70,11 @@ class LinearFit:
         self._fit()
 
     def _renew(self) -> None:
-        """A window has passed: its slope is what the next is drawn to.  The sums begin anew, free of rounding."""
-        if self.known:
+        """Begin the next window: it is drawn to the slope of this one.
+
+        The sums begin at 0, free of rounding.
+        """
+        if self.is_fitted:
             self._former = self.slope
         sizes = [size for size, _ in self._seen]
         self._sums = (
@@ -97,7 +102,7 @@ class LinearFit:
 
 def line_remarks(modes: Sequence[Mode]) -> list[str]:
     """Where measured stage times are no line: for policies that take them for one."""
-    found = []
+    remarks = []
     for mode in modes:
         for name, stage in (("upload", mode.upload), ("compute", mode.table), ("download", mode.download)):
             if not isinstance(stage, StageTable):
@@ -106,5 +111,5 @@ def line_remarks(modes: Sequence[Mode]) -> list[str]:
             if line.worst > OFF:
                 fitted = f"{1e3 * line.per_item:.4g} ms · n + {1e3 * line.fixed:.4g} ms"
                 off = f"off by up to {line.worst:.1%} (batches of {line.at})"
-                found.append(f"takes stage times for lines; the one nearest to {name} on {mode} is {fitted}, {off}")
-    return found
+                remarks.append(f"takes stage times for lines; the one nearest to {name} on {mode} is {fitted}, {off}")
+    return remarks

@@ -19,8 +19,11 @@ def limit(placement: Placement, most: int | None = None) -> int:
 
 
 def occupied(queue: RequestQueue, placement: Placement, view: View) -> bool:
-    """Has a policy that serves batch by batch to wait?  Where a device is divided, in space or in time, only for the
-    service's own batch; else for whatever is in flight there.  A MIG slice that is idle is a device of its own."""
+    """Return True if a policy that serves batch by batch has to wait.
+
+    Where a device is divided, in space or in time, only for the service's own batch; else for all that is in flight
+    there.  A MIG slice that is idle is a device of its own.
+    """
     device, mode = placement.devices[0], placement.mode
     if view.load(device) <= 0 or mode.type.sharing.kind == "mig":
         return False
@@ -30,7 +33,7 @@ def occupied(queue: RequestQueue, placement: Placement, view: View) -> bool:
 
 
 def largest(most: int, holds: Callable[[int], bool]) -> int:
-    """The largest size from 1 to `most` up to which something holds that holds for all smaller ones; 0 if none.
+    """The largest size from 1 to `most` for which a monotone condition holds, or 0.
 
     Doubling first, so that the cost is logarithmic in the answer.
     """
@@ -50,7 +53,7 @@ def largest(most: int, holds: Callable[[int], bool]) -> int:
 
 
 class Outlook(NamedTuple):
-    """When the engines of a device will have served all in flight, and so when a batch started now would end.
+    """When the engines of a device are free, and when a batch started now would end.
 
     Exact where estimates are and nothing else starts there or shares its links.  `loading` are the seconds that the
     upload is longer by, because the device lacks the model.
@@ -83,7 +86,10 @@ def outlook(queue: RequestQueue, placement: Placement, view: View) -> Outlook:
 
 
 def _loading(queue: RequestQueue, placement: Placement, view: View) -> float:
-    """Seconds to load what the service needs and the device lacks; 0 where a batch in flight sees to that."""
+    """Seconds to load the items that the service needs and the device lacks.
+
+    0 where a batch in flight loads them.
+    """
     head, device = queue.head, placement.devices[0]
     missing = any(device not in view.holders(item) for item in head.reads)
     if not missing or any(task.shape is head.shape for task in view.running("start", device)):
@@ -92,7 +98,7 @@ def _loading(queue: RequestQueue, placement: Placement, view: View) -> float:
 
 
 class ArrivalRate:
-    """Requests per second of the last `window` seconds; the window is doubled while it holds too few to tell.
+    """Requests per second over the last `window` seconds, or longer if these are few.
 
     None until a few have come.  Cost: O(log n), of a slow stream times the doublings.
     """
@@ -102,7 +108,7 @@ class ArrivalRate:
         self.since: float | None = None
         """When it was asked first: arrivals before are too few to count."""
 
-    def of(self, queue: RequestQueue, now: float) -> float | None:
+    def rate(self, queue: RequestQueue, now: float) -> float | None:
         if self.since is None:
             self.since = now
         passed = now - self.since

@@ -56,13 +56,13 @@ class IntervalJob:
         """Estimated seconds of the whole job on the packed layout."""
         return self.task.estimate_in(self.sizes[gpus])
 
-    def left(self, gpus: int, done: float) -> float:
+    def remaining(self, gpus: int, done: float) -> float:
         """Estimated seconds from `done` to the end on `gpus` GPUs over the fewest nodes."""
         curve = self.sizes[gpus].curve
         return self.estimate(gpus) * (1.0 - done if curve is None else curve.left(curve.packed, done))
 
     def speed(self, layout: Layout) -> float:
-        """Fraction of the job a second on a layout, as things stand; 0 where it cannot run."""
+        """Fraction of the job per second on a layout; 0 where it cannot run."""
         mode = self.sizes.get(sum(layout))
         if mode is None or (len(layout) > 1 and not mode.span_any):
             return 0.0
@@ -90,7 +90,7 @@ class AtIntervals(Scheduler):
         """By row: tasks without modes on whole devices of the type, in the order in which they became ready."""
 
     def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
-        """By row of a job what it has until the next time; of jobs that it does not name nothing.
+        """By row of a job its GPUs until the next time; jobs not named have none.
 
         `room`: GPUs by node that the jobs may have, those that they have included.
         """
@@ -137,13 +137,13 @@ class AtIntervals(Scheduler):
 
     def _sizes(self, task: Task) -> dict[int, Mode]:
         key = task.shape, task.allowed
-        found = self._modes.get(key)
-        if found is None:
+        by_size = self._modes.get(key)
+        if by_size is None:
             allowed = task.allowed or range(len(task.modes))
             modes = [task.modes[position] for position in allowed]
             sizes = {mode.gpus: mode for mode in modes if mode.type.name == self._kind and mode.gpus and mode.whole}
-            found = self._modes[key] = dict(sorted(sizes.items()))
-        return found
+            by_size = self._modes[key] = dict(sorted(sizes.items()))
+        return by_size
 
     # Dealing out ----------------------------------------------------------------------------------------------
 
@@ -184,29 +184,29 @@ class AtIntervals(Scheduler):
             assert placement is not None
             nodes = [device.node for device in placement.devices]
             job.share = dict(Counter(nodes)) if placement.mode.span_any else {nodes[0]: len(nodes)}
-            left, whole = view.remaining(task), job.estimate(placement.mode.gpus) if placement.mode.whole else 0.0
+            remaining, total = view.remaining(task), job.estimate(placement.mode.gpus) if placement.mode.whole else 0.0
             curve = placement.mode.curve
-            if whole <= 0:
+            if total <= 0:
                 job.done = 1.0
             elif curve is None:
-                job.done = 1.0 - left / whole
+                job.done = 1.0 - remaining / total
             else:
                 layout = layout_of(placement.devices)
-                job.done = curve.reached(layout, task.done, curve.left(layout, task.done) - left / whole)
+                job.done = curve.reached(layout, task.done, curve.left(layout, task.done) - remaining / total)
         return job
 
     def _free(self, view: View) -> dict[int, list[Device]]:
         """Devices by node of which nothing is in use."""
-        found: dict[int, list[Device]] = {}
+        idle_by_node: dict[int, list[Device]] = {}
         down, load = self._down, view.load
         for node, devices in self._devices:
             idle = [device for device in devices if device.index not in down and not load(device)]
             if idle and node.cpu.index not in down:
-                found[node.index] = idle
-        return found
+                idle_by_node[node.index] = idle
+        return idle_by_node
 
     def _start(self, job: IntervalJob, share: Share, free: dict[int, list[Device]], view: View) -> Start | None:
-        """Start a job on devices that are free, and are so no longer; None where there is no room."""
+        """Start a job on free devices and take these; None where there is no room."""
         mode = job.sizes[sum(share.values())]
         if any(len(free.get(node, ())) < count for node, count in share.items()):
             return None
@@ -227,8 +227,10 @@ class AtIntervals(Scheduler):
 
 
 def spread(mode: Mode, room: Share) -> Share:
-    """The GPUs of a mode, taken from the node with most left each time; `room` has them no more.  Of a mode that must
-    stay on one node, that of the node with most left, or nothing."""
+    """Take the GPUs of a mode from `room`, each from the node with most of them.
+
+    Of a mode that must stay on one node, that of the node with most, or nothing.
+    """
     share: Share = {}
     gpus = mode.gpus
     if not mode.span_any and gpus > max(room.values(), default=0):

@@ -1,4 +1,4 @@
-"""What the schedulers have in common that give reservations to many tasks."""
+"""Base of the schedulers that give reservations to many tasks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROUND_COST = 1e-6
 
 
 class Reserving(Backfilling):
-    """Tasks of the window are given reservations in order of arrival, and start when these are due.
+    """Give the tasks of the window reservations in order of arrival; start when due.
 
     The reservations stand as long as everything goes as expected: then a newcomer is fitted in behind all others.
     When a task ends at another time than expected, or overruns, all are made anew, in the same order.
@@ -55,11 +55,11 @@ class Reserving(Backfilling):
         self._occupancy = Occupancy(view)
 
     def promises(self, task: Task) -> bool:
-        """Is this task given a reservation if it cannot start now?"""
+        """Return True if the task is given a reservation if it cannot start now."""
         return True
 
     def order_window(self, view: View) -> None:
-        """Before reservations are made anew: put the tasks of the window into another order."""
+        """Put the tasks of the window into another order, before reservations are made."""
 
     def gone(self, task: Task) -> None:
         super().gone(task)
@@ -108,7 +108,7 @@ class Reserving(Backfilling):
         self._occupancy.started(task)
 
     def _compare(self, view: View) -> None:
-        """Has everything ended when it was expected to?"""
+        """Return True if all tasks have ended when they were expected to."""
         now = view.now
         if self._ended and self._profile is not None and self._occupancy.ending:
             self._profile = None
@@ -140,20 +140,20 @@ class Reserving(Backfilling):
         position = 0
         while position < len(window.tasks):
             task = window.tasks[position]
-            found = self._promised.get(task.index)
-            if found is None:
-                found = profile.find(task, view)
-                if found is None:
+            reservation = self._promised.get(task.index)
+            if reservation is None:
+                reservation = profile.find(task, view)
+                if reservation is None:
                     position += 1
                     continue
-                due = found.time <= view.now
+                due = reservation.time <= view.now
                 if due or self.promises(task):
-                    profile.occupy(found)
-                    self._promised[task.index] = found
+                    profile.occupy(reservation)
+                    self._promised[task.index] = reservation
                 if not due and view.fit(task) is not None:
                     yield Annotate(task, "reservation")
-            due = found.time <= view.now
-            placement = found.placement(task, view) if due else None
+            due = reservation.time <= view.now
+            placement = reservation.placement(task, view) if due else None
             if due and placement is None:
                 # What the profile does not know of (data, links) is in the way: the head takes what there is.
                 placement = view.fit(task) if position == 0 else None
@@ -161,7 +161,7 @@ class Reserving(Backfilling):
             if due and placement is not None:
                 self._promised.pop(task.index, None)
                 window.take(position)
-                self._started(task, found.end)
+                self._started(task, reservation.end)
                 yield Start(task, placement)
             else:
                 position += 1

@@ -61,7 +61,7 @@ class ByUser(ListScheduler):
     def starting(self, task: Task, placement: Placement, view: View) -> None:
         """A task is about to start."""
 
-    def left(self, task: Task) -> None:
+    def leave(self, task: Task) -> None:
         """A task has ended, or was stopped."""
 
     def key(self, task: Task) -> Any:
@@ -73,7 +73,7 @@ class ByUser(ListScheduler):
         return task.user
 
     def ready(self, task: Task) -> None:
-        self.left(task)
+        self.leave(task)
         line = self.owner(task), partition_of(task)
         queue = self.of_user.get(line)
         if queue is None:
@@ -81,10 +81,10 @@ class ByUser(ListScheduler):
         queue.push(self.key(task), task)
 
     def finished(self, task: Task) -> None:
-        self.left(task)
+        self.leave(task)
 
     def gone(self, task: Task) -> None:
-        self.left(task)
+        self.leave(task)
 
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:
         if view.changes.releases != self._seen:

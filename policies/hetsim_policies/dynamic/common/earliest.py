@@ -22,7 +22,7 @@ NEAR = 16
 
 
 class Alike:
-    """Lines of one type on nodes of one kind, by the time at which their first lane is free.
+    """Lines of one type on nodes of one kind, by the time of their first free lane.
 
     A heap with an entry for every change; entries that are out of date are dropped when they come to the top.
     """
@@ -47,22 +47,25 @@ class Alike:
     def first(self) -> DeviceLine | None:
         """The line that is free first, of those that are up."""
         heap, aside = self._heap, []
-        found = None
+        first = None
         while heap:
             end, _, line = heap[0]
             if end == line.first_end():
                 if line.up:
-                    found = line
+                    first = line
                     break
                 aside.append(heap[0])
             heappop(heap)
         for entry in aside:
             heappush(heap, entry)
-        return found
+        return first
 
 
 class EarliestLine(AssigningScheduler):
-    """Into the line of the earliest expected end; `expected` says how long, ties go to the faster mode."""
+    """Put a task into the line of the earliest expected end; ties: the faster mode.
+
+    `expected` says how long it takes.
+    """
 
     with_data = False
     """Does the place of data matter?"""
@@ -89,7 +92,7 @@ class EarliestLine(AssigningScheduler):
         return lines
 
     def expected(self, task: Task, placement: Placement, free: float, view: View) -> tuple[float, float]:
-        """When a task would begin to occupy devices that are free at a time, and when it would end there."""
+        """Begin and end of a task on devices that are free at a time."""
         raise NotImplementedError
 
     def assign(self, task: Task, view: View) -> LineTask | None:
@@ -137,7 +140,7 @@ class EarliestLine(AssigningScheduler):
             yield from self._gangs(mode, view)
 
     def _gangs(self, mode: Mode, view: View) -> Iterator[tuple[DeviceLine, ...]]:
-        """On each node the lines that are free first; for a gang that may span nodes also those of all nodes."""
+        """On each node the lines that are free first; for spanning gangs those of all."""
         need, now = self.need(mode), view.now
         everywhere: list[tuple[float, int, DeviceLine]] = []
         for node in view.cluster.nodes:
@@ -151,7 +154,7 @@ class EarliestLine(AssigningScheduler):
 
     @staticmethod
     def _nodes_near(task: Task, view: View) -> list[int]:
-        """Nodes on which copies of what the task reads lie; those with devices that hold some come first."""
+        """Nodes with copies of a task's data, those with devices that hold it first."""
         nodes: dict[int, None] = {}
         hosts: dict[int, None] = {}
         for item in task.reads:
@@ -166,10 +169,10 @@ class EarliestLine(AssigningScheduler):
 
 
 def _share_of(node: Node, mode: Mode) -> int:
-    """Devices of a gang across nodes for which a node has host cores and memory, taken in proportion."""
-    most = mode.gpus
+    """Devices of a gang for which each node has host cores and memory, in proportion."""
+    share = mode.gpus
     if mode.millicores:
-        most = min(most, MILLI * node.cpus * mode.gpus // mode.millicores)
+        share = min(share, MILLI * node.cpus * mode.gpus // mode.millicores)
     if mode.memory and node.memory is not None:
-        most = min(most, node.memory * mode.gpus // mode.memory)
-    return most
+        share = min(share, node.memory * mode.gpus // mode.memory)
+    return share

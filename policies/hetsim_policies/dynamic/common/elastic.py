@@ -78,7 +78,7 @@ class Greatest:
 
 
 class Elastic(Scheduler):
-    """Deals out GPUs anew when jobs come or go, but running jobs are resized at most once an interval.
+    """Deal out GPUs when jobs come or go; resize running jobs once an interval.
 
     Jobs get their least size in the order of `first`, then the next size goes where `gain` a GPU is greatest.
     """
@@ -180,18 +180,21 @@ class Elastic(Scheduler):
     def _find_sizes(self, task: Task) -> Sizes:
         modes = [task.modes[position] for position in task.modes_by_speed()]
         modes = [mode for mode in modes if self._total.get(mode.type.name)]
-        found: Sizes = {}
+        by_type: Sizes = {}
         for mode in sorted(modes, key=lambda mode: mode.width):
             if mode.on_cpu == modes[0].on_cpu:
-                sizes = found.setdefault(mode.type.name, [])
+                sizes = by_type.setdefault(mode.type.name, [])
                 if not sizes or self.speed(task, mode) > self.speed(task, sizes[-1]):
                     sizes.append(mode)
         order = {mode.type.name: number for number, mode in reversed([*enumerate(modes)])}
-        return dict(sorted(found.items(), key=lambda entry: order[entry[0]]))
+        return dict(sorted(by_type.items(), key=lambda entry: order[entry[0]]))
 
-    def least(self, task: Task, sizes: Sizes) -> list[Mode]:
-        """The least size on each type, the fastest first; of equally fast ones that where the job is, else that with
-        the most idle GPUs, so that others are not moved for nothing."""
+    def smallest(self, task: Task, sizes: Sizes) -> list[Mode]:
+        """The minimum size on each type, the fastest first.
+
+        Of equally fast ones that where the job is, else that with the most idle GPUs, so that others are not moved for
+        nothing.
+        """
         if len(sizes) == 1:
             return [of_type[0] for of_type in sizes.values()]
         own = self._sizes.get(task.index)
@@ -211,15 +214,15 @@ class Elastic(Scheduler):
         for mode in self._sizes.values():
             self._idle[mode.type.name] -= mode.width
         self._jobs = max(1, len(jobs))
-        left = {task.index: view.remaining(task) for task in jobs}
+        remaining = {task.index: view.remaining(task) for task in jobs}
         for task in jobs:
             own = self._sizes.get(task.index)
             if own is not None:  # `remaining` is in its mode
-                left[task.index] *= self.speed(task, own)
+                remaining[task.index] *= self.speed(task, own)
         sizes = {task.index: self.sizes(task) for task in jobs}
         chosen: dict[int, Mode] = {}
-        wishes = self.wishes(left)
-        waiting = sorted(jobs, key=lambda task: (self.first(task, left[task.index]), task.arrival, task.index))
+        wishes = self.wishes(remaining)
+        waiting = sorted(jobs, key=lambda task: (self.first(task, remaining[task.index]), task.arrival, task.index))
         waiting = self._begin_all(waiting, sizes, free, chosen, wishes)
         too_wide: dict[str, list[GrowthStep]] = {}
         """By type: steps for which there is no room."""
@@ -247,8 +250,8 @@ class Elastic(Scheduler):
         """Give jobs their least size where there is room, and return those that get none."""
         none = []
         for task in jobs:
-            least = self.least(task, sizes[task.index])
-            mode = next((mode for mode in least if mode.width <= free[mode.type.name]), None)
+            smallest = self.smallest(task, sizes[task.index])
+            mode = next((mode for mode in smallest if mode.width <= free[mode.type.name]), None)
             if mode is None:
                 none.append(task)
                 continue
@@ -319,8 +322,8 @@ class Elastic(Scheduler):
     def _entry(self, task: Task, view: View) -> tuple[Any, float, int, Mode]:
         """A running job of one size, as it is dealt with."""
         mode = self._sizes[task.index]
-        left = view.remaining(task) * self._speeds[task.index][mode]
-        return self.first(task, left), task.arrival, task.index, mode
+        remaining = view.remaining(task) * self._speeds[task.index][mode]
+        return self.first(task, remaining), task.arrival, task.index, mode
 
     def _try(self, task: Task, blocked: dict[Mode, None], view: View) -> Iterator[Decision]:
         """Start a job of one size if it fits; else its mode is blocked."""
@@ -352,13 +355,14 @@ class Elastic(Scheduler):
                 mode, sizes = target[task.index], self.sizes(task)
                 # Where nodes are too broken up, a smaller size.
                 yield task, [size for size in reversed(sizes[mode.type.name]) if size.width <= mode.width]
-                elsewhere.append((task, [size for size in self.least(task, sizes) if size.type.name != mode.type.name]))
+                others = [size for size in self.smallest(task, sizes) if size.type.name != mode.type.name]
+                elsewhere.append((task, others))
         # Until its share is free on one type a job may run on another that others cannot use, and so may one that
         # gets no share.
         yield from elsewhere
         for task in waiting:
             if task.index not in target:
-                yield task, self.least(task, self.sizes(task))
+                yield task, self.smallest(task, self.sizes(task))
 
 
 # Waiting jobs of one size each, mode by mode, so that a round looks only at those that may get devices.
@@ -390,10 +394,10 @@ class RigidJobs:
 
     def remove(self, task: Task) -> None:
         """If it is here."""
-        found = self._entries.pop(task.index, None)
-        if found is None:
+        removed = self._entries.pop(task.index, None)
+        if removed is None:
             return
-        mode, *entries = found
+        mode, *entries = removed
         for by_mode, entry in zip((self._by_key, self._by_arrival), entries, strict=True):
             jobs = by_mode[mode]
             del jobs[bisect_left(jobs, entry)]
@@ -403,7 +407,7 @@ class RigidJobs:
     def deal(
         self, running: list[tuple[Any, float, int, Mode]], free: dict[str, float]
     ) -> tuple[dict[int, None], list[Task]]:
-        """Give jobs their devices in the order of their keys, among those that run, as far as `free` goes, by type.
+        """Give jobs devices in the order of their keys, as far as `free` goes, by type.
 
         running: key, arrival, row and mode.  Returns the rows of the running jobs that keep theirs, and the waiting
         ones that get any.
@@ -437,7 +441,7 @@ class RigidJobs:
         return [by_arrival[-1] for _, _, by_arrival in sorted(entries, key=lambda one: (-one[0].width, one[2][:3]))]
 
     def in_order(self, blocked: Container[Mode]) -> Iterator[Task]:
-        """All in the order of arrival, without those of modes that are or become blocked; they may be removed."""
+        """All in the order of arrival, without those of blocked modes; may be removed."""
         lines = {number: (mode, list(jobs)) for number, (mode, jobs) in enumerate(self._by_arrival.items())
                  if mode not in blocked}  # fmt: skip
         heads = [(jobs[0], number, 0) for number, (_, jobs) in lines.items()]

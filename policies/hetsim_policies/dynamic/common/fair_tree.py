@@ -1,4 +1,4 @@
-"""Fair Tree: users in the order of what they are owed, level by level of a tree of accounts.
+"""Fair Tree: users by their level fair share, level by level of an account tree.
 
 Siblings are ranked by their level fair share, their part of the siblings' shares over their part of the siblings'
 usage; the tree is walked depth first in that order and users are numbered as they are met.  So no user of an account
@@ -24,7 +24,7 @@ SMALLEST_UNIT = 1e-100
 
 
 class Account(BaseModel):
-    """One account: its shares among its siblings, and the account above it (None: the root)."""
+    """One account: its shares among its siblings, and its parent (None: the root)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -33,7 +33,10 @@ class Account(BaseModel):
 
 
 class FairTree:
-    """A tree of accounts with users as leaves; accounts that it does not name hang on the root with one share."""
+    """A tree of accounts with users as leaves.
+
+    Accounts that it does not name hang on the root with one share.
+    """
 
     def __init__(self, accounts: dict[str, Account], shares: Mapping[str, float]):
         self.accounts = accounts
@@ -52,20 +55,20 @@ class FairTree:
         """From 1 for the user that is owed most down to 1 / users."""
         below, used = self._tree(usage)
         count, met = max(1, len(usage)), 0
-        found: dict[Member, float] = {}
+        factors: dict[Member, float] = {}
         level: list[list[Member]] = [[("", "")]]
         while level:  # depth first: the last group is walked next
             group = level.pop()
             leaves = [node for node in group if node[1]]
             for leaf in leaves:
-                found[leaf] = 1.0 - met / count
+                factors[leaf] = 1.0 - met / count
             met += len(leaves)
             children = self._ranked([child for node in group for child in below.get(node, ())], below, used)
             level += reversed(children)
-        return found
+        return factors
 
     def _tree(self, usage: Mapping[Member, float]) -> tuple[dict[Member, list[Member]], dict[Member, float]]:
-        """Children of each account, written (name, ""), and what each node and all below it has used."""
+        """Children of each account, written (name, ""), and the usage of each subtree."""
         below: dict[Member, list[Member]] = {}
         used: dict[Member, float] = {}
         for leaf, amount in usage.items():
@@ -94,7 +97,7 @@ class FairTree:
     def _ranked(
         self, nodes: list[Member], below: Mapping[Member, list[Member]], used: Mapping[Member, float]
     ) -> list[list[Member]]:
-        """Nodes that are owed most first; those owed the same, and of one kind, in one group."""
+        """Nodes in descending order of fair share, in groups of equal share and kind."""
         owed: dict[Member, float] = {}
         for siblings in below.values():
             mine = [node for node in siblings if node in nodes]
@@ -154,14 +157,14 @@ class DecayedUsage(Generic[Owner]):
         if not passed:
             return
         self.as_of = now
-        left = 0.5 ** (passed / self.half_life)
-        if self._unit * left < SMALLEST_UNIT:
+        factor = 0.5 ** (passed / self.half_life)
+        if self._unit * factor < SMALLEST_UNIT:
             for account in (*self._accounts.values(), self._all):
-                account.amount = self._amount(account) * left + account.rate * 1e-6 * passed
+                account.amount = self._amount(account) * factor + account.rate * 1e-6 * passed
                 account.reckoned = 0.0
             self._unit, self._clock = 1.0, 0.0
             return
-        self._unit *= left
+        self._unit *= factor
         self._clock += passed / self._unit
 
     def _amount(self, account: _Account) -> float:

@@ -1,4 +1,4 @@
-"""Linear programs over time fractions: which part of the time each job should run in each of its modes.
+"""Linear programs over time fractions: the part of time of each job in each mode.
 
 A fraction x says that a job runs in a mode during that part of the time.  A job's fractions sum to at most 1, and on
 every type of device the widths (GPUs or cores) times the fractions sum to at most what is up of it.  Progress of a
@@ -31,8 +31,10 @@ MAX_STEPS = 30
 
 @dataclass(frozen=True)
 class ModeOffers:
-    """All ways to run: entry v says that `job[v]` may run in a mode that takes `width[v]` devices of type `kind[v]`
-    and would take `time[v]` seconds for the whole job.  `capacity` counts devices by type, `weight` is by job.
+    """All modes offered to jobs, as columns.
+
+    Entry v says that `job[v]` may run in a mode that takes `width[v]` devices of type `kind[v]` and would take
+    `time[v]` seconds for the whole job.  `capacity` counts devices by type, `weight` is by job.
 
     Where pairs count, `own[v]` is the label of the job in this mode and `beside[v]` that of its partner, -1: it runs
     alone.  Beside a partner its time is that of the job in the pair, and its width half of the devices.
@@ -71,7 +73,9 @@ class ModeOffers:
 
 
 def equal_share(offers: ModeOffers) -> np.ndarray:
-    """Every job has its weight's part of every type: time on each in proportion, and never more than all the time.
+    """Fractions that give each job its weight's part of every type.
+
+    Time on each in proportion, and never more than all the time.
 
     Feasible, hence every max-min fraction with this as its base gives each job at least as much.  Several modes on
     one type share that type's part.  No job is beside another.
@@ -98,13 +102,13 @@ def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray
     A job with a base of 0 (nothing that it can use is up) is left out.
     Cost: `levels` + 1 programs of jobs × modes columns at most; jobs that are alike count once.
     """
-    groups = _Groups.of(offers, base)
+    groups = _Groups.of_offers(offers, base)
     if not groups.size:
         return np.zeros(len(offers.job))
     floor = np.zeros(groups.size)
     fixed = np.zeros(groups.size, dtype=bool)
     for _ in range(levels):
-        level, fraction, price = groups.raise_least(floor, fixed)
+        level, fraction, price = groups.raise_min(floor, fixed)
         floor = np.where(fixed, floor, level)
         newly = ~fixed & (price > SLACK * price.max(initial=0.0))
         fixed |= newly
@@ -115,17 +119,17 @@ def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray
     return groups.by_offer(fraction, len(offers.job))
 
 
-def raise_least_once(offers: ModeOffers, base: np.ndarray) -> np.ndarray:
-    """Fractions with the greatest least progress / base: the one program that `max_min` begins with."""
-    groups = _Groups.of(offers, base)
+def raise_min_once(offers: ModeOffers, base: np.ndarray) -> np.ndarray:
+    """The first program of `max_min`: maximize the minimum progress / base."""
+    groups = _Groups.of_offers(offers, base)
     if not groups.size:
         return np.zeros(len(offers.job))
-    _, fraction, _ = groups.raise_least(np.zeros(groups.size), np.zeros(groups.size, dtype=bool))
+    _, fraction, _ = groups.raise_min(np.zeros(groups.size), np.zeros(groups.size, dtype=bool))
     return groups.by_offer(fraction, len(offers.job))
 
 
 def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndarray:
-    """Fractions with the greatest sum of values (by offer), every job having at least this progress.
+    """Maximize the sum of values (by offer), each job having at least this progress.
 
     Where the least are too much together, the sum of what is missing (in parts of each) is minimized first.
     """
@@ -146,14 +150,14 @@ def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndar
         first, _ = _solve(cost, matrix, np.concatenate([limits, -np.ones(len(needy))]), bound)
         reached = rows @ first[: len(offers.job)]
         promised = np.minimum(reached, 1.0) * (1 - SLACK)
-        found, _ = _solve(-value, vstack([time[0], room[0], -rows]), np.concatenate([limits, -promised]), bound)
+        fraction, _ = _solve(-value, vstack([time[0], room[0], -rows]), np.concatenate([limits, -promised]), bound)
     else:
-        found, _ = _solve(-value, vstack([time[0], room[0]]), np.concatenate([time[1], room[1]]), bound)
-    return np.clip(found, 0.0, 1.0)
+        fraction, _ = _solve(-value, vstack([time[0], room[0]]), np.concatenate([time[1], room[1]]), bound)
+    return np.clip(fraction, 0.0, 1.0)
 
 
 def best_ratio(offers: ModeOffers, value: np.ndarray, cost: np.ndarray, least: np.ndarray) -> np.ndarray:
-    """Fractions with the greatest sum of values over sum of costs; of these the ones with the greatest sum.
+    """Maximize the sum of values over the sum of costs; ties: the greatest sum.
 
     Reference: Dinkelbach, On Nonlinear Fractional Programming (1967): maximize value - q × cost, with q the ratio
     that the last solution had, until it stays.
@@ -171,7 +175,7 @@ def best_ratio(offers: ModeOffers, value: np.ndarray, cost: np.ndarray, least: n
     return fraction
 
 
-def least_worst_ratio(
+def min_worst_ratio(
     offers: ModeOffers, elapsed: np.ndarray, left: np.ndarray, alone: np.ndarray, levels: int = 1
 ) -> np.ndarray:
     """Fractions with the least greatest (elapsed + left / progress) / alone, by job.
@@ -201,7 +205,7 @@ def least_worst_ratio(
 
 @dataclass(frozen=True)
 class _Groups:
-    """Jobs that are alike after scaling by their base, one column for each way a group may run."""
+    """Jobs that are alike after scaling by their base, as columns of one group."""
 
     size: int
     count: np.ndarray
@@ -218,7 +222,7 @@ class _Groups:
     ties: Ties | None
 
     @staticmethod
-    def of(offers: ModeOffers, base: np.ndarray) -> _Groups:
+    def of_offers(offers: ModeOffers, base: np.ndarray) -> _Groups:
         served = np.flatnonzero(base[offers.job] > 0)
         gain = np.zeros(len(offers.job))
         gain[served] = offers.rate[served] / base[offers.job[served]]
@@ -262,16 +266,16 @@ class _Groups:
     def gains(self) -> csr_array:
         return csr_array((self.gain, (self.group, np.arange(len(self.group)))), (self.size, len(self.group)))
 
-    def raise_least(self, floor: np.ndarray, fixed: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """The greatest level that all groups that are not fixed can reach, fractions, and the prices of the groups."""
+    def raise_min(self, floor: np.ndarray, fixed: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """The maximum level of the groups not fixed, the fractions, the groups' prices."""
         matrix, limits = self.limits
         rises = csr_array(np.where(fixed, 0.0, 1.0)[:, None])
-        whole = vstack([hstack([matrix, csr_array((len(limits), 1))]), hstack([-self.gains, rises])])
+        rows = vstack([hstack([matrix, csr_array((len(limits), 1))]), hstack([-self.gains, rises])])
         asked = np.where(fixed, -floor * (1 - SLACK), 0.0)
         cost = np.zeros(len(self.group) + 1)
         cost[-1] = -1.0
-        found, prices = _solve(cost, whole, np.concatenate([limits, asked]), self.ties, free_last=True)
-        return float(found[-1]), found[:-1], np.where(fixed, 0.0, prices[len(limits) :])
+        solution, prices = _solve(cost, rows, np.concatenate([limits, asked]), self.ties, free_last=True)
+        return float(solution[-1]), solution[:-1], np.where(fixed, 0.0, prices[len(limits) :])
 
     def raise_sum(self, floor: np.ndarray) -> np.ndarray:
         """Fractions with the greatest sum of progress / base, no job below its floor."""
@@ -280,10 +284,10 @@ class _Groups:
         return _solve(-self.gain * self.count[self.group], rows, asked, self.ties)[0]
 
     def by_offer(self, fraction: np.ndarray, size: int) -> np.ndarray:
-        found = np.zeros(size)
+        shares = np.zeros(size)
         inside = self.column >= 0
-        found[inside] = np.clip(fraction, 0.0, 1.0)[self.column[inside]]
-        return found
+        shares[inside] = np.clip(fraction, 0.0, 1.0)[self.column[inside]]
+        return shares
 
 
 def _limits(
@@ -322,18 +326,18 @@ def _solve(
         cost, matrix, limits, equal, zeros = bound.add_to(cost, matrix, limits)
         bounds += [(0.0, None)] * (len(cost) - count)
     matrix = csr_array(matrix)
-    least = partial(linprog, A_eq=equal, b_eq=zeros, bounds=bounds, method="highs")
-    found = least(cost, A_ub=matrix, b_ub=limits)
+    solve = partial(linprog, A_eq=equal, b_eq=zeros, bounds=bounds, method="highs")
+    solution = solve(cost, A_ub=matrix, b_ub=limits)
     scale = np.ones(len(limits))
-    if found.x is None:
+    if solution.x is None:
         # Times of nanoseconds beside hours: HiGHS gives up where entries differ so much and rows are not scaled.
         greatest, dearest = abs(matrix).max(axis=1).toarray().ravel(), float(np.abs(cost).max()) or 1.0
         scale = np.where(greatest > 0, greatest, 1.0)
-        found = least(cost / dearest, A_ub=csr_array(diags_array(1.0 / scale) @ matrix), b_ub=limits / scale)
+        solution = solve(cost / dearest, A_ub=csr_array(diags_array(1.0 / scale) @ matrix), b_ub=limits / scale)
         scale /= dearest
-    if found.x is None:
-        raise ArithmeticError(f"the program over time fractions was not solved: {found.message}")
-    return found.x[:count], (-found.ineqlin.marginals / scale)[:rows]
+    if solution.x is None:
+        raise ArithmeticError(f"the program over time fractions was not solved: {solution.message}")
+    return solution.x[:count], (-solution.ineqlin.marginals / scale)[:rows]
 
 
 # Constraints that tie fractions of time in pairs: while job A shares devices with job B, B shares them with A.
@@ -353,10 +357,13 @@ def _solve(
 
 @dataclass(frozen=True)
 class Ties:
-    """Rows over the columns of the fractions, then of the sums by label: `equal` · x = 0 and `most` · x ≤ `limits`."""
+    """Rows over the columns of fractions and of sums by label.
+
+    `equal` · x = 0 and `upper` · x ≤ `limits`.
+    """
 
     equal: csr_array
-    most: csr_array
+    upper: csr_array
     limits: np.ndarray
     fractions: int
     sums: int
@@ -364,13 +371,16 @@ class Ties:
     def add_to(
         self, cost: np.ndarray, matrix: csr_array, limits: np.ndarray
     ) -> tuple[np.ndarray, csr_array, np.ndarray, csr_array, np.ndarray]:
-        """A program with these rows, and the columns of the sums at its end: cost, rows, limits, equations, zeros."""
+        """A program with these rows, and the columns of the sums at its end.
+
+        In order: cost, rows, limits, equations, zeros.
+        """
         between = len(cost) - self.fractions
         cost = np.concatenate([cost, np.zeros(self.sums)])
         matrix = hstack([csr_array(matrix), csr_array((len(limits), self.sums))])
         limits = np.concatenate([limits, self.limits])
         return (
-            cost, csr_array(vstack([matrix, self._widened(self.most, between)])), limits,
+            cost, csr_array(vstack([matrix, self._widened(self.upper, between)])), limits,
             csr_array(self._widened(self.equal, between)), np.zeros(self.equal.shape[0]),
         )  # fmt: skip
 
@@ -381,7 +391,7 @@ class Ties:
 
 
 def ties(own: np.ndarray | None, beside: np.ndarray | None, group: np.ndarray, count: np.ndarray) -> Ties | None:
-    """The constraints for columns with these labels, each column weighted by the number of jobs in its group.
+    """The constraints for columns with these labels, weighted by jobs of the group.
 
     own: label of the job; beside: label of its partner, -1: the job runs alone.  None if no job runs in a pair.
     """
@@ -406,10 +416,10 @@ def ties(own: np.ndarray | None, beside: np.ndarray | None, group: np.ndarray, c
     mine, ours = inside[single], len(own) + number[single]
     lines = np.arange(len(mine))
     halves = (np.repeat([2.0, -1.0], len(mine)), (np.tile(lines, 2), np.concatenate([mine, ours])))
-    odd, left = _odd(number, group[inside], count, len(ring))
-    over = csr_array((np.ones(len(odd[0])), (odd[0], len(own) + odd[1])), (len(left), width))
-    most = vstack([csr_array(halves, (len(mine), width)), over])
-    return Ties(equal, most, np.concatenate([np.zeros(len(mine)), left]), len(own), len(ring))
+    odd, odd_limits = _odd(number, group[inside], count, len(ring))
+    over = csr_array((np.ones(len(odd[0])), (odd[0], len(own) + odd[1])), (len(odd_limits), width))
+    upper = vstack([csr_array(halves, (len(mine), width)), over])
+    return Ties(equal, upper, np.concatenate([np.zeros(len(mine)), odd_limits]), len(own), len(ring))
 
 
 def _odd(number: np.ndarray, group: np.ndarray, count: np.ndarray, rings: int) -> tuple[np.ndarray, np.ndarray]:
@@ -427,5 +437,5 @@ def _odd(number: np.ndarray, group: np.ndarray, count: np.ndarray, rings: int) -
     for ring, some in enumerate(members):
         if count[list(some)].sum() % 2:
             entries.append((rows.setdefault(tuple(sorted(some)), len(rows)), ring))
-    left = np.array([count[list(some)].sum() - 1 for some in rows])
-    return np.array(entries, dtype=int).reshape(-1, 2).T, left
+    bounds = np.array([count[list(some)].sum() - 1 for some in rows])
+    return np.array(entries, dtype=int).reshape(-1, 2).T, bounds

@@ -1,4 +1,6 @@
-"""Schedulers that choose a place once, when a task becomes ready: a line of tasks before each place, and when it ends.
+"""Base of schedulers that choose a place once, when a task becomes ready.
+
+Each place has a line of tasks, and a time at which that ends.
 
 A *line* is the queue before one accelerator, before the cores of a node, or before all devices of a type.  It knows
 when, by estimates, each of its lanes (cores, GPUs, twelfths of a GPU where there are fractions) will have served
@@ -86,7 +88,7 @@ class DeviceLine:
 
 
 def refuse_parts_of_nodes(problem: PlanProblem) -> None:
-    """ScenarioError if a task wants a number of nodes, or cores of several: devices are chosen one by one here."""
+    """Raise ScenarioError for tasks over several nodes: devices are chosen one by one."""
     tasks = problem.tasks
     gangs = [shape.index for shape in tasks.shapes if any(mode.unit is not None for mode in shape.modes)]
     rows = np.flatnonzero(np.isin(tasks.shape, gangs))
@@ -96,7 +98,7 @@ def refuse_parts_of_nodes(problem: PlanProblem) -> None:
 
 
 class LineTask:
-    """A task with its place: the lines it stands in, the lanes it needs of each, and how long by estimate.
+    """A task with its lines, the lanes it needs of each, and its estimated seconds.
 
     `placement` is None where any devices of the line's type will do.
     """
@@ -132,7 +134,7 @@ class LineTask:
 
 
 class AssigningScheduler(Scheduler):
-    """Base: `assign` chooses a line for a task as soon as it is ready; there it waits in the order of `key`.
+    """Base: `assign` chooses a line for a ready task, which waits there by `key`.
 
     Where a device fails, the tasks of its line are assigned anew.
     Cost: O(log n) a task and line, besides `assign`; a round looks only at lines where something has changed, and
@@ -176,7 +178,7 @@ class AssigningScheduler(Scheduler):
         self.study(problem.tasks)
 
     def study(self, tasks: Tasks) -> None:
-        """What has to be known of the load: on which types there are fractions."""
+        """Note on which types of device there are fractions."""
         for shape in tasks.shapes:
             for mode in shape.modes:
                 if mode.gpus and not mode.whole:

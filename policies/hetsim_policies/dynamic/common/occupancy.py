@@ -26,7 +26,7 @@ class HeldRun(NamedTuple):
 
 
 def amounts_of(placement: Placement) -> dict[int, int]:
-    """How much of a launch is on each of its nodes (`hetsim_policies.dynamic.common.timelines.whole`)."""
+    """The amount of a launch on each of its nodes (`timelines.amount_of`)."""
     mode = placement.mode
     if mode.node_count > 1:
         return dict.fromkeys((device.node for device in placement.devices), 1)
@@ -96,12 +96,12 @@ class Occupancy:
         run = self.runs.pop(row, None)
         if run is None:
             return
-        known = run.end == self._view.now and row not in self._overrun
+        on_time = run.end == self._view.now and row not in self._overrun
         self._overrun.pop(row, None)
-        self.surprises += not known
+        self.surprises += not on_time
         for number, _ in run.nodes:
             del self._on[number][row]
-            if not known:
+            if not on_time:
                 self._wrong[number] = None
 
     def device(self, device: Device, up: bool) -> None:
@@ -114,8 +114,8 @@ class Occupancy:
     def update(self) -> None:
         """Bring it up to date; before a profile is made of it."""
         view = self._view
-        told = self._launches >= 0 and self._launches + len(self._new) == view.changes.launches
-        if not told or not view.changes.steady:
+        complete = self._launches >= 0 and self._launches + len(self._new) == view.changes.launches
+        if not complete or not view.changes.steady:
             self._make_anew()
         else:
             for task in self._new.values():
@@ -192,16 +192,18 @@ class Occupancy:
             self._hold(run, number, dict(run.nodes)[number])
 
     def first_times(self, mode: Mode) -> list[float]:
-        """By node, from when on it has room for a mode beside its running tasks (perhaps a time that is past);
-        inf: never.  Of nodes with fractions nothing is known: -inf."""
-        times, known = self._first.get(mode, (None, 0))
+        """By node, the time from which it has room for a mode beside its running tasks.
+
+        Perhaps a time that is past; inf: never.  Of nodes with fractions nothing is known: -inf.
+        """
+        times, count = self._first.get(mode, (None, 0))
         changes = self._changes
-        if times is None or len(changes) - known > len(self.timelines):
+        if times is None or len(changes) - count > len(self.timelines):
             if len(self._first) >= MAX_MODES:
                 self._first.clear()
             times = [self._first_time(number, mode) for number in range(len(self.timelines))]
-        elif known < len(changes):
-            for number in dict.fromkeys(changes[known:]):
+        elif count < len(changes):
+            for number in dict.fromkeys(changes[count:]):
                 times[number] = self._first_time(number, mode)
         self._first[mode] = times, len(changes)
         return times

@@ -18,7 +18,7 @@ from hetsim.policy import View
 
 
 class Pair(NamedTuple):
-    """A running task, the fraction it has to move to (None: it may stay as it is), and the newcomer's place."""
+    """A running task, the fraction it moves to (None: it stays), the newcomer's place."""
 
     partner: Task
     moved: Placement | None
@@ -36,7 +36,7 @@ def is_shared(mode: Mode) -> bool:
 
 
 def alone_modes(task: Task) -> list[int]:
-    """Modes that leave nothing to others on their devices, fastest first; where it has none, all."""
+    """Modes that leave nothing to others on their devices, fastest first, or all."""
     positions = task.modes_by_speed()
     return [p for p in positions if not is_fraction(task.modes[p])] or list(positions)
 
@@ -89,11 +89,14 @@ def empty_at(mode: Mode, view: View) -> float:
 
 
 def pairs(task: Task, view: View) -> Iterator[Pair]:
-    """The accelerators on which one task runs that this one could join.  Cost: linear in the running tasks."""
+    """Accelerators with one task that this one could join.
+
+    Cost: linear in the running tasks.
+    """
     modes = [task.modes[p] for p in task.modes_by_speed()]
     fractions = [mode for mode in modes if is_fraction(mode)]
-    whole = [mode for mode in modes if is_shared(mode) and mode.gpus == 1]
-    if not fractions and not whole:
+    shared = [mode for mode in modes if is_shared(mode) and mode.gpus == 1]
+    if not fractions and not shared:
         return
     for partner in view.running("start", own=True):
         placement = view.launch_of(partner).placement
@@ -101,7 +104,7 @@ def pairs(task: Task, view: View) -> Iterator[Pair]:
         device = placement.devices[0]
         if placement.mode.gpus != 1 or len(view.running("start", device)) != 1:
             continue
-        for mode in (*whole, *fractions):
+        for mode in (*shared, *fractions):
             if mode.type is not device.type:
                 continue
             place = Placement(mode, placement.devices)
@@ -114,7 +117,7 @@ def pairs(task: Task, view: View) -> Iterator[Pair]:
 
 
 def _smaller(partner: Task, placement: Placement, newcomer: Mode, view: View) -> Placement | None:
-    """The fastest fraction in which the partner leaves room for the newcomer where it runs."""
+    """The fastest fraction of the partner that leaves room for the newcomer."""
     now, kind = placement.mode, newcomer.type
     stays = kind.sharing.kind == "mig" or not partner.shape.preemptible or partner.reads or partner.writes
     if stays or view.launch_of(partner).stage != "compute":

@@ -1,4 +1,4 @@
-"""List scheduling with preemption: what `srtf`, `priority` and `edf` have in common."""
+"""List scheduling with preemption, the base of `srtf`, `priority` and `edf`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Head = tuple[Task, TaskQueue]
 
 
 class PreemptiveList(ListScheduler):
-    """As `ListScheduler`, but a head that does not fit stops running tasks that rank behind it.
+    """As `ListScheduler`, but a head that does not fit stops tasks that rank behind.
 
     The least urgent are stopped first, only as many as the head needs, and none if even all would not suffice.
     They wait again, with their work kept.  Tasks that are not preemptible are left alone.
@@ -56,15 +56,15 @@ class PreemptiveList(ListScheduler):
         """No running task ranks behind this; None when none was started.  Ranks of running tasks never grow."""
 
     def rank(self, task: Task, view: View) -> Any:
-        """Where a running task would stand in the queue; must not grow while it runs (else `ranks_grew`)."""
+        """The rank of a running task; must not grow while it runs (else `ranks_grew`)."""
         return self.order(task)
 
     def yields(self, running: Any, waiting: Any) -> bool:
-        """Is a task of rank `running` preempted by one of rank `waiting`?"""
+        """Return True if a task of rank `waiting` preempts one of rank `running`."""
         return running > waiting
 
     def ranks_grew(self) -> None:
-        """Running tasks rank further behind than before: there may be room to be made where there was none."""
+        """Note that running tasks rank further behind: there may be room to be made."""
         self._in_vain.clear()
 
     def beginning(self, view: View) -> None:
@@ -110,8 +110,8 @@ class PreemptiveList(ListScheduler):
                 placement = None
             elif (placement := self.place(task, view)) is not None:
                 queue.pop()
-            elif (found := self._room_for(task, view)) is not None:
-                for victim in found[1]:
+            elif (room := self._room_for(task, view)) is not None:
+                for victim in room[1]:
                     yield Stop(victim)
                 placement = self.place(task, view)
                 if placement is not None:
@@ -141,12 +141,12 @@ class PreemptiveList(ListScheduler):
         return self.order(task), task.arrival, task.index
 
     def _known(self, view: View) -> tuple[int, int]:
-        """As long as it is the same, nothing has come free, and nothing has started that a waiting task may stop."""
+        """A key of the state: while it is equal, no preemption newly makes room."""
         changes = view.changes
         return changes.releases, changes.launches - self._own_starts
 
     def _room_for(self, task: Task, view: View) -> tuple[Placement, list[Task]] | None:
-        """Where a task that found no place could start once tasks that rank behind it have stopped, and these."""
+        """Where a task could start once lower-ranked tasks have stopped, and these."""
         # Without a rule and data that have to find room, a task of one mode that found no place fits nowhere.
         plain = self.placement is None and not view.items
         if not (plain and len(task.modes) == 1) and any(view.fits(mode) for mode in task.modes):
@@ -155,14 +155,14 @@ class PreemptiveList(ListScheduler):
             self._declined = (view.now, {})
         if task.index in self._declined[1]:
             return None
-        found = view.make_room(task, self.victims(self.order(task), view))
-        if found is None and plain:
-            known = self._known(view)
-            if self._since != known:
-                self._since = known
+        room = view.make_room(task, self.victims(self.order(task), view))
+        if room is None and plain:
+            state = self._known(view)
+            if self._since != state:
+                self._since = state
                 self._in_vain.clear()
             self._in_vain[task.index] = None
-        return found
+        return room
 
 
 def _heads_of(queues: Iterable[TaskQueue]) -> list[Head]:

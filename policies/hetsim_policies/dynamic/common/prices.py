@@ -14,7 +14,7 @@ from hetsim.model.cluster import Cluster
 
 
 def check_costs(costs: Mapping[str, float], cluster: Cluster) -> None:
-    """ScenarioError for a type that the cluster does not have, or that has a price already."""
+    """Raise ScenarioError for a type that the cluster lacks or that has a price."""
     for name in costs:
         if name not in cluster.types:
             text = f'costs: the cluster has no type "{name}"; it has {", ".join(cluster.types)}'

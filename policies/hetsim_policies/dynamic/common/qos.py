@@ -65,7 +65,7 @@ class Tiers:
         return self.tiers.get(self.name(task), NO_TIER) if self.tiers else NO_TIER
 
     def refuses(self, task: Task) -> bool:
-        """Does a limit of its tier keep the task from starting in its fastest mode?"""
+        """Return True if a limit of its tier keeps the task from its fastest mode."""
         tier = self.tier(task)
         if tier is NO_TIER:
             return False
@@ -73,10 +73,10 @@ class Tiers:
         limits: tuple[tuple[str | None, int | None, float | None], ...] = (
             (None, tier.max_jobs, tier.max_gpus), (task.user, tier.max_jobs_per_user, tier.max_gpus_per_user),
         )  # fmt: skip
-        for user, jobs, most in limits:
+        for user, jobs, limit in limits:
             if jobs is not None and self._jobs.get((name, user), 0) >= jobs:
                 return True
-            if most is not None and self._gpus.get((name, user), 0.0) + gpus > most + 1e-9:
+            if limit is not None and self._gpus.get((name, user), 0.0) + gpus > limit + 1e-9:
                 return True
         return False
 
@@ -87,7 +87,7 @@ class Tiers:
         self._of[task.index] = name, task.user, gpus
         self._add(name, task.user, 1, gpus)
 
-    def left(self, task: Task) -> None:
+    def leave(self, task: Task) -> None:
         """A task has ended, or was stopped."""
         entry = self._of.pop(task.index, None)
         if entry is not None:

@@ -18,11 +18,11 @@ from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.dynamic.common.occupancy import Occupancy
-from hetsim_policies.dynamic.common.timelines import LimitedPool, Timeline, whole
+from hetsim_policies.dynamic.common.timelines import LimitedPool, Timeline, amount_of
 
 
 class Reservation(NamedTuple):
-    """A task is to start at a time in a mode, with so much of it (`whole`) on each of its nodes, and end at another."""
+    """A planned start and end in a mode, with an amount of it on each of its nodes."""
 
     time: float
     end: float
@@ -30,7 +30,7 @@ class Reservation(NamedTuple):
     nodes: tuple[tuple[int, int], ...]
 
     def placement(self, task: Task, view: View) -> Placement | None:
-        """Where it starts, now that it is due: devices of a node are alike, so any that are free will do."""
+        """A placement for a due reservation: any free devices of its nodes."""
         if len(self.nodes) > 1:
             return view.first(self.mode, among=dict(self.nodes))
         return view.first(self.mode, task, node=self.nodes[0][0])
@@ -64,7 +64,7 @@ class FreeProfile:
         """Keep room for it."""
         mode, nodes = reserved.mode, dict(reserved.nodes)
         if self._open:
-            self._open = {other: known for other, known in self._open.items() if known[1] not in nodes}
+            self._open = {other: entry for other, entry in self._open.items() if entry[1] not in nodes}
         for number, count in reserved.nodes:
             timeline = self._reserved.get(number)
             if timeline is None:
@@ -102,15 +102,18 @@ class FreeProfile:
         self._open.clear()
 
     def could_start(self, task: Task) -> bool:
-        """Could a reservation be for now?  Exact but for what a task takes besides computing, and where gangs span
-        nodes or limits count.  Cost: the nodes with room now, once a mode after a change."""
+        """Return True if a reservation could be for now.
+
+        Exact but for what a task takes besides computing, and where gangs span nodes or limits count.  Cost: the nodes
+        with room now, once a mode after a change.
+        """
         modes = task.modes
         for position in task.modes_by_speed() if len(modes) > 1 else (0,):
             mode = modes[position]
-            known = self._open.get(mode)
-            if known is None:
-                known = self._open[mode] = self._open_until(mode)
-            if self._view.now + task.estimates[position] * (1.0 - task.done) <= known[0]:
+            until = self._open.get(mode)
+            if until is None:
+                until = self._open[mode] = self._open_until(mode)
+            if self._view.now + task.estimates[position] * (1.0 - task.done) <= until[0]:
                 return True
         return False
 
@@ -129,7 +132,7 @@ class FreeProfile:
         return latest, chosen
 
     def find(self, task: Task, view: View) -> Reservation | None:
-        """The earliest start of a task: of its modes the fastest that can start then, on the first such node."""
+        """The earliest start of a task, in its fastest mode that can start then."""
         best, chosen, now = math.inf, None, view.now
         for position in task.modes_by_speed():
             mode = task.modes[position]
@@ -137,7 +140,7 @@ class FreeProfile:
             start, number = self._on_a_node(mode, duration, now, best)
             if number >= 0:
                 best = start
-                chosen = Reservation(start, start + duration, mode, ((number, whole(mode)),))
+                chosen = Reservation(start, start + duration, mode, ((number, amount_of(mode)),))
                 if start <= now:
                     return chosen
             if mode.span_any:
@@ -147,7 +150,7 @@ class FreeProfile:
         return chosen
 
     def _on_a_node(self, mode: Mode, duration: float, now: float, before: float) -> tuple[float, int]:
-        """The first time before another, and the first of the nodes with room then, long enough; -1: there is none."""
+        """The first time before another with room on a node, and that node; -1: none."""
         best, chosen = before, -1
         pool = None if mode.partition is None else self.pools.get(mode.partition)
         if pool is not None:
@@ -158,11 +161,11 @@ class FreeProfile:
                     if start <= now:
                         break
             return best, chosen
-        known, shared = self._occupancy.first_times(mode), self._occupancy.shared
+        from_times, shared = self._occupancy.first_times(mode), self._occupancy.shared
         walked = self._reserved
         if shared:
             walked = {number: self._occupancy.timelines[number] for number in shared} | self._reserved
-        times = known.copy()
+        times = from_times.copy()
         for number in walked:
             times[number] = math.inf
         first = min(times)
@@ -171,7 +174,7 @@ class FreeProfile:
         elif first < before:
             best, chosen = first, times.index(first)
         for number, timeline in walked.items():
-            if known[number] > best:
+            if from_times[number] > best:
                 continue  # running tasks take the room, whatever is reserved
             for begin, end in timeline.known_windows.get(mode) or timeline.windows(mode):
                 start = begin if begin > now else now
@@ -192,7 +195,7 @@ class FreeProfile:
     def _within_limit(
         self, timeline: Timeline, pool: LimitedPool, mode: Mode, duration: float, now: float, before: float
     ) -> float | None:
-        """The first time at which a node has room and the limit of the partition leaves some."""
+        """The first time at which a node has room and the partition's limit allows it."""
         start = timeline.earliest(mode, duration, now, before)
         while start is not None:
             allowed = pool.earliest(mode, duration, start)
@@ -202,7 +205,7 @@ class FreeProfile:
         return start
 
     def _across(self, mode: Mode, duration: float, now: float, before: float) -> Reservation | None:
-        """A gang over several nodes, as many devices on each as fit, in the order of nodes."""
+        """A gang over several nodes, as many devices on each as fit, in node order."""
         timelines = self._timelines()
         pool = None if mode.partition is None else self.pools.get(mode.partition)
         if mode.node_count > 1 and pool is None:
@@ -227,28 +230,28 @@ class FreeProfile:
                     here_now[position] = amount
                 place += 1
             moment, start = start, changes[place][0] if place < len(changes) else math.inf
-            enough = total >= whole(mode) and (pool is None or pool.earliest(mode, duration, moment) <= moment)
-            found = self._filling(mode, timelines, moment, duration) if enough else None
-            if found is not None:
-                return found
+            enough = total >= amount_of(mode) and (pool is None or pool.earliest(mode, duration, moment) <= moment)
+            gang = self._filling(mode, timelines, moment, duration) if enough else None
+            if gang is not None:
+                return gang
         return None
 
     def _filling(self, mode: Mode, timelines: list[Timeline], start: float, duration: float) -> Reservation | None:
-        """The gang at this time, as much on each node as stays free long enough; None: that is not all of it."""
-        chosen, left = [], whole(mode)
+        """The gang at this time over nodes that stay free long enough; None if too few."""
+        chosen, rest = [], amount_of(mode)
         for timeline in timelines:
-            here = min(left, timeline.most(mode, start, start + duration))
+            here = min(rest, timeline.max_amount(mode, start, start + duration))
             if here:
                 chosen.append((timeline.node.index, here))
-                left -= here
-            if not left:
+                rest -= here
+            if not rest:
                 return Reservation(start, start + duration, mode, tuple(chosen))
         return None
 
     def _on_nodes(
         self, mode: Mode, timelines: list[Timeline], duration: float, now: float, before: float
     ) -> Reservation | None:
-        """A gang of equal parts, one a node: the first time at which enough nodes have windows for a part.
+        """A gang of equal parts, one a node, at the first time with enough nodes free.
 
         A sweep over the beginnings of the windows; those that end too early for a start leave from the front of a heap.
         Cost: O(windows × log windows).
@@ -278,6 +281,6 @@ class FreeProfile:
 
 def _duration(task: Task, mode: Mode) -> float:
     """By estimate, on any device of the mode's type, wherever it is."""
-    left = 1.0 - task.done
-    stages = mode.stages(1, task.estimates[task.shape.position[mode]] * left, left)
+    part = 1.0 - task.done
+    stages = mode.stages(1, task.estimates[task.shape.position[mode]] * part, part)
     return stages.total + (task.shape.stopping.restore if task.done > 0 else 0)

@@ -1,4 +1,4 @@
-"""Time fractions realized in rounds: what `max_min_fairness` and the other programs over fractions have in common.
+"""Time fractions realized in rounds: the base of the programs over fractions.
 
 Decides when, in which mode and where.  A subclass says which part of the time each job should run in each of its
 modes.  Time is cut into rounds; at the beginning of each the pairs of job and mode that lag most behind get the
@@ -54,7 +54,7 @@ TURN = 0.5
 
 
 class RoundJob:
-    """What a policy keeps of a job, by the ways in which it may run: its modes, by position."""
+    """A job's books, by the ways in which it may run: its modes, by position."""
 
     __slots__ = ("task", "target", "due", "received", "mode", "way", "since", "attained", "share", "alone")
 
@@ -86,8 +86,8 @@ class RoundJob:
         """Estimated time of the whole job in a mode."""
         return max(SHORTEST, self.task.estimate_at(position))
 
-    def left(self, view: View) -> float:
-        """The part that is still to be done, by estimate; an overrun job has a hundredth left."""
+    def remaining(self, view: View) -> float:
+        """The part still to be done, by estimate; an overrun job has a hundredth."""
         part = 1.0 - self.task.done
         if self.mode >= 0 and self.task.state == RUNNING:
             part = view.remaining(self.task) / self.seconds(self.mode)
@@ -95,7 +95,7 @@ class RoundJob:
 
 
 def held_by_replicas(view: View) -> dict[int, None]:
-    """Indexes of accelerators that replicas of language models hold: taken, by no task, and never to come free."""
+    """Indexes of accelerators that replicas of language models occupy for good."""
     own: dict[int, None] = {}
     for task in view.running("start", own=True):
         placement = view.launch_of(task).placement
@@ -185,7 +185,7 @@ class RoundScheduler(Scheduler):
         yield Wait(until=self._next)
 
     def _ended_early(self) -> bool:
-        """Has all that was started in this round ended, so that nothing could start before its end?"""
+        """Return True if all that was started in this round has ended."""
         return not self.mid_round and all(job.mode < 0 for job in self.jobs.values())
 
     # Fractions --------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class RoundScheduler(Scheduler):
         self._stale = False
 
     def offers(self, jobs: list[RoundJob], cluster: Cluster) -> tuple[ModeOffers, list[int]]:
-        """All ways in which these jobs may run on what is up, and their numbers: the positions of the modes."""
+        """All modes of these jobs on devices that are up, and their positions."""
         if not self._kinds:
             self._kinds = {name: number for number, name in enumerate(cluster.types)}
         capacity = self._capacity(cluster)
@@ -248,7 +248,7 @@ class RoundScheduler(Scheduler):
         return capacity
 
     def urgency(self, job: RoundJob, way: int) -> tuple[float, float]:
-        """The greater the more urgent: what will be due at the end of the round against what was received."""
+        """The lag that ranks a job's way: time due at the round's end against received."""
         due = job.due[way] + job.target[way] * self.round_length
         received = job.received[way]
         if self.rule == "deficit":
@@ -300,7 +300,7 @@ class RoundScheduler(Scheduler):
         return computed >= TURN * self.round_length * task.modes[job.mode].width * (1 - 1e-9)
 
     def _choose(self, free: dict[str, float], kept: dict[int, None]) -> list[tuple[RoundJob, int]]:
-        """Pairs of job and mode by urgency, as many as there are devices for; each job once."""
+        """Pairs of job and mode by urgency that the devices suffice for, each job once."""
         wanted = [
             (self.urgency(job, position), job, position)
             for job in self.jobs.values()
@@ -318,7 +318,7 @@ class RoundScheduler(Scheduler):
         return list(chosen.values())
 
     def _lags(self, job: RoundJob, way: int) -> bool:
-        """By at least half a round at the end of this one: nearest whole number of rounds to what is due."""
+        """Return True if it lags by at least half a round at the end of this one."""
         due = job.due[way] + job.target[way] * self.round_length
         return due - job.received[way] >= (0.5 - 1e-9) * self.round_length
 
@@ -327,13 +327,13 @@ class RoundScheduler(Scheduler):
         return sorted(running, key=lambda job: self.urgency(job, job.way), reverse=True)
 
     def _must_go(self, job: RoundJob, places: dict[int, Placement], room: RoundRoom, view: View) -> bool:
-        """Has a running job lost its devices, or is it to run elsewhere?"""
+        """Return True if a running job has lost its devices or is to run elsewhere."""
         if job.task.index in places:
             return True
         return job.task.index not in room.kept and not (self.spare and room.keep(job, view))
 
     def _fill(self, view: View) -> Iterator[Decision]:
-        """Waiting jobs on devices that stand idle, the most urgent first, where they are to run or are fastest."""
+        """Start waiting jobs on idle devices, the most urgent first."""
         if self._tried == (view.changes.releases, self._arrivals):
             return
         blocked: dict[Mode, None] = {}
@@ -369,7 +369,7 @@ class RoundRoom:
     def __init__(self, cluster: Cluster, down: Collection[int]):
         self.cluster = cluster
         self.nodes = [node for node in cluster.nodes if node.cpu.index not in down]
-        self.left = {d.index: d.type.streams * WHOLE for node in self.nodes for d in node.accelerators
+        self.room = {d.index: d.type.streams * WHOLE for node in self.nodes for d in node.accelerators
                      if d.index not in down}  # fmt: skip
         self.cores = [node.cpus * 1000 for node in cluster.nodes]
         self.memory = [math.inf if node.memory is None else node.memory for node in cluster.nodes]
@@ -396,16 +396,16 @@ class RoundRoom:
                 self.expected[device.node] = self.expected.get(device.node, 0.0) + 1
 
     def place(self, mode: Mode) -> Placement | None:
-        """Devices of one node: where the fewest jobs would have to move, then the tightest; or across nodes."""
+        """Devices of the node where the fewest jobs move, then the tightest, or across."""
         best: tuple[tuple[float, int], list[Device]] | None = None
         nodes = self._with(mode) if mode.node_count == 1 else []
-        free, expected, on_cpu, least = self._free, self.expected, mode.on_cpu, max(1, mode.gpus)
+        free, expected, on_cpu, min_devices = self._free, self.expected, mode.on_cpu, max(1, mode.gpus)
         for node in nodes:
             number = node.index
             devices = free[number].get(mode)  # as `_free_on`, which would be one call more for each node
             if devices is None:
                 devices = self._free_on(node, mode)
-            if len(devices) < least:
+            if len(devices) < min_devices:
                 continue
             key = expected.get(number, 0.0), self.cores[number] if on_cpu else len(devices)
             if (best is None or key < best[0]) and self.host_holds(node, mode, 1.0):
@@ -433,22 +433,22 @@ class RoundRoom:
         """Parts of the first nodes that have room for them."""
         devices: list[Device] = []
         parts: list[int] = []
-        left = mode.node_count if mode.node_count > 1 else mode.millicores
+        rest = mode.node_count if mode.node_count > 1 else mode.millicores
         for node in self._with(mode):
             here = self._free_on(node, unit)[: max(1, unit.gpus)]
-            if not left or len(here) < max(1, unit.gpus):
+            if not rest or len(here) < max(1, unit.gpus):
                 continue
             if not self.host_holds(node, unit, 1.0):
                 continue
             part = 1
             if mode.node_count == 1:
-                part = min(left, self.cores[node.index] // 1000 * 1000)
+                part = min(rest, self.cores[node.index] // 1000 * 1000)
                 if unit.memory:
                     part = min(part, int(self.memory[node.index] // unit.memory) * 1000)
                 parts.append(part)
             devices += here
-            left -= part
-        return None if left else Placement(mode, tuple(devices), parts=tuple(parts) if len(parts) > 1 else None)
+            rest -= part
+        return None if rest else Placement(mode, tuple(devices), parts=tuple(parts) if len(parts) > 1 else None)
 
     def _with(self, mode: Mode) -> list[Node]:
         """The nodes on which the mode may run."""
@@ -463,22 +463,22 @@ class RoundRoom:
 
     def _free_on(self, node: Node, mode: Mode) -> list[Device]:
         """Devices of a node that the mode could take."""
-        known = self._free[node.index]
-        found = known.get(mode)
-        if found is None:
-            found = known[mode] = self._look_on(node, mode)
-        return found
+        cached = self._free[node.index]
+        devices = cached.get(mode)
+        if devices is None:
+            devices = cached[mode] = self._look_on(node, mode)
+        return devices
 
     def _look_on(self, node: Node, mode: Mode) -> list[Device]:
         if mode.on_cpu:
             return [node.cpu] if self.cores[node.index] >= mode.millicores else []
-        left, kind = self.left, mode.type
-        found = [d for d in node.accelerators if d.type is kind and left.get(d.index, 0) >= mode.share]
+        room, kind = self.room, mode.type
+        devices = [d for d in node.accelerators if d.type is kind and room.get(d.index, 0) >= mode.share]
         if not mode.whole:
-            found.sort(key=lambda device: left[device.index])  # the fullest that takes it
+            devices.sort(key=lambda device: room[device.index])  # the fullest that takes it
         elif kind.streams > 1:
-            found.sort(key=lambda device: -left[device.index])
-        return found
+            devices.sort(key=lambda device: -room[device.index])
+        return devices
 
     def host_holds(self, node: Node, mode: Mode, part: float) -> bool:
         return mode.millicores * part <= self.cores[node.index] and mode.memory * part <= self.memory[node.index]
@@ -493,15 +493,15 @@ class RoundRoom:
 
     def _is_free(self, placement: Placement) -> bool:
         mode = placement.mode
-        if not mode.on_cpu and any(self.left.get(d.index, -1) < mode.share for d in placement.devices):
+        if not mode.on_cpu and any(self.room.get(d.index, -1) < mode.share for d in placement.devices):
             return False
-        held = placement.hosts()
-        return all(cores <= self.cores[node] and memory <= self.memory[node] for node, cores, memory in held)
+        hosts = placement.hosts()
+        return all(cores <= self.cores[node] and memory <= self.memory[node] for node, cores, memory in hosts)
 
     def _take(self, placement: Placement) -> None:
         mode = placement.mode
         for device in placement.devices if not mode.on_cpu else ():
-            self.left[device.index] -= mode.share
+            self.room[device.index] -= mode.share
         for number, cores, memory in placement.hosts():
             self.cores[number] -= cores
             self.memory[number] -= memory

@@ -18,7 +18,7 @@ Entry = tuple[Any, int, Task]
 
 
 class _Entries:
-    """The entries, and how many there may be before the void ones among them are removed."""
+    """The entries, and their maximum number before void ones are removed."""
 
     __slots__ = ("_entries", "_limit")
 
@@ -55,7 +55,10 @@ class RunningHeap(_Entries):
 
 
 class RunningList(_Entries):
-    """Running tasks in the order of their keys.  Cost: a binary search, and a move of what follows, to put one in."""
+    """Running tasks in the order of their keys.
+
+    Cost: a binary search, and a move of what follows, to put one in.
+    """
 
     __slots__ = ()
 
@@ -76,7 +79,7 @@ class RunningList(_Entries):
         self._entries.clear()
 
     def until(self, reached: Callable[[Any], bool]) -> Iterator[Task]:
-        """The tasks before the first with a key for which `reached` is true, as it is for all that follow."""
+        """The tasks before the first with a key for which `reached` is true."""
         entries = self._entries
         if not entries or reached(entries[0][0]):
             return iter(())
@@ -87,7 +90,7 @@ class RunningList(_Entries):
         return self._first(len(self._entries))
 
     def _first(self, count: int) -> Iterator[Task]:
-        """The tasks of the first so many entries.  One by one, as the first few are often all that is asked for."""
+        """The tasks of the first entries, one by one, as often only a few are asked for."""
         for _, start, task in self._entries[:count]:
             if task.memo == start and task.state == RUNNING:
                 yield task

@@ -1,4 +1,4 @@
-"""Rounds with pairs: two jobs on the same devices at once, where the program says so.
+"""Rounds with pairs: two jobs on the same devices, where the program says so.
 
 Adds to `rounds` what Gavel calls space sharing.  Besides alone, a job may run in a mode beside a partner, at the speed
 that was measured for their classes (`sharing: pairs` of the type of device, as `gavel_gpus` reads them); equally
@@ -44,7 +44,7 @@ Threshold = Annotated[float, Field(ge=1)]
 
 
 class PairedJob(RoundJob):
-    """A job with ways beside others: after its modes, by (position, the partner's label)."""
+    """A job with ways next to others: after its modes, by (position, partner's label)."""
 
     __slots__ = ("labels", "ways", "partner", "_numbers")
 
@@ -58,7 +58,7 @@ class PairedJob(RoundJob):
         self._numbers = {way: number for number, way in enumerate(self.ways)}
 
     def way_of(self, position: int, label: int) -> int:
-        """The number of a way, alone (-1) or beside a label; a new one has received nothing."""
+        """The number of a way, alone (-1) or next to a label, which may be new."""
         way = (position, label)
         number = self._numbers.get(way)
         if number is None:
@@ -106,14 +106,14 @@ def with_partner(
 
 
 class PairRoom(RoundRoom):
-    """Room in which a device that takes pairs counts as one, and two may be joined on it."""
+    """Room in which a device that takes pairs counts as one, and two jobs may join."""
 
     def __init__(self, cluster: Cluster, down: Collection[int]):
         super().__init__(cluster, down)
         for node in self.nodes:
             for device in node.accelerators:
-                if takes_pairs(device.type) and device.index in self.left:
-                    self.left[device.index] = WHOLE
+                if takes_pairs(device.type) and device.index in self.room:
+                    self.room[device.index] = WHOLE
         self.chosen: dict[int, None] = {}
         """Jobs to run in this round; others may go on where no job needs their devices."""
         self.places: dict[int, Placement] = {}
@@ -122,7 +122,7 @@ class PairRoom(RoundRoom):
         """The partners on the same devices, of the jobs that start."""
 
     def stay(self, job: PairedJob, view: View) -> bool:
-        """The job goes on where it runs, and needs devices of its own; False: beside its partner, or nowhere."""
+        """Keep a job on its devices; return False if it runs with a partner or stops."""
         if self.keep(job, view):
             return True
         if job.partner is not None:
@@ -176,7 +176,7 @@ class PairRoom(RoundRoom):
 
 
 class SideBySideScheduler(RoundScheduler):
-    """Base of the policies that are fractions of time, of jobs alone and, if asked for, in pairs.
+    """Base of the policies over time fractions, of single jobs and, optionally, pairs.
 
     pairs: may two jobs share devices where that was measured?  Then no job shares them otherwise.
     threshold: pairs count only where the sum of both speeds, each against alone, is greater.
@@ -200,7 +200,7 @@ class SideBySideScheduler(RoundScheduler):
             raise ScenarioError(Problem(text, key="policy.scheduler"))
 
     def job_of(self, task: Task) -> RoundJob:
-        return PairedJob(task, self.labels.of(task)) if self.pairs else RoundJob(task)
+        return PairedJob(task, self.labels.of_task(task)) if self.pairs else RoundJob(task)
 
     # Hooks ------------------------------------------------------------------------------------------------------
 
@@ -313,7 +313,7 @@ class SideBySideScheduler(RoundScheduler):
         self._settle_parted(view)
 
     def _choose_ways(self, free: dict[str, float], stays: dict[int, PairedJob]) -> list[tuple[SeatedJob, ...]]:
-        """Jobs, alone or two by two, by urgency of their ways, as many as there are devices for; each job once.
+        """Jobs, alone or in pairs, by urgency of their ways, each job once.
 
         A job that stays where it runs, as it may not be stopped, needs no further devices, alone or with a partner.
         """
@@ -344,7 +344,7 @@ class SideBySideScheduler(RoundScheduler):
         return chosen
 
     def _has_to_go(self, job: PairedJob, room: PairRoom, view: View) -> bool:
-        """Is it to run elsewhere, or do others get its devices?"""
+        """Return True if the job is to run elsewhere, or others get its devices."""
         index, partner = job.task.index, job.partner
         if index in room.places:
             return True
@@ -359,7 +359,7 @@ class SideBySideScheduler(RoundScheduler):
 
 
 def first_apart(mode: Mode, view: View) -> Placement | None:
-    """The first devices where a mode fits without a partner: of one that takes pairs no more than one is used."""
+    """The first devices where a mode fits without a partner."""
     if mode.on_cpu or not takes_pairs(mode.type):
         return view.first(mode)
     for node in view.nodes.fitting(mode):
@@ -382,7 +382,7 @@ def first_apart(mode: Mode, view: View) -> Placement | None:
 
 
 def takes_pairs(kind: DeviceType) -> bool:
-    """Was it measured on this type how two jobs at once slow each other down?"""
+    """Return True if slowdowns of pairs were measured on this type."""
     return kind.streams > 1 and kind.sharing.kind == "timeslice" and bool(kind.sharing.pairs)
 
 
@@ -400,12 +400,12 @@ class Labels:
         self._members: list[tuple[str, Mode]] = []
         self._speeds: dict[tuple[int, int], tuple[float, float] | None] = {}
 
-    def of(self, task: Task) -> list[int]:
+    def of_task(self, task: Task) -> list[int]:
         """Labels by position of its modes; -1 where it shares with no job.
 
         Of modes with equal demands only the fastest has one.
         """
-        found = [-1] * len(task.modes)
+        labels = [-1] * len(task.modes)
         for position in task.modes_by_speed():
             mode = task.modes[position]
             if not is_shared(mode) or not takes_pairs(mode.type):
@@ -415,9 +415,9 @@ class Labels:
             if number == len(self._members):
                 self._members.append((task.class_, mode))
             # A job with two variants of one width could else be its own partner.
-            if not any(label >= 0 and self._same_devices(label, number) for label in found):
-                found[position] = number
-        return found
+            if not any(label >= 0 and self._same_devices(label, number) for label in labels):
+                labels[position] = number
+        return labels
 
     def beside(self, label: int, others: dict[int, int]) -> Iterator[tuple[int, float]]:
         """Those of these labels that it may be beside, and its own speed there.
@@ -432,7 +432,7 @@ class Labels:
                 yield other, pair[0]
 
     def speeds(self, one: int, other: int) -> tuple[float, float] | None:
-        """Of both, against alone; None where they cannot share devices, or gain nothing by it."""
+        """The speeds of both relative to alone; None where pairing is no gain."""
         if (one, other) not in self._speeds:
             self._speeds[one, other] = self._measured(one, other)
         return self._speeds[one, other]

@@ -1,4 +1,4 @@
-"""Reservations in the order of a queue, kept from round to round as long as they would be found again.
+"""Reservations in the order of a queue, kept while a search would repeat them.
 
 A queue with an order that changes gets its reservations anew in every round.  Most of them are the same as before: what
 runs ends when it is expected to, what starts does so when and where it was to, and the order changes only further back.
@@ -21,7 +21,7 @@ from hetsim_policies.dynamic.common.reservations import FreeProfile, Reservation
 
 
 class Standing:
-    """Call `walk` at the beginning of a round, `of` task by task in order, and `began` before each start."""
+    """Call `walk` as a round begins, `stands` task by task, `began` before a start."""
 
     def __init__(self, occupancy: Occupancy, view: View):
         self._occupancy = occupancy
@@ -42,9 +42,9 @@ class Standing:
         occupancy.update()
         runs, begun = occupancy.runs, self._begun
         stands = self._profile.commutes and not occupancy.shared and self._surprises == occupancy.surprises
-        if stands and all(row not in runs or runs[row].end == found.end for row, found in begun.items()):
-            for found in begun.values():
-                self._profile.release(found)
+        if stands and all(row not in runs or runs[row].end == reservation.end for row, reservation in begun.items()):
+            for reservation in begun.values():
+                self._profile.release(reservation)
         else:
             self._profile = FreeProfile(occupancy, self._view)
             self._made.clear()
@@ -54,42 +54,47 @@ class Standing:
         self._next = 0
 
     def standing(self, order: Sequence[Task], last: int) -> int:
-        """Pass over the next tasks as long as their reservations stand and are not due, at most up to position `last`
-        of `order`; returns their number."""
+        """Pass over tasks with valid reservations that are not due; return their number.
+
+        At most up to position `last` of `order`.
+        """
         now, start = self._view.now, self._next
         if start >= len(self._made):
             return 0
-        for task, (other, found) in zip(order[: last + 1], islice(self._made, start, None), strict=False):
-            if other is not task or (found is not None and found.time <= now):
+        for task, (other, reservation) in zip(order[: last + 1], islice(self._made, start, None), strict=False):
+            if other is not task or (reservation is not None and reservation.time <= now):
                 break
             self._next += 1
         return self._next - start
 
     def stands(self, task: Task) -> bool:
-        """Does the reservation of the next task stand?  If not, those behind it are withdrawn."""
+        """Return True if the next task's reservation stands; else withdraw those behind."""
         made, place = self._made, self._next
         if place < len(made):
-            other, found = made[place]
-            if other is task and (found is None or found.time >= self._view.now):
+            other, reservation = made[place]
+            if other is task and (reservation is None or reservation.time >= self._view.now):
                 return True
             self._withdraw(place)
         return False
 
     def could_start(self, task: Task) -> bool:
-        """May the task start now, by the reservations of those asked about?  Only where none of them `stands`."""
+        """Return True if the task may start now, by the reservations asked about.
+
+        Only where none of them `stands`.
+        """
         return self._profile.could_start(task)
 
-    def of(self, task: Task) -> Reservation | None:
+    def reserve(self, task: Task) -> Reservation | None:
         """The reservation of the next task, which those behind it will leave as it is."""
         stands = self.stands(task)
         self._next += 1
         if stands:
             return self._made[self._next - 1][1]
-        found = self._profile.find(task, self._view)
-        self._made.append((task, found))
-        if found is not None:
-            self._profile.occupy(found)
-        return found
+        reservation = self._profile.find(task, self._view)
+        self._made.append((task, reservation))
+        if reservation is not None:
+            self._profile.occupy(reservation)
+        return reservation
 
     def _withdraw(self, place: int) -> None:
         """Give up the reservations from this place on."""
@@ -105,17 +110,17 @@ class Standing:
             return
         mode, nodes = placement.mode, tuple(amounts_of(placement).items())
         place = next((place for place, (other, _) in enumerate(made) if other is task), len(made))
-        found = made[place][1] if place < len(made) else None
-        if found is not None and found.time == now and found.mode is mode and found.nodes == nodes:
+        promised = made[place][1] if place < len(made) else None
+        if promised is not None and promised.time == now and promised.mode is mode and promised.nodes == nodes:
             del made[place]
             self._next -= place < self._next
-            self._begun[task.index] = found
+            self._begun[task.index] = promised
         elif profile.commutes:
             self._withdraw(place)
-            held = Reservation(now, now + self._view.duration(task, placement), mode, nodes)
-            self._begun[task.index] = held
-            profile.occupy(held)
-            while made and profile.is_overfull(held):
+            actual = Reservation(now, now + self._view.duration(task, placement), mode, nodes)
+            self._begun[task.index] = actual
+            profile.occupy(actual)
+            while made and profile.is_overfull(actual):
                 self._withdraw(len(made) - 1)
         else:
             made.clear()

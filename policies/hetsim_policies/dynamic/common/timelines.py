@@ -19,18 +19,20 @@ from hetsim.model.tasks import Mode
 
 @dataclass(eq=False, slots=True)
 class FreeSpan:
-    """What is free on a node for some time: cores (thousandths), memory, whole accelerators by the name of their type,
-    and shares of those that are shared out."""
+    """Free resources of a node during some time.
+
+    Cores (thousandths), memory, whole accelerators by the name of their type, and shares of those that are shared out.
+    """
 
     cores: int
     memory: float
-    whole: dict[str, int]
+    accelerators: dict[str, int]
     shares: dict[str, list[int]]
     """Free parts of accelerators of which fractions are taken."""
 
     def copy(self) -> FreeSpan:
-        shares = {kind: list(left) for kind, left in self.shares.items()} if self.shares else {}
-        return FreeSpan(self.cores, self.memory, self.whole.copy(), shares)
+        shares = {kind: list(parts) for kind, parts in self.shares.items()} if self.shares else {}
+        return FreeSpan(self.cores, self.memory, self.accelerators.copy(), shares)
 
     def fits(self, mode: Mode, count: int, cores: int, memory: float) -> bool:
         if cores > self.cores or memory > self.memory:
@@ -38,9 +40,9 @@ class FreeSpan:
         if not mode.gpus:
             return True
         kind = mode.type.name
-        free = self.whole.get(kind, 0)
+        free = self.accelerators.get(kind, 0)
         if mode.share != WHOLE:
-            free += sum(left >= mode.share for left in self.shares.get(kind, ()))
+            free += sum(part >= mode.share for part in self.shares.get(kind, ()))
         return free >= count
 
     def take(self, mode: Mode, count: int, cores: int, memory: float) -> None:
@@ -50,27 +52,30 @@ class FreeSpan:
             return
         kind = mode.type.name
         if mode.share == WHOLE:
-            self.whole[kind] = self.whole.get(kind, 0) - count
+            self.accelerators[kind] = self.accelerators.get(kind, 0) - count
             return
         shares = self.shares.setdefault(kind, [])
         for _ in range(count):
-            fullest = min((left for left in shares if left >= mode.share), default=None)
+            fullest = min((part for part in shares if part >= mode.share), default=None)
             if fullest is None:  # one that is whole so far is begun
-                self.whole[kind] = self.whole.get(kind, 0) - 1
+                self.accelerators[kind] = self.accelerators.get(kind, 0) - 1
             else:
                 shares.remove(fullest)
             shares.append((WHOLE if fullest is None else fullest) - mode.share)
 
 
-def whole(mode: Mode) -> int:
-    """The amount of a launch: nodes or thousandths of cores of a gang of such parts, else accelerators."""
+def amount_of(mode: Mode) -> int:
+    """The amount of a launch: nodes, thousandths of cores, or accelerators.
+
+    Nodes or cores of a gang of such parts, else accelerators.
+    """
     if mode.node_count > 1:
         return mode.node_count
     return mode.gpus if mode.unit is None else mode.millicores
 
 
-def held(mode: Mode, amount: int) -> tuple[int, int, int]:
-    """Accelerators, cores (thousandths) and memory that so much of a launch holds on its node."""
+def occupied(mode: Mode, amount: int) -> tuple[int, int, int]:
+    """Accelerators, cores (thousandths) and memory of an amount of a launch."""
     if mode.node_count > 1:
         part = mode.unit
         assert part is not None
@@ -98,18 +103,18 @@ class Timeline:
     def empty(cls, node: Node, down: Iterable[Device], now: float) -> Timeline:
         """Nothing runs there; these devices are down."""
         gone = {device.local for device in down if device.node == node.index}
-        whole: dict[str, int] = {}
+        accelerators: dict[str, int] = {}
         for device in node.accelerators:
             if device.local not in gone:
-                whole[device.type.name] = whole.get(device.type.name, 0) + device.type.streams
+                accelerators[device.type.name] = accelerators.get(device.type.name, 0) + device.type.streams
         memory = math.inf if node.memory is None else node.memory
-        return cls(node, -1 in gone, [now], [FreeSpan(node.cpus * 1000, memory, whole, {})])
+        return cls(node, -1 in gone, [now], [FreeSpan(node.cpus * 1000, memory, accelerators, {})])
 
     def copy(self) -> Timeline:
         return Timeline(self.node, self.dead, self.times.copy(), [span.copy() for span in self.spans])
 
     def usable(self, mode: Mode) -> bool:
-        """May tasks run on this node alone in this mode at all?"""
+        """Return True if tasks may run on this node alone in this mode at all."""
         return mode.node_count == 1 and self._allowed(mode)
 
     def _allowed(self, mode: Mode) -> bool:
@@ -132,11 +137,13 @@ class Timeline:
         return position
 
     def occupy(self, start: float, end: float, mode: Mode, count: int, sign: int = 1) -> None:
-        """Take what `count` of a launch (see `held`) occupies on this node from `start` to `end`; sign -1: give it
-        back, where the accelerators are whole."""
+        """Add the occupancy of `count` of a launch from `start` to `end` on this node.
+
+        See `occupied`.  sign -1: give it back, where the accelerators are whole.
+        """
         self.known_windows.clear()
         self._amounts.clear()
-        gpus, cores, memory = held(mode, count)
+        gpus, cores, memory = occupied(mode, count)
         first = self._split(start)
         last = len(self.spans) if math.isinf(end) else self._split(end)
         for span in self.spans[first:last]:
@@ -145,9 +152,11 @@ class Timeline:
     @property
     def is_overfull(self) -> bool:
         """Return True if more is held at some time than there is."""
-        return any(span.cores < 0 or span.memory < 0 or any(n < 0 for n in span.whole.values()) for span in self.spans)
+        return any(
+            span.cores < 0 or span.memory < 0 or min(span.accelerators.values(), default=0) < 0 for span in self.spans
+        )
 
-    def most(self, mode: Mode, start: float, end: float) -> int:
+    def max_amount(self, mode: Mode, start: float, end: float) -> int:
         """How much of a gang could be here all the time."""
         amounts, times = self.amounts(mode), self.times
         position = max(0, bisect_right(times, start) - 1)
@@ -160,37 +169,37 @@ class Timeline:
 
     def amounts(self, mode: Mode) -> list[int]:
         """How much of a gang could be here, by span."""
-        found = self._amounts.get(mode)
-        if found is None:
+        amounts = self._amounts.get(mode)
+        if amounts is None:
             allowed = self._allowed(mode)
-            found = self._amounts[mode] = [self._amount(mode, span) if allowed else 0 for span in self.spans]
-        return found
+            amounts = self._amounts[mode] = [self._amount(mode, span) if allowed else 0 for span in self.spans]
+        return amounts
 
     @staticmethod
     def _amount(mode: Mode, span: FreeSpan) -> int:
-        count, step = (1 if mode.node_count > 1 else whole(mode)), 1
+        count, step = (1 if mode.node_count > 1 else amount_of(mode)), 1
         if mode.unit is not None and mode.node_count == 1:
             step = 1000
             count = min(count, span.cores // step * step)
             if not mode.memory:  # cores alone
                 return max(0, count)
-        while count > 0 and not span.fits(mode, *held(mode, count)):
+        while count > 0 and not span.fits(mode, *occupied(mode, count)):
             count -= step
         return max(0, count)
 
     def windows(self, mode: Mode) -> list[tuple[float, float]]:
         """From when until when the mode has room, in order; the first may be past."""
-        found = self.known_windows.get(mode)
-        if found is None:
-            found = self.known_windows[mode] = list(self._with_room(mode)) if self.usable(mode) else []
-        return found
+        windows = self.known_windows.get(mode)
+        if windows is None:
+            windows = self.known_windows[mode] = list(self._with_room(mode)) if self.usable(mode) else []
+        return windows
 
     def _with_room(self, mode: Mode) -> Iterator[tuple[float, float]]:
         begun, gpus, cores, memory = -1.0, mode.gpus, mode.millicores, mode.memory
         simple, kind = gpus > 0 and mode.share == WHOLE, mode.type.name
         for time, span in zip(self.times, self.spans, strict=True):
             if simple:  # `FreeSpan.fits`, inline
-                fits = cores <= span.cores and memory <= span.memory and span.whole.get(kind, 0) >= gpus
+                fits = cores <= span.cores and memory <= span.memory and span.accelerators.get(kind, 0) >= gpus
             else:
                 fits = span.fits(mode, gpus, cores, memory)
             if not fits:
@@ -203,7 +212,7 @@ class Timeline:
             yield begun, math.inf
 
     def earliest(self, mode: Mode, duration: float, since: float, before: float) -> float | None:
-        """The first time from `since` on, and before another, at which the mode has room long enough."""
+        """The first time in [since, before) from which the mode has room long enough."""
         for begin, end in self.windows(mode):
             if end <= since:
                 continue
@@ -216,35 +225,35 @@ class Timeline:
 
 
 class LimitedPool:
-    """GPUs (millionths) that jobs of a partition with a limit hold, from each time to the next one's."""
+    """GPUs (millionths) that jobs of a limited partition occupy, by time."""
 
     def __init__(self, partition: Partition, now: float):
         assert partition.max_gpus is not None
-        self.most = round(partition.max_gpus * WHOLE)
+        self.limit = round(partition.max_gpus * WHOLE)
         self.times = [now]
-        self.held = [0]
+        self.occupied = [0]
 
     def _split(self, time: float) -> int:
         position = max(0, bisect_right(self.times, time) - 1)
         if self.times[position] < time:
             position += 1
             self.times.insert(position, time)
-            self.held.insert(position, self.held[position - 1])
+            self.occupied.insert(position, self.occupied[position - 1])
         return position
 
     def occupy(self, start: float, end: float, mode: Mode) -> None:
         first = self._split(start)
-        last = len(self.held) if math.isinf(end) else self._split(end)
+        last = len(self.occupied) if math.isinf(end) else self._split(end)
         for position in range(first, last):
-            self.held[position] += mode.gpus * mode.share
+            self.occupied[position] += mode.gpus * mode.share
 
     def earliest(self, mode: Mode, duration: float, since: float) -> float:
-        """The first time from `since` on at which the limit leaves room long enough; inf if there is none."""
-        room = self.most - mode.gpus * mode.share
+        """The first time from `since` with enough of the limit for long enough, or inf."""
+        room = self.limit - mode.gpus * mode.share
         start = since
         for position in range(max(0, bisect_right(self.times, since) - 1), len(self.times)):
             if self.times[position] > start and self.times[position] >= start + duration:
                 break
-            if self.held[position] > room:
+            if self.occupied[position] > room:
                 start = self.times[position + 1] if position + 1 < len(self.times) else math.inf
         return start

@@ -1,4 +1,6 @@
-"""How many devices of a type are awake: a target that falls only after a while, and the Set decisions that reach it.
+"""The number of awake devices of a type, with a target that falls late.
+
+The Set decisions that reach it are made here as well.
 
 As the autoscaler of Kubernetes does it (its documentation: Horizontal Pod Autoscaling): the number wanted is the load
 over the target utilization, rounded up; more are woken at once, while fewer are wanted only as soon as nothing within
@@ -24,12 +26,15 @@ LARGEST = 64
 
 
 class DevicePool:
-    """The devices of one type.  least: never fewer awake.  stabilization: seconds for which a want counts."""
+    """The devices of one type.
 
-    def __init__(self, kind: DeviceType, devices: Sequence[Device], least: int, stabilization: float):
+    min_awake: the minimum number awake; stabilization: seconds for which a want counts.
+    """
+
+    def __init__(self, kind: DeviceType, devices: Sequence[Device], min_awake: int, stabilization: float):
         self.kind = kind
         self.devices = list(devices)
-        self.least = least
+        self.min_awake = min_awake
         self.stabilization = stabilization
         self.state = {device.index: AWAKE for device in devices}
         self.wanted = len(devices)
@@ -38,7 +43,7 @@ class DevicePool:
 
     def want(self, now: float, number: float) -> None:
         """The number of devices that suffices for the load; a fraction of one is one."""
-        wanted = max(self.least, math.ceil(number - 1e-9))
+        wanted = max(self.min_awake, math.ceil(number - 1e-9))
         while self._wants and self._wants[-1][1] <= wanted:
             self._wants.pop()
         self._wants.append((now, wanted))
@@ -55,7 +60,10 @@ class DevicePool:
         return sum(state == AWAKE for state in self.state.values())
 
     def changed(self, device: Device, up: bool) -> None:
-        """What the hook `device` tells: awake, failed or repaired.  Sleep is this pool's own doing."""
+        """Note that a device is awake, has failed or is repaired (hook `device`).
+
+        Sleep is this pool's own doing.
+        """
         state = self.state.get(device.index)
         if state in (AWAKE, DOWN):
             self.state[device.index] = AWAKE if up else DOWN
@@ -88,7 +96,7 @@ class DevicePool:
 
 
 def asked_of(task: Task) -> tuple[DeviceType, float] | None:
-    """The accelerators' type that is best for a task, and the device-seconds it asks for; None if it wants none."""
+    """The best accelerator type for a task, and its device-seconds; None if none."""
     for position in task.modes_by_speed():
         mode = task.modes[position]
         if not mode.on_cpu:
@@ -97,7 +105,7 @@ def asked_of(task: Task) -> tuple[DeviceType, float] | None:
 
 
 class ServiceDemand:
-    """The requests of one service: which type serves them, and the device-seconds of each."""
+    """The requests of one service: the type that serves them, and seconds of each."""
 
     def __init__(self, counter: Counter, view: View):
         self.queue = queue = counter.queue
@@ -119,7 +127,7 @@ class ServiceDemand:
 
 
 def _cost(queue: RequestQueue, mode: Mode, view: View) -> float:
-    """Device-seconds of a request in a batch that leaves half of the time limit for waiting."""
+    """Device-seconds of a request in a batch that takes half of the time limit."""
     devices = [device for device in view.cluster.devices if device.type is mode.type and device.local >= 0]
     if len(devices) < mode.gpus:
         return math.inf
@@ -137,12 +145,12 @@ def _cost(queue: RequestQueue, mode: Mode, view: View) -> float:
 
 def waiting_work(view: View, requests: Sequence[ServiceDemand]) -> dict[DeviceType, float]:
     """Device-seconds that wait, by type.  Linear in the waiting tasks."""
-    found: dict[DeviceType, float] = {}
+    work: dict[DeviceType, float] = {}
     for one in requests:
         if one.kind is not None:
-            found[one.kind] = found.get(one.kind, 0.0) + one.each * len(one.queue)
+            work[one.kind] = work.get(one.kind, 0.0) + one.each * len(one.queue)
     for task in view.waiting(own=True):
         asked = asked_of(task) if view.queue_of(task) is None else None
         if asked is not None:
-            found[asked[0]] = found.get(asked[0], 0.0) + asked[1] * (1 - task.done)
-    return found
+            work[asked[0]] = work.get(asked[0], 0.0) + asked[1] * (1 - task.done)
+    return work

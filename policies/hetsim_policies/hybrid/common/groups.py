@@ -126,14 +126,14 @@ class DeviceGroup:
 
     def hosts(self, kind: TaskKind) -> tuple[int, ...]:
         """Positions of the modes in which tasks of a kind could run here, were it empty."""
-        found = kind.home.get(self.number)
-        if found is None:
-            found = tuple(p for p in kind.positions if self.can_host(kind.modes[p]))
-            kind.home[self.number] = found
-        return found
+        positions = kind.home.get(self.number)
+        if positions is None:
+            positions = tuple(p for p in kind.positions if self.can_host(kind.modes[p]))
+            kind.home[self.number] = positions
+        return positions
 
     def can_host(self, mode: Mode) -> bool:
-        """Could a launch in this mode run here, were the group empty and all up?"""
+        """Return True if a launch in this mode could run here, were the group empty."""
         if mode.type not in self.lanes:
             return False
         nodes = [node for node in self.nodes if mode.allows(node.index)]
@@ -165,8 +165,8 @@ class DeviceGroup:
         if not here:
             kind.holders.pop(self.number, None)
         self.queued[entry.type] -= 1
-        left = self.backlog[entry.type] - entry.seconds * entry.width
-        self.backlog[entry.type] = left if self.queued[entry.type] else 0.0
+        rest = self.backlog[entry.type] - entry.seconds * entry.width
+        self.backlog[entry.type] = rest if self.queued[entry.type] else 0.0
 
     def start(self, entry: GroupedTask, mode: Mode, now: float) -> None:
         entry.type, entry.width = mode.type, mode.width
@@ -183,7 +183,7 @@ class DeviceGroup:
         entry.end = None
 
     def wait_for(self, kind: DeviceType, width: float, now: float, less: float = 0.0) -> float:
-        """Seconds until a newcomer would start on a type of device here, by estimates; `less` of the backlog."""
+        """Seconds until a newcomer starts on a type here, with `less` of the backlog."""
         lanes = self.lanes.get(kind, 0)
         if not lanes:
             return float("inf")

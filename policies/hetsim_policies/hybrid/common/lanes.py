@@ -19,7 +19,10 @@ from hetsim.policy import View
 
 
 def kept_lanes(cluster: Cluster, part: float) -> dict[str, Device]:
-    """The last lanes of each type, at least this part of them and at least one: first fit reaches them last."""
+    """The last lanes of each type, at least this part and at least one of them.
+
+    First fit reaches them last.
+    """
     by_type: dict[DeviceType, list[str]] = {}
     lanes = lane_names(cluster)
     for name, device in lanes.items():
@@ -30,7 +33,7 @@ def kept_lanes(cluster: Cluster, part: float) -> dict[str, Device]:
 
 
 class LaneQueue:
-    """One lane and the planned tasks still to start there, by their number in the plan."""
+    """One lane and the planned tasks still to start there, by number in the plan."""
 
     __slots__ = ("name", "device", "steps", "cores", "memory", "busy")
 
@@ -46,7 +49,7 @@ class LaneQueue:
 
 
 class PlanInProgress:
-    """A plan in progress: which of its tasks goes next on each lane, and when it is due by estimates."""
+    """A plan in progress: the next task of each lane, and when it is due."""
 
     def __init__(self, plan: Plan, rows: np.ndarray, tasks: Tasks, cluster: Cluster):
         self.steps = [Step(int(rows[step.task]), step.mode, step.devices) for step in plan.steps]
@@ -76,7 +79,7 @@ class PlanInProgress:
         return lane
 
     def _starts(self, tasks: Tasks) -> list[float]:
-        """When each planned task starts, and what its lane holds of the host, if all goes as estimated."""
+        """The start of each planned task, and its lane's host demand, by estimates."""
         free: dict[str, float] = {}
         starts = []
         for number, step in enumerate(self.steps):
@@ -92,12 +95,15 @@ class PlanInProgress:
         return starts
 
     def heads(self, number: int) -> bool:
-        """Is it the next on all its lanes, and are they idle?"""
+        """Return True if it is the next on all its lanes, and these are idle."""
         lanes = [self.lanes[name] for name in self.steps[number].devices]
         return all(lane.steps and lane.steps[0] == number and not lane.busy for lane in lanes)
 
     def next_steps(self) -> list[int]:
-        """Planned tasks that wait and may start now by the plan, in its order.  Cost: O(lanes)."""
+        """Planned tasks that wait and may start now, in plan order.
+
+        Cost: O(lanes).
+        """
         first = dict.fromkeys(lane.steps[0] for lane in self.lanes.values() if lane.steps and not lane.busy)
         return sorted(number for number in first if number in self.waiting and self.heads(number))
 
@@ -128,13 +134,13 @@ class PlanInProgress:
         self.waiting[number] = None
 
     def due(self, lane: LaneQueue) -> float:
-        """When the next planned task of an idle lane may start: at its arrival, as the lane waits for nothing else."""
+        """When the next planned task of an idle lane may start: at its arrival."""
         return self.arrival[lane.steps[0]] if lane.steps else math.inf
 
     # Gaps -----------------------------------------------------------------------------------------------------
 
     def placement(self, number: int, cluster: Cluster) -> Placement:
-        """Where a planned task runs.  Its cores are counted, not named: any of the node's that are free will do."""
+        """Where a planned task runs, with any of the node's free cores."""
         mode, names = self.modes[number], self.steps[number].devices
         if mode.on_cpu:
             return Placement(mode, (self.lanes[names[0]].device,))
@@ -142,17 +148,20 @@ class PlanInProgress:
 
     def forget(self, device: Device) -> list[int]:
         """Nothing more is planned on a device: the numbers of what was."""
-        found: dict[int, None] = {}
+        numbers: dict[int, None] = {}
         for lane in self.on_node.get(device.node, ()):
             if lane.device is device:
-                found.update(dict.fromkeys(lane.steps))
-        for number in found:
+                numbers.update(dict.fromkeys(lane.steps))
+        for number in numbers:
             self.end(number)
-        return list(found)
+        return list(numbers)
 
     def claimed(self, node: int, end: float, slack: float) -> tuple[dict[Device, None], float, float]:
-        """What is not lent on a node until `end`: accelerators on which planned tasks run, and accelerators, cores and
-        bytes of idle lanes with a next task that is due by then, less `slack`."""
+        """Resources of a node that are not lent until `end`.
+
+        Accelerators on which planned tasks run, and accelerators, cores and bytes of idle lanes with a next task that
+        is due by then, less `slack`.
+        """
         devices: dict[Device, None] = {}
         cores = memory = 0.0
         for lane in self.on_node.get(node, ()):
@@ -165,7 +174,7 @@ class PlanInProgress:
         return devices, cores, memory
 
     def leaves(self, placement: Placement, end: float, slack: float, view: View) -> bool:
-        """Would a task that starts there now and ends then leave room for every planned task that is due before?"""
+        """Return True if a task from now to `end` leaves room for tasks planned before."""
         mode = placement.mode
         by_node: dict[int, int] = {}
         for device in placement.devices:

@@ -11,8 +11,11 @@ ALONE = ("Defragment", "Gandiva", "PowerDown", "SharingByTable")
 
 
 def check_nested(inner: Scheduler, outer: str, key: str, lines: bool) -> None:
-    """ScenarioError unless it is a list scheduler that looks no further than what fits now, or (`lines`) one that
-    chooses a line for each task."""
+    """Raise ScenarioError for a scheduler that cannot work inside another one.
+
+    It must be a list scheduler that looks no further than what fits now, or (`lines`) one that chooses a line for each
+    task.
+    """
     listing = isinstance(inner, ListScheduler) and not isinstance(inner, Backfilling)
     if (listing and type(inner).__name__ not in ALONE) or (lines and isinstance(inner, AssigningScheduler)):
         return

@@ -25,7 +25,7 @@ LOST = 1e6
 
 
 def check_objective(objective: Objective, problem: PlanProblem) -> None:
-    """ScenarioError where nothing in a problem tells schedules apart by this objective."""
+    """Raise ScenarioError where an objective cannot tell schedules apart."""
     tasks, cluster = problem.tasks, problem.cluster
     text = ""
     if objective == "deadline_misses" and (tasks.deadline is None or np.isnan(tasks.deadline).all()):
@@ -39,7 +39,7 @@ def check_objective(objective: Objective, problem: PlanProblem) -> None:
 
 
 def mean_of(record: Record, objective: Objective, now: float) -> float:
-    """The mean of an objective over the tasks that had not ended at the fork, of which there is one at least.
+    """The mean of an objective over the tasks not ended at the fork (at least one).
 
     response: seconds from arrival to the end.  slowdown: that over the shortest estimated time, the mean of the ratios.
     deadline_misses: the share of tasks with a deadline that miss it.  energy: joules above idle.  cost: price × time
@@ -47,7 +47,7 @@ def mean_of(record: Record, objective: Objective, now: float) -> float:
     """
     tasks, end = record.input.tasks, record.end
     # What ends at this very instant counts: the tasks have to be the same in all forks that are compared.
-    left = ~(record.finish < now) & (record.status != NOT_ARRIVED)
+    unfinished = ~(record.finish < now) & (record.status != NOT_ARRIVED)
     ended = record.status == COMPLETED
     finish = np.where(ended | ~(record.status == UNFINISHED), record.finish, end)
     open_ = np.flatnonzero(record.status == UNFINISHED)
@@ -57,8 +57,8 @@ def mean_of(record: Record, objective: Objective, now: float) -> float:
         begun = np.where(np.isfinite(record.start[open_]), record.start[open_], end)
         finish[open_] = np.maximum(end, begun + shortest(tasks, open_))
     if tasks.staged is not None and objective not in ("energy", "cost"):
-        left &= tasks.staged.last  # a request ends with its last stage, and counts once
-    rows = np.flatnonzero(left & np.isfinite(finish))
+        unfinished &= tasks.staged.last  # a request ends with its last stage, and counts once
+    rows = np.flatnonzero(unfinished & np.isfinite(finish))
     if not len(rows):
         return 0.0
     if objective == "response":
@@ -73,12 +73,12 @@ def mean_of(record: Record, objective: Objective, now: float) -> float:
 
 def shortest(tasks: Tasks, rows: np.ndarray) -> np.ndarray:
     """The estimated seconds of each task in its fastest mode."""
-    return _least(tasks, rows, lambda mode: 1.0)
+    return _in_cheapest_mode(tasks, rows, lambda mode: 1.0)
 
 
-def _least(tasks: Tasks, rows: np.ndarray, weight: Callable[[Mode], float]) -> np.ndarray:
+def _in_cheapest_mode(tasks: Tasks, rows: np.ndarray, weight: Callable[[Mode], float]) -> np.ndarray:
     """Weight × estimated seconds in the mode in which that is least."""
-    found = np.empty(len(rows))
+    best = np.empty(len(rows))
     shape = tasks.shape[rows]
     for number in np.unique(shape).tolist():
         modes = tasks.shapes[number].modes
@@ -86,8 +86,8 @@ def _least(tasks: Tasks, rows: np.ndarray, weight: Callable[[Mode], float]) -> n
         seconds = tasks.estimate[rows[here], : len(modes)] + np.array([mode.single for mode in modes])
         weights = np.array([weight(mode) for mode in modes])
         with np.errstate(invalid="ignore"):
-            found[here] = np.nanmin(seconds * weights, axis=1)  # 0 × inf: a mode in which it cannot run
-    return found
+            best[here] = np.nanmin(seconds * weights, axis=1)  # 0 × inf: a mode in which it cannot run
+    return best
 
 
 def _misses(record: Record, rows: np.ndarray, finish: np.ndarray) -> float:
@@ -100,15 +100,15 @@ def _misses(record: Record, rows: np.ndarray, finish: np.ndarray) -> float:
 
 
 def _taken(record: Record, rows: np.ndarray, rate: Callable[[Mode], float]) -> float:
-    """Rate × estimated seconds, in the mode in which a task ran last, or else in its cheapest."""
+    """Rate × estimated seconds, in the last mode of a task or else its cheapest."""
     tasks = record.input.tasks
-    found = _least(tasks, rows, rate)
+    values = _in_cheapest_mode(tasks, rows, rate)
     for place, row in enumerate(rows.tolist()):
         position = int(record.mode[row])
         if position >= 0:
             mode = tasks.shapes[int(tasks.shape[row])].modes[position]
-            found[place] = rate(mode) * mode.computing(1, float(tasks.estimate[row, position]))
-    return float(found.mean())
+            values[place] = rate(mode) * mode.computing(1, float(tasks.estimate[row, position]))
+    return float(values.mean())
 
 
 def _watts(mode: Mode, _: Cluster) -> float:

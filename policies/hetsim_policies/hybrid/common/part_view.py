@@ -1,4 +1,4 @@
-"""A part of the cluster as if it were all of it: what a scheduler inside a group sees.
+"""A part of the cluster as if it were all: the view of a group's scheduler.
 
 A part is some nodes and some types of device.  Placements come from these alone; times, data and random numbers are
 those of the run.  Cost: as the view's own verbs, but `options`, `nodes.fitting` and `nodes.candidates` pick out of
@@ -60,14 +60,14 @@ class PartView:
         return NodesOfPart(self)
 
     def has(self, mode: Mode) -> bool:
-        """Is there a device here of the type that a mode runs on?  What is not had fits nowhere."""
+        """Return True if a device of the mode's type is in this part."""
         return mode.type in self._types
 
     def holds_node(self, node: int) -> bool:
         return self._mask is None or bool(self._mask >> node & 1)
 
     def contains(self, placement: Placement) -> bool:
-        """Does it lie in this part?"""
+        """Return True if the device lies in this part."""
         return self.has(placement.mode) and all(self.holds_node(device.node) for device in placement.devices)
 
     # Where does it fit? -------------------------------------------------------------------------------------
@@ -89,9 +89,9 @@ class PartView:
             return view.first(mode, task, node=node, among=among, by=by)
         mask = self._mask if among is None else among if self._mask is None else among & self._mask
         if by == "load":
-            found = view.first(mode, task, by=by)
-            if found is None or mask is None or all(mask >> device.node & 1 for device in found.devices):
-                return found
+            elsewhere = view.first(mode, task, by=by)
+            if elsewhere is None or mask is None or all(mask >> device.node & 1 for device in elsewhere.devices):
+                return elsewhere
             there = [place for node in self.nodes.fitting(mode) if (place := view.first(mode, task, node=node))]
             return min(there, key=lambda place: view.load(place.devices[0]), default=None)
         placement = view.first(mode, among=mask)
@@ -103,8 +103,8 @@ class PartView:
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
         if rule is not None:
             return rule(task, self)  # type: ignore[arg-type]
-        found = (self.first(task.modes[position], task) for position in task.modes_by_speed())
-        return next((placement for placement in found if placement is not None), None)
+        placements = (self.first(task.modes[position], task) for position in task.modes_by_speed())
+        return next((placement for placement in placements if placement is not None), None)
 
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
         if placement is not None:
@@ -114,9 +114,9 @@ class PartView:
     def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
         if not self.has(mode):
             return []
-        found = self._view.options(task, mode, distinct)
-        inside = [place for place in found if self.contains(place)]
-        if inside or not found or not distinct:
+        options = self._view.options(task, mode, distinct)
+        inside = [place for place in options if self.contains(place)]
+        if inside or not options or not distinct:
             return inside
         first = self.first(mode)  # all are alike, and the first of all lies elsewhere
         return [] if first is None else [first]
@@ -129,8 +129,8 @@ class PartView:
         return min(inside, key=lambda one: one.time, default=NEVER)
 
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
-        found = self._view.make_room(task, victims)
-        return found if found is not None and self.contains(found[0]) else None
+        room = self._view.make_room(task, victims)
+        return room if room is not None and self.contains(room[0]) else None
 
     def free(self, kind: str, node: int | None = None) -> float:
         names = [one.name for one in self._types if kind in (one.kind, one.name)]
@@ -142,8 +142,8 @@ class PartView:
     def running(
         self, by: Literal["finish", "start"] = "finish", device: Device | None = None, own: bool = False
     ) -> list[Task]:
-        found, mine = self._view.running(by, device, own), self._running
-        return found if mine is None else [task for task in found if task.index in mine]
+        tasks, mine = self._view.running(by, device, own), self._running
+        return tasks if mine is None else [task for task in tasks if task.index in mine]
 
     def waiting(self, count: int | None = None, own: bool = False) -> list[Task]:
         if self._waiting is None:
@@ -188,8 +188,8 @@ class NodesOfPart:
         return [node for node in self._nodes.fitting(mode) if self._part.holds_node(node)]
 
     def candidates(self, mode: Mode) -> np.ndarray:
-        found = self._nodes.candidates(mode)  # brings the columns up to date
-        return np.asarray(found[self._inside[found]] if self._part.has(mode) else found[:0])
+        nodes = self._nodes.candidates(mode)  # brings the columns up to date
+        return np.asarray(nodes[self._inside[nodes]] if self._part.has(mode) else nodes[:0])
 
 
 HIDDEN = DeviceType("cores of another group", kind="cpu")

@@ -1,4 +1,4 @@
-"""What a planner can plan in mid-run: each shape of task is tried on it once."""
+"""Which tasks a planner can plan in mid-run: each shape is tried once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hetsim.policy.remaining import in_mid_run, rows_of
 
 
 def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight: bool = False) -> dict[Shape, bool]:
-    """By shape of which there are tasks: can the planner (None: the default one) plan it?
+    """By shape with tasks: whether the planner (None: the default one) can plan it.
 
     ScenarioError if one that was named refuses all of them, or needs what there is not in mid-run.
     """
     tasks = problem.tasks
     refusal: ScenarioError | None = None
-    found: dict[Shape, bool] = {}
+    answers: dict[Shape, bool] = {}
     for shape in tasks.shapes:
         rows = np.flatnonzero(tasks.shape == shape.index)
         if not len(rows):
@@ -27,16 +27,16 @@ def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight:
         one = in_mid_run(problem, first, simulate=None if foresight else _tried)
         try:
             (planner or default_planner(problem)).plan(one)
-            found[shape] = True
+            answers[shape] = True
         except ScenarioError as error:
             refusal = refusal or error
-            found[shape] = False
+            answers[shape] = False
         except UsageError as error:
             text = f"{type(planner).__name__} cannot plan in mid-run: {error}; dual_approximation, heft and mct can"
             raise ScenarioError(Problem(text, key="policy.scheduler.planner")) from None
-    if refusal is not None and planner is not None and not any(found.values()):
+    if refusal is not None and planner is not None and not any(answers.values()):
         raise refusal
-    return found
+    return answers
 
 
 def _tried(_: Plan) -> float:
@@ -45,7 +45,7 @@ def _tried(_: Plan) -> float:
 
 
 def default_planner(problem: PlanProblem) -> PlannedScheduler:
-    """`dual_approximation` where it can plan and nothing is moved, `peft` for task graphs, else `heft`."""
+    """`dual_approximation` where it applies, `peft` for task graphs, else `heft`."""
     tasks, cluster = problem.tasks, problem.cluster
     kinds = [kind.kind == "cpu" for kind in cluster.types.values() if cluster.count(kind.name)]
     two = kinds.count(True) <= 1 and kinds.count(False) <= 1

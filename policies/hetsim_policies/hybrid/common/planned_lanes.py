@@ -25,7 +25,7 @@ from hetsim_policies.hybrid.common.planned_steps import (
 
 
 class Board:
-    """Steps that are to start, and those that run: on which lanes, in which order, and until when.
+    """Planned and running steps: their lanes, order, and expected ends.
 
     Cost: O(lanes of a step) to put, start and take out; a forecast is one pass over the steps and their predecessors.
     """
@@ -101,11 +101,11 @@ class Board:
 
     def able(self, mode: Mode) -> list[PlannedLane]:
         """Lanes that can run a mode, up or down."""
-        found = self._able.get(mode)
-        if found is None:
-            found = [lane for lane in self._by_kind.get(mode.type, ()) if lane.placed(mode) is not None]
-            self._able[mode] = found
-        return found
+        lanes = self._able.get(mode)
+        if lanes is None:
+            lanes = [lane for lane in self._by_kind.get(mode.type, ()) if lane.placed(mode) is not None]
+            self._able[mode] = lanes
+        return lanes
 
     # Changes --------------------------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class Board:
         return job
 
     def startable(self, view: View) -> Iterator[PlannedJob]:
-        """Steps that head their lanes and fit, on lanes on which something may be able to start; each is started.
+        """Steps that head their lanes and fit; each is to be started.
 
         A step for which there was no room is not tried again before something has come free on its node.
         """
@@ -245,7 +245,7 @@ class Board:
         self.due = again
 
     def _freed(self, view: View) -> dict[int, None] | None:
-        """Nodes on which something has come free since the last time; None: perhaps on all."""
+        """Nodes with newly free resources; None: perhaps all."""
         freed = self._released if view.changes.releases == self._releases else None
         self._released, self._releases = {}, view.changes.releases
         return freed
@@ -259,7 +259,7 @@ class Board:
     def at(
         self, task: Task, lane: PlannedLane, view: View, seconds: Callable[[Task, Placement, View], float]
     ) -> PlannedJob | None:
-        """A task on one lane, in the mode in which it takes least there; None where none can start now."""
+        """A task on one lane in its fastest mode there; None where none can start now."""
         best: PlannedJob | None = None
         for position, mode in enumerate(task.modes):
             placement = lane.placed(mode)
@@ -272,14 +272,14 @@ class Board:
         return best
 
     def lateness(self, row: int, now: float) -> float:
-        """By which factor a running task is expected to exceed its estimate; 1 as long as it is not late."""
+        """The factor by which a running task is expected to exceed its estimate, or 1."""
         job, since = self.running[row]
         spent = (now - since) / job.seconds if job.seconds > 0 else 0.0
         before = self._late.get(row, 0.0)
         return self._experience.ratio(spent if spent >= before else before)
 
     def finish(self, task: Task, view: View) -> float:
-        """When a running task will end; of one that is late, or was before it was started over, by experience."""
+        """When a running task will end, by experience if it is or was late."""
         now, row = view.now, task.index
         job, since = self.running.get(row, (None, 0.0))
         if job is None:
@@ -332,7 +332,7 @@ class Board:
         return made
 
     def separable(self, view: View) -> bool:
-        """Are lanes independent of each other, and do running tasks end as expected?"""
+        """Return True if lanes are independent and running tasks end as expected."""
         return not self._joint and view.changes.steady
 
     def _forecast_lane(self, lane: PlannedLane, made: LaneForecast, view: View) -> None:
@@ -387,7 +387,7 @@ class Board:
         return made
 
     def late(self, now: float) -> bool:
-        """Should anything that runs have ended by now?"""
+        """Return True if a running step should have ended by now."""
         return any(now - since >= job.seconds * (1 - LATE) for job, since in self._perhaps_late(now))
 
     def _perhaps_late(self, now: float) -> list[tuple[PlannedJob, float]]:
@@ -422,7 +422,7 @@ class Board:
         What ends when it was to end has less left than it takes in all, and on another lane it takes no less than it
         computes there: few are left to be looked at.  What has too little left is not looked at again until it is late.
         """
-        now, found = view.now, []
+        now, jobs = view.now, []
         there, away = self.faster.get(kind, {}), self._hopeless.setdefault(kind, [])
         while away and away[0][0] <= now:
             _, row, number, seconds = heapq.heappop(away)
@@ -444,15 +444,15 @@ class Board:
             if seconds * (1 - rounding) * longer < end - now:
                 # What has just started here has all of it left, and gains nothing elsewhere at this moment.
                 if seconds * longer < (end - now) * (1 - rounding):
-                    found.append((end, job))
+                    jobs.append((end, job))
             elif on_time:
                 heapq.heappush(away, (end, row, job.number, seconds))
                 del there[row]
-        return found
+        return jobs
 
 
 class Movable:
-    """Waiting steps that could end sooner on an idle lane of a type than where they stand, by the lane they stand on.
+    """Waiting steps that could end sooner on an idle lane of a type, by their lane.
 
     Only in a steady run.  The time at which a step would end here grows, and that at which it ends there stays as long
     as its lane is as it was: what has dropped out comes back only with a change there.
@@ -464,32 +464,32 @@ class Movable:
         """With the seconds that each computes here at least, and its end there."""
         self.changed: dict[int, PlannedLane] = dict(loaded)
 
-    def of(self, seen: LaneForecast, now: float) -> list[tuple[PlannedLane, list[PlannedJob]]]:
+    def towards(self, seen: LaneForecast, now: float) -> list[tuple[PlannedLane, list[PlannedJob]]]:
         """By lane, in no order; the steps in that of the queue."""
         for number, lane in self.changed.items():
             self.steps.pop(number, None)
             end = seen.lane.get(number, 0.0)
             if lane.arrived:
                 steps = [
-                    (least(job.task, self.kind), seen.finish.get(row, end), job)
+                    (min_seconds(job.task, self.kind), seen.finish.get(row, end), job)
                     for row, job in lane.queue.items()
                     if job.task is not None and job.alone
                 ]
                 if steps:
                     self.steps[number] = lane, steps
         self.changed = {}
-        found = []
+        movable = []
         for number, (lane, steps) in list(self.steps.items()):
             kept = [one for one in steps if now + one[0] < one[1]]
             if kept:
                 self.steps[number] = lane, kept
-                found.append((lane, [job for _, _, job in kept]))
+                movable.append((lane, [job for _, _, job in kept]))
             else:
                 del self.steps[number]
-        return found
+        return movable
 
 
-def least(task: Task, kind: DeviceType) -> float:
-    """Seconds that a task computes at least on a lane of a type at nominal rate; inf where it has no mode there."""
+def min_seconds(task: Task, kind: DeviceType) -> float:
+    """Minimum seconds of a task on a lane of a type at nominal rate; inf: no mode."""
     times = [task.remaining_in(mode) for mode in task.modes if mode.type is kind]
     return min(times, default=math.inf) * (1 - LATE)

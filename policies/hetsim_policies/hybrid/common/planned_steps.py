@@ -1,4 +1,4 @@
-"""Lanes, the steps that stand on them, and when they will be done: the words of `plan_and_repair`.
+"""Lanes, their steps and expected ends: the data of `plan_and_repair`.
 
 A *lane* is a core or an accelerator; it has the steps of the plan that are still to start there, in order.  All steps
 together stand in one order too, that of the plan, in which every step comes after those it waits for.
@@ -23,7 +23,7 @@ LATE = 1e-9
 
 
 class PlannedLane:
-    """A core or an accelerator, with the steps that are to start there and those that run, by row."""
+    """A core or an accelerator, with the steps to start there and those that run."""
 
     __slots__ = ("name", "number", "device", "node", "queue", "running", "arrived", "rows", "holds_until", "kind",
                  "group")  # fmt: skip
@@ -61,7 +61,7 @@ class PlannedLane:
 
 
 class PlannedJob:
-    """A step of the plan: a task, its placement and lanes, and how long it is expected to hold them.
+    """A step of the plan: a task, its placement, lanes and expected seconds.
 
     `task` is None until it waits.
     """
@@ -86,7 +86,7 @@ class PlannedJob:
 
     @property
     def alone(self) -> bool:
-        """Does it stand on one lane?"""
+        """Return True if it stands on one lane."""
         return len(self.lanes) == 1
 
     def __repr__(self) -> str:
@@ -95,7 +95,7 @@ class PlannedJob:
 
 @dataclass
 class LaneForecast:
-    """When things will happen if every lane keeps its order and every estimate is right from now on.
+    """When things happen if every lane keeps its order and estimates are right.
 
     `start` and `finish` by row, `lane` by the number of a lane: when its last step ends; lanes that have none and run
     nothing are left out.
@@ -112,7 +112,7 @@ class LaneForecast:
 
 
 class Experience:
-    """How long tasks that have ended took, as a part of their estimates: what to expect of one that runs late."""
+    """Times of ended tasks as parts of their estimates, to judge those running late."""
 
     def __init__(self) -> None:
         self._ratios: list[float] = []
@@ -124,7 +124,9 @@ class Experience:
             self._sums = None
 
     def ratio(self, least: float) -> float:
-        """What to expect of a task that takes at least this part of its estimate: the mean over those known that did.
+        """The expected ratio of a task that takes at least this part of its estimate.
+
+        The mean over the known tasks that did.
 
         1 of a task that is not late; if fewer than ENOUGH were as late, late again by as much as it is by now.
         """

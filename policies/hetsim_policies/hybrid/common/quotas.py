@@ -1,4 +1,4 @@
-"""How much of each class goes to which type of device, and in which order tasks of a class take their turns.
+"""The share of each class on each device type, and the order of its turns.
 
 A class's tasks are taken together: what counts is their number, their time on each type and the device-seconds that
 they need there.  `by_program` splits classes freely: the linear program of `unrelated` on work that can be divided
@@ -30,7 +30,7 @@ SLACK = 1e-6
 
 
 def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, fill: float = FILL) -> np.ndarray:
-    """The share of each class (row) on each type (column), rows summing to 1; 0 where nothing of it can run.
+    """The share of each class (row) on each type (column); rows sum to 1 or 0.
 
     work: device-seconds of all tasks of a class on a type, inf where they cannot run; lanes: devices of a type.
     fill: part of an epoch within which there is no haste; 0: all is to end as early as possible, inf: everything is
@@ -46,16 +46,16 @@ def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, 
 
 
 def by_program(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
-    """Two linear programs: the least T in which all is done; then the least work within that, or `unhurried`."""
+    """Two linear programs: the minimum T, then the minimum work within that T."""
     from hetsim_policies.static.common.unrelated import split
 
     share = split(work, [int(count) for count in lanes], divisible=True).share
     longest = loads(share, work, lanes).max(initial=0.0)
-    return least_work(work, lanes, max(longest * (1 + SLACK), unhurried), share)
+    return min_work(work, lanes, max(longest * (1 + SLACK), unhurried), share)
 
 
-def least_work(work: np.ndarray, lanes: np.ndarray, limit: float, otherwise: np.ndarray) -> np.ndarray:
-    """The split of least work in which no device has more than `limit` of it; `otherwise` if the solver gives up."""
+def min_work(work: np.ndarray, lanes: np.ndarray, limit: float, otherwise: np.ndarray) -> np.ndarray:
+    """The split of minimum work with no device above `limit`, or `otherwise`."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_array
 
@@ -68,17 +68,17 @@ def least_work(work: np.ndarray, lanes: np.ndarray, limit: float, otherwise: np.
     area = work[row, column] / scale
     once = csr_array((np.ones(len(row)), (row, number)), shape=(len(work), len(row)))
     load = csr_array((area, (column, number)), shape=(work.shape[1], len(row)))
-    found = linprog(area, A_ub=load, b_ub=lanes * (limit / scale), A_eq=once, b_eq=np.ones(len(work)),
+    solution = linprog(area, A_ub=load, b_ub=lanes * (limit / scale), A_eq=once, b_eq=np.ones(len(work)),
                     method="highs-ds")  # fmt: skip
-    if found.x is None:
+    if solution.x is None:
         return otherwise
     share = np.zeros(work.shape)
-    share[row, column] = np.maximum(0.0, found.x)
+    share[row, column] = np.maximum(0.0, solution.x)
     return share / share.sum(axis=1, keepdims=True)
 
 
 def by_guess(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
-    """Dual approximation on two types: each side is one machine, each class PARTS equal tasks.
+    """Dual approximation on two types: each side one machine, each class PARTS tasks.
 
     Where its guess comes out below `unhurried`, that is the guess: the second side is filled by speed-up as far as it
     gains (`greedy_dual.fill`).
@@ -92,9 +92,9 @@ def by_guess(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarra
     if work.shape[1] < 2 or loads(fastest, work, lanes).max(initial=0.0) <= unhurried:
         return fastest
     times = np.repeat(work / np.maximum(lanes, 1), PARTS, axis=0) / PARTS
-    found = solve(times[:, 0], times[:, 1], int(lanes[0] > 0), int(lanes[1] > 0), tolerance=0.01)
-    second = found.schedule.on_gpu
-    if found.makespan < unhurried:
+    solution = solve(times[:, 0], times[:, 1], int(lanes[0] > 0), int(lanes[1] > 0), tolerance=0.01)
+    second = solution.schedule.on_gpu
+    if solution.makespan < unhurried:
         filled = fill(times, [1, 1], by_speed_up(times), unhurried)
         if filled is not None:
             filled &= times[:, 1] < times[:, 0]
@@ -110,13 +110,13 @@ def loads(share: np.ndarray, work: np.ndarray, lanes: np.ndarray) -> np.ndarray:
 
 
 def apportion(count: int, share: Sequence[float]) -> list[int]:
-    """Whole tasks by shares that sum to 1, none off by one or more: the largest remainders round up, ties in order."""
+    """Whole tasks by shares that sum to 1: the largest remainders round up."""
     exact = [count * part for part in share]
-    whole = [int(value) for value in exact]
-    behind = sorted(range(len(share)), key=lambda i: (whole[i] - exact[i], i))
-    for i in behind[: count - sum(whole)]:
-        whole[i] += 1
-    return whole
+    counts = [int(value) for value in exact]
+    behind = sorted(range(len(share)), key=lambda i: (counts[i] - exact[i], i))
+    for i in behind[: count - sum(counts)]:
+        counts[i] += 1
+    return counts
 
 
 class Turns:

@@ -12,7 +12,7 @@ from hetsim.model.cluster import DeviceType
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, Task
 from hetsim.policy import View
-from hetsim_policies.hybrid.common.planned_lanes import Board, Movable, least
+from hetsim_policies.hybrid.common.planned_lanes import Board, Movable, min_seconds
 from hetsim_policies.hybrid.common.planned_steps import LaneForecast, PlannedJob, PlannedLane
 
 ROUNDING = 1e-9
@@ -23,13 +23,13 @@ Known = dict[DeviceType, list[tuple[float, PlannedJob]]]
 
 
 def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> PlannedJob | None:
-    """From behind the head of the lane's own queue: a step that ends before those it passes are to start."""
-    now, limit, left = view.now, math.inf, lane.arrived
+    """A step behind the head of its lane that ends before those it passes start."""
+    now, limit, position = view.now, math.inf, lane.arrived
     for job in lane.queue.values():
-        if not left:
+        if not position:
             return None
         if job.task is not None:
-            left -= 1
+            position -= 1
             if job.alone and now + job.seconds <= limit and board.fits(job.task, job.placement, view):
                 return job
         limit = min(limit, seen.start.get(job.row, now))
@@ -49,7 +49,7 @@ def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> t
         movable = board.movable.get(kind)
         if movable is None:
             movable = board.movable[kind] = Movable(kind, board.loaded)
-        steps = movable.of(seen, now)
+        steps = movable.towards(seen, now)
     else:
         steps = [(victim, _movable(victim, lane, seen, view)) for victim in board.loaded.values()]
     steps.sort(key=lambda one: (-seen.lane.get(one[0].number, 0.0), one[0].number))
@@ -79,12 +79,12 @@ def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: V
         for job in victim.queue.values()
         if job.task is not None
         and job.alone
-        and not (steady and view.now + least(job.task, lane.device.type) >= seen.finish.get(job.row, end))
+        and not (steady and view.now + min_seconds(job.task, lane.device.type) >= seen.finish.get(job.row, end))
     ]
 
 
 def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> PlannedJob | None:
-    """A task that runs elsewhere and would end sooner if started over here; that which ends last is looked at first.
+    """A task that would end sooner if started over here; the latest end goes first.
 
     One that is late is expected to be as late here, so that it is only ever moved to a faster lane.  Ends are asked for
     now: a forecast may be older than the last restart, and would have the same task started over and over.
@@ -108,16 +108,16 @@ def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> Pl
 def _last_first(board: Board, lane: PlannedLane, view: View) -> list[tuple[float, PlannedJob]]:
     """Running tasks that might end sooner on this type, with ends; latest first."""
     if view.changes.steady:
-        found = board.restartable(lane.device.type, view, ROUNDING)
+        ends = board.restartable(lane.device.type, view, ROUNDING)
     else:
         jobs = [job for job, _ in board.running.values()]
-        found = [(board.finish(job.task, view), job) for job in jobs if job.task is not None]
-    found.sort(key=lambda one: (-one[0], one[1].number))
-    return found
+        ends = [(board.finish(job.task, view), job) for job in jobs if job.task is not None]
+    ends.sort(key=lambda one: (-one[0], one[1].number))
+    return ends
 
 
 def anew(task: Task, placement: Placement, view: View) -> float:
-    """Seconds from a start there now to the end, without what it has done since it started."""
+    """Seconds from a start there now to the end, without the work done so far."""
     stages = view.stages((task,), placement)
     compute = task.remaining_in(placement.mode)
     return max(stages.ready, stages.write_back) + stages.upload + compute + stages.download

@@ -24,8 +24,10 @@ Pick = Callable[[Task, Mode, int, View], Placement | None]
 
 
 def equally_fast(task: Task) -> Iterator[list[Mode]]:
-    """The task's modes, fastest first, in groups that differ in nothing but the type of device: equal estimated
-    time, equal number and share of accelerators."""
+    """The task's modes, fastest first, in groups that differ in the device type only.
+
+    Equal estimated time, equal number and share of accelerators.
+    """
     if len(task.modes) == 1:
         yield [task.modes[0]]
         return
@@ -43,8 +45,10 @@ def equally_fast(task: Task) -> Iterator[list[Mode]]:
 
 
 def best_node(task: Task, view: View, keys: Keys, pick: Pick | None = None) -> Placement | None:
-    """The fastest mode that fits, on the node with the least keys (ties: the first node); gangs that fit on no node
-    go across nodes where they may."""
+    """The fastest mode that fits, on the node with the lowest keys.
+
+    Ties: the first node.  Gangs that fit on no node go across nodes where they may.
+    """
     pick = pick or on_node
     for modes in equally_fast(task):
         for mode, node in ranked(modes, view, keys):
@@ -82,7 +86,7 @@ def ranked(modes: Sequence[Mode], view: View, keys: Keys) -> Iterator[tuple[Mode
 
 
 def on_node(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-    """The node's first devices, for a fraction its fullest; with room for the task's data."""
+    """The node's first devices, for a fraction its fullest, with room for the data."""
     return view.first(mode, task, node=node)
 
 
@@ -97,14 +101,17 @@ def first_across(task: Task, modes: Sequence[Mode], view: View) -> Placement | N
 
 
 def taking(mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
-    """Which accelerators (rows as `nodes`, columns as positions) have the share and the memory that a mode asks of
-    each.  The engine has the last word (`view.fits`): of slices of a GPU this knows nothing."""
+    """Which accelerators have the share and the memory that a mode asks of each.
+
+    Rows as `nodes`, columns as positions.  The engine has the last word (`view.fits`): of slices of a GPU this knows
+    nothing.
+    """
     single = view.nodes.accelerators
     of_type = single.kind[nodes] == single.types.index(mode.type.name)
-    found: np.ndarray = of_type & (single.share[nodes] >= mode.share)
+    usable: np.ndarray = of_type & (single.share[nodes] >= mode.share)
     if mode.gpu_memory:
-        found &= single.room[nodes] >= mode.gpu_memory
-    return found
+        usable &= single.room[nodes] >= mode.gpu_memory
+    return usable
 
 
 def on_gpu(task: Task, mode: Mode, node: int, view: View, order: np.ndarray | None = None) -> Placement | None:
@@ -127,7 +134,10 @@ def on_fullest(task: Task, mode: Mode, node: int, view: View) -> Placement | Non
 
 
 def by_room(task: Task, modes: Sequence[Mode], view: View, tightest: bool) -> Placement | None:
-    """The node with the least (or most) free GPUs, then cores; for a fraction the fullest (or emptiest) GPU."""
+    """The node with the fewest (or most) free GPUs, then cores; fractions by GPU.
+
+    A fraction goes to the fullest (or emptiest) GPU.
+    """
     sign = 1.0 if tightest else -1.0
     if modes[0].gpus and not modes[0].whole:
         return _gpu_by_room(task, modes, view, sign)
@@ -149,22 +159,22 @@ def _gpu_by_room(task: Task, modes: Sequence[Mode], view: View, sign: float) -> 
     if any(mode.type.streams > 1 or mode.type.sharing.kind == "mig" for mode in modes):
         options = [option for mode in modes for option in view.options(task, mode)]
         return min(options, key=lambda option: -sign * view.load(option.devices[0]), default=None)
-    found = []
+    rows = []
     for number, mode in enumerate(modes):
         nodes = view.nodes.candidates(mode)
         row, position = np.nonzero(taking(mode, nodes, view))
-        left = view.nodes.accelerators.share[nodes[row], position]
-        found.append((sign * left, nodes[row], position, np.full(len(row), number)))
-    left, node, position, owner = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    if not len(left):
+        free = view.nodes.accelerators.share[nodes[row], position]
+        rows.append((sign * free, nodes[row], position, np.full(len(row), number)))
+    free, node, position, owner = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+    if not len(free):
         return None
-    best = np.flatnonzero(left == left.min())
+    best = np.flatnonzero(free == free.min())
     best = best[node[best] == node[best].min()]
     first = best[position[best].argmin()]
     placement = on_gpu(task, modes[owner[first]], int(node[first]), view, position[first : first + 1])
     if placement is not None:
         return placement
-    for place in np.lexsort([position, node, left]).tolist():
+    for place in np.lexsort([position, node, free]).tolist():
         placement = on_gpu(task, modes[owner[place]], int(node[place]), view, position[place : place + 1])
         if placement is not None:
             return placement

@@ -26,7 +26,10 @@ TOGETHER = 256
 
 @dataclass
 class NodeClass:
-    """Free resources of a class of nodes: cores (thousandths), memory, and GPUs sorted by type, share and memory."""
+    """Free resources of a class of nodes: cores, memory, and GPUs sorted by type.
+
+    Cores are in thousandths, GPUs sorted by type, share and memory.
+    """
 
     cores: int
     memory: float
@@ -39,7 +42,7 @@ class NodeClass:
 
 
 class NodeStates:
-    """The distinct states of nodes seen so far, numbered; `of[node]` is the number of a node's present state.
+    """The distinct states of nodes seen so far; `number[node]` is a node's state.
 
     A state is what a node has free (`NodeClass`); nodes with the same free resources share one.
     memory: is free host memory part of a state?  If not, host memory counts as unlimited.
@@ -48,7 +51,7 @@ class NodeStates:
     def __init__(self, view: View, memory: bool = True):
         self._memory = memory
         self.states: list[NodeClass] = []
-        self.of = np.zeros(len(view.cluster.nodes), np.int64)
+        self.number = np.zeros(len(view.cluster.nodes), np.int64)
         self._known: dict[tuple[object, ...], int] = {}
         self._seen = -1
 
@@ -74,12 +77,12 @@ class NodeStates:
                 number = self._known[key] = len(self.states)
                 names = tuple(single.types[k] for k in kind.tolist())
                 self.states.append(NodeClass(cores, memory, names, share, room))
-            self.of[node] = number
+            self.number[node] = number
         self._seen = single.look
 
 
 class Mix:
-    """The mix of requests, with the frequency of each, against which fragmentation is measured.
+    """The mix of requests, with frequencies, that fragmentation is measured against.
 
     typical: only the most frequent requests count, enough of them to cover this share of all.
     memory: do requests ask for host memory?
@@ -95,7 +98,7 @@ class Mix:
             )
             requests[key] = requests.get(key, 0.0) + number
         if typical < 1:
-            requests = _most_frequent(requests, typical)
+            requests = _frequent(requests, typical)
         total = sum(requests.values())
         self.part = np.array(list(requests.values())) / total
         self._requests = list(requests)
@@ -107,17 +110,19 @@ class Mix:
         return float(lost[0] / WHOLE)
 
     def rises(self, state: NodeClass, mode: Mode) -> dict[int, float]:
-        """What the mode would add in a state, by the free share of the GPU it would take (0 for other than
-        fractions)."""
+        """The increase by the mode in a state, by the free share of the GPU it takes.
+
+        0 for modes that are not fractions.
+        """
         rows, after = self._after([state], mode)
         gpus = [gpu for _, gpu in rows] if mode.gpus and not mode.whole else []
         before = self.fragmentation(state)
         where = [int(state.share[gpu]) for gpu in gpus] or [0]
         return dict(zip(where, (after - before).tolist(), strict=False)) or {0: 0.0}
 
-    def least_rises(self, states: Sequence[NodeClass], mode: Mode) -> np.ndarray:
+    def min_rises(self, states: Sequence[NodeClass], mode: Mode) -> np.ndarray:
         """Minimum that the mode would add in each of these states."""
-        found = np.zeros(len(states))
+        rises = np.zeros(len(states))
         for state in states:
             if state.mix is not self:
                 state.mix, state.before = self, self.fragmentation(state)
@@ -132,12 +137,12 @@ class Mix:
                 if not len(after):
                     continue  # slices of a GPU: the engine knows how they fit, shares do not tell
                 owner = part[[row for row, _ in rows]]
-                found[owner] = np.inf
-                np.minimum.at(found, owner, after - before[owner])
-        return found
+                rises[owner] = np.inf
+                np.minimum.at(rises, owner, after - before[owner])
+        return rises
 
     def _after(self, states: Sequence[NodeClass], mode: Mode) -> tuple[list[tuple[int, int]], np.ndarray]:
-        """Rows (state, first GPU taken), and the expected fragmentation in each once the mode is there.
+        """Rows (state, first GPU taken), and the expected fragmentation after the mode.
 
         The states must have GPUs of the same types.  A fraction may take any GPU, other modes the first that fit.
         """
@@ -167,8 +172,8 @@ class Mix:
         return table
 
 
-class LeastRises:
-    """`Mix.least_rises` of the states of nodes, each computed once."""
+class MinRises:
+    """`Mix.min_rises` of the states of nodes, each computed once."""
 
     def __init__(self, mix: Mix, states: NodeStates):
         self._mix, self._states = mix, states
@@ -176,30 +181,30 @@ class LeastRises:
         """By mode and state: the least rise, NaN where it was not asked for yet."""
 
     def __call__(self, mode: Mode, states: np.ndarray) -> np.ndarray:
-        """What the mode would add to the fragmentation of nodes in these states, at the best of their GPUs."""
-        known = self._known.get(mode)
-        if known is None or len(known) < self._states.count:
+        """The increase of fragmentation of nodes in these states, at the best GPUs."""
+        cached = self._known.get(mode)
+        if cached is None or len(cached) < self._states.count:
             longer = np.full(max(64, 2 * self._states.count), np.nan)
-            if known is not None:
-                longer[: len(known)] = known
-            known = self._known[mode] = longer
-        missing = np.unique(states[np.isnan(known[states])])
+            if cached is not None:
+                longer[: len(cached)] = cached
+            cached = self._known[mode] = longer
+        missing = np.unique(states[np.isnan(cached[states])])
         if len(missing):
-            known[missing] = self._mix.least_rises([self._states.states[row] for row in missing.tolist()], mode)
-        found: np.ndarray = known[states]
-        return found
+            cached[missing] = self._mix.min_rises([self._states.states[row] for row in missing.tolist()], mode)
+        values: np.ndarray = cached[states]
+        return values
 
 
-def _most_frequent(requests: dict[tuple[Any, ...], float], share: float) -> dict[tuple[Any, ...], float]:
+def _frequent(requests: dict[tuple[Any, ...], float], share: float) -> dict[tuple[Any, ...], float]:
     """The most frequent requests, enough of them to cover a share of all."""
     ranked = sorted(requests.items(), key=lambda item: -item[1])
-    wanted, found = share * sum(requests.values()), 0.0
+    wanted, covered = share * sum(requests.values()), 0.0
     kept = {}
     for request, number in ranked:
-        if found >= wanted:
+        if covered >= wanted:
             break
         kept[request] = number
-        found += number
+        covered += number
     return kept
 
 
@@ -212,7 +217,7 @@ def _demand(mode: Mode) -> tuple[float, ...]:
 
 
 class _Table:
-    """The requests that nodes with these GPUs can serve, as columns: one row per mode of a request."""
+    """The requests that nodes with these GPUs can serve: a row per mode of a request."""
 
     def __init__(self, kinds: tuple[str, ...], requests: list[tuple[Any, ...]], part: np.ndarray):
         rows, owner = [], []
@@ -243,7 +248,7 @@ class _Table:
         self.mixed = not self.of_type.all()
 
     def lost(self, share: np.ndarray, room: np.ndarray, cores: np.ndarray, memory: np.ndarray) -> np.ndarray:
-        """Expected share lost (millionths) on each row: shares and memory of GPUs, cores and memory of the host."""
+        """Expected share lost (millionths) by row: GPUs, cores and memory of the host."""
         free = share.sum(axis=1)
         if not len(self.part):
             return self.never * free
@@ -258,11 +263,11 @@ class _Table:
         if usable is None:
             fits, usable = self._by_request(fits, good, share)
         lost = np.where(fits, free[:, None] - usable, free[:, None])
-        found: np.ndarray = lost @ self.part + self.never * free
-        return found
+        total: np.ndarray = lost @ self.part + self.never * free
+        return total
 
     def _by_request(self, fits: np.ndarray, good: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Combine the modes of each request: it fits if any mode fits, and can use the GPUs that any mode could."""
+        """Combine the modes of each request: any of them may fit or use the GPUs."""
         starts = np.flatnonzero(np.diff(self.owner, prepend=-1))
         any_fits = np.logical_or.reduceat(fits, starts, axis=1)
         any_good = np.logical_or.reduceat(good, starts, axis=1)

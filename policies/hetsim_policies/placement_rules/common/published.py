@@ -1,4 +1,4 @@
-"""The scores of the simulator of Weng et al., for placements with a parameter `scores`.
+"""Scores of the simulator of Weng et al., for placements with a key `scores`.
 
 A node where a task fits has a score of 0 to 100, cut to a whole number; the greatest goes first, and of equal scores
 the smallest name of a node, where nodes are named at random in each run: their simulator puts a drawn number before
@@ -22,7 +22,7 @@ from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.placement_rules.common.choice import Totals, equally_fast, first_across, on_fullest, on_gpu
-from hetsim_policies.placement_rules.common.fragmentation import LeastRises, Mix, NodeStates
+from hetsim_policies.placement_rules.common.fragmentation import MinRises, Mix, NodeStates
 
 TOP = 100
 """The greatest score of a node."""
@@ -36,7 +36,7 @@ Scores = Literal["exact", "published"]
 
 
 class Scored:
-    """The node of the greatest whole score, of equal ones that with the smallest drawn name."""
+    """The node of the highest whole score; ties: the lowest drawn name."""
 
     def __init__(self) -> None:
         self._rank: np.ndarray | None = None
@@ -65,7 +65,7 @@ class Scored:
         """The task is about to start there."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
-        """Scores of nodes where a mode fits; `owner` says which of the modes, which differ in the type of GPU only."""
+        """Scores of nodes where a mode fits; `owner` says which of the modes."""
         raise NotImplementedError
 
     def gpu(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
@@ -97,7 +97,7 @@ class Scored:
 
 
 class ScoredRule:
-    """A placement with a parameter `scores`: its own rule, `exact`, or what the published simulator does."""
+    """A placement with a key `scores`: `exact`, or as the published simulator."""
 
     published: ClassVar[type[Scored]]
 
@@ -114,12 +114,12 @@ class ScoredRule:
 
 
 class PublishedRandom(Scored):
-    """Any node on which the task fits, each as likely, whatever its type of GPU; of a fraction any GPU of it."""
+    """Any node on which the task fits, equally likely; of a fraction any GPU of it."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
-        found = np.zeros(len(nodes), dtype=np.int64)
-        found[view.random.integers(len(nodes))] = TOP
-        return found
+        scores = np.zeros(len(nodes), dtype=np.int64)
+        scores[view.random.integers(len(nodes))] = TOP
+        return scores
 
     def gpu(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
         return on_gpu(task, mode, node, view, view.random.permutation(view.nodes.accelerators.share.shape[1]))
@@ -140,25 +140,28 @@ class _Weighing(Scored):
 
 
 class PublishedDotProduct(_Weighing):
-    """The least product of demand and what is free, over cores and GPUs: 100 (1 - half their sum)."""
+    """The minimum product of demand and free room: 100 (1 - half the sum of both)."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         cores, gpus = self.free(nodes, view)
         asked_cores, asked_gpus = mode.cpus / self._cores, mode.gpu_share / self._gpus
-        return whole(TOP * (1 - (cores / self._cores * asked_cores + gpus / self._gpus * asked_gpus) / 2))
+        return whole_score(TOP * (1 - (cores / self._cores * asked_cores + gpus / self._gpus * asked_gpus) / 2))
 
 
 class PublishedBestFit(_Weighing):
-    """The node with the least left once the task is there, half by cores and half by GPUs."""
+    """The node with the least room after the task, half by cores and half by GPUs."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         cores, gpus = self.free(nodes, view)
-        left = (cores - mode.cpus) / self._cores + (gpus - mode.gpu_share) / self._gpus
-        return whole(TOP * (1 - left / 2))
+        rest = (cores - mode.cpus) / self._cores + (gpus - mode.gpu_share) / self._gpus
+        return whole_score(TOP * (1 - rest / 2))
 
 
 class PublishedGpuPacking(Scored):
-    """GPUs in use before idle GPUs of nodes in use, and idle nodes last; a task without a GPU scores 0 everywhere."""
+    """GPUs in use, then idle GPUs of nodes in use, idle nodes last.
+
+    A task without a GPU scores 0 everywhere.
+    """
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         if not mode.gpus:
@@ -171,14 +174,16 @@ class PublishedGpuPacking(Scored):
             return np.where(idle == count, idle_node, max(TOP // 2 - mode.gpus, TOP // 3))
         types = np.array([single.types.index(one.type.name) for one in modes])
         takes = (single.kind[nodes] == types[owner][:, np.newaxis]) & (share >= mode.share)
-        least = np.where(takes, share, 2 * WHOLE).min(axis=1)
-        in_use = np.maximum(TOP - least * 100 // WHOLE // 10, TOP // 2)
-        used_node = np.where(least < WHOLE, in_use, max(TOP // 2 - 1, TOP // 3))
+        fullest = np.where(takes, share, 2 * WHOLE).min(axis=1)
+        in_use = np.maximum(TOP - fullest * 100 // WHOLE // 10, TOP // 2)
+        used_node = np.where(fullest < WHOLE, in_use, max(TOP // 2 - 1, TOP // 3))
         return np.where(idle == count, idle_node, used_node)
 
 
 class PublishedGpuClustering(Scored):
-    """Nodes that hold tasks of the same kind only, then some of it, then idle ones; among equals the fullest.
+    """Nodes of the same kind only, then with some of it, then idle ones.
+
+    Among equals the fullest.
 
     Kinds: fractions of a GPU together, and each number of whole GPUs.  A task without a GPU scores 0 everywhere.
     """
@@ -221,15 +226,15 @@ class PublishedGpuClustering(Scored):
         if kind is None:
             return none
         same = self._kinds[kind][nodes] > 0 if kind in self._kinds else none > 0
-        kinds = sum(((held[nodes] > 0).astype(np.int64) for held in self._kinds.values()), none)
-        most = self._largest * WHOLE
-        fullness = TOP // 4 * (most - view.nodes.accelerators.share[nodes].sum(axis=1)) // most
+        kinds = sum(((usage[nodes] > 0).astype(np.int64) for usage in self._kinds.values()), none)
+        max_share = self._largest * WHOLE
+        fullness = TOP // 4 * (max_share - view.nodes.accelerators.share[nodes].sum(axis=1)) // max_share
         level = np.where(same, np.where(kinds == 1, 3, 2), np.where(kinds == 0, 1, 0))
         return fullness + TOP // 4 * level
 
 
 class PublishedFgd(Scored):
-    """The least rise of the expected fragmentation, as 100 / (1 + exp(rise)) cut to a whole number.
+    """The minimum increase of fragmentation, as 100 / (1 + exp(rise)) cut to whole.
 
     The typical mix is that of the most frequent requests of the whole workload, which the paper knows beforehand, as
     many as make 95 % of the tasks; host memory is no part of it.
@@ -238,20 +243,20 @@ class PublishedFgd(Scored):
     def begin(self, view: View) -> None:
         self._states = NodeStates(view, memory=False)
         self._mix = Mix(view.request_mix(), TYPICAL, memory=False)
-        self._rises = LeastRises(self._mix, self._states)
+        self._rises = MinRises(self._mix, self._states)
 
     def look(self, task: Task, view: View) -> None:
         self._states.refresh(view)
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
-        found = np.zeros(len(nodes), dtype=np.int64)
+        scores = np.zeros(len(nodes), dtype=np.int64)
         for number, one in enumerate(modes):
             rows = owner == number
-            found[rows] = _points(self._rises(one, self._states.of[nodes[rows]]))
-        return found
+            scores[rows] = _points(self._rises(one, self._states.number[nodes[rows]]))
+        return scores
 
     def gpu(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-        rises = self._mix.rises(self._states.states[int(self._states.of[node])], mode)
+        rises = self._mix.rises(self._states.states[int(self._states.number[node])], mode)
         points = {free: int(_points(np.array([rise]))[0]) for free, rise in rises.items()}
         share = view.nodes.accelerators.share[node]
         score = np.array([points.get(int(free), -1) for free in share.tolist()])
@@ -259,7 +264,7 @@ class PublishedFgd(Scored):
 
 
 def _fitting(modes: Sequence[Mode], view: View) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes on which one of the modes fits, which differ in the type of device only, and which mode that is.
+    """Nodes on which one of the modes fits, and which; they differ in type only.
 
     For whole GPUs and fractions the columns tell it at once for all types, without an index for each mode.
     """
@@ -267,7 +272,7 @@ def _fitting(modes: Sequence[Mode], view: View) -> tuple[np.ndarray, np.ndarray]
     if not all(mode.gpus and mode.type.streams == 1 and mode.type.sharing.kind != "mig" and mode.nodes is None
                for mode in modes):  # fmt: skip
         fitting = [view.nodes.candidates(mode) for mode in modes]
-        return np.concatenate(fitting), np.repeat(np.arange(len(modes)), [len(found) for found in fitting])
+        return np.concatenate(fitting), np.repeat(np.arange(len(modes)), [len(some) for some in fitting])
     columns = view.nodes
     columns.refresh()
     single = columns.accelerators
@@ -285,14 +290,14 @@ def _fitting(modes: Sequence[Mode], view: View) -> tuple[np.ndarray, np.ndarray]
     return nodes[fits], owner[fits]
 
 
-def whole(score: np.ndarray) -> np.ndarray:
+def whole_score(score: np.ndarray) -> np.ndarray:
     """A score cut to a whole number."""
     return np.floor(score + ROUNDING).astype(np.int64)
 
 
 def _points(rise: np.ndarray) -> np.ndarray:
     """Score of a rise of fragmentation, in GPUs."""
-    return whole(TOP / (1 + np.exp(rise)))
+    return whole_score(TOP / (1 + np.exp(rise)))
 
 
 def _kind(mode: Mode) -> int | None:

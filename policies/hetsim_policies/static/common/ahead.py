@@ -1,4 +1,4 @@
-"""Prefetches for a plan without any: inputs of the next task on an accelerator move while the present one computes.
+"""Prefetches for a plan without any: inputs move while the task before computes.
 
 Each item that a task reads is fetched once the previous task on the same accelerator has started.  An item that has
 not been written by then is fetched as soon as it has been (`hetsim.model.plan.Copy`).
@@ -17,19 +17,19 @@ from hetsim_policies.static.common.timing import Placed
 
 
 def copies_ahead(instance: Instance, rows: Sequence[Placed]) -> list[Copy]:
-    """Prefetches for a plan, which is given as rows (task, type, lane number) in order."""
+    """Prefetches for a plan given as rows (task, type, lane number) in order."""
     reads = instance.problem.tasks.reads or ()
     last: dict[tuple[int, int], int] = {}
-    found: list[Copy] = []
+    copies: list[Copy] = []
     for task, kind, lane in rows if reads else ():
         if instance.types[kind].kind == "cpu":
             continue
         before = last.get((kind, lane))
         if before is not None:
             name = instance.lanes[kind][lane]
-            found += [Copy(item, name, before) for item in dict.fromkeys(reads[task])]
+            copies += [Copy(item, name, before) for item in dict.fromkeys(reads[task])]
         last[kind, lane] = task
-    return found
+    return copies
 
 
 def brought_ahead(instance: Instance, plan: Plan) -> Plan:
@@ -42,13 +42,13 @@ def brought_ahead(instance: Instance, plan: Plan) -> Plan:
 
 
 def _copies_of_launches(instance: Instance, plan: Plan) -> list[Copy]:
-    """Prefetches for a plan with fused launches: the inputs of a launch move once the launch before it has started."""
+    """Prefetches for a plan with fused launches: inputs move during the launch before."""
     tasks = instance.problem.tasks
     readers, writers = users_of_items(tasks)
     accelerators = {name for kind, names in zip(instance.types, instance.lanes, strict=True) if kind.kind != "cpu"
                     for name in names}  # fmt: skip
     last: dict[str, int] = {}
-    found: list[Copy] = []
+    copies: list[Copy] = []
     for numbers in plan.launches():
         steps = [plan.steps[number] for number in numbers]
         name = steps[0].devices[0]
@@ -56,6 +56,6 @@ def _copies_of_launches(instance: Instance, plan: Plan) -> list[Copy]:
             continue
         if name in last:
             inputs = fusion_of(tasks, [step.task for step in steps], readers, writers).inputs
-            found += [Copy(item, name, last[name]) for item in inputs]
+            copies += [Copy(item, name, last[name]) for item in inputs]
         last[name] = steps[-1].task
-    return found
+    return copies

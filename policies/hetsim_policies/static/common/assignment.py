@@ -1,4 +1,4 @@
-"""Assignment of sequential tasks to places as a linear program or a mixed-integer one, with constraints to inject.
+"""Assignment of sequential tasks to places as an LP or MIP with added constraints.
 
 A *site* is what a task is assigned to: all lanes of a type, the cores of one node, one accelerator, or one lane.
 With x[j, s] the part of task j on site s, t[j, s] its time there and c[s] the lanes of the site:
@@ -42,7 +42,10 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class LaneSite:
-    """Equal lanes of one type: `lanes` are their numbers within the type, `place` where their data lie, if in one."""
+    """Equal lanes of one type.
+
+    `lanes` are their numbers within the type, `place` where their data lie, if in one.
+    """
 
     kind: int
     lanes: tuple[int, ...]
@@ -101,10 +104,10 @@ class Pin:
 
 @dataclass(frozen=True)
 class Cap:
-    """Σ weight × x[task, site] ≤ most + per_makespan × T, over (task, site, weight) terms."""
+    """Σ weight × x[task, site] ≤ upper + per_makespan × T, over terms of (task, site)."""
 
     terms: tuple[tuple[int, int, float], ...]
-    most: float = 0.0
+    upper: float = 0.0
     per_makespan: float = 0.0
 
 
@@ -121,7 +124,7 @@ class Before:
 
 @dataclass(frozen=True)
 class Fuse:
-    """All tasks at one site and, as far as they are ready, one after the other in the order given."""
+    """All tasks at one site and, as far as ready, in a row in the order given."""
 
     tasks: tuple[int, ...]
 
@@ -141,14 +144,14 @@ def with_order(predecessors: Graph | None, size: int, constraints: Sequence[Cons
 def violated(
     constraints: Sequence[Constraint], site_of: np.ndarray, makespan: float = np.inf, tolerance: float = ROUNDING
 ) -> list[Constraint]:
-    """The constraints that an assignment breaks; `Cap` is judged at a makespan, `Before` has no say in this."""
-    found: list[Constraint] = []
+    """The constraints that an assignment breaks; `Cap` needs a makespan."""
+    violations: list[Constraint] = []
     for one in constraints:
         if isinstance(one, Before):
             continue
         if isinstance(one, Cap):
             used = sum(weight for task, site, weight in one.terms if site_of[task] == site)
-            room = one.most + (one.per_makespan * makespan if one.per_makespan else 0.0)
+            room = one.upper + (one.per_makespan * makespan if one.per_makespan else 0.0)
             broken = used > room + tolerance * max(abs(room), used)
         else:
             sites = site_of[list(one.tasks)]
@@ -159,8 +162,8 @@ def violated(
             else:
                 broken = len(np.unique(sites)) > 1
         if broken:
-            found.append(one)
-    return found
+            violations.append(one)
+    return violations
 
 
 # The program --------------------------------------------------------------------------------------------------
@@ -168,7 +171,10 @@ def violated(
 
 @dataclass(frozen=True)
 class Fractional:
-    """The relaxed optimum: the part of each task at each site; `value` is T, `bound` certified not to exceed it."""
+    """The relaxed optimum: the part of each task at each site, and its value.
+
+    `value` is T, `bound` certified not to exceed it.
+    """
 
     share: np.ndarray
     value: float
@@ -185,7 +191,7 @@ class Integral:
 
 
 class AssignmentProgram:
-    """The assignment program; every number in it is in parts of `unit`, which should be near the optimum.
+    """The assignment program, with numbers in parts of `unit`, near the optimum.
 
     times[j, s]: inf where a task cannot run.  Without constraints `unit` is the makespan of any schedule, which the
     optimum does not exceed.
@@ -238,7 +244,7 @@ class AssignmentProgram:
             self.cost[: self.span] = frugal * self.time / self.counts.sum()
 
     def _in_a_row(self, times: np.ndarray, arrivals: np.ndarray | None, constraints: Sequence[Constraint]) -> float:
-        """A makespan that every assignment can keep: all work and all that caps count, one after the other."""
+        """A makespan that every assignment can keep: all work and caps in a row."""
         total = float(np.where(np.isfinite(times), times, 0.0).max(axis=1, initial=0.0).sum())
         total += 0.0 if arrivals is None else float(np.ptp(arrivals))
         for one in constraints:
@@ -280,9 +286,9 @@ class AssignmentProgram:
             for site in range(self.sites):
                 for other in others:
                     pair = [(self.number[first, site], 1.0), (self.number[other, site], -1.0)]
-                    known = [(column, sign) for column, sign in pair if column >= 0]
-                    if known:
-                        self._row([column for column, _ in known], [sign for _, sign in known], 0.0, equal=True)
+                    usable = [(column, sign) for column, sign in pair if column >= 0]
+                    if usable:
+                        self._row([column for column, _ in usable], [sign for _, sign in usable], 0.0, equal=True)
         elif isinstance(one, Apart):
             for site in range(self.sites):
                 there = self.number[list(one.tasks), site]
@@ -292,11 +298,11 @@ class AssignmentProgram:
             terms = [(self.number[task, site], w) for task, site, w in one.terms if self.number[task, site] >= 0]
             largest = max([abs(w) for _, w in terms] + [abs(one.per_makespan) * self.scale], default=0.0)
             if largest == 0:
-                self.possible &= one.most >= 0
+                self.possible &= one.upper >= 0
                 return
             columns = [column for column, _ in terms] + [self.span]
             weights = [w / largest for _, w in terms] + [-one.per_makespan * self.scale / largest]
-            self._row(columns, weights, one.most / largest)
+            self._row(columns, weights, one.upper / largest)
 
     def _matrices(self) -> tuple[Any, np.ndarray, Any, np.ndarray]:
         """The rows `A v ≤ b` and `E v = e`."""
@@ -328,15 +334,15 @@ class AssignmentProgram:
             return None
         upper, limit, equal, exact = self._matrices()
         bounds = np.column_stack([self.low, self.high])
-        found = linprog(self.cost, upper, limit, equal, exact, bounds, method="highs-ds")
-        if found.x is None or found.status != 0:
+        solution = linprog(self.cost, upper, limit, equal, exact, bounds, method="highs-ds")
+        if solution.x is None or solution.status != 0:
             return None
         share = np.zeros(self.number.shape)
-        share[self.task, self.site] = found.x[: self.span]
-        prices = np.minimum(found.ineqlin.marginals, 0.0), found.eqlin.marginals
+        share[self.task, self.site] = solution.x[: self.span]
+        prices = np.minimum(solution.ineqlin.marginals, 0.0), solution.eqlin.marginals
         reduced = self.cost - upper.T @ prices[0] - equal.T @ prices[1]
         bound = prices[0] @ limit + prices[1] @ exact + np.minimum(reduced * self.low, reduced * self.high).sum()
-        return Fractional(share, float(found.x[self.span]) * self.scale, max(0.0, float(bound)) * self.scale)
+        return Fractional(share, float(solution.x[self.span]) * self.scale, max(0.0, float(bound)) * self.scale)
 
     def integral(
         self,
@@ -345,7 +351,7 @@ class AssignmentProgram:
         gap: float = 0.0,
         fixed: np.ndarray | None = None,
     ) -> Integral:
-        """The optimum in integers, to the solver's relative precision of 1e-6, or what it has at a limit.
+        """The integer optimum to a relative precision of 1e-6, or the best at a limit.
 
         fixed: pairs (j, s) that are left out, where some optimum does without them.
         """
@@ -363,14 +369,14 @@ class AssignmentProgram:
         integer = np.zeros(self.variables)
         integer[: self.span] = 1
         constraints = [LinearConstraint(upper, -np.inf, limit), LinearConstraint(equal, exact, exact)]
-        found = milp(self.cost, integrality=integer, bounds=Bounds(self.low, high), constraints=constraints,
+        solution = milp(self.cost, integrality=integer, bounds=Bounds(self.low, high), constraints=constraints,
                      options=options)  # fmt: skip
-        known = getattr(found, "mip_dual_bound", None)
-        bound = float(known) if known is not None and np.isfinite(known) else 0.0
-        if found.x is None:
-            return Integral(None, max(0.0, bound - ROUNDING) * self.scale, infeasible=found.status == 2)
+        dual_bound = getattr(solution, "mip_dual_bound", None)
+        bound = float(dual_bound) if dual_bound is not None and np.isfinite(dual_bound) else 0.0
+        if solution.x is None:
+            return Integral(None, max(0.0, bound - ROUNDING) * self.scale, infeasible=solution.status == 2)
         share = np.zeros(self.number.shape)
-        share[self.task, self.site] = found.x[: self.span]
+        share[self.task, self.site] = solution.x[: self.span]
         return Integral(share.argmax(axis=1), max(0.0, bound - ROUNDING) * self.scale)
 
 
@@ -384,7 +390,7 @@ def ordered(
     constraints: Sequence[Constraint] = (),
     traffic: Traffic | None = None,
 ) -> Schedule:
-    """A list schedule of assigned tasks: whenever a lane of a site is idle it takes the site's most urgent ready task.
+    """A list schedule of assigned tasks: idle lanes take the most urgent ready task.
 
     Most urgent is the task with the longest path to the end of the graph (upward rank, with mean transfers if `traffic`
     is given); without a graph that is the longest task.  Fused tasks stand in the list where their first one stands.

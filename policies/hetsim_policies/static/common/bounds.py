@@ -1,4 +1,4 @@
-"""Lower bounds on the makespan of n independent tasks on m CPUs and k GPUs: no schedule is shorter.
+"""Lower bounds on the makespan of n independent tasks on m CPUs and k GPUs.
 
 `area_bound` ≤ `linear_bound` ≤ the bound of `dual_approximation` ≤ the optimum, and `area_bound` ≤ `released_bound`
 ≤ the optimum with release times.  `p` are the CPU times and `q` the GPU times, as arrays; inf where a task cannot run.
@@ -45,7 +45,7 @@ def area_bound(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
 
 
 def linear_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, precision: float = 1e-7) -> float:
-    """The least T for which the linear program of `relaxation` exists, from below and to a relative precision.
+    """The minimum T for which `relaxation` has a solution, from below.
 
     Proof: in a schedule of length T no task runs where it alone takes longer than T, so the areas of a schedule of
     length T satisfy the program with those pairs pruned; hence if the program of T has no solution, T has no schedule,
@@ -71,14 +71,15 @@ def linear_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, precision: float 
 
 
 def longest_task(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
-    """max_j min(p_j, q_j): every task takes at least its shorter time, wherever it runs."""
+    """max_j min(p_j, q_j): every task takes at least its shorter time."""
     fastest = np.minimum(p if m else np.inf, q if k else np.inf)
     return float(np.max(fastest, initial=0.0)) if len(p) else 0.0
 
 
 def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.ndarray, evaluations: int = 64) -> float:
-    """With release times: max over j of r_j + min(p_j, q_j), and over r of r + area bound of what is released at r
-    or later; counted from 0.
+    """The longest task and area bounds with release times, counted from 0.
+
+    Over j the maximum of r_j + min(p_j, q_j), and over r of r + area bound of what is released at r or later.
 
     The area falls as r grows, so between two release times r + area is at most the later one + the area of the
     earlier: stretches that cannot beat the best are not looked into.  The number of areas is limited; fewer give a
@@ -94,15 +95,15 @@ def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.nda
 
     def area(index: int) -> float:
         nonlocal best
-        found = area_bound(p[first[index] :], q[first[index] :], m, k)
-        best = max(best, float(times[index]) + found)
-        return found
+        bound = area_bound(p[first[index] :], q[first[index] :], m, k)
+        best = max(best, float(times[index]) + bound)
+        return bound
 
-    whole = area(0)
-    open_ = [(-float(times[-1]) - whole, 0, len(times), whole)]  # most that is possible, ends, area at the first
+    total = area(0)
+    open_ = [(-float(times[-1]) - total, 0, len(times), total)]  # most that is possible, ends, area at the first
     for _ in range(evaluations):
-        most, low, high, before = open_[0]
-        if -most <= best or high - low < 2:
+        upper, low, high, before = open_[0]
+        if -upper <= best or high - low < 2:
             break
         middle = (low + high) // 2
         later = area(middle)
@@ -129,7 +130,7 @@ class Relaxation:
 
 
 def by_gain(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Tasks by decreasing p/q, the CPU time that a unit of GPU time saves; ties by their number."""
+    """Tasks by decreasing p/q, the CPU time that a unit of GPU time saves."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         gain = p / q
     gain[np.isnan(gain)] = 1.0  # 0/0: no cost on either side
@@ -139,7 +140,9 @@ def by_gain(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 def relaxation(
     p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, order: np.ndarray | None = None
 ) -> Relaxation | None:
-    """Minimize Σ p_j x_j over 0 ≤ x_j ≤ 1 with GPU area at most kλ and pairs longer than λ pruned; None if > mλ.
+    """Minimize Σ p_j x_j with GPU area ≤ kλ and long pairs pruned; None if > mλ.
+
+    0 ≤ x_j ≤ 1; pairs longer than λ are pruned.
 
     A continuous knapsack: the GPUs are filled by decreasing p/q.  Where moving a task alone to the other side would
     lift the optimum above mλ, the task is fixed (its reduced cost: the linear program's sensitivity).
@@ -156,17 +159,17 @@ def relaxation(
     free = order[~(cpu | gpu)[order]]
     p_free, q_free = p[free], q[free]
     filled = np.cumsum(q_free)
-    whole = int(np.searchsorted(filled, room, side="right"))
-    area = float(p[cpu].sum() + p_free[whole:].sum())
+    prefix = int(np.searchsorted(filled, room, side="right"))
+    area = float(p[cpu].sum() + p_free[prefix:].sum())
     price = 0.0  # CPU time that one more second of GPU area would save
-    if whole < len(free):
-        price = float(p_free[whole] / q_free[whole])
-        area -= price * (room - (float(filled[whole - 1]) if whole else 0.0))
+    if prefix < len(free):
+        price = float(p_free[prefix] / q_free[prefix])
+        area -= price * (room - (float(filled[prefix - 1]) if prefix else 0.0))
     spare = m * limit - area
     if spare < 0:
         return None
-    cut[free[:whole]] = True
+    cut[free[:prefix]] = True
     loss = p_free - price * q_free  # of moving from the GPUs to the CPUs; its negative for the way back
-    gpu[free[:whole][loss[:whole] > spare]] = True
-    cpu[free[whole:][-loss[whole:] > spare]] = True
+    gpu[free[:prefix][loss[:prefix] > spare]] = True
+    cpu[free[prefix:][-loss[prefix:] > spare]] = True
     return Relaxation(cpu, gpu, cut)

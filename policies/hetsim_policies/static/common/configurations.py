@@ -1,4 +1,4 @@
-"""A lower bound for independent tasks of few kinds: the configuration program, by column generation.
+"""A lower bound for few kinds of tasks: the configuration program, by columns.
 
 A *configuration* of a type is how many tasks of each kind one of its lanes does within T.  If a schedule of length T
 exists, then so do numbers x[t, C] ≥ 0 of lanes with configuration C with Σ_C x[t, C] ≤ c[t] lanes of each type and
@@ -34,15 +34,15 @@ CLEAR = 1e-7
 
 
 def kinds_of(times: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Times of each kind and how many tasks it has; None where there are more than `KINDS`."""
+    """Times of each kind and its number of tasks; None above `KINDS` kinds."""
     if not len(times) or len(np.unique(times[: 4 * KINDS], axis=0)) > KINDS:
         return None
-    found, number = np.unique(times, axis=0, return_counts=True)
-    return (found, number) if len(found) <= KINDS and len(times) >= OF_EACH * len(found) else None
+    kinds, number = np.unique(times, axis=0, return_counts=True)
+    return (kinds, number) if len(kinds) <= KINDS and len(times) >= OF_EACH * len(kinds) else None
 
 
 def configuration_bound(times: np.ndarray, counts: Sequence[int], low: float, high: float) -> float:
-    """The greatest T from `low`, a bound, to `high`, a makespan, that is refuted; else `low`."""
+    """The maximum T from `low`, a bound, to `high`, a makespan, that is refuted."""
     few = kinds_of(times)
     if few is None or not low < high:
         return low
@@ -63,7 +63,7 @@ def configuration_bound(times: np.ndarray, counts: Sequence[int], low: float, hi
 
 
 def _refuted(kinds: np.ndarray, number: np.ndarray, lanes: np.ndarray, guess: float) -> bool:
-    """Is it proven that no schedule is as short as the guess?"""
+    """Return True if no schedule is as short as the guess, by proof."""
     limit = guess * (1 + TOLERANCE)
     if len(kinds) == 1:
         with np.errstate(divide="ignore"):
@@ -80,18 +80,18 @@ def _refuted(kinds: np.ndarray, number: np.ndarray, lanes: np.ndarray, guess: fl
         prices, worth = _prices(columns, number, lanes)
         if prices is None:
             return False
-        found, sure = [], np.zeros(len(lanes))
+        new, sure = [], np.zeros(len(lanes))
         for kind in np.flatnonzero(lanes > 0).tolist():
-            most, best = _knapsack(prices, kinds[:, kind], limit)
-            sure[kind] = most
-            if most > worth[kind] + CLEAR:
-                found.append((kind, best))
+            bound, best = _knapsack(prices, kinds[:, kind], limit)
+            sure[kind] = bound
+            if bound > worth[kind] + CLEAR:
+                new.append((kind, best))
         if float(number @ prices) > float(lanes @ sure) + CLEAR * max(1.0, float(lanes @ sure)):
             return True
-        if not found:
+        if not new:
             return False
-        known = {(kind, tuple(one)) for kind, one in columns}
-        fresh = [(kind, one) for kind, one in found if (kind, tuple(one)) not in known]
+        seen = {(kind, tuple(one)) for kind, one in columns}
+        fresh = [(kind, one) for kind, one in new if (kind, tuple(one)) not in seen]
         if not fresh:
             return False
         columns += fresh
@@ -100,15 +100,15 @@ def _refuted(kinds: np.ndarray, number: np.ndarray, lanes: np.ndarray, guess: fl
 
 def _alone(kinds: np.ndarray, row: int, kind: int, limit: float) -> np.ndarray:
     """As many tasks of one kind as a lane can do."""
-    found = np.zeros(len(kinds))
-    found[row] = np.floor(limit / kinds[row, kind]) if kinds[row, kind] > 0 else 0.0
-    return found
+    counts = np.zeros(len(kinds))
+    counts[row] = np.floor(limit / kinds[row, kind]) if kinds[row, kind] > 0 else 0.0
+    return counts
 
 
 def _prices(
     columns: list[tuple[int, np.ndarray]], number: np.ndarray, lanes: np.ndarray
 ) -> tuple[np.ndarray | None, np.ndarray]:
-    """Prices of kinds and worth of a lane of each type, if some tasks find no place; None if all do."""
+    """Prices of kinds and lanes, if some tasks find no place; None if all do."""
     from scipy.optimize import linprog  # takes as long to import as a small plan takes
 
     count = len(columns)
@@ -119,21 +119,21 @@ def _prices(
         used[kind, column] = 1.0
     place[:, count:] = -np.diag(number.astype(float))  # the part of a kind that is left over
     goal = np.concatenate([np.zeros(count), np.ones(len(number))])
-    found = linprog(goal, np.vstack([place, used]), np.concatenate([-number, lanes]), method="highs-ds")
-    if found.x is None or found.fun <= CLEAR:
+    solution = linprog(goal, np.vstack([place, used]), np.concatenate([-number, lanes]), method="highs-ds")
+    if solution.x is None or solution.fun <= CLEAR:
         return None, lanes
-    dual = np.maximum(0.0, -found.ineqlin.marginals)
+    dual = np.maximum(0.0, -solution.ineqlin.marginals)
     return dual[: len(number)], dual[len(number) :]
 
 
 def _knapsack(prices: np.ndarray, needs: np.ndarray, room: float) -> tuple[float, np.ndarray]:
-    """No configuration of a lane is worth more than this; one that is worth as much, or as was found."""
+    """A bound on the worth of a lane's configurations; one that attains it."""
     usable = np.flatnonzero((needs <= room) & (prices > 0))
     order = usable[np.argsort(-(prices[usable] / needs[usable]), kind="stable")]
     best, chosen, nodes, cut = 0.0, np.zeros(len(prices)), 0, False
     stack: list[tuple[int, float, float, tuple[int, ...]]] = [(0, room, 0.0, ())]
     while stack:
-        depth, left, value, taken = stack.pop()
+        depth, rest, value, taken = stack.pop()
         nodes += 1
         if value > best:
             best = value
@@ -142,14 +142,14 @@ def _knapsack(prices: np.ndarray, needs: np.ndarray, room: float) -> tuple[float
         if depth == len(order):
             continue
         item = order[depth]
-        if value + left * prices[item] / needs[item] <= best * (1 + 1e-12):
+        if value + rest * prices[item] / needs[item] <= best * (1 + 1e-12):
             continue
         if nodes > NODES:
             cut = True
             break
-        most = int(left // needs[item])
-        stack += [(depth + 1, left - many * needs[item], value + many * float(prices[item]), (*taken, many))
-                  for many in range(most + 1)]  # fmt: skip
+        copies = int(rest // needs[item])
+        stack += [(depth + 1, rest - many * needs[item], value + many * float(prices[item]), (*taken, many))
+                  for many in range(copies + 1)]  # fmt: skip
     if cut:
         relaxed = room * float(prices[order[0]] / needs[order[0]])
         return relaxed, chosen

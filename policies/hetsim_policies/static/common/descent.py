@@ -1,4 +1,4 @@
-"""Local search that every assignment planner can end with: shorten the longest lane, for any number of types.
+"""Local search for any assignment planner: shorten the longest lane.
 
 While the longest lane becomes shorter and no other as long, the best of these changes is made:
     move    a task of the longest lane goes to another lane
@@ -36,7 +36,7 @@ THROWN = 4
 
 @dataclass
 class DescentLanes:
-    """Tasks on lanes: `time[j, t]` on lanes of type t, `kind` the type of each lane, `lane` where each task is."""
+    """Tasks on lanes: `time[j, t]` by type, `kind` of each lane, `lane` of each task."""
 
     time: np.ndarray
     kind: np.ndarray
@@ -44,7 +44,7 @@ class DescentLanes:
     load: np.ndarray
 
     @classmethod
-    def of(
+    def on_lanes(
         cls, time: np.ndarray, counts: Sequence[int], lane: np.ndarray, since: np.ndarray | None = None
     ) -> DescentLanes:
         """Lanes are numbered over all types; `since`: when each is free at first."""
@@ -89,12 +89,12 @@ def descend(lanes: DescentLanes, enough: float, pairs: int = PAIRS, prices: np.n
 
 
 def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: float) -> list[tuple[int, int]] | None:
-    """The moves (task, to) of the change after which the longest of the lanes that it touches is shortest."""
+    """The moves (task, to) that make the longest lane that they touch shortest."""
     time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
     rows = np.arange(len(lane))
-    least = _least_loaded(lanes)
+    order = _by_load(lanes)
     own = time[mine, kind[longest]]
-    moved = np.stack([load[to] + time[mine, kind[to]] for to in least], axis=1)
+    moved = np.stack([load[to] + time[mine, kind[to]] for to in order], axis=1)
     # After task i of the longest lane has come to the lane of task j, and j has left it.
     there = (load[lane] - time[rows, kind[lane]])[None, :] + time[mine][:, kind[lane]]
     here = load[longest] - own[:, None] + time[None, :, kind[longest]]
@@ -108,8 +108,8 @@ def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: floa
     if min(best) >= goal:
         return None
     if best[0] <= min(best[1:]):
-        i, j = divmod(int(moved.argmin()), len(least))
-        return [(int(mine[i]), int(least[j]))]
+        i, j = divmod(int(moved.argmin()), len(order))
+        return [(int(mine[i]), int(order[j]))]
     i, j = divmod(int((swapped if best[1] <= best[2] else chained).argmin()), len(lane))
     return [(j, longest if best[1] <= best[2] else int(to_third[j])), (int(mine[i]), int(lane[j]))]
 
@@ -117,7 +117,9 @@ def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: floa
 def _cheaper_change(
     lanes: DescentLanes, prices: np.ndarray, goal: float, first: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """The change, of the first lane from `first` on that has one, that saves most work at its price, no lane too long.
+    """The change that saves most work at its price, of the first lane that has one.
+
+    From lane `first` on, with no lane too long.
 
     It shortens no longest lane, but leaves more room for that.  With it the lane after which to look next.
     """
@@ -149,17 +151,17 @@ def _cheaper_change(
     return [], first
 
 
-def _least_loaded(lanes: DescentLanes) -> list[int]:
+def _by_load(lanes: DescentLanes) -> list[int]:
     """The least loaded lane of each type that has lanes."""
-    found = []
+    lanes_of_kind = []
     for kind in dict.fromkeys(lanes.kind.tolist()):
         here = np.flatnonzero(lanes.kind == kind)
-        found.append(int(here[lanes.load[here].argmin()]))
-    return found
+        lanes_of_kind.append(int(here[lanes.load[here].argmin()]))
+    return lanes_of_kind
 
 
 def _elsewhere(lanes: DescentLanes, longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """For every task the lane, neither its own nor the longest, that it would make least long, and how long."""
+    """For every task the other lane that it makes least long, and how long."""
     candidates = []
     for kind in dict.fromkeys(lanes.kind.tolist()):  # two of each type, as one may be the task's own
         here = np.flatnonzero((lanes.kind == kind) & (np.arange(len(lanes.kind)) != longest))
@@ -183,38 +185,41 @@ def improved(
     pairs: int = EFFORT,
     others: Sequence[np.ndarray] = (),
 ) -> np.ndarray:
-    """The lane of each task after descents; never a longer schedule than the one given.  The same on every machine.
+    """The lane of each task after descents; never longer, the same on every machine.
 
     enough: a makespan that need not be improved, such as a lower bound.
     others: lanes of tasks from which a descent of half the effort starts too; the best of all goes on.
     """
     if not len(lane):
         return lane
-    best = DescentLanes.of(time, counts, lane, since)
+    best = DescentLanes.on_lanes(time, counts, lane, since)
     if best.load.max() <= enough:
         return lane
     prices = good_prices(time, counts)
     if others:
-        starts = [best, *(DescentLanes.of(time, counts, other, since) for other in others)]
+        starts = [best, *(DescentLanes.on_lanes(time, counts, other, since) for other in others)]
         for start in starts:
             descend(start, enough, pairs // 2, prices)
         best = min(starts, key=lambda start: float(start.load.max()))
-    left = pairs - descend(best, enough, pairs, prices)
+    budget = pairs - descend(best, enough, pairs, prices)
     random = np.random.default_rng(0)  # restarts are part of the algorithm, not of the run's randomness
     for _ in range(rounds):
-        if left <= 0 or best.load.max() <= enough:
+        if budget <= 0 or best.load.max() <= enough:
             break
         trial = best.copy()
         _throw(trial, random)
-        left -= descend(trial, enough, left, prices)
+        budget -= descend(trial, enough, budget, prices)
         if trial.load.max() < best.load.max() * (1 - TOLERANCE):
             best = trial
-    again = DescentLanes.of(time, counts, best.lane, since)  # loads above carry rounding
-    return best.lane if again.load.max() <= DescentLanes.of(time, counts, lane, since).load.max() else lane
+    again = DescentLanes.on_lanes(time, counts, best.lane, since)  # loads above carry rounding
+    return best.lane if again.load.max() <= DescentLanes.on_lanes(time, counts, lane, since).load.max() else lane
 
 
 def is_additive(instance: Instance) -> bool:
-    """Return True if lanes are as long as the sum of their tasks: no graph, no shared items, all there at once."""
+    """Return True if lanes are as long as the sum of their tasks.
+
+    No graph, no shared items, all there at once.
+    """
     tasks = instance.problem.tasks
     plain = not any(tasks.predecessors or ()) and not any(tasks.reads or ()) and not any(tasks.writes or ())
     return instance.size > 0 and plain and float(np.ptp(tasks.arrival)) == 0
@@ -223,8 +228,10 @@ def is_additive(instance: Instance) -> bool:
 def descended(
     instance: Instance, schedule: Schedule, enough: float | None = None, others: Sequence[Schedule] = ()
 ) -> Schedule:
-    """The schedule after descents, longest first on each lane; the one given where it is not better, or where tasks
-    arrive one after the other, wait for each other or share items: then more than the sum of times counts.
+    """The schedule after descents, longest first on each lane, if that is better.
+
+    The one given also where tasks arrive one after the other, wait for each other or share items: then more than the
+    sum of times counts.
 
     others: schedules from which a descent starts too.
     """
@@ -237,19 +244,19 @@ def descended(
     if instance.free is not None:
         since = np.maximum(0.0, np.concatenate(instance.free) - begin)
     lane, *more = (first[one.kind] + one.lane for one in (schedule, *others))
-    found = improved(instance.time, instance.counts, lane, enough or 0.0, since, others=more)
+    better = improved(instance.time, instance.counts, lane, enough or 0.0, since, others=more)
     made = Schedule.empty(instance.size)
     free = np.full(sum(instance.counts), begin) if since is None else since + begin
     kinds = np.repeat(np.arange(len(instance.counts)), instance.counts)
-    needs = instance.time[np.arange(instance.size), kinds[found]]
+    needs = instance.time[np.arange(instance.size), kinds[better]]
     for task in np.argsort(-needs, kind="stable").tolist():
-        to = int(found[task])
+        to = int(better[task])
         free[to] = made.put(task, float(free[to]), float(needs[task]), int(kinds[to]), to - int(first[kinds[to]]))
     return made if made.makespan < schedule.makespan else schedule
 
 
 def _throw(lanes: DescentLanes, random: np.random.Generator) -> None:
-    """Some tasks, half of them of the longest lane, go to lanes of types that are good for them."""
+    """Move some tasks, half of them of the longest lane, to lanes of good types."""
     mine = np.flatnonzero(lanes.lane == int(lanes.load.argmax()))
     chosen = [*random.permutation(mine)[:THROWN].tolist(), *random.integers(len(lanes.lane), size=THROWN).tolist()]
     for task in dict.fromkeys(chosen):

@@ -9,12 +9,18 @@ from hetsim_policies.static.common.instance import Instance
 
 
 def undisturbed(instance: Instance) -> bool:
-    """Can no link, memory, host core or sharing rule delay a task with private data?"""
+    """Return True if nothing can delay a task with private data.
+
+    No link, memory, host core or sharing rule.
+    """
     return not shared_links(instance) and not memory_binds(instance) and not cores_bind(instance) and alone(instance)
 
 
 def shared_links(instance: Instance) -> bool:
-    """Is private data moved over a link that several accelerators, or both directions at once, can use?"""
+    """Return True if private data moves over a link that others can use.
+
+    Several accelerators, or both directions at once.
+    """
     moved = (instance.up + instance.down).any(axis=0)
     for kind, there in zip(instance.types, moved, strict=True):
         if not there or kind.kind == "cpu":
@@ -32,31 +38,31 @@ def shared_links(instance: Instance) -> bool:
 
 
 def memory_binds(instance: Instance) -> bool:
-    """Could tasks have to wait for memory, of a host or an accelerator, or items be evicted?"""
+    """Return True if tasks may wait for memory, or items be evicted."""
     tasks, cluster = instance.problem.tasks, instance.problem.cluster
     used = [mode for shape in tasks.shapes for mode in shape.modes if mode.type in instance.types]
     items = sum(item.size for item in tasks.items)
     for kind in instance.types:
         if kind.memory is not None:
-            most = max((mode.gpu_memory for mode in used if mode.type is kind), default=0)
-            if kind.streams * most + items > kind.memory and (kind.streams > 1 or items):
+            demand = max((mode.gpu_memory for mode in used if mode.type is kind), default=0)
+            if kind.streams * demand + items > kind.memory and (kind.streams > 1 or items):
                 return True
     host = {kind: max((mode.memory for mode in used if mode.type is kind), default=0) for kind in instance.types}
     for node in cluster.nodes:
         if node.memory is not None:
-            most = node.cpus * host.get(node.cpu.type, 0)
-            most += sum(one.type.streams * host.get(one.type, 0) for one in node.accelerators)
-            if most > node.memory:
+            demand = node.cpus * host.get(node.cpu.type, 0)
+            demand += sum(one.type.streams * host.get(one.type, 0) for one in node.accelerators)
+            if demand > node.memory:
                 return True
     return False
 
 
 def cores_bind(instance: Instance) -> bool:
-    """Do tasks on accelerators hold host cores that others could need?"""
+    """Return True if tasks on accelerators take host cores that others could need."""
     tasks = instance.problem.tasks
     return any(mode.cpus for shape in tasks.shapes for mode in shape.modes if mode.gpus and mode.type in instance.types)
 
 
 def alone(instance: Instance) -> bool:
-    """Does an accelerator compute one task at a time, at full rate?"""
+    """Return True if an accelerator computes one task at a time, at full rate."""
     return all(kind.streams == 1 or kind.sharing.kind == "exclusive" for kind in instance.types)

@@ -42,7 +42,7 @@ def length(stages: Sequence[tuple[float, float, float]], streams: int) -> float:
 
 
 def ordered(instance: Instance, placed: Iterable[Placed]) -> list[Placed]:
-    """The steps of a plan with the tasks of each lane that overlaps stages in a better order, where one is found.
+    """The steps of a plan with overlapping lanes in a better order, where one exists.
 
     Only of independent tasks that are there at once; others keep their order.
     """
@@ -66,7 +66,7 @@ def ordered(instance: Instance, placed: Iterable[Placed]) -> list[Placed]:
 
 
 def best_order(instance: Instance, tasks: Sequence[int], kind: int) -> list[int]:
-    """The tasks of one lane in the shortest of their order and those of Johnson's rule."""
+    """The tasks of one lane in the shorter of their order and Johnson's orders."""
     streams = instance.types[kind].streams
     up, compute, down = (part[list(tasks), kind].tolist() for part in (instance.up, instance.compute, instance.down))
     stages = list(zip(up, compute, down, strict=True))

@@ -1,4 +1,4 @@
-"""Lower bounds on the makespan of task graphs on lanes of any number of types: no schedule is shorter.
+"""Lower bounds on the makespan of task graphs on lanes of any number of types.
 
 `critical_path` ≤ `graph_bound` ≤ the optimum, and `critical_path` ≤ the program of `hlp` ≤ the optimum.
 `times[j, t]` is the time of task j on each of the `counts[t]` lanes of type t, inf where it cannot run.  Transfers
@@ -23,7 +23,7 @@ from hetsim_policies.task_graphs import Graph, downward, tails, topological
 def earliest_starts(
     times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """When each task could start if there were a lane of its fastest type for each; and the times on that type."""
+    """Start of each task with unlimited lanes of its fastest type, and its time there."""
     fastest = allowed_times(times, counts).min(axis=1, initial=np.inf)
     return np.array(downward(fastest, ways(predecessors), topological(predecessors), ready)), fastest
 
@@ -31,7 +31,7 @@ def earliest_starts(
 def critical_path(
     times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None
 ) -> float:
-    """The last finish, counted from 0, if every task ran on its fastest type as soon as it is there."""
+    """The last finish, from 0, with unlimited lanes of each task's fastest type."""
     start, fastest = earliest_starts(times, counts, predecessors, ready)
     return float((start + fastest).max(initial=0.0))
 
@@ -39,7 +39,7 @@ def critical_path(
 def graph_bound(
     times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None
 ) -> float:
-    """A cheap bound on the makespan, counted from the first arrival: path and area together.
+    """A cheap bound on the makespan, from the first arrival: path and area together.
 
     For every r, what cannot start before r for the paths that lead to it needs its area after r; and what has to be
     done r before the end, for the paths that follow, needs its area before that.

@@ -1,4 +1,4 @@
-"""The offline problem as planners see it: tasks by device types, with the lanes of each type.
+"""The offline problem of planners: tasks by device types, with lanes of each type.
 
 A *lane* is what runs one task at a time: a core or an accelerator.  Planners of this folder plan sequential tasks
 (one core or one whole accelerator each); what else a task asks for is refused with a sentence.
@@ -55,29 +55,32 @@ class Instance:
 
     @property
     def alone(self) -> np.ndarray:
-        """Seconds of each task on each type from the start of its upload to the end of its download, all idle."""
+        """Seconds of each task on each type, from upload to download, all else idle."""
         return self.up + self.compute + self.down
 
     @property
     def serial(self) -> np.ndarray:
-        """Of each type: does a lane take one task at a time, from the start of its upload to its last byte?"""
+        """By type, whether a lane takes one task at a time, transfers included."""
         return np.array([kind.kind == "cpu" or kind.streams == 1 for kind in self.types], dtype=bool)
 
     @property
     def idle_while_held(self) -> np.ndarray:
-        """Seconds of each task alone on a lane in which the engine it needs longest is idle; 0 on serial types."""
+        """Seconds in which the busiest engine of a task idles on its lane; 0 if serial."""
         return np.where(np.isfinite(self.time), self.alone, 0.0) - np.where(np.isfinite(self.time), self.time, 0.0)
 
     @cached_property
     def alike(self) -> bool:
-        """Have all lanes of each type the same way to their hosts?"""
+        """Return True if all lanes of each type have the same way to their hosts."""
         cluster = self.problem.cluster
         return all(len(dict.fromkeys(way_to_host(cluster, one) for one in cluster.devices if one.type is kind)) < 2
                    for kind in self.types)  # fmt: skip
 
     @cached_property
     def pipelined(self) -> bool:
-        """Can stages of different tasks overlap on a lane, so that `time` is no time for which a lane is held?"""
+        """Return True if stages of different tasks can overlap on a lane.
+
+        Then `time` is no time for which a lane is occupied.
+        """
         moved = (self.up + self.down).any(axis=0)
         return bool((moved & ~self.serial).any())
 
@@ -92,7 +95,7 @@ class Instance:
 
 
 def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
-    """The sequential tasks of a problem; ScenarioError naming the planner and every kind of misfit.
+    """The sequential tasks of a problem; ScenarioError naming every kind of misfit.
 
     everywhere: must a mode fit on every node with its type of device, so that all lanes of a type are alike?
     """
@@ -123,7 +126,7 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
             usable = True
             kind = column[mode.type]
             parts = np.array(staged(tasks, rows, position, mode, ways[mode.type], private))
-            seconds = held(parts, mode)
+            seconds = occupied(parts, mode)
             better = seconds < time[rows, kind]
             time[rows[better], kind] = seconds[better]
             stages[:, rows[better], kind] = parts[:, better]
@@ -139,11 +142,11 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
 
 def _lanes_by_type(problem: PlanProblem) -> dict[DeviceType, list[str]]:
     """The lanes that are up."""
-    found: dict[DeviceType, list[str]] = {}
+    by_type: dict[DeviceType, list[str]] = {}
     for name, device in lane_names(problem.cluster).items():
         if problem.free_at.get(name, 0.0) < np.inf:
-            found.setdefault(device.type, []).append(name)
-    return found
+            by_type.setdefault(device.type, []).append(name)
+    return by_type
 
 
 def _free_from(problem: PlanProblem, lanes: list[list[str]]) -> Free:
@@ -154,7 +157,7 @@ def _free_from(problem: PlanProblem, lanes: list[list[str]]) -> Free:
 
 
 def _of_one_lane(mode: Mode) -> bool:
-    """Does a mode hold one core, or one whole GPU?"""
+    """Return True if a mode takes one core, or one whole GPU."""
     return mode.millicores == 1000 if mode.on_cpu else mode.gpus == 1 and mode.whole
 
 
@@ -166,8 +169,11 @@ def staged(
     return up, mode.computing(1, tasks.time[rows, position]), down
 
 
-def held(stages: np.ndarray, mode: Mode) -> np.ndarray:
-    """Seconds for which a lane is held: all stages on one stream, the longest engine's where stages overlap."""
+def occupied(stages: np.ndarray, mode: Mode) -> np.ndarray:
+    """Seconds for which a lane is occupied by each task.
+
+    All stages on one stream, the longest engine's where stages overlap.
+    """
     up, compute, down = stages
     if mode.on_cpu or mode.type.streams == 1:
         return np.asarray(up + compute + down)
@@ -179,14 +185,14 @@ def held(stages: np.ndarray, mode: Mode) -> np.ndarray:
 def _slowest_way(problem: PlanProblem, kind: DeviceType) -> Way:
     """The way to a type's host; where its lanes differ, the slowest in every part."""
     cluster = problem.cluster
-    found = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)
-    return Way(*(max(part) for part in zip(*((w.latency, w.up, w.down) for w in found), strict=True)))
+    ways = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)
+    return Way(*(max(part) for part in zip(*((w.latency, w.up, w.down) for w in ways), strict=True)))
 
 
 def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[DeviceType, list[Node]]) -> str:
     """Why tasks of this shape cannot be planned, as a sentence."""
-    known = [mode for mode in shape.modes if hosts.get(mode.type)]
-    sequential = [mode for mode in known if _of_one_lane(mode)]
+    fitting = [mode for mode in shape.modes if hosts.get(mode.type)]
+    sequential = [mode for mode in fitting if _of_one_lane(mode)]
     if not sequential:
         what = "tasks of one core or one whole GPU"
         others = "graham, heft, mct, min_min and moldable_dual plan parallel tasks"
@@ -222,7 +228,7 @@ def _has(node: Node, kind: DeviceType) -> bool:
 
 
 def runnable(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
-    """The instance of a problem; ScenarioError also where a task can run on none of the lanes."""
+    """The instance of a problem; ScenarioError also where a task runs on no lane."""
     instance = instance_of(problem, planner, everywhere)
     nowhere = np.flatnonzero(~np.isfinite(instance.time).any(axis=1))
     if len(nowhere):
@@ -249,7 +255,7 @@ def refuse_graph(problem: PlanProblem, planner: str) -> None:
 
 
 def free_lanes(count: int, free: np.ndarray | None = None) -> list[tuple[float, int]]:
-    """A heap of (when it is free, number) of the lanes of one type before anything is placed on them."""
+    """A heap of (time when free, number) of the lanes of one type."""
     return sorted((0.0 if free is None else float(free[lane]), lane) for lane in range(count))
 
 
@@ -260,7 +266,7 @@ def list_schedule(
     ready: np.ndarray | None = None,
     since: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Start and lane of tasks that go, in an order, each to the lane of one type that is free first.
+    """Start and lane of ordered tasks, each on the first free lane of one type.
 
     `times[j]` of the tasks named in `order`; others keep start NaN and lane -1.  Ties go to the first lane.
     since: when each lane is free at first; None: at 0.

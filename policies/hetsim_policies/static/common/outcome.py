@@ -1,4 +1,4 @@
-"""From a schedule to a plan: its timetable, what is proven of it, and what the proofs cover.  The one exit of planners.
+"""From a schedule to a plan: timetable, bounds, coverage; all planners end here.
 
 Where the stages of tasks overlap on a lane, its tasks go in the order of a flow shop (`flow_shop`).
 The planned makespan is that of the plan's timetable, with the transfers that the planner may not have looked at.  It
@@ -53,7 +53,7 @@ def plan_of(
     draft: bool = False,
     others: Sequence[Schedule] = (),
 ) -> Plan:
-    """The schedule as a plan, in the order of starts; tasks without length go before what starts with them.
+    """The schedule as a plan, in the order of starts, tasks of no length first.
 
     bound: what the planner proves of the makespan of all schedules, from the first arrival.
     guaranteed: the ratio of makespan and optimum that its algorithm promises for independent tasks that are there at
@@ -102,7 +102,7 @@ def planned(
 
 
 def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
-    """The exit of every planner: the plan with the timetable of its steps and copies as they now are.
+    """The plan with the timetable of its steps and copies as they now are.
 
     Its own timetable stands where it is exact.  Else the plan is rehearsed, unless tasks share links or memory binds:
     then planners promise what idle links allow, and only those that have simulated it anyway (`judged`) say more.
@@ -115,7 +115,7 @@ def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
 
 
 def rehearsed(problem: PlanProblem, plan: Plan) -> Plan:
-    """The plan with the times of its run on the estimates, where there is an engine and the plan can be followed."""
+    """The plan with the times of its run on the estimates, where it can be run."""
     try:
         played = problem.rehearse(Following(plan))
     except (PolicyError, UsageError):
@@ -132,16 +132,19 @@ def rehearsed(problem: PlanProblem, plan: Plan) -> Plan:
 
 
 def _proven(instance: Instance, bound: float | None, late: bool, makespan: float) -> float | None:
-    """The greatest of the bounds that hold here; None if nothing is proven.  `late`: do tasks come after others?"""
+    """The greatest bound that holds here; None if none.
+
+    `late`: tasks come after others.
+    """
     problem, tasks = instance.problem, instance.problem.tasks
-    known = [] if bound is None or instance.pipelined else [bound]
-    if known and late:
-        known.append(graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival))
+    proven = [] if bound is None or instance.pipelined else [bound]
+    if proven and late:
+        proven.append(graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival))
     if instance.size and (instance.pipelined or shared_links(instance)):
-        known.append(stage_bound(instance))
-    if not known or not instance.size:
-        return max(known, default=None)
-    best = max(known)
+        proven.append(stage_bound(instance))
+    if not proven or not instance.size:
+        return max(proven, default=None)
+    best = max(proven)
     if instance.free is None and together(instance):
         best = max(best, configuration_bound(instance.time, instance.counts, best, makespan))
     return best + float(tasks.arrival.min()) - problem.origin if problem.in_mid_run else best
@@ -150,7 +153,10 @@ def _proven(instance: Instance, bound: float | None, late: bool, makespan: float
 def notes_of(
     covers: dict[str, str], exact: bool, makespan: float, bound: float | None, guaranteed: float | None
 ) -> dict[str, object]:
-    """The notes of a plan.  exact: is its timetable?  guaranteed: the ratio that is promised here, None if none is."""
+    """The notes of a plan.
+
+    exact: its timetable is exact; guaranteed: the ratio that is promised here, None if none is.
+    """
     notes: dict[str, object] = {"covers": covers, "timetable": "exact" if exact else "idle links"}
     if bound is not None and exact and all(word in SILENT for word in covers.values()):
         notes["ratio_certified"] = makespan / bound if bound > 0 else 1.0
@@ -160,14 +166,17 @@ def notes_of(
 
 
 def together(instance: Instance) -> bool:
-    """No graph, no task that comes later than another, and no lane that overlaps tasks: what ratios are proven for."""
+    """Return True for tasks without graph or arrivals on lanes without overlap.
+
+    Ratios are proven for these.
+    """
     tasks = instance.problem.tasks
     alike = not instance.size or float(np.ptp(tasks.arrival)) == 0
     return alike and not any(tasks.predecessors or ()) and not instance.pipelined and instance.alike
 
 
 def coverage(instance: Instance) -> dict[str, str]:
-    """What the plan's makespan and bound cover, in a word each."""
+    """The coverage of the plan's makespan and bound, a word each."""
     tasks = instance.problem.tasks
     shared = any(tasks.reads or ()) or any(tasks.writes or ())
     moved = bool((instance.up + instance.down).any())
@@ -177,16 +186,16 @@ def coverage(instance: Instance) -> dict[str, str]:
     elif moved:
         transfers = "covered" if not shared_links(instance) and instance.alike else "partly"
     late = instance.size > 0 and float(np.ptp(tasks.arrival)) > 0
-    found = {
+    words = {
         "transfers": transfers,
         "memory": "ignored" if memory_binds(instance) else "absent",
         "releases": "covered" if late else "absent",
     }
     if cores_bind(instance):
-        found["host cores"] = "ignored"
+        words["host cores"] = "ignored"
     if moved and not all(kind.streams == 1 or kind.sharing.kind == "exclusive" for kind in instance.types):
-        found["sharing"] = "ignored"
-    return found | dict.fromkeys(instance.problem.unplanned, "ignored")
+        words["sharing"] = "ignored"
+    return words | dict.fromkeys(instance.problem.unplanned, "ignored")
 
 
 # A lower bound on the makespan where stages of tasks overlap or share links: engines, streams, links and switches.
@@ -204,14 +213,17 @@ def coverage(instance: Instance) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ResourceRow:
-    """What tasks take of a resource on each type of device, and how much of it there is for each second."""
+    """The demand of tasks for a resource by device type, and its rate of supply."""
 
     use: np.ndarray
     capacity: float
 
 
 def stage_bound(instance: Instance) -> float:
-    """No schedule is shorter, counted from the first arrival (in mid-run from the first arrival of what is left)."""
+    """A lower bound on makespans, counted from the first arrival.
+
+    In mid-run from the first arrival of what remains.
+    """
     if not instance.size:
         return 0.0
     usable = np.isfinite(instance.time)
@@ -234,7 +246,7 @@ def rows_of(instance: Instance) -> Iterator[ResourceRow]:
     """The resources of an instance."""
     usable = np.isfinite(instance.time)
     blank = np.zeros(instance.time.shape)
-    known = lane_names(instance.problem.cluster)
+    lanes = lane_names(instance.problem.cluster)
     up, compute, down = (np.where(usable, part, 0.0) for part in (instance.up, instance.compute, instance.down))
     for kind, (one, count) in enumerate(zip(instance.types, instance.counts, strict=True)):
 
@@ -252,7 +264,7 @@ def rows_of(instance: Instance) -> Iterator[ResourceRow]:
             yield ResourceRow(on(compute), float(count * at_once))
             yield ResourceRow(on(up), float(count))
             yield ResourceRow(on(down), float(count))
-        devices = [known[name] for name in instance.lanes[kind]]
+        devices = [lanes[name] for name in instance.lanes[kind]]
         for sizes, capacity in _links(instance, one, devices):
             use = blank.copy()
             use[:, kind] = np.where(usable[:, kind], sizes, 0.0)
@@ -260,7 +272,7 @@ def rows_of(instance: Instance) -> Iterator[ResourceRow]:
 
 
 def _links(instance: Instance, kind: DeviceType, devices: list[Device]) -> Iterator[tuple[np.ndarray, float]]:
-    """Bytes of each task over the links of a type in each direction, or both, and the rate of all its links."""
+    """Bytes of tasks over a type's links by direction, or both, and the links' rate."""
     cluster = instance.problem.cluster
     above, below = instance.private.up, instance.private.down
     switch_of = {(d.node, d.switch): cluster.nodes[d.node].spec.switch for d in devices if d.switch is not None}
@@ -287,7 +299,7 @@ def _links(instance: Instance, kind: DeviceType, devices: list[Device]) -> Itera
 
 
 def priced_rows(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
-    """What each task costs at least; the sum is no more than the makespan of any schedule."""
+    """The minimum cost of each task; the sum is a lower bound on the makespan."""
     rows = [row for row in rows if row.use.any()]
     if not rows:
         return np.zeros(len(usable))
@@ -313,9 +325,9 @@ def _prices(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
     once = coo_array((np.ones(len(task)), (task, number)), shape=(size, len(task) + 1)).tocsr()
     goal = np.zeros(len(task) + 1)
     goal[-1] = 1.0
-    found = linprog(goal, upper, np.zeros(len(rows)), once, np.ones(size), method="highs-ds")
-    if found.x is None:
+    solution = linprog(goal, upper, np.zeros(len(rows)), once, np.ones(size), method="highs-ds")
+    if solution.x is None:
         return even
-    dual = np.maximum(0.0, -found.ineqlin.marginals) / capacity
+    dual = np.maximum(0.0, -solution.ineqlin.marginals) / capacity
     worth = float(dual @ capacity)
     return dual / worth if worth > 0 else even

@@ -1,4 +1,4 @@
-"""Parallel tasks as planners see them: rigid and moldable ones, on several cores or a gang of GPUs of one node.
+"""Parallel tasks for planners: rigid and moldable, on cores or GPUs of one node.
 
 A task has *options*: a mode with its width (cores or GPUs that it holds together) and the seconds for which it holds
 them, transfers folded in as in `instance`.  A *pool* is the lanes of one type on one node; an option fits the pools of
@@ -24,7 +24,7 @@ from hetsim.model.stages import Way, private_bytes, way_to_host
 from hetsim.model.tasks import Mode
 from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.disturbance import undisturbed
-from hetsim_policies.static.common.instance import Instance, held, staged
+from hetsim_policies.static.common.instance import Instance, occupied, staged
 from hetsim_policies.static.common.outcome import coverage, finished, notes_of
 from hetsim_policies.static.common.ranks import ways
 from hetsim_policies.static.common.unrelated import good_prices, priced
@@ -43,8 +43,11 @@ class LanePool:
 
 @dataclass(frozen=True)
 class WideTasks:
-    """n parallel tasks; option o is task `task[o]` in mode `mode[o]` on `width[o]` lanes of type `kind[o]` for
-    `seconds[o]`, in one of `pools_of[o]`.  Options of a task stand together, those of task j from `first[j]` on."""
+    """n parallel tasks and their options.
+
+    Option o is task `task[o]` in mode `mode[o]` on `width[o]` lanes of type `kind[o]` for `seconds[o]`, in one of
+    `pools_of[o]`.  Options of a task stand together, those of task j from `first[j]` on.
+    """
 
     problem: PlanProblem
     types: list[DeviceType]
@@ -77,25 +80,28 @@ class WideTasks:
 
     @cached_property
     def gathered(self) -> list[bool]:
-        """Of each type: do all its lanes stand on one node, so that any of them can work together?"""
+        """By type, whether all its lanes stand on one node and can work together."""
         return [sum(pool.kind == kind for pool in self.pools) == 1 for kind in range(len(self.types))]
 
     def min_areas(self, longest: float = np.inf) -> np.ndarray:
         """The least area of each task on each type within a time limit; inf: none."""
-        found = np.full((self.size, len(self.types)), np.inf)
+        areas = np.full((self.size, len(self.types)), np.inf)
         some = np.flatnonzero(self.seconds <= longest)
-        np.minimum.at(found, (self.task[some], self.kind[some]), self.area[some])
-        return found
+        np.minimum.at(areas, (self.task[some], self.kind[some]), self.area[some])
+        return areas
 
     def fastest(self) -> np.ndarray:
         """The fewest seconds of each task."""
-        found = np.full(self.size, np.inf)
-        np.minimum.at(found, self.task, self.seconds)
-        return found
+        seconds = np.full(self.size, np.inf)
+        np.minimum.at(seconds, self.task, self.seconds)
+        return seconds
 
 
 def parallel(problem: PlanProblem) -> bool:
-    """Has any task a mode of several lanes?  In mid-run the rest is planned lane by lane."""
+    """Return True if a task has a mode of several lanes.
+
+    In mid-run the rest is planned lane by lane.
+    """
     used = {problem.tasks.shapes[number] for number in dict.fromkeys(problem.tasks.shape.tolist())}
     return not problem.in_mid_run and any(_width(mode) > 1 for shape in used for mode in shape.modes)
 
@@ -108,7 +114,7 @@ def _width(mode: Mode) -> int:
 
 
 class _Option(NamedTuple):
-    """A task in one of its modes: width in lanes of a type, seconds, and the pools that have room for it."""
+    """A task in a mode: width in lanes of a type, seconds, and pools with room."""
 
     task: int
     mode: int
@@ -119,7 +125,7 @@ class _Option(NamedTuple):
 
 
 def wide(problem: PlanProblem, planner: str) -> WideTasks:
-    """The parallel tasks of a problem; ScenarioError naming the planner where a task has no option."""
+    """The parallel tasks of a problem; ScenarioError where a task has no option."""
     tasks = problem.tasks
     types, pools = _pools(problem)
     stages = np.zeros((3, len(tasks), len(types)))
@@ -152,7 +158,7 @@ def _options(
     column = {kind: number for number, kind in enumerate(types)}
     ways_of = {kind: _way(problem, kind) for kind in types}
     private = private_bytes(tasks)
-    found: list[_Option] = []
+    options: list[_Option] = []
     complete = True
     for shape in tasks.shapes:
         of_shape = np.flatnonzero(tasks.shape == shape.index)
@@ -165,12 +171,12 @@ def _options(
             if not homes:
                 continue
             parts = np.array(staged(tasks, of_shape, position, mode, ways_of[mode.type], private))
-            seconds = held(parts, mode)
+            seconds = occupied(parts, mode)
             stages[:, of_shape, kind] = np.maximum(stages[:, of_shape, kind], np.where(np.isfinite(parts), parts, 0.0))
-            found += [_Option(task, position, kind, width, time, homes) for task, time in
+            options += [_Option(task, position, kind, width, time, homes) for task, time in
                       zip(of_shape.tolist(), seconds.tolist(), strict=True) if time < np.inf]  # fmt: skip
-    found.sort(key=lambda one: (one.task, one.mode))
-    return found, complete
+    options.sort(key=lambda one: (one.task, one.mode))
+    return options, complete
 
 
 def _homes(problem: PlanProblem, pools: list[LanePool], kind: int, width: int, mode: Mode) -> tuple[int, ...]:
@@ -181,18 +187,18 @@ def _homes(problem: PlanProblem, pools: list[LanePool], kind: int, width: int, m
 
 
 def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[LanePool]]:
-    """Types in the order of the cluster, cores first, and the lanes that are up of each on each node."""
+    """Types in cluster order, cores first, and the lanes up of each on each node."""
     cluster = problem.cluster
-    found: dict[tuple[DeviceType, int], list[str]] = {}
+    by_pool: dict[tuple[DeviceType, int], list[str]] = {}
     for name, device in lane_names(cluster).items():
         if problem.free_at.get(name, 0.0) < np.inf:
-            found.setdefault((device.type, device.node), []).append(name)
-    known = dict.fromkeys(kind for kind, _ in found)
-    types = sorted(known, key=lambda kind: (kind.kind != "cpu", list(cluster.types).index(kind.name)))
+            by_pool.setdefault((device.type, device.node), []).append(name)
+    kinds = dict.fromkeys(kind for kind, _ in by_pool)
+    types = sorted(kinds, key=lambda kind: (kind.kind != "cpu", list(cluster.types).index(kind.name)))
     begin = problem.now if problem.in_mid_run else 0.0
     pools = [
         LanePool(types.index(kind), node, lanes, [max(begin, problem.free_at.get(lane, 0.0)) for lane in lanes])
-        for (kind, node), lanes in sorted(found.items(), key=lambda entry: (types.index(entry[0][0]), entry[0][1]))
+        for (kind, node), lanes in sorted(by_pool.items(), key=lambda entry: (types.index(entry[0][0]), entry[0][1]))
     ]
     return types, pools
 
@@ -200,8 +206,8 @@ def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[LanePool]]:
 def _way(problem: PlanProblem, kind: DeviceType) -> Way:
     """The slowest way of a type's devices to their hosts, in every part."""
     cluster = problem.cluster
-    found = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)
-    return Way(*(max(part) for part in zip(*((w.latency, w.up, w.down) for w in found), strict=True)))
+    ways = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)
+    return Way(*(max(part) for part in zip(*((w.latency, w.up, w.down) for w in ways), strict=True)))
 
 
 # Schedules in the making ------------------------------------------------------------------------------------------
@@ -219,7 +225,7 @@ class LanePlacing:
 
 
 class PoolLanes:
-    """The lanes of all pools with what is placed on them so far; nothing goes before what was placed earlier."""
+    """The lanes of all pools with the tasks placed on them, in append order."""
 
     def __init__(self, instance: WideTasks):
         self.instance = instance
@@ -253,7 +259,7 @@ class PoolLanes:
 
 
 def wide_bound(instance: WideTasks) -> float | None:
-    """No schedule is shorter, counted from the first arrival: paths of the fastest options, and areas before and after.
+    """A lower bound from the first arrival: paths of the fastest options, and areas.
 
     None where the engine could do what the options do not say.
     """
@@ -281,7 +287,7 @@ def wide_bound(instance: WideTasks) -> float | None:
 def wide_plan(
     instance: WideTasks, placed: Sequence[LanePlacing], bound: float | None = None, guaranteed: float | None = None
 ) -> Plan:
-    """The placings as a plan in the order of their starts, with its timetable; notes as in `outcome`.
+    """The placings as a plan in the order of starts, with timetable and notes.
 
     bound: what the planner proves besides `wide_bound`.  guaranteed: the ratio that its algorithm promises for
     independent tasks that are there at once.
@@ -302,7 +308,7 @@ def wide_plan(
 
 
 def _timetable(instance: WideTasks, placed: Sequence[LanePlacing]) -> tuple[list[Step], np.ndarray]:
-    """The placings as steps in the order of their starts, and when each starts and ends."""
+    """The placings as steps in the order of starts, with their starts and ends."""
     problem, tasks = instance.problem, instance.problem.tasks
     order = sorted(range(len(placed)), key=lambda number: (placed[number].start, placed[number].finish, number))
     arrival = np.maximum(tasks.arrival, problem.now) if problem.in_mid_run else tasks.arrival

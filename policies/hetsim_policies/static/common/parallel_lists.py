@@ -1,4 +1,4 @@
-"""List algorithms for parallel tasks: planners `graham`, `mct`, `heft`, `min_min` where tasks take several lanes.
+"""List algorithms for parallel tasks: `graham`, `mct`, `heft`, `min_min`.
 
 Decides where, when and, of a moldable task, on how many lanes.  Each works as its sequential namesake, with a task's
 options (`parallel`) in the place of types: `graham` starts the first task of its list that fits what is idle, in the
@@ -37,12 +37,12 @@ Rule = Callable[[WideTasks, np.ndarray], PoolLanes]
 def listed(problem: PlanProblem, planner: str, rule: Rule) -> Plan:
     """The shortest of the rule's schedules over all floors."""
     instance = wide(problem, planner)
-    least = instance.min_areas()[instance.task, instance.kind]
+    areas = instance.min_areas()[instance.task, instance.kind]
     with np.errstate(invalid="ignore", divide="ignore"):
-        efficiency = np.where(instance.area > 0, least / instance.area, 1.0)
+        efficiency = np.where(instance.area > 0, areas / instance.area, 1.0)
     masks = dict.fromkeys(tuple((efficiency >= floor * (1 - 1e-9)).tolist()) for floor in FLOORS)
-    found = [rule(instance, np.array(mask, dtype=bool)) for mask in masks]
-    return wide_plan(instance, min(found, key=lambda lanes: lanes.makespan).placed)
+    schedules = [rule(instance, np.array(mask, dtype=bool)) for mask in masks]
+    return wide_plan(instance, min(schedules, key=lambda lanes: lanes.makespan).placed)
 
 
 def in_order(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) -> PoolLanes:
@@ -80,7 +80,7 @@ def wide_heft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
 
 
 def wide_min_min(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
-    """Of all tasks left, the one that can end first; ties go to the first task and option."""
+    """Place the task that can end first, again and again; ties: the first option."""
     lanes, arrival = PoolLanes(instance), instance.problem.tasks.arrival[instance.task]
     demands = list(dict.fromkeys(zip(instance.pools_of, instance.width.tolist(), strict=True)))
     number = {demand: index for index, demand in enumerate(demands)}
@@ -97,7 +97,7 @@ def wide_min_min(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
 
 
 def wide_graham(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) -> PoolLanes:
-    """Whenever lanes are idle, the first task of the list that is there and fits starts, in the option that ends first.
+    """Start the first listed task that fits on idle lanes, in its earliest option.
 
     order: the list; independent tasks that it leaves out are not placed.  Of tasks with the same options by width and
     pools only the first of the list that does not fit is looked at.
@@ -140,7 +140,7 @@ def wide_graham(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) 
 
 
 def _begin(instance: WideTasks, lanes: PoolLanes, options: Sequence[int], now: float) -> float | None:
-    """Start one of the options now, the one that ends first; its end, or None where none fits."""
+    """Start the option that ends first, now; return its end, or None if none fits."""
     for option in sorted(options, key=lambda one: float(instance.seconds[one])):
         start, pool = lanes.earliest(instance.pools_of[option], int(instance.width[option]), now)
         if start <= now:

@@ -1,4 +1,6 @@
-"""Groups of tasks dealt out to accelerators so that work and transfers together are even: local search, not linear.
+"""Groups of tasks dealt out to accelerators evenly in work and transfers.
+
+By local search, as the problem is not linear.
 
 Each part is one accelerator.  Its load is the work of its groups, every input that they read once, their private data,
 and what they read from groups of other parts; what all parts behind one switch upload is a load too.  The search moves
@@ -74,16 +76,16 @@ class Dealing:
         return part
 
     def _change(self, group: int, part: int, sign: int) -> None:
-        moved, held, known = 0.0, self.held[part], self.groups
-        for item in known.inputs[group]:
-            count = held.get(item, 0)
-            held[item] = count + sign
+        moved, members, all_groups = 0.0, self.held[part], self.groups
+        for item in all_groups.inputs[group]:
+            count = members.get(item, 0)
+            members[item] = count + sign
             if count + sign == (1 if sign > 0 else 0):
-                moved += float(known.cost[item, part])
-        for writer, seconds in known.reads[group].items():
+                moved += float(all_groups.cost[item, part])
+        for writer, seconds in all_groups.reads[group].items():
             if self.part_of[writer] not in (-1, part):
                 moved += seconds
-        self.load[part] += sign * (float(known.work[group, part]) + moved)
+        self.load[part] += sign * (float(all_groups.work[group, part]) + moved)
         self.uploads[part] += sign * moved
         for reader, seconds in self.readers[group].items():
             other = self.part_of[reader]
@@ -126,14 +128,14 @@ def dealt(groups: Groups, part_of: Sequence[int]) -> list[int]:
 
 
 def in_blocks(weights: Sequence[float], parts: int) -> list[int]:
-    """Consecutive groups into parts of about the same weight: the start that cuts a graph in stages."""
+    """Consecutive groups into parts of similar weight: a start for cutting a graph."""
     total = sum(weights)
-    passed, found = 0.0, []
+    passed, blocks = 0.0, []
     for weight in weights:
         middle = passed + weight / 2
-        found.append(min(parts - 1, int(parts * middle / total)) if total > 0 else 0)
+        blocks.append(min(parts - 1, int(parts * middle / total)) if total > 0 else 0)
         passed += weight
-    return found
+    return blocks
 
 
 # Launches of several kernels as one, for a plan that has none: which tasks, and where they stand in the plan.
@@ -144,14 +146,14 @@ def in_blocks(weights: Sequence[float], parts: int) -> list[int]:
 
 
 def known_work(tasks: Tasks, step: Step) -> bool:
-    """Is it known what the kernel does, and may it be launched with others?"""
+    """Return True if the kernel's work is known and it may be fused."""
     if tasks.work is None or not np.isfinite(tasks.work.alone(step.task, step.mode)):
         return False
     return fusible([tasks.shapes[tasks.shape[step.task]].modes[step.mode]]) is None
 
 
 def chains(tasks: Tasks, most: int, patterns: Patterns | None = None) -> list[tuple[int, ...]]:
-    """Tasks that follow each other, each the only one that waits for the one before, at most `most` of them.
+    """Chains of at most `most` tasks, each the only successor of the one before.
 
     patterns: classes in order; only sequences of tasks of these classes, of several the longest that goes.
     """
@@ -162,7 +164,7 @@ def chains(tasks: Tasks, most: int, patterns: Patterns | None = None) -> list[tu
             after[before].append(task)
     wanted = None if patterns is None else sorted((tuple(one) for one in patterns), key=len, reverse=True)
     taken = [False] * len(tasks)
-    found = []
+    rows = []
     for task in topological(graph):
         if taken[task]:
             continue
@@ -175,14 +177,14 @@ def chains(tasks: Tasks, most: int, patterns: Patterns | None = None) -> list[tu
             length = next((len(one) for one in wanted if names[: len(one)] == one), 1)
             chain = chain[:length]
         if len(chain) > 1:
-            found.append(tuple(chain))
+            rows.append(tuple(chain))
             for one in chain:
                 taken[one] = True
-    return found
+    return rows
 
 
 def as_one(plan: Plan, tasks: Tasks, groups: Iterable[Sequence[int]], most: int | None = None) -> Plan:
-    """The plan with the tasks of each group launched as one, as far as they stand on one device and that is possible.
+    """The plan with each group's tasks as one launch, where devices allow it.
 
     most: longer groups are cut.  The same plan where nothing can be joined.
     """
@@ -216,7 +218,7 @@ def apart(plan: Plan) -> Plan:
 
 
 def _joined(plan: Plan, groups: Sequence[tuple[int, ...]], last: bool) -> Plan:
-    """Each group as one launch, where its last (or first) task stood; its tasks in the order given."""
+    """Each group as one launch, where its last (or first) task stood."""
     place = {step.task: number for number, step in enumerate(plan.steps)}
     number = max([step.launch for step in plan.steps if step.launch is not None], default=-1) + 1
     rank = {task: (float(at), 0) for task, at in place.items()}

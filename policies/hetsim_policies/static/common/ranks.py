@@ -19,7 +19,7 @@ from hetsim_policies.task_graphs import Graph, Ways, successors, topological, up
 
 @dataclass(frozen=True)
 class Needs:
-    """How long each task holds a lane at each place, not counting what it reads of other tasks; inf: cannot run.
+    """Seconds of each task on a lane of each place, without reads; inf: cannot run.
 
     Where nothing moves, each type of device is one place.
     """
@@ -31,7 +31,7 @@ class Needs:
     """The place of each lane."""
 
     def mean(self, values: np.ndarray | None = None) -> np.ndarray:
-        """The mean of the times, or of other values by task and place, over the lanes that can run each task."""
+        """The mean of times, or of other values, over the lanes that can run each task."""
         usable = np.isfinite(self.seconds)
         total = np.where(usable, self.seconds if values is None else values, 0.0) @ self.lanes
         return total / np.maximum(usable @ self.lanes, 1.0)
@@ -50,16 +50,16 @@ def needs(times: np.ndarray, counts: Sequence[int], traffic: Traffic | None = No
 
 def ways(predecessors: Graph, traffic: Traffic | None = None) -> Ways:
     """The predecessors of each task, and the mean time to move what it reads of them."""
-    found: list[dict[int, float]] = [dict.fromkeys(before, 0.0) for before in predecessors]
+    ways: list[dict[int, float]] = [dict.fromkeys(before, 0.0) for before in predecessors]
     if traffic is not None:
         latency, pace = traffic.mean()
-        for before, sources in zip(found, traffic.sources, strict=True):
+        for before, sources in zip(ways, traffic.sources, strict=True):
             before.update((writer, latency + size * pace) for writer, size in sources.items())
-    return found
+    return ways
 
 
 def by_key(keys: Sequence[Any], before: Ways) -> list[int]:
-    """All tasks, each after those it waits for: of those that can be next the one with the least key.
+    """All tasks, each after its predecessors, by the lowest key of those possible.
 
     Ties go to the first in topological order.
     """

@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass
 class Schedule:
-    """Where and when tasks run: start, finish, type and lane of each, and the tasks in the order of placing."""
+    """Start, finish, type and lane of each task, and the tasks in order of placing."""
 
     start: np.ndarray
     finish: np.ndarray

@@ -44,7 +44,7 @@ class SearchBudget:
         self._began = time.perf_counter()
 
     def spend(self, wanted: int) -> int:
-        """How many more may be evaluated, at most as many as wanted; 0: the budget is used up."""
+        """The number that may still be evaluated, at most `wanted`; 0: none."""
         granted = min(wanted, self.evaluations - self.used) if self.seconds is None else wanted * (self.part < 1)
         self.used += granted
         return granted
@@ -58,7 +58,7 @@ class SearchBudget:
 
     @property
     def notes(self) -> dict[str, Any]:
-        """For the notes of a plan: the number of schedules, or that the plan depends on the speed of the machine."""
+        """Notes of a plan: the number of schedules, or that it depends on the machine."""
         return {"evaluations": self.used} if self.seconds is None else {"deterministic": False}
 
 
@@ -88,21 +88,21 @@ def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
             Seed(mct(times, counts, topological(before), tasks.arrival, before, free), "mct"),
         ]
     longest = np.argsort(-times.min(axis=1, initial=np.inf), kind="stable").tolist()
-    found = [Seed(mct(times, counts, longest, tasks.arrival, None, free), "mct")]
+    seeds = [Seed(mct(times, counts, longest, tasks.arrival, None, free), "mct")]
     bound = None
     if len(instance.types) <= 2:
         schedule, bound = greedy_dual(*two_types(instance, "greedy_dual"), tasks.arrival)
-        found = [Seed(schedule, "greedy_dual"), *found]
+        seeds = [Seed(schedule, "greedy_dual"), *seeds]
     if instance.size <= MAX_ROUNDS:
-        found.append(Seed(max_min(times, counts, tasks.arrival, free), "max_min"))
-        found.append(Seed(sufferage(times, counts, tasks.arrival, since=free), "sufferage"))
+        seeds.append(Seed(max_min(times, counts, tasks.arrival, free), "max_min"))
+        seeds.append(Seed(sufferage(times, counts, tasks.arrival, since=free), "sufferage"))
     if instance.size and instance.size * len(counts) <= MAX_PAIRS:
         schedule, better = lst(times, counts, tasks.arrival, free)
-        found.append(Seed(schedule, "lst"))
+        seeds.append(Seed(schedule, "lst"))
         bound = max(better, bound or 0.0)
-    for seed in found:
+    for seed in seeds:
         seed.bound = bound
-    return found
+    return seeds
 
 
 def seed_of(instance: Instance, traffic: Traffic | None = None) -> Seed:
@@ -111,13 +111,16 @@ def seed_of(instance: Instance, traffic: Traffic | None = None) -> Seed:
 
 
 def bound_together(instance: Instance) -> bool:
-    """Do tasks wait for each other, or read items, so that what one costs depends on others?"""
+    """Return True if tasks wait for each other or read items.
+
+    Then the cost of one depends on others.
+    """
     tasks = instance.problem.tasks
     return any(tasks.predecessors or ()) or any(tasks.reads or ())
 
 
 class Landscape(ABC):
-    """Candidates of one instance.  `lanes` and `keys` have one row a candidate and one column a task."""
+    """Candidates of one instance: `lanes` and `keys` have a row each, a column a task."""
 
     uses_keys: bool
 
@@ -149,7 +152,7 @@ class Landscape(ABC):
         return np.isfinite(self.times(tasks, lanes))
 
     def random_lanes(self, tasks: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        """A lane for each named task: any type that can run it, then any lane of that type."""
+        """A random lane for each task: a type that can run it, then a lane of that type."""
         drawn = (random.random(tasks.shape) * self.choices[tasks]).astype(np.int64)
         kind = self.choice[tasks, drawn]
         first = self.first_lane[kind]
@@ -164,7 +167,7 @@ class Landscape(ABC):
 
 
 class Loads(Landscape):
-    """Independent tasks: a lane ends when it has done the sum of its tasks, taken by arrival."""
+    """Independent tasks: a lane ends after the sum of its tasks, taken by arrival."""
 
     uses_keys = False
 
@@ -211,7 +214,7 @@ class Loads(Landscape):
 
 
 class Ranked(Landscape):
-    """Tasks that wait for each other: list scheduling by keys, all candidates a task further at each step.
+    """Dependent tasks: list scheduling by keys, all candidates one task further.
 
     Transfers count as in `heft`: over idle links, while the lane still works; what lies on a host at the start moves
     to each device once.  Cost: for P candidates of n tasks with at most d predecessors O(P n d) in n steps.
@@ -245,7 +248,7 @@ class Ranked(Landscape):
         return self._decode(lanes, keys)[0]
 
     def _decode(self, lanes: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Ends of lanes; starts and finishes of tasks; the order of placing.  Tasks are numbered topologically."""
+        """Ends of lanes; starts and finishes of tasks, numbered topologically; the order."""
         rows, size = lanes.shape
         every = np.arange(rows)
         order = self._placing(keys[:, self.order])
@@ -257,21 +260,21 @@ class Ranked(Landscape):
             task = order[:, step]
             lane = lanes[every, task]
             before = self.before[task]
-            known = finish[every[:, None], before]
+            ends = finish[every[:, None], before]
             cost = self.time[task, self.lane_kind[lane]]
             if self.traffic is not None:
                 here = self.traffic.place[lane]
                 source = place[every[:, None], before]
                 way = self.traffic.latency[source, here[:, None]]
                 way = way + self.bytes[task] * self.traffic.pace[source, here[:, None]]
-                known = known + np.where(self.moves[task], way, 0.0)
+                ends = ends + np.where(self.moves[task], way, 0.0)
                 items = self.firsts[task]
                 fetched = brought[every[:, None], items, here[:, None]]
                 cost = cost + self.extra[task, here]
                 cost += np.where(fetched, 0.0, self.first_cost[items, here[:, None]]).sum(axis=1)
                 brought[every[:, None], items, here[:, None]] = True
                 place[every, task] = here
-            begin = np.maximum(np.maximum(free[every, lane], self.arrival[task]), known.max(axis=1, initial=-np.inf))
+            begin = np.maximum(np.maximum(free[every, lane], self.arrival[task]), ends.max(axis=1, initial=-np.inf))
             start[every, task] = begin
             free[every, lane] = finish[every, task] = begin + cost
         return free, start, finish[:, :size], order
@@ -283,7 +286,7 @@ class Ranked(Landscape):
         return np.zeros((rows, size + 1), dtype=np.int64), np.zeros((rows, *self.first_cost.shape), dtype=bool)
 
     def _placing(self, keys: np.ndarray) -> np.ndarray:
-        """Tasks by key, a task never before those it waits for: its key is lifted to theirs, ties by number."""
+        """Tasks by key, with each key raised to those of its predecessors; ties by number."""
         lifted = np.concatenate([keys, np.full((len(keys), 1), -np.inf)], axis=1)
         for level in self.levels:
             highest = lifted[:, self.before[level]].max(axis=2)
@@ -332,7 +335,7 @@ class Search:
     """Does it end with moves and exchanges of tasks?"""
 
     @classmethod
-    def of(cls, instance: Instance, evaluations: int, seconds: float | None, descent: bool = True) -> Search:
+    def from_instance(cls, instance: Instance, evaluations: int, seconds: float | None, descent: bool = True) -> Search:
         budget = SearchBudget(evaluations, seconds)  # its clock runs from here on
         traffic = None
         if bound_together(instance):
@@ -345,12 +348,12 @@ class Search:
 
     @property
     def hopeless(self) -> bool:
-        """Is there nothing to search for, since no schedule is better than the seed?"""
+        """Return True if no schedule is better than the seed."""
         arrival = self.landscape.instance.problem.tasks.arrival
         if not len(arrival):
             return True
-        least = 0.0 if self.seed.bound is None else self.seed.bound
-        return self.seed.schedule.makespan - float(arrival.min()) <= least
+        floor = 0.0 if self.seed.bound is None else self.seed.bound
+        return self.seed.schedule.makespan - float(arrival.min()) <= floor
 
     def _judged(self, plans: list[Plan]) -> list[float]:
         """The makespan of each plan; where it was simulated the plan says so."""
@@ -364,27 +367,31 @@ class Search:
         return self.finished(self.landscape.schedule(lanes, keys))
 
     def finished(self, schedule: Schedule) -> Plan:
-        """A schedule as a plan, or a seed where that ends first: by its timetable or, where that is not exact and there
-        is an engine, simulated on the estimates."""
+        """A schedule, or a seed that ends first, as a plan.
+
+        By its timetable or, where that is not exact and there is an engine, simulated on the estimates.
+        """
         instance = self.landscape.instance
         bound = self.seed.bound
         plans = [plan_of(instance, seed.schedule, bound, draft=True) for seed in self.seeds]
         if all(schedule is not seed.schedule for seed in self.seeds):
             plans.append(plan_of(instance, schedule, bound, descent=self.descent, draft=True))
         spans = self._judged(plans)
-        least = min(spans[: len(self.seeds)])
-        planner = self.seeds[spans.index(least)].planner
+        seed_span = min(spans[: len(self.seeds)])
+        planner = self.seeds[spans.index(seed_span)].planner
         plan = plans[spans.index(min(spans))]
         ahead = brought_ahead(instance, plan)
         if ahead.copies and (makespan := simulated(instance.problem, ahead)) < min(spans):
             plan = replace(ahead, makespan=makespan)
-        plan.notes |= {"seed": planner, "seed_makespan": least, **self.budget.notes}
+        plan.notes |= {"seed": planner, "seed_makespan": seed_span, **self.budget.notes}
         return finished(instance, plan, judged=True)
 
 
 def simulated(problem: PlanProblem, plan: Plan) -> float:
-    """The makespan on the estimates, inf where the order cannot be kept with the memory there is; without an engine
-    the planned one."""
+    """The makespan on the estimates; inf where memory forbids the order.
+
+    Without an engine the planned one.
+    """
     try:
         return problem.simulate(plan)
     except PolicyError:
@@ -400,7 +407,7 @@ def span_of(plan: Plan) -> float:
 
 
 def check_budget(evaluations: int, seconds: float | None, planner: str) -> None:
-    """ScenarioError if there is no budget to speak of (values that a constructor was given in Python)."""
+    """Raise ScenarioError for an empty budget (values given in Python)."""
     if evaluations < 1 or (seconds is not None and not 0 <= seconds < np.inf):
         text = f"{planner} needs a budget of at least one evaluation, or of 0 or more seconds"
         raise ScenarioError(Problem(text, key="policy.scheduler"))

@@ -1,4 +1,4 @@
-"""When each step of a plan starts and ends: the planner's own timetable, worked out without the engine.
+"""When each step of a plan starts and ends, computed without the engine.
 
 A lane takes its tasks in the order of the plan; one starts when a stream of the lane is free, it has arrived and its
 predecessors are done.  An accelerator has an upload, a compute and a download engine, each for one task at a time, of
@@ -34,7 +34,7 @@ Placed = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Timing:
-    """Start and finish of each task; `exact`: nothing that is not modeled can delay one."""
+    """Start and finish of each task; `exact`: the model leaves nothing out."""
 
     start: np.ndarray
     finish: np.ndarray
@@ -42,7 +42,7 @@ class Timing:
 
 
 def timing(instance: Instance, placed: Sequence[Placed], frequencies: Mapping[str, float] = NOMINAL) -> Timing:
-    """The timetable of a plan; `placed` names every task once, each after its predecessors.
+    """The timetable of a plan; `placed` names every task once, in a valid order.
 
     frequencies: of devices that the plan does not leave at 1, by name.
     """
@@ -76,7 +76,7 @@ def _serial(instance: Instance, placed: Sequence[Placed], frequencies: Mapping[s
 
 
 def _one_after_the_other(instance: Instance, placed: Sequence[Placed], seconds: np.ndarray, begin: float) -> Timing:
-    """The same where nothing but the task before on its lane delays a task: sums, lane by lane."""
+    """The same where tasks wait only for the one before on their lane: sums."""
     rows = np.array(placed, dtype=np.int64)
     lane = np.concatenate([[0], np.cumsum(instance.counts)])[rows[:, 1]] + rows[:, 2]
     start, finish = np.empty(instance.size), np.empty(instance.size)
@@ -88,12 +88,12 @@ def _one_after_the_other(instance: Instance, placed: Sequence[Placed], seconds: 
 
 
 def _lane_seconds(instance: Instance, placed: Sequence[Placed], frequencies: Mapping[str, float]) -> list[float]:
-    """For how long each task holds its lane; lanes of a type may have different ways to their hosts."""
+    """Seconds for which each task occupies its lane, by the lane's way to its host."""
     rows = np.array(placed, dtype=np.int64).reshape(-1, 3)
     if instance.alike and not frequencies:
         return instance.alone[rows[:, 0], rows[:, 1]].tolist()
     stages = LaneStages(instance, frequencies)
-    return [sum(stages.of(task, kind, lane)) for task, kind, lane in placed]
+    return [sum(stages.seconds(task, kind, lane)) for task, kind, lane in placed]
 
 
 class LaneStages:
@@ -102,13 +102,13 @@ class LaneStages:
     def __init__(self, instance: Instance, frequencies: Mapping[str, float] = NOMINAL):
         self.instance = instance
         self.frequencies = frequencies
-        known = lane_names(instance.problem.cluster)
+        lanes = lane_names(instance.problem.cluster)
         cluster = instance.problem.cluster
-        self.devices = [[known[name] for name in names] for names in instance.lanes]
+        self.devices = [[lanes[name] for name in names] for names in instance.lanes]
         self.ways = [[way_to_host(cluster, device) for device in devices] for devices in self.devices]
         self.fixed: dict[tuple[int, int], tuple[float, float]] = {}
 
-    def of(self, task: int, kind: int, lane: int) -> tuple[float, float, float]:
+    def seconds(self, task: int, kind: int, lane: int) -> tuple[float, float, float]:
         """Upload, compute and download."""
         instance = self.instance
         compute = self.compute(task, kind, lane)
@@ -249,7 +249,7 @@ class Pipeline:
                     self._begin(lane, task, engine, now)
 
     def _first_stage(self, lane: TimedLane, task: int, now: float) -> int:
-        up = self.stages.of(task, lane.kind, lane.number)[UP]
+        up = self.stages.seconds(task, lane.kind, lane.number)[UP]
         missing = self.items is not None and self.items.anything(task, lane.place, lane.device)
         return UP if up > 0 or missing else COMPUTE
 
@@ -328,15 +328,15 @@ class Pipeline:
     @staticmethod
     def _pipes(*named: tuple[str, Link, str]) -> list[tuple[str, float]]:
         """Names and latencies of the links of finite rate."""
-        found = []
+        pipes = []
         for name, link, direction in named:
             rate = link.upload if direction == "up" else download_rate(link)
             if np.isfinite(rate):
-                found.append((name if link.duplex == "half" else f"{name}:{direction}", link.latency))
-        return found
+                pipes.append((name if link.duplex == "half" else f"{name}:{direction}", link.latency))
+        return pipes
 
     def _use(self, pipes: list[tuple[str, float]], since: float, until: float) -> None:
-        """Bytes flow over some links: are others on them?"""
+        """Send bytes over some links and note whether others use them."""
         for name, _ in pipes:
             if self.busy.get(name, -np.inf) > since * (1 + 1e-12):
                 self.contended = True
@@ -416,11 +416,11 @@ class Copies:
         hosts = {-1 - node.index: None for node in self.cluster.nodes}
         data = instance.problem.data
         self.where: list[dict[int, None]] = []
-        for index, known in enumerate(self.tasks.items):
+        for index, entry in enumerate(self.tasks.items):
             if index in data:
                 self.where.append({h.index if isinstance(h, Device) else -1 - h: None for h in data[index]})
-            elif known.home is not None:
-                self.where.append({-1 - known.home: None})
+            elif entry.home is not None:
+                self.where.append({-1 - entry.home: None})
             else:
                 self.where.append({} if self.made[index] else dict(hosts))
 
@@ -428,23 +428,23 @@ class Copies:
         return rows[task] if rows is not None else ()
 
     def anything(self, task: int, place: int, device: Device) -> bool:
-        """Must anything that the task reads be brought?"""
+        """Return True if anything that the task reads must be transferred."""
         return bool(self.sources(task, place, device))
 
     def sources(self, task: int, place: int, device: Device) -> dict[int, tuple[float, list[int]]]:
-        """Bytes and items to bring, by where they come from; what lies on a core's own host is there."""
-        found: dict[int, tuple[float, list[int]]] = {}
+        """Bytes and items to transfer, by source; a core's own host needs none."""
+        sources: dict[int, tuple[float, list[int]]] = {}
         for item in dict.fromkeys(self._row(self.tasks.reads, task)):
             if place in self.where[item]:
                 continue
             source = self._source(item, device)
             if source is not None:
-                total, items = found.get(source, (0.0, []))
-                found[source] = total + self.tasks.items[item].size, [*items, item]
-        return found
+                total, items = sources.get(source, (0.0, []))
+                sources[source] = total + self.tasks.items[item].size, [*items, item]
+        return sources
 
     def _source(self, item: int, device: Device) -> int | None:
-        """This node's host, an accelerator of this node, another host, another node's accelerator; None: no copy."""
+        """The host, a local accelerator, another host or its accelerator; None: no copy."""
         best, best_rank = None, 4
         for place in self.where[item]:
             node = -1 - place if place < 0 else self.cluster.devices[place].node

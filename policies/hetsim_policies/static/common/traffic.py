@@ -41,7 +41,7 @@ class Traffic:
     """All seconds for input and output of each task that are not shared items, at each place."""
 
     def mean(self) -> tuple[float, float]:
-        """Latency and pace between two different lanes, on average; a lane and itself are one place."""
+        """Mean latency and pace between two different lanes."""
         if len(self.place) < 2:
             return 0.0, 0.0
         lanes = np.bincount(self.place, minlength=len(self.latency)).astype(float)

@@ -16,7 +16,10 @@ from hetsim_policies.static.common.schedule import Schedule
 
 
 def two_types(instance: Instance, planner: str) -> tuple[np.ndarray, list[int]]:
-    """Times and lanes of two types, the second without lanes if there is one; ScenarioError if there are more."""
+    """Times and lanes of two types, the second possibly without lanes.
+
+    ScenarioError if there are more.
+    """
     if len(instance.types) > 2:
         names = ", ".join(kind.name for kind in instance.types)
         text = f"{planner} plans for at most two types of devices; the cluster has {len(instance.types)}: {names}"
@@ -27,7 +30,7 @@ def two_types(instance: Instance, planner: str) -> tuple[np.ndarray, list[int]]:
 
 
 def by_speed_up(times: np.ndarray) -> np.ndarray:
-    """Tasks by descending ratio of the first time to the second, ties in the order of the table."""
+    """Tasks by descending ratio of the first time to the second, ties in table order."""
     p, q = times[:, 0], times[:, 1]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where((q == 0) & (p == 0), 1.0, p / q)
@@ -41,7 +44,7 @@ def by_sides(
     ready: np.ndarray | None = None,
     since: Free = None,
 ) -> Schedule:
-    """Longest processing time first on each of two types: tasks where `second` is true run on the second."""
+    """Longest first on each of two types; tasks where `second` is true on the second."""
     schedule = Schedule.empty(len(times))
     for kind, chosen in enumerate((~second, second)):
         need = times[:, kind]
@@ -99,12 +102,12 @@ def rest_of_two_types(
     assert instance.free is not None
     since = [np.empty(0) if kind is None else instance.free[kind] for kind in kinds]
     busy = [np.flatnonzero(times > problem.now) for times in since]
-    left = [times[lanes] - problem.now for times, lanes in zip(since, busy, strict=True)]
-    nowhere = [np.full(len(times), np.inf) for times in left]
-    needs = np.concatenate([p, left[0], nowhere[1]]), np.concatenate([q, nowhere[0], left[1]])
+    until = [times[lanes] - problem.now for times, lanes in zip(since, busy, strict=True)]
+    nowhere = [np.full(len(times), np.inf) for times in until]
+    needs = np.concatenate([p, until[0], nowhere[1]]), np.concatenate([q, nowhere[0], until[1]])
     solution = solve(*needs)
     placed: list[tuple[float, int, int, int]] = []
-    makespan = max(float(times.max(initial=0.0)) for times in left)
+    makespan = max(float(times.max(initial=0.0)) for times in until)
     size, first = instance.size, instance.size
     for side, (need, kind) in enumerate(zip(needs, kinds, strict=True)):
         if kind is None:
@@ -131,11 +134,11 @@ def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int,
 
     Running tasks are the rows from `first` on.  None if two of them share a lane.
     """
-    found = lanes[first : first + len(busy)]
-    if len(np.unique(found)) < len(found):
+    names = lanes[first : first + len(busy)]
+    if len(np.unique(names)) < len(names):
         return None
     name = np.full(count, -1)
-    name[found] = busy
+    name[names] = busy
     name[name < 0] = np.setdiff1d(np.arange(count), busy)
     renamed = np.full(len(lanes), -1)
     renamed[tasks] = name[lanes[tasks]]
@@ -145,7 +148,7 @@ def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int,
 def _spread(
     need: np.ndarray, tasks: np.ndarray, since: np.ndarray, arrival: np.ndarray, lanes: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Starts, lanes and end of the tasks of one side, longest first, on given lanes or wherever one is free first."""
+    """Starts, lanes and end of one side's tasks, longest first, on lanes as given."""
     order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
     if lanes is None:
         starts, lanes = list_schedule(need, len(since), order, arrival, since)

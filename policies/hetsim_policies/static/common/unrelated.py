@@ -1,4 +1,4 @@
-"""The linear program behind R||Cmax by types: tasks split over types of devices, none a lane longer than T.
+"""The linear program of R||Cmax by types: split tasks, no lane longer than T.
 
     minimize T  subject to  Σ_t x_jt = 1 for every task j,  Σ_j p_jt x_jt ≤ c_t T for every type t,  x ≥ 0,
 
@@ -32,7 +32,7 @@ SAMPLE = 4_000
 
 @dataclass(frozen=True)
 class Split:
-    """An optimal vertex of the program: the share of each task on each type, and prices that certify a bound."""
+    """An optimal vertex: the share of each task on each type, and dual prices."""
 
     share: np.ndarray
     prices: np.ndarray
@@ -80,14 +80,14 @@ def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> 
     used = np.zeros(allowed.shape, dtype=bool)
     used[task, kind] = True
     if len(task) > WHOLE_PROGRAM:
-        found, used = _by_columns(solved, allowed / scale, counts, used)
+        solution, used = _by_columns(solved, allowed / scale, counts, used)
     else:
-        found = solved(task, kind)
-    if found.x is None:  # times so far apart that the solver gave up: whole tasks and equal prices are right as well
+        solution = solved(task, kind)
+    if solution.x is None:  # times so far apart that the solver gave up: whole tasks and equal prices are right as well
         share[np.arange(size), allowed.argmin(axis=1)] = 1.0
         return Split(share, prices)
-    share[np.nonzero(used)] = found.x[:-1]
-    dual = np.maximum(0.0, -found.ineqlin.marginals)
+    share[np.nonzero(used)] = solution.x[:-1]
+    dual = np.maximum(0.0, -solution.ineqlin.marginals)
     worth = float(dual @ lanes)
     return Split(share, dual / worth if worth > 0 else prices)
 
@@ -95,7 +95,7 @@ def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> 
 def _by_columns(
     solved: Callable[..., Any], times: np.ndarray, counts: Sequence[int], usable: np.ndarray
 ) -> tuple[Any, np.ndarray]:
-    """The program solved over a few pairs of each task; pairs that its prices ask for join until none is left."""
+    """The program over a few pairs of each task; priced pairs join until none is left."""
     allowed = np.where(usable, times, np.inf)
     chosen = np.zeros(times.shape, dtype=bool)
     rows = np.arange(len(times))[:, None]
@@ -107,19 +107,19 @@ def _by_columns(
             cost = np.where(usable, allowed * prices, np.inf)
         wanted = np.argpartition(cost, few - 1, axis=1)[:, :few]
         chosen[rows, wanted] |= usable[rows, wanted]
-        found = solved(*np.nonzero(chosen))
-        if found.x is None:
-            return found, chosen
-        prices = np.maximum(0.0, -found.ineqlin.marginals)
+        solution = solved(*np.nonzero(chosen))
+        if solution.x is None:
+            return solution, chosen
+        prices = np.maximum(0.0, -solution.ineqlin.marginals)
         with np.errstate(invalid="ignore"):
             cost = np.where(usable, allowed * prices, np.inf)
-        missed = np.where(chosen, np.inf, cost).min(axis=1) < np.asarray(found.eqlin.marginals) - 1e-9
+        missed = np.where(chosen, np.inf, cost).min(axis=1) < np.asarray(solution.eqlin.marginals) - 1e-9
         if not missed.any():
-            return found, chosen
+            return solution, chosen
 
 
 def priced(times: np.ndarray, counts: Sequence[int], prices: np.ndarray) -> np.ndarray:
-    """What each task costs at least; the sum is no more than the makespan of any schedule."""
+    """The minimum cost of each task; the sum is a lower bound on the makespan."""
     with np.errstate(invalid="ignore"):
         cost = np.where(np.isfinite(allowed_times(times, counts)), times * prices, np.inf)
     return cost.min(axis=1, initial=np.inf)

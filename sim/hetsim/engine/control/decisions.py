@@ -100,13 +100,15 @@ class Decisions:
 
     def _reject(self, decision: Reject) -> None:
         task = decision.task
+        given: Any = decision  # its reason need not be a text: nothing checks the types of a user's policy
+        status, reason = EXPIRED if decision.expired else REJECTED, str(given.reason)
         if isinstance(task, Requests):
-            self._discard(task, EXPIRED if decision.expired else REJECTED, str(decision.reason))
+            self._discard(task, status, reason)
             return
         if task is None or task.state not in (WAITING, BLOCKED):
             state = "names no task" if task is None else f"names {task}, which {state_of(task)}"
             raise illegal(self.state, f"yielded a Reject that {state}")
-        self.completion.end_task(task, EXPIRED if decision.expired else REJECTED, str(decision.reason))
+        self.completion.end_task(task, status, reason)
 
     def _discard(self, requests: Requests, status: int, reason: str) -> None:
         """Waiting requests end without having run."""

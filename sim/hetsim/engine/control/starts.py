@@ -293,10 +293,10 @@ def compute_only(tasks: Tasks) -> frozenset[Mode]:
         for mode in shape.modes:
             kind = mode.type
             serial = mode.on_cpu or (kind.streams == 1 and kind.sharing.kind == "exclusive")
-            one_node = (not mode.span_any or mode.span_speed == 1.0) and mode.span_speeds is None
-            one_node = one_node and (mode.exchange is None or mode.node_count == 1)
+            slower = mode.span_any and mode.span_speed != 1.0
+            over_nodes = slower or mode.span_speeds is not None or (mode.exchange is not None and mode.node_count > 1)
             no_transfer = not (mode.upload.of(1) or mode.download.of(1))
-            if serial and no_transfer and one_node and mode.curve is None:
+            if serial and no_transfer and not over_nodes and mode.curve is None:
                 found.add(mode)
     return frozenset(found)
 

@@ -98,7 +98,7 @@ class Recorder:
 
     def longer(self, count: int) -> dict[int, Any]:
         """Copies of the columns with rows for tasks that are only imagined (`hetsim.engine.imagined`), by `id`."""
-        columns: list[tuple[Any, float]] = [
+        columns: list[tuple[Any, Any]] = [
             (self.start, NAN), (self.finish, NAN), (self.mode, -1), (self.place, -1), (self.status, NOT_ARRIVED),
             (self.ready, NAN), *((column, -1 if name == "batch" else 0) for name, column in self._detail.items()),
         ]  # fmt: skip

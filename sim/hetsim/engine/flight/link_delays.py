@@ -1,11 +1,11 @@
 """By how much jobs that share links delay each other: from the stakes of the jobs on each link, the delay of each job.
 
-A job on one link meets what `hetsim.theory.contention` has for that link.  On several, over which it sends at once, the
-longest of its delays counts, and it leaves more of a link to others where another one limits it.  Two passes: each link
-by itself, then with what the first pass has for the other links of its jobs.  A change on a link reaches the jobs on it
-and those on the other links of its jobs, no further.
+A job on one link meets what `hetsim.formulas.contention` has for that link.  On several, over which it sends at once,
+the longest of its delays counts, and it leaves more of a link to others where another one limits it.  Two passes: each
+link by itself, then with what the first pass has for the other links of its jobs.  A change on a link reaches the jobs
+on it and those on the other links of its jobs, no further.
 
-Up to `JOINT` jobs that are connected by links are instead solved together (`hetsim.theory.contention`), and a
+Up to `JOINT` jobs that are connected by links are instead solved together (`hetsim.formulas.contention`), and a
 change reaches all of them.
 """
 
@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from hetsim.formulas.contention import ALIKE, Contention, LinkDelays, delays, longest_delay, stretches
 from hetsim.model.exchange import Use
-from hetsim.theory.contention import ALIKE, Contention, LinkDelays, delays, longest_delay, stretches
 
 JOINT = 10
 """Maximum number of connected jobs of which the joint distribution is found: 2^10 states take 2 to 4 ms."""

@@ -19,7 +19,7 @@ INF = math.inf
 
 
 class Timer:
-    """Something that fires at a time: calls `then(self)`.  Re-arming makes the former entry stale."""
+    """A timer: calls `then(self)` at a time; re-arming makes its former entry stale."""
 
     __slots__ = ("entry", "then")
 

@@ -1,4 +1,4 @@
-"""The fields of a class without dictionaries: its slots, or where it is compiled its attributes."""
+"""The fields of a class without dictionaries: slots, or attributes if compiled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def all_slots(kind: type) -> tuple[str, ...]:
 
 
 def _slots(kind: type) -> tuple[str, ...]:
-    """Fields that a class declares itself; a compiled one names those of its bases too."""
+    """Fields that a class declares itself; a compiled one names those of bases too."""
     named = vars(kind).get("__mypyc_attrs__") or vars(kind).get("__slots__", ())
     named = (named,) if isinstance(named, str) else tuple(named)
     return tuple(name for name in named if name not in ("__dict__", "__weakref__"))

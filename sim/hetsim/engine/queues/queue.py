@@ -219,7 +219,7 @@ class Queue:
         times = list(map(tuple, table.time[at].tolist()))
         estimates = times if table.estimate is table.time else list(map(tuple, table.estimate[at].tolist()))
         found = []
-        for row, arrival, time, estimate in zip(rows, table.arrival[at].tolist(), times, estimates, strict=True):
+        for row, arrival, time, estimate in zip(at.tolist(), table.arrival[at].tolist(), times, estimates, strict=True):
             task = Task(row, arrival, shape, time, estimate, table)
             task.ready = arrival + delay
             found.append(task)

@@ -234,7 +234,7 @@ class Episodes:
         return self.terminated or self.truncated
 
     def step(self, action: int) -> float:
-        """Carry out one action and go to the next decision, or to the end; the reward of the way there."""
+        """Carry out one action and go to the next decision; return the reward."""
         if self.simulation is None or self.over:
             raise UsageError("no episode is under way: reset() begins one")
         if not 0 <= action < self.actions:
@@ -271,7 +271,7 @@ class Episodes:
         return len(self.mask) - 1 if self.mask[-1] else int(self.mask.argmax())
 
     def plain(self) -> int:
-        """Act as a simple policy does: the oldest task that fits starts, on the first type."""
+        """Act as a simple policy does: start the oldest task that fits, on the first type."""
         return int(self.mask.argmax())
 
     def _go(self) -> None:
@@ -313,7 +313,7 @@ class Episodes:
 
 
 def root_mean_square(runs: list[list[float]]) -> float:
-    """Root mean square of the return after each step of each run, discounted over `STEPS`; 0 without steps."""
+    """Root mean square of discounted returns after each step of each run; 0 if none."""
     squares: list[float] = []
     for rewards in runs:
         follows = 0.0
@@ -324,7 +324,7 @@ def root_mean_square(runs: list[list[float]]) -> float:
 
 
 def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> type[Acting]:
-    """A scheduler class of this name: what `choice` decides, seen as in these episodes."""
+    """Make a scheduler class with this name from `choice`."""
     if episodes.decides != SCHEDULING:
         raise UsageError("a scheduler is made of an environment of scheduling, not of admission")
     if not callable(choice):
@@ -356,7 +356,7 @@ def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> t
 
 
 def typical_time(run: RunInput) -> float:
-    """The mean estimated time of the tasks of a run, each in its fastest mode, in seconds."""
+    """The mean estimated time of the tasks of a run in their fastest modes, seconds."""
     tasks = run.tasks
     times = tasks.computing(tasks.estimate).min(axis=1)
     times = times[np.isfinite(times) & (times > 0)]

@@ -1,4 +1,4 @@
-"""The tables of a sweep, made a block of rows at a time: in memory, or in files that grow by a part at a time."""
+"""The tables of a sweep, by blocks of rows: in memory, or in growing files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Columns = Mapping[str, Sequence[Any]]
 
 @dataclass
 class SweepRow:
-    """What one row is made of: its facts, and the values of its replications in order (None of one that failed).
+    """The facts of one row, and the values of its replications; None if one failed.
 
     `warmup`: what is told as `warmup_cut`, if anything is; NaN of a row for which none was found.
     """
@@ -41,10 +41,10 @@ class SweepRow:
 
 
 class SweepTables:
-    """`table` and `by_replication` of a sweep, from its rows in order; the rows of a point come together."""
+    """`table` and `by_replication` of a sweep, from rows in order of their points."""
 
     def __init__(self, columns: Columns, *, several: bool, text_seeds: bool, folder: Path | None = None):
-        """several: rows have several replications.  text_seeds: there are seeds that no column of numbers holds.
+        """several: rows have replications.  text_seeds: some seeds need a text column.
 
         folder: next to it the tables are written while they are made; without one they are kept here.
         """
@@ -64,11 +64,11 @@ class SweepTables:
                     self.names.update(dict.fromkeys(run))
         here = {key: column[self.rows : self.rows + len(rows)] for key, column in self.columns.items()}
         self.rows += len(rows)
-        found = tables(here, rows, list(self.names), self.several, self.text_seeds)
+        frames = tables(here, rows, list(self.names), self.several, self.text_seeds)
         if self._files is None:
-            self.parts.append(found)
+            self.parts.append(frames)
         else:
-            for file, frame in zip(self._files, found, strict=True):
+            for file, frame in zip(self._files, frames, strict=True):
                 file.add(frame)
 
     def frames(self) -> list[pd.DataFrame]:
@@ -96,7 +96,7 @@ class SweepTables:
 
 
 class GrowingTable:
-    """A Parquet file that is written in parts; columns that only later ones have are missing in those before."""
+    """A Parquet file written in parts; columns of later parts are missing before."""
 
     def __init__(self, folder: Path, name: str):
         self.folder, self.name = folder, name
@@ -131,38 +131,38 @@ class GrowingTable:
     def _join(self) -> None:
         import pyarrow.parquet as pq
 
-        whole = GrowingTable(self.folder, f"{self.name}-whole")
+        joined = GrowingTable(self.folder, f"{self.name}-whole")
         for path in self.files:
             with pq.ParquetFile(path) as file:
                 for number in range(file.num_row_groups):
-                    whole.add(file.read_row_group(number).to_pandas().reindex(columns=self._columns))
-        whole.close()
-        self.files = whole.files
+                    joined.add(file.read_row_group(number).to_pandas().reindex(columns=self._columns))
+        joined.close()
+        self.files = joined.files
 
 
 def tables(
     keys: Columns, rows: Sequence[SweepRow], all_names: Sequence[str], several: bool, text_seeds: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`table` and `by_replication` of some rows; `all_names`: what the runs have, and those of rows before."""
+    """`table` and `by_replication` of some rows; `all_names`: metrics of the runs."""
     kept = [name for name in all_names if name not in (_END, _WATTS, "replication")]
     names = [name for name in kept if not name.startswith("_")]
     failed = np.array([bool(row.errors) or any(run is None for run in row.runs) for row in rows])
     counts = np.array([len(row.runs) for row in rows], dtype=np.int64)
     common = _common_counts(rows, counts, failed)
-    whole, cube_of = _cube(rows, all_names), {name: at for at, name in enumerate(all_names)}
+    full_cube, cube_of = _cube(rows, all_names), {name: at for at, name in enumerate(all_names)}
     places = [[cube_of.get(name or "", -1) for name in wanted]
               for wanted in ([*names, _END, _WATTS], map(weight_of, names), kept)]  # fmt: skip
-    cube = whole[:, :, places[0]]
+    cube = full_cube[:, :, places[0]]
     cube = _common_energy(cube, rows, names)
     energies = [names.index(name) for name in ENERGY if name in names]
     for at in energies:
         cube[np.arange(cube.shape[1]) >= common[:, None], at] = np.nan
-    weights = whole[:, :, places[1]]
+    weights = full_cube[:, :, places[1]]
     means, half = _estimates(cube[:, :, : len(names)], weights, names, counts)
     if (common < counts).any():
         for at in energies:
             means[:, at], half[:, at] = (
-                found[:, at] for found in _estimates(cube[:, :, : len(names)], weights, names, common)
+                part[:, at] for part in _estimates(cube[:, :, : len(names)], weights, names, common)
             )
     means[failed] = half[failed] = np.nan
     facts = _facts(keys, rows, failed, text_seeds)
@@ -172,12 +172,12 @@ def tables(
             columns[f"{name}_ci_low"] = means[:, at] - half[:, at]
             columns[f"{name}_ci_high"] = means[:, at] + half[:, at]
     numbers = [name for name in kept if name.startswith("_")]
-    both = np.concatenate([cube[:, :, : len(names)], whole[:, :, [cube_of[name] for name in numbers]]], axis=2)
+    both = np.concatenate([cube[:, :, : len(names)], full_cube[:, :, [cube_of[name] for name in numbers]]], axis=2)
     return pd.DataFrame(columns), _each(keys, rows, both, [*names, *numbers], text_seeds)
 
 
 def _common_counts(rows: Sequence[SweepRow], counts: np.ndarray, failed: np.ndarray) -> np.ndarray:
-    """Of each row, the replications that all policies of its point have; those that failed do not take part."""
+    """Of each row, the replications that all policies of its point completed."""
     fewest: dict[int, int] = {}
     for row, count, out in zip(rows, counts.tolist(), failed, strict=True):
         if not out:
@@ -189,7 +189,7 @@ def _common_counts(rows: Sequence[SweepRow], counts: np.ndarray, failed: np.ndar
 def _estimates(
     cube: np.ndarray, weights: np.ndarray, names: Sequence[str], counts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Estimates from the first `counts` replications of each row, and the half-widths of their intervals.
+    """Estimates from the first `counts` replications of each row, and half-widths.
 
     `weights`: over how many customers each value is a mean; missing where it is none
     (`hetsim.results.one_run.estimands`).
@@ -222,7 +222,7 @@ def _cube(rows: Sequence[SweepRow], names: Sequence[str]) -> np.ndarray:
 
 
 def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str]) -> np.ndarray:
-    """A policy that finishes early still pays for its idle devices until the last one of the point is done."""
+    """Add the idle energy until the last policy of a point has finished."""
     if "energy_j" not in names:
         return cube
     _, point, several = np.unique([row.point for row in rows], return_inverse=True, return_counts=True)
@@ -237,7 +237,7 @@ def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str])
 
 
 def _half_widths(cube: np.ndarray, given: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Of Student's intervals over the second axis; none where all replications are the same, as nothing is random.
+    """Half-widths of Student's intervals over the second axis; 0 where all agree.
 
     `given`: what the values contribute, with the replications in the last axis.
     """

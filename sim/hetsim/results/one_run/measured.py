@@ -20,7 +20,7 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 class Run(Protocol):
-    """The part of a run that tables, metrics and pictures read; a `Result` has all of it."""
+    """The part of a run that tables, metrics and pictures read: see `Result`."""
 
     name: str
     policy: str
@@ -133,7 +133,7 @@ class Measured:
         return self.result.usage
 
     def known(self, name: str) -> np.ndarray:
-        """The values that a column has: of completed tasks (`wait`: of those that started)."""
+        """The values of a column: of completed tasks (`wait`: of those that started)."""
         values = self.column(name)
         missing = np.isnan(values)
         return values[~missing] if missing.any() else values

@@ -88,7 +88,7 @@ class Result:
     # A loaded run has tables but no record until one is needed.
     @cached_property
     def record(self) -> Record:
-        """The record that the engine wrote (of a loaded run: read and rebuilt on first use)."""
+        """The record that the engine wrote; of a loaded run it is read on first use."""
         assert self.saved is not None
         return store.load_record(self.saved)
 
@@ -183,7 +183,7 @@ class Result:
 
     @cached_property
     def token_gaps(self) -> tuple[np.ndarray, np.ndarray]:
-        """Times between two tokens of an answer in the window, and how often each occurred."""
+        """Gaps between tokens of answers in the window, and how often each occurred."""
         return token_gaps(self.record, *self.window)
 
     def timeline_by(self, by: str) -> pd.DataFrame:
@@ -372,7 +372,7 @@ class Result:
         return {"scenario": self.name, "seed": self.seed, "summary": json_values(self.values())}
 
     def save(self, directory: str | Path) -> Path:
-        """Write a run directory, whole or not at all; one that is there already is replaced.
+        """Write a run directory, whole or not at all; an existing one is replaced.
 
         Parameters: directory: where.
         Returns: the directory.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetsim.errors import UsageError
+from hetsim.formulas.pipeline_schedule import PipelineSchedule, step_schedule
 from hetsim.results.one_run.explain import find_tasks
-from hetsim.theory.pipeline_schedule import PipelineSchedule, step_schedule
 
 if TYPE_CHECKING:
     from hetsim.model.exchange import Exchange

@@ -152,33 +152,12 @@ def _spec(nodes: schema.Nodes, prices: Mapping[str, Price]) -> NodeSpec:
         ),
         switch_size=switch.size if switch else None,
         switch=switch.made() if switch else Link(),
-        network=_network(nodes.network),
-        nvlink=_between_gpus(nodes.nvlink),
+        network=nodes.network.link(),
+        nvlink=nodes.nvlink.link() if nodes.nvlink else Link(),
         price=nodes.price or FREE,
         partitions=tuple(dict.fromkeys(nodes.partitions)),
     )
     return made
-
-
-def _network(network: schema.NodeNetworkSpec) -> Link:
-    curve = schema.bandwidth_curve(network.curve)
-    if curve is not None:
-        return Link(curve.top, curve.top, duplex=network.duplex, curve=curve)
-    return Link.given(
-        network.out if network.out is not None else network.upload,
-        network.into if network.into is not None else network.download,
-        latency=network.latency,
-        duplex=network.duplex,
-    )
-
-
-def _between_gpus(link: schema.GpuLink | None) -> Link:
-    if link is None:
-        return Link()
-    curve = schema.bandwidth_curve(link.curve)
-    rate = link.rate if curve is None else curve.top
-    assert rate is not None
-    return Link(rate, rate, link.latency, curve=curve)
 
 
 def _type(accelerator: schema.Accelerator, pcie: schema.Pcie, prices: Mapping[str, Price]) -> DeviceType:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import KeyProblem
+from hetsim.formulas import training as formulas
 from hetsim.model.cluster import DeviceType, Partition
 from hetsim.model.exchange import Exchange
 from hetsim.model.tasks import Mode
@@ -29,7 +30,6 @@ from hetsim.scenario.building.streams import (
 from hetsim.scenario.file.document import Path_
 from hetsim.scenario.schema.demand import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use
 from hetsim.scenario.schema.training import TrainingSpec
-from hetsim.theory import training as formulas
 from hetsim.workload.costs.profiles import ProfileUse
 from hetsim.workload.costs.roofline import Peak, Work
 from hetsim.workload.distributions import drawn_steps
@@ -113,9 +113,9 @@ class DrawnModes:
         if communication is None:
             return None
         cluster, nodes = self.context.cluster, self.demand.nodes or 1
-        of = (n for n in cluster.nodes if device in (n.cpu.type, *(d.type for d in n.accelerators)))
+        nodes_with_device = (n for n in cluster.nodes if device in (n.cpu.type, *(d.type for d in n.accelerators)))
         beyond = pcie_of(device)
-        found = [
+        exchanges = [
             exchange_over(
                 cluster,
                 spec,
@@ -125,9 +125,9 @@ class DrawnModes:
                 [communication.phase(nodes, each, spec, beyond)],
                 largest=communication.largest,
             )
-            for spec in kinds_of(of)
+            for spec in kinds_of(nodes_with_device)
         ]
-        return max(found, key=lambda one: one.nominal, default=None)
+        return max(exchanges, key=lambda one: one.nominal, default=None)
 
     def _gpu_modes(
         self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None,
@@ -141,13 +141,13 @@ class DrawnModes:
             exchange = self._exchange(device, max(1, round(gpus or demand.gpus or 1.0)))
             stretch = stretch_of(exchange)
         for count, speedup in counts.items():
-            found = {
+            values = {
                 "gpus": float(count) if count else gpus or demand.gpus,
                 "gpu_memory": gpu_memory if demand.gpu_memory is None else demand.gpu_memory,
                 "nodes": nodes or demand.nodes,
             }
-            held = demand.model_copy(update=found)
-            mode = self.book.mode(device, held, partition=self.partition, exchange=exchange)
+            occupied = demand.model_copy(update=values)
+            mode = self.book.mode(device, occupied, partition=self.partition, exchange=exchange)
             self.found.append((mode, times / speedup * stretch))
 
     def _full_form(self, modes: list[TaskMode]) -> None:
@@ -254,10 +254,10 @@ class DrawnModes:
                 inside = plan.tensor <= gpus  # from island to island of one node
                 rates = [pcie_of(device)] if inside else [min(s.network.upload, s.network.download) for s in specs]
                 free = f"; {'pcie' if inside else 'network'} has no rate, so that the way beyond takes no time"
-                told = f"a step takes {slowest:.4g} s{free if max(rates) == math.inf else ''}"
-                self.context.warnings.append(f"{self.label[0]}: {text}: {told}")
-            held = math.ceil(state + kept) if device.memory is not None else 0
-            self._gpu_modes(device, steps * slowest, held, exchange=exchange, nodes=nodes)
+                consequence = f"a step takes {slowest:.4g} s{free if max(rates) == math.inf else ''}"
+                self.context.warnings.append(f"{self.label[0]}: {text}: {consequence}")
+            bytes_needed = math.ceil(state + kept) if device.memory is not None else 0
+            self._gpu_modes(device, steps * slowest, bytes_needed, exchange=exchange, nodes=nodes)
         return refused
 
     def _cost_model(self, seconds: Seconds, gpu_memory: int | None) -> None:

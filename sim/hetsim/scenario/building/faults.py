@@ -72,22 +72,20 @@ def _process(entry: Fault, number: int, cluster: Cluster, document: Document, pa
             near = WITHOUT.get(where, near)
             raise ScenarioError(document.problem((*path, "on"), f'the cluster has no "{where}"{near}'))
         devices.update(dict.fromkeys(chosen))
-    length = entry.lasting if entry.slow is not None else entry.repair
+    length = entry.lasting if entry.factor is not None else entry.repair
     assert entry.every is not None
     assert length is not None
     every = entry.every
-
-    return FaultProcess(
+    made: FaultProcess = entry.made(
         name=entry.name or f"fault{number}",
         devices=tuple(devices),
         between=every.sample,
         lasting=length.sample,
-        factor=entry.slow,
-        together=entry.together,
         groups=_racks(cluster) if entry.together else None,
         mean=every.mean,
         longest=_longest(every),
     )
+    return made
 
 
 def _longest(every: Any) -> float:

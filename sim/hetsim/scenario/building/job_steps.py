@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+from hetsim.formulas import training as formulas
 from hetsim.model.cluster import Cluster, DeviceType, Node, NodeSpec
 from hetsim.model.exchange import Exchange, Phase, StepPipeline
 from hetsim.scenario.schema.training import TrainingSpec
-from hetsim.theory import training as formulas
 from hetsim.workload.costs.roofline import Peak
 
 GIB = 2**30

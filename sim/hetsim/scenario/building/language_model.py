@@ -81,8 +81,8 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
             text = f"{device.name} must not be shared (sharing: exclusive, streams: 1)"
             raise self._fail(key, f"a replica keeps its devices to itself; {text}")
         name = self.name if not number else f"{self.name} on {device.name}"
-        held = Demand.model_construct(gpus=service.gpus, gpu_memory=device.memory)
-        mode = self.context.modes.mode(device, held, name=name)
+        occupied = Demand.model_construct(gpus=service.gpus, gpu_memory=device.memory)
+        mode = self.context.modes.mode(device, occupied, name=name)
         if self.context.modes.fits(mode):
             blocks_of(service, device, self)
         elif number:
@@ -196,8 +196,8 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         for name in ("decode", "prefill"):
             stage = getattr(service.step, name)
             if stage is not None and stage.measured is not None:
-                told = remarks(stage.measured, f"{self.name}: {name}", stage.extrapolate, BEYOND[name])
-                self.context.warnings += [text for text in told if text not in self.context.warnings]
+                sentences = remarks(stage.measured, f"{self.name}: {name}", stage.extrapolate, BEYOND[name])
+                self.context.warnings += [text for text in sentences if text not in self.context.warnings]
         named = DEVICES.get(mode.type.name.lower())
         if service.figures is not None and named is not None and named != service.gpu:
             what = f"its steps have the figures of another GPU (gpu:) than {mode.type.name}, on which it runs"
@@ -221,8 +221,8 @@ def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
             continue
         rows = np.sort(kept[~(table.extra[name][kept] >= 1)])
         for row in rows[:MAX_PROBLEMS].tolist():
-            told = f"{name} is {table.extra[name][row]:g}, but a language model reads and answers at least one token"
-            problems.append(Problem(told, file=table.source, line=table.line(row)))
+            text = f"{name} is {table.extra[name][row]:g}, but a language model reads and answers at least one token"
+            problems.append(Problem(text, file=table.source, line=table.line(row)))
         if len(rows) > MAX_PROBLEMS:
             more = f"and {len(rows) - MAX_PROBLEMS:,} more requests with {name} below 1"
             problems.append(Problem(more, file=table.source))
@@ -292,14 +292,14 @@ def joining_problem(stream: TaskStream, batching: IterationPolicy) -> tuple[str,
 
 def language_of(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray, tasks: Tasks) -> list[LanguageService]:
     """The language models of a run, with the rows of their requests in order of arrival."""
-    found = []
+    services = []
     for stream, start in zip(streams, starts.tolist(), strict=False):
         service = stream.language
         if service is None or not len(stream):
             continue
         rows = np.sort(rank[start : start + len(stream)])
         shape = tasks.shapes[tasks.shape[rows[0]]]
-        found.append(
+        services.append(
             LanguageService(
                 name=stream.name,
                 shape=shape,
@@ -322,4 +322,4 @@ def language_of(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray,
                 **service.slo.given,
             )
         )
-    return found
+    return services

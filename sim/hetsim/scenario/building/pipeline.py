@@ -2,7 +2,7 @@
 
 What one arrival brings, one item or several, is a request: results count it once (`hetsim.model.tasks.StagedRequests`).
 
-The plan is that of `hetsim.theory.partition` for the groups of equal devices of the cluster, with the way of a result
+The plan is that of `hetsim.formulas.partition` for the groups of equal devices of the cluster, with the way of a result
 from device to device as the engine has it: down to the host, over the network, up to the next device, one after the
 other.  Each stage runs on the nodes that the plan gives it.  Weights are there from the start.
 """
@@ -18,15 +18,15 @@ from pathlib import Path
 import numpy as np
 
 from hetsim.errors import NothingMeets, ScenarioError, UsageError, suggestion
+from hetsim.formulas import partition as theory
+from hetsim.formulas.layer_cuts import Cuts
+from hetsim.formulas.partition import EqualDevices, PipelineStage, StageWay, seconds_on
 from hetsim.model.cluster import Cluster, Device, DeviceType, Link, Node, Partition
 from hetsim.scenario.building.streams import NO_STOPPING, Context, Stages, TaskStream, unfit, users_of
 from hetsim.scenario.file.document import Path_
 from hetsim.scenario.schema.demand import Demand, Factor
 from hetsim.scenario.schema.pipeline import PipelineSpec
 from hetsim.scenario.schema.workload import MAX_TASKS, WorkloadEntry
-from hetsim.theory import partition as theory
-from hetsim.theory.layer_cuts import Cuts
-from hetsim.theory.partition import EqualDevices, PipelineStage, StageWay, seconds_on
 from hetsim.workload import measurements
 
 MAX_DEVICES = 32

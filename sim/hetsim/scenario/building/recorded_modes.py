@@ -109,13 +109,13 @@ def modes_of_rows(rows: TraceRows, refused: dict[int, str], context: Context) ->
     for group in groups:
         if group.plan:
             shape[group.rows] = context.modes.shape([way.mode for way in group.plan], stopping, preemptible)
-    found = _timed(rows, groups, shape, stopping)
+    modes = _timed(rows, groups, shape, stopping)
     if not lost:
-        return found
+        return modes
     is_lost = np.zeros(len(rows.kept), dtype=bool)
     for group in lost:
         is_lost[group.rows] = True
-    return found.without(is_lost, _left_out(rows, lost, context))
+    return modes.without(is_lost, _left_out(rows, lost, context))
 
 
 def _groups(rows: TraceRows, refused: dict[int, str], context: Context) -> Iterator[_Group]:
@@ -200,7 +200,7 @@ def with_computed_times(entry: WorkloadEntry, table: TaskTable, path: Path_, con
         return table
     timed = {device.name for device, _, _ in _sources(table, context)}
     rows = np.arange(len(table))
-    found = {}
+    times = {}
     for device in context.cluster.types.values():
         peak = peak_of(device)
         if device.name in timed or peak is None or not context.modes.of_kind(device.name):
@@ -212,12 +212,12 @@ def with_computed_times(entry: WorkloadEntry, table: TaskTable, path: Path_, con
         # On several cores or a part of a GPU the rates are in proportion; a gang divides the work evenly.
         share = width if device.kind == "cpu" else np.minimum(width, 1.0)
         seconds = (overhead + busy / share) / (1.0 if device.kind == "cpu" else np.maximum(width, 1.0))
-        found[COMPUTED + device.name] = np.where(np.isnan(seconds), np.inf, seconds)
-    if not found and not timed:
+        times[COMPUTED + device.name] = np.where(np.isnan(seconds), np.inf, seconds)
+    if not times and not timed:
         names = ", ".join(device.name for device in context.cluster.types.values())
         text = f"of how fast {names} are nothing is known; give them a peak under cluster"
         raise context.fail((*path, "trace"), f"the rows of {table.source} only say what they do, and {text}")
-    return replace(table, times={**table.times, **found})
+    return replace(table, times={**table.times, **times})
 
 
 def _stages_of_work(table: TaskTable, peak: Peak, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -279,22 +279,22 @@ def _sources(table: TaskTable, context: Context) -> list[tuple[DeviceType, str, 
         if column.startswith(GPU_TIME)
         for device in context.modes.of_kind(column.removeprefix(GPU_TIME))
     }
-    found = []
+    sources = []
     if "cpu_time" in table.times:
-        found += [(device, "cpu_time", 1 / device.speed) for device in context.modes.of_kind("cpu")]
+        sources += [(device, "cpu_time", 1 / device.speed) for device in context.modes.of_kind("cpu")]
     for device in cluster.types.values():
         if device.kind == "cpu" or not context.modes.of_kind(device.name):
             continue
         if device.name in own:
-            found.append((device, own[device.name], 1.0))
+            sources.append((device, own[device.name], 1.0))
         elif device.kind == "gpu" and "gpu_time" in table.times:
-            found.append((device, "gpu_time", 1 / device.speed))
-    found += [
+            sources.append((device, "gpu_time", 1 / device.speed))
+    sources += [
         (device, COMPUTED + device.name, 1.0)
         for device in cluster.types.values()
         if COMPUTED + device.name in table.times
     ]
-    return found
+    return sources
 
 
 def _mode(
@@ -302,14 +302,14 @@ def _mode(
     span: int, context: Context, size: tuple[int, WorkCurve] | None = None,
 ) -> Mode | None:  # fmt: skip
     """The mode of a row on a type, in one of its sizes; None for a GPU mode of a row that wants no GPU."""
-    known = {key: None if math.isnan(value) else float(value) for key, value in demand.items()}
-    gpus = known["gpus"] = known["gpus"] if size is None else float(size[0])
+    values = {key: None if math.isnan(value) else float(value) for key, value in demand.items()}
+    gpus = values["gpus"] = values["gpus"] if size is None else float(size[0])
     if device.kind != "cpu" and gpus == 0:
         return None
-    whole = {key: round(known[key] or 0) for key in ("nodes", "memory", "gpu_memory")}
-    held = entry.model_copy(update={**known, **whole, "slice": profile})
+    integers = {key: round(values[key] or 0) for key in ("nodes", "memory", "gpu_memory")}
+    occupied = entry.model_copy(update={**values, **integers, "slice": profile})
     make = partial(
-        context.modes.mode, device, held, partition=partition, curve=None if size is None else size[1]
+        context.modes.mode, device, occupied, partition=partition, curve=None if size is None else size[1]
     )  # fmt: skip
     if device.kind == "cpu" and span == ANY and entry.span == "any":
         span = IF_WIDER  # it ran on one node if it fits on one: a log does not say which jobs were spread
@@ -342,12 +342,12 @@ def _lost(rows: TraceRows, lost: list[_Group], context: Context) -> list[Problem
     worst = min(lost, key=lambda group: int(rows.kept[group.rows].min()))
     row = int(rows.kept[worst.rows].min())
     first = f"task {table.name(row)} ({table.source}, {_where(table, row)})"
-    told = unfit(context, rows.path, count, first, worst.refused, rows.types(row), nodes_by(rows.entry))
+    problem = unfit(context, rows.path, count, first, worst.refused, rows.types(row), nodes_by(rows.entry))
     way_out = "unfit: reject counts such tasks as rejected, leave_out leaves them out"
     if rows.entry.unfit == "leave_out":
         graph = "a task graph cannot do without some of its tasks" if table.predecessors is not None else ""
         way_out = graph or "nothing would be left of this trace"
-    return [replace(told, message=f"{told.message} ({way_out})")]
+    return [replace(problem, message=f"{problem.message} ({way_out})")]
 
 
 def _left_out(rows: TraceRows, lost: list[_Group], context: Context) -> str:
@@ -356,9 +356,9 @@ def _left_out(rows: TraceRows, lost: list[_Group], context: Context) -> str:
     counts: dict[str, list[int]] = {}
     for group in lost:
         row = int(rows.kept[group.rows].min())
-        known = counts.setdefault(why_unfit(context, group.refused, rows.types(row), nodes_by(rows.entry)), [0, row])
-        known[0] += len(group.rows)
-        known[1] = min(known[1], row)
+        tally = counts.setdefault(why_unfit(context, group.refused, rows.types(row), nodes_by(rows.entry)), [0, row])
+        tally[0] += len(group.rows)
+        tally[1] = min(tally[1], row)
     ranked = sorted(counts.items(), key=lambda item: (-item[1][0], item[1][1]))
     parts = []
     for reason, (count, row) in ranked[:MAX_REASONS]:

@@ -32,7 +32,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
     @cached_property
     def modes(self) -> list[tuple[Mode, ComputeStage]]:
         """The modes on all devices of the cluster that a variant names, and what its requests compute there."""
-        found = []
+        modes = []
         for way in self.service.ways:
             devices = self.context.modes.of_kind(way.device)
             self._remark(way)
@@ -47,19 +47,19 @@ class DrawnService(DrawnRequests[ServiceSpec]):
                 self._room(device, memory, there)
                 limit = self._limit(way, device, way.gpu_memory or 0, there)
                 mode = self.context.modes.served(device, way, memory, limit, several=len(devices) > 1)
-                found.append((mode, way.compute))
-        return found
+                modes.append((mode, way.compute))
+        return modes
 
     def _remark(self, way: VariantSpec) -> None:
-        """What is to be known of the measured times of a variant."""
+        """Warn of the measured times of a variant, where they are extrapolated."""
         for name in ("upload", "compute", "download"):
             stage = getattr(way, name)
             if stage.measured is None:
                 continue
             beyond = stage.extrapolate and (way.max_batch is None or way.max_batch > stage.measured.sizes[-1])
             what = f"{self.name}: {name}" if way.name is None else f"{self.name}: {name} of {way.name}"
-            found = remarks(stage.measured, what, beyond)
-            self.context.warnings += [text for text in found if text not in self.context.warnings]
+            sentences = remarks(stage.measured, what, beyond)
+            self.context.warnings += [text for text in sentences if text not in self.context.warnings]
 
     def _room(self, device: Any, memory: int, there: int | None) -> None:
         """The model and what a batch holds besides must fit into the memory that is there for a batch."""
@@ -97,7 +97,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
 
     def _times(self, n: int, label: tuple[str, ...]) -> list[tuple[Mode, np.ndarray]]:
         stream = self.context.random.stream
-        found = []
+        modes = []
         for number, (mode, compute) in enumerate(self.modes):
             per_item = compute.per_item
             if per_item is None:
@@ -110,8 +110,8 @@ class DrawnService(DrawnRequests[ServiceSpec]):
                 each = getattr(compute, f"per_{key.removesuffix('s')}")
                 if each:
                     times = times + each * self._tokens(key)
-            found.append((mode, times))
-        return found
+            modes.append((mode, times))
+        return modes
 
     def _tokens(self, key: str) -> np.ndarray:
         """The tokens of each request, where a coefficient needs them."""
@@ -205,7 +205,7 @@ def _stages(mode: Mode, size: int, each: float, bytes_in: float, bytes_out: floa
 
 
 def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
-    """What a request computes itself: the shortest as far as tokens tell, and the mean.
+    """The times of a request alone: the shortest that tokens tell, and the mean.
 
     Of drawn times the mean stands for the shortest too: no request can count on luck.
     """
@@ -218,7 +218,7 @@ def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
 def serving_of(
     entry: WorkloadEntry, name: str, path: Path_, context: Context
 ) -> DrawnService | ServedLanguage | None:  # fmt: skip
-    """What serves the requests of an entry, if they are requests."""
+    """The service for the requests of an entry; None if they are no requests."""
     if isinstance(entry.service, LanguageModel):
         return ServedLanguage(entry.service, name, path, context)
     return None if entry.service is None else DrawnService(entry.service, name, path, context)
@@ -244,12 +244,12 @@ def services_of(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray,
                 # A mean of equals may be off by a bit.
                 per_item=tuple((times[0] if alike else times.mean(axis=0)).tolist()),
                 slo=float(limit),
-                noise=stream.service.noise,
                 alike=alike,
                 bytes_in=_average(tasks.bytes_in, rows),
                 bytes_out=_average(tasks.bytes_out, rows),
                 cache=None if kept is None else kept.made(),
                 policy_key="policy.batching" if stream.service.batching is None else key_of((*stream.path, *OWN)),
+                **stream.service.given,
                 **stream.service.network.given,
             )
         )

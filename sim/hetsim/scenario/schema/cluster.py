@@ -27,7 +27,6 @@ from hetsim.model.units import (
     Degree,
     Name,
     Positive,
-    Seconds,
     Whole,
 )
 from hetsim.scenario.fields import Model, Names, OneOrMany, Short, unknown
@@ -128,17 +127,17 @@ def bandwidth_curve(curve: list[tuple[int, float]] | None) -> BandwidthCurve | N
     return None if curve is None else BandwidthCurve(*(tuple(map(float, one)) for one in zip(*curve, strict=True)))
 
 
+@keys_of(Link, "latency")
 class GpuLink(Profiled):
     """NVLink or the like between the GPUs of a node: a rate, or a curve that was measured."""
 
     SECTION: ClassVar = "nvlink"
+    FIRST: ClassVar = ("rate", "curve")
 
     rate: Annotated[BytesPerSecond, Field(gt=0)] | None = None
     """Bus bandwidth of a GPU in one direction that collectives reach."""
     curve: Curve | None = None
     """In place of rate the bus bandwidth by bytes, rising: [[1 MB, 40 GB/s], [1 GB, 230 GB/s]]; log-log in between."""
-    latency: Seconds = 0.0
-    """Time of a hop from GPU to GPU, 0 unless given; a curve contains it."""
 
     @model_validator(mode="after")
     def _rate_or_curve(self) -> GpuLink:
@@ -150,14 +149,22 @@ class GpuLink(Profiled):
         _check_curve(self.curve)
         return self
 
+    def link(self) -> Link:
+        """The link, by its rate or by its curve."""
+        curve = bandwidth_curve(self.curve)
+        made: Link = self.made(upload=self.rate if curve is None else curve.top, curve=curve)
+        return made
+
 
 Joined = Annotated[GpuLink, Short(lambda v: v if isinstance(v, dict) else {"rate": v}, {"type": "string"})]
 
 
+@keys_of(Link, "latency", "duplex")
 class NodeNetworkSpec(Profiled):
     """A node's way to all others; `out` and `in`, or the same as upload and download; or a curve that was measured."""
 
     SECTION: ClassVar = "network"
+    FIRST: ClassVar = ("curve", "out", "in", "upload", "download")
 
     curve: Curve | None = None
     """In place of out and in the bus bandwidth of a node by bytes, rising: [[1 MB, 9 GB/s], [1 GB, 90 GB/s]]."""
@@ -169,10 +176,6 @@ class NodeNetworkSpec(Profiled):
     """Another name of out."""
     download: BytesPerSecond | None = None
     """Another name of in."""
-    latency: Seconds = 0.0
-    """Time before the first byte of each transfer between nodes."""
-    duplex: Literal["full", "half"] = "full"
-    """full (both directions at once, the default) or half (they share one rate)."""
 
     @model_validator(mode="after")
     def _once(self) -> NodeNetworkSpec:
@@ -191,6 +194,14 @@ class NodeNetworkSpec(Profiled):
                 raise KeyProblem(key, "the curve tells rates and latencies; leave one of the two out")
             _check_curve(self.curve)
         return self
+
+    def link(self) -> Link:
+        """The link, by its rates or by its curve."""
+        curve = bandwidth_curve(self.curve)
+        out, into = ((self.out, self.into) if curve is None else (curve.top, curve.top))
+        rates = {"upload": self.upload if out is None else out, "download": self.download if into is None else into}
+        made: Link = self.made(**rates, curve=curve)
+        return made
 
 
 @keys_of(DeviceType, streams=Degree, power=Powered, preemption=Preempted)

@@ -1,4 +1,4 @@
-"""What a task of a scenario demands: times, devices, memory, data, limits, and how much of it policies know."""
+"""The demand of a task: times, devices, memory, data, limits, estimates."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ Limit = Annotated[Annotated[Seconds, VALUE] | Annotated[Factor, MAPPING], VALUE_
 
 @keys_of(Stopping)
 class StoppingSpec(Mirror):
-    """What stopping and resuming costs; see `hetsim.model.tasks.Stopping`."""
+    """The cost of stopping and resuming; see `hetsim.model.tasks.Stopping`."""
 
     preemptible: Flag = True
     """May policies stop it at all?"""
@@ -145,7 +145,7 @@ PartitionOf = Annotated[Annotated[Name, VALUE] | Annotated[PartitionColumn, MAPP
 
 
 class Occupied(Model):
-    """What a launch holds: keys of modes, tasks and variants of a service."""
+    """Resources of a launch: keys of modes, tasks and variants of a service."""
 
     cpus: NotNegative | None = None
     """Cores held; 1 on cores and 0 on GPUs unless given."""
@@ -158,7 +158,7 @@ class Occupied(Model):
 
 
 class Held(Occupied):
-    """What a mode and a task hold, and how their times are computed: keys that both share."""
+    """Keys of a mode and a task: resources, and how times are computed."""
 
     work: Work | None = None
     """Operations and bytes, from which times are computed for each type of device."""
@@ -218,12 +218,12 @@ class TaskMode(Held):
     def within(self, demand: Demand) -> TaskMode:
         """The mode of a task with this demand: what it does not say itself is as the task says."""
         said = {key for key in Held.model_fields.keys() | {"span"} if getattr(self, key) is not None}
-        found = {key: getattr(demand, key) for key, other in INHERITED.items() if not said & {key, other}}
-        found["gpus"] = self.gpus or demanded_share(self.work) or demand.gpus
-        whole = self.model_copy(update=found)
-        if whole.gpu_memory is None and whole.profile is not None:
-            return whole.model_copy(update={"gpu_memory": profile_use(whole).gpu_memory})
-        return whole
+        inherited = {key: getattr(demand, key) for key, other in INHERITED.items() if not said & {key, other}}
+        inherited["gpus"] = self.gpus or demanded_share(self.work) or demand.gpus
+        complete = self.model_copy(update=inherited)
+        if complete.gpu_memory is None and complete.profile is not None:
+            return complete.model_copy(update={"gpu_memory": profile_use(complete).gpu_memory})
+        return complete
 
 
 def check_nodes(demand: TaskMode | Demand, on_cores: bool) -> None:

@@ -8,10 +8,9 @@ from typing import ClassVar
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from hetsim.errors import KeyProblem
-from hetsim.model.faults import Maintenance
+from hetsim.model.faults import FaultProcess, Maintenance
 from hetsim.model.files import record_input
-from hetsim.model.units import Fraction, Name, Positive
-from hetsim.scenario.fields import Model, Names, SomeNames
+from hetsim.scenario.fields import Names, SomeNames
 from hetsim.scenario.generated import Mirror, keys_of
 from hetsim.workload.distributions import TimeDistribution
 
@@ -29,27 +28,24 @@ class MaintenanceSpec(Mirror):
     """Names of the nodes that go down, or ranges n[0-3] or patterns n* of them."""
 
 
-class Fault(Model):
+@keys_of(FaultProcess)
+class Fault(Mirror):
     """One source of faults: random (`on`, `every`, `repair` or `slow` and `lasting`), a `maintenance`, or a `file`.
 
     `on` names kinds (gpu, node, link, uplink), types, or single devices, nodes and links.  `together` is the chance
     that each other node of the same rack fails along.
     """
 
-    name: Name | None = None
-    """Name of this source of faults, by which its random streams are keyed."""
+    FIRST: ClassVar = ("name", "on", "every", "repair", "slow", "for", "together")
+
     on: Names | None = None
     """What it befalls: gpu, node, link, uplink, a type of device, or names of devices, nodes or links (r0/uplink)."""
     every: TimeDistribution | None = None
     """Time from being sound to the next fault of one device, a distribution."""
     repair: TimeDistribution | None = None
     """Time from a failure to its repair, a distribution."""
-    slow: Positive | None = None
-    """Instead of failing, a device takes this many times as long."""
     lasting: TimeDistribution | None = Field(None, alias="for")
     """How long a slowdown lasts, a distribution."""
-    together: Fraction = 0.0
-    """Probability that each other node of the same rack fails along."""
     maintenance: MaintenanceSpec | None = None
     """A window in which nodes are down on purpose."""
     file: str | None = None
@@ -71,20 +67,18 @@ class Fault(Model):
         if len(kinds) != 1:
             raise ValueError("a fault is random (on, every, repair), a maintenance, or in a file; give one of them")
         if kinds[0] != "on":
-            for key in ("every", "repair", "slow", "lasting"):
-                if getattr(self, key) is not None:
-                    named = "for" if key == "lasting" else key
-                    raise KeyProblem(named, f"this belongs to random faults, not to a {kinds[0]}")
+            random = {"every": self.every, "repair": self.repair, "slow": self.factor, "for": self.lasting}
+            for key, value in random.items():
+                if value is not None:
+                    raise KeyProblem(key, f"this belongs to random faults, not to a {kinds[0]}")
             return self
         if self.every is None or self.every.mean == 0:
             raise KeyProblem("every", "how often? Give a distribution of the time between two faults, above 0")
-        length = self.lasting if self.slow is not None else self.repair
+        length = self.lasting if self.factor is not None else self.repair
         if length is None:
-            raise KeyProblem("for" if self.slow else "repair", "how long does it last? Give a distribution")
-        if self.slow is not None and self.slow < 1:
-            raise KeyProblem("slow", f"a factor of at least 1 by which things take longer, not {self.slow:g}")
-        if not 0 <= self.together <= 1:
-            raise KeyProblem("together", "a probability is from 0 to 1")
+            raise KeyProblem("for" if self.factor else "repair", "how long does it last? Give a distribution")
+        if self.factor is not None and self.factor < 1:
+            raise KeyProblem("slow", f"a factor of at least 1 by which things take longer, not {self.factor:g}")
         if self.together and any(where != "node" for where in self.on or ()):
             raise KeyProblem("together", "racks are of nodes: on: node")
         return self

@@ -137,6 +137,7 @@ class FrontEndSpec(Mirror):
     """Delays between the front end and the node that serves: of a request there, of a response back."""
 
 
+@keys_of(Service, "noise", noise=Annotated[Fraction, AfterValidator(_noise)])
 @inline_of(VariantSpec, "name")
 class ServiceSpec(Profiled):
     """What serving costs: one variant inline, or several under `variants`.
@@ -153,8 +154,6 @@ class ServiceSpec(Profiled):
     """Several ways to serve, each with its own device and times."""
     model: Bytes | None = None
     """Bytes of weights that an accelerator must hold before it serves, none unless given."""
-    noise: Annotated[Fraction, AfterValidator(_noise)] = 0.0
-    """Relative standard deviation of all stage times, from 0 (default) to 30%."""
     cache: ResultCacheSpec | None = None
     """Keeps results of popular inputs; none unless given."""
     network: Annotated[FrontEndSpec, BOTH_WAYS] = FrontEndSpec()

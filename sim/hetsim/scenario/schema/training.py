@@ -8,13 +8,13 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from hetsim.errors import KeyProblem, UnknownName
+from hetsim.formulas import training
+from hetsim.formulas.collectives import WAYS, Pattern, Rate, at_most, message, rate_at, ring_over_nodes
 from hetsim.model.cluster import NodeSpec
 from hetsim.model.exchange import Phase
 from hetsim.model.units import Bytes, Degree, Fraction, Name, NotNegative, Seconds
 from hetsim.scenario.fields import Model
 from hetsim.scenario.generated import Mirror, keys_of
-from hetsim.theory import training
-from hetsim.theory.collectives import WAYS, Pattern, Rate, at_most, message, rate_at, ring_over_nodes
 from hetsim.workload.costs import architectures
 from hetsim.workload.distributions import StepCount
 

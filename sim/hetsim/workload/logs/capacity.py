@@ -1,4 +1,4 @@
-"""What a cluster has, as a log of its jobs shows it, and when the log holds more than that.
+"""The capacity of a cluster as a log of its jobs shows it, and excesses of it.
 
 The capacity of a node, or of a log that names none, is the highest level that is held for 1 % of the time in which
 anything is held: what is held for less is an accident of the log (clocks that jump, rows that repeat).  A node whose
@@ -24,7 +24,7 @@ FEW = 3
 
 @dataclass
 class NodeParts:
-    """What jobs hold of each node, in equal parts of those that name several."""
+    """Amounts of jobs on each node, in equal parts of those that name several."""
 
     names: list[str]
     job: np.ndarray
@@ -33,12 +33,12 @@ class NodeParts:
     alone: np.ndarray
     """By job: did it run on one node?"""
 
-    def of(self, node: int) -> np.ndarray:
+    def jobs_on(self, node: int) -> np.ndarray:
         return np.flatnonzero(self.node == node)
 
 
 def node_parts(labels: np.ndarray | None, amount: np.ndarray, start: np.ndarray, end: np.ndarray) -> NodeParts | None:
-    """The nodes of jobs from names with bars between them; None unless each job has one."""
+    """The nodes of jobs, from names with bars between them; None if a job has none."""
     if labels is None or not len(labels) or not all(one == one and one for one in labels.tolist()):
         return None
     lists = [str(one).split("|") for one in labels.tolist()]
@@ -48,26 +48,26 @@ def node_parts(labels: np.ndarray | None, amount: np.ndarray, start: np.ndarray,
     plain = [name.partition(".")[0] if name.partition(".")[0] in short else name for names in lists for name in names]
     node = np.array([codes.setdefault(name, len(codes)) for name in plain])
     count = np.array([len(names) for names in lists])
-    found = NodeParts(list(codes), job, node, (amount / count)[job], count == 1)
-    _merge_renamed(found, start[job], end[job])
-    return found
+    parts = NodeParts(list(codes), job, node, (amount / count)[job], count == 1)
+    _merge_renamed(parts, start[job], end[job])
+    return parts
 
 
 def _merge_renamed(parts: NodeParts, start: np.ndarray, end: np.ndarray) -> None:
     """Take names of one node that follow each other as one."""
     if len(parts.names) < 2 or len(parts.names) > 5_000:
         return
-    begin, whole = float(start.min()), float(end.max() - start.min())
+    begin, span = float(start.min()), float(end.max() - start.min())
     order = np.lexsort((start, parts.node))
     bounds = np.searchsorted(parts.node[order], np.arange(len(parts.names) + 1))
     rows = [order[low:high] for low, high in zip(bounds, bounds[1:], strict=False)]
     spans = [(float(start[one[0]]), float(start[one[-1]])) for one in rows]
-    late = [node for node, (first, _) in enumerate(spans) if first > begin + 0.05 * whole and len(rows[node]) >= FEW]
-    gone = [node for node, (_, last) in enumerate(spans) if last < begin + 0.95 * whole and len(rows[node]) >= FEW]
+    late = [node for node, (first, _) in enumerate(spans) if first > begin + 0.05 * span and len(rows[node]) >= FEW]
+    gone = [node for node, (_, last) in enumerate(spans) if last < begin + 0.95 * span and len(rows[node]) >= FEW]
     for new in sorted(late, key=lambda node: spans[node]):
         for old in sorted(gone, key=lambda node: abs(spans[new][0] - spans[node][1])):
             gap, covered = spans[new][0] - spans[old][1], spans[new][1] - spans[old][0]
-            if gap < 0 or gap > (1 - COVERED) / 2 * whole or covered < COVERED * whole:
+            if gap < 0 or gap > (1 - COVERED) / 2 * span or covered < COVERED * span:
                 continue
             sets = (rows[old], rows[new], np.concatenate([rows[old], rows[new]]))
             levels = [HeldOverTime(start[one], end[one], parts.amount[one]).common() for one in sets]
@@ -79,7 +79,7 @@ def _merge_renamed(parts: NodeParts, start: np.ndarray, end: np.ndarray) -> None
 
 @dataclass
 class Capacity:
-    """What a cluster has: stated, or as the log shows it."""
+    """The capacity of a cluster: stated, or as the log shows it."""
 
     amount: float
     stated: bool
@@ -94,32 +94,32 @@ def capacity_of(
     start: np.ndarray, end: np.ndarray, amount: np.ndarray, parts: NodeParts | None, stated: float | None = None
 ) -> Capacity:
     """The capacity of a cluster that jobs ran on."""
-    held = HeldOverTime(start, end, amount)
+    over_time = HeldOverTime(start, end, amount)
     by_node = {}
     for node, name in enumerate(parts.names if parts is not None else ()):
-        rows = parts.of(node)  # type: ignore[union-attr]
+        rows = parts.jobs_on(node)  # type: ignore[union-attr]
         if len(rows):
             by_node[name] = level_of(*_spans(parts, rows, start, end))
-    whole = math.ceil(sum(by_node.values()) - 1e-9) if by_node else level_of(start, end, amount)
-    found = Capacity(float(whole if stated is None else stated), stated is not None, by_node)
-    length = np.append(np.diff(held.times), 0.0)
-    busy = max(float(length[held.level > 0].sum()), 1e-9)
-    found.full = float(length[held.level >= found.amount - 1e-6].sum()) / busy
-    if _exceeds(held, found.amount):
-        found.beyond.append(("", *_beyond(start, end, held, found.amount, np.arange(len(start)))))
+    shown = math.ceil(sum(by_node.values()) - 1e-9) if by_node else level_of(start, end, amount)
+    capacity = Capacity(float(shown if stated is None else stated), stated is not None, by_node)
+    length = np.append(np.diff(over_time.times), 0.0)
+    busy = max(float(length[over_time.level > 0].sum()), 1e-9)
+    capacity.full = float(length[over_time.level >= capacity.amount - 1e-6].sum()) / busy
+    if _exceeds(over_time, capacity.amount):
+        capacity.beyond.append(("", *_beyond(start, end, over_time, capacity.amount, np.arange(len(start)))))
     elif parts is not None and stated is None:
         for node, name in enumerate(parts.names):
-            rows = parts.of(node)
+            rows = parts.jobs_on(node)
             if len(rows):
                 began, ended, part = _spans(parts, rows, start, end)
                 own = HeldOverTime(began, ended, part)
                 if name in by_node and _exceeds(own, by_node[name]):
-                    found.beyond.append((name, *_beyond(began, ended, own, by_node[name], parts.job[rows])))
-    return found
+                    capacity.beyond.append((name, *_beyond(began, ended, own, by_node[name], parts.job[rows])))
+    return capacity
 
 
 def _exceeds(held: HeldOverTime, most: float) -> bool:
-    """Is more held than this, for longer than the rounding of times makes it look so?"""
+    """Return True if more is in use than this for longer than rounding explains."""
     return float(np.append(np.diff(held.times), 0.0)[held.level > most + 1e-6].sum()) > MOMENT
 
 
@@ -129,7 +129,7 @@ def _spans(parts: NodeParts | None, rows: np.ndarray, start: np.ndarray, end: np
 
 
 def level_of(start: np.ndarray, end: np.ndarray, amount: np.ndarray) -> float:
-    """The whole number of devices that these jobs show, at least as many as one of them holds."""
+    """The number of devices that these jobs show; none of them uses more."""
     if not len(start):
         return 0.0
     return float(math.ceil(max(HeldOverTime(start, end, amount).common(), float(amount.max())) - 1e-9))
@@ -138,7 +138,7 @@ def level_of(start: np.ndarray, end: np.ndarray, amount: np.ndarray) -> float:
 def _beyond(
     start: np.ndarray, end: np.ndarray, held: HeldOverTime, most: float, jobs: np.ndarray
 ) -> tuple[float, float, float, list[int]]:
-    """When more than this is first held, for how long in all, the highest level, and the jobs that began then."""
+    """When an amount is first exceeded, for how long, the peak, the jobs that began."""
     over = held.level > most + 1e-6
     length = np.append(np.diff(held.times), 0.0)
     first = float(held.times[int(np.argmax(over))])

@@ -1,4 +1,4 @@
-"""What schedulers would have decided at each instant of a log, from the state that the log records.
+"""Decisions of schedulers at each instant of a log, from the state on record.
 
 At each arrival, start and end the recorded state is what runs, on which nodes and since when, and what waits.  A rule
 (an order and a discipline, with or without limits) names the waiting jobs that it would start then; what counts is the
@@ -86,7 +86,7 @@ MOVING = ("share", "usage")
 
 
 class RecordedState:
-    """What is free on each node, who holds it, and what users and limited groups hold."""
+    """Free and occupied amounts by node, and what users and limited groups occupy."""
 
     def __init__(self, sizes: list[float], max_of_group: dict[int, float], half_lives: Iterable[float], users: int):
         self.free = list(sizes)
@@ -143,7 +143,7 @@ def fitting(free: list[float], demand: Demand) -> list[int]:
 
 
 class Round:
-    """One decision of a rule: the recorded state, and what the rule has given away in it."""
+    """One decision of a rule: the recorded state, and what it has given away."""
 
     def __init__(self, state: RecordedState, now: float, coming: list[LoggedJob]):
         self.state, self.now = state, now
@@ -163,22 +163,22 @@ class Round:
         return fitting(self.free, demand) if self.given else self.state.room(demand)
 
     def within_limit(self, group: int) -> float:
-        """What a group may hold more."""
+        """The amount that a group may still take."""
         if group not in self.state.max_of_group:
             return math.inf
         holds = sum(amount for _, amount in self.state.of_group[group].values())
         return self.state.max_of_group[group] - holds - sum(job.amount for job in self.given if job.group == group)
 
     def ends(self, node: int) -> list[tuple[float, float]]:
-        """Expected ends on a node with what comes free; what has outlived its estimate ends now."""
-        found = [(max(end, self.now), need) for end, need in self.state.running[node].values()]
-        found += [(self.now + job.estimate, job.demand[1]) for job in self.given if node in job.nodes]
-        return sorted(found)
+        """Expected ends on a node with what comes free; after an overrun that is now."""
+        entries = [(max(end, self.now), need) for end, need in self.state.running[node].values()]
+        entries += [(self.now + job.estimate, job.demand[1]) for job in self.given if node in job.nodes]
+        return sorted(entries)
 
     def ends_of_group(self, group: int) -> list[tuple[float, float]]:
         """The same of the jobs of a limited group."""
-        found = [(max(end, self.now), need) for end, need in self.state.of_group[group].values()]
-        return sorted(found + [(self.now + job.estimate, job.amount) for job in self.given if job.group == group])
+        entries = [(max(end, self.now), need) for end, need in self.state.of_group[group].values()]
+        return sorted(entries + [(self.now + job.estimate, job.amount) for job in self.given if job.group == group])
 
     def _when(self, free: float, need: float, ends: list[tuple[float, float]]) -> float:
         """When so much is free."""
@@ -189,7 +189,7 @@ class Round:
         return math.inf
 
     def shadow(self, head: LoggedJob, limited: bool) -> tuple[float, dict[int, float]]:
-        """When a head could start, and what it then leaves free on its nodes, and (key -1) of its limit."""
+        """When a head could start, and what it leaves free by node and (-1) of its limit."""
         pool, need, count = head.demand
         times = [(self._when(free, need, self.ends(node)), node)
                  for node, free in enumerate(self.free) if pool >> node & 1]  # fmt: skip
@@ -201,15 +201,15 @@ class Round:
             at = max(at, self._when(room, head.amount, ends))
         if math.isinf(at):
             return at, {}
-        left = {node: self.free[node] + sum(amount for end, amount in self.ends(node) if end <= at) - need
+        spare = {node: self.free[node] + sum(amount for end, amount in self.ends(node) if end <= at) - need
                 for _, node in chosen}  # fmt: skip
         if limited:
-            left[-1] = room + sum(amount for end, amount in ends if end <= at) - head.amount
-        return at, left
+            spare[-1] = room + sum(amount for end, amount in ends if end <= at) - head.amount
+        return at, spare
 
 
 class FreeLevels:
-    """What is free on each node, and within each limit, from each instant on, for reservations."""
+    """Free amounts over time, by node and by limit, for reservations."""
 
     def __init__(self, here: Round, limited: bool):
         ends = [(end, node, amount) for node in range(len(here.free)) for end, amount in here.ends(node)]
@@ -247,7 +247,7 @@ class FreeLevels:
 
 
 class Examined:
-    """A rule with its own queue, and the starts that it predicts: NaN for jobs that were not looked at."""
+    """A rule with its own queue, and the starts that it predicts (NaN: not judged)."""
 
     def __init__(self, rule: Rule, count: int, cycle: float, prefer: Prefer | None):
         self.rule, self.cycle, self.prefer = rule, cycle, prefer
@@ -272,7 +272,7 @@ class Examined:
         del self.queue[bisect_left(self.queue, self._entry(job))]
 
     def decide(self, state: RecordedState, now: float, starts: list[LoggedJob], hopeless: bool) -> None:
-        """Note which jobs the rule starts now, and what keeps those that the record starts.
+        """Note which jobs the rule starts now, and which of the record it would not.
 
         hopeless: no waiting job fits anywhere.
         """
@@ -306,7 +306,7 @@ class Examined:
 
     @staticmethod
     def _turns(here: Round, heads: list[LoggedJob], waiting: list[LoggedJob]) -> Iterator[LoggedJob]:
-        """The first job of the user that holds least goes next; one that does not fit keeps the others of its user."""
+        """Turns of users: the first job of the user that holds least; if it fits, the next."""
         lines: dict[int, list[LoggedJob]] = {}
         for job in reversed(waiting):
             lines.setdefault(job.user, []).append(job)
@@ -323,7 +323,7 @@ class Examined:
                 del lines[user]
 
     def _started(self, here: Round, heads: list[LoggedJob]) -> Iterator[LoggedJob]:
-        """The jobs that the rule starts now, one by one; `heads` are those that fit nowhere and block others."""
+        """The jobs that the rule starts now; `heads` collects those that fit nowhere."""
         discipline, everywhere = self.rule.discipline, (1 << len(here.free)) - 1
         closed, behind = 0, []
         for job in self._order(here, heads):
@@ -369,14 +369,14 @@ class Examined:
                         late.append((head, shadows[head.row][1]))
             if (prefer := self.prefer) is not None:  # a placement names one place, which may be the wrong one
                 places = [node for _, node in sorted((prefer(here.free[node], node), node) for node in places)[:count]]
-            places = [node for node in places if all(left.get(node, need) >= need - SLACK for _, left in late)]
-            same = [left for head, left in late if head.group == job.group and -1 in left]
-            if len(places) >= count and all(left[-1] >= job.amount - SLACK for left in same):
-                for left in same:
-                    left[-1] -= job.amount
+            places = [node for node in places if all(spare.get(node, need) >= need - SLACK for _, spare in late)]
+            same = [spare for head, spare in late if head.group == job.group and -1 in spare]
+            if len(places) >= count and all(spare[-1] >= job.amount - SLACK for spare in same):
+                for spare in same:
+                    spare[-1] -= job.amount
                 for node in job.nodes if set(job.nodes) <= set(places) else places[:count]:
-                    for _, left in late:
-                        left[node] = left.get(node, math.inf) - need
+                    for _, spare in late:
+                        spare[node] = spare.get(node, math.inf) - need
                 yield job
 
     def _reserved(self, here: Round, behind: list[LoggedJob]) -> Iterator[LoggedJob]:
@@ -418,7 +418,7 @@ def logged_jobs(jobs: Jobs, limits: Limits | None, order: Order | None) -> list[
 
 
 def _pools(jobs: Jobs, nodes: list[list[int]]) -> list[int]:
-    """The nodes that a job may use: all on which jobs of its partition and its GPU type ran."""
+    """The nodes on which jobs of the same partition and GPU type ran, by job."""
     keys = list(
         zip(*(jobs.labels[kind].tolist() for kind in ("partition", "devices") if kind in jobs.labels), strict=True)
     )
@@ -426,8 +426,8 @@ def _pools(jobs: Jobs, nodes: list[list[int]]) -> list[int]:
     found: dict[Any, int] = {}
     for key, used in zip(keys, nodes, strict=True):
         for node in used:
-            found[key] = found.get(key, 0) | 1 << node
-    return [found[key] for key in keys]
+            entries[key] = entries.get(key, 0) | 1 << node
+    return [entries[key] for key in keys]
 
 
 def ranks_of(order: Order) -> dict[str, int]:
@@ -447,7 +447,7 @@ def examine(
     cycle: float,
     prefer: Prefer | None = None,
 ) -> list[Examined]:
-    """Ask all rules at all instants.  Only jobs with a prediction of each were looked at.
+    """Ask all rules at all instants; only jobs with a prediction of each are judged.
 
     prefer: of a placement, where it is not the first node that does.
     """  # fmt: skip
@@ -494,18 +494,18 @@ def examine(
 def _instants(
     jobs: list[LoggedJob],
 ) -> Iterator[tuple[float, list[LoggedJob], list[LoggedJob], list[LoggedJob]]]:
-    """Each instant of the log, with the jobs that end, come and start then; those that take no time never end."""
+    """Each instant with the jobs that end (unless they take no time), come and start."""
     found: dict[float, tuple[list[LoggedJob], list[LoggedJob], list[LoggedJob]]] = {}
     for job in jobs:
         for kind, time in enumerate((job.end, job.arrival, job.start)):
             if kind or job.end > job.start:
-                found.setdefault(time, ([], [], []))[kind].append(job)
-    for now in sorted(found):
-        yield now, *found[now]
+                entries.setdefault(time, ([], [], []))[kind].append(job)
+    for now in sorted(entries):
+        yield now, *entries[now]
 
 
 def stretches_of(jobs: list[LoggedJob]) -> list[tuple[float, float]]:
-    """The times in which rules are asked: all of a log, or evenly spread parts of a large one."""
+    """The times in which rules are asked: all, or parts of a large log."""
     if len(jobs) <= MAX_JUDGED:
         return [(jobs[0].arrival, max(job.start for job in jobs))]
     size = MAX_JUDGED // STRETCHES

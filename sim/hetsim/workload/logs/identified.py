@@ -1,4 +1,4 @@
-"""Which scheduler made a log: rules and places that explain its recorded starts, fitted on one half of the jobs.
+"""Which scheduler made a log: the rules that explain its recorded starts.
 
 Limits, an order of classes, the cycle of decisions, half-lives and the order of nodes are inferred from one half
 (`half_of`); how much of the starts each rule explains is judged on the other.  Rules that explain it as well as the
@@ -72,7 +72,7 @@ class PlaceScore:
 
 @dataclass
 class Identified:
-    """What explains the starts of a log, the best first."""
+    """The rules and placements that explain a log, the best first."""
 
     half: Explained
     """What was inferred from the half that rules are fitted on."""
@@ -89,7 +89,7 @@ class Identified:
 def identify(
     table: TaskTable, capacity: float | None = None, sizes: dict[str, float] | None = None, cut: bool = False
 ) -> Identified | None:
-    """Judge all rules on a log; None where it has no recorded starts, or no job waited.
+    """Judge all rules on a log; None without recorded starts, or if no job waited.
 
     `capacity`: of the cluster, where it is known.  `sizes`: of its nodes by name.
     """
@@ -101,9 +101,9 @@ def identify(
     site = half.site
     # A capacity that is only "at least" may be more: no recorded start shall be impossible for all rules.
     pool = site.amount if site.stated or site.full >= FULL else HeldOverTime(jobs.start, jobs.end, jobs.amount).peak()
-    found = site.by_node if jobs.nodes is not None else {"all": pool}
-    amounts = [float((sizes or {}).get(name, found.get(name, 0.0))) for name in names]
-    amounts = [found.get(name, 0.0) for name in names] if capacity is None else amounts
+    shown_sizes = site.by_node if jobs.nodes is not None else {"all": pool}
+    stated = {} if capacity is None or sizes is None else sizes
+    amounts = [float(stated.get(name, shown_sizes.get(name, 0.0))) for name in names]
     logged = logged_jobs(jobs, limits, half.order)
     cycle = cycle_of(jobs, half)
     codes = {} if limits is None else {
@@ -154,16 +154,16 @@ def identify(
 
 def candidates(half: Explained) -> Iterator[Rule]:
     """All rules that are tried; with what was inferred also without it."""
-    found = [Rule("arrival", discipline) for discipline in ("block", "skip", "easy", "conservative")]
+    rules = [Rule("arrival", discipline) for discipline in ("block", "skip", "easy", "conservative")]
     static = [order for order in KEYS if order not in ("arrival", "class")]
-    found += [Rule(order, discipline) for order in static for discipline in ("block", "skip")]
+    rules += [Rule(order, discipline) for order in static for discipline in ("block", "skip")]
     if half.order is not None:
-        found += [Rule("class", discipline) for discipline in ("block", "conservative")]
+        rules += [Rule("class", discipline) for discipline in ("block", "conservative")]
     if len(half.jobs.names.get("user", ())) > 1:
-        found += [Rule("share", discipline) for discipline in ("block", "skip")]
-        found += [Rule("usage", discipline, age=age, half_life=days * DAY) for discipline in ("block", "conservative")
+        rules += [Rule("share", discipline) for discipline in ("block", "skip")]
+        rules += [Rule("usage", discipline, age=age, half_life=days * DAY) for discipline in ("block", "conservative")
                   for age in (0.0, 0.5) for days in (1.0, 7.0)]  # fmt: skip
-    for rule in found:
+    for rule in rules:
         yield rule
         if half.limits is not None:
             yield replace(rule, limits="passed")
@@ -172,9 +172,9 @@ def candidates(half: Explained) -> Iterator[Rule]:
 
 
 def cycle_of(jobs: Jobs, half: Explained) -> float:
-    """The seconds between decisions, at least 1: the longest wait of jobs that find room and no job waiting.
+    """The seconds between decisions (at least 1): the longest wait of jobs that fit.
 
-    Waits are taken as even up to it: those more than a fifth above what nine in ten of them say are other waits.
+    Of jobs that find room and no other job waiting.  Waits are taken as even up to it: those more than a fifth above what nine in ten of them say are other waits.
     """
     before = np.searchsorted(np.sort(jobs.start), jobs.arrival, side="right")
     alone = np.searchsorted(jobs.arrival, jobs.arrival, side="left") <= before
@@ -192,7 +192,7 @@ def _rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def _worse(right: np.ndarray, best: np.ndarray) -> bool:
-    """Does one explain surely less than the other (McNemar's exact test)?"""
+    """Return True if one surely explains less than the best (McNemar's exact test)."""
     from scipy.stats import binomtest
 
     won, lost = int((best & ~right).sum()), int((right & ~best).sum())
@@ -235,9 +235,10 @@ def place_scores(
 def on_nodes(
     logged: list[LoggedJob], sizes: list[float], factor: float, key: Callable[[LoggedJob], float]
 ) -> tuple[list[LoggedJob], list[float]] | None:
-    """The jobs on nodes that a placement would have taken at their recorded starts; None if one is too wide for any.
+    """The jobs on the nodes that a placement gives at their recorded starts.
 
-    key: in which order jobs go that start at one instant.  A job that fits on none then is put on the one with the most room, which has more than it can hold.
+    None if a job is wider than any node.  key: the order of jobs that start at one instant.  A job that then fits on
+    none is put on the one with the most room, which has more than it can hold.
     """
     if len(sizes) < 2 or any(job.amount > max(sizes) for job in logged):
         return None
@@ -260,7 +261,7 @@ def _preference(factor: float, rate: list[float], free: float, node: int) -> tup
 
 
 def _choices(logged: list[LoggedJob], sizes: list[float]) -> Iterator[tuple[LoggedJob, list[int], list[float]]]:
-    """Jobs that had a choice of nodes: those with room for them, and what was free then.
+    """Jobs that had a choice of nodes: those with room, and what was free then.
 
     Jobs that start at one instant are passed over, as their order is not known.
     """

@@ -73,9 +73,9 @@ def recognize(file: str | Path) -> str | None:
         return "swf"
     if text.lstrip()[:1] in ("{", "["):
         return next((name for name, word in TEXTS if word in text), None)
-    told = next((name for name, sign in RECORDS if re.search(sign, text, re.MULTILINE)), None)
-    if told is not None:
-        return told
+    record_format = next((name for name, sign in RECORDS if re.search(sign, text, re.MULTILINE)), None)
+    if record_format is not None:
+        return record_format
     head = _head(text)
     if head.count("\t") in (6, 9) and "," not in head.split("\t")[-1]:
         return "gavel"

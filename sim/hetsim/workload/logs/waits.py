@@ -1,4 +1,4 @@
-"""Why jobs of a log waited, as far as the log itself tells: capacity, limits, order, and what cannot be told.
+"""Why jobs of a log waited: capacity, limits, order, and what is unknown.
 
 A log with recorded starts says at every instant what was held and which jobs waited.  Each waiting second of each job
 gets the first of these reasons that holds:
@@ -60,7 +60,7 @@ class Explained:
 def explain(
     table: TaskTable, capacity: float | None = None, cut: bool = False, part: int | None = None
 ) -> Explained | None:
-    """The recorded waits of a log by reason; None where it has no recorded starts, or nothing waits.
+    """The recorded waits of a log by reason; None without recorded starts or waits.
 
     `capacity`: of the cluster, in GPUs or cores; what the log shows unless given.  `cut`: the log begins with what was
     in the cluster then (a warm start), so that nothing unknown runs in its head.  `part`: infer limits and capacity
@@ -70,23 +70,23 @@ def explain(
     if jobs is None or not (jobs.wait > 0).any():
         return None
     site = jobs.capacity(capacity)
-    whole = site.amount
+    amount = site.amount
     if part is not None:
         jobs.used = half_of(jobs.arrival) == part
     steps = HeldSteps(jobs)
     warm = float(jobs.arrival[0]) if cut else warm_end(jobs, steps)
-    limits = limits_of(jobs, steps, whole, warm)
+    limits = limits_of(jobs, steps, amount, warm)
     at_limit = at_limit_of(jobs, steps, limits)
-    curve = capacity_curve(jobs, steps, whole, warm, at_limit)
+    curve = capacity_curve(jobs, steps, amount, warm, at_limit)
     order = order_of(jobs)
-    shares, looked_at = _attributed(jobs, steps, whole, curve, warm, at_limit, order)
+    shares, looked_at = _attributed(jobs, steps, amount, curve, warm, at_limit, order)
     points = [(float(steps.times[0]), float(curve[0]))]
     points += [(float(steps.times[k]), float(curve[k])) for k in (np.flatnonzero(np.diff(curve)) + 1).tolist()]
     return Explained(jobs, site, points, warm, limits, order, shares, looked_at)
 
 
 def half_of(arrival: np.ndarray) -> np.ndarray:
-    """To which half of a log jobs belong, 0 or 1, by a hash of when they came: those of one instant to the same."""
+    """The half (0 or 1) of a log for each job, by a hash of its arrival."""
     keys = np.rint(arrival * 1000).astype(np.int64).astype(np.uint64)
     return ((keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)) & np.uint64(1)
 
@@ -95,7 +95,7 @@ def half_of(arrival: np.ndarray) -> np.ndarray:
 
 
 def warm_end(jobs: Jobs, steps: HeldSteps) -> float:
-    """When the log first holds what it holds in the median of its time between first and last submission.
+    """The time at which the log first reaches its median occupancy.
 
     Before that its occupancy rises from nothing, which no cluster in use does: jobs ran that it does not know.
     """
@@ -130,9 +130,9 @@ def _attributed(
         short = (curve[part] - steps.held[part] < jobs.amount[row] - SLACK) | _split(jobs, row, part, widest)
         earliest[part] = np.where(short, np.minimum(earliest[part], jobs.arrival[row]), earliest[part])
         if codes is not None and codes[row] >= 0:
-            known = lacking.setdefault(int(codes[row]), np.zeros(len(steps.times), dtype=bool))
-            known[part] |= short
-    found = dict.fromkeys(REASONS, 0.0)
+            steps_lacking = lacking.setdefault(int(codes[row]), np.zeros(len(steps.times), dtype=bool))
+            steps_lacking[part] |= short
+    seconds_by_reason = dict.fromkeys(REASONS, 0.0)
     for row, part in steps.waiting(jobs, rows):
         amount, length = jobs.amount[row] - SLACK, steps.length[part]
         first = np.zeros(len(length), dtype=bool)
@@ -150,27 +150,27 @@ def _attributed(
             _split(jobs, row, part, widest),
             np.ones(len(length), dtype=bool),
         )
-        left = np.ones(len(length), dtype=bool)
+        unexplained = np.ones(len(length), dtype=bool)
         for reason, here in zip(REASONS, holds, strict=True):
-            found[reason] += float(length[left & here].sum())
-            left &= ~here
-    total = math.fsum(found.values())
-    return {reason: value / total for reason, value in found.items()}, len(rows)
+            seconds_by_reason[reason] += float(length[unexplained & here].sum())
+            unexplained &= ~here
+    total = math.fsum(seconds_by_reason.values())
+    return {reason: value / total for reason, value in seconds_by_reason.items()}, len(rows)
 
 
 def _widest(jobs: Jobs, steps: HeldSteps) -> np.ndarray | None:
-    """In each step the most that is free on one node; None where rows do not name theirs."""
+    """The maximum that is free on one node in each step; None without node names."""
     parts = jobs.nodes
     if parts is None:
         return None
-    found = np.zeros(len(steps.times))
+    widest_free = np.zeros(len(steps.times))
     for node in range(len(parts.names)):
-        rows = parts.of(node)
+        rows = parts.jobs_on(node)
         if len(rows):
             start, end, amount = jobs.start[parts.job[rows]], jobs.end[parts.job[rows]], parts.amount[rows]
             size = level_of(start, end, amount)
-            found = np.maximum(found, size - HeldOverTime(start, end, amount).at(steps.times))
-    return found
+            widest_free = np.maximum(widest_free, size - HeldOverTime(start, end, amount).at(steps.times))
+    return widest_free
 
 
 def _split(jobs: Jobs, row: int, part: slice, widest: np.ndarray | None) -> np.ndarray:
@@ -186,7 +186,7 @@ def _before(order: Order, names: list[str]) -> dict[int, set[int]]:
     direct: dict[int, set[int]] = {}
     for first, second, *_ in order.pairs:
         direct.setdefault(names.index(second), set()).add(names.index(first))
-    found: dict[int, set[int]] = {}
+    classes_before: dict[int, set[int]] = {}
     for code in direct:
         seen: set[int] = set()
         ahead = list(direct[code])
@@ -195,5 +195,5 @@ def _before(order: Order, names: list[str]) -> dict[int, set[int]]:
             if one not in seen and one != code:
                 seen.add(one)
                 ahead += direct.get(one, ())
-        found[code] = seen
-    return found
+        classes_before[code] = seen
+    return classes_before

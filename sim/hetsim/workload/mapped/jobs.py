@@ -88,8 +88,8 @@ class MappedJobs:
             self.log.leave_out(f"no {dropped} ({self._nothing(self.made.columns[dropped])})", line)
         elif fine:
             # Samples tell jobs without an id by what stands in their rows.
-            told = "id" in self.made.columns or self.log.cut.sample < 1
-            whole = "\t".join(map(str, cells.values())) if told else None
+            needs_row = "id" in self.made.columns or self.log.cut.sample < 1
+            whole = "\t".join(map(str, cells.values())) if needs_row else None
             self._row(line, {name: value for name, value in found.items() if value is not None}, cells, whole)
 
     def _row(self, line: int, row: dict[str, Any], cells: dict[str, Any], whole: str | None) -> None:
@@ -104,7 +104,7 @@ class MappedJobs:
             self.rows(line, row, whole)
 
     def _key(self, by: str, row: dict[str, Any], cells: dict[str, Any]) -> str | None:
-        """What stands in a row for a target, or else in a column; None where that is blank."""
+        """The text of a row for a target, or else of a column; None if it is blank."""
         value = row.get(by) if by in self.made.columns else cells.get(by)
         return None if value is None or is_blank(value, self.made.blanks) else str(value)
 
@@ -115,7 +115,7 @@ class MappedJobs:
         return kind_of(target) != "text"
 
     def _value(self, target: str, source: CellSource, cells: dict[str, Any]) -> Any:
-        """What a row says of a target, None where its cell is blank; _Bad where it cannot be read."""
+        """The value of a row for a target; None if its cell is blank, _Bad if unreadable."""
         if source.operation == "constant":
             return source.constant if kind_of(target) == "text" else self.readers[target](source.constant)
         if source.operation != "column":
@@ -206,7 +206,7 @@ class MappedJobs:
             self.log.row_problems.add(text, self._place(line))
 
     def _nothing(self, source: CellSource) -> str:
-        """What it means that a row has no value of this source."""
+        """The meaning of a row without a value of this source."""
         if source.key is not None:
             return f"{shown(source.key)} is not found in {_of(source)}"
         if self.keyed:
@@ -325,10 +325,10 @@ class _Bad(Exception):
 
 def _reading(reader: Any, cell: Any, column: str) -> float:
     try:
-        found: float = reader(cell)
+        number: float = reader(cell)
     except ValueError as error:
         raise _Bad(column, f"{shown(str(cell))} {error}") from None
-    return found
+    return number
 
 
 def _factor(value: Any) -> float:
@@ -336,14 +336,17 @@ def _factor(value: Any) -> float:
 
 
 def _part(cell: str, key: str) -> str | None:
-    """What stands behind `key=` in a cell such as cpu=8,gres/gpu=2; or the sum of gpu:a100:2,gpu:v100:1 (gpu: one)."""
+    """The text behind `key=` in a cell such as cpu=8,gres/gpu=2.
+
+    Or the sum of gpu:a100:2,gpu:v100:1 (gpu: one).
+    """
     parts = [part.partition("(")[0].strip() for part in cell.split(",")]
     for part in parts:
         name, sign, value = part.partition("=")
         if sign and name.strip() == key:
             return value.strip()
-    told = [part.removeprefix("gres:").replace("=", ":").split(":") for part in parts]
-    counts = [int(words[-1]) if words[-1].isdecimal() else 1 for words in told if words[0] == key]
+    words_of_parts = [part.removeprefix("gres:").replace("=", ":").split(":") for part in parts]
+    counts = [int(words[-1]) if words[-1].isdecimal() else 1 for words in words_of_parts if words[0] == key]
     return str(sum(counts)) if counts else None
 
 

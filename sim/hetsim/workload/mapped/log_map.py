@@ -60,125 +60,125 @@ class LogMap:
 
     def problems(self, names: Sequence[str] | None, file: str, missing: Sequence[str] = ()) -> list[tuple[str, str]]:
         """All that does not fit, as key and sentence.  `names`: the columns of the file, where they are known."""
-        found = [*self._whole(), *self._twice(), *self._of_units(), *self._of_missing(), *self._of_forms()]
+        problems = [*self._whole(), *self._twice(), *self._of_units(), *self._of_missing(), *self._of_forms()]
         for key, fold in (("fold", self.fold), ("gang", self.gang)):
-            found += [] if fold is None else self._of_fold(key, fold, names, file, missing)
+            problems += [] if fold is None else self._of_fold(key, fold, names, file, missing)
         for target, source in self.columns.items():
             for column in source.columns:
                 if column in missing:
                     near = suggestion(column, names or ()) or _listed(names or ())
-                    found.append((f"columns.{target}", f"{file} has no column {shown(column)}{near}"))
+                    problems.append((f"columns.{target}", f"{file} has no column {shown(column)}{near}"))
                 elif names is not None and list(names).count(column) > 1:
-                    found.append((f"columns.{target}", f"{file} has two columns {shown(column)}; rename one"))
-        return found
+                    problems.append((f"columns.{target}", f"{file} has two columns {shown(column)}; rename one"))
+        return problems
 
     def _of_fold(
         self, key: str, fold: Fold, names: Sequence[str] | None, file: str, missing: Sequence[str]
     ) -> list[tuple[str, str]]:
-        """What is wrong with how rows become jobs."""
-        found = []
+        """Problems of the folding of rows into jobs."""
+        bad = []
         if fold.by not in self.columns and fold.by in missing:
-            known = [*self.columns, *(names or ())]
-            near = suggestion(fold.by, known) or _listed(names or ())
-            found.append((key, f"by: {shown(fold.by)} is neither mapped nor a column of {file}{near}"))
+            names_here = [*self.columns, *(names or ())]
+            near = suggestion(fold.by, names_here) or _listed(names or ())
+            bad.append((key, f"by: {shown(fold.by)} is neither mapped nor a column of {file}{near}"))
         for name, rule in fold.columns.items():
             if rule == "count" and name in self.columns:
-                found.append((key, f"{name} is a column already; count makes one of its own, such as attempts: count"))
+                bad.append((key, f"{name} is a column already; count makes one of its own, such as attempts: count"))
             elif rule != "count" and name not in self.columns:
-                found.append((key, f"no column is mapped to {name}{suggestion(name, self.columns)}"))
+                bad.append((key, f"no column is mapped to {name}{suggestion(name, self.columns)}"))
             elif rule not in ("count", *OF_TEXTS) and kind_of(name) == "text":
-                found.append((key, f"{name} is a text, of which {rule} is nothing; use one of {', '.join(OF_TEXTS)}"))
-        return found
+                bad.append((key, f"{name} is a text, of which {rule} is nothing; use one of {', '.join(OF_TEXTS)}"))
+        return bad
 
     def _whole(self) -> list[tuple[str, str]]:
-        found = []
+        problems = []
         if "arrival" not in self.columns:
-            found.append(("columns", "no column is mapped to arrival: when was each job submitted?"))
+            problems.append(("columns", "no column is mapped to arrival: when was each job submitted?"))
         times = [target for target in self.columns if target in ("gpu_time", "cpu_time") or target.startswith(GPU_TIME)]
         spans = {"start", "end"} <= set(self.columns)
         if not times and "duration" not in self.columns and not spans:
             text = "no column tells how long jobs run: map duration, gpu_time or cpu_time, or start and end"
-            found.append(("columns", text))
+            problems.append(("columns", text))
         if times and "duration" in self.columns:
             text = f"duration is the time on whatever a job holds, and {times[0]} says it by device; map one of them"
-            found.append(("columns.duration", text))
+            problems.append(("columns.duration", text))
         if times == ["cpu_time"] and "gpus" in self.columns:
             text = (
                 "jobs with GPUs need a time there: map duration (the time on whatever a job holds) in place of cpu_time"
             )
-            found.append(("columns.gpus", text))
-        return found
+            problems.append(("columns.gpus", text))
+        return problems
 
     def _twice(self) -> list[tuple[str, str]]:
-        found, by_column = [], dict[str, str]()
+        bad, by_column = [], dict[str, str]()
         for target, source in self.columns.items():
             if source.operation != "column" or source.key is not None or source.values is not None:
                 continue
             column = source.columns[0]
             if column in by_column:
                 text = f"the column {shown(column)} is mapped twice, to {by_column[column]} and to {target}"
-                found.append((f"columns.{target}", f"{text}; a column is one thing"))
+                bad.append((f"columns.{target}", f"{text}; a column is one thing"))
             by_column.setdefault(column, target)
-        return found
+        return bad
 
     def _of_units(self) -> list[tuple[str, str]]:
-        found = []
+        bad = []
         for target, unit in self.units.items():
             if target not in self.columns:
-                found.append((f"units.{target}", f"no column is mapped to {target}"))
+                bad.append((f"units.{target}", f"no column is mapped to {target}"))
                 continue
-            known = UNITS.get(kind_of(target))
+            units = UNITS.get(kind_of(target))
             if self.columns[target].operation == "difference" and kind_of(target) == "duration":
                 text = "a difference of two instants has no unit (time: states how they are written); leave it out"
-                found.append((f"units.{target}", text))
-            elif known is None:
+                bad.append((f"units.{target}", text))
+            elif units is None:
                 hint = "; time: states how instants are written" if kind_of(target) == "instant" else ""
-                found.append((f"units.{target}", f"{target} has no unit{hint}"))
-            elif unit not in known:
-                found.append((f"units.{target}", f"{unit} is no unit of {target}; use one of {', '.join(known)}"))
+                bad.append((f"units.{target}", f"{target} has no unit{hint}"))
+            elif unit not in units:
+                bad.append((f"units.{target}", f"{unit} is no unit of {target}; use one of {', '.join(units)}"))
         for target, source in self.columns.items():
             if kind_of(target) in ("duration", "size") and source.operation in ("column", "product"):
                 text = contradiction(target, source.columns[0], self.units.get(target))
                 if text:
                     key = f"units.{target}" if target in self.units else f"columns.{target}"
-                    found.append((key, text))
-        return found
+                    bad.append((key, text))
+        return bad
 
     def _of_missing(self) -> list[tuple[str, str]]:
-        found = []
+        problems = []
         for target, rule in self.missing.items():
             if target not in self.columns:
-                found.append((f"missing.{target}", f"no column is mapped to {target}"))
+                problems.append((f"missing.{target}", f"no column is mapped to {target}"))
             elif target in NO_DEFAULT and rule == Missing("default"):
                 text = f"{target} has no default; drop leaves such jobs out, {{default: VALUE}} gives them one"
-                found.append((f"missing.{target}", text))
+                problems.append((f"missing.{target}", text))
             elif rule.value is not None and kind_of(target) != "text":
                 try:
                     self.reader(target)(rule.value)
                 except ValueError as error:
-                    found.append((f"missing.{target}", f"the default {shown(rule.value)} {error}"))
+                    problems.append((f"missing.{target}", f"the default {shown(rule.value)} {error}"))
         for target, source in self.columns.items():
             if source.operation == "constant" and kind_of(target) != "text":
                 try:
                     self.reader(target)(source.constant)
                 except ValueError as error:
-                    found.append((f"columns.{target}", f"the constant {shown(source.constant)} {error}"))
-        return found
+                    problems.append((f"columns.{target}", f"the constant {shown(source.constant)} {error}"))
+        return problems
 
     def _of_forms(self) -> list[tuple[str, str]]:
         unknown = [target for target in self.forms if target and target not in self.columns]
-        found = [(f"time.{target}", f"no column is mapped to {target}") for target in unknown]
+        problems = [(f"time.{target}", f"no column is mapped to {target}") for target in unknown]
         instants = [target for target in self.columns if kind_of(target) == "instant"]
         forms = {target: self.form(target) for target in instants}
         dated = {target: form is None or read.is_date(form) for target, form in forms.items()}
         if len(set(dated.values())) > 1:
             no_date = next(target for target, is_date in dated.items() if not is_date)
             text = f"{no_date} is in {forms[no_date]} of the log's own time, and others are dates"
-            found.append(("time", f"{text}; they cannot be compared"))
-        return found + self._of_zone([form for form in forms.values() if form is not None])
+            problems.append(("time", f"{text}; they cannot be compared"))
+        return problems + self._of_zone([form for form in forms.values() if form is not None])
 
     def _of_zone(self, written: list[str]) -> list[tuple[str, str]]:
-        """What speaks against a zone, by how instants are written."""
+        """Problems of a zone, from how instants are written."""
         if self.zone is None:
             return []
         if written and all(form.startswith("epoch") or form in TIMES for form in written):
@@ -190,10 +190,10 @@ class LogMap:
     # Readers of cells ---------------------------------------------------------------------------------------------
 
     def reader(self, target: str) -> Cell:
-        """What reads a cell of a target."""
-        found = self._reader(target)
-        dated = isinstance(found, Instants) and (found.form is None or found.form not in (*TIMES, *read.EPOCH))
-        return read.with_point(found) if self.comma and not dated else found
+        """The reader of a cell of a target."""
+        cell = self._reader(target)
+        dated = isinstance(cell, Instants) and (cell.form is None or cell.form not in (*TIMES, *read.EPOCH))
+        return read.with_point(cell) if self.comma and not dated else cell
 
     def _reader(self, target: str) -> Cell:
         kind, unit = kind_of(target), self.units.get(target)
@@ -213,19 +213,19 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def contradiction(target: str, column: str, unit: str | None) -> str:
-    """What is wrong where the name of a column tells another unit than the mapping; empty where nothing is."""
-    told = unit_in_name(column, kind_of(target))
-    if not told:
+    """The contradiction between a column's name and its unit; empty if there is none."""
+    unit_named = unit_in_name(column, kind_of(target))
+    if not unit_named:
         return ""
     factors = TIMES if kind_of(target) == "duration" else SIZES
     if unit is not None and unit not in factors:
         return ""  # told as such
     meant = factors[unit] if unit else 1.0
-    if any(abs(one / meant - 1) < 1e-9 for one in told[1]):
+    if any(abs(one / meant - 1) < 1e-9 for one in unit_named[1]):
         return ""
     said = f"the unit is {unit}" if unit else f"no unit is stated, which means {'s' if factors is TIMES else 'bytes'}"
     way = f"state units: {{{target}: ...}}" if not unit else "correct it, or rename the column if its name is wrong"
-    return f"the name of the column {shown(column)} says {told[0]}, but {said}; {way}"
+    return f"the name of the column {shown(column)} says {unit_named[0]}, but {said}; {way}"
 
 
 def unit_in_name(column: str, kind: str) -> tuple[str, tuple[float, ...]] | None:

@@ -37,47 +37,48 @@ ORDER = (
 def proposal_of(path: Path, form: str | None, separator: str | None, known: str | None) -> Proposal:
     """The mapping of a log; or the format that knows it (`known`), where no mapping can be told."""
     try:
-        told = form or form_of(path)
-        found = propose(path, told, rows_of(path, told, separator))
+        file_form = form or form_of(path)
+        proposal = propose(path, file_form, rows_of(path, file_form, separator))
     except ScenarioError:
         if known is None or form is not None:
             raise
         return Proposal({"format": known, "path": str(path)})
-    if found.lacking and known is not None and form is None:
+    if proposal.lacking and known is not None and form is None:
         return Proposal({"format": known, "path": str(path)})
-    return found
+    return proposal
 
 
 def propose(path: Path, form: str, rows: FileRows) -> Proposal:
     """The mapping that the names and the first rows of a log suggest."""
-    found = Proposal({"format": form, "path": str(path), "columns": {}})
-    rows = _with_names(rows, found)
+    proposal = Proposal({"format": form, "path": str(path), "columns": {}})
+    rows = _with_names(rows, proposal)
     first = beginning(rows, LOOKED_AT)
-    found.looked_at = len(first)
+    proposal.looked_at = len(first)
     if not first:
-        found.missing.append("the file has a header and no rows")
-    columns = _columns(rows.names, [cells for _, cells in first], found)
+        proposal.missing.append("the file has a header and no rows")
+    columns = _columns(rows.names, [cells for _, cells in first], proposal)
     choice = choose(columns)
-    found.unsure += choice.unsure
-    Contents(columns, choice.chosen, len(first), found).choose()
-    chosen = _consistent(choice.chosen, found)
-    _parts_of_cells(columns, chosen, found)
-    _times(chosen, found)
-    durations(chosen, found)
-    amounts(chosen, found)
-    fractions(columns, chosen, found)
-    _blanks(chosen, found)
+    proposal.unsure += choice.unsure
+    Contents(columns, choice.chosen, len(first), proposal).choose()
+    chosen = _consistent(choice.chosen, proposal)
+    _parts_of_cells(columns, chosen, proposal)
+    _times(chosen, proposal)
+    durations(chosen, proposal)
+    amounts(chosen, proposal)
+    fractions(columns, chosen, proposal)
+    _blanks(chosen, proposal)
     for target in ORDER:
-        if target in chosen and target not in found.keys["columns"]:
-            found.keys["columns"][target] = chosen[target].name
-    found.keys["columns"] = {one: found.keys["columns"][one] for one in ORDER if one in found.keys["columns"]}
+        if target in chosen and target not in proposal.keys["columns"]:
+            proposal.keys["columns"][target] = chosen[target].name
+    proposal.keys["columns"] = {one: proposal.keys["columns"][one] for one in ORDER if one in proposal.keys["columns"]}
     for target, column in chosen.items():
-        found.examples[target] = column.examples + (f"; {column.blank} of {len(first)} blank" if column.blank else "")
-    used = {name for one in found.keys["columns"].values() for name in _columns_in(one)}
-    left = [column for column in columns if column.name not in used]
-    found.unused = [f"{one.name} ({one.examples})" if "header" in found.keys else one.name for one in left]
-    _missing(chosen, columns, choice.unfit, found)
-    return found
+        blank = f"; {column.blank} of {len(first)} blank" if column.blank else ""
+        proposal.examples[target] = column.examples + blank
+    used = {name for one in proposal.keys["columns"].values() for name in _columns_in(one)}
+    others = [column for column in columns if column.name not in used]
+    proposal.unused = [f"{one.name} ({one.examples})" if "header" in proposal.keys else one.name for one in others]
+    _missing(chosen, columns, choice.unfit, proposal)
+    return proposal
 
 
 def _columns_in(source: Any) -> list[str]:
@@ -122,10 +123,10 @@ def _columns(names: list[str], rows: list[list[Any]], found: Proposal) -> list[C
         found.keys["missing_values"] = list(words)
         found.unsure.append(f'missing_values: -1 ("{unknown[0].name}") was taken for no value')
         for column in unknown:
-            told = iter(column.cells)
-            column.there = [there and float(next(told)) != -1 for there in column.there]
-            known = [cell for cell in column.cells if float(cell) != -1]
-            column.blank, column.cells = column.blank + len(column.cells) - len(known), known
+            cells_in_order = iter(column.cells)
+            column.there = [there and float(next(cells_in_order)) != -1 for there in column.there]
+            known_cells = [cell for cell in column.cells if float(cell) != -1]
+            column.blank, column.cells = column.blank + len(column.cells) - len(known_cells), known_cells
     return columns
 
 

@@ -1,4 +1,4 @@
-"""Which column of a log is what, by nothing but what stands in it: for names in whatever language.
+"""Propose the columns of a log from their contents: for names in any language.
 
 Orders between instants, a duration that is the difference of two of them, a limit that is seldom exceeded, a small
 number that never exceeds another, texts by how often they come again.  Each finding has its evidence, as a share of the
@@ -28,7 +28,7 @@ STATES = re.compile(r"[A-Za-zÀ-ÿ _-]+")
 
 
 class Contents:
-    """The columns that no name tells, as numbers by row where they can be; NaN where a cell is blank."""
+    """Unnamed columns, as numbers by row where possible; NaN where a cell is blank."""
 
     def __init__(self, columns: Sequence[Column], chosen: dict[str, Column], rows: int, found: Proposal):
         taken = {column.name for column in chosen.values()}
@@ -54,12 +54,12 @@ class Contents:
         self.found.unsure.append(f'{target}: "{column.name}" was taken by its content: {evidence}')
 
     def _times(self) -> None:
-        """Submission, start and end: instants of which each comes before the next in almost every row."""
+        """Submission, start and end: instants that follow each other in most rows."""
         open_ = [one for one in INSTANTS[:3] if one not in self.chosen]
-        known = [self.chosen[one] for one in INSTANTS[:3] if one in self.chosen]
+        given = [self.chosen[one] for one in INSTANTS[:3] if one in self.chosen]
         dates = [one for one in self.left if one.name in self.instants]
-        dates += [one for one in known if one.name in self.instants]
-        if not open_ or len(dates) != 3 or len(open_) + len(known) != 3:
+        dates += [one for one in given if one.name in self.instants]
+        if not open_ or len(dates) != 3 or len(open_) + len(given) != 3:
             return
         zero = self.instants[dates[0].name]
         dates.sort(key=lambda one: float(np.nanmean(self.instants[one.name] - zero)))
@@ -73,7 +73,7 @@ class Contents:
                 self._take(target, column, f"{names} in {_percent(share)} of rows")
 
     def _spans(self) -> None:
-        """Duration and wait, which differences of instants are; and a limit, which durations seldom exceed."""
+        """Duration and wait (differences of instants), and a limit above durations."""
         at = {one: self.instants.get(self.chosen[one].name) for one in INSTANTS if one in self.chosen}
         for target, low, high in (("duration", "start", "end"), ("wait", "arrival", "start")):
             begin, end = at.get(low), at.get(high)
@@ -95,10 +95,10 @@ class Contents:
                 continue
             for unit in UNITS:
                 share = _share(values * unit >= took - max(2.0, unit), values + took)
-                known = np.isfinite(values + took) & (values > 0) & (took > 0)
-                middle = float(np.median(values[known] * unit / took[known])) if known.any() else 0.0
+                positive = np.isfinite(values + took) & (values > 0) & (took > 0)
+                middle = float(np.median(values[positive] * unit / took[positive])) if positive.any() else 0.0
                 if share >= 0.9 and 1.0 <= middle <= 20 and len(set(column.cells)) > 1:
-                    alike = float(np.corrcoef(np.log(values[known]), np.log(took[known]))[0, 1])
+                    alike = float(np.corrcoef(np.log(values[positive]), np.log(took[positive]))[0, 1])
                     limits.append((alike, share, unit, column))
         if limits and (best_limit := max(limits, key=lambda one: one[:3]))[0] >= ALIKE:
             _, share, unit, column = best_limit
@@ -114,8 +114,8 @@ class Contents:
 
     def _id(self) -> None:
         for column in self.left:
-            whole = column.numbers is None or all(value % 1 == 0 for value in column.numbers)
-            plain = whole and column.name not in self.instants and not column.blank
+            integral = column.numbers is None or all(value % 1 == 0 for value in column.numbers)
+            plain = integral and column.name not in self.instants and not column.blank
             if "id" not in self.chosen and plain and len(set(map(str, column.cells))) == len(column.cells):
                 self._take("id", column, "no value comes twice")
 
@@ -123,10 +123,10 @@ class Contents:
         """GPUs and cores: small whole numbers, of which the one never exceeds the other."""
         small = [one for one in self.left if one.numbers is not None and len(set(one.cells)) <= 64
                  and all(value % 1 == 0 and 0 <= value <= 4096 for value in one.numbers)]  # fmt: skip
-        known = [self.chosen[one] for one in ("gpus", "cpus") if one in self.chosen]
+        given = [self.chosen[one] for one in ("gpus", "cpus") if one in self.chosen]
         pairs = []
         for one in small:
-            for other in (*small, *(one for one in known if one.name in self.numbers)):
+            for other in (*small, *(one for one in given if one.name in self.numbers)):
                 low, high = self.numbers[one.name], self.numbers[other.name]
                 share, more = _share(low <= high, low + high), float(np.nanmean(high) / max(np.nanmean(low), 1e-9))
                 if one is not other and share >= SURE and more > 1:
@@ -161,10 +161,10 @@ class Contents:
 
 def _by_row(column: Column, values: Sequence[float] | None) -> np.ndarray:
     """The values of a column by row; of one with blank cells these are NaN."""
-    found = np.full(len(column.there), np.nan)
+    by_row = np.full(len(column.there), np.nan)
     if values is not None:
-        found[np.array(column.there, dtype=bool)] = values
-    return found
+        by_row[np.array(column.there, dtype=bool)] = values
+    return by_row
 
 
 def _share(true: Any, known: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""The rows of a log with columns of its own: CSV with any separator, Parquet, JSON lines.
+"""The rows of a log with columns of its own: CSV, Parquet, JSON lines.
 
 Each is read in parts, in memory that does not grow with the file.
 """
@@ -41,7 +41,7 @@ class FileRows(Protocol):
     """True if each row has keys of its own, so that a cell that holds nothing may be a key that is not there."""
 
     def cells(self, columns: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
-        """Number of each row, and its cells in these columns; None for one that is not there."""
+        """Number of each row, and its cells in these columns; None if one is missing."""
         ...
 
     def missing(self, columns: Sequence[str]) -> list[str]:
@@ -54,7 +54,7 @@ def fail(path: Path, message: str, line: int | None = None) -> ScenarioError:
 
 
 class Csv:
-    """Comma separated values, or others: quoted cells may hold separators and line feeds.
+    """Comma separated values, or others; quoted cells may have separators in them.
 
     `separator`: told from the first line unless given.  `header`: names of the columns of a file that has no header.
     """
@@ -122,7 +122,7 @@ class Csv:
 
 
 class _Lines:
-    """Lines with their line feeds, as the csv module wants them, and how many there were."""
+    """Lines with their line feeds, as the csv module wants them, and their count."""
 
     def __init__(self, path: Path, spaced: bool):
         self.number = 0
@@ -141,7 +141,7 @@ class _Lines:
 
 
 def _without_remarks(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file without remarks (# exported by ...) above its header, which have no columns."""
+    """The lines of a file without remarks (# exported by ...) above its header."""
     head = True
     for number, text in numbered_lines(path, LONGEST_LINE):
         if head and text.startswith("#") and not any(mark in text for mark in SEPARATORS):

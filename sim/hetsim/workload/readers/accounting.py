@@ -1,4 +1,4 @@
-"""Accounts of PBS, LSF and Grid Engine, and jobs and tasks of Ray (`format: pbs`, `lsf`, `sge`, `ray`).
+"""Accounts of PBS, LSF and Grid Engine; jobs and tasks of Ray.
 
     /var/spool/pbs/server_priv/accounting/2026*   PBS Professional, OpenPBS, Torque: records Q, S, E, R, A, D
     $LSB_SHAREDIR/cluster/logdir/lsb.acct         LSF, or what bacct -l prints (times local: give the zone)
@@ -50,7 +50,7 @@ def _lines(log: JobLog) -> Iterator[tuple[int, str]]:
 
 @job_log
 def pbs(log: JobLog, *, attempts: Attempts = "separate") -> JobLog:
-    """Accounting records of PBS Professional, OpenPBS and Torque: cores, GPUs, nodes, time limits, arrays."""
+    """Accounting records of PBS Pro, OpenPBS, Torque: cores, GPUs, nodes, arrays."""
     return read_records(log, _of_pbs(log), "epoch s", attempts=attempts)
 
 
@@ -66,33 +66,33 @@ def _of_pbs(log: JobLog) -> Records:
             log.wrong(line, "", f"{shown(text[:60])} is no record such as 06/01/2026 08:00:00;E;12.server;user=ann ...")
             continue
         when, kind, name, message = cells
-        known = {key: value.strip('"') for key, value in re.findall(r'([\w.]+)=("[^"]*"|\S*)', message)}
+        fields = {key: value.strip('"') for key, value in re.findall(r'([\w.]+)=("[^"]*"|\S*)', message)}
         if "[]" in name:
             log.pass_over("arrays as a whole", line)
             continue
-        stated = known.get({"S": "start", "E": "end"}.get(kind, ""), "")
+        stated = fields.get({"S": "start", "E": "end"}.get(kind, ""), "")
         if stated.isdecimal():
             zone = round((float(stated) - _clock(log, line, when)) / 900) * 900.0
         if kind == "Q":
             queued.setdefault(name, (line, ""))
         elif kind == "S":
             queued.pop(name, None)
-            began[name] = line, known.get("start", "")
-        elif kind in "ERA" and (known.get("start") or name in began):
-            start = known.get("start") or began[name][1]
+            began[name] = line, fields.get("start", "")
+        elif kind in "ERA" and (fields.get("start") or name in began):
+            start = fields.get("start") or began[name][1]
             began.pop(name, None)
             queued.pop(name, None)
             yield line, {
-                **_held_in_pbs(known), "id": name.partition(".")[0], "arrival": known.get("ctime") or start,
-                "start": start, "end": known.get("end") or f"{_clock(log, line, when) + zone:.0f}",
-                "time_limit": known.get("Resource_List.walltime"), "user": known.get("user"),
-                "queue": known.get("queue"), "account": known.get("account") or known.get("project"),
-                "status": known.get("Exit_status") or kind,
+                **_held_in_pbs(fields), "id": name.partition(".")[0], "arrival": fields.get("ctime") or start,
+                "start": start, "end": fields.get("end") or f"{_clock(log, line, when) + zone:.0f}",
+                "time_limit": fields.get("Resource_List.walltime"), "user": fields.get("user"),
+                "queue": fields.get("queue"), "account": fields.get("account") or fields.get("project"),
+                "status": fields.get("Exit_status") or kind,
             }  # fmt: skip
         elif kind in "DA" and name in queued:
             log.leave_out("never started", queued.pop(name)[0])
-    for reason, left in (("no end", began), ("never started", queued)):
-        for line, _ in left.values():
+    for reason, open_jobs in (("no end", began), ("never started", queued)):
+        for line, _ in open_jobs.values():
             log.leave_out(reason, line)
 
 
@@ -136,7 +136,7 @@ RUSAGE = 19
 
 @job_log
 def lsf(log: JobLog, *, attempts: Attempts = "separate", zone: Zone | None = None) -> JobLog:
-    """Jobs of LSF from lsb.acct, or as bacct -l prints them: slots, GPUs, hosts, queues, arrays."""
+    """Jobs of LSF (lsb.acct or bacct -l): slots, GPUs, hosts, queues, arrays."""
     first = next((text for _, text in _lines(log)), "")
     if first.startswith('"'):
         return read_records(log, _of_lsb_acct(log), "epoch s", attempts=attempts)
@@ -203,28 +203,28 @@ def _bacct_job(log: JobLog, line: int, block: list[str]) -> Record | None:
     text = ""
     for part in block:
         text += part.strip() if part.startswith(" " * 10) else f"\n{part}"
-    found: dict[str, str] = {}
+    events: dict[str, str] = {}
     for date, year, what in _EVENT.findall(text):
-        found[what] = f"{' '.join(date.split())} {year or _year_of(date)}"
-    if "Submitted" not in found:
+        events[what] = f"{' '.join(date.split())} {year or _year_of(date)}"
+    if "Submitted" not in events:
         log.wrong(line, "", "the job has no line that says when it was submitted")
         return None
-    if "Dispatched" not in found or "Completed" not in found:
-        log.leave_out("no end" if "Dispatched" in found else "never started", line)
+    if "Dispatched" not in events or "Completed" not in events:
+        log.leave_out("no end" if "Dispatched" in events else "never started", line)
         return None
     keys = dict(re.findall(r"(Job|User|Project|Status|Queue) <([^>]*)>", text))
     dispatched = next(part for part in text.split("\n") if "Dispatched" in part)
     hosts = _counted(re.findall(r"<([^>]*)>", re.split("Effective|Allocated", dispatched)[0]))
     slots = re.search(r"(\d+) (?:Task|Processors|Slot)", text)
     return {
-        "id": keys["Job"], "arrival": found["Submitted"], "start": found["Dispatched"], "end": found["Completed"],
+        "id": keys["Job"], "arrival": events["Submitted"], "start": events["Dispatched"], "end": events["Completed"],
         "user": keys.get("User"), "queue": keys.get("Queue"), "account": keys.get("Project"),
         "status": keys.get("Status"), **_held_in_lsf(text, hosts, float(slots[1]) if slots else 1.0),
     }  # fmt: skip
 
 
 def _year_of(date: str) -> int:
-    """The last year up to 2037 in which a date without one fell on its day of the week."""
+    """The last year up to 2037 in which a date fell on its day of the week."""
     day, month, number, _ = date.split()
     for year in range(2037, 1999, -1):
         try:
@@ -240,7 +240,7 @@ def _year_of(date: str) -> int:
 
 @job_log
 def sge(log: JobLog, *, attempts: Attempts = "separate") -> JobLog:
-    """The accounting file of Grid Engine: slots, GPUs asked for, hosts, queues, projects, tasks of arrays."""
+    """The accounting file of Grid Engine: slots, GPUs, hosts, queues, array tasks."""
     return read_records(log, _of_sge(log), "epoch s", attempts=attempts)
 
 
@@ -268,7 +268,7 @@ def _of_sge(log: JobLog) -> Records:
 
 @job_log
 def ray(log: JobLog, *, attempts: Attempts = "separate") -> JobLog:
-    """Tasks of Ray (ray list tasks --detail --format json), or its jobs (/api/jobs/): resources, nodes, states."""
+    """Tasks of Ray (ray list tasks --detail --format json), or its jobs (/api/jobs/)."""
     return read_records(log, _of_ray(log), "epoch ms", attempts=attempts)
 
 

@@ -1,4 +1,4 @@
-"""Pods and nodes of Kubernetes (`format: kubernetes`, `kubernetes_nodes`), as `kubectl get -o json` prints them.
+"""Pods and nodes of Kubernetes, as `kubectl get -o json` prints them.
 
     kubectl get pods --all-namespaces -o json > pods.json
     kubectl get nodes -o json > nodes.json
@@ -99,13 +99,13 @@ def read(log: JobLog, *, user_label: Named = "user", gang: GangOf | Literal[Fals
     if len(makes) > 1:
         for key, (count, line) in makes.items():
             if count:
-                told = f"{count:,} pods ask for {key} and name no product (first: line {line})"
-                log.notes.append(f"{log.path}: {told}; of a cluster with GPUs of several makes they run on any")
+                sentence = f"{count:,} pods ask for {key} and name no product (first: line {line})"
+                log.notes.append(f"{log.path}: {sentence}; of a cluster with GPUs of several makes they run on any")
     return log
 
 
 def _pods(log: JobLog) -> Iterator[tuple[int, Any]]:
-    """Line and pod: of a list, of an object with items, or of lines with an object each."""
+    """Line and pod: of a list, an object with items, or lines with an object each."""
     sign = first_sign(log.path)
     lines = ((number, text) for number, text in numbered_lines(log.path, LONGEST_LINE) if text.strip())
     first = _object(next(lines, (0, ""))[1]) if sign == "{" else None
@@ -132,10 +132,10 @@ def _pods(log: JobLog) -> Iterator[tuple[int, Any]]:
 def _object(text: str) -> dict[str, Any] | None:
     """The JSON object in a line; None where it is none."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (json.JSONDecodeError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _gang(meta: dict[str, Any], names: tuple[str, ...]) -> str | None:
@@ -148,37 +148,37 @@ def _gang(meta: dict[str, Any], names: tuple[str, ...]) -> str | None:
 def _pod(
     log: JobLog, line: int, pod: dict[str, Any], user_label: str, makes: dict[str, list[int]]
 ) -> dict[str, Any] | None:
-    """What a pod is as a row of a job; None where it is left out."""
+    """The row of a pod; None where it is left out."""
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
     came = log.date(line, "creationTimestamp", str(meta.get("creationTimestamp") or ""))
     began, ended, attempts = _span(log, line, status)
-    held = _requests(spec)
+    requests = _requests(spec)
     phase = str(status.get("phase") or "")
     if came is None:
         return None
     if began is None or ended is None:
         log.leave_out(f"{'never started' if began is None else 'no end'} ({phase or 'no phase'})", line)
         return None
-    reason = _unusable(held)
+    reason = _unusable(requests)
     if reason:
         log.leave_out(reason, line)
         return None
-    for key in _unread(held):
+    for key in _unread(requests):
         log.remark(f"ask for {key}, which is not read: they are kept without it", line)
     labels = {
         "user": (meta.get("labels") or {}).get(user_label),
         "class": meta.get("namespace"),
         "status": phase,
         "recorded_node": spec.get("nodeName"),
-        "devices": _product(spec, held, line, makes),
+        "devices": _product(spec, requests, line, makes),
     }
     texts = {key: str(value) for key, value in labels.items() if value}
     name = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
     limit = spec.get("activeDeadlineSeconds")
-    gpus = sum((held[key] for key in _makes(held)), 0.0)
+    gpus = sum((requests[key] for key in _makes(requests)), 0.0)
     return {
-        "id": name, "arrival": came, "start": began, "end": ended, "cpus": held["cpu"], "gpus": gpus,
-        "memory": float(int(held["memory"])), **({"attempts": attempts} if attempts > 1 else {}),
+        "id": name, "arrival": came, "start": began, "end": ended, "cpus": requests["cpu"], "gpus": gpus,
+        "memory": float(int(requests["memory"])), **({"attempts": attempts} if attempts > 1 else {}),
         **({"time_limit": float(limit), "estimate": float(limit)} if limit else {}), **texts,
     }  # fmt: skip
 
@@ -203,7 +203,7 @@ def _unusable(held: dict[str, float]) -> str:
 
 
 def _product(spec: dict[str, Any], held: dict[str, float], line: int, makes: dict[str, list[int]]) -> Any:
-    """The type of GPU to which a pod keeps; one that names none is counted among those of its make."""
+    """The type of GPU that a pod requires; without one, by the maker's resource."""
     make = next(iter(_makes(held)), None)
     if make is None:
         return ""
@@ -215,7 +215,7 @@ def _product(spec: dict[str, Any], held: dict[str, float], line: int, makes: dic
 
 
 def _span(log: JobLog, line: int, status: dict[str, Any]) -> tuple[float | None, float | None, float]:
-    """When the first container started and the last one finished, as far as they did, and how often they were begun."""
+    """First start and last end of a pod's containers, and the number of attempts."""
     containers = status.get("containerStatuses") or []
     done = [(one.get("state") or {}).get("terminated") for one in containers]
     restarts = max((int(one.get("restartCount") or 0) for one in containers), default=0)
@@ -231,7 +231,7 @@ def _span(log: JobLog, line: int, status: dict[str, Any]) -> tuple[float | None,
 
 
 def _requests(spec: dict[str, Any]) -> dict[str, float]:
-    """What the containers of a pod ask for: cores, bytes, and everything else with a domain in front of its name."""
+    """The requests of a pod's containers: cores, bytes, extended resources."""
     total = {"cpu": 0.0, "memory": 0.0}
     for container in spec.get("containers") or []:
         for key, value in _of(container).items():
@@ -259,7 +259,7 @@ def amount(value: Any) -> float:
 def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = False) -> list[dict[str, Any]]:
     """The nodes of a Kubernetes cluster as kubectl get nodes -o json prints them: cores, memory, GPUs and product."""
     log = JobLog(Path(path), LogCut())
-    found = []
+    nodes_there = []
     away = 0
     for line, one in members(log.path, "items"):
         try:
@@ -278,14 +278,14 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
                     gpus.append({"type": (types or {}).get(kind, kind), "count": count})
             if gpus:
                 node["gpus"] = gpus if len(gpus) > 1 else gpus[0]
-            found.append(node)
+            nodes_there.append(node)
         except (AttributeError, TypeError, KeyError, ValueError) as error:
             log.wrong(line, "", f"cannot be read as a node: {error}")
     log.row_problems.fail_if_any()
-    if not found:
+    if not nodes_there:
         some = f" but {away:,} that are cordoned or not ready; down: true keeps them" if away else ""
         log.fail(f"has no nodes{some}")
-    return found
+    return nodes_there
 
 
 def _up(node: dict[str, Any]) -> bool:

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from hetsim.errors import Problem, ScenarioError
+from hetsim.formulas.layer_cuts import Cuts, Layer, chain
+from hetsim.formulas.partition import MAX_CUTS
 from hetsim.model.files import open_text
 from hetsim.model.units import MOST
-from hetsim.theory.layer_cuts import Cuts, Layer, chain
-from hetsim.theory.partition import MAX_CUTS
 
 FIGURES = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 COLUMNS = ("layer", "activations", "weights", "forward", "backward")

@@ -99,7 +99,7 @@ def read(
 
 
 def _row(log: JobLog, line: int, cells: list[str]) -> dict[str, Any] | None:
-    """What a row says of a job; None where it is left out."""
+    """The row of a job; None where it is left out."""
     cell = dict(zip((*NEEDED, *OPTIONAL), cells, strict=True))
     name, nodes = cell["JobID"], cell["NodeList"]
     if "." in name:
@@ -156,7 +156,7 @@ def _details(
 
 
 def _divide(log: JobLog, line: int, held: dict[str, Any], nodes: int) -> None:
-    """What a job holds on each of its nodes, in place of what it holds in all."""
+    """Divide what a job uses in all over its nodes."""
     if nodes > 1 and any(held[key] % nodes for key in ("cpus", "gpus")):
         log.remark("hold unequal parts of their nodes and may use any number of them (with span: any)", line)
         nodes = 1

@@ -1,4 +1,4 @@
-"""What jobs hold over time."""
+"""Amounts that jobs use over time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COMMON = 0.01
 
 
 class HeldOverTime:
-    """What is held over time, as steps: `level[k]` from `times[k]` on."""
+    """An amount in use over time, as steps: `level[k]` from `times[k]` on."""
 
     def __init__(self, start: np.ndarray, end: np.ndarray, amount: np.ndarray):
         times = np.concatenate([start, end])
@@ -22,11 +22,11 @@ class HeldOverTime:
         self.level = np.where(np.abs(self.level) < 1e-6, 0.0, self.level)
 
     def peak(self) -> float:
-        """The highest level, but for `MOMENT` seconds: a log that rounds its times shows jobs that overlap."""
+        """The highest level, ignoring `MOMENT` seconds (rounded times overlap)."""
         return self._level_above(MOMENT)
 
     def common(self) -> float:
-        """The highest level that is held for `COMMON` of the time in which anything is held."""
+        """The highest level reached for `COMMON` of the time with anything in use."""
         busy = float(np.diff(self.times)[self.level[:-1] > 0].sum()) if len(self.times) else 0.0
         return self._level_above(max(COMMON * busy, MOMENT))
 

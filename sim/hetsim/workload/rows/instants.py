@@ -12,13 +12,13 @@ class Twice(float):
 
 
 def instant_of(found: datetime, zone: tzinfo | None) -> float:
-    """Seconds since 1970 of a date, in a zone (UTC) where it names none; `Twice` where clocks showed it twice."""
+    """Seconds since 1970 of a date (UTC without a zone); `Twice` if ambiguous."""
     if found.tzinfo is not None:
         return found.timestamp()
     here = found.replace(tzinfo=zone or UTC)
     first, second = here.timestamp(), here.replace(fold=1).timestamp()
     if first >= second:
         return first
-    told = Twice(first)
-    told.later = second
-    return told
+    twice = Twice(first)
+    twice.later = second
+    return twice

@@ -1,4 +1,4 @@
-"""When jobs came, began and ended, where what a log says of that contradicts itself or can be read in two ways.
+"""Arrival, start and end of jobs, where a log contradicts itself.
 
 A local time in the hour that clocks show twice is two instants; a clock that jumps makes an end that comes before its
 start, or a start before the submission.  The evidence, in this order:
@@ -108,14 +108,14 @@ class JobTimes:
                     self._last = _Open(JUMP, options, line)
                     return options[0]
                 self._last = _Open(JUMP, options, line) if options else None
-        found = _times(arrival, start, end, took)
+        times = _times(arrival, start, end, took)
         if start is not None and start < arrival:
-            self._last = _Open(EARLY, [(start, start, found[2])], line)
-            return start, start, found[2]
-        return found
+            self._last = _Open(EARLY, [(start, start, times[2])], line)
+            return start, start, times[2]
+        return times
 
     def added(self, position: int) -> None:
-        """Where the job that was settled last stands among those that were kept; below 0 if it was not."""
+        """Record the position of the job settled last; below 0 if it was dropped."""
         if self._last is not None and position >= 0:
             self._last.position = position
             self._open.append(self._last)
@@ -124,7 +124,7 @@ class JobTimes:
     # With the rest of the log ---------------------------------------------------------------------------------
 
     def finish(self, separate: bool = False) -> None:
-        """Settle what single rows left open.  `separate`: attempts of one job came when the one before ended."""
+        """Settle what rows left open; `separate`: attempts came one after the other."""
         jumps = [one for one in self._open if one.what == JUMP]
         if len(jumps) > max(COMMON * self.compared, 1) and self.compared >= ENOUGH:
             text = f"{len(jumps):,} jobs {JUMP}: so many that the duration is taken for what it says"
@@ -158,13 +158,13 @@ class JobTimes:
         self.log.first = min((float(np.min(block.arrival)) for block in self.log.blocks), default=self.log.first)
 
     def _come_again(self) -> bool:
-        """Have several jobs one id?"""
+        """Return True if several jobs have the same id."""
         keys = array("q")
         for block in self.log.blocks:
             keys.extend(map(hash, block.ids if len(block.ids) == len(block) else block.names_of(len(block))))
-        found = np.frombuffer(keys, np.int64) if keys else np.empty(0)
-        found.sort()
-        return bool((found[1:] == found[:-1]).any())
+        hashes = np.frombuffer(keys, np.int64) if keys else np.empty(0)
+        hashes.sort()
+        return bool((hashes[1:] == hashes[:-1]).any())
 
     def _name(self, undecided: list[_Open]) -> None:
         for what, taken in ((HOUR, "the earlier is taken"), (JUMP, "start and duration are taken")):
@@ -183,9 +183,9 @@ class JobTimes:
         for one in early:
             (_, start, took), (low, high) = one.options[0], rest.around(one.position)
             assert start is not None
-            known = np.isfinite(low) and low <= start
-            self._tell(EARLY, "by the order of ids" if known else "as if they had come when they began", one.line)
-            if known:
+            by_id = np.isfinite(low) and low <= start
+            self._tell(EARLY, "by the order of ids" if by_id else "as if they had come when they began", one.line)
+            if by_id:
                 # No wait at all is the likeliest one, if the next id allows it.
                 came = start if start <= high else (low + high) / 2
                 self.log.blocks.patches[one.position] = (float(came), start, took)
@@ -210,7 +210,7 @@ class JobTimes:
                 self.log.blocks.patches[one.position] = one.options[0]
 
     def _requeued(self, rest: _Rest) -> None:
-        """An attempt whose submission is that of the first one came when the attempt before it ended."""
+        """Move an attempt with the first one's submission to the end of the one before."""
         order = np.lexsort((rest.start, rest.keys))
         same = np.flatnonzero(rest.keys[order][1:] == rest.keys[order][:-1])
         for before, here in zip(order[same].tolist(), order[same + 1].tolist(), strict=True):
@@ -226,13 +226,13 @@ class _Rest:
     def __init__(self, log: JobLog, opened: list[_Open]):
         blocks = list(log.blocks)
 
-        def whole(name: str) -> np.ndarray:
+        def numbers(name: str) -> np.ndarray:
             return np.concatenate([block.number(name) for block in blocks]) if blocks else np.empty(0)
 
         self.lines = np.concatenate([np.array(block.lines) for block in blocks]) if blocks else np.empty(0, int)
         self.arrival = np.concatenate([np.array(block.arrival) for block in blocks]) if blocks else np.empty(0)
         self.took = np.concatenate([np.array(block.duration) for block in blocks]) if blocks else np.empty(0)
-        self.start, gpus, cores = whole("start"), whole("gpus"), whole("cpus")
+        self.start, gpus, cores = numbers("start"), numbers("gpus"), numbers("cpus")
         self.amount = np.nan_to_num(gpus if np.nansum(gpus) else cores, nan=1.0)
         self.pool = np.array([name for block in blocks for name in _texts(block, "recorded_node")], dtype=object)
         names = [name for block in blocks for name in block.names_of(len(block))]
@@ -265,27 +265,27 @@ class _Rest:
             self.start[one.position], self.took[one.position] = times[1], times[2]
 
     def has_room(self, one: _Open, times: Times) -> bool:
-        """Did the devices have room for a job at these times, next to all that is placed?"""
+        """Return True if the devices had room for a job at these times."""
         _, start, took = times
         if start is None or took is None:
             return True
         name = self.pool[one.position] if len(self.pool) else ""
         same = (self.pool == name) if name else np.ones(len(self.start), dtype=bool)
-        known = same & self.settled
+        certain = same & self.settled
         if name not in self._limits:
-            held = HeldOverTime(self.start[known], self.start[known] + self.took[known], self.amount[known])
-            self._limits[name] = max(held.common(), float(self.amount[known].max(initial=0.0)))
-        known = known | (same & np.isin(np.arange(len(same)), list(self.placed)))
-        known[one.position] = False
+            used = HeldOverTime(self.start[certain], self.start[certain] + self.took[certain], self.amount[certain])
+            self._limits[name] = max(used.common(), float(self.amount[certain].max(initial=0.0)))
+        certain = certain | (same & np.isin(np.arange(len(same)), list(self.placed)))
+        certain[one.position] = False
         end = start + took
-        rows = np.flatnonzero(known & (self.start < end) & (self.start + self.took > start))
+        rows = np.flatnonzero(certain & (self.start < end) & (self.start + self.took > start))
         if not len(rows):
             return True
         others = HeldOverTime(
             np.maximum(self.start[rows], start), np.minimum(self.start[rows] + self.took[rows], end), self.amount[rows]
         )
-        most = max(self._limits[name], float(self.amount[one.position]))
-        return float(others.level.max()) + float(self.amount[one.position]) <= most + 1e-9
+        max_amount = max(self._limits[name], float(self.amount[one.position]))
+        return float(others.level.max()) + float(self.amount[one.position]) <= max_amount + 1e-9
 
 
 def _texts(block: Any, name: str) -> list[str]:

@@ -80,7 +80,7 @@ class JobRows:
         self._waiting: dict[object, list[tuple[int, Row, str | None]]] = {}
 
     def take(self, key: str | None, line: int, row: Row, whole: str | None = None) -> None:
-        """A row; `whole` tells repetitions, `key` the job: None for a row that is a job alone."""
+        """Take a row; `whole` detects repetitions, `key` is its job (None: its own)."""
         rows = self._waiting.setdefault(len(self._waiting) if key is None else key, [])
         if whole is not None and any(whole == other for _, _, other in rows):
             self.log.pass_over("repetitions", line)
@@ -92,7 +92,7 @@ class JobRows:
         merged, first = 0, 0
         different: list[tuple[object, int]] = []
         for key, rows in self._waiting.items():
-            line, row, whole = rows[0]
+            line, row, row_text = rows[0]
             if len(rows) > 1 and self.fold is None:
                 different.append((key, rows[1][0]))
                 continue
@@ -101,19 +101,19 @@ class JobRows:
                 row = self._folded(self.fold, str(key), rows)
             elif self.fold is not None:
                 row |= {name: 1.0 for name, rule in self.fold.columns.items() if rule == "count"}
-            self.sink(line, row, whole)
+            self.sink(line, row, row_text)
         if different:
             refuse_repeated(self.log, *different[0], len(different))
         if merged and self.fold is not None:
             what = "gangs" if self.fold.gang else "jobs with several rows"
             count = sum(len(rows) > 1 for rows in self._waiting.values())
-            told = f"{merged:,} rows are {count:,} {what}, by {self.fold.by}"
-            self.log.notes.append(f"{self.log.path}: {told} (first: {self.log.word} {first})")
+            text = f"{merged:,} rows are {count:,} {what}, by {self.fold.by}"
+            self.log.notes.append(f"{self.log.path}: {text} (first: {self.log.word} {first})")
         self._waiting = {}
 
     def _folded(self, fold: Fold, key: str, rows: list[tuple[int, Row, str | None]]) -> Row:
         parts = [_with_end(row) for _, row, _ in rows]
-        found: Row = {}
+        merged_row: Row = {}
         for name in dict.fromkeys(name for row in parts for name in row):
             values = [row[name] for row in parts if row.get(name) is not None]
             if not values or (name == "duration" and name not in fold.columns):
@@ -122,19 +122,19 @@ class JobRows:
             if name == "end" and any(row.get("start") is not None and row.get("end") is None for row in parts):
                 continue  # the last attempt, or a part, still runs
             if not rule and len(set(values)) > 1:
-                told = f"job {shown(key)}: {name} is {shown(str(values[0]))} and {shown(str(values[1]))} in its rows"
-                self.log.wrong(rows[1][0], "", f"{told}; fold: {{columns: {{{name}: ...}}}} says which counts")
-            found[name] = _one(rule or "first", name, values, parts)
-        found |= {name: float(len(rows)) for name, rule in fold.columns.items() if rule == "count"}
-        if "duration" not in found and {"start", "end"} <= set(found):
-            found["duration"] = found["end"] - found["start"]
-        elif "duration" in found and "duration" in fold.columns:
-            found.pop("end", None)
-        elif all(row.get("duration") is not None for row in parts) and "end" not in found:
-            found["duration"] = max(row["duration"] for row in parts)
+                text = f"job {shown(key)}: {name} is {shown(str(values[0]))} and {shown(str(values[1]))} in its rows"
+                self.log.wrong(rows[1][0], "", f"{text}; fold: {{columns: {{{name}: ...}}}} says which counts")
+            merged_row[name] = _one(rule or "first", name, values, parts)
+        merged_row |= {name: float(len(rows)) for name, rule in fold.columns.items() if rule == "count"}
+        if "duration" not in merged_row and {"start", "end"} <= set(merged_row):
+            merged_row["duration"] = merged_row["end"] - merged_row["start"]
+        elif "duration" in merged_row and "duration" in fold.columns:
+            merged_row.pop("end", None)
+        elif all(row.get("duration") is not None for row in parts) and "end" not in merged_row:
+            merged_row["duration"] = max(row["duration"] for row in parts)
         if fold.gang:
-            found["id"] = key
-        return found
+            merged_row["id"] = key
+        return merged_row
 
 
 def refuse_repeated(log: JobLog, key: object, line: int, count: int) -> None:
@@ -171,8 +171,8 @@ def _peak(name: str, rows: list[Row]) -> float:
         return float(sum(row.get(name) or 0.0 for row in rows))
     steps = sorted([(row["start"], 1, row.get(name) or 0.0) for row in rows]
                    + [(row["end"], 0, -(row.get(name) or 0.0)) for row in rows])  # fmt: skip
-    level = most = 0.0
+    level = highest = 0.0
     for _, _, change in steps:
         level += change
-        most = max(most, level)
-    return most
+        highest = max(highest, level)
+    return highest

@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 LOADED = "import hetsim; print(hetsim.__build__)"
 
 
@@ -53,7 +53,9 @@ def test_pip_installs_pure_python_without_a_compiler_and_builds_nothing_into_the
     assert not list((tmp_path / "site").rglob("*.so"))
     assert loaded(tmp_path / "site").stdout == "source\n"
     code = "from hetsim.experiment.identity import fingerprint; print(fingerprint()['code'])"
-    assert loaded(tmp_path / "site", code).stdout == loaded(tmp_path, code).stdout != ""
+    sources = os.pathsep.join(str(ROOT / name) for name in ("sim", "policies", "scenarios"))
+    here = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean(PYTHONPATH=sources))
+    assert loaded(tmp_path / "site", code).stdout == here.stdout != ""
 
 
 # What is compiled, and when it is refused --------------------------------------------------------------------------
@@ -68,10 +70,10 @@ def backend() -> ModuleType:
 
 
 def half_compiled(folder: Path, carried: str) -> Path:
-    """A package with one module that says that it is compiled."""
+    """A package of one module that states that it was compiled."""
     package = folder / "hetsim"
     (package / "model").mkdir(parents=True)
-    for name in ("__init__.py", "model/task.py"):
+    for name in ("__init__.py", "build.py", "model/task.py"):
         shutil.copy2(ROOT / "sim" / "hetsim" / name, package / name)
     (package / "_compiled.py").write_text(carried)
     return package
@@ -97,7 +99,9 @@ def test_without_its_library_compiled_code_does_not_pass_for_source(tmp_path):
     assert "No module named 'hetsim__mypyc'" in loaded(tmp_path).stderr
 
 
-def test_modules_are_compiled_on_request_only(backend, monkeypatch):
+def test_modules_are_compiled_on_request_only(backend, monkeypatch, tmp_path):
+    """Asking what is needed writes nothing, as setuptools does."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HETSIM_COMPILE", raising=False)
     assert backend.get_requires_for_build_wheel() == []
     monkeypatch.setenv("HETSIM_COMPILE", "0")
@@ -106,6 +110,7 @@ def test_modules_are_compiled_on_request_only(backend, monkeypatch):
     assert backend.get_requires_for_build_wheel() == [backend.MYPY]
     with pytest.raises(SystemExit, match="editable"):
         backend.build_editable("anywhere")
+    assert not list(tmp_path.iterdir())
 
 
 def test_marks_for_the_compiler_leave_every_line_where_it_is(backend):

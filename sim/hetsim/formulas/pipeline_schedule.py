@@ -1,7 +1,7 @@
 """When each stage of a pipeline computes which micro-batch: the slots of GPipe, 1F1B and interleaved schedules.
 
-The closed forms of a step (`hetsim.theory.training.pipeline_seconds`) are the ends of these schedules; a run of hetsim
-uses the closed forms, and pictures show the slots.
+The closed forms of a step (`hetsim.formulas.training.pipeline_seconds`) are the ends of these schedules; a run of
+hetsim uses the closed forms, and pictures show the slots.
 References: Huang et al., GPipe (2019); Narayanan et al., PipeDream (2019), and Efficient Large-Scale Language Model
 Training on GPU Clusters Using Megatron-LM (2021), whose order an interleaved schedule has.
 """
@@ -16,9 +16,9 @@ from itertools import count, pairwise
 from typing import Literal
 
 from hetsim.errors import UsageError
+from hetsim.formulas.layer_cuts import Cuts, Layer
+from hetsim.formulas.partition import EqualDevices, PipelinePartition, Ways, seconds_on, slower_link
 from hetsim.model.exchange import StepPipeline
-from hetsim.theory.layer_cuts import Cuts, Layer
-from hetsim.theory.partition import EqualDevices, PipelinePartition, Ways, seconds_on, slower_link
 
 PipelineOrder = Literal["gpipe", "1f1b", "interleaved", "forward"]
 """`forward` alone is inference."""

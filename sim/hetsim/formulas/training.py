@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from hetsim.formulas.collectives import Rate, at_most, message, rate_at, ring_over_nodes
 from hetsim.model.bandwidth import BandwidthCurve
 from hetsim.model.cluster import NO_KEY
 from hetsim.model.exchange import Phase, StepPipeline
 from hetsim.model.tasks import OPTIONAL
-from hetsim.theory.collectives import Rate, at_most, message, rate_at, ring_over_nodes
 
 if TYPE_CHECKING:
     from hetsim.model.units import Degree

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from machines import Job, gpu_mode, simulate
+from machines import Job, gpu_mode, simulate, tasks_of
 
 from hetsim.model.cluster import DeviceType, NodeSpec, Power
+from hetsim.model.curves import Layout
+from hetsim.model.task import Task
 from hetsim_policies.dynamic.common.at_intervals import IntervalJob
 from hetsim_policies.dynamic.common.side_by_side import with_partner
 from hetsim_policies.dynamic.defragment import _Nodes
@@ -17,28 +20,38 @@ from hetsim_policies.dynamic.las import Las
 from hetsim_policies.dynamic.power_down import PowerDown
 
 
-def job(**of_mode: Any) -> IntervalJob:
-    """10 s by estimate and 1 s more on two GPUs."""
-    mode: Any = SimpleNamespace(**{"fixed": 1.0, "curve": None, "span_any": False} | of_mode)
-    sizes = {2: mode}
-    position = type("Positions", (), {"__getitem__": lambda self, key: [mode].index(key)})()
-    task: Any = SimpleNamespace(estimates=(10.0,), shape=SimpleNamespace(position=position))
-    return IntervalJob(task, sizes)
+@dataclass(frozen=True)
+class Curve:
+    """A curve by hand: half of the time remains when a quarter is done; it begins three times as fast."""
+
+    packed: Layout = (2,)
+
+    def left(self, layout: Layout, done: float) -> float:
+        assert (layout, done) == (self.packed, 0.25)
+        return 0.5
+
+    def rate(self, layout: Layout, done: float) -> float:
+        assert (layout, done) == (self.packed, 0.0)
+        return 3.0
+
+
+def job(**more: Any) -> IntervalJob:
+    """A job of 10 s by estimate and 1 s more on two GPUs."""
+    mode = gpu_mode(DeviceType("g"), 2, fixed=1.0, **more)
+    tasks = tasks_of([Job([mode], [20.0], estimates=[10.0])])
+    return IntervalJob(Task(0, 0.0, tasks.shapes[0], (20.0,), (10.0,), tasks), {2: mode})
 
 
 def test_what_is_left_of_a_job():
-    assert job().left(2, 0.25) == pytest.approx(11 * 0.75)
-    shares = {("packed", 0.25): 0.5}
-    curve = SimpleNamespace(packed="packed", left=lambda layout, done: shares[layout, done])
-    assert job(curve=curve).left(2, 0.25) == pytest.approx(5.5)
+    assert job().remaining(2, 0.25) == pytest.approx(11 * 0.75)
+    assert job(curve=Curve()).remaining(2, 0.25) == pytest.approx(5.5)
 
 
 def test_speed_of_a_job_on_a_layout():
     one, spanning = job(), job(span_any=True)
     assert one.speed((2,)) == spanning.speed((1, 1)) == pytest.approx(1 / 11)
     assert one.speed((1, 1)) == one.speed((1,)) == spanning.speed((2, 1)) == 0
-    curve = SimpleNamespace(rate=lambda layout, done: {((2,), 0.0): 3.0}[layout, done])
-    assert job(curve=curve).speed((2,)) == pytest.approx(3 / 11)
+    assert job(curve=Curve()).speed((2,)) == pytest.approx(3 / 11)
 
 
 def test_the_first_that_may_join_is_the_partner():

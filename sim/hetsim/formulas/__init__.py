@@ -1,0 +1,1 @@
+"""Formulas that runs and plans use: links, collectives, training, pipelines."""

@@ -1,0 +1,94 @@
+"""The engine against a replay that shares no line with it: random systems, random decisions, the same finishes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hetsim.engine.simulation import Simulation
+from oracle.chaos import Chaos, drawn
+from oracle.fluid_replay import FluidReplay, Gpu, Wire, Work
+
+
+def finishes(seed: int) -> tuple[list[float], list[float], int]:
+    """Of the engine and of the replay, and the number of decisions."""
+    system = drawn(seed)
+    policy = Chaos(seed, system)
+    record = Simulation(system.run_input(policy), check=True).run()
+    replay = system.replay()
+    events = [(one.time, 0, number, ("fault", one)) for number, one in enumerate(system.faults)]
+    events += [(time, 1, number, what) for number, (time, *what) in enumerate(policy.log)]
+    for time, _, _, (verb, *given) in sorted(events, key=lambda event: event[:3]):
+        if time > record.end:
+            break
+        replay.to(time)
+        if verb == "start":
+            replay.start(*given)
+        elif verb == "stop":
+            replay.stop(*given)
+        elif verb == "set":
+            replay.gpus[given[0]].frequency = given[1]
+        elif given[0].what == "down":
+            replay.fail(given[0].device)
+        elif given[0].what == "slow":
+            replay.gpus[given[0].device].slowdown = given[0].factor
+    replay.to(math.inf)
+    by_replay = [math.nan if work.finish is None else work.finish for work in replay.tasks]
+    return record.finish.tolist(), by_replay, len(policy.log)
+
+
+def test_finishes_are_those_of_the_replay_where_everything_is_drawn():
+    decisions = 0
+    for seed in range(60):
+        by_engine, by_replay, made = finishes(seed)
+        assert by_engine == pytest.approx(by_replay, rel=1e-12, abs=1e-12, nan_ok=True), f"seed {seed}"
+        decisions += made
+    assert decisions > 2000
+
+
+@pytest.mark.slow
+def test_finishes_are_those_of_the_replay_in_several_hundred_systems():
+    for seed in range(60, 460):
+        by_engine, by_replay, _ = finishes(seed)
+        assert by_engine == pytest.approx(by_replay, rel=1e-12, abs=1e-12, nan_ok=True), f"seed {seed}"
+
+
+# The replay itself, by hand -------------------------------------------------------------------------------------------
+
+
+def test_two_uploads_share_a_half_duplex_switch():
+    """4 GB and 2 GB over one switch of 2 GB/s: 1 GB/s each until 2 s, then 2 GB/s for the other 2 GB: 3 s."""
+    switch = (("n0", 0), Wire(2e9, 2e9, half_duplex=True))
+    gpus = {one: Gpu(one, Wire(4e9, 4e9), switch=switch) for one in (0, 1)}
+    replay = FluidReplay(gpus, [Work([1.0], bytes_in=4e9), Work([1.0], bytes_in=2e9)])
+    replay.start(0, [0], 0, 1.0)
+    replay.start(1, [1], 0, 1.0)
+    replay.to(math.inf)
+    assert [work.finish for work in replay.tasks] == pytest.approx([4.0, 3.0])
+
+
+def test_a_gang_runs_at_its_slowest_gpu_and_a_failure_takes_it_back_to_its_last_stop():
+    """2 s of 4 s at half speed are 1 s of work, kept; after the failure 3 of 4 s are left again."""
+    replay = FluidReplay({0: Gpu(0), 1: Gpu(1, frequency=0.5)}, [Work([4.0])])
+    replay.start(0, [0, 1], 0, 1.0)
+    replay.to(2.0)
+    replay.stop(0, keep=True)
+    replay.start(0, [0], 0, 1.0)
+    replay.to(3.0)
+    replay.fail(0)
+    replay.start(0, [0], 0, 1.0)
+    replay.to(math.inf)
+    assert replay.tasks[0].finish == pytest.approx(6.0)
+
+
+def test_time_slices_and_interference_slow_down_what_runs_side_by_side():
+    """Two whole launches on time slices: half of 0.9 each.  Two halves under MPS: 1 / (1 + 0.2 * 0.5)."""
+    sliced = FluidReplay({0: Gpu(0, sharing="timeslice", switch_cost=0.1)}, [Work([0.9]), Work([0.9])])
+    shared = FluidReplay({0: Gpu(0, sharing="mps", interference=0.2)}, [Work([1.0]), Work([1.0])])
+    for replay, share in ((sliced, 1.0), (shared, 0.5)):
+        for row in (0, 1):
+            replay.start(row, [0], 0, share)
+        replay.to(math.inf)
+    assert [work.finish for work in sliced.tasks] == pytest.approx([2.0, 2.0])
+    assert [work.finish for work in shared.tasks] == pytest.approx([1.1, 1.1])
