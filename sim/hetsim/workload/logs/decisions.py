@@ -306,7 +306,7 @@ class Examined:
 
     @staticmethod
     def _turns(here: Round, heads: list[LoggedJob], waiting: list[LoggedJob]) -> Iterator[LoggedJob]:
-        """Turns of users: the first job of the user that holds least; if it fits, the next."""
+        """Turns of users: the first job of the user that holds least, then the next."""
         lines: dict[int, list[LoggedJob]] = {}
         for job in reversed(waiting):
             lines.setdefault(job.user, []).append(job)
@@ -423,7 +423,7 @@ def _pools(jobs: Jobs, nodes: list[list[int]]) -> list[int]:
         zip(*(jobs.labels[kind].tolist() for kind in ("partition", "devices") if kind in jobs.labels), strict=True)
     )
     keys = keys or [()] * len(nodes)
-    found: dict[Any, int] = {}
+    entries: dict[Any, int] = {}
     for key, used in zip(keys, nodes, strict=True):
         for node in used:
             entries[key] = entries.get(key, 0) | 1 << node
@@ -495,7 +495,7 @@ def _instants(
     jobs: list[LoggedJob],
 ) -> Iterator[tuple[float, list[LoggedJob], list[LoggedJob], list[LoggedJob]]]:
     """Each instant with the jobs that end (unless they take no time), come and start."""
-    found: dict[float, tuple[list[LoggedJob], list[LoggedJob], list[LoggedJob]]] = {}
+    entries: dict[float, tuple[list[LoggedJob], list[LoggedJob], list[LoggedJob]]] = {}
     for job in jobs:
         for kind, time in enumerate((job.end, job.arrival, job.start)):
             if kind or job.end > job.start:

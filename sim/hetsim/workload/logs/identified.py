@@ -174,7 +174,8 @@ def candidates(half: Explained) -> Iterator[Rule]:
 def cycle_of(jobs: Jobs, half: Explained) -> float:
     """The seconds between decisions (at least 1): the longest wait of jobs that fit.
 
-    Of jobs that find room and no other job waiting.  Waits are taken as even up to it: those more than a fifth above what nine in ten of them say are other waits.
+    That is, without another job waiting.  Waits are taken as even up to it: those more than a fifth above what nine in
+    ten of them say are other waits.
     """
     before = np.searchsorted(np.sort(jobs.start), jobs.arrival, side="right")
     alone = np.searchsorted(jobs.arrival, jobs.arrival, side="left") <= before

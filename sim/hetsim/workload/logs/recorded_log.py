@@ -71,8 +71,8 @@ def jobs_of(table: TaskTable) -> Jobs | None:
     rows = rows[np.argsort(table.arrival[rows], kind="stable")]
     begun = np.maximum(start[rows], table.arrival[rows])
     jobs = Jobs("GPUs" if gpus.any() else "cores", table.arrival[rows], begun, begun + took[rows], amount[rows])
-    told = [table.estimates.get(name, time) for name, time in table.times.items()]
-    jobs.estimate = np.min(told, axis=0)[rows]
+    estimates = [table.estimates.get(name, time) for name, time in table.times.items()]
+    jobs.estimate = np.min(estimates, axis=0)[rows]
     jobs.line = lambda job: table.line(int(rows[job])) or int(rows[job]) + 1
     labels = table.extra.get("recorded_node")
     jobs.nodes = node_parts(None if labels is None else labels[rows], jobs.amount, jobs.start, jobs.end)
