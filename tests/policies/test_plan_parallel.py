@@ -178,3 +178,31 @@ def test_no_bound_or_ratio_is_told_where_the_engine_can_do_more(why):
         assert plan.bound is None and plan.notes["timetable"] == "idle links"
         assert not {"ratio_certified", "ratio_guaranteed"} & set(plan.notes)
         assert (replayed(given, plan).finish > 0).all()
+
+
+def spanning(folder, seed, span="any"):
+    """Jobs of 1 to 6 GPUs on three nodes of four, over a day."""
+    random = np.random.default_rng(seed)
+    gpus = random.choice([1, 2, 4, 6] if span else [1, 2, 4], 60)
+    rows = [f"{at:.0f},{took:.0f},{width}" for at, took, width in
+            zip(np.sort(random.uniform(0, 86400, 60)), random.uniform(600, 9000, 60), gpus, strict=True)]  # fmt: skip
+    (folder / "jobs.csv").write_text("\n".join(["arrival,gpu_time,gpus", *rows]) + "\n")
+    nodes = [{"count": 3, "cpus": 8, "gpus": {"type": "g", "count": 4}}]
+    entry = {"trace": {"format": "tasks", "path": str(folder / "jobs.csv")}, **({"span": span} if span else {})}
+    return {"cluster": {"nodes": nodes}, "workload": [entry], "policy": "fcfs"}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_gangs_that_span_nodes_are_planned_on_all_lanes_of_their_type(tmp_path, seed):
+    """Wider than any node: all are planned and run as planned, none below the bound; and it is said what plans know."""
+    found = hs.compare(spanning(tmp_path, seed), [*PLANNERS, "fcfs"])
+    plans = found.plans.loc[PLANNERS]
+    assert not found.refused
+    assert (plans["makespan"] >= plans["lower_bound"] - 1e-6).all()
+    np.testing.assert_allclose(plans["makespan"], plans["planned_makespan"])
+    assert found.plan_notes[0] == f"know all arrivals from the start: {', '.join(PLANNERS)}"
+
+
+def test_gangs_keep_to_one_node_unless_they_may_span(tmp_path):
+    result = hs.run({**spanning(tmp_path, 1, span=None), "policy": "graham"}, check=True)
+    assert result.launches.groupby("task")["node"].nunique().max() == 1

@@ -25,7 +25,7 @@ VERDICTS = {
 @click.command(short_help="Compare policies that meet the same load.")
 @SCENARIO
 @click.option("--policy", "policies", multiple=True, metavar="NAME",
-              help="A policy to compare, such as sjf or sjf+predicted_wait (repeatable).")  # fmt: skip
+              help="A policy to compare, such as sjf or sjf+predicted_wait (repeatable); all: every one.")  # fmt: skip
 @click.option("--metric", "--metrics", "metrics", multiple=True, metavar="NAME",
               help="A metric to compare, or a set of them: usual, cluster, all (repeatable).")  # fmt: skip
 @BY

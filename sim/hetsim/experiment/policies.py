@@ -40,13 +40,17 @@ def named_policy(policy: PolicyLike) -> tuple[str, Any]:
 
 
 def named_policies(policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) -> dict[str, Any]:
-    """Label -> value for `policy:`, in order; labels of a mapping are its keys.  UsageError for a label given twice."""
+    """Label -> value for `policy:`, in order; labels of a mapping are its keys.  UsageError for a label given twice.
+
+    "all" stands for every scheduler that is registered.
+    """
     if isinstance(policies, str):
         policies = [policies]
     if isinstance(policies, Mapping):
         return {str(label): named_policy(policy)[1] for label, policy in policies.items()}
     found: dict[str, Any] = {}
-    for policy in several(policies, "policies", "a list of policies, or a mapping of labels to them"):
+    listed = several(policies, "policies", "a list of policies, or a mapping of labels to them")
+    for policy in (name for one in listed for name in (registry.policies("scheduler") if one == "all" else [one])):
         label, value = named_policy(policy)
         if label in found:
             raise UsageError(f'policy "{label}" is given twice')

@@ -1,8 +1,9 @@
-"""Parallel tasks for planners: rigid and moldable, on cores or GPUs of one node.
+"""Parallel tasks for planners: rigid and moldable, on cores or GPUs of one node, or of all where all gangs may span.
 
 A task has *options*: a mode with its width (cores or GPUs that it holds together) and the seconds for which it holds
 them, transfers folded in as in `instance`.  A *pool* is the lanes of one type on one node; an option fits the pools of
-the nodes that can host its mode.  What is not of whole lanes of one node is refused.
+the nodes that can host its mode.  Where all gangs of a type may span nodes its lanes are one pool.  What is not of
+whole lanes of a pool is refused.
 Bounds count areas, width × seconds: a task costs at least its least area on each type, and no schedule does more work
 than its lanes hold.  The reference of each algorithm stands in its own file.
 """
@@ -33,7 +34,7 @@ from hetsim_policies.task_graphs import downward, graph_of, tails, topological
 
 @dataclass(frozen=True)
 class LanePool:
-    """The lanes of one type on one node, and when each can start its first task."""
+    """The lanes of one type on one node (-1: on all), and when each can start its first task."""
 
     kind: int
     node: int
@@ -182,17 +183,34 @@ def _options(
 def _homes(problem: PlanProblem, pools: list[LanePool], kind: int, width: int, mode: Mode) -> tuple[int, ...]:
     """The pools with enough lanes for a mode; none where it takes parts of lanes."""
     nodes = problem.cluster.nodes
-    return tuple(number for number, pool in enumerate(pools) if pool.kind == kind and 0 < width <= len(pool.lanes)
-                 and can_host(nodes[pool.node], mode))  # fmt: skip
+    return tuple(
+        number for number, pool in enumerate(pools) if pool.kind == kind and 0 < width <= len(pool.lanes)
+        and (_spreads(problem, mode, width) if pool.node < 0 else can_host(nodes[pool.node], mode))
+    )  # fmt: skip
+
+
+def _spreads(problem: PlanProblem, mode: Mode, width: int) -> bool:
+    """Return True if each node that has lanes of the type can host the parts of a mode that may lie there."""
+    for node in problem.cluster.nodes:
+        lanes = node.cpus if mode.on_cpu else sum(one.type is mode.type for one in node.accelerators)
+        share = min(lanes, width) / width
+        enough = mode.on_cpu or mode.millicores * share <= 1000 * node.cpus
+        if lanes and not (mode.allows(node.index) and enough and mode.memory * share <= (node.memory or np.inf)):
+            return False
+    return mode.type.memory is None or mode.gpu_memory <= mode.type.memory
 
 
 def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[LanePool]]:
     """Types in cluster order, cores first, and the lanes up of each on each node."""
     cluster = problem.cluster
+    used = {problem.tasks.shapes[number] for number in dict.fromkeys(problem.tasks.shape.tolist())}
+    gangs = [mode for shape in used for mode in shape.modes if _width(mode) > 1]
+    bound = {mode.type for mode in gangs if not mode.span_any or mode.node_count > 1}
+    spanning = {mode.type for mode in gangs} - bound
     by_pool: dict[tuple[DeviceType, int], list[str]] = {}
     for name, device in lane_names(cluster).items():
         if problem.free_at.get(name, 0.0) < np.inf:
-            by_pool.setdefault((device.type, device.node), []).append(name)
+            by_pool.setdefault((device.type, -1 if device.type in spanning else device.node), []).append(name)
     kinds = dict.fromkeys(kind for kind, _ in by_pool)
     types = sorted(kinds, key=lambda kind: (kind.kind != "cpu", list(cluster.types).index(kind.name)))
     begin = problem.now if problem.in_mid_run else 0.0

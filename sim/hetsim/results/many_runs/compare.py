@@ -205,14 +205,18 @@ def compare(
         winners[name] = _winner(name, frame, found, policies)
         findings += found if baseline is not None else _of_the_best(name, frame, found)
     first = {name: whole for name, run in runs.items() if (whole := _first(run)) is not None}
+    plans = plans_table(first)
+    planned = plans.index[plans["planned_makespan"].notna()]
+    planners = [name for name in planned if np.ptp(first[name].record.input.tasks.arrival) > 0]
+    foresight = [f"know all arrivals from the start: {', '.join(planners)}"] if planners else []
     return Comparison(
         table=pd.DataFrame(table, index=pd.Index(policies, name="policy")),
         pairs=pd.DataFrame([row.row for row in rows], columns=list(COLUMNS)),
         winners=winners,
         findings=findings,
         confidence=confidence,
-        plans=plans_table(first),
-        plan_notes=[f"{name}: {text}" for name, run in first.items() for text in reservations(run.notes)],
+        plans=plans,
+        plan_notes=foresight + [f"{name}: {text}" for name, run in first.items() for text in reservations(run.notes)],
         selection=selection,
         identical=identical,
         runs=dict(runs),
