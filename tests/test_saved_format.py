@@ -276,8 +276,8 @@ def test_a_field_that_went_is_handled_by_the_reader_of_its_version(tmp_path: Pat
     with pytest.raises(DamagedFile, match='its power has the field "sleep"'):
         Result.load(folder).record  # noqa: B018
     for module in (saved_classes, saved_input):
-        monkeypatch.setattr(module, "VERSION", 2)
-    reader = {1: lambda tag, fields: {k: v for k, v in fields.items() if (tag, k) != ("power", "sleep")}}
+        monkeypatch.setattr(module, "VERSION", VERSION + 1)
+    reader = {VERSION: lambda tag, fields: {k: v for k, v in fields.items() if (tag, k) != ("power", "sleep")}}
     monkeypatch.setattr(saved_input, "READERS", READERS | reader)
     assert Result.load(folder).record.input.cluster.nodes[0].accelerators[0].type.power == (0.0, 0.0, 0.0)
 

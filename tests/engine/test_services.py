@@ -312,3 +312,28 @@ def test_a_scheduler_that_knows_nothing_of_services_says_so():
 
     with pytest.raises(ScenarioError, match="Idle does not serve requests"):
         hs.run(scenario(), policy=Idle)
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4])
+def test_a_batch_moves_its_share_of_the_bytes_over_the_link_of_each_gpu(gpus):
+    """As for all launches (`docs/engine.md`); batches of 1 to 3 requests with stage times besides, and as forecast."""
+    forecast = {}
+
+    class Noted(Batching):
+        def next_batch(self, queue, placement, view):
+            forecast[view.now] = queue.stages(min(3, len(queue)), placement)
+            return Take(min(3, len(queue)))
+
+    described = scenario(4, pcie={"upload": "1 GB/s", "download": "2 GB/s", "latency": "1 ms"}, horizon=None)
+    entry = described["workload"][0] | {"count": 40, "bytes_in": "12 MB", "bytes_out": "8 MB"}
+    entry["service"]["gpus"] = gpus
+    built = load(described | {"workload": [entry]}).build(1)
+    built.batching = [Noted()]
+    launches = Result(Simulation(built, check=True).run()).launches
+    sizes = launches["members"].to_numpy()
+    assert set(sizes) >= {1, 3}
+    upload, download = launches["upload_end"] - launches["upload_start"], launches["end"] - launches["download_start"]
+    np.testing.assert_allclose(upload, 0.15e-3 + 0.114e-3 * sizes + 1e-3 + sizes * 12e-3 / gpus, rtol=1e-9)
+    np.testing.assert_allclose(download, 0.05e-3 + 1e-3 + sizes * 4e-3 / gpus, rtol=1e-9)
+    np.testing.assert_allclose([forecast[begun].upload for begun in launches["decided"]], upload)
+    np.testing.assert_allclose([forecast[begun].download for begun in launches["decided"]], download)

@@ -10,9 +10,11 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import numpy as np
 import pages
+import pandas as pd
 import pytest
 import tiers
 from test_env import MIX, MOVING, at_random, played
@@ -638,3 +640,16 @@ def test_the_environments_of_a_suite_have_one_shape():
 def test_a_suite_compares_with_all_baselines():
     table = suite("cholesky").judge("heft").table
     assert list(table.index) == ["mine", *BASELINES]
+
+
+@pytest.mark.parametrize("name", ["makespan", "mine", "slowdown"])
+def test_the_curve_of_every_reward_can_be_drawn(name):
+    """Ours say what they are per task; one's own, and those without a figure per task, are a reward per task."""
+    from hetsim.learning.picture import learning_curve
+
+    curve = pd.DataFrame({"steps": [100, 200], "reward_per_task": [-3.0, -2.0]})
+    policy = SimpleNamespace(agent="ppo", training={"reward": {name: 1.0}, "kept_after": 200, "scenario": "s"})
+    (ax,) = learning_curve(policy, curve, {"fcfs": -4.0}).axes
+    label = "mean slowdown" if name == "slowdown" else "reward per task"
+    assert ax.get_ylabel() == f"{label}, validation runs"
+    assert ax.lines[0].get_ydata().tolist() == ([3.0, 2.0] if name == "slowdown" else [-3.0, -2.0])

@@ -17,9 +17,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from machines import Job, cpu_mode, gpu_mode, simulate, tasks_of
 
+import hetsim as hs
 from hetsim.engine.simulation import Simulation
 from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Partition
 from hetsim.model.faults import FaultEvent
@@ -275,6 +277,44 @@ def test_a_reservation_lasts_for_all_stages_and_for_no_restore_of_what_was_never
     mode = partial(gpu_mode, GPU, upload=StageTime(per_item=1.0), download=StageTime(per_item=2.0))
     found = starts(jobs, ConservativeBackfill(depth=None), mode, stopping=Stopping(restore=3.0))
     assert found == by_hand([(a, w, t + 3, e + 3) for a, w, t, e in jobs], on_one_node, conservative)
+
+
+RESERVING = "conservative_backfill", "gang_backfill", "slurm_multifactor"
+
+
+def run_table(tmp_path: Any, table: pd.DataFrame, policy: str, **gpus: Any) -> pd.DataFrame:
+    """Run a table of tasks on a node of four GPUs, each with a link of 1 GB/s."""
+    table.to_csv(tmp_path / "tasks.csv", index=False)
+    node = {"cpus": 8, "gpus": {"type": "g", "count": 4, **gpus}, "pcie": {"upload": "1 GB/s", "download": "1 GB/s"}}
+    workload = [{"trace": {"format": "tasks", "path": str(tmp_path / "tasks.csv")}}]
+    scenario = {"name": "x", "cluster": {"nodes": [node]}, "workload": workload, "policy": policy}
+    return hs.run(scenario).tasks.set_index("id")
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("policy", RESERVING)
+def test_transfers_count_in_reservations_as_computing_does(policy, seed, tmp_path):
+    """On links of their own, tasks with bytes start as those do that compute for as long as all stages take."""
+    random = np.random.default_rng(seed)
+    table = pd.DataFrame({"id": range(40), "arrival": np.cumsum(random.integers(0, 4, 40)), "gpus": 1})
+    table["gpu_time"] = random.integers(1, 20, 40)
+    table.loc[random.random(40) < 0.3, "gpus"] = 4
+    table["bytes_in"] = np.where(table.gpus == 1, random.integers(0, 9, 40) * 10**9, 0)
+    table["bytes_out"] = np.where(table.gpus == 1, random.integers(0, 9, 40) * 10**9, 0)
+    moving = run_table(tmp_path, table, policy)
+    seconds = table.gpu_time + (table.bytes_in + table.bytes_out) / 1e9
+    computing = run_table(tmp_path, table.assign(gpu_time=seconds, bytes_in=0, bytes_out=0), policy)
+    assert computing.wait.max() > 20
+    np.testing.assert_allclose(moving.start, computing.start, atol=1e-6)
+
+
+@pytest.mark.parametrize("policy", RESERVING)
+def test_the_time_to_recut_a_gpu_counts_in_reservations(policy, tmp_path):
+    """Three GPUs are busy until 10, when the second is to have all four.  On the idle one half a GPU would compute from
+    1 to 8, but 4 s are needed to cut it: it waits until the second has ended, at 15, and computes from 19."""
+    table = pd.DataFrame({"id": [0, 1, 2], "arrival": [0, 1, 1], "gpus": [3, 4, 0.5], "gpu_time": [10, 5, 7]})
+    sharing = {"kind": "mig", "layouts": [[1.0], [0.5, 0.5]], "reconfigure": "4 s"}
+    assert run_table(tmp_path, table, policy, memory="80 GB", sharing=sharing).start.tolist() == [0, 10, 19]
 
 
 @pytest.mark.parametrize("policy", [EasyBackfill, ConservativeBackfill])

@@ -61,18 +61,19 @@ class Forgetful(Standing):
 
 
 class Plain(SlurmMultifactor):
-    """Asks every running task in each round what it received, and keeps no reservation."""
+    """Asks every running task in each round what it received, ranks all, and keeps no reservation."""
 
     def begin(self, view):
         super().begin(view)
+        self._sorted = None
         self._constant = False
         self._reserved = Forgetful(self._occupancy, view)
 
     def _nothing_fits(self, view):
         return False
 
-    def _last_fitting(self, order, demands, before, view, *_):
-        return before - 1
+    def _last_fitting(self, fitting, order, *_):
+        return len(order) - 1
 
 
 @pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
@@ -87,6 +88,21 @@ def test_slurm_decides_as_if_it_found_everything_anew(seed, wrong):
     ):
         one, other = (simulate(NODES, tasks, kind(**parameters)) for kind in (SlurmMultifactor, Plain))
         np.testing.assert_array_equal(one.start, other.start)
+
+
+@pytest.mark.parametrize("parameters", [
+    {}, {"max_age": 20.0}, {"size": 1000.0, "small_first": True, "max_age": 1e5}, {"priority": 0.0, "depth": 3},
+])  # fmt: skip
+@pytest.mark.parametrize("users", [1, 5])
+def test_slurm_keeps_a_queue_sorted_as_if_it_ranked_it_anew(users, parameters):
+    """Of one user, or of several whose shares do not count; until the first has waited for `max_age`."""
+    tasks = jobs(4, count=150)
+    if users == 1:
+        tasks = replace(tasks, user_code=np.zeros(150, dtype=int))
+    weight = {} if users == 1 else {"fair_share": 0.0}
+    one, other = (simulate(NODES, tasks, kind(**parameters, **weight)) for kind in (SlurmMultifactor, Plain))
+    assert (one.start - tasks.arrival).max() > 20
+    np.testing.assert_array_equal(one.start, other.start)
 
 
 def test_slurm_with_fractions_decides_as_if_it_found_everything_anew():

@@ -30,10 +30,10 @@ from hetsim.results.many_runs.groups import (
     tables_of_groups,
 )
 from hetsim.results.many_runs.replications import Replications
-from hetsim.results.one_run import fragmentation, groups, metric_sets
+from hetsim.results.one_run import fragmentation_metrics, groups, metric_sets
 from hetsim.results.one_run.bounds import area_bound, min_area, offered_load
 from hetsim.results.one_run.estimands import ratio_contributions
-from hetsim.results.one_run.fragmentation import whole_gpu_steps
+from hetsim.results.one_run.fragmentation_metrics import whole_gpu_steps
 from hetsim.results.one_run.groups import OTHERS, gpus_label, named_users
 from hetsim.results.one_run.result import Result
 from hetsim.results.statistics import paired_differences, student_interval
@@ -362,7 +362,7 @@ def test_columns_and_replay_agree_on_fragmentation(policy, memory):
     result = hs.run(scenario, check=True)
     fast = whole_gpu_steps(result)
     assert fast is not None
-    slow = np.array(list(fragmentation._replayed(result, None))).T
+    slow = np.array(list(fragmentation_metrics._replayed(result, None))).T
     for time, *values in zip(*fast, strict=True):
         row = np.searchsorted(slow[0], time, side="right") - 1
         assert slow[1:, row] == pytest.approx(values, abs=1e-9)

@@ -70,6 +70,8 @@ POLICIES: dict[str, Callable[[str], Any]] = {
     "scheduler": lambda name: name,
     "placement": lambda name: {"scheduler": {"name": "fcfs_skip", "placement": name}},
     "admission": lambda name: {"scheduler": "fcfs_skip", "admission": name},
+    "batching": lambda name: {"batching": name},
+    "routing": lambda name: {"routing": name},
 }
 
 

@@ -84,7 +84,7 @@ class MdpThreshold(AtStations):
         self._not_too_large(problem)
 
     def _not_too_large(self, problem: PlanProblem) -> None:
-        modes = dict.fromkeys(mode for shape in problem.tasks.shapes for mode in shape.modes)
+        modes = dict.fromkeys(problem.tasks.modes)
         max_servers = max(servers(problem.cluster, mode) for mode in modes)
         places = max_servers + self._room(max_servers)
         count = math.comb(places + len(self.classes), places)

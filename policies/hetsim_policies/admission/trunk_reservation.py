@@ -47,7 +47,7 @@ class TrunkReservation(AtStations):
 
     def check(self, problem: PlanProblem) -> None:
         known_classes(problem, self.reserve, "reserve")
-        modes = [mode for shape in problem.tasks.shapes for mode in shape.modes]
+        modes = problem.tasks.modes
         if self.servers is None and any(mode.batch_limit >= UNBOUNDED for mode in modes):
             text = "a service without max_batch has no number of places; give it max_batch, or give servers here"
             raise ScenarioError(Problem(text, key="policy.admission.servers"))

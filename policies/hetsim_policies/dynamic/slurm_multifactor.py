@@ -13,17 +13,21 @@ behind it. Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Reso
 Manager: Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
 Weakness: many weights with a joint effect that is hard to foresee; jobs beyond `depth` cannot backfill; requeued work
 is lost, and a busy high tier can requeue a long job for ever.
-Cost: a round in which a waiting job fits somewhere computes the priorities of all waiting jobs as columns (nanoseconds
-a job), sorts the first `depth`, and makes the reservations behind the first one that moved in the order, as far as a
-job behind them could start now (`hetsim_policies.dynamic.common.standing`).  Usage takes O(1) a start and an end; where
-rates change (transfers, shared devices, failures), a look at every running job a round.
+Cost: the queue is kept sorted while only ages change (one user, or no weight of fair share; none older than `max_age`).
+Else a round in which a waiting job fits somewhere computes all priorities as columns (nanoseconds a job) and sorts the
+first `depth`.  It makes the reservations behind the first one that moved in the order, as far as a job behind them
+could start now (`hetsim_policies.dynamic.common.standing`).  Usage takes O(1) a start and an end; where rates change
+(transfers, shared devices, failures), a look at every running job a round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+import math
+from bisect import bisect_left, insort
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 from typing import Annotated, Literal
 
 import numpy as np
@@ -120,7 +124,8 @@ class SlurmMultifactor(Scheduler):
         self._codes: dict[Member, int] = {}
         """Owners by number, in the order in which they came."""
         self._queue = FactorTable()
-        """The waiting tasks."""
+        """The waiting tasks; and as long as their order cannot change, sorted."""
+        self._sorted: SortedQueue | None = SortedQueue()
         self._demands: dict[Demand, int] = {}
         """The number of waiting tasks by demand; and whether each fits somewhere, as far as it was asked in this round
         and since the last start."""
@@ -149,8 +154,13 @@ class SlurmMultifactor(Scheduler):
             self._codes[owner] = len(self._codes)
             self._shares += self.shares.get(task.user, 1.0)
         self._settle(task)
-        self._highest = max(self._highest, task.priority)
+        if task.priority > self._highest:
+            self._highest = task.priority
+            if self._sorted is not None:
+                self._sorted = SortedQueue({waiting.index: self._key(waiting) for waiting in self._queue.tasks})
         self._queue.add(task)
+        if self._sorted is not None:
+            self._sorted.add(task, self._key(task))
         demand = demand_of(task)
         self._demands[demand] = self._demands.get(demand, 0) + 1
 
@@ -166,6 +176,8 @@ class SlurmMultifactor(Scheduler):
         if self._fits:  # what has started makes no room
             self._fits = {demand: False for demand, fits in self._fits.items() if not fits}
         if self._queue.remove(task):
+            if self._sorted is not None:
+                self._sorted.remove(task)
             self._causes.pop(task.index, None)
             demand = demand_of(task)
             self._demands[demand] -= 1
@@ -242,11 +254,23 @@ class SlurmMultifactor(Scheduler):
         constant = sum(self._constant_terms(task))
         return task.ready, self._codes[self._owner(task)], self._tier(task), max(0.0, task.priority), constant
 
+    def _key(self, task: Task) -> Key:
+        """The key of a task while only ages change, and these at one rate."""
+        waited = self.weights["age"] * task.ready / self.max_age - sum(self._constant_terms(task))
+        if self._highest > 0:
+            waited -= self.weights["own"] * max(0.0, task.priority) / self._highest
+        return -self._tier(task), waited, task.arrival, task.index, task
+
     def _ranked(self, view: View) -> Iterator[Task]:
         """The waiting jobs by tier, then by priority, the sum of weighted factors."""
         queue, weights = self._queue, self.weights
         if len(queue.tasks) == 1:
             return iter(queue.tasks)
+        if self._sorted is not None:
+            of_several = len(self._codes) > 1 and weights["fair"] > 0
+            if not of_several and view.now - self._sorted.oldest <= self.max_age:
+                return self._sorted.tasks()
+            self._sorted = None  # from now on the order may change at any time
         ready, owner, tier, own, constant, *_ = queue.columns(self._columns_of)
         score = np.minimum(1.0, (view.now - ready) / self.max_age)
         score *= weights["age"]
@@ -353,49 +377,65 @@ class SlurmMultifactor(Scheduler):
         return view.fit(task, self.rule)
 
     def _backfill(self, order: list[Task], view: View) -> Iterator[Decision]:
-        demands = list(map(demand_of, order))
-        last = self._last_fitting(order, demands, len(order), view)
+        fits, causes, reserved, limits = self._fits, self._causes, self._reserved, bool(self.tiers.tiers)
+        fitting = [position for position, task in enumerate(order) if fits.get(demand_of(task), True)]
+        last = self._last_fitting(fitting, order, view)
         if last < 0:
             return
-        reserved, limits = self._reserved, bool(self.tiers.tiers)
+        silent = [position for position in reversed(fitting) if causes.get(order[position].index) != "reservation"]
         reserved.walk()
-        standing = 0 if limits else reserved.standing(order, last)
-        for position, task in enumerate(order):
-            if position >= standing:
-                if limits and self.tiers.refuses(task):
-                    yield from self._because(task, "quota")
-                    continue
-                if position <= last and not reserved.stands(task):
-                    last = self._last_fitting(order, demands, last + 1, view, position, reserved.could_start)
-                reservation = reserved.reserve(task) if position <= last else None  # none behind it matters
-                if reservation is not None and reservation.time <= view.now:
-                    placement = reservation.placement(task, view)
-                    if placement is not None:
-                        yield self._begin(task, placement)
-                        last = self._last_fitting(order, demands, last + 1, view)
-                        standing = position + 1
-                        standing += 0 if limits else reserved.standing(order[standing:], last - standing)
-                        continue
-            untold = self._fits.get(demands[position], True) and self._causes.get(task.index) != "reservation"
-            if untold and self._fits_somewhere(demands[position], view) and view.fit(task) is not None:
-                yield from self._because(task, "reservation")  # it would fit
+        position = 0 if limits else reserved.standing(order, last)
+        while position <= last or (limits and position < len(order)):  # behind the last no reservation can matter
+            task = order[position]
+            while silent and silent[-1] < position:
+                yield from self._state_reserved(order[silent.pop()], view)
+            if limits and self.tiers.refuses(task):
+                yield from self._because(task, "quota")
+                if silent and silent[-1] == position:
+                    silent.pop()
+            elif position <= last:
+                if not reserved.stands(task):
+                    last = self._last_fitting(fitting, order, view, position, reserved)
+                reservation = reserved.reserve(task) if position <= last else None
+                due = reservation is not None and reservation.time <= view.now
+                placement = reservation.placement(task, view) if reservation is not None and due else None
+                if placement is not None:
+                    yield self._begin(task, placement)
+                    last = self._last_fitting(fitting, order, view)
+                    position += 0 if limits else reserved.standing(order[position + 1 :], last - position - 1)
+            position += 1
+        for position in reversed(silent):
+            yield from self._state_reserved(order[position], view)
+
+    def _state_reserved(self, task: Task, view: View) -> Iterable[Decision]:
+        """State that a task waits because of a reservation, if it would fit."""
+        fits = self._fits.get(demand_of(task), True) and task.state == WAITING
+        if fits and self._fits_somewhere(demand_of(task), view) and view.fit(task) is not None:
+            return self._because(task, "reservation")
+        return ()
 
     def _last_fitting(
-        self,
-        order: list[Task],
-        demands: list[Demand],
-        before: int,
-        view: View,
-        first: int = 0,
-        could_start: Callable[[Task], bool] = lambda task: True,
+        self, fitting: list[int], order: list[Task], view: View, first: int = 0, reserved: Standing | None = None
     ) -> int:
-        """The last position of a waiting task that fits and `could_start`, or -1."""
-        for position in range(before - 1, first - 1, -1):
-            fits, task = self._fits.get(demands[position]), order[position]
-            if fits is None:
-                fits = self._fits_somewhere(demands[position], view)
-            if fits and task.state == WAITING and could_start(task):
-                return position
+        """The last position from `first` on of a waiting task that fits, or -1.
+
+        fitting: the positions in question; those behind that position are taken out.
+        reserved: whose reservations leave room for it now; only where none of them `stands`.
+        """
+        fits, now = self._fits, view.now
+        ends: dict[Demand, float] = {}
+        while fitting and fitting[-1] >= first:
+            task = order[fitting[-1]]
+            demand = demand_of(task)
+            there = fits.get(demand)
+            if (self._fits_somewhere(demand, view) if there is None else there) and task.state == WAITING:
+                if reserved is None:
+                    return fitting[-1]
+                if demand not in ends:
+                    ends[demand] = max(map(reserved.profile.open_until, task.modes))
+                if now + task.shortest_remaining <= ends[demand] and reserved.profile.could_start(task):
+                    return fitting[-1]
+            fitting.pop()
         return -1
 
     def _begin(self, task: Task, placement: Placement) -> Start:
@@ -432,6 +472,35 @@ def _millionths(mode: Mode) -> int:
 #
 # Cost: O(1) a task that comes or goes; a ranking is some operations on columns (nanoseconds a task) and sorts only the
 # tasks that are asked for.
+
+
+Key = tuple[float, float, float, int, Task]
+
+
+class SortedQueue:
+    """The waiting tasks in an order that stays.
+
+    Cost: O(log n), and to move the pointers behind the place.
+    """
+
+    def __init__(self, keys: dict[int, Key] | None = None):
+        self._keys = keys or {}
+        """By row."""
+        self._order = sorted(self._keys.values())
+        self.oldest = min((key[-1].ready for key in self._order), default=math.inf)
+        """When the first of them became ready, or one that was there before it was empty last."""
+
+    def add(self, task: Task, key: Key) -> None:
+        self.oldest = min(self.oldest, task.ready) if self._keys else task.ready
+        self._keys[task.index] = key
+        insort(self._order, key)
+
+    def remove(self, task: Task) -> None:
+        del self._order[bisect_left(self._order, self._keys.pop(task.index))]
+
+    def tasks(self) -> Iterator[Task]:
+        """As they are now, whatever starts meanwhile."""
+        return map(itemgetter(-1), self._order.copy())
 
 
 class FactorTable:

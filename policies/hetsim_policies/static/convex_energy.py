@@ -130,7 +130,7 @@ def _moves_data(problem: PlanProblem) -> bool:
     columns = (tasks.bytes_in, tasks.bytes_out, tasks.reads, tasks.writes)
     if any(column is not None for column in columns):
         return True
-    modes = [mode for shape in tasks.shapes for mode in shape.modes]
+    modes = tasks.modes
     stages = any(stage.of(1) for mode in modes for stage in (mode.upload, mode.download))
     return stages or any(mode.memory or mode.gpu_memory or (mode.gpus and mode.millicores) for mode in modes)
 

@@ -15,6 +15,7 @@ import numpy as np
 from hetsim.calibrate.device import MeasuredDevice, Overlapping
 from hetsim.calibrate.measure import FittedLine
 from hetsim.model.batch_times import StageTable
+from hetsim.results.declared import THROUGHPUT
 
 POLL = 2e-5
 """Seconds between looks at what is in flight."""
@@ -176,7 +177,7 @@ class VerifiedRow:
         found = [("mean", float(there.mean()), float(here.mean()))]
         found += [(f"p{q}", float(np.quantile(there, q / 100)), float(np.quantile(here, q / 100))) for q in (50, 99)]
         measured, simulated = (len(there) / seconds for seconds in self.lasted)
-        return [*found, ("throughput", measured, simulated)]
+        return [*found, (THROUGHPUT, measured, simulated)]
 
 
 def verify(

@@ -246,11 +246,13 @@ def _rows(cuts: Cuts, found: PipelinePartition, inference: bool) -> list[dict[st
 def _json(
     profile: Path, cuts: Cuts, found: PipelinePartition, alone: list[tuple[str, float]], inference: bool
 ) -> dict[str, Any]:
+    from hetsim.results.declared import THROUGHPUT
+
     return {
         "profile": str(profile),
         "seconds": found.seconds,
         "latency": found.latency,
-        "throughput": 1 / found.seconds if found.seconds else None,
+        THROUGHPUT: 1 / found.seconds if found.seconds else None,
         "alone": dict(alone),
         "stages": _rows(cuts, found, inference),
     }

@@ -160,7 +160,7 @@ def _state_of(run: RunInput) -> RunState:
     clock.end = run.horizon
     clock.round_due = True  # one round before anything happens, for policies that prepare
     capacity = Capacity(run.cluster, clock)
-    links = Links(run.cluster, clock, run.tasks)
+    links = Links(run.cluster, clock, run.tasks.modes, bool(run.tasks.items))
     places = Places(run.cluster, capacity, links, run.tasks)
     graph = None if run.tasks.predecessors is None else Graph(run.tasks.predecessors)
     return RunState(run, run.tasks, run.scheduler, clock, capacity, links, places, Recorder(run), graph, steady=False)

@@ -39,7 +39,7 @@ class Planned:
     @property
     def figures(self) -> dict[str, Any]:
         """Planned makespan and lower bound in seconds, and the planner's notes, as plain values."""
-        return {"planned_makespan": self.plan.makespan, "lower_bound": self.plan.bound, **told(self.plan.notes)}
+        return {**self.plan.figures, **told(self.plan.notes)}
 
     def save(self, path: str | Path) -> None:
         """Write the table that the policy `replay` follows; Parquet if the name ends so, else CSV."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from hetsim.learning.environment.rewards import REWARDS, Reward
 from hetsim.plots.style import BLUE, DASHES, INK, PALETTE, figure, tidy, title
 
 if TYPE_CHECKING:
@@ -15,13 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from hetsim.learning.agents.files import LearnedPolicy
-
-NAMES = {
-    "slowdown": ("mean slowdown", -1.0), "response": ("mean response (s)", -1.0),
-    "energy": ("energy per task (J)", -1.0), "goodput": ("share of tasks in time", 1.0),
-    "value": ("value per task", 1.0),
-}  # fmt: skip
-"""Of each reward its figure per task, and the sign."""
 
 WIDE = 8.0
 """A range of costs beyond this factor is drawn on a logarithmic axis."""
@@ -31,7 +25,9 @@ def learning_curve(policy: LearnedPolicy, curve: pd.DataFrame, beside: Mapping[s
     """Draw the curve of a training, the policy that was kept, and a line for every baseline."""
     about = policy.training
     parts = about["reward"]
-    name, sign = NAMES[next(iter(parts))] if list(parts.values()) == [1.0] else ("weighted reward per task", 1.0)
+    name, sign = "weighted reward per task", 1.0
+    if list(parts.values()) == [1.0]:
+        name, sign = REWARDS.get(next(iter(parts)), Reward).per_task
     picture = figure(8.0, 4.5)
     ax = picture.add_subplot()
     steps = curve["steps"].to_numpy()

@@ -21,7 +21,7 @@ MAX_POINTS = 64
 
 @dataclass(frozen=True)
 class TimeSpread:
-    """Times of one batch size as they scatter: the value at each of some probabilities, and straight lines between.
+    """Scattering times of one batch size: values at probabilities, linear in between.
 
     Below the first probability it is the first value, beyond the last the last.  Samples are as many steps: each is
     drawn as often as any other (`probabilities` is then empty).
@@ -47,7 +47,7 @@ class TimeSpread:
 
 @dataclass(frozen=True)
 class NearestLine:
-    """`per_item · n + fixed`, and how far it is off the measured times at worst: as a share, and at which size."""
+    """`per_item · n + fixed`; its largest relative error, and the size that has it."""
 
     per_item: float
     fixed: float
@@ -57,7 +57,7 @@ class NearestLine:
 
 @dataclass(frozen=True, eq=False)
 class StageTable:
-    """Seconds of a stage by batch size; `sizes` increase.  Stands where a line may (`hetsim.model.tasks.StageTime`)."""
+    """Seconds of a stage by rising batch size, in place of a `StageTime`."""
 
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
@@ -119,7 +119,7 @@ class StageTable:
         return seconds[low] + slope * (count - sizes[low])
 
     def _by_power(self, count: int, high: int, seconds: Sequence[float]) -> float | None:
-        """On the power law through a measured size and the one before it; None where one of them takes the floor."""
+        """Seconds on the power law through two measured sizes; None beside the floor."""
         first, last = seconds[high - 1] - self.floor, seconds[high] - self.floor
         if min(first, last) <= 0:
             return None
@@ -137,7 +137,7 @@ class StageTable:
         return min(self.of(size) for size in self._measured(limit))
 
     def min_per_item(self, limit: int) -> float:
-        """Minimum seconds a task in batches of up to `limit`: at a measured size, or at the limit."""
+        """Minimum seconds a task in batches of up to `limit` tasks."""
         return min(self.of(size) / size for size in self._measured(limit))
 
     def _measured(self, limit: int) -> list[int]:
@@ -154,7 +154,7 @@ class StageTable:
         return NearestLine(per_item, fixed, float(off[worst]), self.sizes[worst])
 
     def falls(self, noise: float) -> tuple[int, int] | None:
-        """The first size that takes less than a smaller one by more than this share, and that smaller one."""
+        """First size faster than a smaller one by over this share, and that smaller one."""
         slowest = 0
         for place, seconds in enumerate(self.seconds):
             if seconds < self.seconds[slowest] * (1 - noise):
@@ -164,7 +164,7 @@ class StageTable:
 
 
 def nearest_line(sizes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
-    """Of the lines through two of the points (or one, with the other coefficient zero) the nearest to all of them.
+    """The line through one or two of the points with the smallest worst error.
 
     No coefficient is negative.  Near is the sum of |log(seconds / line)|: relative, because medians scatter in
     proportion to their size and the largest batches alone would otherwise say what `fixed` is; and without squares,

@@ -1,4 +1,4 @@
-"""Parts of a cluster: nodes with CPU cores and accelerators, links, power, sharing.
+"""Parts of a cluster: nodes with cores and accelerators, links, power, sharing.
 
 Everything here is a description and never changes during a run; the engine keeps the changing state.
 Times are seconds, sizes bytes, rates bytes per second, power watts.  CPU cores are counted in thousandths
@@ -47,7 +47,7 @@ def millicores(cores: float) -> int:
 
 
 def micro_share(gpus: float) -> int:
-    """A share of one GPU as integer millionths, rounded down so that three thirds fit on one."""
+    """A share of a GPU in millionths, rounded down so that three thirds fit on one."""
     return math.floor(gpus * WHOLE + 1e-6)
 
 
@@ -133,7 +133,7 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """How a running launch is preempted on an accelerator; `preemption: drain` alone is the kind.
+    """How a running launch is preempted; `preemption: drain` alone is the kind.
 
     context_switch: at once; the task's state is saved, over the device's link or at `rate` bytes per second.
     drain: the blocks under way run to their end first; nothing is saved and nothing lost.
@@ -183,7 +183,7 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Money for a time in which a device (of a CPU: a core) or a node is up; asleep it costs the same unless said.
+    """Money for a time in which a device (of a CPU: a core) or a node is up or asleep.
 
     `price: 2.5/h` alone is that of both.  Nothing is paid while a device is down.
     """
@@ -211,7 +211,7 @@ FREE = Price()
 
 @dataclass(frozen=True, slots=True)
 class DeviceType:
-    """A named type of device; `kind` is cpu, gpu or that of another accelerator (npu, ...)."""
+    """A named type of device; `kind` is cpu, gpu or another accelerator (npu, ...)."""
 
     name: str = field(metadata=NO_KEY)
     kind: str = field(default="gpu", metadata=NO_KEY)
@@ -237,7 +237,7 @@ class DeviceType:
         return hash(self.name)  # not of all fields: types are keys in the innermost loops
 
     def slices_for(self, share: int, memory: int = 0, profile: str = "") -> Layout:
-        """The MIG slices in which a launch with this share and memory, or that asks for this profile, can run."""
+        """The MIG slices that have this share, memory and profile."""
         named = [one for one in self.sharing.slices if profile in ("", one.profile)]
         return tuple(one for one in named if micro_share(one.share) >= share and one.bytes_of(self.memory) >= memory)
 
@@ -267,7 +267,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """`count` equal nodes: cores, host memory, accelerators as (type, count), switches and network."""
+    """`count` equal nodes: cores, memory, accelerators, switches and network."""
 
     cpus: Whole = 0
     """Cores of each node, none unless given."""
@@ -309,7 +309,7 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """A named part of the cluster, and the rules for jobs there.  Partitions may overlap.  Compared by identity."""
+    """A named part of the cluster with rules; parts may overlap. Compared by identity."""
 
     name: str = field(metadata=NO_KEY)
     mask: int = field(default=0, metadata=NO_KEY)
@@ -360,7 +360,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Node:
-    """One node; `cpu` is the device of all its cores, `accelerators` the others in order."""
+    """One node; `cpu` is the device of its cores, `accelerators` the others in order."""
 
     index: int
     name: str
@@ -431,8 +431,11 @@ class Cluster:
         return device
 
     def claims(self, mask: int, kind: DeviceType | None = None) -> int:
-        """What tasks bound to these nodes compete for, as a bitmask: the nodes, and where a node has several types of
-        accelerator each of them.  Of tasks that take nothing but a `kind` of them, there that type alone."""
+        """Bitmask of what tasks bound to these nodes compete for.
+
+        The nodes, and where a node has several types of accelerator each of them; of tasks that take nothing but a
+        `kind` of them, that type alone.
+        """
         types = [list(dict.fromkeys(one.type for one in node.accelerators)) for node in self.nodes]
         most = max(map(len, types), default=0)
         found = 0
@@ -450,7 +453,7 @@ class Cluster:
         return {device.name: device for device in self.devices}
 
     def of_kind(self, kind: str) -> list[DeviceType]:
-        """The types present that answer to `kind`: a kind (cpu, gpu, npu) or a type's own name."""
+        """The types present with this kind (cpu, gpu, npu) or name."""
         present = {device.type.name for device in self.devices if device.type.kind != "cpu"}
         if any(node.cpus for node in self.nodes):
             present |= {node.cpu.type.name for node in self.nodes if node.cpus}
@@ -463,12 +466,12 @@ class Cluster:
 
     @cached_property
     def units(self) -> list[int]:
-        """For each device the units that tasks can take: the cores of a CPU, 1 of an accelerator."""
+        """Units of each device that tasks can take: cores of a CPU, 1 of an accelerator."""
         return [self.nodes[d.node].cpus if d.type.kind == "cpu" else 1 for d in self.devices]
 
     @cached_property
     def powered_units(self) -> list[int]:
-        """Units of each device that draw power and cost money: all cores of a CPU, driver cores included."""
+        """Units of each device that draw power and cost money, driver cores included."""
         return [
             self.nodes[d.node].cpus + self.nodes[d.node].spec.drivers if d.type.kind == "cpu" else 1
             for d in self.devices
@@ -476,7 +479,7 @@ class Cluster:
 
     @cached_property
     def prices(self) -> list[Price]:
-        """Price of each device (of a CPU: of one core), its part of its node's price included."""
+        """Price of each device (of a CPU: a core), its part of its node's included."""
         found = []
         for device in self.devices:
             node = self.nodes[device.node]
@@ -487,7 +490,7 @@ class Cluster:
 
     @cached_property
     def has_watts(self) -> bool:
-        """Does any device draw power?  Without watts the energy of a run is not known, which is not 0 J."""
+        """Return True if any device draws power; else energy is unknown, not 0 J."""
         return any(d.type.power.idle or d.type.power.busy or d.type.power.sleep for d in self.devices)
 
     @property
@@ -496,7 +499,7 @@ class Cluster:
         return any(price != FREE for price in self.prices)
 
     def price_of(self, kind: str) -> float:
-        """Money for a second of a device of this type (a core), on average over those there are; 0 of none."""
+        """Mean price of a second of a device of this type (a core); 0 without any."""
         devices = zip(self.devices, self.prices, self.units, strict=True)
         paid = [(price.up, count) for device, price, count in devices if device.type.name == kind]
         number = sum(count for _, count in paid)

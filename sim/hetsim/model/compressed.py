@@ -1,4 +1,4 @@
-"""Files that may be compressed with gzip, with one limit for all readers on how much may come out of them."""
+"""Files that may be gzipped, under one limit on their decompressed size."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_gzip(path: Path) -> bool:
 
 
 def opened(path: Path) -> IO[bytes]:
-    """The bytes of a file, decompressed where it is compressed with gzip, whatever its name.
+    """The bytes of a file, decompressed where it is compressed with gzip.
 
     ScenarioError where it holds more than the limit, at once if it says so itself and else where reading comes to it:
     so a small file cannot fill the memory.  ScenarioError as well where the compressed data are damaged.
@@ -44,7 +44,7 @@ def opened(path: Path) -> IO[bytes]:
 
 
 def check(path: Path) -> None:
-    """ScenarioError where a file holds more than the limit: for readers that keep all of it before they look at it."""
+    """Raise ScenarioError where a file holds more than the limit."""
     if is_gzip(path):
         with _limited(path) as stream:
             while stream.read(1 << 20):

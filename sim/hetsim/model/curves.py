@@ -1,4 +1,4 @@
-"""Work with a speed that depends on where its devices lie, and changes as it proceeds."""
+"""Work whose speed depends on its devices' layout and changes as it proceeds."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class WorkCurve(Protocol):
     def packed(self) -> Layout: ...
 
     def left(self, layout: Layout, done: float) -> float:
-        """Time from `done`, a fraction of the work, to the end on a layout; inf where it cannot run there."""
+        """Seconds from the fraction `done` to the end on a layout; inf where impossible."""
         ...
 
     def reached(self, layout: Layout, done: float, time: float) -> float:
-        """The fraction of the work that is done after this time on a layout, from `done` on."""
+        """The fraction of the work done after this time on a layout, from `done` on."""
         ...
 
     def rate(self, layout: Layout, done: float) -> float:
-        """Fraction of the work done in a unit of time on a layout, as things stand at `done`."""
+        """Fraction of the work done in a unit of time on a layout at `done`."""
         ...
 
     def section(self, done: float) -> tuple[float, float]:
-        """The beginning and the end of the part in which `done` lies and in which rates do not change (an epoch)."""
+        """Begin and end of the epoch around `done`, in which rates are constant."""
         ...
 
 

@@ -41,7 +41,7 @@ class Described(BaseModel):
 
 
 def with_default(sentence: str, default: Any) -> str:
-    """The sentence and the default, where it is a plain value and the sentence does not say what holds without it."""
+    """The sentence with the default, where that is plain and not in the sentence."""
     plain = isinstance(default, bool | int | float | str) and default != ""
     if not plain or re.search(r"unless given|left out|\bdefault\b", sentence):
         return sentence

@@ -14,7 +14,7 @@ _POWER = {"sleep": ASLEEP, "wake": WAKING, "awake": UP}
 
 
 class DeviceStates:
-    """The state of every device, entry by entry in the order of the log; all are up at first."""
+    """The state of every device by entry of the log; all are up at first."""
 
     def __init__(self, cluster: Cluster):
         self._cluster = cluster

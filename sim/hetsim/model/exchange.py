@@ -58,7 +58,7 @@ class Phase:
     """Seconds that links within nodes need at the same time: the slowest hop of a ring sets its pace."""
 
     def over(self, card: float, cards: int) -> float:
-        """Seconds on nodes with this number of cards of this rate, without a rack's uplink and latencies."""
+        """Seconds over this number of cards of this rate, without uplink and latencies."""
         return max(self.inside, self.bytes / (card * min(self.cards, cards)))
 
 
@@ -81,7 +81,7 @@ many it may send longer before the step takes longer."""
 
 @dataclass(frozen=True)
 class StepPipeline:
-    """How the micro-batches of a step go through the stages of its pipeline: seconds of one of them in one stage."""
+    """Passage of a step's micro-batches through the stages of its pipeline."""
 
     schedule: Literal["gpipe", "1f1b", "interleaved"]
     stages: int
@@ -102,7 +102,7 @@ class StepPipeline:
 
 @dataclass(frozen=True)
 class TrafficProfile:
-    """A step on given nodes: seconds by what they go into, with every link to itself, and the loads of its phases."""
+    """Seconds of a step on given nodes by cause, links unshared, and its phases."""
 
     compute: float
     filling: float
@@ -115,10 +115,10 @@ class TrafficProfile:
     """The part of `bytes` that crosses racks."""
 
     def step(self, slow: dict[int, float] | None = None) -> tuple[float, float, dict[int, list[Use]]]:
-        """Seconds of communication that are not hidden, those of the bubble, and what phases need of each link that
-        others may use.
+        """Seconds of communication and bubble, and the shared link use of phases.
 
-        slow: links that are slower than they should be, by how many times."""
+        slow: links that are slower than they should be, by how many times.
+        """
         spent: dict[int, list[Use]] = {}
         total, bubble = 0.0, self.filling
         for phase, loads in self.phases:
@@ -161,7 +161,7 @@ class TrafficProfile:
 
 @dataclass(eq=False)
 class Exchange:
-    """The step of the jobs of a mode: `nominal` is the one that their times are made of."""
+    """The step of the jobs of a mode; their times are made of `nominal`."""
 
     cluster: Cluster
     compute: float
@@ -235,7 +235,7 @@ class Exchange:
         return TrafficProfile(self.compute, self.filling, tuple(found), sent, across)
 
     def _crossing(self, phase: Phase, nodes: tuple[int, ...]) -> dict[int, tuple[float, float]]:
-        """For each uplink that a phase crosses: bytes after each other, and all bytes out of the rack."""
+        """Bytes that a phase sends over each uplink: in sequence, and in all."""
         uplinks = [self._uplink[node] for node in nodes]
         if len(set(uplinks)) == 1:
             return {}

@@ -1,4 +1,4 @@
-"""The network between nodes: racks, and what jobs that share a link make of each other."""
+"""The network between nodes: racks, and slowdowns of jobs that share a link."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Fabric:
-    """The network between nodes: rates of the racks' uplinks (bytes per second in each direction), and how the phases
-    of jobs that share a link meet (`hetsim.formulas.contention`)."""
+    """Rates of racks' uplinks (bytes/s each way), and how phases of jobs meet."""
 
     uplinks: dict[str, float] = field(default_factory=dict)
     contention: Literal["random", "aligned", "interleaved", "none"] = "random"

@@ -1,4 +1,4 @@
-"""What goes wrong with devices in a run: failures and repairs, slowdowns, maintenance.  Descriptions only."""
+"""Descriptions of faults: failures and repairs, slowdowns, maintenance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Draw = Callable[[np.random.Generator, int], np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class FaultProcess:
-    """Each of some devices fails (or, with a `factor`, slows down) again and again, independently of the others.
+    """Independent repeated faults of some devices; with `factor` slowdowns.
 
     `between` are the times from being sound to the next fault, `lasting` those from fault to repair.  With
     `together`, every other device of the same group (`groups`, by device) falls ill with the first with that
@@ -47,7 +47,7 @@ class FaultProcess:
 
 @dataclass(frozen=True, slots=True)
 class FaultEvent:
-    """A fault that is known beforehand: at a time a device goes down, comes up, or runs slower by a factor.
+    """A known fault: at a time a device goes down, comes up, or runs slower.
 
     "slow" replaces the factor that the same source gave before (1 ends it), "up" ends one "down" of that source.
     """

@@ -1,4 +1,4 @@
-"""Files: inputs, each of which is named or opened here and so recorded, and outputs, written whole or not at all."""
+"""Input files, recorded where they are opened, and outputs, written as a whole."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ DAY = 86_400.0
 
 @dataclass
 class InputFiles:
-    """Files and folders that were named or opened while they were recorded; `named`: by the key and text of each,
-    `seen`: what other code than `open_input` opened, known since `watch_opens`."""
+    """Files recorded as inputs: `named` by key and text, `seen` opened by other code."""
 
     paths: dict[Path, None] = field(default_factory=dict)
     opened: dict[Path, None] = field(default_factory=dict)
@@ -54,7 +53,7 @@ def recorded_inputs() -> Iterator[InputFiles]:
 
 
 def record_input(path: Path, key: str | None = None, text: Any = None) -> Path:
-    """Record a file or folder that decides what a run gives, perhaps with the key and the text that name it."""
+    """Record a file or folder as an input, with the key and text that name it."""
     for one in _recording.get():
         one.paths[path] = None
         if key is not None:
@@ -63,14 +62,14 @@ def record_input(path: Path, key: str | None = None, text: Any = None) -> Path:
 
 
 def open_input(path: Path) -> io.BufferedReader:
-    """Open a file that decides what a run gives, recorded; libraries are handed what this returns, and never a path."""
+    """Open and record an input; libraries are handed this, never a path."""
     for one in _recording.get():
         one.opened[path] = None
     return path.open("rb")
 
 
 def open_text(path: Path, errors: str = "strict", newline: str | None = "") -> TextIO:
-    """The same of a text in UTF-8, with its line ends as they are unless `newline` says otherwise."""
+    """Open and record an input of UTF-8 text; line ends are kept by default."""
     return io.TextIOWrapper(open_input(path), "utf-8-sig", errors, newline)
 
 
@@ -79,7 +78,7 @@ watching: set[str] = set()
 
 
 def watch_opens(reason: str = "code") -> None:
-    """From now on record all files that this process opens to read, besides code and what packages consist of."""
+    """Record all files that this process opens to read from now on, but for code."""
     _add_hook()
     watching.add(reason)
 
@@ -110,7 +109,7 @@ def _add_hook() -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let an OSError raised in it that names no file, or a temporary one, name `path`: so it is when a disk is full."""
+    """Name `path` in OSErrors raised inside that name no or a temporary file."""
     try:
         yield
     except OSError as error:
@@ -127,8 +126,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_whole(path: Path, write: Callable[[Path], Any], *, durable: bool = False) -> None:
-    """Have `write` make a file under another name, with the same suffix, then put it in its place: it is never there in
-    part, and nothing is left where that fails.  OSErrors name `path`.
+    """Have `write` make a temporary file, then move it to `path`, which OSErrors name.
 
     durable: when this returns the file is on the disk, and outlives a power cut.
     """
@@ -152,8 +150,10 @@ def write_whole(path: Path, write: Callable[[Path], Any], *, durable: bool = Fal
 
 
 def temporary_folder(target: Path, what: str) -> Path:
-    """A new folder next to another, in which that is being written (`what`: new or old); none that a process which died
-    was writing is there afterwards, nor what it was about to remove of this one."""
+    """A new folder next to another, cleared of leavings of dead processes.
+
+    `what`: new or old.
+    """
     pattern = re.compile(rf"{re.escape(TEMPORARY)}\w{{8}}-\d+-({re.escape(target.name)}-{what}|.+-new)-\w+")
     for left in target.parent.glob(f"{TEMPORARY}*"):
         if pattern.fullmatch(left.name) and is_left(left):
@@ -163,7 +163,7 @@ def temporary_folder(target: Path, what: str) -> Path:
 
 
 def remove_left(folder: Path, pattern: str) -> None:
-    """Remove the temporary files that processes which are gone have left in folders with these names."""
+    """Remove temporary files of dead processes from folders with these names."""
     for left in folder.glob(f"{pattern}{TEMPORARY}*"):
         if left.is_file() and is_left(left):
             left.unlink(missing_ok=True)
@@ -171,7 +171,7 @@ def remove_left(folder: Path, pattern: str) -> None:
 
 @cache
 def _tidy(folder: Path) -> None:
-    """Remove, before a process writes its first file into a folder, what a killed one has left there."""
+    """Remove the temporary files of dead processes before the first write to a folder."""
     with suppress(OSError):
         remove_left(folder, "")
 
@@ -182,7 +182,7 @@ def _host() -> str:
 
 
 def is_left(path: Path) -> bool:
-    """Was a temporary file left by a process that is gone?  Of another machine's, one of yesterday."""
+    """Return True for a temporary file of a dead process (elsewhere: a day old)."""
     match = re.match(rf"{re.escape(TEMPORARY)}([0-9a-f]{{8}})-(\d+)-", path.name)
     try:
         if match is None:
@@ -198,7 +198,7 @@ def is_left(path: Path) -> bool:
 
 
 def flush(path: Path) -> None:
-    """Have a file, or the names in a folder, written to the disk; nothing where the system cannot do that."""
+    """Write a file, or the names in a folder, to the disk where the system can."""
     with suppress(OSError):
         handle = os.open(path, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Several tasks launched as one kernel: what it reads and writes, what stays inside, and how long it computes.
+"""Several tasks launched as one kernel: what it reads, writes and computes.
 
 The tasks run in their order.  An item that one of them writes before any reads it, that no task outside reads or
 writes, and that one of them reads last, stays *inside*: it is never written, and takes no memory and no link.  Inputs
@@ -23,7 +23,7 @@ from hetsim.model.tasks import Mode, StageTime, Tasks
 
 
 def fused_mode(modes: Sequence[Mode]) -> Mode:
-    """The mode of a launch of several tasks, each in its own: it holds the most that any of them needs."""
+    """The mode of a fused launch: the maximum of what its tasks' modes need."""
     first = modes[0]
     return Mode(
         name="+".join(dict.fromkeys(mode.name for mode in modes)),
@@ -42,7 +42,7 @@ def fused_mode(modes: Sequence[Mode]) -> Mode:
 
 
 def fusible(modes: Sequence[Mode]) -> str | None:
-    """Why tasks in these modes cannot be launched as one, as the end of a sentence; None if they can."""
+    """Reason why tasks in these modes cannot be fused, as the end of a sentence."""
     first = modes[0]
     for mode in modes:
         one = mode.gpus == 1 and mode.whole if mode.gpus else mode.millicores == MILLI
@@ -69,8 +69,7 @@ def users_of_items(tasks: Tasks) -> tuple[list[int], list[int]]:
 
 @dataclass(frozen=True)
 class Fusion:
-    """The data of a launch of several tasks; `saved` are bytes of memory traffic of each that fall away, at most all
-    that it has."""
+    """The data of a fused launch; `saved` are bytes of traffic saved by task."""
 
     rows: tuple[int, ...]
     inputs: tuple[int, ...]
@@ -132,7 +131,7 @@ def fused_seconds(
     tasks: Tasks, fusion: Fusion, positions: Sequence[int], modes: Sequence[Mode], own: Sequence[float],
     left: Sequence[float],
 ) -> float:  # fmt: skip
-    """Seconds that the launch computes; `own`: of each task alone besides `single`, `left`: its part still to do."""
+    """Seconds that the launch computes; `left` is the part of each still to do."""
     fixed = overhead = operations = traffic = 0.0
     work = tasks.work
     for row, saved, position, mode, seconds, part in zip(

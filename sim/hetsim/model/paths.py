@@ -1,4 +1,4 @@
-"""Paths inside scenario files: relative to the file that names them, or else to the working directory.
+"""Paths in scenario files: relative to the file, or else the working directory.
 
 The latter is for what is named on a command line; a scenario that ships has no folder of the user's.
 """

@@ -1,4 +1,4 @@
-"""Placements, and static plans: for every task a mode and a place in the order of named devices."""
+"""Placements, and static plans: modes and places in device orders by task."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from hetsim.model.tasks import Mode, Tasks
 
 if TYPE_CHECKING:
     import numpy as np
+
+PLANNED_MAKESPAN = "planned_makespan"
 
 
 class Placement:
@@ -40,7 +42,7 @@ class Placement:
         self.parts = parts
 
     def hosts(self) -> list[tuple[int, int, int]]:
-        """What it holds on the host of each of its nodes: (node, thousandths of cores, bytes of memory)."""
+        """Host resources by node: (node, thousandths of cores, bytes of memory)."""
         mode, devices = self.mode, self.devices
         if not mode.span_any:
             return [(devices[0].node, mode.millicores, mode.memory)]
@@ -69,14 +71,14 @@ class Placement:
 
 
 def host_part(mode: Mode, count: int) -> tuple[int, int]:
-    """Cores (thousandths) and memory held on a node where `count` of the launch's accelerators are."""
+    """Cores (thousandths) and memory on a node with `count` of the accelerators."""
     if count >= mode.gpus:  # all of them, or a CPU mode
         return mode.millicores, mode.memory
     return math.ceil(mode.millicores * count / mode.gpus), math.ceil(mode.memory * count / mode.gpus)
 
 
 def split_cores(devices: Sequence[Device], cores: int, cluster: Cluster) -> list[int]:
-    """Split the bitmask of the cores of a CPU launch, which holds its nodes one after another, into one per node."""
+    """Split the bitmask of the cores of a CPU launch into one for each node."""
     if len(devices) == 1:
         return [cores]
     found, rest = [], cores
@@ -88,7 +90,7 @@ def split_cores(devices: Sequence[Device], cores: int, cluster: Cluster) -> list
 
 
 def cores_on(devices: Sequence[int], cores: Sequence[int] | None, cluster: Cluster) -> list[list[int]]:
-    """Core numbers of a recorded placement, by device; empty lists where it names none."""
+    """Core numbers of a recorded placement, by device; empty lists where unnamed."""
     found: list[list[int]] = [[] for _ in devices]
     position = shift = 0
     for core in sorted(cores or ()):
@@ -101,7 +103,7 @@ def cores_on(devices: Sequence[int], cores: Sequence[int] | None, cluster: Clust
 
 @dataclass(frozen=True)
 class Step:
-    """One line of a plan: this task, in this mode, on these devices (core lanes are named `n0/cpu3`).
+    """One step of a plan: task, mode and devices (core lanes are named `n0/cpu3`).
 
     Steps with the same number in `launch` are launched as one kernel (`hetsim.model.fusion`), in their order: they
     stand next to each other on one device.
@@ -119,7 +121,7 @@ Moment = Literal["ready", "start", "finish"]
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of an item that a plan brings to an accelerator before a step needs it there, or drops from one.
+    """A plan's prefetch of an item to an accelerator before a step, or drop from one.
 
     It is made in the round in which task `after` becomes ready, has started or has ended (None: in the first round);
     an item that nothing has written by then, or for which there is no room, waits until that changes.
@@ -134,7 +136,7 @@ class Copy:
 
 @dataclass
 class Plan:
-    """Steps in order: on every device its steps run in the order in which they stand here.
+    """Steps in order; each device runs its steps in the order of the list.
 
     A plan fixes no times: a task starts when it heads all its devices' queues, they are free and its
     predecessors are done.  `bound` is a certified lower bound on the makespan and `makespan` what the planner
@@ -152,6 +154,11 @@ class Plan:
     timetable: np.ndarray | None = field(default=None, compare=False)
     """Start and finish of each step as the planner expects them, a row a step; None where it says nothing."""
 
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """The expected makespan and the bound by name, as notes of runs have them."""
+        return {PLANNED_MAKESPAN: self.makespan, "lower_bound": self.bound}
+
     def queues(self) -> dict[str, list[int]]:
         """Step numbers by device, in order."""
         queues: dict[str, list[int]] = {}
@@ -161,7 +168,7 @@ class Plan:
         return queues
 
     def launches(self) -> list[list[int]]:
-        """Step numbers launched together, in the order of the first of each; most are alone."""
+        """Step numbers launched together, by the first of each; most are alone."""
         found: list[list[int]] = []
         fused: dict[int, list[int]] = {}
         for number, step in enumerate(self.steps):
@@ -180,7 +187,7 @@ class Plan:
         return [numbers for numbers in self.launches() if len(numbers) > 1]
 
     def problems(self, tasks: Tasks, cluster: Cluster) -> list[str]:
-        """Everything that makes the plan impossible, as sentences; empty if it can be replayed."""
+        """Everything that makes the plan impossible, as sentences; empty if nothing."""
         found: list[str] = []
         lanes = lane_names(cluster)
         for device, frequency in self.frequencies.items():
@@ -214,7 +221,7 @@ class Plan:
         return found or self.problems_of_order(tasks)
 
     def problems_of_order(self, tasks: Tasks) -> list[str]:
-        """The same for a plan in which each step is possible by itself: launches of several tasks, and cycles."""
+        """Problems of steps together: fused launches and cycles."""
         found = list(_fusion_problems(self, tasks))
         cycle = None if found else self._cycle(tasks)
         if cycle:
@@ -222,7 +229,7 @@ class Plan:
         return found
 
     def _cycle(self, tasks: Tasks) -> list[Any] | None:
-        """Names along one cycle of device orders and precedence, or None; what is launched as one is one."""
+        """Names along one cycle of device orders and precedence, fused as one; or None."""
         number_of = {step.task: number for number, step in enumerate(self.steps)}
         launches = self.launches()
         launch_of = {number: one for one, numbers in enumerate(launches) for number in numbers}
@@ -242,7 +249,7 @@ class Plan:
 
 
 def _fusion_problems(plan: Plan, tasks: Tasks) -> Iterator[str]:
-    """Reasons why launches of several tasks are impossible, given that each step by itself is possible."""
+    """Reasons why fused launches are impossible although each step is possible."""
     place = {number: at for queue in plan.queues().values() for at, number in enumerate(queue)}
     for numbers in plan.fused:
         steps = [plan.steps[number] for number in numbers]
@@ -286,7 +293,7 @@ def _copy_problems(copy: Copy, tasks: Tasks, lanes: Mapping[str, Device], steps:
 
 
 def can_host(node: Node, mode: Mode) -> bool:
-    """Can the mode run on an idle node: is it allowed there, and are cores, host memory and device memory enough?"""
+    """Return True if an idle node allows the mode and has the cores and memory for it."""
     if not mode.allows(node.index):
         return False
     enough_cores = mode.millicores <= 1000 * node.cpus
@@ -306,7 +313,7 @@ def lane_names(cluster: Cluster) -> dict[str, Device]:
 
 
 def find_cycle(after: Sequence[Iterable[int]]) -> list[int] | None:
-    """One cycle of a directed graph given by successors, as a closed path, or None.  O(nodes + edges)."""
+    """A cycle of a directed graph (successors) as a closed path, or None. O(n + m)."""
     color = [0] * len(after)
     for root in range(len(after)):
         if color[root]:

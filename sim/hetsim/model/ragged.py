@@ -1,4 +1,4 @@
-"""Rows of different lengths in two arrays: a few numbers for each of a million rows, without their objects."""
+"""Rows of different lengths in two arrays, without an object each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One tree of random streams: what the loads are for, a seed, a replication, and a name for each source of randomness.
+"""One tree of random streams: purpose of the loads, seed, replication, source.
 
 A stream depends on nothing but its path, so that two policies see the same load, adding a workload entry does
 not disturb the others, and the number of worker processes does not matter.
@@ -23,7 +23,7 @@ APART = 2**32 - 1
 
 
 def root(seed: int, loads: str = JUDGED) -> tuple[int, tuple[int, ...]]:
-    """The entropy and the first keys of all streams of these loads; no two pairs of arguments have the same."""
+    """Entropy and first keys of the streams of these loads, unique to the arguments."""
     if loads != JUDGED:
         return (FIRST[loads] + seed, ()) if seed < SPAN else (seed, (APART, _key(loads)))
     taken = any(first <= seed < first + SPAN for first in FIRST.values())
@@ -35,7 +35,7 @@ def _key(name: str) -> int:
 
 
 class RandomTree:
-    """Streams by name: `RandomTree(7, replication=3).stream("arrivals", "training")`; `loads`: what they are for."""
+    """Streams by name: `RandomTree(7, replication=3).stream("arrivals", "training")`."""
 
     def __init__(self, seed: int, replication: int = 0, loads: str = JUDGED):
         if not 0 <= replication < APART:

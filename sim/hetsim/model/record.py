@@ -40,7 +40,7 @@ STAGE_SPANS = {
 
 @dataclass
 class ClosedStream:
-    """A closed loop: `clients` clients, each of which thinks, sends its next task, and waits for its end.
+    """A closed loop: `clients` that think, send a task, and wait for its end.
 
     `clients` are pairs of a time, the first 0, and the clients from then on.  `rows` are the rows of `Tasks` that
     belong to it, in the order in which they are sent; those of the first clients have arrival times, the others inf
@@ -58,7 +58,7 @@ class ClosedStream:
 
 @dataclass
 class RunInput:
-    """One run, ready to start.  `policy` holds the long form for messages; the objects are the policies."""
+    """One run, ready to start; `policy` is the long form for messages."""
 
     name: str
     cluster: Cluster
@@ -92,7 +92,7 @@ class RunInput:
 
 @dataclass
 class Record:
-    """Columns as the engine left them.  Times are seconds; NaN where something did not happen.
+    """Columns of a run as the engine wrote them; seconds, NaN for no event.
 
     Per task (one entry a row of `tasks`): `status`, `ready`, `start` (first stage of its first launch),
     `finish` (also of rejected, expired and failed tasks: when that happened), `mode` (position in its shape)
@@ -158,9 +158,11 @@ class Record:
     planning: float = math.nan
 
     def stage(self, name: str) -> np.ndarray | None:
-        """Seconds of `upload`, `compute` or `download` of each task, as far as they counted; None in a run where every
-        task only computed.  Where all launches are batches they are not kept but follow from these: columns of
-        millions of requests."""
+        """Seconds of `upload`, `compute` or `download` of each task, as they counted.
+
+        None in a run where every task only computed. Where all launches are batches they follow from these: columns of
+        millions of requests.
+        """
         column: np.ndarray | None = getattr(self, name)
         if self.compute is not None or self.launches is None or self.batch is None:
             return column

@@ -1,4 +1,4 @@
-"""Services: requests of one kind, many of which can be launched together as one batch."""
+"""Services: requests of one kind that can be launched together as one batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResultCache:
-    """Results of `size` inputs are kept (`evict`: lru or clock), and answer in `hit` seconds.
+    """A cache of `size` results (`evict`: lru or clock) that answers in `hit` seconds.
 
     The inputs of the requests are the column `input` of `Tasks.extra`.
     """
@@ -70,7 +70,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autoscaling:
-    """From `min` to `max` replicas, as many as give each about `target` requests; one change each `cooldown`."""
+    """`min` to `max` replicas for `target` requests each; a change each `cooldown`."""
 
     least: Count = field(default=1, metadata={"alias": "min"})
     """Fewest replicas."""
@@ -89,8 +89,10 @@ class Autoscaling:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplicaKind:
-    """Replicas on one type of device: how long a step takes there, the KV blocks and the bytes of weights of each, and
-    how many there are at the start of the run: `prefillers` that only prefill, and `replicas` of the others."""
+    """Replicas on one type of device: step times, KV blocks, weights, initial counts.
+
+    `prefillers` only prefill; `replicas` are the others.
+    """
 
     step: StepTimes
     blocks: int
@@ -101,7 +103,7 @@ class ReplicaKind:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LanguageService:
-    """A language model that generates token by token: requests join and leave at the boundaries of its steps.
+    """A language model that generates by tokens; requests join and leave at steps.
 
     `rows` are its rows of `Tasks`; the columns `prompt_tokens` and `output_tokens` (of `Tasks.extra`) say how long
     these requests are.  They alone have its modes, each a replica on so many devices of one type and node; `kinds` are

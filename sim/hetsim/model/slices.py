@@ -1,4 +1,4 @@
-"""Slices of a MIG GPU, and NVIDIA's profiles with the positions that each may take.
+"""Slices of a MIG GPU, and NVIDIA's profiles with their possible positions.
 
 A GPU of these families has seven slices of compute and eight of memory.  A profile takes a number of both and begins at
 one of some positions among the eight; two never overlap.  Reference: NVIDIA, Multi-Instance GPU User Guide, "Supported
@@ -41,7 +41,7 @@ PROFILES = {family: {f"{kind[0]}g.{kind[1] * size}gb": kind for kind in _KINDS} 
 
 @lru_cache(None)
 def arrangements(family: str) -> tuple[Layout, ...]:
-    """Every set of slices that a GPU can have at once, each by position; the smallest sets first."""
+    """Sets of slices that a GPU can have at once by position, smallest sets first."""
 
     def placed(start: int) -> Iterator[Layout]:
         if start == 8:

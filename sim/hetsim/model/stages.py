@@ -1,4 +1,4 @@
-"""How long tasks hold the engines of an accelerator on idle links: upload, compute, download.
+"""Seconds that tasks use the engines of an accelerator on idle links.
 
 Only what is a task's own is counted: `bytes_in`, `bytes_out`, stages given as durations, and items that it alone
 writes and no other task reads, which go to the host at its end.  What tasks share (items that they read) depends on
@@ -17,7 +17,7 @@ from hetsim.model.tasks import Mode, Tasks
 
 @dataclass(frozen=True)
 class Way:
-    """The way between an accelerator and its host: latency, and seconds per byte up and down; all 0 for cores."""
+    """Latency and seconds per byte, up and down, to an accelerator; all 0 for cores."""
 
     latency: float = 0.0
     up: float = 0.0
@@ -61,7 +61,7 @@ def private_bytes(tasks: Tasks) -> Private:
 
 
 def final_bytes(tasks: Tasks) -> np.ndarray:
-    """Bytes of items that a task writes and no other task reads or writes, so that they go home at its end."""
+    """Bytes of items that a task writes and no other task reads or writes."""
     found = np.zeros(len(tasks))
     users: dict[int, dict[int, None]] = {}
     for rows in (tasks.reads, tasks.writes):
@@ -74,7 +74,7 @@ def final_bytes(tasks: Tasks) -> np.ndarray:
 
 
 def stage_seconds(mode: Mode, way: Way, private: Private, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds of upload and download of single tasks in a mode over a way; nothing in modes on cores."""
+    """Seconds of upload and download of single tasks over a way; 0 on cores."""
     if mode.on_cpu:
         return np.zeros(len(rows)), np.zeros(len(rows))
     sizes = private.up[rows] / mode.gpus, private.down[rows] / mode.gpus

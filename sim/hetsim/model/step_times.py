@@ -1,4 +1,4 @@
-"""How long a step of a language model takes: a line, measured tables, or what its hardware allows.
+"""Step times of a language model: a line, measured tables, or a roofline.
 
 Both models have the same methods, and the engine knows no more of them than these.  While a replica only decodes, the
 context grows by one token a sequence and step, and every model says in closed form what so many steps take together
@@ -68,7 +68,7 @@ class LinearSteps:
         return steps * (self.fixed + each + token * context) + token * sequences * (steps * (steps - 1) // 2)
 
     def steps_in(self, seconds: float, sequences: int, context: int) -> int:
-        """About how many steps that only decode are over after so many seconds; rounding may make it one off."""
+        """Number of decoding steps in these seconds, to within one."""
         growth = self.per_context_token * sequences
         base = self.fixed + self.decodes(sequences) + self.per_context_token * context - growth / 2
         if growth > 0 and seconds > 0:
@@ -84,7 +84,7 @@ class LinearSteps:
         return steps + self._reading(prompt, chunk) + self.per_context_token * context
 
     def _reading(self, prompt: np.ndarray, chunk: int | None) -> np.ndarray:
-        """What reading each of these prompts alone, in chunks of so many tokens, adds to `fixed` in all its steps."""
+        """Seconds beyond `fixed` to read each prompt alone in chunks."""
         if self.prefill is None:
             return self.per_prompt_token * prompt
         tokens, place = np.unique(prompt, return_inverse=True)
@@ -93,7 +93,7 @@ class LinearSteps:
         return np.array(seconds)[place].reshape(prompt.shape)
 
     def demand(self, prompt: np.ndarray, output: np.ndarray, sequences: int) -> tuple[float, float, float]:
-        """The least seconds that a request takes on average, without `fixed`: its prompt, its answer, and both."""
+        """Minimum mean seconds beyond `fixed` of prompt, answer, and both."""
         decodes = output - 1.0
         context = decodes * prompt + decodes * output / 2
         each, token = self._least(sequences)
@@ -102,7 +102,7 @@ class LinearSteps:
         return read, answer, read + answer
 
     def _least(self, sequences: int) -> tuple[float, float]:
-        """The minimum that a decoded token of up to `sequences` sequences, and a prompt token, add to `fixed`."""
+        """Minimum seconds beyond `fixed` of a decoded token and a prompt token."""
         each, token = self.per_sequence, self.per_prompt_token
         if isinstance(self.decode, StageTime):
             each = max(0.0, self.decode.of(sequences) - self.fixed) / sequences
@@ -119,7 +119,7 @@ class LinearSteps:
 
 @dataclass(frozen=True)
 class RooflineSteps:
-    """Seconds of one step as the hardware allows: its kernels one after the other, each bound by arithmetic or memory.
+    """Seconds of a step as its kernels' arithmetic or memory bounds it.
 
     The weights are read once a step, whatever its tokens, and each token is multiplied with them: of the two times the
     longer one counts.  Attention is read from memory while decoding (`per_context_token`) and computed while reading
@@ -161,7 +161,7 @@ class RooflineSteps:
         return found
 
     def of(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
-        """A step that prefills so many tokens, which attend to so many in all, and decodes so many sequences."""
+        """Seconds of a step with these prefilled, attended tokens and sequences."""
         if prompt_tokens:
             linear = self._matrices(prompt_tokens + sequences, sequences + 1)
         else:
@@ -177,7 +177,7 @@ class RooflineSteps:
         return lacking / slope if slope > 0 else math.inf
 
     def decoding(self, steps: int, sequences: int, context: int) -> float:
-        """Seconds of steps that only decode: first those that the host limits, then ones that grow."""
+        """Seconds of decoding steps: host-limited ones first, then growing ones."""
         slope = self.per_context_token * sequences
         first = self._decode(sequences) + self.per_context_token * context
         short = 0
@@ -188,7 +188,7 @@ class RooflineSteps:
         return steps * self.fixed + short * self.host + rest * first + slope * (rest * (steps + short - 1) / 2)
 
     def steps_in(self, seconds: float, sequences: int, context: int) -> int:
-        """About how many steps that only decode are over after so many seconds; rounding may make it one off."""
+        """Number of decoding steps in these seconds, to within one."""
         short = self._short(sequences, context)
         flat = self.fixed + self.host
         if short > 0 and seconds <= math.ceil(min(short, 2**60)) * flat:
@@ -218,7 +218,7 @@ class RooflineSteps:
         return seconds
 
     def demand(self, prompt: np.ndarray, output: np.ndarray, sequences: int) -> tuple[float, float, float]:
-        """The least seconds that a request takes on average, without `fixed`: its prompt, its answer, and both.
+        """Minimum mean seconds beyond `fixed` of prompt, answer, and both.
 
         Where the same steps do both, reading the weights hides behind arithmetic as far as it can.
         """
@@ -238,5 +238,5 @@ StepTimes = LinearSteps | RooflineSteps
 
 
 def attended(tokens: int, before: int) -> int:
-    """Pairs of a prompt's next tokens with each token up to themselves, `before` of which were read earlier."""
+    """Pairs of a prompt's next tokens with the tokens up to each; `before` were read."""
     return tokens * before + tokens * (tokens + 1) // 2

@@ -1,4 +1,4 @@
-"""A task in flight: the engine makes a `Task` object when one arrives and drops it when it ends."""
+"""A task in flight: made when it arrives, dropped when it ends."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Task:
 
     @property
     def expires(self) -> float:
-        """Absolute time at which patience ends if the task has not started; inf where there is none."""
+        """Time at which patience ends if the task has not started; inf without patience."""
         column = self._table.expires
         return math.inf if column is None else float(column[self.index])
 

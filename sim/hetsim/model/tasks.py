@@ -34,7 +34,7 @@ UNLIMITED_BATCH = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """Seconds of a transfer stage: `fixed` once a launch plus `per_item` for each of its tasks."""
+    """Seconds of a transfer: `fixed` a launch plus `per_item` for each task."""
 
     fixed: Seconds = 0.0
     """Time once a batch."""
@@ -63,7 +63,7 @@ OPTIONAL = {"optional": True}
 
 @dataclass(frozen=True, slots=True)
 class SpanSpeeds:
-    """Rates of a gang by the narrowest part of the cluster that holds it; one not given has that of the one before.
+    """Rates of a gang by the narrowest part of the cluster that contains it.
 
     If several parts hold it, the fastest rate counts.  `island` and `switch` count where the nodes have them
     (`island`, `pcie: {switch: ...}`), `rack` where nodes have one.
@@ -100,7 +100,7 @@ class SpanSpeeds:
 
 
 def enclosures(devices: Sequence[Device]) -> list[str]:
-    """The levels on which one part of the cluster holds all these devices, the narrowest first."""
+    """The levels on which one part of the cluster has all devices, narrowest first."""
     first = devices[0]
     found = []
     if all(device.node == first.node for device in devices):
@@ -128,7 +128,7 @@ class ComputeTime:
 
 @dataclass(frozen=True, eq=False)
 class Mode(ComputeTime):
-    """A device type, and what a launch occupies there.  Interned: compared by identity.
+    """A device type and the resources of a launch there. Compared by identity.
 
     `gpus` counts the accelerators of a launch and `share` is what it takes of each (millionths; WHOLE unless
     fractional); both are 0 in a CPU mode.  `millicores` and `memory` are held on the host, of a gang across nodes in
@@ -216,7 +216,7 @@ class Mode(ComputeTime):
         )
 
     def base(self, count: int) -> float:
-        """Seconds that a launch of a number of tasks computes besides its tasks' own times."""
+        """Seconds that a launch computes besides its tasks' own times, by their number."""
         return super().base(count) if self.table is None else self.table.of(count)
 
     def computing(self, size: int, own: Times, left: float = 1.0) -> Times:
@@ -228,7 +228,7 @@ class Mode(ComputeTime):
         return self.base(size) * left + own
 
     def stages(self, size: int, own: float, left: float = 1.0) -> BatchTimes:
-        """Seconds of the stages of a launch, bytes aside; on cores nothing is uploaded or downloaded."""
+        """Seconds of the stages of a launch, bytes aside; no transfers on cores."""
         if self.on_cpu:
             return BatchTimes(0.0, self.computing(size, own, left), 0.0)
         return BatchTimes(self.upload.of(size), self.computing(size, own, left), self.download.of(size))
@@ -322,11 +322,11 @@ class Stopping:
 
     @classmethod
     def given(cls, interval: float = math.inf, checkpoint: float = 0.0, **others: Any) -> Stopping:
-        """A scenario gives the time between checkpoints; here they are part of the interval."""
+        """The object from the time between checkpoints, which `interval` adds to theirs."""
         return cls(interval=interval + checkpoint, checkpoint=checkpoint, **others)
 
     def check(self) -> None:
-        """Raise KeyProblem for checkpoints without time between them, ValueError without an interval."""
+        """Raise KeyProblem or ValueError for intervals and checkpoints that contradict."""
         if self.interval <= self.checkpoint:
             raise KeyProblem("interval", "checkpoints need an interval above 0")
         if self.checkpoint and self.interval == math.inf:
@@ -349,7 +349,7 @@ class Stopping:
 
 
 class Shape:
-    """The modes that tasks have in common, interned: tasks of one shape are interchangeable for placement."""
+    """The modes of interchangeable tasks, interned."""
 
     __slots__ = ("index", "modes", "position", "preemptible", "stopping")
 
@@ -365,7 +365,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A named piece of data.  `home`: node that has it in host memory first; None: every host has it.
+    """A named piece of data; `home` is the first node with it, None: every host.
 
     A `lasting` one (a model's weights) is state of the device rather than input of a task: loading it is no part of
     the task's own time alone.
@@ -383,7 +383,7 @@ class Item:
 
 @dataclass(frozen=True)
 class KernelWork:
-    """Work of kernels by row and mode: for launches of several as one (`hetsim.model.fusion`).
+    """Work of kernels by row and mode, for fused launches (`hetsim.model.fusion`).
 
     Seconds of launching (`overhead`), of the operations alone and of the memory traffic alone: a kernel takes the
     overhead and the greater of the other two.  `bytes`: that traffic.  NaN where the work is not known.
@@ -417,7 +417,7 @@ class KernelWork:
 
 @dataclass
 class StagedRequests:
-    """Requests that pass through stages, each of which is a task: results count the request once.
+    """Requests of several stages, a task each; results count the request once.
 
     Columns have a row for each task of the run.  Tasks of one request arrive together, in rows next to each other, and
     have one class, user, weight and deadline; admission is asked for the first of them, and the answer is that of all.
@@ -441,13 +441,13 @@ class StagedRequests:
 
     @property
     def last(self) -> np.ndarray:
-        """Which tasks are the last of their request: one of each, so that what is counted by them counts requests."""
+        """Mask of the last task of each request, by which requests are counted."""
         return np.append(self.first[1:] != self.first[:-1], True)[: len(self.first)]
 
 
 @dataclass
 class Tasks:
-    """Columns of a workload, one row a task, sorted by arrival (ties in the order given).
+    """Columns of a workload, a row a task, sorted by arrival (stable).
 
     `time[i, j]` is the true compute time of task i in mode j of its shape, `estimate` what policies may know
     (the same array where estimates are exact).  Optional columns are None where no task has them; NaN in
@@ -514,6 +514,11 @@ class Tasks:
             return index
         value = self.id[index]
         return value.item() if isinstance(value, np.generic) else value
+
+    @property
+    def modes(self) -> list[Mode]:
+        """The modes of all shapes; one that several shapes share comes several times."""
+        return [mode for shape in self.shapes for mode in shape.modes]
 
     @property
     def plain(self) -> bool:

@@ -1,4 +1,4 @@
-"""Quantities with units, as scenario files write them: `5 min`, `5.3 GB/s`, `40/h`, `95%`.
+"""Quantities with units, as scenarios write them: `5 min`, `5.3 GB/s`, `95%`.
 
 Inside the program every quantity is a float in SI base units (seconds, bytes, bytes per second, 1/s, watts,
 operations per second); memory and data sizes are whole bytes.  A value with a dimension needs a unit, 0 excepted.
@@ -52,7 +52,7 @@ _QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?inf|
 
 
 def parse(value: Any, units: dict[str, float], example: str, *, negative: bool = False, most: float = MOST) -> float:
-    """The value in base units, at most `most`; ValueError with a sentence for the user if it is not one.
+    """The value in base units, at most `most`; ValueError with a sentence for users.
 
     >>> parse("1.5 min", TIME, "5 s")
     90.0
@@ -98,7 +98,7 @@ def parse_fraction(value: Any) -> float:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number that a simulation can count with: finite, and not beyond `MOST`."""
+    """Return True for a finite number not beyond `MOST`."""
     return not isinstance(value, bool) and isinstance(value, int | float) and abs(value) <= MOST
 
 
@@ -118,7 +118,7 @@ def shown(value: Any) -> str:
 
 
 def _with_unit(number: str, units: dict[str, float], example: str) -> str:
-    """The number as it was written, so that what is offered means the same, with a unit behind."""
+    """The number as written with a unit, so that the suggestion means the same."""
     if units is RATE:
         return f"{number}/s (or per minute: {number}/min)"
     unit = _QUANTITY.match(example)
@@ -225,7 +225,7 @@ _WRITTEN = re.compile(rf"\s*({SIGNED})\s*(.*?)\s*$")
 
 
 def quantity(value: Any) -> tuple[float, int, str] | None:
-    """(number in base units, dimension, unit as written) of a number or a text such as `5 min`; None of others.
+    """(base units, dimension, unit as written) of a number or text; None of others.
 
     Dimension -1: a number without a unit.
     """

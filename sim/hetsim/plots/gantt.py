@@ -28,6 +28,7 @@ from hetsim.plots.style import (
     time_axis,
     title,
 )
+from hetsim.results.declared import MAKESPAN
 from hetsim.results.one_run.gantt_rows import device_bars, fill_lanes
 from hetsim.results.one_run.launches import FUSED
 
@@ -104,7 +105,7 @@ def gantt(result: Result, ax: Axes | None = None, *, devices: int = MAX_DEVICES,
     tidy(ax, grid="x")
     ax.tick_params(axis="y", length=0)
     more = f" (the {len(chosen)} busiest of {len(chosen) + left_out} devices)" if left_out else ""
-    makespan = f" · makespan {result.text('makespan')}" if until is not None and result.metric("makespan") >= 0 else ""
+    makespan = f" · makespan {result.text(MAKESPAN)}" if until is not None and result.metric(MAKESPAN) >= 0 else ""
     text = describe(result) + makespan + more
     # A long title goes above the legend.
     room = 11 * ax.get_figure(root=True).get_figwidth()  # type: ignore[union-attr]

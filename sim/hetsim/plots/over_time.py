@@ -75,7 +75,8 @@ def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figu
     return picture
 
 
-_PANELS = ("GPUs held (%)", "GPUs busy (%)", "cores busy (%)", "tasks waiting", "fragmentation (%)")
+FRAGMENTATION = "fragmentation (%)"
+_PANELS = ("GPUs held (%)", "GPUs busy (%)", "cores busy (%)", "tasks waiting", FRAGMENTATION)
 
 
 def _lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
@@ -93,7 +94,7 @@ def _lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
         columns["cores busy (%)"] = 100 * table["busy_cores"].to_numpy() / max(cores, 1)
     means = {name: averaged(time, values, edges, run.end) for name, values in columns.items()}
     fragmented = run.fragmentation_between(edges) if gpus else np.array([])
-    return means | ({"fragmentation (%)": 100 * fragmented} if np.nan_to_num(fragmented).any() else {})
+    return means | ({FRAGMENTATION: 100 * fragmented} if np.nan_to_num(fragmented).any() else {})
 
 
 def _panels(lines: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
@@ -118,7 +119,7 @@ def _dress(ax: Axes, name: str, end: float, told: str) -> None:
     if "%" in name:
         ax.set_ylim(0, 103)
         ax.set_yticks([0, 50, 100])
-        if name.startswith("fragmentation"):
+        if name == FRAGMENTATION:
             _close(ax)
     else:
         ax.set_ylim(bottom=0)

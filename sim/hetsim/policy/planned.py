@@ -78,7 +78,8 @@ class PlannedScheduler(Scheduler):
         impossible = plan.problems(problem.tasks, problem.cluster)
         if impossible:
             raise ScenarioError([Problem(text, key="plan") for text in impossible])
-        self.notes = {**_figures(plan), **plan.notes}
+        figures = {name: float(value) for name, value in plan.figures.items() if value is not None}
+        self.notes = {**figures, **plan.notes}
         self.follow(plan, problem.tasks, problem.cluster)
 
     def follow(self, plan: Plan, tasks: Tasks, cluster: Cluster) -> None:
@@ -230,11 +231,6 @@ class PlannedScheduler(Scheduler):
             queue.remove(number)
             if queue:
                 self._look_at(queue[0])
-
-
-def _figures(plan: Plan) -> dict[str, float]:
-    known = {"planned_makespan": plan.makespan, "lower_bound": plan.bound}
-    return {name: float(value) for name, value in known.items() if value is not None}
 
 
 def _fills(placement: Placement) -> bool:

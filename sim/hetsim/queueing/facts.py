@@ -212,7 +212,7 @@ class Facts:
     @cached_property
     def mode(self) -> Mode | None:
         """The one mode that all tasks have in common; None if there are several."""
-        shapes = {id(mode): mode for shape in self.input.tasks.shapes for mode in shape.modes}
+        shapes = {id(mode): mode for mode in self.input.tasks.modes}
         return next(iter(shapes.values())) if len(shapes) == 1 else None
 
     def _law(self, demand: Any) -> Law | None:
@@ -313,7 +313,7 @@ class Facts:
         """All tasks run in one mode on equal devices."""
         if self.mode is not None:
             return self.suppose("all tasks run in one mode on equal devices", True, "cluster.nodes", str(self.mode))
-        modes = list(dict.fromkeys(str(mode) for shape in self.input.tasks.shapes for mode in shape.modes))
+        modes = list(dict.fromkeys(str(mode) for mode in self.input.tasks.modes))
         key = "cluster.nodes"
         for one in self.customers:
             given = one.demand

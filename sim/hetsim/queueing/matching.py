@@ -32,6 +32,7 @@ from hetsim.queueing.facts import (
     PredictedRow,
     law_of,
 )
+from hetsim.results.declared import RESPONSE_MEAN, THROUGHPUT, WAIT_MEAN
 from hetsim.theory import admission, batches, general, networks, optimal_pricing, priorities, queues
 from hetsim.theory.prediction import Prediction
 
@@ -93,10 +94,10 @@ def _result(
 
 def _rows(facts: Facts, found: Prediction, computing: float, tails: bool, loss: bool = False) -> list[PredictedRow]:
     """The figures of a prediction under the names of the simulator's metrics."""
-    rows = [PredictedRow("wait_mean", found.wait_mean)]
+    rows = [PredictedRow(WAIT_MEAN, found.wait_mean)]
     if tails and found.wait_above is not None:
         rows.append(PredictedRow("wait_p95", found.wait_percentile(0.95)))
-    rows.append(PredictedRow("response_mean", found.response_mean))
+    rows.append(PredictedRow(RESPONSE_MEAN, found.response_mean))
     if tails and found.response_above is not None:
         rows.append(PredictedRow("response_p95", found.response_percentile(0.95)))
     rows.append(PredictedRow("queue_length_mean", found.queue_length_mean))
@@ -325,7 +326,7 @@ def _closed(facts: Facts) -> Match:
     key = f"workload.0.{'count' if entry.count else 'until'}"
     facts.suppose("clients send tasks to the end of the run", not early, key if early else "")
     rows = _rows(facts, prediction, prediction.throughput * law.mean, order == "fcfs")
-    return _result(facts, prediction.model, prediction, [*rows, PredictedRow("throughput", prediction.throughput)])
+    return _result(facts, prediction.model, prediction, [*rows, PredictedRow(THROUGHPUT, prediction.throughput)])
 
 
 def _sharing(facts: Facts) -> Match:
@@ -384,8 +385,8 @@ def _priorities(facts: Facts) -> Match:
     rows = []
     for one, prediction in zip(ordered, solve(classes, servers), strict=True):
         if not preemptive:  # suspended time is no part of the simulator's wait
-            rows.append(PredictedRow("wait_mean", prediction.wait_mean, one.label))
-        rows.append(PredictedRow("response_mean", prediction.response_mean, one.label))
+            rows.append(PredictedRow(WAIT_MEAN, prediction.wait_mean, one.label))
+        rows.append(PredictedRow(RESPONSE_MEAN, prediction.response_mean, one.label))
     load = facts.rate * facts.law.mean
     return _result(facts, model.replace("M/G/1", "M/G/1" if servers == 1 else f"M/M/{servers}"), None,
                    [*rows, PredictedRow(facts.busy_metric, facts.busy_share(load))])  # fmt: skip
@@ -418,7 +419,7 @@ def _tandem(facts: Facts) -> Match:
     if not facts.steady(facts.rate * slowest.mean, 1, slowest):
         return _result(facts, model)
     network = networks.tandem(facts.rate, [networks.Station(law.mean, 1, name) for name, law in used.items()])
-    rows = [PredictedRow("response_mean", network.response_mean)]
+    rows = [PredictedRow(RESPONSE_MEAN, network.response_mean)]
     if all(law.kind == "exponential" for law in used.values()):
         rows.append(PredictedRow("response_p95", network.response_percentile(0.95)))
     rows.append(PredictedRow("jobs_in_system_mean", network.jobs_in_system_mean))

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hetsim.model.plan import PLANNED_MAKESPAN
 from hetsim.report import terminal
-from hetsim.results.declared import has_direction
+from hetsim.results.declared import MAKESPAN, has_direction
 from hetsim.results.many_runs.replications import ENERGY, Replications
 from hetsim.results.one_run import metric_sets
 from hetsim.results.one_run.bounds import offered_load
 from hetsim.results.one_run.forecasts import forecasts
 from hetsim.results.one_run.plans import NOT_PROVEN, has_plan, reservations
 from hetsim.results.one_run.result import Result
+from hetsim.results.one_run.stages import SECONDS_COLUMNS
 
 if TYPE_CHECKING:
     from hetsim.results.many_runs.compare import Comparison
@@ -131,7 +133,7 @@ def stage_rows(result: Result) -> list[list[str]]:
     table = result.by_stage
     texts = [
         terminal.several(table[name].tolist(), terminal.SECONDS)
-        for name in ("wait_mean", "wait_p95", "service_mean", "overhead_mean")
+        for name in SECONDS_COLUMNS
     ]
     used = zip(table["devices"].tolist(), table["device_type"].tolist(), strict=True)
     on = [f"{count} × {kind}" if count > 1 else kind or "–" for count, kind in used]
@@ -192,8 +194,8 @@ def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
 
 def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
     rows = [["tasks", _fates(figures)]]
-    if figures.known("makespan"):
-        rows.append(["makespan", figures.text("makespan") + figures.defined_in("makespan")])
+    if figures.known(MAKESPAN):
+        rows.append(["makespan", figures.text(MAKESPAN) + figures.defined_in(MAKESPAN)])
     kept = isinstance(outcome, Result) or outcome.results  # of replications made from values no run is there
     if kept and has_plan(first_of(outcome)):
         rows.append(["plan", _plan(outcome)])
@@ -277,8 +279,8 @@ def _by_kind(figures: Figures) -> str:
 def _plan(outcome: Outcome) -> str:
     """`makespan 1.24 s planned; ratio 1.03 to the lower bound of 1.2 s; planned in 31 ms`."""
     first = first_of(outcome)
-    parts = [f"makespan {first.text('planned_makespan')} planned"]
-    makespan, ratio = first.metric("makespan"), first.metric("makespan_ratio")
+    parts = [f"makespan {first.text(PLANNED_MAKESPAN)} planned"]
+    makespan, ratio = first.metric(MAKESPAN), first.metric("makespan_ratio")
     if not math.isnan(ratio):
         bound = makespan / ratio if ratio > 0 else 0.0
         parts.append(f"ratio {terminal.figures(ratio, 4)} to the lower bound of {terminal.seconds(bound)}")

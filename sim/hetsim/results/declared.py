@@ -1,4 +1,4 @@
-"""Metrics as they are declared: `@metric(...)` over a function.  Every list of metrics is made from the declarations.
+"""Metrics, declared by `@metric(...)` over a function; all lists come from here.
 
     @metric(unit="s", better="less", sets=("usual:20",))
     def makespan(run: Measured) -> float:
@@ -26,11 +26,13 @@ Of = Literal["tasks", "run"]
 Function = TypeVar("Function", bound=Callable[..., float])
 
 MODULES = (
-    "task_metrics", "deadlines", "usage_metrics", "cost", "queue_metrics", "bounds", "plans", "fragmentation",
-    "fairness", "data_moved", "network", "language_metrics",
+    "task_metrics", "deadlines", "usage_metrics", "cost", "queue_metrics", "bounds", "plans",
+    "fragmentation_metrics", "fairness", "data_moved", "network", "language_metrics",
 )  # fmt: skip
 """Of `hetsim.results.one_run`: where ours are declared, in the order of summaries and of the set `all`."""
-DEFAULT_METRIC = "response_mean"
+RESPONSE_MEAN = DEFAULT_METRIC = "response_mean"
+MAKESPAN, THROUGHPUT, WAIT_MEAN = "makespan", "throughput", "wait_mean"
+"""Those of which several other modules speak."""
 DEFAULT_BOUND = 10.0
 """Seconds: shorter tasks count as this long in the bounded slowdown."""
 _BOUND = "{bound:g}"
@@ -39,7 +41,7 @@ _PACKAGE = "hetsim.results.one_run."
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What is known of a metric; `name` may have the bound of the bounded slowdown in it, as `{bound:g}`."""
+    """A declared metric; `name` may contain the slowdown bound as `{bound:g}`."""
 
     name: str
     function: Callable[[Any], float] = field(repr=False)
@@ -51,6 +53,7 @@ class Declaration:
     title: str
     hide_if_zero: bool
     congested: bool
+    needs_end: bool
     is_percent: bool
     module: str
 
@@ -60,10 +63,10 @@ _ours: dict[str, Declaration] = {}
 
 def metric(
     *, unit: Unit, better: Better, of: Of = "tasks", weight: str | None = None, sets: tuple[str, ...] = (),
-    title: str = "", hide_if_zero: bool = False, congested: bool = False, is_percent: bool = True,
-    name: str = "", module: str = "",
+    title: str = "", hide_if_zero: bool = False, congested: bool = False, needs_end: bool = False,
+    is_percent: bool = True,    name: str = "", module: str = "",
 ) -> Callable[[Function], Function]:  # fmt: skip
-    """Declare the metric that a function of a `Measured` run computes; its docstring is its definition.
+    """Declare the metric that a function computes; its docstring is its definition.
 
     Parameters:
         unit: what it is computed in; a share is shown in percent unless `is_percent` is False
@@ -75,6 +78,7 @@ def metric(
         title: what people call it; the name in words unless given
         hide_if_zero: shown, as part of a set, only where some policy has any
         congested: driven by congestion, as waits and late tasks are, and so skewed (`statistics.excess_kurtosis`)
+        needs_end: shown, as part of a set, only where every run ended by itself and has the metric
         is_percent: whether a share is shown in percent
         name, module: in place of those of the function
     Returns: a decorator, which leaves the function as it is.
@@ -90,7 +94,8 @@ def metric(
         words = title or called.removesuffix("_j").replace("_", " ")
         home = module or function.__module__
         found = Declaration(
-            called, function, unit, better, of, weight, places, words, hide_if_zero, congested, is_percent, home
+            called, function, unit, better, of, weight, places, words, hide_if_zero, congested, needs_end,
+            is_percent, home
         )  # fmt: skip
         if home.removeprefix(_PACKAGE) in MODULES:
             _ours[called] = found

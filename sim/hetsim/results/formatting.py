@@ -65,7 +65,7 @@ def plain(value: float) -> str:
 
 
 def figures(value: float, digits: int = 3) -> str:
-    """`digits` figures that matter, without an exponent where that reads well: `0.0123`, `45.6`, `1,234`."""
+    """`digits` figures that matter, without exponent: `0.0123`, `45.6`, `1,234`."""
     if not math.isfinite(value):
         return _odd(value)
     if value == 0:
@@ -120,7 +120,7 @@ def several(values: Sequence[float], units: Sequence[Unit], halves: Sequence[flo
 
 
 def pair(value: float, half: float) -> str:
-    """`12.3 ± 0.4`: the half-width to two figures, the value to the digits which that leaves.
+    """`12.3 ± 0.4`: the half-width to two figures, the value to the same digits.
 
     More digits where the two would read the same although one is greater: 0.0231 ± 0.0229.
     """
@@ -135,7 +135,7 @@ def pair(value: float, half: float) -> str:
 
 
 def clock(value: float) -> str:
-    """A moment on the simulated clock, in seconds to a microsecond or six figures: `86.1769 s`, `1,234,567 s`."""
+    """A time on the simulated clock: `86.1769 s`, `1,234,567 s`."""
     if not math.isfinite(value):
         return _odd(value)
     if 0 < abs(value) < 1e-3:
@@ -160,7 +160,7 @@ _SHOWN_IN = {"s": SECONDS, "GPU s": SECONDS, "share": PERCENT, "J": JOULES, "1/s
 
 
 def unit_of(metric: str) -> str:
-    """The unit in which a metric, or a column of tasks, is computed and written: s, J, share, ...; empty without."""
+    """The unit of a metric or a column of tasks: s, J, share, ...; empty without."""
     found = declaration(metric) or declaration(f"{metric}_mean")
     if found is not None:
         return found.unit
@@ -181,7 +181,7 @@ def metric_name(metric: str) -> str:
 
 
 def gap(metric: str, difference: float, half: float = math.nan) -> str:
-    """A difference of a metric, without its sign: `63 ± 47 s`, `27 ± 12 percentage points`."""
+    """A difference without its sign: `63 ± 47 s`, `27 ± 12 percentage points`."""
     units = units_of(metric)
     if units == PERCENT:
         return with_unit(pair(100 * abs(difference), 100 * half), "percentage points")
@@ -207,7 +207,7 @@ def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def json_number(value: Any) -> Any:
-    """NaN as null, infinities as the text "Infinity" (which float() reads), whole numbers as integers."""
+    """NaN as null, infinities as "Infinity" (float() reads it), integers as such."""
     if isinstance(value, int | np.integer):
         return int(value)
     if math.isnan(value):

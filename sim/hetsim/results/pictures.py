@@ -1,4 +1,4 @@
-"""Drawing a picture of results: one that fails is a warning, never the loss of what it shows."""
+"""Pictures of results: one that fails is a warning and loses nothing else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def drawn(name: str, results: Any, **options: Any) -> Figure:
-    """The picture of that name in `hetsim.plots`, a package above this one: the only place where results know of it.
+    """The picture of that name in `hetsim.plots`, a package above this one.
 
     Found by its name when it is asked for, so that a program that draws nothing does not load matplotlib.
     """
@@ -27,7 +27,7 @@ def drawn(name: str, results: Any, **options: Any) -> Figure:
 
 
 def attempt(name: str, draw: Callable[[], Any]) -> str | None:
-    """Draw a picture; where that fails, warn by a PictureWarning and return its message, which has the `name`."""
+    """Draw a picture; on failure warn by PictureWarning and return its message."""
     try:
         draw()
     except Exception as error:  # matplotlib, fonts, a full disk: tables without a picture are better than none

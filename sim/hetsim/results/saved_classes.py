@@ -1,4 +1,4 @@
-"""The classes that a saved run holds: a tag for each, and the names that its fields have in files.
+"""The classes of saved runs: a tag for each, and the names of fields in files.
 
 Files name nothing of Python, and no class is ever looked up by a name that a file gives.  A class that is renamed or
 moved keeps its tag, a renamed field its stored name (`stored=attribute`).  Any other change needs a new `VERSION`:

@@ -1,4 +1,4 @@
-"""The input of a run in its directory: cluster, tasks and modes as they were, so that no trace is ever read again.
+"""The input of a run in its directory: cluster, tasks and modes, without traces.
 
     record/input.json       the objects by tags (`hetsim.results.saved_classes`), each once; arrays by their number
     record/arrays.parquet   the arrays, a row each
@@ -43,7 +43,7 @@ def save_input(run: RunInput, folder: Path) -> None:
 
 
 def load_input(folder: Path) -> RunInput:
-    """The input that was saved; UsageError if a newer hetsim wrote it, any exception if it is damaged."""
+    """The saved input; UsageError if newer, any exception if damaged."""
     import pyarrow.parquet as pq
 
     document = read_json(folder / OBJECTS)
@@ -153,7 +153,7 @@ class _Reader:
 
 
 def _tagged(value: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Tag and fields of an object of version 0, which named classes as Python did then: the tags are those names."""
+    """Tag and fields of an object of version 0, whose tags are Python's names."""
     if "shape" in value:
         return "shape", dict(zip(("modes", "stopping", "preemptible"), value["shape"], strict=False))
     if "cluster" in value:

@@ -1,4 +1,4 @@
-"""Files that tell when they were changed: JSON with a checksum of its own, and digests of the files next to it.
+"""Files that show changes: JSON with a checksum, and digests of neighboring files.
 
 Every file of JSON that a run or a study writes for hetsim to read again has the keys `format` and `sha256`.  The
 digests of the other files of a directory are in its mark (`run.json`, `tables.json`).
@@ -69,7 +69,7 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def check_names(mark: Path, names: Collection[Any]) -> None:
-    """Raise DamagedFile unless all names that the mark of a folder lists can be those of files inside the folder.
+    """Raise DamagedFile unless all names in a mark are inside the folder.
 
     A folder can come from a stranger: a name that leads out of it, by its text or by a link, would be read, and
     written where the run is saved again.
@@ -86,7 +86,7 @@ def check_names(mark: Path, names: Collection[Any]) -> None:
 
 
 def verify(path: Path, digest: str | None) -> Path:
-    """The path; DamagedFile if the file is missing or is not the one with this digest (None: not known)."""
+    """The path; DamagedFile if the file is missing or has another digest."""
     if digest is None:
         return path
     try:

@@ -32,7 +32,7 @@ SHARE_KURTOSIS = 24.0
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval for one metric (Student t); what it is for: `hetsim.results.one_run.estimands`.
+    """A confidence interval of a metric (Student t).
 
     `method` says whether the n values are of replications or batches of one run (`hetsim.results.one_run.batch_means`).
     """
@@ -59,7 +59,7 @@ class Interval:
 
 
 def student_interval(values: Sequence[float] | np.ndarray, confidence: float = 0.95, metric: str = "") -> Interval:
-    """The t interval of independent values; low and high are NaN for fewer than two or for infinite ones."""
+    """The t interval of independent values; NaN for fewer than two or infinite."""
     if not 0 < confidence < 1:
         raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
     array = np.asarray(values, dtype=np.float64)
@@ -97,7 +97,7 @@ def excess_kurtosis(metric: str, spread: Floats, mean: Floats) -> Floats:
 
 
 def freedom(kurtosis: Floats, count: int) -> Floats:
-    """Degrees of freedom of the standard deviation of `count` values with this excess kurtosis κ.
+    """Degrees of freedom of a standard deviation with excess kurtosis κ.
 
     Where few runs, or short ones, hold the rare spells of congestion, their standard deviation is small exactly when
     their mean is, and Student's interval too narrow.  The variance of the variance is that of normal values times
@@ -150,7 +150,7 @@ def deviation(values: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """A mean paired difference with its interval at the level at which Holm's procedure tested it.
+    """A mean paired difference with its interval at Holm's level.
 
     `p` is Holm's adjusted one: at most 1 - confidence exactly where the difference is significant.
     """
@@ -163,7 +163,7 @@ class PairedDifference:
 
 
 def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) -> list[PairedDifference]:
-    """Tests that each array of paired differences has mean zero, together, by Holm's step-down procedure.
+    """Holm's step-down tests that arrays of differences have mean zero.
 
     The intervals widen with the number of comparisons, so that one excludes zero exactly when its difference
     is significant: the k-th smallest p of m is tested at (1 - confidence) / (m - k + 1), and what follows

@@ -1,4 +1,4 @@
-"""Reading what runs and studies stored: regular files only, and memory in proportion to what lies there.
+"""Reading stored runs and studies: regular files, and memory by their size.
 
 A folder can come from a stranger.  A few kilobytes of JSON or Parquet can stand for gigabytes (nested empty lists, one
 value repeated a billion times), and a pipe keeps its reader waiting for ever; such files are refused before they are
@@ -87,7 +87,7 @@ def parse_yaml(of: str, text: str) -> Any:
 
 @contextmanager
 def reading_stored(*folders: str | Path) -> Iterator[None]:
-    """Whatever else goes wrong with what these folders hold is a UsageError: that of a stranger can be anything."""
+    """Raise UsageError for any other error in folders of unknown origin."""
     try:
         yield
     except (HetsimError, OSError, MemoryError):
@@ -128,7 +128,7 @@ def check_parquet(path: Path) -> None:
 
 
 def _check_text(path: Path, column: str, most: int) -> None:
-    """Raise DamagedFile if a column of texts would take more than `most` bytes, each repetition counted."""
+    """Raise DamagedFile if a text column takes more than `most` bytes."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq

@@ -206,7 +206,7 @@ class Witness:
                 load = device.type.streams - room.share[device] / WHOLE
                 if not math.isclose(view.load(device), load, abs_tol=CLOSE):
                     self._tell(view, f"load({device}) is {view.load(device):g} and should be {load:g}")
-        for mode in dict.fromkeys(mode for shape in tasks.shapes for mode in shape.modes):
+        for mode in dict.fromkeys(tasks.modes):
             if mode.limited or mode.type.sharing.kind == "mig" or mode.span_any:
                 continue
             nodes = room.nodes(mode)

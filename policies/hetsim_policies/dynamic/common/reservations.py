@@ -13,6 +13,7 @@ import math
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
@@ -107,28 +108,29 @@ class FreeProfile:
         Exact but for what a task takes besides computing, and where gangs span nodes or limits count.  Cost: the nodes
         with room now, once a mode after a change.
         """
-        modes = task.modes
-        for position in task.modes_by_speed() if len(modes) > 1 else (0,):
-            mode = modes[position]
-            until = self._open.get(mode)
-            if until is None:
-                until = self._open[mode] = self._open_until(mode)
-            if self._view.now + task.estimates[position] * (1.0 - task.done) <= until[0]:
-                return True
-        return False
+        return any(
+            self._view.now + task.estimates[position] * (1.0 - task.done) <= self.open_until(task.modes[position])
+            for position in task.modes_by_speed()
+        )
+
+    def open_until(self, mode: Mode) -> float:
+        """The last end of a window that is open now; -inf: there is none."""
+        until = self._open.get(mode)
+        if until is None:
+            until = self._open[mode] = self._open_until(mode)
+        return until[0]
 
     def _open_until(self, mode: Mode) -> tuple[float, int]:
         """The last end of a window that is open now (-inf: there is none), and its node."""
         if mode.span_any or mode.partition in self.pools:
             return math.inf, -1
         now, latest, chosen = self._view.now, -math.inf, -1
-        for number, first in enumerate(self._occupancy.first_times(mode)):
-            if first <= now:
-                if number not in self._reserved and first > -math.inf:  # from now on there is only more room
-                    return math.inf, number
-                for begin, end in self._timeline(number).windows(mode):
-                    if begin <= now < end and end > latest:
-                        latest, chosen = end, number
+        for number in self._view.nodes.fitting(mode):
+            if number not in self._reserved and number not in self._occupancy.shared:  # from now on there is more room
+                return math.inf, number
+            for begin, end in self._timeline(number).windows(mode):
+                if begin <= now < end and end > latest:
+                    latest, chosen = end, number
         return latest, chosen
 
     def find(self, task: Task, view: View) -> Reservation | None:
@@ -136,18 +138,27 @@ class FreeProfile:
         best, chosen, now = math.inf, None, view.now
         for position in task.modes_by_speed():
             mode = task.modes[position]
-            duration = _duration(task, mode)
-            start, number = self._on_a_node(mode, duration, now, best)
-            if number >= 0:
-                best = start
-                chosen = Reservation(start, start + duration, mode, ((number, amount_of(mode)),))
-                if start <= now:
-                    return chosen
-            if mode.span_any:
-                across = self._across(mode, duration, now, best)
-                if across is not None:
-                    best, chosen = across.time, across
+            seconds = _duration(task, mode)
+            reservation = self._first(mode, seconds, now, best)
+            while reservation is not None and not view.changes.steady:
+                longer = _seconds_there(task, reservation, view)
+                if longer <= seconds:
+                    break
+                seconds = longer
+                reservation = self._first(mode, seconds, now, best)
+            if reservation is not None:
+                best, chosen = reservation.time, reservation
+                if best <= now:
+                    break
         return chosen
+
+    def _first(self, mode: Mode, duration: float, now: float, before: float) -> Reservation | None:
+        """The earliest start in a mode before another time; best on one node."""
+        start, number = self._on_a_node(mode, duration, now, before)
+        reservation = Reservation(start, start + duration, mode, ((number, amount_of(mode)),)) if number >= 0 else None
+        if mode.span_any and start > now:
+            return self._across(mode, duration, now, start) or reservation
+        return reservation
 
     def _on_a_node(self, mode: Mode, duration: float, now: float, before: float) -> tuple[float, int]:
         """The first time before another with room on a node, and that node; -1: none."""
@@ -280,7 +291,27 @@ class FreeProfile:
 
 
 def _duration(task: Task, mode: Mode) -> float:
-    """By estimate, on any device of the mode's type, wherever it is."""
+    """Estimated seconds without bytes, on any device of the mode's type."""
     part = 1.0 - task.done
     stages = mode.stages(1, task.estimates[task.shape.position[mode]] * part, part)
     return stages.total + (task.shape.stopping.restore if task.done > 0 else 0)
+
+
+def _seconds_there(task: Task, reservation: Reservation, view: View) -> float:
+    """Estimated seconds of all stages at the place of a reservation.
+
+    A later start is taken to find idle devices; a MIG GPU then has other slices.
+    """
+    mode, placement = reservation.mode, reservation.placement(task, view) if reservation.time <= view.now else None
+    if placement is not None:
+        return view.duration(task, placement)
+    if not mode.gpus:
+        return 0.0
+    devices: list[Device] = []
+    for number, amount in reservation.nodes:
+        count = amount if mode.node_count == 1 else mode.gpus // mode.node_count
+        here = [device for device in view.cluster.nodes[number].accelerators if device.type is mode.type]
+        devices += here[: max(1, count)]
+    sharing = mode.type.sharing
+    ready = sharing.reconfigure if sharing.kind == "mig" and len(sharing.cuts) > 1 else 0.0
+    return float(view.stages((task,), Placement(mode, tuple(devices)))._replace(ready=ready).total)

@@ -26,7 +26,7 @@ class Standing:
     def __init__(self, occupancy: Occupancy, view: View):
         self._occupancy = occupancy
         self._view = view
-        self._profile = FreeProfile(occupancy, view)
+        self.profile = FreeProfile(occupancy, view)
         self._surprises = -1
         """`Occupancy.surprises` when the profile was made; -1: nothing that was found stands."""
         self._made: list[tuple[Task, Reservation | None]] = []
@@ -41,16 +41,16 @@ class Standing:
         occupancy = self._occupancy
         occupancy.update()
         runs, begun = occupancy.runs, self._begun
-        stands = self._profile.commutes and not occupancy.shared and self._surprises == occupancy.surprises
+        stands = self.profile.commutes and not occupancy.shared and self._surprises == occupancy.surprises
         if stands and all(row not in runs or runs[row].end == reservation.end for row, reservation in begun.items()):
             for reservation in begun.values():
-                self._profile.release(reservation)
+                self.profile.release(reservation)
         else:
-            self._profile = FreeProfile(occupancy, self._view)
+            self.profile = FreeProfile(occupancy, self._view)
             self._made.clear()
             self._surprises = occupancy.surprises
         begun.clear()
-        self._profile.changed()
+        self.profile.changed()
         self._next = 0
 
     def standing(self, order: Sequence[Task], last: int) -> int:
@@ -77,23 +77,16 @@ class Standing:
             self._withdraw(place)
         return False
 
-    def could_start(self, task: Task) -> bool:
-        """Return True if the task may start now, by the reservations asked about.
-
-        Only where none of them `stands`.
-        """
-        return self._profile.could_start(task)
-
     def reserve(self, task: Task) -> Reservation | None:
         """The reservation of the next task, which those behind it will leave as it is."""
         stands = self.stands(task)
         self._next += 1
         if stands:
             return self._made[self._next - 1][1]
-        reservation = self._profile.find(task, self._view)
+        reservation = self.profile.find(task, self._view)
         self._made.append((task, reservation))
         if reservation is not None:
-            self._profile.occupy(reservation)
+            self.profile.occupy(reservation)
         return reservation
 
     def _withdraw(self, place: int) -> None:
@@ -101,11 +94,11 @@ class Standing:
         while len(self._made) > place:
             last = self._made.pop()[1]
             if last is not None:
-                self._profile.withdraw(last)
+                self.profile.withdraw(last)
 
     def began(self, task: Task, placement: Placement) -> None:
         """A task is about to start."""
-        made, profile, now = self._made, self._profile, self._view.now
+        made, profile, now = self._made, self.profile, self._view.now
         if not made:
             return
         mode, nodes = placement.mode, tuple(amounts_of(placement).items())

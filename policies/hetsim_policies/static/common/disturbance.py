@@ -40,7 +40,7 @@ def shared_links(instance: Instance) -> bool:
 def memory_binds(instance: Instance) -> bool:
     """Return True if tasks may wait for memory, or items be evicted."""
     tasks, cluster = instance.problem.tasks, instance.problem.cluster
-    used = [mode for shape in tasks.shapes for mode in shape.modes if mode.type in instance.types]
+    used = [mode for mode in tasks.modes if mode.type in instance.types]
     items = sum(item.size for item in tasks.items)
     for kind in instance.types:
         if kind.memory is not None:
@@ -60,7 +60,7 @@ def memory_binds(instance: Instance) -> bool:
 def cores_bind(instance: Instance) -> bool:
     """Return True if tasks on accelerators take host cores that others could need."""
     tasks = instance.problem.tasks
-    return any(mode.cpus for shape in tasks.shapes for mode in shape.modes if mode.gpus and mode.type in instance.types)
+    return any(mode.cpus for mode in tasks.modes if mode.gpus and mode.type in instance.types)
 
 
 def alone(instance: Instance) -> bool:

@@ -304,7 +304,7 @@ def compute_only(tasks: Tasks) -> frozenset[Mode]:
 def all_steady(tasks: Tasks, quick: frozenset[Mode]) -> bool:
     """Does every launch compute, at nominal rate, from its start on, as long as nothing changes the devices?"""
     free = all(shape.stopping == Stopping() for shape in tasks.shapes)
-    return free and all(mode in quick for shape in tasks.shapes for mode in shape.modes)
+    return free and all(mode in quick for mode in tasks.modes)
 
 
 def _as_fused(mode: Mode) -> bool:

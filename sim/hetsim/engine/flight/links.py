@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from hetsim.engine.flight.flows import Flow, FlowGroup, Pipe, fair_rates
 from hetsim.engine.kernel.clock import FINISH, Clock
 from hetsim.model.cluster import Cluster, Device, DeviceType
-from hetsim.model.tasks import Tasks
+from hetsim.model.tasks import Mode
 
 
 class LinkPath(NamedTuple):
@@ -30,7 +30,7 @@ class LinkPath(NamedTuple):
 class Links:
     """All pipes of a cluster and the flows on them."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, tasks: Tasks | None = None):
+    def __init__(self, cluster: Cluster, clock: Clock, modes: Sequence[Mode] = (), items: bool = True):
         self.clock = clock
         self.moved = 0.0
         """Bytes that began their way over a link so far."""
@@ -39,9 +39,7 @@ class Links:
         """Called with a transfer that has been booked later, and with one of which the end is not known any more."""
         self.up_lines: dict[int, LinkPath] = {}
         self.down_lines: dict[int, LinkPath] = {}
-        modes = [] if tasks is None else [mode for shape in tasks.shapes for mode in shape.modes]
         parted = {mode.type for mode in modes if mode.gpus and not mode.whole}
-        items = tasks is None or bool(tasks.items)
         self._up: dict[int, Sequence[Pipe]] = {}
         self._down: dict[int, Sequence[Pipe]] = {}
         self._latency: dict[int, float] = {}

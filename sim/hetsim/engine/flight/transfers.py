@@ -172,7 +172,9 @@ class Transfers:
         if terms is not None and terms.fresh:
             size, seconds, _, _ = self.private(launch)
             if size or seconds:
-                table.up = (self._part(launch, table.lanes[0], placement.devices[0], size, seconds),)
+                share = size / len(placement.devices)
+                pairs = zip(placement.devices, table.lanes, strict=True)
+                table.up = tuple([self._part(launch, lane, device, share, seconds) for device, lane in pairs])
             return
         parts = []
         for device in placement.devices:
@@ -385,10 +387,12 @@ class Transfers:
         """Seconds of upload and download of a batch of requests without objects, on idle links and engines."""
         terms = launch.terms
         assert terms is not None
-        mode, device, size = launch.placement.mode, launch.placement.devices[0], terms.requests.size
-        up, down = mode.upload.of(size), mode.download.of(size)
-        bytes_in, bytes_out = self._batch_bytes(launch, self.bytes_in), self._batch_bytes(launch, self.bytes_out)
-        return up + Links.alone(self.links.up(device), bytes_in), down + Links.alone(self.links.down(device), bytes_out)
+        mode, devices, size = launch.placement.mode, launch.placement.devices, terms.requests.size
+        bytes_in = self._batch_bytes(launch, self.bytes_in) / len(devices)
+        bytes_out = self._batch_bytes(launch, self.bytes_out) / len(devices)
+        up = max([Links.alone(self.links.up(device), bytes_in) for device in devices])
+        down = max([Links.alone(self.links.down(device), bytes_out) for device in devices])
+        return mode.upload.of(size) + up, mode.download.of(size) + down
 
 
 def _add(sources: Sources, source: int, size: float, *items: tuple[int, int]) -> None:

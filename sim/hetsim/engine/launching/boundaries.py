@@ -32,7 +32,7 @@ class Boundaries:
     """Carries launches on to their end; calls `Signals.launch_completed` when one has ended well."""
 
     def __init__(self, state: RunState, signals: Signals, received: AttainedService):
-        clock, capacity, tasks = state.clock, state.capacity, state.tasks
+        clock, capacity, modes = state.clock, state.capacity, state.tasks.modes
         self.clock = clock
         self.capacity = capacity
         self.links = state.links
@@ -44,7 +44,6 @@ class Boundaries:
         self.transfers = Transfers(
             clock, capacity, state.links, state.places, self._arrived, self._cleared, self.follow_lanes
         )  # fmt: skip
-        modes = [mode for shape in tasks.shapes for mode in shape.modes]
         if any(mode.exchange is not None and mode.node_count > 1 for mode in modes):
             state.network = SharedNetwork(clock, capacity.cluster, self._paced)
         self.network: SharedNetwork | None = state.network

@@ -382,11 +382,11 @@ class Queue:
 
     def stages(self, size: int, placement: Placement) -> BatchTimes:
         """Stage times of a batch of so many requests, as far as estimates tell."""
-        service, mode, device = self.service, placement.mode, placement.devices[0]
-        times = mode.stages(size, size * service.per_item[service.shape.position[mode]])
+        service, mode, devices, links = self.service, placement.mode, placement.devices, self.links
+        times, share = mode.stages(size, size * service.per_item[service.shape.position[mode]]), size / len(devices)
         return times._replace(
-            upload=times.upload + Links.alone(self.links.up(device), size * service.bytes_in),
-            download=times.download + Links.alone(self.links.down(device), size * service.bytes_out),
+            upload=times.upload + max([Links.alone(links.up(one), share * service.bytes_in) for one in devices]),
+            download=times.download + max([Links.alone(links.down(one), share * service.bytes_out) for one in devices]),
         )
 
     def seconds(self, position: int, terms: Terms, estimated: bool) -> float:

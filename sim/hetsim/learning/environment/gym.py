@@ -15,7 +15,7 @@ from hetsim.learning.environment.acting import SHORTEST_FIRST, Acting, Choice
 from hetsim.learning.environment.admission import Admissions
 from hetsim.learning.environment.episode import RETURN, WINDOW, Episodes, scheduler_of
 from hetsim.learning.environment.observations import ObservationLike
-from hetsim.learning.environment.rewards import RewardLike
+from hetsim.learning.environment.rewards import Goodput, RewardLike
 from hetsim.learning.observation.window import ADMISSION, LIMIT, SCHEDULING, Layout
 from hetsim.model.randomness import APART, TRAINING, VALIDATION
 from hetsim.policy.contract import Scheduler
@@ -211,7 +211,7 @@ class AdmissionEnv(SchedulingEnv):
         self,
         scenario: str | Path | Mapping[str, Any] | Scenario,
         window: int = WINDOW,
-        reward: RewardLike = "goodput",
+        reward: RewardLike = Goodput.name,
         scale: float | None = None,
         ahead: bool = True,
         normalize: str | None = RETURN,

@@ -27,6 +27,7 @@ from hetsim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
 from hetsim.model.record import Record
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
+from hetsim.results.declared import DEFAULT_METRIC, MAKESPAN
 
 if TYPE_CHECKING:
     from hetsim.engine.simulation import Simulation
@@ -40,8 +41,12 @@ class Reward:
     that it tells what other policies earn, too; `hetsim.register(name, item, kind="reward")` gives it a name.
     """
 
+    name: ClassVar[str] = ""
+    """That of ours."""
     metric: ClassVar[str] = "slowdown_mean"
     """The metric of the tables that it is for: what `hetsim.train` compares."""
+    per_task: ClassVar[tuple[str, float]] = ("reward per task", 1.0)
+    """What pictures call it, and the sign with which they show it."""
 
     def __init__(self, simulation: Simulation):
         self.simulation = simulation
@@ -206,7 +211,8 @@ class _InSystem(Reward):
 class Response(_InSystem):
     """Minus the seconds in the system."""
 
-    metric = "response_mean"
+    name, metric = "response", DEFAULT_METRIC
+    per_task = ("mean response (s)", -1.0)
 
     def of(self, task: Task) -> float:
         return 1.0
@@ -214,6 +220,9 @@ class Response(_InSystem):
 
 class Slowdown(_InSystem):
     """Minus the seconds in the system, in units of each task's own T*."""
+
+    name = "slowdown"
+    per_task = ("mean slowdown", -1.0)
 
     def __init__(self, simulation: Simulation):
         from hetsim.results.one_run.modes import ModeTable, exclusive_time
@@ -233,7 +242,8 @@ class Slowdown(_InSystem):
 class Goodput(Reward):
     """One for each task that completes in time; ahead, as soon as that is to be expected."""
 
-    metric = "goodput_fraction"
+    name, metric = "goodput", "goodput_fraction"
+    per_task = ("share of tasks in time", 1.0)
 
     def __init__(self, simulation: Simulation):
         super().__init__(simulation)
@@ -271,7 +281,8 @@ class Goodput(Reward):
 class ValueReward(Goodput):
     """The weight of each task that completes in time."""
 
-    metric = "value_fraction"
+    name, metric = "value", "value_fraction"
+    per_task = ("value per task", 1.0)
 
     def of(self, task: Task) -> float:
         return task.weight
@@ -280,7 +291,7 @@ class ValueReward(Goodput):
 class Makespan(Reward):
     """Minus the seconds by which each completion moves the last one; ahead, as soon as that is to be expected."""
 
-    metric = "makespan"
+    name = metric = MAKESPAN
 
     def __init__(self, simulation: Simulation):
         super().__init__(simulation)
@@ -304,7 +315,8 @@ class Energy(Reward):
     Work counts while it computes; a block that a stopped launch still has to end counts when it is stopped.
     """
 
-    metric = "energy_j"
+    name, metric = "energy", "energy_j"
+    per_task = ("energy per task (J)", -1.0)
 
     def __init__(self, simulation: Simulation):
         super().__init__(simulation)
@@ -428,9 +440,8 @@ class Weighted(Reward):
 
 
 REWARDS: dict[str, type[Reward]] = {
-    "response": Response, "slowdown": Slowdown, "goodput": Goodput, "energy": Energy, "value": ValueReward,
-    "makespan": Makespan,
-}  # fmt: skip
+    one.name: one for one in (Response, Slowdown, Goodput, Energy, ValueReward, Makespan)
+}
 
 
 class RewardParts(dict[str, float]):

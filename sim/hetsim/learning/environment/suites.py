@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hetsim.errors import UnknownName
+from hetsim.learning.environment.rewards import Makespan, Slowdown
 
 if TYPE_CHECKING:
     from hetsim.learning.environment.gym import SchedulingEnv
@@ -83,12 +84,12 @@ class Suite:
 
 SUITES = {suite.name: suite for suite in (
     Suite("deeprm", "The job sets of DeepRM (HotNets 2016): ten cores, 10 GB, a load of 130 %.",
-          ("deeprm",), ("deeprm",), "slowdown_mean", 50, {"window": 10}),
+          ("deeprm",), ("deeprm",), Slowdown.metric, 50, {"window": 10}),
     Suite("affinity", "Jobs that lose different parts of their speed on old GPUs, with gangs among them.",
-          ("learned-affinity",), ("learned-affinity",), "slowdown_mean", 20),
+          ("learned-affinity",), ("learned-affinity",), Slowdown.metric, 20),
     Suite("cholesky", "Cholesky graphs of 4, 5 and 6 tiles to train on, of 8 to be judged by; the graph is observed.",
-          ("cholesky-4", "cholesky-5", "cholesky-6"), ("cholesky-8",), "makespan", 1,
-          {"observation": "graph", "reward": "makespan"}),
+          ("cholesky-4", "cholesky-5", "cholesky-6"), ("cholesky-8",), Makespan.metric, 1,
+          {"observation": "graph", "reward": Makespan.name}),
 )}  # fmt: skip
 
 

@@ -84,6 +84,6 @@ def refuse_others(problem: PlanProblem) -> None:
     if problem.tasks.predecessors is not None:
         text = "a learned admission decides when a task may start, and of a task graph all tasks come at once"
         raise ScenarioError(Problem(f"{text}; admission is learned for tasks without predecessors", key="workload"))
-    if any(mode.batch_limit != 1 for shape in problem.tasks.shapes for mode in shape.modes):
+    if any(mode.batch_limit != 1 for mode in problem.tasks.modes):
         text = "a learned admission does not know batches; it decides about tasks without a `service`"
         raise ScenarioError(Problem(text, key="workload"))

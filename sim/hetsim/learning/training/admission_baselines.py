@@ -21,6 +21,7 @@ from hetsim import registry
 from hetsim.errors import ScenarioError, UnknownName, UsageError
 from hetsim.experiment.policies import PolicyLike, named_policy
 from hetsim.experiment.run import prepare
+from hetsim.learning.environment.rewards import Goodput, ValueReward
 from hetsim.scenario.schema.policy import long_form
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _best_limit(scenario: Scenario, played: Callable[[Scenario], float]) -> dict
 
 def _threshold(tasks: Tasks, reward: Mapping[str, float]) -> dict[str, Any] | None:
     """`mdp_threshold` with the rewards and costs that the reward stands for, if it stands for such."""
-    earning = [name for name in ("goodput", "value") if reward.get(name, 0.0) > 0]
+    earning = [name for name in (Goodput.name, ValueReward.name) if reward.get(name, 0.0) > 0]
     holding = reward.get("response", 0.0)
     if len(earning) != 1 or set(reward) - {*earning, "response"} or holding < 0:
         return None
@@ -113,7 +114,7 @@ def _threshold(tasks: Tasks, reward: Mapping[str, float]) -> dict[str, Any] | No
     if len(classes) != len(tasks.classes):
         return None
     codes = np.zeros(len(tasks), np.int64) if tasks.class_code is None else np.asarray(tasks.class_code)
-    weights = np.ones(len(tasks)) if tasks.weight is None or earning == ["goodput"] else tasks.weight
+    weights = np.ones(len(tasks)) if tasks.weight is None or earning == [Goodput.name] else tasks.weight
     worth = {
         name: float(reward[earning[0]] * weights[codes == code].mean()) if (codes == code).any() else 0.0
         for code, name in enumerate(classes)

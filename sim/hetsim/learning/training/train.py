@@ -31,7 +31,7 @@ from hetsim.learning.agents.network import network_of
 from hetsim.learning.agents.practice import AgentState
 from hetsim.learning.environment.admission import Admissions, Played
 from hetsim.learning.environment.episode import TIME, WINDOW, Episodes
-from hetsim.learning.environment.rewards import RewardLike, check_reward, metric_of
+from hetsim.learning.environment.rewards import Goodput, RewardLike, Slowdown, check_reward, metric_of
 from hetsim.learning.environment.suites import BASELINES
 from hetsim.learning.observation.admission import refuse_others
 from hetsim.learning.observation.window import ADMISSION, DECIDES, SCHEDULING
@@ -51,7 +51,7 @@ JUDGED_ON = 4
 JUDGED = 20
 """How often one is, over all steps."""
 EPISODES: dict[str, type[Episodes]] = {SCHEDULING: Episodes, ADMISSION: Admissions}
-REWARD = {SCHEDULING: "slowdown", ADMISSION: "goodput"}
+REWARD = {SCHEDULING: Slowdown.name, ADMISSION: Goodput.name}
 """Unless another is named; of admission `value` where no task has a deadline, and goodput is therefore no metric."""
 CHECKPOINT = "hetsim training checkpoint"
 MAX_CHECKPOINT = 4_000_000_000

@@ -12,7 +12,7 @@ from hetsim.report.html import elements
 from hetsim.report.html.common import Parts, commands, scenario_of
 from hetsim.report.html.elements import Cell, Section
 from hetsim.report.overview import STAGE_COLUMNS, first_of, headline, remarks, stage_rows
-from hetsim.results.declared import in_set
+from hetsim.results.declared import WAIT_MEAN, in_set
 from hetsim.results.formatting import Unit, count, formatter, metric_name, several, units_of
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run.result import Result
@@ -174,7 +174,7 @@ def _by_stage(first: Result) -> str:
 def _waiting(first: Result) -> str:
     from hetsim.results.one_run.explain import CAUSES, explain_all
 
-    if first.metric("wait_mean") != first.metric("wait_mean") or first.metric("wait_mean") == 0:
+    if first.metric(WAIT_MEAN) != first.metric(WAIT_MEAN) or first.metric(WAIT_MEAN) == 0:
         return ""
     try:
         table = explain_all(first, "class")
@@ -182,7 +182,7 @@ def _waiting(first: Result) -> str:
         return ""
     shown = [cause for cause in CAUSES if table[cause].sum() > 0]
     rows = []
-    means = _texts("wait_mean", (table["wait"] / table["tasks"].clip(lower=1)).tolist())
+    means = _texts(WAIT_MEAN, (table["wait"] / table["tasks"].clip(lower=1)).tolist())
     for (name, row), mean in zip(table.iterrows(), means, strict=True):
         wait, tasks = float(row["wait"]), float(row["tasks"])
         parts = [Cell(f"{100 * float(row[cause]) / wait:.3g} %" if wait else "–", float(row[cause])) for cause in shown]

@@ -1,4 +1,4 @@
-"""Comparing policies that met the same load: paired differences over replications, with Holm's correction.
+"""Policies compared by paired differences of replications, with Holm's correction.
 
 Replication r of every policy has the same arrivals, sizes and faults (common random numbers), so differences
 are taken pair by pair.  Per metric all compared pairs are tested together; a policy is said to be above or
@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UnknownName, UsageError
-from hetsim.results.declared import has_direction, hide_if_zero, higher_is_better
+from hetsim.results.declared import declaration, has_direction, hide_if_zero, higher_is_better
 from hetsim.results.formatting import SECONDS, figures, fitting, metric_name, one, several, units_of, with_unit
 from hetsim.results.many_runs.findings import COLUMNS, Finding, better, paired_findings
 from hetsim.results.many_runs.replications import ENERGY, Replications
@@ -90,7 +90,7 @@ class Comparison:
         return pd.DataFrame({metric_name(name): self.cells(name) for name in self.metrics}, index=self.table.index)
 
     def shown_plans(self) -> pd.DataFrame:
-        """The plans as texts for people, makespans and bounds in one unit; – where there is nothing to tell."""
+        """The plans as texts for people, in one unit; – where undefined."""
         times = self.plans[list(PLAN_COLUMNS[:3])].to_numpy()
         factor, unit = fitting(times.ravel().tolist(), SECONDS)
         texts = [[with_unit(figures(value / factor, 4), unit) for value in column] for column in times.T.tolist()]
@@ -128,7 +128,7 @@ class Comparison:
         return next(iter(self.runs)) if self.baseline is None else self.baseline
 
     def differences_by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
-        """Compare the policies with the `base` in each group of tasks; per metric all are tested together.
+        """Compare the policies with the `base` in each group of tasks.
 
         Parameters: group: class, gpus or user; names: metrics.
         Returns: a row a metric, group and other policy; columns as those of `pairs`, and the group before them.
@@ -243,7 +243,7 @@ def _first(run: Replications | Result) -> Result | None:
 
 
 def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> dict[str, pd.DataFrame]:
-    """The metrics asked for, with their columns; of a set of metrics those that tell something of these runs.
+    """The metrics asked for with their columns, of sets those with values.
 
     The makespan where every run went on until it was drained; deadlines, rejections, energy, users and prices where
     there are any; how busy the cores are where there are no GPUs.
@@ -265,9 +265,10 @@ def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> d
 
 
 def _may_tell(name: str, sets: Mapping[str, Replications], made: bool) -> bool:
-    """Return True if this metric of a set is known here and belongs to runs like these."""
+    """Return True if this metric of a set belongs to runs like these."""
     runs = list(sets.values())
-    if name == "makespan":
+    declared = declaration(name)
+    if declared is not None and declared.needs_end:
         drained = all(math.isinf(result.horizon) for one in runs for result in one.results)
         return drained and not any(one.column(name).isna().any() for one in runs)
     if name == "jain" and any(len(result.record.input.tasks.users) < 2 for one in runs for result in one.results[:1]):
@@ -276,7 +277,7 @@ def _may_tell(name: str, sets: Mapping[str, Replications], made: bool) -> bool:
 
 
 def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:
-    """Contributions to the metric of the common replications (rows), by policy (columns)."""
+    """Contributions of the common replications (rows) to the metric, by policy."""
     columns = {name: runs.column(metric) for name, runs in sets.items()}
     common = set.intersection(*(set(column.index) for column in columns.values()))
     columns = {name: runs.among(common).contributions(metric) for name, runs in sets.items()}
@@ -292,7 +293,7 @@ def _pairs(metric: str, frame: pd.DataFrame, pairs: list[tuple[str, str]], confi
 
 
 def _winner(metric: str, frame: pd.DataFrame, found: list[Finding], policies: list[str]) -> str | None:
-    """The policy that every comparison shows to be better than each other one; None where that is open."""
+    """The policy that is shown to be better than each other one; None if open."""
     if not has_direction(metric) or np.isinf(frame.to_numpy(dtype=np.float64)).any():
         return None
     for policy in policies:

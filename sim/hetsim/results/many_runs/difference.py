@@ -1,4 +1,4 @@
-"""Differences of two runs: which tasks, which groups of them, and the first decision.
+"""Differences of two runs: tasks, groups of tasks, and the first decision.
 
 Tasks are matched by their id.  A run is not compared with itself: what is looked for is what another policy, another
 cluster or another release did to the same tasks.
@@ -31,7 +31,7 @@ _SAME = ("arrival", "class", "user")
 
 @dataclass(frozen=True)
 class FirstDecision:
-    """The first instant at which the runs decided differently: what only the one did then, and only the other."""
+    """The first instant with different decisions, and those of each run only."""
 
     time: float
     only_a: tuple[str, ...]
@@ -39,7 +39,7 @@ class FirstDecision:
 
 
 class Difference:
-    """Two runs side by side, by one column of their tasks (`response` unless told otherwise).
+    """Two runs side by side, by one column of their tasks.
 
     `tasks`: one row a task that both have: id, class, user, status_a, status_b, a, b, change (b - a; NaN where one of
     the two has no value), the largest changes first.  `by` sums it up for groups, `first` is the first decision that
@@ -89,7 +89,7 @@ class Difference:
 
     @cached_property
     def unlike(self) -> dict[str, int]:
-        """How many common tasks are not the same in both runs, by column: arrival, class, user."""
+        """Number of common tasks that differ, by column: arrival, class, user."""
         left, right = self._sides
         right = right.reindex(left.index.intersection(right.index, sort=False))
         left = left.loc[right.index]
@@ -119,7 +119,7 @@ class Difference:
 
     @cached_property
     def statuses(self) -> pd.DataFrame:
-        """How many tasks ended one way in a and another way in b: status_a, status_b, tasks."""
+        """Tasks by different statuses in both: status_a, status_b, tasks."""
         frame = self.tasks
         frame = frame[frame["status_a"].astype(str) != frame["status_b"].astype(str)]
         pairs = frame[["status_a", "status_b"]].astype(str)
@@ -127,7 +127,7 @@ class Difference:
 
     @cached_property
     def first(self) -> FirstDecision | None:
-        """The first decision that differs: a start, a stop, a move, a rejection, a device put to sleep or clocked."""
+        """The first decision that differs (start, stop, move, reject, device)."""
         one, other = decisions(self.a), decisions(self.b)
         keys = ["time", "what"]
         both = one.merge(other, on=keys, how="outer", indicator=True)
@@ -141,7 +141,7 @@ class Difference:
 
     @cached_property
     def settings(self) -> dict[str, tuple[Any, Any]]:
-        """Keys with different values in the two scenarios: (in a, in b), None where one lacks the key."""
+        """Keys that differ in the two scenarios: (in a, in b), None if absent."""
         if self.a.scenario is None or self.b.scenario is None:
             return {}
         left, right = _flat(self.a), _flat(self.b)

@@ -1,4 +1,4 @@
-"""Findings: what pairs of policies that met the same load tell about a metric, tested together by Holm's procedure."""
+"""Paired tests of policies by a metric, corrected together by Holm's procedure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Shown = Literal["different", "equal", "open", "one run", "undefined"]
 
 @dataclass(frozen=True)
 class Finding:
-    """A test of two policies on a metric: difference = policy - other, over n pairs of runs.
+    """A test of two policies on a metric: difference = policy - other, n pairs.
 
     `left_out`: pairs of runs in which it is infinite, or undefined for one of the two, for others than which the
     difference would speak; with any of them nothing is concluded.
@@ -89,7 +89,7 @@ class Finding:
 
 
 def paired_findings(metric: str, pairs: list[tuple[str, str, np.ndarray]], confidence: float) -> list[Finding]:
-    """What pairs of policies tell about a metric, tested together; a pair has a row a replication, a column each."""
+    """Findings of pairs, tested together; a row a replication, a column each."""
     differences, left_out = [], []
     for _, _, both in pairs:
         both = both[~np.isnan(both).all(axis=1)]  # undefined for both: nothing to compare in that replication

@@ -36,7 +36,7 @@ class Several(Protocol):
 
 
 def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np.ndarray]:
-    """(group, metric) -> the values, one a replication; NaN where it is not defined.  UsageError if not kept.
+    """(group, metric) -> values by replication, NaN where not defined.
 
     With the numbers of tasks over which they are means, under their names, which begin with _.
     """
@@ -59,7 +59,7 @@ def group_values(outcome: Result | Several, by: str) -> dict[tuple[str, str], np
 def group_contributions(
     values: Mapping[tuple[str, str], np.ndarray], chosen: np.ndarray | slice = slice(None)
 ) -> dict[tuple[str, str], np.ndarray]:
-    """(group, metric) -> what these replications contribute to its estimate; see `group_values`."""
+    """(group, metric) -> contributions of replications to its estimate."""
     found = {}
     for group, name in values:
         if not name.startswith("_"):
@@ -75,7 +75,7 @@ def _values(result: Result, by: str, first: Result | None = None) -> dict[tuple[
 
 
 def table_of_groups(outcomes: Mapping[str, Result | Several], by: str, confidence: float = 0.95) -> pd.DataFrame:
-    """What is told of each group under each policy: index (group, policy), columns (metric, mean | half_width | n).
+    """Table by (group, policy) of (metric, mean | half_width | n).
 
     `half_width` is that of the interval (for what: `hetsim.results.one_run.estimands`); NaN of one run, and where all
     are the same.  A group that a policy's runs never had has no row.
@@ -108,7 +108,7 @@ def groups_and_metrics(
 
 
 def in_order(by: str, groups: Iterable[str]) -> list[str]:
-    """Groups as the first run that has them stands; GPU counts by number, the other users last."""
+    """Groups in order of appearance; GPU counts by number, other users last."""
     if by == "gpus":
         return sorted(groups, key=by_number)
     return sorted(groups, key=lambda group: group == OTHERS and by == "user")
@@ -117,7 +117,7 @@ def in_order(by: str, groups: Iterable[str]) -> list[str]:
 def tables_of_groups(
     outcomes: Mapping[str, Result | Several], by: Iterable[str] = USUAL, confidence: float = 0.95
 ) -> dict[str, pd.DataFrame]:
-    """A table for each of these of which the workload has several groups (`table_of_groups`)."""
+    """A table for each grouping with several groups (`table_of_groups`)."""
 
     found = {}
     first = next(iter(outcomes.values()))
@@ -137,7 +137,7 @@ def metrics_in(table: pd.DataFrame) -> list[str]:
 
 
 def telling(table: pd.DataFrame) -> list[str]:
-    """The metrics of such a table that tell something: defined somewhere, and of fates and the like not all zero."""
+    """The metrics of such a table that are defined and not zero everywhere."""
     kept = []
     always = ("tasks",)
     for name in metrics_in(table):
@@ -149,7 +149,7 @@ def telling(table: pd.DataFrame) -> list[str]:
 
 
 def groups_json(tables: Mapping[str, pd.DataFrame], many: bool = True) -> dict[str, Any]:
-    """{by: {policy: {group: {metric: {mean, half_width, n}}}}}; of single runs the value alone."""
+    """{by: {policy: {group: {metric: {mean, half_width, n}}}}}; of one run values."""
     found: dict[str, Any] = {}
     for by, table in tables.items():
         rows = zip(*(table.index.get_level_values(level) for level in (0, 1)), table.to_numpy(dtype=float), strict=True)
@@ -165,7 +165,7 @@ def groups_json(tables: Mapping[str, pd.DataFrame], many: bool = True) -> dict[s
 
 
 def flat(table: pd.DataFrame) -> pd.DataFrame:
-    """For a file of one header line: columns `metric` and, where there is more than one run, `metric_half_width`."""
+    """Table with one header line: `metric`, and of many runs `metric_half_width`."""
     columns = {}
     for metric in metrics_in(table):
         columns[metric] = table[metric, "mean"]
@@ -184,7 +184,7 @@ def flat(table: pd.DataFrame) -> pd.DataFrame:
 def differences_of_groups(
     outcomes: Mapping[str, Result | Several], by: str, base: str | None = None, confidence: float = 0.95
 ) -> pd.DataFrame:
-    """policy - base of every group, metric and other policy: a row each, columns `by` and `COLUMNS`.
+    """policy - base by group, metric and policy: columns `by`, `COLUMNS`.
 
     base: the first policy unless given.  `half_width` is NaN, and nothing `significant`, of one run each or where
     nothing is random; all are NaN where the metric is infinite or undefined for one of the two in some pair of runs.
@@ -211,7 +211,7 @@ Values = Mapping[tuple[str, str], np.ndarray]
 
 
 def _paired_values(outcomes: Mapping[str, Result | Several], by: str) -> dict[str, Values]:
-    """(group, metric) -> contributions of the replications that all policies have; of one where all are the same."""
+    """(group, metric) -> contributions of the common replications."""
     numbers = {label: _numbers(outcome) for label, outcome in outcomes.items()}
     common = sorted(set.intersection(*map(set, numbers.values())))
     if all(not isinstance(outcome, Result) and outcome.identical for outcome in outcomes.values()):
@@ -241,7 +241,7 @@ def _both(of_policy: Values, of_other: Values, key: tuple[str, str]) -> np.ndarr
 def difference_cells(metric: str, differences: Sequence[float], halves: Sequence[float], shown: Sequence[bool]) -> list[
     str
 ]:  # fmt: skip
-    """Differences with their signs in one unit, `-63 ± 47 s *`; the mark where one is shown to be none of chance."""
+    """Signed differences in one unit, `-63 ± 47 s *`, marked if significant."""
     factor, unit = _unit(metric, differences, halves)
     texts = []
     for difference, half, is_shown in zip(differences, halves, shown, strict=True):
@@ -258,7 +258,7 @@ def _unit(metric: str, differences: Sequence[float], halves: Sequence[float]) ->
 
 
 def difference_note(found: pd.DataFrame, confidence: float, identical: bool = False, single: bool = True) -> str:
-    """What the figures behind ± and the marks of such a table mean; `single`: there is one run of each policy."""
+    """Explanation of ± and marks in such a table, for readers."""
     if identical:
         return "Nothing here is random: every replication is the same, so these are differences without intervals."
     numbers = sorted(set(found["n"]) - {0, 1})

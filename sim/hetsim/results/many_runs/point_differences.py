@@ -1,4 +1,4 @@
-"""Policies compared at every point of a sweep: which one leads, which ones tie, and what the paired differences show.
+"""Policies compared at every point of a sweep by paired differences.
 
 Replication r of all policies of a point meets the same arrivals, sizes and faults, so differences are taken pair by
 pair, as in a comparison (`hetsim.results.many_runs.compare`).
@@ -27,7 +27,7 @@ FACTS = ("point", "policy", "seed", "replications", "replication", "warmup_cut",
 
 
 def differences(sweep: Points, metric: str, base: str | None = None, confidence: float = 0.95) -> pd.DataFrame:
-    """policy - other at every point: columns point and policy, other, difference, half_width, p, significant, n.
+    """policy - other at every point, with Holm's half-widths and p.
 
     base: every other policy is compared with it; without it all pairs are.  Half-widths and p are Holm's over the pairs
     of all points: the chance that any difference is shown which is none is at most 1 - confidence.  `n` counts the
@@ -42,7 +42,7 @@ def differences(sweep: Points, metric: str, base: str | None = None, confidence:
 def findings_by_point(
     sweep: Points, metric: str, base: str | None = None, confidence: float = 0.95
 ) -> dict[int, list[Finding]]:
-    """What the runs of every point with several policies tell, point by point; see `differences`."""
+    """Findings of every point with several policies; see `differences`."""
     sweep._known(metric)
     if base is not None and base not in set(sweep.table["policy"]):
         raise UnknownName("policy", base, sweep.table["policy"].unique())
@@ -68,7 +68,7 @@ def _by_point(frame: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
 def _pairs(
     frame: pd.DataFrame, policies: list[str], pairs: list[tuple[str, str]], metric: str, others: list[str]
 ) -> list[tuple[str, str, np.ndarray]]:
-    """Pairs of policies with what each contributes, of the rows of one point, over the replications that all have."""
+    """Contributions of pairs of policies at a point over common replications."""
     once = frame.drop_duplicates(["policy", "replication"])
     runs = {policy: once[once["policy"] == policy].set_index("replication")[others] for policy in policies}
     common = sorted(set.intersection(*(set(one.index) for one in runs.values())))
@@ -84,8 +84,7 @@ def _identical(values: np.ndarray) -> bool:
 
 
 class Leads(NamedTuple):
-    """Of how many points each policy has the best mean by itself, of how many it shares it with others, and of how many
-    it is shown to be better than all others."""
+    """Number of points that each policy leads alone, shares, or is shown to lead."""
 
     alone: dict[str, int]
     ties: dict[tuple[str, ...], int]
@@ -96,7 +95,7 @@ class Leads(NamedTuple):
 
 
 def leads(sweep: Points, metric: str, findings: dict[int, list[Finding]] | None = None) -> Leads:
-    """At how many of the points with values of several policies each one is best; see `Leads`."""
+    """Number of the points at which each policy is best; see `Leads`."""
     found = Leads(alone={}, ties={}, shown={}, points=0, tested=False)
     sound = sweep.table[sweep.table[metric].notna()]
     points, tested = 0, False
@@ -137,7 +136,7 @@ def seen_from(findings: list[Finding], policy: str) -> list[Finding]:
 
 
 class Points(Protocol):
-    """What is read of a sweep here and in `hetsim.results.many_runs.point_differences`; a `Sweep` has it."""
+    """The part of a `Sweep` that is read here."""
 
     points: pd.DataFrame
 

@@ -1,4 +1,4 @@
-"""Several runs of one scenario: the value of every metric in each, and intervals for the means."""
+"""Several runs of one scenario: values of all metrics, intervals of their means."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Replications:
         *,
         keep: bool = False,
     ):
-        """`metrics`: names to keep besides those of the summary (fragmentation, rho_p95, ...).
+        """`metrics`: names to keep besides those of the summary.
 
         Among them the texts of groupings (`hetsim.results.one_run.groups`), of which `by` tells.
         """
@@ -62,7 +62,7 @@ class Replications:
             self.results.append(result)
 
     def add_values(self, row: Mapping[str, float], about: Result | None = None) -> None:
-        """Take in one more run of which only the values are here (`replication_values` of another process)."""
+        """Add a run from its values (`replication_values`) only."""
         values = dict(row)
         number = int(values.pop("replication"))
         if number in self._rows:
@@ -118,7 +118,7 @@ class Replications:
         raise UnknownName("metric", metric, self.values.columns, " among those kept of the replications")
 
     def contributions(self, metric: str) -> pd.Series:
-        """What each replication contributes to the estimate of a metric (`hetsim.results.one_run.estimands`)."""
+        """Contributions of replications to the estimate of a metric."""
         column, weight = self.column(metric), weight_of(metric)
         if weight is None or not any(weight in row for row in self._rows.values()):
             return column
@@ -138,7 +138,7 @@ class Replications:
         return table if names is None else table[list(names)]
 
     def interval(self, metric: str, confidence: float = 0.95) -> Interval:
-        """Get the interval for a metric; what that is for: `hetsim.results.one_run.estimands`.
+        """Get the interval for a metric (`hetsim.results.one_run.estimands`).
 
         Parameters: metric: its name; confidence: of the interval.
         Returns: mean, ends and the number of replications.
@@ -166,7 +166,7 @@ class Replications:
 
     @property
     def identical(self) -> bool:
-        """Every one of several replications gave the same: nothing in the scenario is random."""
+        """Return True if several replications are equal: nothing is random."""
         rows = iter(self._rows.values())
         first = next(rows, None)
         if first is None or len(self._rows) < 2:
@@ -208,7 +208,7 @@ class Replications:
 
     @property
     def summary(self) -> pd.DataFrame:
-        """Index `metric`; columns mean, sd, ci_low, ci_high (95 %), n (replications in which it is defined).
+        """Index `metric`; columns mean, sd, ci_low, ci_high (95 %), n.
 
         `mean` and the interval are those of `interval`; `sd` is the deviation of the replications' own values.
         """
@@ -224,7 +224,7 @@ class Replications:
         return found.rename_axis("metric")
 
     def energy_until(self, ends: pd.Series) -> pd.DataFrame:
-        """energy_j and energy_idle_j of each replication if its window reached to `ends`, doing nothing.
+        """energy_j and energy_idle_j with windows extended idle to `ends`.
 
         Policies are compared over one common window: a policy that finishes early still pays for the idle devices.
         """
@@ -239,7 +239,7 @@ class Replications:
         return self._column(_END)
 
     def to_json(self) -> dict[str, Any]:
-        """Return {"scenario", "seed", "summary": {metric: {mean, sd, ci_low, ci_high, n}}}."""
+        """Return {"scenario", "seed", "summary": {metric: {mean, sd, ...}}}."""
         summary = {
             str(name): {
                 **json_values({key: row[key] for key in ("mean", "sd", "ci_low", "ci_high")}),
@@ -250,7 +250,7 @@ class Replications:
         return {"scenario": self.name, "seed": self.seed, "summary": summary}
 
     def plot(self) -> Figure:
-        """Return the picture of the first run, with the mean response of every replication next to it."""
+        """Return the picture of the first run with all mean responses."""
         return drawn("default", self)
 
     def _title(self) -> str:
@@ -288,7 +288,7 @@ ALWAYS = ("replication", _END, _WATTS)
 
 
 def replication_values(result: Result, metrics: Iterable[str] = ()) -> dict[str, float]:
-    """All that Replications keeps of a run, as plain numbers: what a worker process sends back."""
+    """All values of a run that Replications keeps, as plain numbers."""
     from hetsim.results.one_run.groups import Grouping, kept_values
 
     asked = [(name, Grouping.parse(name)) for name in metrics]

@@ -1,4 +1,4 @@
-"""The best of k policies with a stated probability: the fully sequential procedure of Kim and Nelson.
+"""The best of k policies with a stated probability (Kim and Nelson's procedure).
 
 S.-H. Kim and B. L. Nelson, "A fully sequential procedure for indifference-zone selection in simulation", 2001, with
 c = 1.  After a first stage of n0 replications of every policy, one more of each is made at a time, and a policy goes as
@@ -32,7 +32,7 @@ PROBABILITY, DELTA = 0.95, 0.01
 
 @dataclass(frozen=True)
 class Selection:
-    """Which policy is best, or which are still in the race after as many replications as were allowed.
+    """The best policy, or those still in the race at the maximum of replications.
 
     `dropped`: policy -> replications after which it was out, in the order of leaving.
     """
@@ -72,7 +72,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 class Race:
-    """The procedure itself: given the value of each policy left after each replication, it says which ones stay."""
+    """The procedure: from values of each replication to the policies that stay."""
 
     def __init__(self, policies: Sequence[str], metric: str, probability: float = PROBABILITY, delta: float = DELTA):
         metrics.metric(metric)
@@ -98,7 +98,7 @@ class Race:
         self._limit: dict[tuple[str, str], float] = {}
 
     def add(self, policy: str, value: float, count: float = 1.0) -> None:
-        """The value of a policy's next replication, and the number of customers over which it is a mean."""
+        """Add a policy's next replication, a mean over this number of customers."""
         if not math.isfinite(value):
             number, what = len(self.values[policy]), "undefined" if math.isnan(value) else "infinite"
             raise UsageError(
@@ -113,7 +113,7 @@ class Race:
         del self.values[policy], self.counts[policy]
 
     def _contributions(self, policy: str) -> np.ndarray:
-        """What a policy's replications contribute: their mean estimates the ratio of expectations.
+        """Contributions whose mean estimates the ratio of expectations.
 
         ratio + (value - ratio) × count / mean count, ratio and mean count those of the first stage: so replications
         stay independent and those made before do not change, as the procedure supposes.
@@ -160,7 +160,7 @@ class Race:
         return out
 
     def ahead(self, most: int) -> int:
-        """Replications that may still be needed, of all that are left, if none leaves before it must."""
+        """Maximum number of replications still needed by all that are left."""
         r, found = len(self.values[self.left[0]]), 0
         for one in self.left:
             limits = [self._limit[one, other] for other in self.left if other != one]

@@ -173,14 +173,14 @@ class Sweep:
 
     @property
     def shown_metrics(self) -> list[str]:
-        """Those asked for, else the usual ones that are defined here; with a precision also the one it is of."""
+        """Metrics asked for, else the usual ones; also that of a precision."""
         usual = [name for name in in_set("sweep") if name in self.table and self.table[name].notna().any()]
         shown = self.metrics or usual
         reached = [] if isinstance(self.replications, int) else [self.replications["metric"]]
         return [name for name in reached if name not in shown and name in self.table] + shown
 
     def shown(self, rows: int | None = SHOWN_ROWS) -> tuple[list[str], list[list[str]]]:
-        """Titles and rows of cells for people: values as they were written, metrics with units."""
+        """Titles and rows of cells for people, metrics with units."""
         frame = self.table if rows is None else self.table.iloc[:rows]
         varies = self.table["policy"].nunique() > 1 or not self.keys
         counted = not isinstance(self.replications, int)

@@ -1,4 +1,4 @@
-"""Choosing among policies by more than one figure: what none beats in both, and what each gives away."""
+"""Choosing among policies by several figures: the Pareto front, and regrets."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = Non
 
 
 def regrets(found: Comparison | Sweep, metric: str = DEFAULT_METRIC) -> pd.DataFrame:
-    """How far each policy is from the best, as a share of the best: a row a replication (of a sweep: a point), a column
-    a policy.
+    """Distance of each policy to the best, as a share of the best, by replication.
 
     The best is the best of that row, so that one column need not be 0 throughout.  Rows in which a policy has no value
     leave that policy out.
@@ -67,7 +66,7 @@ def regrets(found: Comparison | Sweep, metric: str = DEFAULT_METRIC) -> pd.DataF
 
 
 def more_is_better(metric: str, better: Better | None = None, keys: Iterable[str] = ()) -> bool:
-    """Which way a metric, or a key of a sweep, is better; UsageError where that is not known."""
+    """Direction of a metric or key of a sweep; UsageError where unknown."""
     told = (better or {}).get(metric)
     if told not in (None, "more", "less"):
         raise UsageError(f'better={{"{metric}": ...}} is "more" or "less", not {told!r}')

@@ -1,4 +1,4 @@
-"""The outcome of tuning: the best setting, its figure from fresh replications, and what it gains."""
+"""The outcome of tuning: the best setting, its figure from fresh runs, its gain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hetsim.results.statistics import Interval, PairedDifference, paired_differe
 
 @dataclass(frozen=True)
 class Setting:
-    """Values of the parameters (none: the present setting), and what the choice saw of it.
+    """Values of the parameters (none: the present setting) and stages of the choice.
 
     `stage`: the last in which it took part; `values`: of the metric in its replications; `error` if some failed.
     """
@@ -70,7 +70,7 @@ class Tuning:
 
     @cached_property
     def interval(self) -> Interval:
-        """For the expectation of the metric under the winner; from replications not used for the choice."""
+        """Interval under the winner, from replications not used for the choice."""
         return self._interval(self.ours)
 
     @cached_property
@@ -93,12 +93,12 @@ class Tuning:
 
     @property
     def flattered(self) -> float:
-        """The mean by which the winner was chosen: too good, as chance helped to choose it."""
+        """The mean by which the winner was chosen, biased by the choice."""
         return float(np.mean(self.settings[self.best].seen))
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row a setting, the best first: its values, the last stage it was in, replications, mean there, error."""
+        """A row a setting, best first: values, last stage, replications, mean, error."""
         up = higher_is_better(self.metric)
         keys = list(self.settings[0].values)
         rows = [
@@ -150,7 +150,7 @@ class Tuning:
         return f"{'better' if better else 'worse'} by {amount} (paired)"
 
     def to_json(self) -> dict[str, Any]:
-        """Return {"scenario", "seed", "metric", "best", "policy", "interval", "before", "difference", "settings"}."""
+        """Return {"scenario", "seed", "metric", "best", "policy", "interval", ...}."""
         from hetsim.results.formatting import json_number, json_values
 
         def interval(found: Interval) -> dict[str, Any]:

@@ -34,7 +34,7 @@ NEAR = 0.4
 
 @dataclass(frozen=True)
 class WarmupCut:
-    """A warm-up that was found: `tasks` of `of` arrive in its `time` seconds; `runs` replications were averaged."""
+    """A warm-up of `time` seconds with `tasks` of `of` arrivals, from `runs` runs."""
 
     time: float
     tasks: int
@@ -93,7 +93,7 @@ class WarmupSeries:
     _known: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def add(self, arrival: np.ndarray, response: np.ndarray) -> None:
-        """One replication: its tasks in order of arrival; NaN for those that did not complete."""
+        """Add a replication: tasks in order of arrival; NaN if not completed."""
         there = ~np.isnan(response)
         new = (arrival, np.where(there, response, 0.0), there.astype(float))
         if not self.runs:
@@ -108,7 +108,7 @@ class WarmupSeries:
 
     @property
     def cut(self) -> WarmupCut:
-        """UsageError where a replication has too few tasks to tell a transient from chance."""
+        """The cut; UsageError for too few tasks in a replication."""
         count = len(self._arrival)
         if count < MIN_TASKS:
             number = f"{count} task{'s' if count != 1 else ''}" if count else "no task"
@@ -129,7 +129,7 @@ class WarmupSeries:
 
 
 def response_series(result: Result) -> tuple[np.ndarray, np.ndarray]:
-    """Arrival and response of the tasks of a run, in order of arrival: what `WarmupSeries` takes."""
+    """Arrivals and responses of a run in order of arrival, for `WarmupSeries`."""
     arrival = result.tasks["arrival"].to_numpy(dtype=np.float64)
     response = result.tasks["response"].to_numpy(dtype=np.float64)
     order = np.argsort(arrival, kind="stable")

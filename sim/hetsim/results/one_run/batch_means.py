@@ -1,4 +1,4 @@
-"""Intervals from one long run: its tasks in order of arrival, cut into batches with nearly independent means.
+"""Intervals from one long run by batch means of its tasks in order of arrival.
 
 Conway, "Some tactical problems in digital simulation", 1963; Schmeiser, "Batch size effects in the analysis of
 simulation output", 1982 (10 to 30 batches are enough).  Means of long batches are almost independent and normal, so
@@ -39,7 +39,7 @@ LEVEL = 0.10
 
 
 def batch_means(result: Run, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
-    """The interval for the steady mean of one run; UsageError with the reason where batch means do not carry one."""
+    """The interval for the steady mean of one run; UsageError with the reason."""
     metrics.metric(metric, result.bound)
     if isinstance(batches, bool) or not isinstance(batches, int) or not MIN_BATCHES <= batches <= MAX_BATCHES:
         raise UsageError(f"batch means take {MIN_BATCHES} to {MAX_BATCHES} batches, not {batches!r}")
@@ -69,20 +69,20 @@ def batch_interval(values: np.ndarray, metric: str, batches: int = BATCHES, conf
 
 
 def candidates(result: Run) -> list[str]:
-    """Metrics of a run that have batch means and are defined in it: what is shown unless asked otherwise."""
+    """Metrics of a run with batch means that are defined in it."""
     names = [f"{column}_mean" for column in ("response", "wait", "slowdown", "ttft", "tpot")]
     known = metrics.metrics(result.bound)
     return [name for name in (*names, "slo_attainment") if name in known and not math.isnan(result.metric(name))]
 
 
 def means_of(values: np.ndarray, batches: int) -> np.ndarray:
-    """Means of consecutive batches of equal size; the few values that are over are left out at the front."""
+    """Means of consecutive equal batches; surplus values are left out at the front."""
     size = len(values) // batches
     return values[len(values) - size * batches :].reshape(batches, size).mean(axis=1)
 
 
 def lag_one(means: np.ndarray) -> float:
-    """1 - half of von Neumann's ratio: the correlation of neighbors, freed from its bias at the ends."""
+    """1 - half of von Neumann's ratio: unbiased correlation of neighbors."""
     around = float(((means - means.mean()) ** 2).sum())
     return 0.0 if around == 0 else 1 - float((np.diff(means) ** 2).sum()) / (2 * around)
 

@@ -33,7 +33,7 @@ _EVALUATIONS = 200
 
 @metric(unit="s", better="neither", of="run")
 def makespan_bound(run: Measured) -> float:
-    """max(max_j(r_j + fastest time), max over release times r of r + area of {j: r_j >= r}) - first arrival.
+    """max(max_j(r_j + fastest time), max_r(r + area of {j: r_j >= r})) - first arrival.
 
     Gangs are weighted by GPUs, fractions by their share; task graphs add the critical path.  Covers the
     completed tasks; undefined while anything is unfinished, as the makespan is, and where kernels were launched as one.
@@ -59,7 +59,7 @@ def makespan_bound(run: Measured) -> float:
 
 
 def _transfers(tasks: Tasks, table: ModeTable) -> np.ndarray | None:
-    """Seconds of each task's own upload and download in each mode, on the fastest idle way; None where none moves."""
+    """Seconds of own transfers of each task by mode on the fastest idle way."""
     private = private_bytes(tasks)
     found = np.zeros((len(tasks), table.width))
     cluster = table.cluster
@@ -77,7 +77,7 @@ def _transfers(tasks: Tasks, table: ModeTable) -> np.ndarray | None:
 
 
 def _fastest(tasks: Tasks, table: ModeTable, moved: np.ndarray | None = None) -> np.ndarray:
-    """Least time over the modes the cluster offers, with a batch's fixed part shared at best."""
+    """Minimum time over the modes offered, with fixed parts shared at best."""
     best = np.full(len(tasks), math.inf)
     for position in range(table.width):
         fixed = table.by_shape(position, lambda mode: mode.min_base, math.inf)[tasks.shape]
@@ -107,7 +107,7 @@ def _critical_path(tasks: Tasks, fastest: np.ndarray) -> np.ndarray:
 def areas(
     tasks: Tasks, table: ModeTable, chosen: np.ndarray, moved: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Least device-seconds of each task on each type (inf where it cannot run); capacities of the types.
+    """Minimum device-seconds of each task on each type (inf: none), and capacities.
 
     moved: seconds of transfers of each task in each mode, which count where one stream holds the device.
     """
@@ -166,7 +166,7 @@ def _released_area(release: np.ndarray, areas: np.ndarray, capacity: np.ndarray)
 
 
 def area_bound(areas: np.ndarray, capacity: np.ndarray) -> float:
-    """Least λ such that fractions of the tasks fit into λ × capacity on every device type.
+    """Minimum λ such that fractions of the tasks fit into λ × capacities.
 
     The dual, max over prices w >= 0 with Σ w·capacity = 1 of Σ_j min_t w_t·area_jt, by cutting planes: every
     assignment of tasks to types is a cut, so few rounds of a tiny linear program suffice, and the value of
@@ -213,7 +213,7 @@ def area_bound(areas: np.ndarray, capacity: np.ndarray) -> float:
 
 
 def offered_load(tasks: Tasks, table: ModeTable) -> float:
-    """The load of all tasks with a known arrival; 0 of none, inf where they all come at one instant."""
+    """The load of all tasks with known arrivals; 0 of none, inf at one instant."""
     chosen = np.flatnonzero(np.isfinite(tasks.arrival))
     if not len(chosen):
         return 0.0
@@ -226,7 +226,7 @@ def offered_load(tasks: Tasks, table: ModeTable) -> float:
 
 
 def min_area(work: np.ndarray, capacity: np.ndarray) -> float:
-    """Least λ such that fractions of the tasks fit into λ × capacity of every type: in closed form up to two types.
+    """Minimum λ for fractions of the tasks; in closed form up to two types.
 
     More types among which tasks have a choice take linear programs (`area_bound`).
     """
@@ -243,7 +243,7 @@ def min_area(work: np.ndarray, capacity: np.ndarray) -> float:
 
 
 def _split(loads: np.ndarray, fixed: np.ndarray) -> float:
-    """Two types: those go to the first that are the best there, until both are equally loaded."""
+    """Two types: tasks in order of ratio go to the first until the loads are equal."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.nan_to_num(loads[:, 0] / loads[:, 1], posinf=math.inf)
     order = np.argsort(ratio, kind="stable")

@@ -23,7 +23,7 @@ from hetsim.results.one_run.usage import device_cost
 
 @metric(unit="money", better="less", of="run", sets=("costs", "usual:130", "cluster:280", "page_cluster:40"))
 def cost(run: Measured) -> float:
-    """Price × time in which devices were up or asleep, from the window's beginning to the end of the run."""
+    """Price × time of devices up or asleep, from the window's begin to the run's end."""
     cluster = run.result.record.input.cluster
     return float(device_cost(cluster, run.use).sum()) if cluster.priced else math.nan
 
@@ -39,5 +39,5 @@ def cost_per_task(run: Measured) -> float:
 
 @metric(unit="money", better="less", sets=("costs", "cluster:300", "groups:200", "group_rows:200"), title="cost of use")
 def cost_held(run: Measured) -> float:
-    """Price × share held × time of the window's tasks, lost work included: their cost if they paid by use."""
+    """Price × share held × time of the window's tasks, lost work included."""
     return float(run.column("cost").sum()) if "cost" in run.result.tasks else math.nan

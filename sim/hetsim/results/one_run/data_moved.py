@@ -1,4 +1,4 @@
-"""Metrics of kernels and their data: launches, bytes over links, memory traffic, memory held."""
+"""Metrics of kernels and their data: launches, bytes moved, memory held."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ if TYPE_CHECKING:
 
 @metric(unit="count", better="neither", of="run")
 def launches(run: Measured) -> float:
-    """Launches begun in the window: a batch, or several kernels launched as one, is one."""
+    """Launches begun in the window; a batch or a fused launch counts once."""
     begun = launches_of(run.result.record, run.result.modes).decided
     return float(((begun >= run.low) & (begun < run.high)).sum())
 
 
 @metric(unit="B", better="less", of="run")
 def bytes_moved(run: Measured) -> float:
-    """Bytes that the whole run moved over links, prefetches and evictions included; over two links they count twice."""
+    """Bytes over links in the whole run, evictions included; once for each link."""
     return run.result.record.stats.get("bytes_moved", math.nan)
 
 
 @metric(unit="B", better="less", of="run")
 def memory_traffic(run: Measured) -> float:
-    """Bytes that completed kernels of the whole run moved from and to the memory of their devices, by their `work`;
-    undefined where the work of one is not known."""
+    """Memory bytes of completed kernels in the whole run, by their `work`.
+
+    Undefined where the work of one is not known.
+    """
     record = run.result.record
     work = record.input.tasks.work
     if work is None:
@@ -51,7 +53,7 @@ def memory_traffic(run: Measured) -> float:
 
 @metric(unit="B", better="less", of="run")
 def peak_memory(run: Measured) -> float:
-    """Most bytes that launches and data items held at once in the memory of any accelerator, over the whole run."""
+    """Maximum bytes held at once in the memory of an accelerator, whole run."""
     return run.result.record.stats.get("peak_memory", math.nan)
 
 

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 def _met(run: Measured) -> tuple[int, int]:
-    """Tasks that met their deadline, and tasks that are judged by one: those with one before the end of the run."""
+    """Tasks that met their deadline, and tasks with one before the end of the run."""
     column = run.series("met_deadline")
     return int(column.sum()), int(column.notna().sum())
 
 
 @metric(unit="1/s", better="more", sets=("summary", "deadlines"))
 def goodput(run: Measured) -> float:
-    """Tasks that meet their deadline per second of the window: goodput_fraction × arrivals per second."""
+    """Tasks in time per second of the window: goodput_fraction × arrival rate."""
     return goodput_fraction(run) * len(run.status) / run.duration if run.duration > 0 else math.nan
 
 
@@ -38,14 +38,14 @@ def goodput(run: Measured) -> float:
     sets=("summary", "usual:40", "cluster:220", "deadlines", "sweep:30"), congested=True,
 )  # fmt: skip
 def goodput_fraction(run: Measured) -> float:
-    """Met / arrivals but those with a deadline after the end; undefined where no task is judged by a deadline."""
+    """Met / (arrivals - those with a deadline after the end); NaN if none."""
     met, judged = _met(run)
     return met / (len(run.status) - deadline_after_end(run)) if judged else math.nan
 
 
 @metric(unit="share", better="more", congested=True)
 def value_fraction(run: Measured) -> float:
-    """Weight of the tasks that completed, by their deadline where they have one / weight of all arrivals.
+    """Weight of tasks completed in time / weight of all arrivals.
 
     Without those that have a deadline after the end.
     """
@@ -64,7 +64,7 @@ def value_fraction(run: Measured) -> float:
           "deadlines"), title="deadlines met", congested=True,
 )  # fmt: skip
 def slo_attainment(run: Measured) -> float:
-    """Met / arrivals with a deadline before the end; rejected, expired, failed and unfinished are misses."""
+    """Met / arrivals with a deadline before the end; what fails or is left is a miss."""
     met, judged = _met(run)
     return met / judged if judged else math.nan
 
@@ -82,5 +82,5 @@ def attainment_admitted(run: Measured) -> float:
 
 @metric(unit="tasks", better="neither", sets=("summary",), hide_if_zero=True)
 def deadline_after_end(run: Measured) -> float:
-    """Tasks of the window with a deadline after the end of the run: no share of deadlines counts them."""
+    """Tasks of the window with a deadline after the end of the run."""
     return int(np.count_nonzero(run.deadline_later))

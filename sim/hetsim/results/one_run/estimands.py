@@ -1,4 +1,4 @@
-"""What an interval over replications is for, and what of each replication it is made from.
+"""The parameter of an interval over replications, and its contributions.
 
 A mean over customers, or a share of them, is the ratio of two expectations: of the sum over a replication's customers,
 and of their number.  The mean of the replications' own means is another number where busy replications have more
@@ -49,7 +49,7 @@ WEIGHTS: dict[str, Callable[[Measured], float]] = {
 
 
 def weight_of(metric: str) -> str | None:
-    """The number over which a metric is a mean; None of one that is a value of the whole replication."""
+    """The number over which a metric is a mean; None if of a whole replication."""
     found = declaration(metric)
     return None if found is None else found.weight
 
@@ -61,7 +61,7 @@ def weights(run: Measured, names: Iterable[str]) -> dict[str, float]:
 
 
 def contributions(frame: pd.DataFrame, metric: str) -> pd.Series:
-    """What each replication contributes to the estimate of a metric; missing where the metric is.
+    """Contributions of replications to the estimate of a metric, or missing.
 
     `frame` has a row a replication, and columns for the metric and its weight; without the weight it is taken for a
     value of the whole replication.
@@ -74,7 +74,7 @@ def contributions(frame: pd.DataFrame, metric: str) -> pd.Series:
 
 
 def weighted_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """`contributions` of a mean over customers, from its values and their numbers; missing where the mean is."""
+    """`contributions` of a mean over customers, from values and counts."""
     known = ~np.isnan(values) & (counts > 0)
     found = values.copy()
     found[known] = ratio_contributions(values[known], counts[known])

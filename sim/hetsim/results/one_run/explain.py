@@ -1,4 +1,4 @@
-"""Why tasks waited: each wait split by cause, so that the causes sum to the wait exactly.
+"""Why tasks waited: each wait split by cause so that the causes sum to it.
 
 At every moment between ready and the decision to start, in this order:
 
@@ -91,7 +91,7 @@ class _Waits:
 
 
 def causes(result: Run) -> pd.DataFrame:
-    """One row a task that became ready: `id`, `class`, `user`, `wait` and the seconds of each cause.
+    """One row a ready task: `id`, `class`, `user`, `wait`, seconds of each cause.
 
     Of a request that passes through stages one row, with the waits of all its stages.
     """
@@ -99,7 +99,7 @@ def causes(result: Run) -> pd.DataFrame:
 
 
 def _causes(result: Run) -> tuple[pd.DataFrame, np.ndarray]:
-    """The same, and the row of the record that each stands for (of a request that of its first stage)."""
+    """The same, and the row of the record (of a request that of its first stage)."""
     waits = _waits(result)
     lengths = np.diff(waits.grid, append=waits.grid[-1])
     seconds = np.zeros((len(waits.row), len(CAUSES)))
@@ -126,7 +126,7 @@ def _causes(result: Run) -> tuple[pd.DataFrame, np.ndarray]:
 
 
 def exact(parts: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """The parts (rows), changed by rounding noise such that each row sums to its total exactly, in any order.
+    """The parts (rows), adjusted so that each row sums to its total exactly.
 
     All become multiples of the total's last binary digit, and the greatest takes what is missing.
     """
@@ -137,7 +137,7 @@ def exact(parts: np.ndarray, total: np.ndarray) -> np.ndarray:
 
 
 def explain_all(result: Run, by: str = "class") -> pd.DataFrame:
-    """Seconds waited by class, number of GPUs asked for (`gpus`) or user: `tasks`, `wait`, and the causes of it."""
+    """Seconds waited by class, number of GPUs (`gpus`) or user, and by cause."""
     (by,) = checked(by)
     table, rows = _causes(result)
     if by == "gpus":
@@ -153,7 +153,7 @@ def explain_all(result: Run, by: str = "class") -> pd.DataFrame:
 
 
 def explain(result: Run, task_id: Any) -> pd.DataFrame:
-    """The wait of one task as stretches: `from`, `to`, `seconds`, `cause`, `detail`; empty if it did not wait.
+    """The wait of one task as stretches: `from`, `to`, `seconds`, `cause`, `detail`.
 
     Of a request those of all its stages, with the name of each in the column `stage`.
     """
@@ -191,9 +191,11 @@ def _stretches(waits: _Waits, at: int) -> pd.DataFrame:
 
 
 def ending(result: Run, task_id: Any) -> dict[str, Any]:
-    """How one task, or a request with stages, ended: `status`, `reason`, `at` (NaN if it has not), `launches`, `stops`
-    (launches cut short), `wasted` (device-seconds computed that were lost) and `fused_with` (the others of its last
-    launch as one kernel)."""
+    """How one task or request ended, as a mapping.
+
+    `status`, `reason`, `at` (NaN if it has not), `launches`, `stops` (launches cut short), `wasted` (device-seconds
+    computed that were lost) and `fused_with` (the others of its last launch as one kernel).
+    """
     record, mine = result.record, find_tasks(result, task_id)
     row = mine[0]
     if len(mine) > 1:
@@ -219,8 +221,7 @@ def ending(result: Run, task_id: Any) -> dict[str, Any]:
 
 
 def find_tasks(result: Run, task_id: Any) -> list[int]:
-    """The rows of a task given by its id (as text or as it is), of a request those of all its stages; UsageError with
-    near ids otherwise.
+    """Rows of a task or of a request's stages by id; UsageError with near ids.
 
     Of `stream/id` the id alone will do where no other stream has it.
     """

@@ -32,7 +32,7 @@ def rho(run: Measured, by: Literal["task", "user"] = "task") -> np.ndarray:
 
 
 def rho_of_tasks(result: Run, by: Literal["task", "user"] = "task") -> np.ndarray:
-    """ρ = response / T_iso for every row of the task table; NaN of what did not complete.
+    """ρ = response / T_iso for every row of the task table; NaN if incomplete.
 
     T_iso is the time on an exclusive 1/N share of the cluster in the fastest feasible mode, N the
     time-average number of active tasks (`by="user"`: of users with an active task) during the task's life,
@@ -83,7 +83,7 @@ def _isolated(table: ModeTable, rows: TableRows, done: np.ndarray, crowd: np.nda
 
 
 def _on_a_share(table: ModeTable, chosen: np.ndarray, crowd: np.ndarray) -> np.ndarray:
-    """Seconds of tasks, each alone on one part of the cluster of as many as `crowd` says."""
+    """Seconds of tasks alone on one of `crowd` equal parts of the cluster."""
     tasks = table.tasks
     isolated = np.full(len(chosen), math.inf)
     moved = transfers(tasks)
@@ -119,7 +119,7 @@ def _active(begin: np.ndarray, end: np.ndarray, users: np.ndarray | None) -> tup
 
 @metric(unit="ratio", better="less", sets=("fairness", "cluster:160"), title="ρ max", congested=True)
 def rho_max(run: Measured) -> float:
-    """Greatest finish-time fairness ρ (`rho_of_tasks`) of completed tasks; above 1: worse than a share of one's own."""
+    """Maximum finish-time fairness ρ (`rho_of_tasks`) of completed tasks."""
     values = rho(run)
     return float(values.max()) if len(values) else math.nan
 
@@ -155,7 +155,7 @@ def rho_unfair_share(run: Measured) -> float:
 
 @metric(unit="ratio", better="more", of="run", sets=("fairness", "usual:110", "cluster:180"))
 def jain(run: Measured) -> float:
-    """(Σx)² / (n Σx²) over users with demand, x = GPU-seconds received / min(demand, weighted entitlement).
+    """(Σx)² / (n Σx²) over users, x = GPU-seconds / min(demand, entitlement).
 
     Demand is what the user's tasks of the window need in their GPU mode of least GPU-seconds; the
     entitlement is the GPU-seconds of the window, divided among these users by the mean weight of their tasks.
@@ -189,12 +189,12 @@ def jain(run: Measured) -> float:
 
 
 def gpu_demand(table: ModeTable) -> np.ndarray:
-    """GPU-seconds that each task needs in its GPU mode of least GPU-seconds; 0 where it has none."""
+    """GPU-seconds of each task in its smallest GPU mode; 0 without one."""
     return _demand(table, lambda mode: math.inf if mode.on_cpu else mode.gpu_share)
 
 
 def core_demand(table: ModeTable) -> np.ndarray:
-    """Core-seconds that each task needs in its CPU mode of least core-seconds; 0 where it has none."""
+    """Core-seconds of each task in its smallest CPU mode; 0 without one."""
     return _demand(table, lambda mode: units(mode) if mode.on_cpu else math.inf)
 
 
@@ -215,8 +215,7 @@ def gpu_seconds_of_tasks(result: Run) -> np.ndarray:
 
 
 def _received(result: Run, on_cores: bool = False) -> np.ndarray:
-    """GPU-seconds (core-seconds in CPU modes) that count as work, for every row of the record, in whatever sizes (a
-    request: its share of its batch)."""
+    """GPU-seconds (of CPU modes core-seconds) of work by row of the record."""
     record, table = result.record, result.modes
     if record.input.language:
         return _of_requests(record, table, on_cores)
@@ -226,8 +225,7 @@ def _received(result: Run, on_cores: bool = False) -> np.ndarray:
 
 
 def _of_requests(record: Record, table: ModeTable, on_cores: bool) -> np.ndarray:
-    """Where requests share the steps of a replica: their time in it × its GPUs (or cores) / the members of their
-    batch."""
+    """Device time of requests that share steps, divided among batch members."""
     end = np.where(np.isnan(record.finish), record.end, record.finish)
     computed = record.stage("compute")
     compute = end - record.start if computed is None else computed

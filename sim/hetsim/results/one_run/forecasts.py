@@ -17,7 +17,7 @@ NAMES = {"forecast": "load forecast", "duration": "durations"}
 
 
 def forecasts(notes: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """`durations`, `MAPE 23 %, pinball loss 4.1 min (1,234 predictions)`: a title and a text for each kind."""
+    """A title and a text by kind: `durations`, `MAPE 23 % (1,234 predictions)`."""
     found = []
     for name, title in NAMES.items():
         count, mape, loss = (number(notes, f"{name}_{key}") for key in ("count", "mape", "pinball"))

@@ -1,4 +1,4 @@
-"""Launches on the lines of their devices, as Gantt charts and traces draw them: none overlaps another on a lane."""
+"""Launches on lines of devices for Gantt charts and traces, without overlaps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def device_bars(result: Run) -> pd.DataFrame:
-    """One row a launch and device or core of it; `line` is the device, `core` the number of a named core or -1.
+    """One row a launch and device or named core (`core`, else -1); `line` is its.
 
     `end` of what still runs is the end of the run; `cpu` says whether the line is a node's cores.
     """
@@ -31,7 +31,7 @@ def device_bars(result: Run) -> pd.DataFrame:
 
 
 def fill_lanes(begin: np.ndarray, end: np.ndarray, slack: float = 1e-12) -> tuple[np.ndarray, int]:
-    """A lane for every interval such that none overlap, the lowest free one first; and how many there are.
+    """The lowest free lane for each interval, and the number of lanes.
 
     Intervals that overlap by less than `slack` of their begin share a lane: sums of floats meet only nearly.
     """

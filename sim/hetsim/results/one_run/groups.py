@@ -1,5 +1,4 @@
-"""Tasks in groups: by class, by the number of GPUs they ask for (where no task asks for any: of cores), by user, or by
-any other column of their table.
+"""Tasks in groups: by class, GPUs (or cores) asked for, user, or another column.
 
 A grouping is a matter of the workload, not of what a policy made of it: `gpus` is what a task asks for, and the users
 named are those with the most demand.  So the rows of all policies and replications mean the same.
@@ -46,13 +45,13 @@ _KEPT = "_by:"
 
 
 def group_metrics(bound: float = DEFAULT_BOUND) -> list[str]:
-    """What is told of every group: where it is defined, and where there is any."""
+    """The metrics shown of every group."""
     return in_set("groups", bound)
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """By what, and which metrics (none: the usual ones); of users those `named` have a row each."""
+    """A column and its metrics (none: the usual ones); `named` users have rows."""
 
     by: str
     named: tuple[str, ...] | None = None
@@ -81,7 +80,7 @@ def title(by: str, groups: Iterable[object] = ()) -> str:
 
 
 def checked(by: str | Iterable[str]) -> list[str]:
-    """What a comparison can be split by, each once; UsageError with a suggestion otherwise."""
+    """Groupings of a comparison, each once; UsageError with a suggestion."""
     found = list(dict.fromkeys([by] if isinstance(by, str) else by))
     for name in found:
         if name not in USUAL:
@@ -91,7 +90,7 @@ def checked(by: str | Iterable[str]) -> list[str]:
 
 
 def groupings(run: RunInput, by: Iterable[str], further: Iterable[str] = ()) -> list[Grouping]:
-    """By each of these, where the workload has more than one group of it; `further` metrics next to the usual ones."""
+    """Groupings with several groups in the workload, with `further` metrics."""
     found = []
     extra = [name for name in further if name in declarations() and of_groups(name)]
     names = (*group_metrics(), *(name for name in extra if name not in group_metrics()))
@@ -108,7 +107,7 @@ def groupings(run: RunInput, by: Iterable[str], further: Iterable[str] = ()) -> 
 
 
 def named_users(run: RunInput) -> list[str]:
-    """The users with the most demand, in its order: GPU-seconds, or core-seconds where no job asks for a GPU."""
+    """Users by demand in GPU-seconds, or core-seconds if no job asks for a GPU."""
     tasks = run.tasks
     wanted = gpu_demand(ModeTable(tasks, run.cluster))
     if not wanted.any():
@@ -128,7 +127,7 @@ def size_labels(shapes: Sequence[Shape]) -> list[str]:
 
 
 def cores_label(shape: Shape) -> str:
-    """The cores that a task asks for, as the name of its group: from each power of two to below the next."""
+    """Group of a task by its cores: from each power of two to below the next."""
     least, most = (choose(units(mode) for mode in shape.modes) for choose in (min, max))
     if least != most:
         return f"{least:g} to {most:g} cores"
@@ -158,7 +157,7 @@ def gpus_label(shape: Shape) -> str:
 
 
 def by_number(label: str) -> tuple[float, float]:
-    """Where such a group stands among the others: by its greatest count, elastic tasks behind those of that count."""
+    """Sort key of such a group: its greatest count, elastic tasks after it."""
     if label in (NO_GPU, PART, LESS_THAN_A_CORE):
         return (-1.0 if label == NO_GPU else 0.0), 0.0
     label = label.removesuffix(" cores").removesuffix(" core")
@@ -169,7 +168,7 @@ def by_number(label: str) -> tuple[float, float]:
 
 
 def _codes(result: Run, grouping: Grouping) -> tuple[np.ndarray, list[Any]]:
-    """The group of every row of the task table, as a number, and the groups in order; -1 is in none."""
+    """The group of every task row as a number (-1: none), and the groups in order."""
     if grouping.by == "gpus":
         return _codes_of_gpus(result)
     frame = result.tasks

@@ -1,4 +1,4 @@
-"""Requests to language models in the tables of a run: times of tokens, and whether their limits were kept.
+"""Requests to language models in tables: times of tokens, and limits on them.
 
 A replica serves many requests at a time, each for its own part of a busy period, so what a launch of a batch says of
 its members does not hold here: they run from their own start to their own finish.
@@ -24,8 +24,7 @@ def periods(record: Record, task: np.ndarray) -> np.ndarray:
 
 
 def token_times(record: Record) -> dict[str, np.ndarray]:
-    """Columns `ttft`, `tpot` of the record's rows: seconds from arrival to the first token, and for each further
-    one on average; NaN where there are none."""
+    """Columns `ttft` and `tpot` of the record's rows in seconds; NaN if undefined."""
     if not record.input.language:
         return {}
     tasks = record.input.tasks
@@ -41,8 +40,10 @@ def token_times(record: Record) -> dict[str, np.ndarray]:
 
 
 def counts(record: Record) -> dict[str, np.ndarray]:
-    """Columns `preemptions_recompute`, `_swap`, `_failure` of the record's rows, and where prefixes are kept
-    `cached_tokens`: of the prompt those that were there already when the request joined first, NaN if it did not."""
+    """Columns `preemptions_*` of the rows, and `cached_tokens` with prefix caching.
+
+    Of the prompt those tokens that were there when the request joined first; NaN if it did not.
+    """
     if not record.input.language:
         return {}
     none = np.zeros(len(record.status), np.int32)
@@ -60,7 +61,7 @@ def _output(record: Record, rows: np.ndarray) -> np.ndarray:
 
 
 def limits(record: Record, times: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that have a limit on a time of tokens, and rows that kept all they have (one token has no `tpot`).
+    """Rows with a limit on token times, and rows within it (one token: no `tpot`).
 
     A limit on the first token alone is kept once that is out in time, whether the rest is done by the end or not.
     """
@@ -79,7 +80,7 @@ def limits(record: Record, times: dict[str, np.ndarray]) -> tuple[np.ndarray, np
 
 
 def due_times(record: Record) -> np.ndarray:
-    """When each row's limits on tokens are kept or missed at the latest; NaN where it has none.
+    """Latest time when each row's token limits are decided; NaN without limits.
 
     With a limit on further tokens that is when the last of them is due, counted from when the first is due.  Where the
     first has no limit it is counted from when it came, which the policy decides: the one case in which it has a part in

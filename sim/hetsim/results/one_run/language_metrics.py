@@ -1,4 +1,4 @@
-"""Metrics of language models beyond those of their tasks: gaps between tokens, KV memory, steps, prefixes, preemptions.
+"""Metrics of language models: token gaps, KV memory, steps, prefixes, preemptions.
 
 Undefined (NaN) in runs without language models, or without what they measure.
 """
@@ -39,7 +39,7 @@ def output_rate(run: Measured) -> float:
 
 @metric(unit="tasks", better="less", sets=("tokens",), hide_if_zero=True)
 def aborted(run: Measured) -> float:
-    """Tasks of the window that their clients aborted, running or not (`timeout` of a language model)."""
+    """Tasks of the window that clients aborted (`timeout` of a language model)."""
     return run.count(ABORTED)
 
 
@@ -68,7 +68,7 @@ _declare_gaps()
 
 @metric(unit="share", better="neither", of="run", sets=("tokens",), title="KV blocks used")
 def kv_used_mean(run: Measured) -> float:
-    """Share of a replica's KV blocks that requests hold while it computes, mean over that time in the window."""
+    """Share of a replica's KV blocks in use, mean over its computing time."""
     rows = _rows(run)
     if rows is None:
         return math.nan
@@ -82,7 +82,7 @@ def kv_used_mean(run: Measured) -> float:
 
 @metric(unit="share", better="neither", of="run", sets=("tokens",), title="KV blocks used, maximum")
 def kv_used_max(run: Measured) -> float:
-    """Largest share of a replica's KV blocks that requests held at a time in the window; never above 1."""
+    """Maximum share of a replica's KV blocks in use in the window, at most 1."""
     rows = _rows(run)
     if rows is None:
         return math.nan
@@ -104,7 +104,7 @@ def tokens_per_step(run: Measured) -> float:
 
 @metric(unit="tokens", better="neither", sets=("tokens",))
 def prefix_tokens_requested(run: Measured) -> float:
-    """Prompt tokens that requests looked for in the prefix cache when they joined first."""
+    """Prompt tokens looked up in the prefix cache at first joins."""
     return _prefixes(run)[0]
 
 

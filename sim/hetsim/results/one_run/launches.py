@@ -1,4 +1,4 @@
-"""The launches of a run as columns, whether the engine wrote them down or they follow from the tasks.
+"""The launches of a run as columns, recorded by the engine or derived from tasks.
 
 `LaunchColumns` is what the device tables, the timeline and `explain` replay; `launches_table` is what users see.
 """
@@ -36,7 +36,7 @@ FUSED = "fused"
 
 @dataclass
 class LaunchColumns:
-    """One entry a launch; `end` and `compute_end` of what still runs are the end of the run.
+    """One entry a launch; what still runs ends at the end of the run.
 
     `mode` holds codes of the ModeTable.  `busy` are device-seconds computed (GPUs × share × time, of a CPU
     mode cores × time), `lost` the part of them spent on work that did not count, `energy` joules above idle.
@@ -136,7 +136,7 @@ def _running(columns: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def launch_numbers(columns: dict[str, np.ndarray]) -> np.ndarray:
-    """A number for every launch row; rows that the engine left without one (-1) are numbered after the others."""
+    """A number for every launch row; rows without one (-1) follow the others."""
     if "launch" not in columns:
         return np.arange(len(columns["task"]))
     number = np.asarray(columns["launch"], dtype=np.int64).copy()
@@ -181,8 +181,7 @@ class PlaceColumns:
         self._record = record
 
     def spread(self, place: np.ndarray, weight: np.ndarray, devices: int, *, to_hosts: bool = False) -> np.ndarray:
-        """Sum weights of launches by device: each accelerator of a launch's place gets the whole weight, the cores of
-        each node their part of it.
+        """Sum weights of launches by device; cores of each node get their part.
 
         `to_hosts`: to the hosts of the place's devices instead, each in proportion to its devices there.
         """
@@ -202,7 +201,7 @@ class PlaceColumns:
         return np.bincount(self.flat, weights=by_place[self.owner], minlength=devices)
 
     def pairs(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Every pair of an entry of `place` and a device of it: positions in `place`, and devices."""
+        """Every pair of an entry of `place` and a device of it: positions, devices."""
         sizes = self.sizes[place]
         first = np.concatenate([[0], np.cumsum(self.sizes)])[place]
         entry = np.repeat(np.arange(len(place)), sizes)
@@ -220,7 +219,7 @@ class PlaceColumns:
         return entry, device, rate[entry] * self.amount[begin[place[entry]] + within] / totals
 
     def names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """Code of each place in `used` (and -1 for place -1) and the device names they stand for."""
+        """Code of each place in `used` (and -1) and the device names by code."""
         cluster = self._record.input.cluster
         texts = []
         for devices, cores in self._used(used):
@@ -239,7 +238,7 @@ class PlaceColumns:
         return self._codes(used, texts)
 
     def spreads(self, used: np.ndarray) -> dict[str, Any]:
-        """By place (and at the end for place -1): the number of its nodes, `hosts`, and of its racks, `racks`."""
+        """By place (and -1 last) the number of `hosts` and of `racks`."""
         cluster = self._record.input.cluster
         found = {"hosts": np.zeros(self.count + 1, np.int32)}
         if any(node.spec.rack is not None for node in cluster.nodes):
@@ -281,7 +280,7 @@ def _categories(names: tuple[str, ...]) -> pd.CategoricalDtype:
 
 
 def launches_table(record: Record, table: ModeTable) -> pd.DataFrame:
-    """One row a launch: what ran where, when its stages were, how it ended, what it cost.
+    """One row a launch: place, stages, outcome, and cost.
 
     `fill` is how long its first task had been ready when it was decided: of a batch the time it took to fill.
     """
@@ -334,7 +333,7 @@ def launches_table(record: Record, table: ModeTable) -> pd.DataFrame:
 
 
 def ids_of_one_kind(ids: Any) -> np.ndarray:
-    """The ids of all tasks, as text where they are of several kinds (numbers and names): a column has one type."""
+    """The ids of all tasks, as text where they are of several kinds."""
     found = np.asarray(ids)
     if found.dtype.hasobject and pd.api.types.infer_dtype(found, skipna=True).startswith("mixed"):
         return np.array([str(one) for one in found], dtype=object)

@@ -109,7 +109,7 @@ class Measured:
         return int(np.count_nonzero(self.status == status))
 
     def series(self, name: str) -> pd.Series:
-        """A column of the tasks measured, without the others: groups of a large table are cheap."""
+        """A column of the tasks measured."""
         whole = self.result.tasks[name]
         return whole if self.rows is None else whole.iloc[self.rows]
 
@@ -120,12 +120,12 @@ class Measured:
         return self.chosen(self._columns[name])
 
     def chosen(self, values: np.ndarray) -> np.ndarray:
-        """Of an array with a value for every row of the task table those of the tasks measured."""
+        """The entries of the tasks measured in an array over the task table."""
         return values if self.rows is None else values[self.rows]
 
     @cached_property
     def deadline_later(self) -> np.ndarray:
-        """Which tasks have a deadline after the end of the run, by which they cannot be judged (`deadlines`)."""
+        """Mask of tasks with a deadline after the end of the run."""
         return self.chosen(self.result.deadline_later)
 
     @cached_property

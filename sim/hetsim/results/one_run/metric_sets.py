@@ -1,4 +1,4 @@
-"""Names for sets of metrics, which stand where a metric may be named: `usual`, `cluster` and `all`.
+"""Names of sets of metrics, in place of metrics: `usual`, `cluster`, `all`.
 
 Of a set a comparison shows what tells something of the runs at hand; a metric asked for by its own name is always
 shown.

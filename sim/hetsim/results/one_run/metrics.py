@@ -1,4 +1,4 @@
-"""The metrics of one run, by name: functions, declared where they stand (`hetsim.results.declared`).
+"""The metrics of one run by name (`hetsim.results.declared`).
 
 `summary_names` names those of every summary; the others are computed when asked for by name.
 """

@@ -1,4 +1,4 @@
-"""All modes of a workload as columns: what the vectorized tables look up instead of Python objects.
+"""All modes of a workload as columns, for vectorized tables.
 
 A mode is addressed by a *code*: `offset[shape] + position`.  The time a task needs alone (T*) is here too,
 because it is a matter of modes, links and the cluster only.
@@ -23,7 +23,7 @@ class ModeTable:
 
     def __init__(self, tasks: Tasks, cluster: Cluster):
         self.tasks, self.cluster = tasks, cluster
-        self.modes: list[Mode] = [mode for shape in tasks.shapes for mode in shape.modes]
+        self.modes = tasks.modes
         sizes = [len(shape.modes) for shape in tasks.shapes]
         self.offset = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)[:-1]
         self.width = max(sizes, default=0)
@@ -69,7 +69,7 @@ class ModeTable:
         return self._offered[mode]
 
     def by_shape(self, position: int, value: Callable[[Mode], float], missing: float) -> np.ndarray:
-        """The value of every shape's mode at a position, `missing` where the cluster cannot run it."""
+        """The value of each shape's mode at a position; `missing` if unusable."""
         return np.array(
             [
                 value(shape.modes[position])
@@ -166,7 +166,7 @@ def _sum_items(lists: list[tuple[int, ...]] | None, sizes: np.ndarray, count: in
 
 
 def exclusive_time(table: ModeTable) -> np.ndarray:
-    """T*: each task's true time alone in the fastest mode the cluster offers, as a batch of one.
+    """T*: each task's true time alone in the fastest mode offered, batch of one.
 
     Upload and download stages and the bytes over the device's link count (latency + bytes / rate); a CPU mode
     transfers nothing.  inf where no mode can run.
@@ -179,7 +179,7 @@ def exclusive_time(table: ModeTable) -> np.ndarray:
 
 
 def mode_time(table: ModeTable, position: int, moved: TaskTransfers) -> np.ndarray:
-    """True time (upload, compute, download, latency) of each task alone in a mode of its shape.
+    """True time (stages and latency) of each task alone in a mode of its shape.
 
     `position`: the number of that mode; `exclusive_time` takes the minimum over them.
     inf where a shape has no mode there, or the cluster cannot run it.

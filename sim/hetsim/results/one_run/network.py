@@ -1,4 +1,4 @@
-"""What jobs over several nodes make of the network: columns of tasks, the table of links, metrics, stretches."""
+"""The network of jobs over several nodes: columns, links, metrics, stretches."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ P95 = 0.95
 
 
 def has_steps(table: ModeTable) -> bool:
-    """Does any job tell what its nodes send each other, or how its step is made?"""
+    """Return True if any job says how its step is made or its nodes communicate."""
     return any(mode.exchange is not None for mode in table.modes)
 
 
 def task_columns(record: Record, table: ModeTable) -> dict[str, np.ndarray]:
-    """COLUMNS by row of the record, NaN of tasks without steps; all launches of a task count, lost ones too."""
+    """COLUMNS by row of the record over all launches; NaN of tasks without steps."""
     count = len(record.status)
     names = ("seconds", "contention", "communication", "bubble", "steps", "bytes", "peak")
     sums = {name: np.zeros(count) for name in names}
@@ -73,8 +73,11 @@ def _on_one_node(record: Record, table: ModeTable, sums: dict[str, np.ndarray], 
 
 
 def links_table(record: Record, low: float, high: float) -> pd.DataFrame:
-    """One row a link that any job used, over a window: `rate` (bytes per second in each direction), `bytes` out,
-    `utilization` (mean) and its 95th percentile over time, seconds in `use` and `shared` by two jobs or more."""
+    """One row a link that any job used, over a window.
+
+    `rate` (bytes per second in each direction), `bytes` out, `utilization` (mean) and its 95th percentile over time,
+    seconds in `use` and `shared` by two jobs or more.
+    """
     names, rates = link_names(record.input.cluster), link_rates(record.input.cluster)
     nodes = len(record.input.cluster.nodes)
     rows: list[dict[str, Any]] = []
@@ -95,7 +98,7 @@ def links_table(record: Record, low: float, high: float) -> pd.DataFrame:
 
 
 def series(record: Record) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """By number of the link: the times of changes; from each on, the mean share of its rate in use and its job count.
+    """By link the times of changes, mean share of its rate in use, and job count.
 
     Links without records are left out.
     """
@@ -125,7 +128,7 @@ def over_time(values: np.ndarray, length: np.ndarray, share: float) -> float:
 
 @metric(unit="share", better="less", sets=("network",))
 def communication_fraction(run: Measured) -> float:
-    """Of the device time of jobs with steps, the share in communication, with every link to itself."""
+    """Share of jobs' device time in communication, each link to itself."""
     return _share(run, "communication")
 
 
@@ -137,7 +140,7 @@ def bubble_fraction(run: Measured) -> float:
 
 @metric(unit="share", better="less", sets=("network",))
 def contention_fraction(run: Measured) -> float:
-    """Of the device time of jobs with steps, the share that other jobs on their links took."""
+    """Share of jobs' device time that other jobs on their links took."""
     return _share(run, "contention")
 
 
@@ -156,7 +159,7 @@ def _share(run: Measured, name: str) -> float:
 
 @metric(unit="share", better="neither", of="run", sets=("network",))
 def network_utilization(run: Measured) -> float:
-    """Mean utilization of the uplinks of racks over the window; of the nodes' own links where no uplink has a rate."""
+    """Mean utilization in the window of uplinks, else of nodes' own links."""
     cluster, table = run.result.record.input.cluster, run.result.links
     if run.result.record.links is None:
         return math.nan
@@ -178,9 +181,11 @@ def cross_rack_fraction(run: Measured) -> float:
 
 
 def stretch(result: Run, row: int) -> dict[str, float] | None:
-    """Why a task computed longer than in the best place with no one else: `seconds` that it computed, of these `alone`
-    those it would have taken there, and what `placement`, `neighbors` and `devices` (slow ones) added; None of a task
-    that was on no network."""
+    """Why a task computed longer than in the best place alone; None off networks.
+
+    `seconds` that it computed, of these `alone` those it would have taken there, and what `placement`, `neighbors` and
+    `devices` (slow ones) added.
+    """
     stays = result.record.stays
     if stays is None or not (mine := stays["task"] == row).any():
         return None

@@ -21,7 +21,7 @@ GROUPS = ("device", "node", "type")
 
 
 def busy_over_time(result: Run, bins: int = 120, by: str = "device") -> pd.DataFrame:
-    """The share of each device, node or type that computed in each of `bins` equal stretches of the run.
+    """Share of each device, node or type that computed, in `bins` equal parts.
 
     Rows are devices (nodes, types) in the order of the cluster, columns the begins of the stretches in seconds.  Of a
     node with accelerators the share is of these, of others of their cores.
@@ -39,7 +39,7 @@ def busy_over_time(result: Run, bins: int = 120, by: str = "device") -> pd.DataF
 
 
 def power_over_time(result: Run, bins: int = 200) -> pd.DataFrame:
-    """Watts drawn in each of `bins` equal stretches: columns time, then TYPE.work, TYPE.idle, TYPE.sleep for each type.
+    """Watts in `bins` equal parts: time, then TYPE.work, .idle, .sleep.
 
     `work` is what launches drew above idle, lost work included, spread evenly over each launch's compute stage.
     """
@@ -84,7 +84,7 @@ def _rate(amount: np.ndarray, launches: LaunchColumns) -> np.ndarray:
 
 
 def _owners(result: Run, by: str) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Names of the rows, the row of each device of the cluster (-1: none), and how much each row has at most."""
+    """Names of rows, the row of each device (-1: none), and the amount of each row."""
     table = result.devices
     numbers = {device.name: device.index for device in result.record.input.cluster.devices}
     at = np.array([numbers[name] for name in table["device"]], dtype=np.int64)
@@ -104,7 +104,7 @@ def _owners(result: Run, by: str) -> tuple[list[str], np.ndarray, np.ndarray]:
 def _in_bins(
     begin: np.ndarray, end: np.ndarray, rate: np.ndarray, row: np.ndarray, rows: int, edges: np.ndarray
 ) -> np.ndarray:
-    """The integral of `rate` over [begin, end) inside each bin, summed by row; of NaN nothing."""
+    """The integral of `rate` over [begin, end) in each bin by row; NaN counts 0."""
     bins, width = len(edges) - 1, edges[1] - edges[0]
     known = ~(np.isnan(begin) | np.isnan(end)) & (rate > 0) & (row >= 0)
     rate, row = rate[known], row[known]

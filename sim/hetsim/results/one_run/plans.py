@@ -1,4 +1,4 @@
-"""What plans promised and what became of them: planned and simulated makespan, and the best certified lower bound.
+"""Plans and outcomes: planned and simulated makespan, best certified lower bound.
 
 Two bounds are known of a run.  The metric `makespan_bound` holds for every policy.  What a planner certified of its
 instance (`lower_bound` of its notes) is mostly greater, and holds for every policy that meets the same instance, but
@@ -19,21 +19,21 @@ import numpy as np
 import pandas as pd
 
 from hetsim.model.cluster import MILLI, Node
-from hetsim.model.plan import can_host
+from hetsim.model.plan import PLANNED_MAKESPAN, can_host
 from hetsim.model.record import COMPLETED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, Record
 from hetsim.model.tasks import Mode, Tasks
-from hetsim.results.declared import metric
+from hetsim.results.declared import MAKESPAN, metric
 from hetsim.results.formatting import seconds, share
 
 if TYPE_CHECKING:
     from hetsim.results.one_run.measured import Measured, Run
     from hetsim.results.one_run.modes import ModeTable
 
-PLAN_COLUMNS = ("planned_makespan", "makespan", "lower_bound", "ratio", "planning_s")
+PLAN_COLUMNS = (PLANNED_MAKESPAN, MAKESPAN, "lower_bound", "ratio", "planning_s")
 
 
 def told(value: Any) -> Any:
-    """A note as plain text, numbers, lists and mappings: what a file can hold, and a loaded run gives back."""
+    """A note as plain text, numbers, lists and mappings, which a file can hold."""
     if isinstance(value, Mapping):
         return {str(key): told(inner) for key, inner in value.items()}
     if isinstance(value, np.generic | np.ndarray):
@@ -51,17 +51,17 @@ def number(notes: Mapping[str, Any], name: str) -> float:
 
 @metric(unit="s", better="neither", of="run")
 def planned_makespan(run: Measured) -> float:
-    """The makespan that the policy's plan expects, on estimates; undefined without a plan."""
-    return number(run.result.notes, "planned_makespan")
+    """The makespan that the policy's plan expects; undefined without a plan."""
+    return number(run.result.notes, PLANNED_MAKESPAN)
 
 
 @metric(unit="ratio", better="less", of="run")
 def makespan_ratio(run: Measured) -> float:
-    """makespan / lower bound: the greater of makespan_bound and what the policy's own plan certified.
+    """makespan / lower bound: maximum of makespan_bound and the plan's own.
 
     The latter only where estimates are exact, and every task completed in one piece.
     """
-    return ratio(run.result.metric("makespan"), lower_bounds({"": run.result})[""])
+    return ratio(run.result.metric(MAKESPAN), lower_bounds({"": run.result})[""])
 
 
 def ratio(makespan: float, bound: float) -> float:
@@ -72,7 +72,7 @@ def ratio(makespan: float, bound: float) -> float:
 
 
 def has_plan(result: Run) -> bool:
-    return not math.isnan(number(result.notes, "planned_makespan"))
+    return not math.isnan(number(result.notes, PLANNED_MAKESPAN))
 
 
 NOT_PROVEN = "is not proven optimal"
@@ -80,8 +80,7 @@ NOT_PROVEN = "is not proven optimal"
 
 
 def reservations(notes: Mapping[str, Any]) -> list[str]:
-    """What a reader must know of a plan: a search that ended at a limit, deadlines that it will miss, what its bound
-    and its timetable leave out."""
+    """Limits of a plan: a stopped search, late tasks, gaps in bound or timetable."""
     found = []
     gap = number(notes, "gap")
     if notes.get("optimal") is False:
@@ -100,7 +99,7 @@ def reservations(notes: Mapping[str, Any]) -> list[str]:
 
 
 def plans_table(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """A row a policy, if one of them has a plan: what it planned, what came out, the best bound that all proved.
+    """A row a policy, if one has a plan: plan, outcome, best bound proved.
 
     Columns planned_makespan, makespan, lower_bound, ratio (makespan / lower bound), planning_s (wall clock of this
     machine, NaN of runs from a file); no rows where no policy has a plan.
@@ -109,7 +108,7 @@ def plans_table(runs: Mapping[str, Run]) -> pd.DataFrame:
     if any(has_plan(result) for result in runs.values()):
         bounds = lower_bounds(runs)
         for policy, result in runs.items():
-            planned, makespan = result.metric("planned_makespan"), result.metric("makespan")
+            planned, makespan = result.metric(PLANNED_MAKESPAN), result.metric(MAKESPAN)
             seconds = result.planning if has_plan(result) else math.nan
             rows[policy] = (planned, makespan, bounds[policy], ratio(makespan, bounds[policy]), seconds)
     frame = pd.DataFrame.from_dict(rows, orient="index", columns=list(PLAN_COLUMNS), dtype=float)
@@ -117,7 +116,7 @@ def plans_table(runs: Mapping[str, Run]) -> pd.DataFrame:
 
 
 def lower_bounds(runs: Mapping[str, Run]) -> dict[str, float]:
-    """The best lower bound known of each run's makespan, by policy; the runs are of one instance."""
+    """The best lower bound of each run's makespan; runs are of one instance."""
     best = reduce(np.fmax, (certified(result) for result in runs.values()), math.nan)
     usual, found = math.nan, {}
     for policy, result in runs.items():
@@ -131,7 +130,7 @@ def lower_bounds(runs: Mapping[str, Run]) -> dict[str, float]:
 
 
 def certified(result: Run) -> float:
-    """The bound that the policy proved, where it holds for the instance simulated; else NaN."""
+    """The bound that the policy proved, where it holds as simulated; else NaN."""
     bound = number(result.notes, "lower_bound")
     if math.isnan(bound):
         return math.nan
@@ -159,7 +158,7 @@ def in_pieces(record: Record) -> bool:
 
 
 def _foreseen(tasks: Tasks, table: ModeTable, wide: bool) -> bool:
-    """Does every task take one core or one whole accelerator, any of its type, by itself in every mode?
+    """Return True if every mode takes one core or one whole accelerator of a type.
 
     Gangs, fractions and batches are ways that no planner of sequential tasks has considered; gangs and several cores
     are known to one of parallel tasks (`wide`).

@@ -1,4 +1,4 @@
-"""Metrics of queues and of what tasks went through: numbers in system, GPU time, stops, moves, cache hits."""
+"""Metrics of queues: numbers in system, GPU time, stops, moves, cache hits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def gpu_seconds(run: Measured) -> float:
 
 @metric(unit="tasks", better="less", of="run", sets=("summary", "cluster:130"), congested=True)
 def queue_length_mean(run: Measured) -> float:
-    """Time average over the window of the tasks, or items of a pipeline, that are ready and not running."""
+    """Time average of tasks, or pipeline items, that are ready and not running."""
     record = run.result.record
     there = _time_in(record.ready, record.finish, run)
     launches = launches_of(record, run.result.modes)
@@ -61,7 +61,7 @@ def migrations(run: Measured) -> float:
 
 @metric(unit="share", better="neither", of="run")
 def cache_hit_fraction(run: Measured) -> float:
-    """Of the completed requests of services with a result cache, those answered without a device."""
+    """Share of completed requests answered by a result cache, of those with one."""
     services = run.result.record.input.services
     names = [service.name for service in services if getattr(service, "cache", None) is not None]
     if not names or not run.count(COMPLETED):
@@ -78,7 +78,7 @@ def _time_in(begin: np.ndarray, finish: np.ndarray, run: Measured) -> float:
 
 
 def littles_law(result: Run) -> tuple[float, float]:
-    """L and λW of a run: the mean number in system, and arrivals per second × mean time in system.
+    """L and λW: mean number in system, and arrival rate × mean time in system.
 
     Exactly equal (up to rounding) for a drained run without warmup in which every task completed.
     """

@@ -1,4 +1,4 @@
-"""Replaying what each launch held: the free capacity of every node between the events of a run.
+"""Replay of launches: the free capacity of every node between the events of a run.
 
 From the launches and the device log alone, so that a finished (or loaded) run can be asked why.  A launch
 holds its place from the decision to its end; a device that is down, asleep or waking offers nothing.
@@ -22,7 +22,7 @@ from hetsim.results.one_run.modes import ModeTable
 
 
 class FreeCapacity:
-    """Free capacity per node, and on how many nodes (devices, for modes over nodes) each asked mode fits."""
+    """Free capacity by node, and the number of nodes on which each mode fits."""
 
     def __init__(self, cluster: Cluster, asked: Sequence[Mode]):
         self.cluster, self.asked = cluster, list(asked)
@@ -73,7 +73,7 @@ class FreeCapacity:
         self._ask_sums(len(names))
 
     def _ask_parts(self) -> None:
-        """Which modes are divided over nodes, into how many parts, and which nodes each may use."""
+        """Modes divided over nodes, their parts, and the nodes of each."""
         asked, nodes = self.asked, len(self.cluster.nodes)
         self.spans = np.array([mode.span_any and mode.gpus > 0 and mode.unit is None for mode in asked], dtype=bool)
         self.on_cores = np.array([mode.unit is not None and mode.node_count == 1 for mode in asked], dtype=bool)
@@ -150,12 +150,12 @@ class FreeCapacity:
         return self.found >= self.needed
 
     def suffices(self) -> np.ndarray:
-        """For which asked modes the free capacity, summed over the nodes that they may use, would do."""
+        """Asked modes that fit into the free capacity summed over nodes."""
         found: np.ndarray = np.all(self._sums <= self.totals[self._part], axis=1)
         return found
 
     def take(self, place: tuple[Sequence[int], Sequence[int] | None], mode: Mode, sign: int, key: int) -> list[int]:
-        """Hold (sign 1) or give back (-1) a place for the launch with this key; the nodes touched."""
+        """Take (sign 1) or return (-1) a launch's place; gives the nodes."""
         cluster = self.cluster
         nodes: dict[int, int] = {}
         devices, cores = place

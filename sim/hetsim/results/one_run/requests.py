@@ -1,4 +1,4 @@
-"""Requests that pass through stages, as rows of the table of tasks: each is counted once, from arrival to end.
+"""Requests with stages as rows of the table of tasks, each counted once.
 
 A stage is a task of its own in the engine; in results a request is what was sent.  Of its row
 
@@ -29,8 +29,7 @@ SUMS = ("upload", "compute", "download", "overhead", "preemptions", "migrations"
 
 
 def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float) -> pd.DataFrame:
-    """The table of tasks from `frame`, which has a row for each stage; `bounded` names the column of the bounded
-    slowdown."""
+    """The table of tasks from `frame` of stages; `bounded` is the slowdown column."""
     staged = record.input.tasks.staged
     assert staged is not None
     rows = TableRows(record)
@@ -116,7 +115,7 @@ def _placed(
 
 
 def _joined(codes: np.ndarray, names: list[str], rows: TableRows) -> tuple[np.ndarray, list[str]]:
-    """For each row the names of its tasks' codes, each once and joined, as codes and their texts; -1 of none."""
+    """Codes and texts of the joined names of each row's tasks; -1 of none."""
     texts: dict[str, int] = {}
     found = np.full(rows.count, -1, np.int32)
     for size in np.unique(rows.size).tolist():

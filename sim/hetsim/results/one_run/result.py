@@ -18,7 +18,7 @@ from hetsim.results.declared import DEFAULT_BOUND, in_set, of_groups
 from hetsim.results.formatting import at_least, formatter, json_values, units_of
 from hetsim.results.one_run import metrics, store
 from hetsim.results.one_run.fairness import gpu_seconds_of_tasks, rho_of_tasks
-from hetsim.results.one_run.fragmentation import fragmentation_between, fragmentation_over_time
+from hetsim.results.one_run.fragmentation_metrics import fragmentation_between, fragmentation_over_time
 from hetsim.results.one_run.launches import launches_table
 from hetsim.results.one_run.measured import Measured
 from hetsim.results.one_run.modes import ModeTable
@@ -40,7 +40,7 @@ UNFINISHED_WARNING = 0.01
 
 
 class Result:
-    """One run.  Tables and metrics are derived from the record when first asked for, and kept.
+    """One run. Tables and metrics are made from the record when first used.
 
     `name`, `seed`, `replication` and `policy` (its long form, for people) say which run it was;
     `scenario` is the resolved scenario as YAML text, if it came from one (given as a function, it is written when
@@ -117,12 +117,12 @@ class Result:
 
     @cached_property
     def notes(self) -> dict[str, Any]:
-        """What the policy tells of its work: of a plan planned_makespan, lower_bound, ratio_certified, ..."""
+        """The policy's notes: of a plan planned_makespan, lower_bound, ..."""
         return told(self.record.notes)
 
     @property
     def planning(self) -> float:
-        """Seconds of wall clock in which the policy prepared; NaN if it does not, and of a run from a directory.
+        """Wall-clock seconds of preparation; NaN without, or from a directory.
 
         Told in texts only, never written to a file: the same scenario and seed must give the same bytes.
         """
@@ -135,20 +135,19 @@ class Result:
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
-        """One row a task that arrived; a request that passes through the stages of a pipeline is one."""
+        """One row a task that arrived; a request through a pipeline is one."""
         return self._saved("tasks") if self.saved else tasks_table(self.record, self.modes, self.bound)
 
     @cached_property
     def stages(self) -> pd.DataFrame:
-        """One row for each stage of each request (and item) that arrived; empty where there are no pipelines."""
+        """One row a stage of each request (and item) that arrived."""
         if self.saved is None:
             return stages_table(self.record, self.modes)
         return self._saved("stages") if "stages.parquet" in self.saved.files else pd.DataFrame()
 
     @cached_property
     def by_stage(self) -> pd.DataFrame:
-        """One row a stage of the pipelines: items, waiting, service, batches, utilization; empty where there are
-        none (`hetsim.results.one_run.stages`)."""
+        """One row a stage of the pipelines (`hetsim.results.one_run.stages`)."""
         return stage_figures(self)
 
     @cached_property
@@ -163,20 +162,19 @@ class Result:
 
     @cached_property
     def timeline(self) -> pd.DataFrame:
-        """Waiting, running and busy over the whole run, as steps; `timeline_by` has it per type or node."""
+        """Waiting, running and busy as steps; by type or node in `timeline_by`."""
         return self._saved("timeline") if self.saved else timeline_table(self.record, self.modes)
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """One row for each event of the replicas of language models; empty where there are none."""
+        """One row for each event of the replicas of language models."""
         if self.saved is None:
             return steps_table(self.record)
         return self._saved("steps") if "steps.parquet" in self.saved.files else pd.DataFrame()
 
     @cached_property
     def links(self) -> pd.DataFrame:
-        """One row a link of the network that jobs over several nodes used, over the window; empty where there are
-        none."""
+        """One row a link that jobs over several nodes used, over the window."""
         if self.saved is None:
             return links_table(self.record, *self.window)
         return self._saved("links") if "links.parquet" in self.saved.files else pd.DataFrame()
@@ -199,11 +197,11 @@ class Result:
 
     @cached_property
     def fragmentation_over_time(self) -> pd.DataFrame:
-        """GPUs allocated, free, and free but of no use to the mix of requests, over the whole run, as steps."""
+        """GPUs allocated, free, and free but of no use, as steps."""
         return fragmentation_over_time(self)
 
     def fragmentation_between(self, edges: np.ndarray) -> np.ndarray:
-        """Fragmentation as means between ascending times; NaN where no GPU is free, empty if no task asks for any."""
+        """Mean fragmentation between ascending times; NaN if full."""
         return fragmentation_between(self, edges)
 
     @cached_property
@@ -213,7 +211,7 @@ class Result:
 
     @cached_property
     def deadline_later(self) -> np.ndarray:
-        """Which rows of `tasks` have a deadline after the end of the run (`hetsim.results.one_run.deadlines`)."""
+        """Mask of rows of `tasks` with a deadline after the end of the run."""
         record = self.record
         return TableRows(record)(due_times(record) > observed_until(record))
 
@@ -290,7 +288,7 @@ class Result:
         return by_group(self, Grouping(group, metrics=tuple(known if names is None else names)))
 
     def interval(self, metric: str, confidence: float = 0.95) -> NoReturn:
-        """Refuse: one run does not show the spread of its own metrics; but see `batch_means`.
+        """Refuse: one run shows no spread of its metrics (see `batch_means`).
 
         Parameters: metric: its name; confidence: of an interval.
         Raises: UsageError: always.
@@ -302,7 +300,7 @@ class Result:
         )
 
     def batch_means(self, metric: str, batches: int = 20, confidence: float = 0.95) -> Interval:
-        """Make an interval from this one run, if it is long: of means of batches of tasks, marked as such.
+        """Make an interval from this one run, if long, by batch means.
 
         Parameters: metric: its name; batches: their number; confidence: of the interval.
         Returns: the interval.
@@ -368,7 +366,7 @@ class Result:
         return explain.explain_all(self, by) if task is None else explain.explain(self, task)
 
     def to_json(self) -> dict[str, Any]:
-        """Return {"scenario", "seed", "summary": {metric: value}}; null where undefined, "Infinity" for +inf."""
+        """Return {"scenario", "seed", "summary": {metric: value}}; null if undefined."""
         return {"scenario": self.name, "seed": self.seed, "summary": json_values(self.values())}
 
     def save(self, directory: str | Path) -> Path:

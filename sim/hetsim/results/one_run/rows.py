@@ -1,4 +1,4 @@
-"""Which tasks of a record make a row of the table of tasks: one each, or the stages of a request together.
+"""Tasks of a record in rows of the table of tasks: one each, or stages together.
 
 Results count what was sent: a request that passes through stages is one row, whatever number of tasks its stages are
 (`hetsim.model.tasks.StagedRequests`).  All that has a value for every row of the table goes through here.
@@ -14,7 +14,7 @@ from hetsim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record
 
 
 class TableRows:
-    """The rows of the table of tasks, in the order of the workload; only what arrived has one."""
+    """The rows of the table of tasks, in the order of the workload."""
 
     def __init__(self, record: Record, apart: bool = False):
         """`apart`: each task has a row of its own, stages of requests too."""
@@ -77,8 +77,10 @@ class TableRows:
 
     @cached_property
     def deciding(self) -> np.ndarray:
-        """The task that decides how each row ended: of a request the first that ended badly, else one that has not
-        ended, else the last to complete."""
+        """The task that decides how each row ended.
+
+        Of a request the first that ended badly, else one that has not ended, else the last to complete.
+        """
         record = self.record
         if self.staged is None:
             return np.arange(self.count) if self.chosen is None else self.chosen

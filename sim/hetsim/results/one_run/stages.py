@@ -1,4 +1,4 @@
-"""What each stage of the pipelines did: the row of a stage counts items at that stage, never requests."""
+"""Stages of the pipelines: a row counts items at a stage, never requests."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 
 from hetsim.model.record import COMPLETED
+from hetsim.results.declared import WAIT_MEAN
 from hetsim.results.one_run.launches import PlaceColumns, launches_of
 from hetsim.results.one_run.measured import Run
 from hetsim.results.one_run.usage import overlap
 
-COLUMNS = ("device_type", "devices", "items", "completed", "wait_mean", "wait_p95", "service_mean", "overhead_mean",
-           "batch_mean", "utilization")  # fmt: skip
+SECONDS_COLUMNS = (WAIT_MEAN, "wait_p95", "service_mean", "overhead_mean")
+COLUMNS = ("device_type", "devices", "items", "completed", *SECONDS_COLUMNS, "batch_mean", "utilization")
 
 
 def stage_figures(result: Run) -> pd.DataFrame:
@@ -50,7 +51,7 @@ def stage_figures(result: Run) -> pd.DataFrame:
             "devices": devices,
             "items": len(here),
             "completed": len(done),
-            "wait_mean": wait.mean(),
+            WAIT_MEAN: wait.mean(),
             "wait_p95": wait.quantile(0.95) if len(wait) else math.nan,
             "service_mean": (done["upload"] + done["compute"] + done["download"]).mean(),
             "overhead_mean": done["overhead"].mean(),

@@ -54,7 +54,7 @@ def steps_table(record: Record) -> pd.DataFrame:
 
 
 def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
-    """Times between consecutive tokens of an answer (seconds), and how often each occurs.
+    """Seconds between consecutive tokens of an answer, and their counts.
 
     For tokens that came between the times `low` and `high`.
     """
@@ -89,7 +89,7 @@ def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[
 
 
 def _first_steps(record: Record, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Duration of the first step of each row (seconds, with the copying before it) and the increment per step.
+    """Seconds of the first step of each row with copying, and increment a step.
 
     Several steps have no copying before them, and one speed.
     """

@@ -1,4 +1,4 @@
-"""Run directories: resolved scenario, seed, versions, Parquet tables, summary; written whole or not at all.
+"""Run directories: scenario, seed, versions, tables, summary; written as a whole.
 
     run.json            name, seed, replication, policy and its notes, window, versions, warnings, error, digests of
                         all other files and of the inputs of the scenario; with a checksum
@@ -58,7 +58,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def package_version(package: str) -> str:
-    """Of a package, read once: its metadata are a text to parse, which takes as long as saving a small run."""
+    """The version of a package, read once: parsing its metadata is slow."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -141,7 +141,7 @@ def save(result: Kept, target: Path) -> Path:
 
 
 def write_mark(folder: Path, about: dict[str, Any]) -> None:
-    """Write the mark of a directory, with the digests of its files; runs inside have marks of their own."""
+    """Write the mark of a directory, with the digests of its files."""
     runs = [path.parent for path in folder.rglob(MARK)]
     files = [path for path in folder.rglob("*") if path.is_file() and not any(run in path.parents for run in runs)]
     found = digests(folder, sorted(path.relative_to(folder).as_posix() for path in files))
@@ -149,7 +149,7 @@ def write_mark(folder: Path, about: dict[str, Any]) -> None:
 
 
 def read_mark(folder: Path, later: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The mark of a directory; DamagedFile if it, or one of its files, is not what was written.
+    """The mark of a directory; DamagedFile if it or a file of it has changed.
 
     later: beginnings of the names of files that are verified when they are read.
     """
@@ -179,7 +179,7 @@ def write_table(frame: pd.DataFrame, path: Path, index: bool | None = False) -> 
 
 
 def write_csv(table: pd.DataFrame, path: Path, index: bool = True) -> None:
-    """Write a table as CSV for people, many of whom open it in a spreadsheet: no text of it is run as a formula."""
+    """Write a table as CSV in which a spreadsheet runs no text as a formula."""
     shown = table.rename(columns=_no_formula)
     shown.index = shown.index.map(_no_formulas)
     with naming(path):
@@ -191,7 +191,7 @@ def _no_formulas(label: Any) -> Any:
 
 
 def _no_formula(cell: Any) -> Any:
-    """A text that a spreadsheet would run begins with an apostrophe instead, which it does not show; numbers stay."""
+    """Text with an apostrophe where a spreadsheet would run it; numbers stay."""
     if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
         return cell
     try:
@@ -289,7 +289,7 @@ class Saved:
 
 
 def open_run(directory: Path) -> Saved:
-    """A run directory, its mark and small files verified; UsageError if it is none, or damaged."""
+    """A run directory, verified; UsageError if it is none, or damaged."""
     scenario = directory / "scenario.yaml"
     try:
         about = read_mark(directory, LATER)

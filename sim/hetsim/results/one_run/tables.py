@@ -46,7 +46,7 @@ def bound_name(bound: float = DEFAULT_BOUND) -> str:
 
 
 def tasks_table(record: Record, table: ModeTable, bound: float = DEFAULT_BOUND) -> pd.DataFrame:
-    """One row a task that arrived, in the order of the workload; of a request that passes through stages one row.
+    """One row a task that arrived, in workload order; of a request one row.
 
     `response`, `slowdown`, `bounded_slowdown` and `overhead` are of completed tasks, NaN otherwise; `wait` is of
     tasks that started.  response = (ready - arrival) + wait + upload + compute + download + overhead: `overhead` is
@@ -65,7 +65,7 @@ def tasks_table(record: Record, table: ModeTable, bound: float = DEFAULT_BOUND) 
 
 
 def stages_table(record: Record, table: ModeTable) -> pd.DataFrame:
-    """One row for each stage of each request (and item) that arrived; empty where no request has stages.
+    """One row a stage of each request (and item) that arrived.
 
     `request` is the id of the row of `tasks`, `stage` the name of the stage, and a launch names the `id`.  A stage is
     ready when the one before it has finished; the other columns are those of tasks, without what only a whole request
@@ -164,7 +164,7 @@ def _codes(column: np.ndarray | None, rows: TableRows) -> np.ndarray:
 def _stages(
     record: Record, rows: TableRows, start: np.ndarray, finish: np.ndarray, status: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Seconds of upload, compute and download; what never started has 0, what still runs up to the end."""
+    """Seconds of upload, compute and download, of running tasks up to the end."""
 
     def counted(name: str) -> np.ndarray | None:
         column = record.stage(name)
@@ -213,7 +213,7 @@ def _reasons(record: Record, rows: TableRows) -> Any:
 
 
 def _energy(record: Record, table: ModeTable) -> np.ndarray:
-    """Joules above idle of work that counted, per row of the record; members of a batch share theirs equally.
+    """Joules above idle of work that counted, by row; batch members share equally.
 
     NaN where no device of the cluster has watts.
     """
@@ -230,14 +230,14 @@ def _energy(record: Record, table: ModeTable) -> np.ndarray:
 
 
 def _cost(record: Record, table: ModeTable) -> np.ndarray:
-    """Money for what each row held; members of a batch share theirs equally.  Of language models it is not split."""
+    """Money for each row's resources; batch members share equally."""
     if record.input.language:
         return np.full(len(record.status), np.nan)
     return by_launch(record, *launches_and_cost(record, table))
 
 
 def _with_requests(record: Record, launches: LaunchColumns, energy: np.ndarray) -> np.ndarray:
-    """Where replicas of language models are among the launches: their requests' own shares were written down."""
+    """Launches with the recorded shares of requests to language models."""
     periods = language.periods(record, launches.task)
     found = by_launch(record, launches, np.where(periods, 0.0, energy))
     rows = language.rows_of(record.input)
@@ -265,7 +265,7 @@ def by_launch(record: Record, launches: LaunchColumns, energy: np.ndarray) -> np
 
 
 def batch_members(record: Record) -> np.ndarray | None:
-    """How many tasks shared each task's last launch (1 where none); None where no launch had several."""
+    """Number of tasks in each task's last launch (1 if none); None if all 1."""
     if record.batch is None or record.launches is None or "members" not in record.launches:
         return None
     number = launch_numbers(record.launches)
@@ -303,7 +303,7 @@ def launches_and_cost(record: Record, table: ModeTable) -> tuple[LaunchColumns, 
 
 
 def due_times(record: Record) -> np.ndarray:
-    """When it is decided at the latest whether each row meets its deadline; NaN where it has none.
+    """Latest time when each row's deadline is decided; NaN without a deadline.
 
     Of a request to a language model with limits on its tokens: the time at which the last limit is kept or missed.
     """
@@ -313,6 +313,6 @@ def due_times(record: Record) -> np.ndarray:
 
 
 def observed_until(record: Record) -> float:
-    """Until when outcomes are known: the end of the run, or for ever where it was drained."""
+    """Time until which outcomes are known: end of the run, inf if drained."""
     drained = math.isinf(record.input.horizon) and not (record.status == UNFINISHED).any()
     return math.inf if drained else record.end

@@ -1,4 +1,4 @@
-"""Metrics of tasks: what became of them, statistics of their times, makespan, throughput.
+"""Metrics of tasks: fates, statistics of times, makespan, throughput.
 
 A metric takes a `Measured` run and gives a number; NaN says that it is not defined there (a makespan with
 tasks unfinished, an attainment without deadlines).  Task metrics cover the tasks that arrive in the window
@@ -54,7 +54,7 @@ def declare_statistics(
     column: str, meaning: str, unit: Unit, sets: Mapping[str, tuple[str, ...]], every: str = "summary",
     weight: str | None = None, module: str = __name__,
 ) -> None:  # fmt: skip
-    """Declare mean, p50, p95, p99 and max of a column of tasks; undefined in runs that do not have it.
+    """Declare mean, p50, p95, p99 and max of a column of tasks.
 
     `sets`: of some of them; of all, the set `every`.
     """
@@ -106,7 +106,7 @@ declare_statistics(
 
 @metric(unit="ratio", better="less", weight="_completed", sets=("summary",), congested=True)
 def bsld_swf_mean(run: Measured) -> float:
-    """Mean of max(1, response / max(run time, 10 s)), run time = finish - start, of completed tasks.
+    """Mean of max(1, response / max(finish - start, 10 s)) of completed tasks.
 
     The bounded slowdown of the batch-scheduling literature (Feitelson's SWF logs); ours divides by T*.
     """
@@ -117,9 +117,10 @@ def bsld_swf_mean(run: Measured) -> float:
     return float(np.maximum(run.column("response")[done] / np.maximum(ran, DEFAULT_BOUND), 1.0).mean())
 
 
-@metric(unit="s", better="less", sets=("summary", "usual:10", "cluster:90", "display:60", "page_cluster:10"))
+@metric(unit="s", better="less", sets=("summary", "usual:10", "cluster:90", "display:60", "page_cluster:10"),
+        needs_end=True)  # fmt: skip
 def makespan(run: Measured) -> float:
-    """Last finish of a completed task - first arrival; undefined while anything is unfinished."""
+    """Last finish of a completed task - first arrival; undefined if any is unfinished."""
     if not run.count(COMPLETED) or run.count(UNFINISHED):
         return math.nan
     finish = run.column("finish")[run.status == COMPLETED]

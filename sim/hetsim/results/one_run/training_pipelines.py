@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def training_pipeline(result: Result, task: Any = None) -> tuple[PipelineSchedule, str]:
-    """A step of a job with stages on the devices that it had last, with the links to itself; and the job's id.
+    """A step of a job with stages on its last devices, and the job's id.
 
     Without a task that of the job with the most GPU time.  UsageError where no job, or not this one, has stages.
     """

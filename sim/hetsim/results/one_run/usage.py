@@ -1,4 +1,4 @@
-"""What devices did in a window of time: busy, allocated, up, asleep, and the energy of it; and the timeline.
+"""Devices in a window of time: busy, allocated, up, asleep, energy; the timeline.
 
 Conventions: a launch *allocates* its devices from the decision to its end and makes them *busy* while it
 computes, both times its share.  Cores held by a GPU mode are allocated, not busy.  A device is *up* unless it
@@ -89,7 +89,7 @@ def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
 
 
 def transfers_of(record: Record, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Begin and end of the upload and of the download of each launch; NaN where it has none."""
+    """Begin and end of upload and download of each launch; NaN without."""
     columns = record.launches
     if columns is None:
         never = np.full(count, np.nan)
@@ -127,7 +127,7 @@ def allocated(
     low: float,
     high: float,
 ) -> np.ndarray:
-    """Seconds × share taken of each accelerator, at most all of it however many streams it has."""
+    """Seconds × share taken of each accelerator, at most all of it."""
     devices = record.input.cluster.devices
     result = places.spread(launches.place, held * share, len(devices))
     many = np.array([device.type.streams > 1 for device in devices])
@@ -151,7 +151,7 @@ def allocated(
 
 
 def device_states(record: Record, low: float, high: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Seconds up and asleep of each device in the window, and whether it is up, or asleep, at the end.
+    """Seconds up and asleep of each device in the window, and its last state.
 
     One that is waking draws and costs what an idle one does: it counts as up.
     """
@@ -215,7 +215,7 @@ def devices_table(record: Record, use: Usage) -> pd.DataFrame:
 
 
 def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> pd.DataFrame:
-    """The state of the system as steps: each row holds from its `time` to the next row's.
+    """The system's state as steps: each row holds until the next `time`.
 
     `waiting` are tasks that are ready and not in a launch, `running` those that have begun the first stage of
     their launch.  `busy_*` counts what computes, `allocated_gpus` what launches hold, times their shares; where
@@ -279,7 +279,7 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
 def _groups(
     record: Record, table: ModeTable, launches: LaunchColumns, places: PlaceColumns, amount: np.ndarray, by: str
 ) -> list[tuple[str, np.ndarray]]:
-    """Weight of every launch in each group, by name; a launch over several nodes is spread over them."""
+    """Weight of each launch by group; over several nodes it is spread."""
     if by == "type":
         names = list(dict.fromkeys(mode.type.name for mode in table.modes))
         number = table.column(lambda mode: names.index(mode.type.name), np.int64)[launches.mode]

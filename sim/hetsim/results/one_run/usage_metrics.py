@@ -25,13 +25,13 @@ def _share(run: Measured, seconds: np.ndarray, gpus: bool) -> float:
     sets=("summary", "usual:90", "cluster:100", "display:80", "page_cluster:20", "sweep:40"), title="GPU busy",
 )  # fmt: skip
 def gpu_utilization(run: Measured) -> float:
-    """∫ compute-engine busy × share / ∫ GPUs (accelerators of any kind) that are up, over the window."""
+    """∫ compute-engine busy × share / ∫ accelerators that are up, in the window."""
     return _share(run, run.use.busy, True)
 
 
 @metric(unit="share", better="neither", of="run", sets=("summary", "cluster:110"), title="GPU held")
 def gpu_allocation(run: Measured) -> float:
-    """∫ GPU share held by launches (at most 1 a GPU) / ∫ GPUs that are up, over the window."""
+    """∫ GPU share held by launches (at most 1) / ∫ GPUs up, in the window."""
     return _share(run, run.use.allocated, True)
 
 
@@ -43,7 +43,7 @@ def cpu_utilization(run: Measured) -> float:
 
 @metric(unit="share", better="neither", of="run", sets=("summary",), title="CPU held")
 def cpu_allocation(run: Measured) -> float:
-    """∫ cores held by launches, those next to a GPU included / ∫ cores that are up, over the window."""
+    """∫ cores held by launches, GPU hosts included / ∫ cores up, in the window."""
     return _share(run, run.use.allocated, False)
 
 
@@ -52,13 +52,13 @@ def cpu_allocation(run: Measured) -> float:
     hide_if_zero=True,
 )  # fmt: skip
 def energy_j(run: Measured) -> float:
-    """Joules of all devices in the window: energy_tasks_j, _wasted_j, _idle_j and _sleep_j; undefined without watts."""
+    """Joules of all devices in the window, the sum of the other energy metrics."""
     return energy_tasks_j(run) + energy_wasted_j(run) + energy_idle_j(run) + energy_sleep_j(run)
 
 
 @metric(unit="J", better="less", of="run", sets=("summary",), hide_if_zero=True)
 def energy_tasks_j(run: Measured) -> float:
-    """(busy - idle) watts × frequency³ × time of work that counted; without warmup the tasks' energy_j."""
+    """(busy - idle) watts × frequency³ × time of work that counted."""
     return float(run.use.dynamic.sum())
 
 

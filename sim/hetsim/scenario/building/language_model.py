@@ -290,36 +290,29 @@ def joining_problem(stream: TaskStream, batching: IterationPolicy) -> tuple[str,
     return None
 
 
-def language_of(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray, tasks: Tasks) -> list[LanguageService]:
-    """The language models of a run, with the rows of their requests in order of arrival."""
-    services = []
-    for stream, start in zip(streams, starts.tolist(), strict=False):
-        service = stream.language
-        if service is None or not len(stream):
-            continue
-        rows = np.sort(rank[start : start + len(stream)])
-        shape = tasks.shapes[tasks.shape[rows[0]]]
-        services.append(
-            LanguageService(
-                name=stream.name,
-                shape=shape,
-                rows=rows,
-                kinds=tuple(
-                    ReplicaKind(kind.times, blocks_of(kind, mode.type), kind.weights, *service.starts(kind))
-                    for kind, mode in stream.replica_modes
-                    if mode in shape.modes
-                ),
-                token_bytes=0 if service.kv is None else service.kv.per_token or 0,
-                max_sequences=service.max_sequences,
-                max_output=0 if service.max_output_tokens == "exact" else service.max_output_tokens,
-                swap=service.preemption == "swap",
-                prefix_block=0 if service.prefix_cache is None else service.prefix_cache.tokens,
-                request_delay=service.network.request_delay + service.front_end,
-                response_delay=service.network.response_delay,
-                key=key_of((*stream.path, "service")),
-                **({} if service.kv is None else service.kv.given),
-                **service.given,
-                **service.slo.given,
-            )
-        )
-    return services
+def language_of(
+    stream: TaskStream, service: llm_schema.LanguageModel, rows: np.ndarray, tasks: Tasks
+) -> LanguageService:  # fmt: skip
+    """The language model of a stream; `rows` are its requests by arrival."""
+    shape = tasks.shapes[tasks.shape[rows[0]]]
+    return LanguageService(
+        name=stream.name,
+        shape=shape,
+        rows=rows,
+        kinds=tuple(
+            ReplicaKind(kind.times, blocks_of(kind, mode.type), kind.weights, *service.starts(kind))
+            for kind, mode in stream.replica_modes
+            if mode in shape.modes
+        ),
+        token_bytes=0 if service.kv is None else service.kv.per_token or 0,
+        max_sequences=service.max_sequences,
+        max_output=0 if service.max_output_tokens == "exact" else service.max_output_tokens,
+        swap=service.preemption == "swap",
+        prefix_block=0 if service.prefix_cache is None else service.prefix_cache.tokens,
+        request_delay=service.network.request_delay + service.front_end,
+        response_delay=service.network.response_delay,
+        key=key_of((*stream.path, "service")),
+        **({} if service.kv is None else service.kv.given),
+        **service.given,
+        **service.slo.given,
+    )

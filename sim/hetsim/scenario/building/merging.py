@@ -12,7 +12,7 @@ from hetsim.model.record import ClosedStream
 from hetsim.model.service import LanguageService, Service
 from hetsim.model.tasks import Item, KernelWork, StagedRequests, Tasks
 from hetsim.scenario.building.language_model import language_of
-from hetsim.scenario.building.served import services_of
+from hetsim.scenario.building.served import service_of
 from hetsim.scenario.building.streams import Context, TaskStream
 
 
@@ -86,8 +86,19 @@ def merge(
     tasks.staged = _staged(streams, starts, rank)
     _join_items(tasks, streams, order)
     _results_in_place(tasks)
-    language = language_of(streams, starts, rank, tasks)
-    return tasks, _closed(streams, starts, rank), services_of(streams, starts, rank, tasks), language
+    closed: list[ClosedStream] = []
+    services: list[Service] = []
+    language: list[LanguageService] = []
+    for stream, start in zip(streams, starts.tolist(), strict=False):
+        rows = rank[start : start + len(stream)]
+        if stream.think is not None:
+            kept = (stream.clients, stream.think, stream.deadline, stream.patience)
+            closed.append(ClosedStream(stream.name, rows, *kept))
+        if stream.service is not None and len(rows):
+            services.append(service_of(stream, stream.service, np.sort(rows), tasks))
+        if stream.language is not None and len(rows):
+            language.append(language_of(stream, stream.language, np.sort(rows), tasks))
+    return tasks, closed, services, language
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
@@ -248,14 +259,3 @@ def _results_in_place(tasks: Tasks) -> None:
     tasks.reads, tasks.writes = reads, writes
     if not tasks.bytes_out.any():
         tasks.bytes_out = None
-
-
-def _closed(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray) -> list[ClosedStream]:
-    found = []
-    for stream, start in zip(streams, starts.tolist(), strict=False):
-        if stream.think is not None:
-            rows = rank[start : start + len(stream)]
-            found.append(
-                ClosedStream(stream.name, rows, stream.clients, stream.think, stream.deadline, stream.patience)
-            )
-    return found

@@ -15,18 +15,18 @@ from hetsim.results.formatting import seconds
 from hetsim.scenario.building.language_model import ServedLanguage, check_tokens
 from hetsim.scenario.building.recorded_modes import RowModes, TraceRows, demand_of, modes_of_rows, with_computed_times
 from hetsim.scenario.building.served import DrawnService, serving_of
-from hetsim.scenario.building.site import limits_of, recorded_partitions
+from hetsim.scenario.building.site import recorded_partitions
 from hetsim.scenario.building.streams import (
     Context,
     TaskStream,
     estimate_error,
-    relative_deadline,
     stopping_of,
     unfit,
     users_of,
 )
 from hetsim.scenario.building.trace_keys import check_effect
 from hetsim.scenario.file.document import Path_
+from hetsim.scenario.schema.demand import seconds_of
 from hetsim.scenario.schema.resample import FEW, by_block, by_row, by_user
 from hetsim.scenario.schema.workload import WorkloadEntry
 from hetsim.workload.traces import TaskTable
@@ -134,7 +134,7 @@ def _fill_columns(
 
 def _deadline(stream: TaskStream, entry: WorkloadEntry, table: TaskTable, kept: np.ndarray) -> np.ndarray | None:
     """Seconds from the arrival to the deadline; the entry's where the table has none."""
-    given = relative_deadline(entry, stream.time.min(axis=1))
+    given = seconds_of(entry.limit, stream.time.min(axis=1))
     if "deadline" not in table.numbers:
         return given
     # Absolute in the table; time_scale moves the arrival and keeps the slack.
@@ -179,7 +179,7 @@ def _fill_transfers(
 
 def _labels(entry: WorkloadEntry, stream: TaskStream, time: np.ndarray) -> None:
     """What the entry says of limits, tiers and accounts, where the table says nothing."""
-    limits = limits_of(entry, time.min(axis=1))
+    limits = seconds_of(entry.time_limit, time.min(axis=1))
     if limits is not None:
         given = stream.extra.get("time_limit")
         known = None if given is None else np.array(given, dtype=float)

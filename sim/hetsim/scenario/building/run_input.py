@@ -53,17 +53,19 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     policies = scenario.policies
     scheduler = make_policy(policies.scheduler, scenario, problems)
     admission = None if policies.admission is None else make_policy(policies.admission, scenario, problems)
-    batching = batching_policies(streams, scenario, context, problems)
-    iteration = iteration_policies(streams, scenario, context, problems)
+    served = [stream for stream in streams if stream.service is not None or stream.language is not None]
+    batching = batching_policies(served, scenario, context, problems)
+    iteration = iteration_policies(served, scenario, context, problems)
     faults = _faults(model.faults, cluster, scenario, problems)
     if isinstance(scheduler, Scheduler) and scheduler.knows_rates:
         scheduler.rates = true_rates(scenario, streams, policies.scheduler.name, problems)
     if problems:
         raise ScenarioError(problems)
     tasks, closed, services, language = merge(streams, context, items)
-    apply_rules(tasks, model.site, context)
+    if tasks.refused or any(tasks.partitions) or "time_limit" in tasks.extra:
+        apply_rules(tasks, model.site, context)
     _check_refused(tasks, scheduler, policies.scheduler.name)
-    context.warnings += check_chances(tasks, faults, cluster, horizon)
+    context.warnings += check_chances(tasks, faults, cluster, horizon) if faults else []
     hopeless, many = hopeless_deadlines(tasks)
     (context.warnings if many else context.notes).extend(hopeless)
     if services and type(scheduler).serve is Scheduler.serve:  # before a planner plans, or plays through, anything

@@ -224,46 +224,27 @@ def serving_of(
     return None if entry.service is None else DrawnService(entry.service, name, path, context)
 
 
-def services_of(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray, tasks: Tasks) -> list[Service]:
-    """The services of a run, with the rows of their requests in order of arrival."""
-    found = []
-    for stream, start in zip(streams, starts.tolist(), strict=False):
-        if stream.service is None or not len(stream):
-            continue
-        rows = np.sort(rank[start : start + len(stream)])
-        shape = tasks.shapes[tasks.shape[rows[0]]]
-        times = tasks.estimate[rows][:, : len(shape.modes)]
-        alike = bool((times == times[0]).all() and (tasks.time[rows][:, : len(shape.modes)] == times[0]).all())
-        kept = stream.service.cache
-        limit = np.nanmin(stream.deadline) if stream.deadline is not None else math.inf
-        found.append(
-            Service(
-                name=stream.name,
-                shape=shape,
-                rows=rows,
-                # A mean of equals may be off by a bit.
-                per_item=tuple((times[0] if alike else times.mean(axis=0)).tolist()),
-                slo=float(limit),
-                alike=alike,
-                bytes_in=_average(tasks.bytes_in, rows),
-                bytes_out=_average(tasks.bytes_out, rows),
-                cache=None if kept is None else kept.made(),
-                policy_key="policy.batching" if stream.service.batching is None else key_of((*stream.path, *OWN)),
-                **stream.service.given,
-                **stream.service.network.given,
-            )
-        )
-    return found
+def service_of(stream: TaskStream, spec: ServiceSpec, rows: np.ndarray, tasks: Tasks) -> Service:
+    """The service of a stream, with the rows of its requests in order of arrival."""
+    shape = tasks.shapes[tasks.shape[rows[0]]]
+    times = tasks.estimate[rows][:, : len(shape.modes)]
+    alike = bool((times == times[0]).all() and (tasks.time[rows][:, : len(shape.modes)] == times[0]).all())
+    return Service(
+        name=stream.name,
+        shape=shape,
+        rows=rows,
+        # A mean of equals may be off by a bit.
+        per_item=tuple((times[0] if alike else times.mean(axis=0)).tolist()),
+        slo=math.inf if stream.deadline is None else float(np.nanmin(stream.deadline)),
+        alike=alike,
+        bytes_in=_average(tasks.bytes_in, rows),
+        bytes_out=_average(tasks.bytes_out, rows),
+        cache=None if spec.cache is None else spec.cache.made(),
+        policy_key="policy.batching" if spec.batching is None else key_of((*stream.path, *OWN)),
+        **spec.given,
+        **spec.network.given,
+    )
 
 
 def _average(column: np.ndarray | None, rows: np.ndarray) -> float:
     return 0.0 if column is None else float(column[rows].mean())
-
-
-def weights(streams: list[TaskStream]) -> list[tuple[str, int]]:
-    """The models that devices must hold, as items: name and size."""
-    return [
-        (f"{stream.name}:model", stream.service.model)
-        for stream in streams
-        if stream.service is not None and stream.service.model is not None
-    ]

@@ -15,7 +15,7 @@ from hetsim.model.cluster import Cluster, Node, Partition
 from hetsim.model.tasks import Tasks
 from hetsim.results.formatting import seconds
 from hetsim.scenario.file.document import Document, Path_
-from hetsim.scenario.schema.demand import Demand, Factor, PartitionColumn
+from hetsim.scenario.schema.demand import Demand, PartitionColumn
 from hetsim.scenario.schema.site import SiteSpec
 from hetsim.workload.node_lists import hosts
 from hetsim.workload.traces import TaskTable
@@ -149,14 +149,6 @@ def _text(cell: object) -> str:
     if cell is None or cell != cell:
         return ""
     return f"{cell:g}" if isinstance(cell, float) else str(cell)
-
-
-def limits_of(demand: Demand, fastest: np.ndarray) -> np.ndarray | None:
-    """The time limits that tasks ask for; `fastest` are their times in their fastest modes."""
-    given = demand.time_limit
-    if given is None:
-        return None
-    return given.factor * fastest if isinstance(given, Factor) else np.full(len(fastest), float(given))
 
 
 # The rules --------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from hetsim.model.tasks import KernelWork as Known
 from hetsim.model.tasks import Mode, Stopping
 from hetsim.scenario.building.modes import ModeBook
 from hetsim.scenario.file.document import Document, Path_
-from hetsim.scenario.schema.demand import GPU_TIME, Demand, Factor
+from hetsim.scenario.schema.demand import GPU_TIME, Demand
 from hetsim.scenario.schema.language_model import LanguageModel
 from hetsim.scenario.schema.service import ServiceSpec
 from hetsim.scenario.schema.workload import WorkloadEntry
@@ -166,16 +166,6 @@ def draw_codes(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.ndar
     cumulative = np.cumsum(weights, dtype=float)
     codes = np.searchsorted(cumulative, rng.random(n) * cumulative[-1], side="right")
     return np.minimum(codes, len(weights) - 1).astype(np.int32)
-
-
-def relative_deadline(demand: Demand, fastest: np.ndarray) -> np.ndarray | None:
-    """Seconds from arrival to deadline; `fastest` are the tasks' times in their fastest modes."""
-    limit = demand.limit
-    if limit is None:
-        return None
-    if isinstance(limit, Factor):
-        return limit.factor * fastest
-    return np.full(len(fastest), float(limit))
 
 
 def estimate_error(demand: Demand, n: int, rng: np.random.Generator) -> np.ndarray | None:

@@ -17,7 +17,6 @@ from hetsim.model.units import MAX_BYTES, MOST, Seconds
 from hetsim.scenario.building.cluster import build_cluster
 from hetsim.scenario.building.modes import ModeBook
 from hetsim.scenario.building.recorded import build_recorded
-from hetsim.scenario.building.served import weights
 from hetsim.scenario.building.site import with_partitions
 from hetsim.scenario.building.streams import Context, TaskStream
 from hetsim.scenario.building.synthetic import build_synthetic
@@ -127,7 +126,8 @@ def build_parts(
     for stream in streams:
         problems += _absurd(stream, context)
     items, found = _items(data, context)
-    items += [Item(name, size, lasting=True) for name, size in weights(streams)]
+    models = {f"{one.name}:model": one.service.model for one in streams if one.service is not None}
+    items += [Item(name, size, lasting=True) for name, size in models.items() if size is not None]
     known = {item.name for item in items}
     told = {name: size for stream in streams for name, size in stream.items.items() if name not in known}
     items += [Item(name, size) for name, size in told.items()]

@@ -17,7 +17,7 @@ from hetsim.scenario.building.drawn_modes import DrawnModes
 from hetsim.scenario.building.language_model import ServedLanguage
 from hetsim.scenario.building.pipeline import pipeline_stream
 from hetsim.scenario.building.served import DrawnService, serving_of
-from hetsim.scenario.building.site import drawn_partition, limits_of
+from hetsim.scenario.building.site import drawn_partition
 from hetsim.scenario.building.streams import (
     Context,
     TaskStream,
@@ -26,13 +26,12 @@ from hetsim.scenario.building.streams import (
     estimate_error,
     one_lane,
     peak_of,
-    relative_deadline,
     stopping_of,
     unfit,
     users_of,
 )
 from hetsim.scenario.file.document import Path_
-from hetsim.scenario.schema.demand import GPU_TIME, Demand
+from hetsim.scenario.schema.demand import GPU_TIME, Demand, seconds_of
 from hetsim.scenario.schema.workload import MAX_TASKS, WorkloadEntry
 from hetsim.workload.arrivals import BLOCK
 from hetsim.workload.costs.roofline import Work
@@ -209,7 +208,7 @@ def _draw(
 
     bytes_in, bytes_out = drawn("bytes_in", demand.bytes_in), drawn("bytes_out", demand.bytes_out)
     columns = {
-        "deadline": relative_deadline(demand, time.min(axis=1)) if fits else None,
+        "deadline": seconds_of(demand.limit, time.min(axis=1)) if fits else None,
         "patience": drawn("patience", demand.patience),
         "bytes_in": ways.bytes_in if bytes_in is None else np.rint(bytes_in),
         "bytes_out": None if bytes_out is None else np.rint(bytes_out),
@@ -253,7 +252,7 @@ def _assemble(
         _fill_estimate(stream, rows, one)
         for column, values in one.columns.items():
             _fill(stream, column, rows, values)
-        limits = limits_of(one.demand, one.time.min(axis=1))
+        limits = seconds_of(one.demand.time_limit, one.time.min(axis=1))
         if limits is not None:
             stream.extra.setdefault("time_limit", np.full(n, np.nan))[rows] = limits
         if one.partition is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from hetsim.errors import KeyProblem, UnknownName
@@ -64,6 +65,13 @@ class Factor(Model):
 
     factor: Positive
     """How many times the task's own fastest time."""
+
+
+def seconds_of(limit: float | Factor | None, fastest: np.ndarray) -> np.ndarray | None:
+    """Seconds that a limit gives each task, of a factor from its `fastest` time."""
+    if limit is None:
+        return None
+    return limit.factor * fastest if isinstance(limit, Factor) else np.full(len(fastest), float(limit))
 
 
 Limit = Annotated[Annotated[Seconds, VALUE] | Annotated[Factor, MAPPING], VALUE_OR_MAPPING]
@@ -406,17 +414,14 @@ class Demand(Held):
         self._check_training()
         if self.devices is not None and not (self.work or self.profile or self.training):
             raise KeyProblem("devices", "this belongs to work, a profile or training, and there is none here")
+        others = self.gpu_time or self.typed_gpu_time or self.work or self.profile
+        if isinstance(self.cpu_time, Speedup) and not others:
+            raise ValueError("cpu_time: a speedup is relative to a gpu_time, work or profile, and there is none")
 
     @property
     def limit(self) -> float | Factor | None:
         """The relative deadline, under either of its names."""
         return self.slo if self.slo is not None else self.deadline
-
-    @property
-    def dangling(self) -> bool:
-        """Whether `cpu_time` is a speedup of nothing."""
-        others = self.gpu_time or self.typed_gpu_time or self.work or self.profile
-        return isinstance(self.cpu_time, Speedup) and not others
 
     @property
     def has_times(self) -> bool:

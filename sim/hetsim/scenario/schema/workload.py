@@ -186,12 +186,10 @@ class WorkloadEntry(Demand):
                 raise ValueError(f'class "{one.class_ or number}" has no time on any device; give {forms}')
         for whole in self.whole_demands:
             whole.check_whole()
-        on_gpus = any(getattr(self, name) for name in TIMES if name != "cpu_time")
-        for key in ("gpus", "slice", "gpu_memory"):
-            if self.classes is None and getattr(self, key) is not None and not on_gpus:
-                raise KeyProblem(key, "it is held on GPUs, and the tasks have times on cores alone; give gpu_time, too")
-        if any(whole.dangling for whole in self.whole_demands):
-            raise ValueError("cpu_time: a speedup is relative to a gpu_time, work or profile, and there is none")
+        of_gpus = [key for key in ("gpus", "slice", "gpu_memory") if getattr(self, key) is not None]
+        if self.classes is None and of_gpus and not any(getattr(self, name) for name in TIMES if name != "cpu_time"):
+            text = "it is held on GPUs, and the tasks have times on cores alone; give gpu_time, too"
+            raise KeyProblem(of_gpus[0], text)
 
     def _only_a_pipeline(self) -> None:
         """KeyProblem for what cannot stand with `pipeline`, which tells times and devices."""

@@ -1,5 +1,4 @@
-"""GPU fragmentation as FGD measures it: the part of the free GPU share that the workload's requests cannot
-use.
+"""GPU fragmentation after FGD: free GPU share of no use to the workload.
 
 Reference: Weng et al., Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
 Descent (USENIX ATC 2023).
@@ -35,9 +34,9 @@ if TYPE_CHECKING:
 
 @metric(unit="share", better="less", of="run", is_percent=False, sets=("cluster:120",))
 def fragmentation(run: Measured) -> float:
-    """Time average, over the part of the window in which some GPU share is unallocated, of
+    """Time average of Σ_n Σ_m p_m F_n(m) / Σ_n unallocated_n, while that is above 0.
 
-    Σ_n Σ_m p_m F_n(m) / Σ_n unallocated_n, where F_n(m) is all of node n's unallocated GPU share if request
+    F_n(m) is all of node n's unallocated GPU share if request
     m does not fit on n, else the share on GPUs with less left than m asks of one; p_m is the share of the
     workload's tasks with request m.  A task that is equally demanding on several types of accelerator can use any of
     them; one with other modes counts with those like its first accelerator mode.  A task that asks for no GPU and
@@ -52,7 +51,7 @@ def fragmentation(run: Measured) -> float:
 
 
 def fragmentation_over_time(result: Run) -> pd.DataFrame:
-    """Fragmentation and allocation as steps: each row holds from its `time` to the next row's.
+    """Fragmentation and allocation as steps between `time`s.
 
     `allocated_gpus` and `unallocated_gpus` (of those that are up), `fragmented_gpus` (the part of the latter that
     the mix cannot use, in expectation), `fragmentation` = fragmented / unallocated (NaN where nothing is unallocated)
@@ -65,14 +64,14 @@ def fragmentation_over_time(result: Run) -> pd.DataFrame:
             "allocated_gpus": there - unallocated,
             "unallocated_gpus": unallocated,
             "fragmented_gpus": stranded,
-            "fragmentation": stranded / unallocated,
+            fragmentation.__name__: stranded / unallocated,
             "allocation": (there - unallocated) / there,
         }
     return pd.DataFrame(columns)
 
 
 def fragmentation_between(result: Run, edges: np.ndarray) -> np.ndarray:
-    """Fragmentation as means between these times; NaN where nothing is unallocated and after the end of the run.
+    """Mean fragmentation between these times; NaN where undefined.
 
     Empty where there are no GPUs, or no request for any.  Of long runs with shared GPUs it is the state in the middle.
     """
@@ -102,7 +101,7 @@ Steps = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def fragmentation_steps(result: Run, times: np.ndarray | None = None) -> Steps:
-    """The free GPUs over the whole run; at these `times` only, where looking more often would cost more.
+    """The free GPUs over the run, or at these `times` where cheaper.
 
     Where tasks take whole GPUs it is a few passes over columns, otherwise the run is replayed launch by launch.
     """
@@ -118,7 +117,7 @@ def fragmentation_steps(result: Run, times: np.ndarray | None = None) -> Steps:
 
 
 def _replayed(result: Run, times: np.ndarray | None) -> Iterator[tuple[float, float, float, float]]:
-    """(begin, GPUs unallocated, the part of them the mix cannot use, GPUs up) of each stretch of the run."""
+    """(begin, GPUs unallocated, part the mix cannot use, GPUs up) by stretch."""
     record = result.record
     requests, mix = request_mix(record)
     # The measure knows only demands: it asks what would fit, regardless of which tasks may use the node.
@@ -137,7 +136,7 @@ def _replayed(result: Run, times: np.ndarray | None) -> Iterator[tuple[float, fl
 
 
 class _Measure:
-    """Per node the unallocated GPU share, the part of it that the mix cannot use, and the GPUs that are up."""
+    """By node unallocated GPUs, the part the mix cannot use, and GPUs up."""
 
     def __init__(self, state: FreeCapacity, requests: list[list[Mode]], mix: np.ndarray):
         self.state, self.mix = state, mix
@@ -162,14 +161,14 @@ class _Measure:
 
 
 # The free GPUs of a run in which tasks take whole ones, from columns alone: see
-# `hetsim.results.one_run.fragmentation`.
+# `hetsim.results.one_run.fragmentation_metrics`.
 #
 # Of such a node the number of free GPUs, cores and bytes says which requests fit, so that the state of every node after
 # every event is a running sum, and no event costs a step of Python.
 
 
 def request_mix(record: Record) -> tuple[list[list[Mode]], np.ndarray]:
-    """The distinct requests of the workload, each as its modes on types of accelerator, and their shares of tasks."""
+    """The distinct requests as modes on accelerators, and shares of tasks."""
     arrived = record.status != NOT_ARRIVED
     numbers = np.bincount(record.input.tasks.shape[arrived], minlength=len(record.input.tasks.shapes))
     shares: dict[tuple, float] = {}
@@ -191,7 +190,7 @@ def _demand(mode: Mode) -> tuple:
 
 
 def whole_gpu_steps(result: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """Times, and from each to the next: GPUs unallocated, the part of them that the mix cannot use, GPUs up.
+    """Steps of GPUs unallocated, the part the mix cannot use, and GPUs up.
 
     None where GPUs are shared, a node has two types of them, or devices came and went.
     """
@@ -231,7 +230,7 @@ def whole_gpu_steps(result: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
 
 
 def _whole(table: ModeTable, cluster: Cluster) -> bool:
-    """Return True if every task takes whole GPUs of one type a node, one launch at a time."""
+    """Return True if every task takes whole GPUs of one type a node, one at a time."""
     types = [{device.type.name for device in node.accelerators} for node in cluster.nodes]
     single = all(len(names) < 2 for names in types) and any(types)
     plain = all(device.type.streams == 1 for device in cluster.devices if device.local >= 0)
@@ -239,7 +238,7 @@ def _whole(table: ModeTable, cluster: Cluster) -> bool:
 
 
 def _changes(record: Record, table: ModeTable) -> tuple[np.ndarray, ...]:
-    """Of every start and end on every node: the node, the time, and GPUs, thousandths of cores and bytes taken."""
+    """Node, time, GPUs, millicores and bytes of every start and end on a node."""
     launches, places = launches_of(record, table), PlaceColumns(record)
     cluster = record.input.cluster
     node_of = np.array([device.node for device in cluster.devices])[places.flat]
@@ -252,7 +251,7 @@ def _changes(record: Record, table: ModeTable) -> tuple[np.ndarray, ...]:
     part, size, mode = count[pair], places.totals[launches.place][launch].astype(np.int64), launches.mode[launch]
 
     def taken(column: np.ndarray) -> np.ndarray:
-        """A gang over nodes takes cores and memory in proportion to its devices there, rounded up."""
+        """Part of cores and memory of a gang on a node, rounded up."""
         return -(-column[mode] * part // size)
 
     gpus = np.where(table.column(lambda m: m.gpus, np.int64)[mode] > 0, part, 0)
@@ -270,7 +269,7 @@ def _changes(record: Record, table: ModeTable) -> tuple[np.ndarray, ...]:
 def _stranded(
     cluster: Cluster, requests: tuple[list[list[Mode]], np.ndarray], node: np.ndarray, taken: tuple[np.ndarray, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Free GPUs of nodes of which so much is taken, and the part of them that the mix cannot use, in expectation."""
+    """Free GPUs of nodes, and the expected part that the mix cannot use."""
     nodes = cluster.nodes
     gpus = np.array([len(one.accelerators) for one in nodes])[node] - taken[0]
     cores = np.array([one.cpus * MILLI for one in nodes])[node] - taken[1]
