@@ -1,4 +1,4 @@
-"""Parallel tasks for planners: rigid and moldable, on cores or GPUs of one node, or of all where all gangs may span.
+"""Parallel tasks for planners: rigid and moldable, on cores or GPUs.
 
 A task has *options*: a mode with its width (cores or GPUs that it holds together) and the seconds for which it holds
 them, transfers folded in as in `instance`.  A *pool* is the lanes of one type on one node; an option fits the pools of
@@ -34,7 +34,7 @@ from hetsim_policies.task_graphs import downward, graph_of, tails, topological
 
 @dataclass(frozen=True)
 class LanePool:
-    """The lanes of one type on one node (-1: on all), and when each can start its first task."""
+    """The lanes of a type on a node (-1: on all), and when each is free first."""
 
     kind: int
     node: int
@@ -190,7 +190,7 @@ def _homes(problem: PlanProblem, pools: list[LanePool], kind: int, width: int, m
 
 
 def _spreads(problem: PlanProblem, mode: Mode, width: int) -> bool:
-    """Return True if each node that has lanes of the type can host the parts of a mode that may lie there."""
+    """Return True if each node with lanes of the type can host a mode's parts there."""
     for node in problem.cluster.nodes:
         lanes = node.cpus if mode.on_cpu else sum(one.type is mode.type for one in node.accelerators)
         share = min(lanes, width) / width
