@@ -179,7 +179,7 @@ def validate(
 @READING
 @click.option("--cluster", metavar="FORMAT:FILE", help="The list of nodes of the site (see `hetsim list clusters`).")
 @click.option("--scenario", type=YAML, metavar="YAML", help="Write the scenario of the log under that scheduler there.")
-@click.option("--page", type=PAGE, metavar="HTML", help="Write a page with a picture there.")
+@click.option("--page", type=PAGE, metavar="HTML", help="Write a page with all schedulers there.")
 @click.option("--force", is_flag=True, help="Replace YAML and HTML if they exist.")
 @JSON
 def identify(

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.files import write_whole
@@ -16,9 +16,6 @@ from hetsim.traces.waits_command import Subject, capacity_of_cluster
 from hetsim.workload.logs.decisions import ranks_of
 from hetsim.workload.logs.identified import Identified, RuleScore, identify
 from hetsim.workload.logs.recorded_log import jobs_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SHOWN = 8
 DISCIPLINES = {
@@ -33,6 +30,7 @@ FIRST_COME = {
     "block": "fcfs", "skip": "fcfs_skip", "easy": "easy_backfill", "conservative": "conservative_backfill",
 }  # fmt: skip
 LIMITS = {"": "–", "passed": "passed by others", "reserved": "given a reservation"}
+FIGURES = ("explained", "of_waiting", "early", "late", "rank_correlation")
 MULTIFACTOR = {"size": 0, "priority": 0, "service": 0}
 
 
@@ -148,12 +146,16 @@ def _percent(share: float) -> str:
     return "–" if math.isnan(share) else f"{100 * share:.1f} %"
 
 
+def explained(score: RuleScore, found: Identified) -> str:
+    """The share of starts that a rule explains, as a sentence."""
+    starts = f"{_percent(score.explained)} of the starts within {found.cycle:.3g} s"
+    return f"{name_of(score, found)} explains {starts}, and {_percent(score.of_waiting)} of those of jobs that waited"
+
+
 def conclusion(found: Identified) -> list[str]:
     """The best rule, those like it, and the unexplained share, a sentence each."""
     best = found.rules[0]
-    within = f"within {found.cycle:.3g} s"
-    texts = [f"{name_of(best, found)} explains {_percent(best.explained)} of the starts {within}, "
-             f"and {_percent(best.of_waiting)} of those of jobs that waited"]  # fmt: skip
+    texts = [explained(best, found)]
     if others := [name_of(one, found) for one in found.rules[1:] if one.alike]:
         texts.append(f"cannot be told from it by this log: {', '.join(others)}")
     texts.append(
@@ -198,9 +200,8 @@ def mapping(found: Identified) -> dict[str, Any]:
     """The same for programs."""
     rules = [
         {"policy": policy_of(one, found), "order": one.rule.order, "discipline": one.rule.discipline,
-         "limits": one.rule.limits or None, "explained": one.explained,
-         "of_waiting": None if math.isnan(one.of_waiting) else one.of_waiting, "early": one.early, "late": one.late,
-         "rank_correlation": None if math.isnan(one.rank_correlation) else one.rank_correlation, "alike": one.alike}
+         "limits": one.rule.limits or None, "alike": one.alike,
+         **{name: None if math.isnan(value := getattr(one, name)) else value for name in FIGURES}}
         for one in found.rules
     ]  # fmt: skip
     places = [{"name": one.name, "explained": one.explained, "alike": one.alike} for one in found.places]
@@ -217,13 +218,12 @@ def mapping(found: Identified) -> dict[str, Any]:
 def write_page(path: Path, name: str, found: Identified, notes: Iterable[str]) -> None:
     """Write the page, whole or not at all."""
     from hetsim import __version__
-    from hetsim.report.html.elements import Section, items, page, picture, table, warnings
+    from hetsim.report.html.elements import Section, items, page, table, warnings
 
     under = "Judged on the half of the jobs that nothing was fitted on."
     places = [[one.name, _percent(one.explained), "alike" if one.alike else ""] for one in found.places]
     chance = [["at random", _percent(found.by_chance), ""]]
     sections = [
-        Section("Picture", picture(lambda: draw(found), "the share of starts that each scheduler explains")),
         Section("Schedulers", table(HEADS, rows(found), under)),
         Section("Placements", table(["Placement", "Of places explained", ""], places + chance) if places else ""),
         Section("What was inferred", items(fitted(found))),
@@ -232,27 +232,3 @@ def write_page(path: Path, name: str, found: Identified, notes: Iterable[str]) -
     head = [*conclusion(found), places_text(found)]
     text = page(f"Which scheduler made {name}", head, sections, f"Made by hetsim {__version__}.")
     write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
-
-
-def draw(found: Identified) -> Figure:
-    """Draw the starts that each rule explains, and those that came later or earlier."""
-    from hetsim.plots.style import BLUE, GRID, INK, VERMILION, figure, tidy, title
-
-    shown = found.rules[: max(2 * SHOWN, sum(one.alike for one in found.rules))]
-    picture = figure(9, 1.2 + 0.3 * len(shown))
-    ax = picture.add_subplot()
-    start = [0.0] * len(shown)
-    parts = (("explained", BLUE), ("late", VERMILION), ("early", GRID))
-    names = {"early": "started later than it says", "late": "started earlier", "explained": "explained"}
-    for key, color in parts:
-        widths = [100 * getattr(one, key) for one in shown]
-        ax.barh(range(len(shown)), widths, left=start, color=color, height=0.7, label=names[key])
-        start = [a + b for a, b in zip(start, widths, strict=True)]
-    ax.set_yticks(range(len(shown)), [name_of(one, found) for one in shown], fontsize=8)
-    ax.invert_yaxis()
-    ax.set_xlim(0, 100)
-    ax.set_xlabel("of the starts (%)", fontsize=9, color=INK)
-    tidy(ax, grid="x")
-    title(ax, "starts that schedulers explain", pad=18)
-    ax.legend(frameon=False, fontsize=8, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1)
-    return picture

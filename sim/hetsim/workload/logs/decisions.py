@@ -398,31 +398,22 @@ def logged_jobs(jobs: Jobs, limits: Limits | None, order: Order | None) -> list[
             nodes[job].append(node)
     pools = _pools(jobs, nodes)
     nothing = np.full(count, -1)
-    user = jobs.labels.get("user", nothing).tolist()
-    group = (nothing if limits is None else jobs.labels[limits.kind]).tolist()
-    rank = np.zeros(count, dtype=int).tolist()
+    user, group = jobs.labels.get("user", nothing), nothing if limits is None else jobs.labels[limits.kind]
+    rank = np.zeros(count, dtype=int)
     if order is not None:
         ranks = ranks_of(order)
-        rank = [ranks.get(jobs.names[order.kind][code], len(ranks)) if code >= 0 else len(ranks)
-                for code in jobs.labels[order.kind].tolist()]  # fmt: skip
-    amount = jobs.amount.tolist()
-    return [
-        LoggedJob(
-            row, arrival, start, end, estimate, user[row], group[row], rank[row], nodes[row],
-            (pools[row], amount[row] / len(nodes[row]), len(nodes[row])),
-        )
-        for row, (arrival, start, end, estimate) in enumerate(
-            zip(jobs.arrival.tolist(), jobs.start.tolist(), jobs.end.tolist(), jobs.estimate.tolist(), strict=True)
-        )
-    ]  # fmt: skip
+        by_code = [ranks.get(name, len(ranks)) for name in jobs.names[order.kind]]
+        rank = np.array([*by_code, len(ranks)])[jobs.labels[order.kind]]  # jobs of no class (-1) go last
+    columns = (jobs.arrival, jobs.start, jobs.end, jobs.estimate, user, group, rank)
+    demands = [(pool, amount / len(used), len(used))
+               for pool, amount, used in zip(pools, jobs.amount.tolist(), nodes, strict=True)]  # fmt: skip
+    return list(map(LoggedJob, range(count), *(column.tolist() for column in columns), nodes, demands))
 
 
 def _pools(jobs: Jobs, nodes: list[list[int]]) -> list[int]:
     """The nodes on which jobs of the same partition and GPU type ran, by job."""
-    keys = list(
-        zip(*(jobs.labels[kind].tolist() for kind in ("partition", "devices") if kind in jobs.labels), strict=True)
-    )
-    keys = keys or [()] * len(nodes)
+    kinds = [jobs.labels[kind].tolist() for kind in ("partition", "devices") if kind in jobs.labels]
+    keys = list(zip(*kinds, strict=True)) or [()] * len(nodes)
     entries: dict[Any, int] = {}
     for key, used in zip(keys, nodes, strict=True):
         for node in used:

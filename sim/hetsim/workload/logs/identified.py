@@ -25,24 +25,16 @@ LONGEST_CYCLE = 600.0
 """Waits above this are no cycle of decisions."""
 FEW = 20
 SURE = 0.01
-NO_RULE = "at random"
 PLACES = {"first_fit": 0.0, "best_fit": 1.0, "worst_fit": -1.0}
 """By placement: the factor of what is free on a node in its score; the node with the least score is taken."""
 
 
-@dataclass
-class RuleScore:
-    """How a rule explains the starts of the half that it was not fitted on."""
+@dataclass(kw_only=True)
+class Score:
+    """How well something explains the half of a log that it was not fitted on."""
 
-    rule: Rule
     right: np.ndarray = field(repr=False)
-    """By job judged: does it start when the rule says?"""
-    early: float
-    """Share of the jobs that it would start earlier than the record."""
-    of_waiting: float
-    """The share explained of the jobs that waited for longer than a cycle; NaN without any."""
-    rank_correlation: float
-    """Of predicted and recorded waits."""
+    """By job judged: is it as on record?"""
     alike: bool = False
     """It cannot be told from the best one."""
 
@@ -50,24 +42,31 @@ class RuleScore:
     def explained(self) -> float:
         return float(self.right.mean())
 
+
+@dataclass(kw_only=True)
+class RuleScore(Score):
+    """How a rule explains the starts."""
+
+    rule: Rule
+    early: float
+    """Share of the jobs that it would start earlier than the record."""
+    of_waiting: float
+    """The share explained of the jobs that waited for longer than a cycle; NaN without any."""
+    rank_correlation: float
+    """Of predicted and recorded waits."""
+
     @property
     def late(self) -> float:
         """Share of the jobs that it would start later than the record."""
         return max(0.0, 1.0 - self.explained - self.early)
 
 
-@dataclass
-class PlaceScore:
+@dataclass(kw_only=True)
+class PlaceScore(Score):
     """How a placement explains the recorded nodes, where a job had a choice."""
 
     name: str
-    right: np.ndarray = field(repr=False)
     prefer: Prefer = field(repr=False)
-    alike: bool = False
-
-    @property
-    def explained(self) -> float:
-        return float(self.right.mean())
 
 
 @dataclass
@@ -139,13 +138,17 @@ def identify(
     waited = judge & (jobs.wait > cycle)
     scores = [
         RuleScore(
-            examined[number].rule, right[number, judge], float((predicted[number] < jobs.start - cycle)[judge].mean()),
-            float(right[number, waited].mean()) if waited.any() else np.nan,
-            _rank_correlation(jobs.wait[judge], (predicted[number] - jobs.arrival)[judge]),
+            rule=examined[number].rule, right=right[number, judge],
+            early=float((predicted[number] < jobs.start - cycle)[judge].mean()),
+            of_waiting=float(right[number, waited].mean()) if waited.any() else np.nan,
+            rank_correlation=_rank_correlation(jobs.wait[judge], (predicted[number] - jobs.arrival)[judge]),
         )
         for number in best.values()
     ]  # fmt: skip
     scores.sort(key=lambda one: -one.explained)
+    if not places:  # of jobs that start together the order is that of the best rule
+        key = KEYS.get(scores[0].rule.order, KEYS["arrival"])
+        places, chance = place_scores(jobs, logged, amounts, half.warm_end, key)
     for group in (scores, places):
         for score in group:
             score.alike = not _worse(score.right, group[0].right)
@@ -201,16 +204,21 @@ def _worse(right: np.ndarray, best: np.ndarray) -> bool:
 
 
 def place_scores(
-    jobs: Jobs, logged: list[LoggedJob], sizes: list[float], warm: float
+    jobs: Jobs,
+    logged: list[LoggedJob],
+    sizes: list[float],
+    warm: float,
+    key: Callable[[LoggedJob], float] | None = None,
 ) -> tuple[list[PlaceScore], float]:
     """Placements by how many recorded nodes they explain, and how many a draw would.
 
     Among nodes with the same score those go first that were taken most often, in the other half, where they could be.
+    key: the order of jobs that start at one instant; without it these are passed over.
     """
     if jobs.nodes is None or len(sizes) < 2:
         return [], 0.0
     evidence = jobs.evidence
-    choices = [one for one in _choices(logged, sizes) if one[0].arrival >= warm]
+    choices = [one for one in _choices(logged, sizes, key) if one[0].arrival >= warm]
     judge = [one for one in choices if not evidence[one[0].row]]
     if len(judge) < FEW:
         return [], 0.0
@@ -228,7 +236,7 @@ def place_scores(
             set(sorted(nodes, key=lambda node: prefer(free[node], node))[: len(job.nodes)]) == set(job.nodes)
             for job, nodes, free in judge
         ]  # fmt: skip
-        scores.append(PlaceScore(name, np.array(right), prefer))
+        scores.append(PlaceScore(name=name, right=np.array(right), prefer=prefer))
     scores.sort(key=lambda one: -one.explained)
     return scores, float(np.mean([len(job.nodes) / len(nodes) for job, nodes, _ in judge]))
 
@@ -261,22 +269,21 @@ def _preference(factor: float, rate: list[float], free: float, node: int) -> tup
     return factor * free, -rate[node], node
 
 
-def _choices(logged: list[LoggedJob], sizes: list[float]) -> Iterator[tuple[LoggedJob, list[int], list[float]]]:
-    """Jobs that had a choice of nodes: those with room, and what was free then.
-
-    Jobs that start at one instant are passed over, as their order is not known.
-    """
+def _choices(
+    logged: list[LoggedJob], sizes: list[float], key: Callable[[LoggedJob], float] | None
+) -> Iterator[tuple[LoggedJob, list[int], list[float]]]:
+    """Jobs that had a choice of nodes: those with room, and what was free then."""
     state = RecordedState(sizes, {}, (), max(job.user for job in logged) + 1)
     together = Counter(job.start for job in logged)
     ends = sorted(logged, key=lambda job: job.end)
     ended = 0
-    for job in sorted(logged, key=lambda job: job.start):
+    for job in sorted(logged, key=lambda job: (job.start, key(job) if key else 0.0, job.arrival)):
         while ends[ended].end <= job.start and ends[ended].end < job.end:
             if ends[ended].end > ends[ended].start:
                 state.change(ends[ended], -1)
             ended += 1
         nodes = state.room(job.demand)
-        if together[job.start] == 1 and len(nodes) > len(job.nodes) and set(job.nodes) <= set(nodes):
+        if (key or together[job.start] == 1) and len(nodes) > len(job.nodes) and set(job.nodes) <= set(nodes):
             yield job, nodes, list(state.free)
         if job.end > job.start:
             state.change(job, 1)
