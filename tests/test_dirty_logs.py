@@ -15,7 +15,7 @@ import hetsim as hs
 from hetsim.cli import main
 
 COUNTS = {
-    "repeated": "(\\d+) rows that are no jobs of their own: repetitions",
+    "repeated": "(\\d+) rows that are not jobs of their own: repetitions",
     "early": "(\\d+) of [\\d,]+ jobs began before they came",
     "jump": "(\\d+) (?:of [\\d,]+ )?jobs have a duration that is not end - start",
     "restart": "(\\d+) of [\\d,]+ jobs restarted",

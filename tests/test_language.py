@@ -47,6 +47,34 @@ def test_parts_of_words_are_not_meant() -> None:
     assert not found("the whole, this one, where, help, whose_turn = 1; users who wait")
 
 
+# Pages ----------------------------------------------------------------------------------------------------------
+
+ODD = re.compile(r"\b(?:beside|anew|so many)\b|(?<!there )\b(?:is|are) no (?!longer\b|more\b|less\b)", re.IGNORECASE)
+"""Better: next to; again; the number of; is not a."""
+BLOCKS = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+WRITTEN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def odd(text: str) -> list[str]:
+    """Lines of a page with a word of `ODD` outside its code."""
+    text = BLOCKS.sub(lambda code: "\n" * code[0].count("\n") or "·", text)
+    return [f"{number}: {line.strip()}" for number, line in enumerate(text.splitlines(), 1) if ODD.search(line)]
+
+
+def test_pages_are_in_plain_words() -> None:
+    """Pages of the reference are counted with the docstrings that they are made from."""
+    pages = [path for path in WRITTEN if "reference" not in path.parts]
+    assert len(pages) > 30
+    bad = [f"{path.relative_to(ROOT)}:{line}" for path in pages for line in odd(path.read_text(encoding="utf-8"))]
+    assert not bad, "say: next to, again, the number of, is not a ...\n" + "\n".join(bad)
+
+
+def test_odd_words_are_seen() -> None:
+    lines = ["It lies beside it.", "It runs anew.", "Of so many tasks", "That is no number."]
+    assert odd("\n".join(lines)) == [f"{number}: {line}" for number, line in enumerate(lines, 1)]
+    assert not odd("There is no bound, it is no longer, where there are no jobs; `is no number`\n```\nbeside\n```\n")
+
+
 # Names and docstrings, counted by file ------------------------------------------------------------------------------
 
 COUNTS = ROOT / "tests" / "language.csv"
@@ -69,19 +97,18 @@ def names_of(tree: ast.AST) -> Iterator[str]:
             yield node.id
 
 
-def first_lines(tree: ast.AST) -> Iterator[str]:
-    """The first line of each docstring."""
+def docstrings(tree: ast.AST) -> Iterator[str]:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
     for text in (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, kinds)):
         if text:
-            yield text.splitlines()[0]
+            yield text
 
 
 def counted(text: str) -> dict[str, int]:
     """How often a file has each kind of what is to go; kinds that it has not are left out."""
     tree = ast.parse(text)
     names = [(name, set(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_"))) for name in names_of(tree)]
-    lines = list(first_lines(tree))
+    lines = [text.splitlines()[0] for text in docstrings(tree)]
     kinds = {
         "bare name": sum(name in BARE for name, _ in names),
         "person in a name": sum(bool(parts & PERSON_PARTS) for _, parts in names),
@@ -89,6 +116,7 @@ def counted(text: str) -> dict[str, int]:
         "docstring is a question": sum(line.rstrip().endswith("?") for line in lines),
         "docstring begins with What": sum(line.startswith("What ") for line in lines),
         "first line above 80": sum(len(line) > 80 for line in lines),
+        "odd word": sum(len(ODD.findall(text)) for text in docstrings(tree)),
     }
     return {kind: count for kind, count in kinds.items() if count}
 
@@ -118,15 +146,15 @@ def test_names_and_docstrings_only_become_plainer() -> None:
 def test_what_is_counted() -> None:
     code = f'''"""Why?"""
 def nobody_leaves(most_jobs, found):
-    """What {"long " * 20}line."""
+    """What {"long " * 20}line beside it."""
     left = least_outstanding = 1
 '''
     kinds = ("bare name", "person in a name", "docstring is a question", "docstring begins with What")
-    assert counted(code) == dict.fromkeys((*kinds, "first line above 80"), 1)
+    assert counted(code) == dict.fromkeys((*kinds, "first line above 80", "odd word"), 1)
 
 
 def write() -> None:
-    """Write the table anew; no count rises."""
+    """Write the table again; no count rises."""
     before, now = allowed() if COUNTS.exists() else {}, now_counted()
     with COUNTS.open("w", encoding="utf-8", newline="") as stream:
         rows = csv.writer(stream, lineterminator="\n")

@@ -51,7 +51,7 @@ def test_rows_that_differ_are_refused_with_the_choices(tmp_path: Path) -> None:
 def test_exact_repetitions_are_dropped_and_counted(tmp_path: Path) -> None:
     table = read(tmp_path, "a,0,10,20,2,x\nb,1,5,6,1,x\na,0,10,20,2,x\n")
     assert len(table) == 2
-    assert any("1 rows that are no jobs of their own: repetitions" in note for note in table.notes)
+    assert any("1 rows that are not jobs of their own: repetitions" in note for note in table.notes)
 
 
 def test_attempts_are_one_job_or_one_each(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "linear_program": "hetsim_policies.static.linear_program:LinearProgram",
         "ljf": "hetsim_policies.orders:ljf",
         "load_balance": "hetsim_policies.static.load_balance:LoadBalance",
-        "local_search": "hetsim_policies.static.local_search:LocalSearch",
+        "local_search": "hetsim_policies.static.random_search:LocalSearch",
         "lst": "hetsim_policies.static.lst:Lst",
         "lws": "hetsim_policies.dynamic.lws:Lws",
         "max_min": "hetsim_policies.static.rounds:MaxMin",

@@ -127,8 +127,6 @@ def _finish(task: Task, view: View) -> Callable[[Placement], tuple[float, float]
 class RandomFit(ScoredRule):
     """Any node on which its fastest possible mode fits, equally likely.
 
-    For a fraction any such GPU of it.
-
     scores: "published": as the simulator of Weng et al.: a task that is equally fast on several types of GPU draws
     among the nodes of all at once, and nodes have drawn names.
 

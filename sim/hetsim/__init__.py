@@ -77,8 +77,8 @@ def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'hetsim' has no attribute {name!r}")
     module, _, attribute = _WHERE[name].partition(":")
-    found = import_module(module)
-    value = getattr(found, attribute) if attribute else found
+    loaded = import_module(module)
+    value = getattr(loaded, attribute) if attribute else loaded
     globals()[name] = value
     return value
 

@@ -102,7 +102,7 @@ def test_figures_stated_in_texts_are_those_recorded():
     mean = found[found["table"] == "without backfilling"].set_index("policy")
     texts = f"{entry.expected.property} {hs.load('rlscheduler').description}"
     assert (
-        f"is {mean.hetsim['SJF sorted anew']:.0f} under SJF and {mean.hetsim['F1 sorted anew']:.0f} under F1" in texts
+        f"is {mean.hetsim['SJF sorted again']:.0f} under SJF and {mean.hetsim['F1 sorted again']:.0f} under F1" in texts
     )
     assert f"the paper has {mean.paper['SJF']:.0f} and {mean.paper['F1']:.0f}" in texts
     assert mean.hetsim["WFP3 of its paper"] < mean.hetsim["FCFS"] < mean.hetsim["WFP3"]
@@ -184,7 +184,7 @@ tables:
 
 
 def own(tmp_path, expected=EXPECTED, figures="policy,wait\nFCFS,4.666667\nSJF,2.333333\n", replications=1, notice=True):
-    """A scenario, and the folder beside it."""
+    """A scenario, and the folder next to it."""
     folder = tmp_path / "mine"
     folder.mkdir()
     (tmp_path / "mine.yaml").write_text(SCENARIO.format(replications=replications))
@@ -259,7 +259,7 @@ def test_a_policy_that_the_entry_does_not_run_is_refused(tmp_path):
 
 def test_a_policy_without_a_figure_is_refused(tmp_path):
     text = told(tmp_path, figures="policy,wait\nFCFS,5\n")
-    assert 'have nothing of policy "SJF"; put it under beside if that is meant' in text
+    assert 'have nothing of policy "SJF"; put it under extra_values if that is meant' in text
 
 
 def test_a_policy_that_the_scenario_does_not_propose_is_refused(tmp_path):

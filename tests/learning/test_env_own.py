@@ -282,9 +282,9 @@ def test_a_function_is_an_observation(own):
     [
         (lambda acting: [math.nan, 1.0], "returned nan at \\[0\\], t = .*entries are finite numbers"),
         (lambda acting: np.zeros(2 + (acting.view.num_waiting() > 1)), "shape \\(3,\\) .* has to be \\(2,\\)"),
-        (lambda acting: ["a", "b"], "which is no array of numbers"),
-        (lambda acting: [[1], [1, 2]], "returned .*, which is no array of numbers"),
-        (lambda acting: {"a": [[1], [1, 2]]}, "returned .* in a at t = .*, which is no array of numbers"),
+        (lambda acting: ["a", "b"], "which is not an array of numbers"),
+        (lambda acting: [[1], [1, 2]], "returned .*, which is not an array of numbers"),
+        (lambda acting: {"a": [[1], [1, 2]]}, "returned .* in a at t = .*, which is not an array of numbers"),
         (lambda acting: {1: [0]}, "returned an entry 1; names are texts"),
         (lambda acting: [1e300], "returned inf at \\[0\\]"),
         (lambda acting: 1 / 0, "observation <lambda> raised ZeroDivisionError at t = .*: division by zero"),
@@ -595,7 +595,7 @@ def test_a_damaged_checkpoint_or_one_with_code_is_said(state, tmp_path):
     np.savez(objects, about=np.array([Code()], dtype=object))
     for content in (b"", data[:200], data[:-30], pickle.dumps(Code()), evil.read_bytes(), objects.read_bytes()):
         state.write_bytes(content)
-        with pytest.raises(ScenarioError, match="is empty|damaged or cut off|no checkpoint"):
+        with pytest.raises(ScenarioError, match="is empty|damaged or cut off|not a checkpoint"):
             hs.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=state)
     np.savez(state, about=np.frombuffer(json.dumps({"format": "other"}).encode(), np.uint8))
     with pytest.raises(ScenarioError, match="no checkpoint of a training"):

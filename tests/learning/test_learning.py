@@ -356,7 +356,7 @@ def test_a_run_of_the_file_is_what_the_judge_saw(tmp_path, judged_seldom):
         ({"settings": {"batch": 0}}, UsageError, "batch of agent dqn"),
         ({"settings": {"runs": 1}, "agent": "reinforce"}, UsageError, "runs of agent reinforce"),
         ({"settings": ["rate"]}, UsageError, "settings of an agent are a mapping"),
-        ({"out": "no/such/folder.npz"}, UsageError, "folder.npz cannot be written: no/such is no folder"),
+        ({"out": "no/such/folder.npz"}, UsageError, "folder.npz cannot be written: no/such is not a folder"),
         ({"out": "."}, UsageError, "is a folder"),
         ({"baselines": ["fcsf"]}, UnknownName, 'did you mean "fcfs"'),
     ],
@@ -436,7 +436,7 @@ def test_the_command_writes_policy_and_curve_and_prints_a_comparison(tmp_path, m
         (("small.yaml", "--agent", "dqm"), 3, 'did you mean "dqn"'),
         (("small.yaml", "--reward", "fast"), 3, 'unknown reward "fast"'),
         (("small.yaml", "--reward", "{slowdown: x}"), 2, "the weight of reward slowdown is a number"),
-        (("small.yaml", "--file", "no/such/folder.npz"), 2, "is no folder"),
+        (("small.yaml", "--file", "no/such/folder.npz"), 2, "there is no folder"),
         (("small.yaml", "--file", "policy.png"), 2, "is written as .npz"),  # its learning curve is policy.png
         (("small.yaml", "--setting", "rate"), 2, "--setting needs key=value"),
         (("small.yaml", "--setting", "rate=[1"), 2, "--setting rate=[1 is not valid YAML"),
@@ -581,7 +581,7 @@ def test_arrays_of_another_kind_are_said(file, kind):
     with np.load(file, allow_pickle=False) as archive:
         parts = dict(archive)
     np.savez(file, **{**parts, "array0": parts["array0"].astype(kind)})
-    refused(file, "its arrays are no network")
+    refused(file, "its arrays are not a network")
 
 
 @pytest.mark.parametrize("window", [0, -1, 10**8])
@@ -607,7 +607,7 @@ def test_metadata_that_no_reader_can_hold_are_said(file):
     refused(file, "is damaged or cut off")
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("about.npy", bytes(65_000_000))
-    refused(file, "is no learned policy: it holds 65,000,000 bytes")
+    refused(file, "is not a learned policy: it holds 65,000,000 bytes")
 
 
 def test_damage_anywhere_is_a_sentence(file):
@@ -656,7 +656,7 @@ class OnSystem:
     def __call__(self, system):
         path = self.folder / f"{system.name}.npz"
         if not path.exists():
-            save(fresh(Layout.of(system.cluster, 3)), path)
+            save(fresh(Layout.for_cluster(system.cluster, 3)), path)
         return Learned(path)
 
 

@@ -298,7 +298,7 @@ def test_graphs_and_requests_are_refused(name, said, tmp_path):
     with pytest.raises(ScenarioError, match=said):
         hs.train(name, steps=100, decides="admission", baselines=())
     cluster = hs.load(name).build().cluster
-    save(short_ones(Layout.of(cluster, 4).types), tmp_path / "p.npz")
+    save(short_ones(Layout.for_cluster(cluster, 4).types), tmp_path / "p.npz")
     with pytest.raises(ScenarioError, match=said):
         hs.load(name, {"policy.admission": {"name": "learned", "path": str(tmp_path / "p.npz")}}).build()
 
@@ -341,7 +341,7 @@ def test_it_keeps_the_contract_whatever_was_learned(system, tmp_path):
     from hetsim.policy import ListScheduler
     from hetsim_policies.orders import fcfs
 
-    save(short_ones(Layout.of(system.cluster, 4).types), tmp_path / "p.npz")
+    save(short_ones(Layout.for_cluster(system.cluster, 4).types), tmp_path / "p.npz")
     found = examine(lambda _: ListScheduler(fcfs), system, admission=lambda _: LearnedAdmission(tmp_path / "p.npz"))
     assert found == []
 

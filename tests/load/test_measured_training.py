@@ -208,8 +208,8 @@ def test_sizes_and_batches(profiles):
     ("row", "told"),
     [
         ("a,5,nets,2,32", 'column application: "nets" has no profile'),
-        ("a,5,net,2.5,32", 'column num_replicas: "2.5" is no number of GPUs'),
-        ("a,5,net,0,32", 'column num_replicas: "0" is no number of GPUs'),
+        ("a,5,net,2.5,32", 'column num_replicas: "2.5" is not a number of GPUs'),
+        ("a,5,net,0,32", 'column num_replicas: "0" is not a number of GPUs'),
         ("a,x,net,2,32", 'column time: "x" is not a number'),
         ("a,5,net,2,64", 'column batch_size: "64" is not from 16 to 32, as measured'),
     ],
@@ -223,7 +223,7 @@ def test_what_is_wrong_with_a_row_is_told(profiles, row, told):
 def test_what_is_wrong_with_a_profile_is_told(profiles):
     path = profiles / "profiles" / "net" / "validation-32.csv"
     path.write_text(LARGE.replace("220", "much"))
-    with pytest.raises(ScenarioError, match='validation-32.csv:3: column progress: "much" is no number'):
+    with pytest.raises(ScenarioError, match='validation-32.csv:3: column progress: "much" is not a number'):
         read(profiles / "jobs.csv", profiles=profiles / "profiles")
     path.write_text(LARGE.replace("grad_var", "variance"))
     with pytest.raises(ScenarioError, match="validation-32.csv:1: has no column grad_var"):

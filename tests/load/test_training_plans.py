@@ -145,7 +145,7 @@ def test_several_numbers_of_gpus_are_ranked_together(tmp_path: Any) -> None:
     rows = json.loads(hetsim(path, "--gpus", "2,4,8", "--json").stdout)["candidates"]
     assert [(row["gpus"], row["gpu_hours"]) for row in rows] == [(one.plan.gpus, one.gpu_hours) for one in found]
     for options, said in (
-        (("--gpus", "6"), "6 GPUs are no multiple of the 4 that the job takes of each node"),
+        (("--gpus", "6"), "6 GPUs are not a multiple of the 4 that the job takes of each node"),
         (("--gpus", "8,x"), '--gpus: expected whole numbers from 1 to 1,000,000, not "x"'),
         (("--gpus", "0"), 'not "0"'),
         (("--picture", "plan.txt"), "a picture is written as .png, .pdf or .svg"),

@@ -450,21 +450,20 @@ def test_repaired_plans_under_faults_and_late_arrivals():
 def test_restarts_are_those_of_a_look_at_everything_that_runs(monkeypatch):
     """What is left unlooked at could not have ended sooner: every answer is compared with that of a full look."""
     from hetsim_policies.hybrid import plan_and_repair as module
-    from hetsim_policies.hybrid.common import repairs
 
-    asked = []
+    asked, restartable = [], module.restartable
 
     def full(board, lane, view):
         ends = {row: board.finish(job.task, view) for row, (job, _) in board.running.items()}
         for row in sorted(ends, key=lambda row: -ends[row]):
-            here = board.at(board.running[row][0].task, lane, view, repairs.anew)
+            here = board.at(board.running[row][0].task, lane, view, module.from_scratch)
             late = board.lateness(row, view.now)
-            if here is not None and here.seconds * late < (ends[row] - view.now) * (1 - repairs.ROUNDING):
+            if here is not None and here.seconds * late < (ends[row] - view.now) * (1 - module.ROUNDING):
                 return here
         return None
 
     def compared(board, lane, view, known):
-        found, wanted = repairs.restartable(board, lane, view, known), full(board, lane, view)
+        found, wanted = restartable(board, lane, view, known), full(board, lane, view)
         assert (found and (found.row, found.seconds)) == (wanted and (wanted.row, wanted.seconds))
         asked.append(found is not None)
         return found
@@ -483,7 +482,8 @@ def test_restarts_are_those_of_a_look_at_everything_that_runs(monkeypatch):
 
 def test_what_is_kept_by_lane_is_what_a_look_at_all_lanes_finds(monkeypatch):
     """Forecasts that are mended, lanes that are not tried again and steps worth moving: each against a full look."""
-    from hetsim_policies.hybrid.common import planned_lanes, repairs
+    from hetsim_policies.hybrid import plan_and_repair as repairs
+    from hetsim_policies.hybrid.common import planned_lanes
 
     seen = {"forecasts": 0, "movable": 0, "refused": 0}
     forecast, of, startable = planned_lanes.Board.forecast, repairs.Movable.towards, planned_lanes.Board.startable

@@ -31,10 +31,9 @@ from hetsim_policies.static.common.outcome import plan_of
 from hetsim_policies.static.common.search import seeds_of
 from hetsim_policies.static.common.unrelated import good_prices
 from hetsim_policies.static.dual_approximation import DualApproximation
-from hetsim_policies.static.local_search import LocalSearch
 from hetsim_policies.static.lst import Lst, lst, min_deadline, rounded
 from hetsim_policies.static.lst import spread as spread_out
-from hetsim_policies.static.random_search import SimulatedAnnealing
+from hetsim_policies.static.random_search import LocalSearch, SimulatedAnnealing
 from hetsim_policies.static.replay import read_plan
 
 HCSP = Path(__file__).parents[3] / "shared" / "data" / "published" / "hcsp"

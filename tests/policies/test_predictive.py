@@ -25,8 +25,7 @@ from hetsim.results.statistics import student_interval
 from hetsim.testing import examine, random_system, small_systems
 from hetsim_policies.dynamic.power_down import PowerDown
 from hetsim_policies.dynamic.qssf import Qssf
-from hetsim_policies.hybrid.common.autoscaling import DevicePool
-from hetsim_policies.hybrid.predictive import Predictive
+from hetsim_policies.hybrid.predictive import DevicePool, Predictive
 from hetsim_policies.orders import sjf
 from hetsim_policies.prediction.autoregressive import Autoregressive
 from hetsim_policies.prediction.ewma import Ewma

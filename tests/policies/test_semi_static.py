@@ -22,8 +22,7 @@ from hetsim.policy import ListScheduler
 from hetsim.policy.remaining import rows_of
 from hetsim.testing import check_policy, examine, small_systems, systems
 from hetsim.testing.systems import System, cpu_mode, gpu_mode, node, workload
-from hetsim_policies.hybrid.common.lanes import PlanInProgress, kept_lanes
-from hetsim_policies.hybrid.semi_static import SemiStatic, fastest
+from hetsim_policies.hybrid.semi_static import PlanInProgress, SemiStatic, fastest, kept_lanes
 from hetsim_policies.orders import sjf
 from hetsim_policies.placements import first_fit
 from hetsim_policies.static.lst import Lst

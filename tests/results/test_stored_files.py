@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -20,9 +21,9 @@ from click.testing import CliRunner
 
 import hetsim as hs
 from hetsim.cli import main
-from hetsim.errors import UsageError
+from hetsim.errors import DamagedFile, UsageError
 from hetsim.results.sealed import digest_of, sealed, unsealed
-from hetsim.results.stored_files import read_frame, read_json
+from hetsim.results.stored_files import read_frame, read_json, read_stored
 
 SMALL = {
     "name": "small", "cluster": {"nodes": {"cpus": 2}},
@@ -207,3 +208,31 @@ def test_rows_and_texts_that_cannot_be_there(tmp_path: Path):
         make(tmp_path / "a.parquet")
         with pytest.raises(UsageError, match=word):
             read_frame(tmp_path / "a.parquet")
+
+
+def test_a_file_of_holes_is_not_read(tmp_path: Path):
+    """A few kilobytes of an archive make terabytes of it."""
+    (tmp_path / "a").write_bytes(b"x")
+    os.truncate(tmp_path / "a", 1 << 42)
+    with pytest.raises(DamagedFile, match="almost all of it is holes"):
+        digest_of(tmp_path / "a")
+    os.truncate(tmp_path / "a", 1 << 26)  # one of this size is read
+    assert len(read_stored(tmp_path / "a")) == 1 << 26
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_seal_fits_one_text_only(indent: int | None, tmp_path: Path):
+    """Whatever byte of a file is changed, left out or put in, it is refused; the checksum is that of the rest."""
+    value = {"a": [1.5, None], "sha": "é", "b": {"c": "x"}}
+    text = sealed(value, indent).encode()
+    plain = json.dumps({"format": 2, **value}, ensure_ascii=False).encode()
+    assert json.loads(text)["sha256"] == hashlib.sha256(plain).hexdigest()
+    path = tmp_path / "f.json"
+    path.write_bytes(text)
+    assert unsealed(path) == value
+    changes = ((b"0", 1), (b"", 1), (b" ", 0))
+    others = {text[:at] + new + text[at + size :] for at in range(len(text)) for new, size in changes}
+    for other in others - {text}:
+        path.write_bytes(other)
+        with pytest.raises((DamagedFile, UsageError)):
+            unsealed(path)

@@ -173,7 +173,7 @@ def test_both_refuse_it_at_the_same_address(tmp_path: Path, monkeypatch: pytest.
         ("", "fcfs", "id,cpu_time,cpus\na,1,9\n", "s.yaml:4:5: workload.0: task a (t.csv, line 2) can never run"),
         ("    unfit: reject\n", "heft", "id,cpu_time,cpus\na,1,9\nb,1,1\n", "s.yaml:3:1: workload: heft plans all"),
         ("", "{name: replay, plan: p.csv}", "id,cpu_time\na,1\n", 'p.csv:2: order "x" of task a is not a number'),
-        ("", "{name: learned, path: p.csv}", "id,cpu_time\na,1\n", "p.csv: is no learned policy"),
+        ("", "{name: learned, path: p.csv}", "id,cpu_time\na,1\n", "p.csv: is not a learned policy"),
     ],
 )
 def test_what_is_wrong_in_a_file_has_the_address_of_its_line(

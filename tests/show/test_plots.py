@@ -252,7 +252,7 @@ def texts(figure: Any) -> list[str]:
 
 @pytest.mark.slow
 def test_names_are_no_formulas(tmp_path: Path):
-    """Two dollar signs make mathematical text of what is between them, and an error of what is no formula."""
+    """Two dollar signs make mathematical text of what is between them, and an error of what is not a formula."""
     policies = {"a $x_1$": "fcfs", "$\\nothing{$": "sjf", "z" * 150: "fcfs_skip"}
     odd = {**SMALL, "name": "costs $5 or $\\frac{6$", "workload": [
         {**SMALL["workload"][0], "name": name} for name in ("$a$", "b", "c" * 90)

@@ -21,6 +21,8 @@ from test_inputs import KEY, ROWS, write
 import hetsim as hs
 from hetsim import registry
 from hetsim.errors import UsageError
+from hetsim.experiment.segment import line_of
+from hetsim.experiment.store import stored_runs
 
 FILES = {
     "keys_of_workers.py": "from constants_of_workers import S\n\n" + KEY.format("S"),
@@ -101,7 +103,7 @@ def test_workers_with_other_inputs_are_refused_by_name(
     alone = hs.sweep(TRACED, OVER, out=tmp_path / "alone")
     assert alone.table["status"].eq("done").all() and alone.table["response_mean"].nunique() == 16
     kept, right = (
-        {path.name: path.read_bytes() for path in (tmp_path / name / "runs").rglob("*.json")}
+        {run: line_of(run, outcome) for run, outcome in stored_runs(tmp_path / name).items()}
         for name in ("dask", "alone")
     )
     assert kept.items() <= right.items()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
+import struct
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -59,7 +61,7 @@ def test_files_of_one_run_are_read_and_stay(tmp_path):
     assert math.isnan(found.values["makespan"])
     assert store.get(OTHER) is None
     store.put(OTHER, RunOutcome({"wait_mean": 1.0}))
-    store.close(whole=True)
+    store.close(complete=True)
     assert path.read_text() == text
     assert {run: one.values["wait_mean"] for run, one in stored_runs(tmp_path).items()} == {RUN: 2.5, OTHER: 1.0}
 
@@ -159,17 +161,17 @@ def test_segments_and_journals_give_back_what_was_put(many, chance):
         store = Store(Path(one))
         for run, outcome in many.items():
             store.put(run, outcome)
-        store.close(whole=True)
+        store.close(complete=True)
         order = chance.sample(list(many), len(many))
         killed = Store(Path(other))
         for run in order[: len(order) // 2]:
             killed.put(run, many[run])
-        killed.close(whole=False)
+        killed.close(complete=False)
         store = Store(Path(other))
         for run in order:
             if store.get(run) is None:
                 store.put(run, many[run])
-        store.close(whole=True)
+        store.close(complete=True)
         assert {run: plain(found) for run, found in stored_runs(Path(one)).items()} == {
             run: plain(outcome) for run, outcome in many.items()
         }
@@ -184,13 +186,13 @@ def test_a_run_that_failed_by_the_machine_leaves_its_block_to_the_next_call(tmp_
     store.put(RUN, RunOutcome({"a": 1.0}), block=3)
     store.put(OTHER, RunOutcome(None, error="out of memory", lasting=False), block=3)
     store.seal(3)
-    store.close(whole=True)
+    store.close(complete=True)
     assert [path.suffix for path in (tmp_path / "s").iterdir()] == [".jsonl"]
     again = Store(tmp_path / "s")
     assert again.get(RUN, block=3).values["a"] == 1.0
     again.put(OTHER, RunOutcome({"a": 2.0}), block=3)
     again.seal(3)
-    again.close(whole=True)
+    again.close(complete=True)
     (segment,) = (tmp_path / "s").iterdir()
     assert len(Segment(segment)) == 2
 
@@ -202,8 +204,8 @@ def test_a_journal_that_grew_since_it_was_read_is_not_removed(tmp_path):
     mine = Store(tmp_path)
     assert mine.get(RUN) is not None
     other.put(OTHER, RunOutcome({"a": 2.0}))
-    mine.close(whole=True)
-    other.close(whole=False)
+    mine.close(complete=True)
+    other.close(complete=False)
     assert set(stored_runs(tmp_path)) == {RUN, OTHER}
 
 
@@ -212,9 +214,9 @@ def test_a_process_whose_journal_is_gone_writes_another(tmp_path):
     other.put(RUN, RunOutcome({"a": 1.0}))
     mine = Store(tmp_path)
     assert mine.get(RUN) is not None
-    mine.close(whole=True)
+    mine.close(complete=True)
     other.put(OTHER, RunOutcome({"a": 2.0}))
-    other.close(whole=False)
+    other.close(complete=False)
     assert set(stored_runs(tmp_path)) == {RUN, OTHER}
 
 
@@ -225,7 +227,52 @@ def test_of_runs_with_unknown_inputs_the_last_is_trusted(tmp_path):
         assert store.get(RUN) is None
         store.put(RUN, RunOutcome({"a": value}), "reads the clock")
         store.put(f"{count:064x}", RunOutcome({"a": 0.0}))
-        store.close(whole=value < 3)
+        store.close(complete=value < 3)
         for place, path in enumerate(sorted(tmp_path.glob("*.runs"), key=lambda path: path.stat().st_mtime_ns)):
             os.utime(path, (place, place))
         assert Store(tmp_path, trust=True).get(RUN).values["a"] == value
+
+
+def forged(head: dict, rows: bytes = b"", runs: tuple[str, ...] = (RUN,)) -> bytes:
+    """A segment with any head, whose checksums fit."""
+    size = len(rows) // max(len(runs), 1)
+    index = b"".join(
+        bytes.fromhex(run) + hashlib.blake2b(rows[size * at : size * (at + 1)], digest_size=8).digest()
+        for at, run in enumerate(runs)
+    )
+    about = {"runs": len(runs), "columns": ["a"], "notes": [{"error": "", "warnings": []}], "sets": [[0]], **head}
+    text = json.dumps(about).encode()
+    top = b"hetsim runs 1\n" + len(text).to_bytes(8, "little") + text + index
+    return top + hashlib.sha256(top).digest() + rows
+
+
+ROW = struct.pack("<IId", 0, 0, 2.5)
+
+
+def test_a_forged_segment_is_read_where_it_is_one(tmp_path):
+    (tmp_path / "x.runs").write_bytes(forged({}, ROW))
+    assert dict(Store(tmp_path).get(RUN).values) == {"a": 2.5}
+
+
+@pytest.mark.parametrize("data", [
+    forged({"columns": 5}, ROW), forged({"sets": [[7]]}, ROW), forged({"sets": 3}, ROW), forged({"notes": [5]}, ROW),
+    forged({"notes": [{"error": "", "warnings": 3}]}, ROW), forged({"notes": [{"error": [], "warnings": []}]}, ROW),
+    forged({}, struct.pack("<IId", 1, 0, 2.5)), forged({}, struct.pack("<IId", 0, 9, 2.5)),
+    forged({"runs": 1 << 50}, ROW), forged({"runs": -1}, ROW), forged({"runs": "1"}, ROW), forged({}, ROW[:8]),
+    b"hetsim runs 1\n" + (1 << 62).to_bytes(8, "little") + b"{}",
+])  # fmt: skip
+def test_a_segment_of_a_stranger_counts_for_nothing(data: bytes, tmp_path):
+    """Its checksums can fit what hetsim never writes."""
+    (tmp_path / "x.runs").write_bytes(data)
+    store = Store(tmp_path)
+    assert store.get(RUN) is None
+    assert store.damaged == [tmp_path / "x.runs"]
+    assert stored_runs(tmp_path) == {}
+
+
+@pytest.mark.parametrize("about", [{"run": 7}, {"run": "zz"}, {"run": "ab"}, {"error": 5}, {"warnings": [1]}])
+def test_a_line_of_a_stranger_counts_for_nothing(about: dict, tmp_path):
+    line = sealed({"run": RUN, "error": "", "warnings": [], "values": {"a": 1.0}, **about})
+    whole = sealed({"run": OTHER, "error": "", "warnings": [], "values": {}})
+    (tmp_path / "journal-0-1-1.jsonl").write_text(line + whole)
+    assert list(stored_runs(tmp_path)) == [OTHER]

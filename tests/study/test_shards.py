@@ -56,7 +56,7 @@ def test_what_is_no_shard_is_told(text: str):
 
 
 def test_every_item_is_in_one_shard():
-    parts = [list(Shard(index, 3).of(range(10))) for index in (1, 2, 3)]
+    parts = [list(Shard(index, 3).items_of(range(10))) for index in (1, 2, 3)]
     assert sorted(sum(parts, [])) == list(range(10))
 
 
@@ -132,7 +132,7 @@ def test_two_outcomes_of_one_run_are_not_merged(tmp_path: Path):
     for name, value in (("one", 1.0), ("two", 2.0)):
         store = Store(tmp_path / name)
         store.put(run, RunOutcome({"wait_mean": value}))
-        store.close(whole=True)
+        store.close(complete=True)
     with pytest.raises(UsageError, match="outcomes of one run and differ"):
         merge_stores([tmp_path / "one"], tmp_path / "two")
     with pytest.raises(UsageError, match="no finished runs in"):

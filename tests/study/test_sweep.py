@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +44,7 @@ from hetsim.experiment.workers import DaskCluster
 from hetsim.policy import ListScheduler
 from hetsim.results.many_runs.sweep import FACTS, Sweep
 from hetsim.results.many_runs.sweep_tables import SweepRow, SweepTables
+from hetsim.results.sealed import sealed, unsealed
 from hetsim.scenario.scenario import load
 from hetsim.scenario.schema.sweep import read_range
 
@@ -390,6 +392,57 @@ def test_rows_are_made_when_they_are_looked_at():
     assert few == [(0, "fcfs", 0, 1), (0, "sjf", 0, 1), (1, "fcfs", 0, 2), (1, "sjf", 0, 2), (2, "fcfs", 0, 3)]
 
 
+@pytest.mark.parametrize(("over", "more"), [
+    ({"seed": [3, 1, 2], GPUS: [1, 2], "horizon": ["1 s", "1 min"]}, {}),
+    ({"seed": "1..9 integer", "horizon": ["1 s", None]}, {"sample": "random", "n": 7}),
+    (None, {"points": [{"seed": 4, GPUS: 2}, {"seed": 4, GPUS: 1}, {"seed": 1, GPUS: 2}]}),
+])  # fmt: skip
+def test_a_column_has_the_values_of_the_rows(over: Any, more: dict[str, Any]):
+    """Those of a grid are reckoned from its lists, without a look at each point."""
+    policies = ["fcfs", "sjf"]
+    keys, found = rows(load(SMALL), over=over, policies=policies, **more)
+    plan = plan_sweep(SMALL, over, policies=policies, **more)
+    for key in keys:
+        values = [row.values[key] for row in found]
+        assert plan._column(key) == column_of(values)
+        assert [point[keys.index(key)] for point in plan.about["points"]] == values[:: len(policies)]
+
+
+def test_points_that_name_their_policies_have_columns_too():
+    points = [{"seed": 5, "policy": "fcfs"}, {"seed": 4, "policy": "fcfs"}, {"seed": 5, "policy": "sjf"}]
+    plan = plan_sweep(SMALL, points=points)
+    assert plan.about["points"] == [[5], [4]]
+    assert plan._column("seed") == [5, 4, 5]
+    assert plan_sweep(SMALL, policies=["fcfs", "sjf"]).about["points"] == [[]]
+
+
+@pytest.mark.parametrize("changed", [
+    {"seed": 2}, {"policy": "fcfs"}, {"policy.scheduler.name": "fcfs"}, {"policy.placement": "best_fit"},
+    {"0.policy": "sjf"}, {"workload.a.service.batching": "greedy"},
+    {"policy": {"scheduler": "sjf", "admission": "all"}},
+])  # fmt: skip
+def test_a_point_has_the_policies_of_the_scenario_that_is_loaded_with_its_values(changed: dict[str, Any]):
+    """They are taken from the base where the values leave them as they are."""
+    for policy in ("sjf", {"scheduler": {"name": "easy_backfill", "placement": "best_fit"}}):
+        base = {**SMALL, "policy": policy}
+        made, said = [], []
+        for make in (lambda one=base: load(one).with_overrides(changed), lambda one=base: load(one, changed)):
+            try:
+                made.append(make().policies)
+            except ScenarioError as error:
+                said.append(str(error))
+        assert made == made[::-1]
+        assert said == said[::-1]
+        assert len(made) + len(said) == 2
+
+
+def test_rows_with_the_same_first_half_of_a_digest_are_told_apart():
+    checked = sweeps.Checked()
+    for run in ("aa" * 32, "aa" * 16 + "bb" * 16, "cc" * 32, "aa" * 32):
+        checked.add("fcfs", scenario="00" * 32, run=run, seed=1, warmup=0.0)
+    assert checked.same.tolist() == [0, 1, 2, 0]
+
+
 def test_a_planned_point_holds_no_object():
     base = load(SMALL)
     plan_sweep(base, {"seed": range(10)})
@@ -514,6 +567,32 @@ def test_a_directory_of_something_else_is_not_touched(tmp_path):
     with pytest.raises(UsageError, match="no sweep in .* that could be resumed"):
         sweep(SMALL, OVER, out=tmp_path / "new", resume=True)
     assert sorted(files(tmp_path)) == ["file", "mine/notes.txt"]
+
+
+def test_the_mark_of_a_stranger_is_one_sentence(tmp_path):
+    """Neither a pipe nor an endless or an empty giant is read; digests of rows may be anything."""
+    out = tmp_path / "s"
+    sweep(SMALL, {GPUS: [2]}, out=out)
+    whole = (out / "sweep.json").read_bytes()
+    rows = json.loads(whole)["rows"]
+    for make in (
+        os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero"),
+        lambda path: (path.touch(), os.truncate(path, 1 << 40)),
+        lambda path: path.write_text(sealed({**safe_load(whole), "rows": 5, "format": 2})),
+        lambda path: path.write_text(sealed({**safe_load(whole), "rows": [1, rows], "format": 2})),
+    ):
+        mark = out / "sweep.json"
+        mark.rmdir() if mark.is_dir() else mark.unlink()
+        make(mark)
+        with pytest.raises(UsageError) as caught:
+            sweep(SMALL, {GPUS: [2]}, out=out)
+        assert str(mark) in str(caught.value) or "holds another sweep" in str(caught.value)
+    mark.unlink()
+    mark.write_bytes(whole)
+    (out / "tables.json").unlink()
+    (out / "tables.json").mkdir()
+    with pytest.raises(UsageError, match=r"tables.json is a folder, where a sweep has a file"):
+        sweep(SMALL, {GPUS: [2]}, out=out)
 
 
 def test_the_directory_of_another_sweep(tmp_path, monkeypatch):
@@ -703,12 +782,12 @@ def test_a_dask_worker_killed_in_mid_sweep_loses_nothing(tmp_path, monkeypatch):
             time.sleep(0.05)
             with contextlib.suppress(OSError, ValueError):
                 where = json.loads(address.read_text())["address"]
-        started += [start("worker", where, "--nthreads", "1", "--no-nanny") for _ in range(2)]
+        started += [start("worker", where, "--nthreads", "1", "--no-nanny") for _ in range(4)]
         with distributed.Client(where, set_as_default=False) as client:
-            client.wait_for_workers(2, timeout=120)
+            client.wait_for_workers(4, timeout=120)
 
-        # A run at a time, so that the twelfth is sent when at most six are under way: half of the runs are still to be
-        # made, and the worker that dies has some of those that are under way.
+        # A run at a time, so that half of the runs are still to be sent when the twelfth is, and the worker that dies
+        # has some of those that are under way.
         monkeypatch.setattr(study, "MAX_TASK", 1)
         sent = []
         submit = DaskCluster.submit
@@ -726,7 +805,7 @@ def test_a_dask_worker_killed_in_mid_sweep_loses_nothing(tmp_path, monkeypatch):
         found = sweep(SMALL, over, out=out, dask=where, **given)
         assert found.table[["status", "error"]].drop_duplicates().to_numpy().tolist() == [["done", ""]]
         assert started[1].wait(60) == -signal.SIGKILL
-        assert started[2].poll() is None
+        assert [one.poll() for one in started[2:]] == [None] * 3
         assert len(sent) == len(stored_runs(out)) == 24
         sweep(SMALL, over, out=tmp_path / "alone", **given)
         assert files(out) == files(tmp_path / "alone")
@@ -1004,7 +1083,6 @@ def test_blocks_under_way_are_bounded(monkeypatch):
 def test_a_folder_with_a_file_a_run_is_resumed(tmp_path, monkeypatch):
     """As sweeps were kept before there were segments."""
     from hetsim.experiment.segment import line_of
-    from hetsim.results.sealed import sealed, unsealed
 
     out = tmp_path / "s"
     whole = sweep(SMALL, {GPUS: [2, 3]}, replications=2, out=out)
@@ -1022,3 +1100,28 @@ def test_a_folder_with_a_file_a_run_is_resumed(tmp_path, monkeypatch):
         again = sweep(SMALL, {GPUS: [2, 3]}, replications=2, out=out, **given)
         pd.testing.assert_frame_equal(again.table, whole.table, check_exact=True)
     assert sorted(path for path in (out / "runs").rglob("*") if path.is_file()) == kept
+
+
+def test_folders_of_a_file_a_run_that_an_earlier_version_wrote(tmp_path, monkeypatch):
+    """`sweep`, and `cache` with `sweep_cached`: they load, merge, and are resumed where nothing else has changed."""
+    from hetsim.experiment.store import merge_stores
+
+    with tarfile.open(Path(__file__).parent.parent / "data" / "sweep_folders_1.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    there = hs.load(tmp_path / "sweep")
+    assert isinstance(there, Sweep)
+    assert there.points.to_numpy().tolist() == [[1], [2]]
+    assert len(there.by_replication) == 12
+    assert len(stored_runs(tmp_path / "sweep")) == 12
+    assert merge_stores([tmp_path / "sweep", tmp_path / "cache"], tmp_path / "all").copied == 14  # 4 are in both
+    monkeypatch.setattr(work, "outcome_of", no_run)
+    mark = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    for module in (identity, sweeps, study, work):
+        if hasattr(module, "fingerprint"):
+            monkeypatch.setattr(module, "fingerprint", lambda: mark["versions"])
+    for folder, cache in (("sweep", None), ("again", "all")):
+        found = sweep(
+            tmp_path / "sweep" / "scenario.yaml", {mark["keys"][0]: [1, 2], "policy": ["fcfs", "sjf"]}, replications=3,
+            out=tmp_path / folder, cache=cache and tmp_path / cache,
+        )  # fmt: skip
+        pd.testing.assert_frame_equal(found.table, there.table, check_exact=True)

@@ -259,8 +259,8 @@ def skipped(table):
 
 
 def passed_over(table):
-    """Rows that are no jobs, by what they are, as the notes tell."""
-    marks = [note.split(" rows that are no jobs of their own: ") for note in table.notes]
+    """Rows that are not jobs, by what they are, as the notes tell."""
+    marks = [note.split(" rows that are not jobs of their own: ") for note in table.notes]
     return {pair[1].partition(" (first")[0]: int(pair[0].split(": ")[-1]) for pair in marks if len(pair) == 2}
 
 
@@ -321,7 +321,7 @@ def test_philly_flat_is_unsorted_and_repeats_itself(read):
 def test_philly_sums_attempts(read):
     table = read("philly")
     assert table.id.tolist() == ["a_1", "a_3"]
-    assert table.arrival.tolist() == [1800, 0]  # the one that never started is left out, and so is no first submission
+    assert table.arrival.tolist() == [1800, 0]  # the one that never started is left out, and is not the first
     assert table.times["gpu_time"].tolist() == [180, 30]
     assert table.numbers["gpus"].tolist() == [2, 2]
     assert table.extra["recorded_start"].tolist() == [1830, 20]
@@ -754,7 +754,7 @@ BROKEN = {
     "openb": (PODS, "num_gpu", "0,120,5", "-3,120,5", 't.txt:2: column creation_time: "-3" is negative'),
     "pai": (TASKS, "", "100.0,200.0", "-100.0,200.0", 't.txt:1: column start_time: "-100.0" is negative'),
     "slurm": (SACCT, "Submit", "mem=64G", "mem=-64G",
-              't.txt:2: column AllocTRES, ReqTRES: "mem=-64G" is no resource with an amount'),
+              't.txt:2: column AllocTRES, ReqTRES: "mem=-64G" is not a resource with an amount'),
     "swf": (SWF, "", "  1   0   5", "  1  -9   5", "t.txt:4: column submit: -9 is negative"),
     "gavel": (TEN, "", "\t80\t", "\t-80\t", 't.txt:1: column steps: "-80" is negative'),
 }  # fmt: skip
@@ -799,10 +799,10 @@ def test_a_wrong_separator_is_told(complaints, form):
         ("philly", PHILLY.replace('"attempts"', '"attempt"'), "t.txt:2: expected a job: an object with submitted_time"),
         ("philly", PHILLY.replace("2017-10-07 01:00:30", "soon"), 't.txt:2: column start_time: "soon" is not a time'),
         ("kubernetes", PODS_JSON.replace('"items"', '"pods"'), 'expected is JSON: an object with a list "items"'),
-        ("kubernetes", PODS_JSON.replace("500m", "half"), 'cannot be read as a pod: "half" is no quantity'),
+        ("kubernetes", PODS_JSON.replace("500m", "half"), 'cannot be read as a pod: "half" is not a quantity'),
         ("kubernetes", PODS_JSON.replace('"spec"', '"specs"'), "t.txt:4: cannot be read as a pod: 'spec'"),
         ("wfformat", json.dumps(WORKFLOW)[:-9], "t.txt:1: is not JSON"),
-        ("wfformat", json.dumps(WORKFLOW).replace("10.5", "-10.5"), '"s": runtimeInSeconds: "-10.5" is no number'),
+        ("wfformat", json.dumps(WORKFLOW).replace("10.5", "-10.5"), '"s": runtimeInSeconds: "-10.5" is not a number'),
         ("wfformat", json.dumps(WORKFLOW).replace('"parents": []', '"parents": ["m"]'), "cyclic graph: these tasks"),
         ("wfformat", json.dumps(WORKFLOW).replace('["s"]', '["q"]'), 'names "q" among its parents: there is none'),
         ("wfformat", json.dumps(WORKFLOW).replace('"1.5"', '"1.3"'), "is WfFormat 1.3; version 1.5 is read"),
@@ -818,7 +818,7 @@ def test_complaints(complaints, form, text, message):
         ("", "is not JSON"),
         ("[]", "expected an object"),
         ('{"k80": {"A": {"null": 1}}}', "k80: \"A\" is not ('job type', scale)"),
-        ('{"k80": {"(\'A\', 1)": {"null": -1}}}', "is no number of steps per second"),
+        ('{"k80": {"(\'A\', 1)": {"null": -1}}}', "is not a number of steps per second"),
         ('{"k80": {"(\'A\', 1)": {"null": 1, "(\'A\', 1)": 3}}}', "is not a job with the two speeds of a pair"),
     ],
 )

@@ -307,7 +307,7 @@ GOOD = {"arrival": "at", "duration": "ran_s", "gpus": "gpus", "user": "who"}
          'you mean "gpus"?'),
         ({"columns": {**GOOD, "gpu_time": "mem_gb"}}, "columns.duration: duration is the time on "
          "whatever a job holds, and gpu_time says it by device; map one of them"),
-        ({"columns": GOOD, "units": {"duration": "GB"}}, "units.duration: GB is no unit of duration"),
+        ({"columns": GOOD, "units": {"duration": "GB"}}, "units.duration: GB is not a unit of duration"),
         ({"columns": GOOD, "units": {"duration": "ms"}}, 'units.duration: the name of the column "ran_s" '
          "says s, but the unit is ms; correct it, or rename the column if its name is wrong"),
         ({"columns": {**GOOD, "memory": "mem_gb"}}, 'columns.memory: the name of the column "mem_gb" '

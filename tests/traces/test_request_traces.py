@@ -388,7 +388,7 @@ def test_coefficients_of_tokens_need_tokens(file):
         (azure_llm, AZURE.replace("110,27", "110,"),
          "t.txt:4: column GeneratedTokens: the number of tokens is missing"),
         (azure_llm, AZURE.replace("11-17 00:00:01", "13-17 00:00:01"),
-         't.txt:4: column TIMESTAMP: "2023-13-17 00:00:01.0781490" is no time of any day'),
+         't.txt:4: column TIMESTAMP: "2023-13-17 00:00:01.0781490" is not a time of any day'),
         (azure_llm, AZURE.replace("2023-11-17 00:00:01", "16/11/2023 0:01"),
          't.txt:4: column TIMESTAMP: "16/11/2023 0:01.0781490" is not a time stamp such as '
          "2023-11-16 18:17:03.9799600"),

@@ -85,7 +85,7 @@ def test_predecessors_may_be_left_out_and_then_need_not_exist(file):
         ("1 1 2 3\n2 1 2 4\n", [3, 4], 0),
         ("1 1 2 -1\n2 1 2 1.5\n", [np.inf, 1.5], 0),
         ("1 1 2 1\n2 1 2 2.5\n", [1, 2.5], 0),
-        ("1 1 2 2\n2 1 2 7\n", [2, 7], 0),  # 7 is no id
+        ("1 1 2 2\n2 1 2 7\n", [2, 7], 0),  # 7 is not an id
         ("1 1 2\n2 1 2 1\n3 1 2 1,2\n", None, 3),
     ],
 )
@@ -146,8 +146,8 @@ def test_types_name_the_columns(file):
         ("4 1 1\n5 1 1\n04 1 1\n", ["t.txt:3:1: column id: 4 is the id of line 1 too"]),
         ("4 1 1\n5 1 1 4,6\n", ["t.txt:2:7: column predecessors: task 5 names the unknown predecessor 6"]),
         ("4 1 1\n5 1 1 4,,x\n",
-         ["t.txt:2:7: column predecessors: an id is missing beside a comma",
-          't.txt:2:7: column predecessors: "x" is no id, a whole number']),
+         ["t.txt:2:7: column predecessors: an id is missing next to a comma",
+          't.txt:2:7: column predecessors: "x" is not an id, a whole number']),
         ("0 1 1\n4 1 1 6\n5 1 1 4\n6 1 1 5,0\n",
          ["t.txt:2:7: column predecessors: cyclic graph: these tasks wait for each other: 4 → 5 → 6 → 4"]),
         ("0 1 1\n4 1 1 4\n",
@@ -306,7 +306,7 @@ def test_the_size_of_braun_is_known(file, complaints):
     (said,) = complaints(hcsp, "1.5\n" * 8191)
     assert said.startswith("t.txt: how many machines there are cannot be told")
     assert complaints(hcsp, "1.5\n" * 8191, machines=16) == [
-        "t.txt: 8,191 numbers are no whole number of tasks on 16 machines"
+        "t.txt: 8,191 numbers are not a whole number of tasks on 16 machines"
     ]
 
 

@@ -145,7 +145,7 @@ NEGATIVE = {
     "slurm": ("2026-01-01T00:01:10|COMPLETED|00:05:00", "2026-01-01T00:00:01|COMPLETED|00:05:00", "ended before they"),
     "swf": ("  1   0   5", "  1  -9   5", ":4: column submit: -9 is negative"),
     "tasks": ("5,20,2", "-5,20,2", ':3: row 2, column arrival: "-5" is negative'),
-    "wfformat": ("10.5", "-10.5", '"s": runtimeInSeconds: "-10.5" is no number'),
+    "wfformat": ("10.5", "-10.5", '"s": runtimeInSeconds: "-10.5" is not a number'),
 }
 """What to replace by what, and the complaint, or where the logs are known for it the count in the notes."""
 
@@ -153,7 +153,7 @@ SEPARATORS = {
     "csv": (",", "~", ' has no column "at"; it has at~took~gpus'),
     "jsonl": (":", "=", ":1: the line is not JSON"),
     "gavel": ("\t", ",", ":1: the row has 1 columns separated by tabs, expected are 10 or 7; they are separated by"),
-    "hcsp": (" ", ",", ':1: "3,2" is no number; times are separated by white space'),
+    "hcsp": (" ", ",", ':1: "3,2" is not a number; times are separated by white space'),
     "hetero_dag": (" ", ";", ":1"),
     "kubernetes": (":", "=", ":2: is not JSON (Expecting ':' delimiter)"),
     "lsf": (" ", ",", ":1: cannot be read as a JOB_FINISH record"),

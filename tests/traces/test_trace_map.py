@@ -91,11 +91,11 @@ def test_columns_are_known_by_their_words(tmp_path: Path, content: str, columns:
     ("content", "kind", "text"),
     [
         (f"id,submit,duration,gpus\n1,{JOB}x A100\n", "missing",
-         '"2x A100" is no number; gpus: {column: gpus, values: {"2x A100": 2}} says what it means'),
+         '"2x A100" is not a number; gpus: {column: gpus, values: {"2x A100": 2}} says what it means'),
         ("id,submit,duration\n1,3/4/2024 1:05:00 PM,5\n2,3/5/2024 1:05 PM,5\n", "missing",
          'arrival: "submit" is named like it, but its dates are written in several ways: "3/4/2024 1:05:00 PM"'),
         ("id,submit,duration\n1,Mar 4 10:12,5\n", "missing", "a date in no way that is known (it names no year)"),
-        ("id,submit,duration\n1,2024-01-01 00:00:00,soon\n", "missing", '"soon" is no duration'),
+        ("id,submit,duration\n1,2024-01-01 00:00:00,soon\n", "missing", '"soon" is not a duration'),
         ("1,alice,2024-01-01 00:00:00,600\n2,bob,2024-01-01 00:00:00,600\n", "missing",
          "names: the first line looks like a row of the log"),
         ("submit,runtime_s,replicas\n0,5,2\n", "unsure", 'if each of "replicas" holds one GPU, gpus: replicas'),

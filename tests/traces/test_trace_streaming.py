@@ -291,7 +291,7 @@ def test_damaged_workflows_are_told_like_any_json(tmp_path_factory, cut, put, lo
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(-9, 9), st.integers(0, 3)), max_size=40), st.integers(1, 9))
 def test_rows_by_key_are_those_of_a_dictionary(rows, least):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joins, "LEAST", least)
+        patch.setattr(joins, "MIN_ROWS", least)
         keyed = joins.Keyed(first=("d", "least"), last=("d", "most"), code=("i", "last"))
         known: dict = {}
         for key, number, code in rows:
@@ -308,10 +308,10 @@ def test_jobs_and_instances_of_pai(tmp_path):
     (tmp_path / "jobs").write_text(JOBS + "j1,i9,uz,Terminated,95.0,200.0\nj4,i4,ud,Waiting,,\n")
     (tmp_path / "instances").write_text(INSTANCES)
     owners, spans = Owners(tmp_path / "jobs"), AttemptSpans(tmp_path / "instances")
-    assert owners.of("j1") == ("uz", 95.0) and owners.of("j2") == ("ub", 150.0)
-    assert owners.of("j4").user == "ud" and np.isnan(owners.of("j4").start) and owners.of("j7").user == ""
-    assert spans.of("j1", "worker") == (105.0, 195.0, "m1") and spans.of("j2", "ps") == (155.0, 255.0, "")
-    assert spans.of("j1", "ps") is None
+    assert owners.owner("j1") == ("uz", 95.0) and owners.owner("j2") == ("ub", 150.0)
+    assert owners.owner("j4").user == "ud" and np.isnan(owners.owner("j4").start) and owners.owner("j7").user == ""
+    assert spans.instances("j1", "worker") == (105.0, 195.0, "m1") and spans.instances("j2", "ps") == (155.0, 255.0, "")
+    assert spans.instances("j1", "ps") is None
 
 
 # Memory ---------------------------------------------------------------------------------------------------------
@@ -404,7 +404,7 @@ def test_what_is_left_out_takes_nothing(options, tmp_path, form):
 @pytest.mark.slow
 def test_instances_of_a_task_take_no_memory_of_their_own(tmp_path, monkeypatch):
     """A hundred instances of each of 200 tasks, and a thousand: the rows that wait to be merged, and no more."""
-    monkeypatch.setattr(joins, "LEAST", 1000)
+    monkeypatch.setattr(joins, "MIN_ROWS", 1000)
     taken = []
     for count in (100, 400):
         path = tmp_path / str(count)

@@ -54,14 +54,14 @@ def test_a_snapshot_says_what_runs_and_what_waits(tmp_path):
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        (line(1, "RUNING"), r':2: column STATE: "RUNING" is no state .* did you mean "RUNNING"'),
+        (line(1, "RUNING"), r':2: column STATE: "RUNING" is not a state .* did you mean "RUNNING"'),
         (running(1, node="g[1-3]"), r':2: column NODELIST: the cluster has no node "g3"; it has 2 nodes'),
         (line(1, partition="bach"), r':2: column PARTITION: the cluster has no partition "bach"; did you mean "batch"'),
         (line(1, "RUNNING"), "a job that runs has no start"),
         (line(1).replace("02:00:00", "soon"), "is not a time such as"),
         (line(1, reason="Dependency"), "has no jobs that run or wait"),
         (line(1).replace("02:00:00", "soon"), ":2: column TIME_LIMIT:"),
-        (line("1_[x-3]"), r':2: column JOBID: "1_\[x-3\]" is no job or array'),
+        (line("1_[x-3]"), r':2: column JOBID: "1_\[x-3\]" is not a job or array'),
         (f"{running(1)}\n{running(1)}", ":3: column JOBID: job 1 stands in line 2 already"),
     ],
 )

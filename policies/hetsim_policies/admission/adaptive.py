@@ -67,7 +67,7 @@ class Adaptive(Admission):
         self._learn(task, True)
 
     def _learn(self, task: Task, gone: bool) -> None:
-        """It has ended: late or in time?  A task that reneged was late."""
+        """Note whether a task has ended in time; one that reneged was late."""
         if task.index not in self._admitted:
             return
         del self._admitted[task.index]

@@ -1,7 +1,5 @@
 """Optimal admission of several classes, by a Markov decision process.
 
-Answers are rewarded, and holding costs.
-
 Decides: with n_i tasks of each class there, a newcomer of class k is admitted if its reward is worth more than what its
 presence costs from then on.  The model: Poisson arrivals, exponential times, c servers shared fairly by all tasks
 present, `room` more than c may be there; long-run rewards less holding costs per second are to be greatest.
@@ -121,7 +119,7 @@ class MdpThreshold(AtStations):
             flow = station.flows.get(name)
             rate = None if flow is None else flow.rate
             time = None if flow is None else flow.service_time
-            # A class that has hardly come is no part of the model yet.
+            # A class that has hardly come is not part of the model yet.
             rates.append(0.0 if rate is None or time is None else rate)
             times.append(1.0 if rate is None or time is None else time)
         if not any(rates):
@@ -156,7 +154,7 @@ class ThresholdTable:
         return neighbors
 
     def admits(self, present: tuple[int, ...], class_: int) -> bool:
-        """May a task of this class be admitted?  Beyond the model's states none may."""
+        """Return True if a task of this class is admitted; never beyond the model."""
         state = self.index.get(present)
         return state is not None and bool(self.accept[state, class_])
 
@@ -190,10 +188,7 @@ class ThresholdTable:
     def _evaluate(
         self, accept: np.ndarray, arrive: np.ndarray, leave: np.ndarray, reward: np.ndarray, cost: np.ndarray
     ) -> tuple[np.ndarray, float]:
-        """Values relative to the empty system, and the gain per second, of a table.
-
-        One sparse linear system.
-        """
+        """Values relative to the empty system, and the gain per second, of a table."""
         from scipy.sparse import csc_matrix
         from scipy.sparse.linalg import splu
 

@@ -1,7 +1,5 @@
 """SLO feasibility: admit only tasks that can still meet their deadline in a mode.
 
-Judged by the work, or the batches, ahead.
-
 Decides: a task is admitted if in some mode its predicted wait and its own stages (transfers of missing data included)
 end by its deadline; a request if the batches ahead and the one it would be in do
 (`hetsim_policies.admission.common.ahead`). Tasks without a deadline are admitted.

@@ -126,12 +126,10 @@ class AsyncLinear(Batching):
     def _hesitation(self, upload: float) -> float:
         """Seconds from the expected end of the compute to the end of the upload.
 
-        Above 0 where that end is uncertain.
-
         Each second too late costs the waiting requests, each second too early those that come in it and miss the batch,
         which wait for a whole one: at flow balance as many.  And when the compute does end, the upload starts.  For an
         error of standard deviation σ the best is where 2 Φ(x/σ) - Φ((x - τ_up)/σ) = 1: next to 0 where uploads are
-        long, and late, as on one stream, where they are short beside σ.
+        long, and late, as on one stream, where they are short compared with σ.
         """
         sigma = math.sqrt(self.compute.variance) * self.compute.at(self.running)
         if sigma <= 0.05 * upload:

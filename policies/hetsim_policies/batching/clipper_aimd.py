@@ -1,7 +1,5 @@
 """Clipper, additive increase, multiplicative decrease: probe for the batch size.
 
-The largest batch that stays within the SLO is sought.
-
 Decides how many: all that wait, up to a limit for each device which grows by `step` after a full batch that kept the
 SLO and falls by a tenth after one that did not.  Batches do not overlap.
 Reference: Crankshaw, Wang, Zhou, Franklin, Gonzalez and Stoica, Clipper: A Low-Latency Online Prediction Serving
@@ -25,7 +23,28 @@ from hetsim.policy import Batching, BatchReport, Delay, RequestQueue, Take, View
 from hetsim_policies.batching.common.sizing import limit, occupied
 
 
-class ClipperAimd(Batching):
+class Clipper(Batching):
+    """Base of both rules: take all that wait, up to a limit that the rule moves."""
+
+    def __init__(self, slo: float | None, max_batch: int | None, start: int = 1):
+        self.start = start
+        self.slo = slo
+        self.max_batch = max_batch
+        self.limits: dict[Device, int] = {}
+        """The present limit of each device."""
+
+    def begin(self, queue: RequestQueue, view: View) -> None:
+        if self.slo is None:
+            self.slo = queue.service.slo
+
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Delay:
+        if occupied(queue, placement, view):
+            return Delay()
+        present = self.limits.get(placement.devices[0], self.start)
+        return Take(min(len(queue), limit(placement, self.max_batch), present))
+
+
+class ClipperAimd(Clipper):
     """A limit for each device, by additive increase and multiplicative decrease.
 
     start: the first limit.  step: how much it grows.  backoff: the part of a batch that is left when it took too long.
@@ -41,24 +60,9 @@ class ClipperAimd(Batching):
         slo: Annotated[Seconds, Field(gt=0)] | None = None,
         max_batch: Annotated[int, Field(ge=1)] | None = None,
     ):
-        self.start = start
+        super().__init__(slo, max_batch, start)
         self.step = step
         self.backoff = backoff
-        self.slo = slo
-        self.max_batch = max_batch
-        self.limits: dict[Device, int] = {}
-        """The present limit of each device."""
-
-    def begin(self, queue: RequestQueue, view: View) -> None:
-        if self.slo is None:
-            self.slo = queue.service.slo
-
-    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Delay:
-        device = placement.devices[0]
-        if occupied(queue, placement, view):
-            return Delay()
-        max_size = min(limit(placement, self.max_batch), self.limits.get(device, self.start))
-        return Take(min(len(queue), max_size))
 
     def ended(self, report: BatchReport, queue: RequestQueue) -> None:
         device = report.placement.devices[0]

@@ -21,12 +21,11 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.model.cluster import Device
-from hetsim.model.plan import Placement
 from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
-from hetsim.policy import Batching, BatchReport, Delay, RequestQueue, Take, View
+from hetsim.policy import BatchReport, RequestQueue
+from hetsim_policies.batching.clipper_aimd import Clipper
 from hetsim_policies.batching.common.linear_fit import line_remarks
-from hetsim_policies.batching.common.sizing import limit, occupied
 
 REFIT = 16
 """Batches from one fit to the next."""
@@ -37,7 +36,7 @@ SECTIONS = 64
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-class ClipperQuantile(Batching):
+class ClipperQuantile(Clipper):
     """A limit for each device, from a regression of a high quantile.
 
     quantile: which.  window: how many batches the fit looks back on.
@@ -52,11 +51,9 @@ class ClipperQuantile(Batching):
         slo: Annotated[Seconds, Field(gt=0)] | None = None,
         max_batch: Annotated[int, Field(ge=1)] | None = None,
     ):
+        super().__init__(slo, max_batch)
         self.quantile = quantile
         self.window = window
-        self.slo = slo
-        self.max_batch = max_batch
-        self.limits: dict[Device, int] = {}
         self.seen: dict[Device, deque[tuple[int, float]]] = {}
         """Sizes and times of the last batches of each device."""
         self.of_class: dict[Device, dict[int, tuple[int, float]]] = {}
@@ -66,16 +63,6 @@ class ClipperQuantile(Batching):
 
     def remarks(self, modes: Sequence[Mode]) -> Sequence[str]:
         return line_remarks(modes)
-
-    def begin(self, queue: RequestQueue, view: View) -> None:
-        if self.slo is None:
-            self.slo = queue.service.slo
-
-    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Delay:
-        device = placement.devices[0]
-        if occupied(queue, placement, view):
-            return Delay()
-        return Take(min(len(queue), limit(placement, self.max_batch), self.limits.get(device, 1)))
 
     def ended(self, report: BatchReport, queue: RequestQueue) -> None:
         device = report.placement.devices[0]

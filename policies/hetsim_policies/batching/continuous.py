@@ -7,7 +7,7 @@ References: Yu, Jeong, Kim, Kim and Chun, Orca: A Distributed Serving System for
 Zhang and Stoica, Efficient Memory Management for Large Language Model Serving with PagedAttention (SOSP 2023), blocks,
 preemption of the last, prompts before tokens (`prefill_first`); Agrawal, Kedia, Panwar, Mohan, Kwatra, Gulavani,
 Tumanov and Ramjee, Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve (OSDI 2024), chunks of
-prompts beside the decodes (`mixed` with `max_num_batched_tokens`); Gong et al., Past-Future Scheduler for LLM Serving
+prompts next to the decodes (`mixed` with `max_num_batched_tokens`); Gong et al., Past-Future Scheduler for LLM Serving
 under SLA Guarantees (ASPLOS 2025), and LightLLM before it, the peak of the memory that a batch may come to need
 (`reserve: peak`); virtual token counters as in `virtual_tokens`.
 Weakness: `prefill_first`, and whole prompts in general, halt every answer under way while a long prompt is read;
@@ -335,7 +335,7 @@ class VirtualTokens:
         return total
 
     def _pace(self, client: str) -> float:
-        """The tokens that a step adds to the counter."""
+        """The amount that a step adds to the counter."""
         decoding = self.accounts[client].decoding
         return sum([self.output_weight * count / weight for weight, (count, _) in decoding.items()])
 

@@ -1,7 +1,5 @@
 """SMDP: a table from queue length to batch size, for weighted response and power.
 
-From a semi-Markov decision process.
-
 Decides when and how many: with s requests waiting on an idle device, wait for the next arrival or launch a batch of
 1 to s.  A semi-Markov decision process with Poisson arrivals and fixed batch times; its cost is the mean response plus
 `power_weight` times the mean power of batches ((busy − idle) watts while computing).  The state space is cut off at

@@ -1,7 +1,5 @@
 """Triton's dynamic batcher: preferred sizes, bounded delay, priority levels.
 
-Each level has limits and timeouts.
-
 Decides when and how many: the largest preferred size that can be filled goes at once; else the waiting requests go when
 its oldest has waited for `max_queue_delay`, or at once without a delay.  Higher levels go first.  A level refuses what
 comes while `max_queue_size` of it wait; after its `timeout` a request expires, or is delayed: it then waits behind all
@@ -133,7 +131,7 @@ class TritonDynamic(Batching):
         if not new and sum(map(len, self.levels)) == len(queue):
             return []
         tasks = queue.tasks()
-        if sum(map(len, self.levels)) + new != len(queue):  # some have left or come back otherwise: begin anew
+        if sum(map(len, self.levels)) + new != len(queue):  # some have left or come back otherwise: begin again
             for level in self.levels:
                 level.timely.clear()
                 level.delayed.clear()

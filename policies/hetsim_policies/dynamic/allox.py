@@ -3,7 +3,7 @@
 Decides when and in which mode, without preemption.  A job that runs k-th from the end on a device delays itself and the
 k - 1 behind it, so on that place a job of time p costs k × p, and a device that is busy for d more seconds adds d.  The
 cheapest matching of jobs to places is the schedule of least total completion time of the waiting jobs; those at the
-front of a free device's queue start, and the matching is made anew when jobs come or go.
+front of a free device's queue start, and the matching is made again when jobs come or go.
 Reference: Le, Sun, Chowdhury, Liu, AlloX: Compute Allocation in Hybrid Clusters (EuroSys 2020); the matching is that
 of Horn, Minimizing Average Flow Time with Parallel Machines (1973), and Bruno, Coffman, Sethi, Scheduling Independent
 Tasks to Reduce Mean Finishing Time (1974): optimal for sequential jobs that are all there, on devices that are free.

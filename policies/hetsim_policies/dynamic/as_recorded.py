@@ -9,7 +9,7 @@ with nodes that this cluster lacks count in `unknown_nodes`, and go wherever the
 over several nodes keeps to those that are recorded; what it holds on each is for its mode to say.
 Reference: the replay of recorded schedules by which trace-driven simulators are validated, e.g. Frachtenberg and
 Feitelson, Pitfalls in Parallel Job Scheduling Evaluation (2005).
-Weakness: it is no policy, since what it does was decided by another one for another load.
+Weakness: it is not a policy, since what it does was decided by another one for another load.
 Cost: O(log n) a task, and one look a round at each task that is late.
 """
 

@@ -4,7 +4,7 @@ Decides when and where: a task is given the earliest start that leaves all earli
 Reference: Mu'alem and Feitelson, Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling
 the IBM SP2 with Backfilling (2001).  With exact estimates a task starts when its reservation says, which is never
 later than under fcfs where all needs are of one kind (a pool of equal servers).
-Estimates wrong in both directions: when a task ends early or overruns, all reservations are made anew in order of
+Estimates wrong in both directions: when a task ends early or overruns, all reservations are made again in order of
 arrival; what was promised may then move in both directions.  A task that overruns counts as ending at once.
 Weakness: fewer holes are filled than under EASY, since every wide task far down the queue stands in the way; on
 several nodes a task that starts early may break up a node that fcfs would have left whole.

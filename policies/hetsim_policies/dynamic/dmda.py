@@ -1,7 +1,5 @@
 """Deque model data aware (`dmda` of StarPU): each task to the earliest worker.
 
-The worker is chosen once the task is ready, for the earliest end.
-
 Decides where.  As `eft`, but the time to bring what the task reads and is not there yet counts, from where copies
 lie when the task becomes ready; so do `bytes_in` and `bytes_out`.  A worker is an accelerator, or the cores of a node;
 its tasks start in the order in which they came.

@@ -6,7 +6,7 @@ arrival, if they end by then, run elsewhere, or leave there what the head needs.
 Reference: Lifka, The ANL/IBM SP Scheduling System (1995); Mu'alem and Feitelson, Utilization, Predictability,
 Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling (2001).  With exact estimates a head
 never starts after the shadow it had when it became head.  Only the head has a guarantee.
-Estimates wrong in both directions: a task that ends early lets the shadow come nearer, since it is found anew after
+Estimates wrong in both directions: a task that ends early lets the shadow come nearer, since it is found again after
 every release; a task that overruns counts as ending at once, and keeps what it has.
 Weakness: a wide task far down the queue can be passed by any number of others; overestimates hide holes.
 Cost: O(log n) a task, the tasks of the window that may fit, and one shadow a round in which one does.

@@ -1,7 +1,5 @@
 """Earliest finish time, online: each task to the device where it would end first.
 
-The device is chosen once, when the task is ready.
-
 Decides where, by the estimated times of all tasks that were assigned to a device before; blind to the places of
 data.  Assigned tasks start in the order in which they became ready.
 Reference: the online list scheduling of Graham, Bounds for Certain Multiprocessing Anomalies (1966), on unlike

@@ -22,7 +22,7 @@ from hetsim_policies.dynamic.common.rounds import RoundJob, RoundLength, RoundSc
 class FcfsRounds(RoundScheduler):
     """The oldest jobs on the devices that are fastest for them.
 
-    blind: does each take the first type of the cluster that has room, in place of its fastest?
+    blind: each takes the first type of the cluster that has room, in place of its fastest.
     """
 
     spare = False

@@ -56,7 +56,7 @@ class Gandiva(ListScheduler):
         """Sum of speeds by pair of classes."""
         self._trials: dict[int, PairTrial] = {}
         self._parts = True
-        """May a job run on a fraction?"""
+        """True if a job may run on a fraction."""
 
     serve = Scheduler.serve  # refused: it pairs jobs, not batches
 

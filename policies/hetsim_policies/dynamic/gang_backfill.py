@@ -17,7 +17,6 @@ from typing import Annotated
 from pydantic import Field
 
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.dynamic.common.backfilling import Reserving
 
@@ -42,8 +41,7 @@ class GangBackfill(Reserving):
             for name, count in counts.items():
                 self._widest[name] = max(count, self._widest.get(name, 0))
 
-    def _whole_nodes(self, mode: Mode) -> bool:
-        return mode.gpus > 0 and mode.whole and mode.gpus >= self._widest.get(mode.type.name, 1)
-
     def promises(self, task: Task) -> bool:
-        return all(self._whole_nodes(mode) for mode in task.modes)
+        return all(
+            mode.gpus > 0 and mode.whole and mode.gpus >= self._widest.get(mode.type.name, 1) for mode in task.modes
+        )

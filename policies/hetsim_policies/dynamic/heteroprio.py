@@ -66,7 +66,7 @@ class TwoEnded:
 class HeteroPrio(Scheduler):
     """Sorted by acceleration, taken from both ends.
 
-    spoliation: may idle devices restart tasks that run on the other side?
+    spoliation: idle devices may restart tasks that run on the other side.
     """
 
     def __init__(self, spoliation: bool = True):
@@ -181,7 +181,7 @@ class HeteroPrio(Scheduler):
             placement = self._place(task, side, view)
             if placement is None and not any(view.fits(mode) for shape in shapes for mode in _modes(shape, side)):
                 return
-            if placement is not None and self._anew(task, placement, view) < (-end - view.now) * (1 - ROUNDING):
+            if placement is not None and self._from_scratch(task, placement, view) < (-end - view.now) * (1 - ROUNDING):
                 yield Stop(task, keep=False)
                 yield self._start(task, placement, view)
 
@@ -202,7 +202,7 @@ class HeteroPrio(Scheduler):
         return [entry[3] for entry in candidates]
 
     @staticmethod
-    def _anew(task: Task, placement: Placement, view: View) -> float:
+    def _from_scratch(task: Task, placement: Placement, view: View) -> float:
         """Seconds from a start there now to the end, without the work done so far."""
         mode = placement.mode
         stages = view.stages((task,), placement)

@@ -22,7 +22,7 @@ from hetsim_policies.dynamic.common.rounds import RoundJob, RoundLength, RoundSc
 class Isolated(RoundScheduler):
     """An equal share for each.
 
-    spare: may jobs run beyond their shares on devices that would else stand idle?
+    spare: jobs may run beyond their shares on devices that would else stand idle.
     """
 
     def __init__(

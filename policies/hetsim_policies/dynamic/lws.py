@@ -3,7 +3,7 @@
 Decides where and when.  A task that becomes ready is put into the deque of the worker that ended the last of its
 predecessors, where its data still are; tasks without predecessors go round the workers.  An idle worker takes the
 newest task of its own deque, else the oldest of the nearest deque that has one it can run: first those of its node,
-then those of the nodes beside it, nearest first.  Higher `priority` goes before age.  A worker is an accelerator, or
+then those of the nodes next to it, nearest first.  Higher `priority` goes before age.  A worker is an accelerator, or
 the cores of a node.
 Reference: Blumofe, Leiserson, Scheduling Multithreaded Computations by Work Stealing (1999): on P equal workers the
 expected time of a fully strict computation is T1/P + O(T_inf), with random victims; by locality as in StarPU

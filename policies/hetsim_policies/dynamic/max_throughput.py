@@ -4,7 +4,7 @@ Decides which part of the time each job runs on which type of device; `rounds` r
 against that alone in its fastest mode, so a job that profits more from a fast GPU gets it.  With `costs` the sum of
 progress over the sum of costs is made greatest; then devices stand idle when using them would cost more than it
 brings.  A job with a deadline gets at least what it still needs to end in time, as far as that is possible for all of
-them.  With `pairs` a job may also be beside another on its devices (`side_by_side`), and each pays for half of them.
+them.  With `pairs` a job may also be next to another on its devices (`side_by_side`), and each pays for half of them.
 Reference: Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI
 2020); the ratio by Dinkelbach, On Nonlinear Fractional Programming (1967).
 Weakness: jobs that bring little wait as long as others come; without deadlines no job has any guarantee.

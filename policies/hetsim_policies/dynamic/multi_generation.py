@@ -1,7 +1,5 @@
 """Several generations: newer devices to jobs that gain most, within a budget.
 
-The budget is one of energy or cost.
-
 Decides when and in which mode.  A job may use the modes in which it needs at most `budget` times the least energy (or
 cost) of all its modes.  Of the waiting jobs that may use a device that is free, the one goes first that saves most
 time a device-second there, against the slowest of its modes that are allowed: a fast device goes to the job that gains
@@ -12,7 +10,7 @@ References: Smith, Various Optimizers for Single-Stage Production (1956), for th
 Gavel (Narayanan et al., OSDI 2020) and Gandiva_fair (Chaudhary et al., Balancing Efficiency and Fairness in
 Heterogeneous GPU Clusters for Deep Learning, EuroSys 2020), which trade fast devices by speedup.
 Weakness: greedy and without preemption; jobs of little gain may starve on the fast types, and with a budget of 1
-each job has one type only, so queues grow beside idle devices.
+each job has one type only, so queues grow next to idle devices.
 Cost: a sort of the waiting jobs by type whenever one came or something was released.
 """
 

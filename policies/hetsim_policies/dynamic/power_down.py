@@ -119,7 +119,7 @@ class PowerDown(ListScheduler):
             for node, devices in sleeping.items():
                 free = sum(view.load(d) == 0 for d in self._awake_on(node, mode, view))
                 lacking = max(1, mode.gpus - free)
-                enough = lacking <= len(devices) and self._host_has_room(node, mode, view)
+                enough = lacking <= len(devices) and view.free("cpu", node) * 1000 >= mode.millicores
                 if enough and (best is None or lacking < len(best)):
                     best = devices[:lacking]
             if best is not None:
@@ -141,10 +141,6 @@ class PowerDown(ListScheduler):
             device for device in view.cluster.nodes[node].accelerators
             if device.type is mode.type and device.index not in self.asleep and device.index not in self._down
         ]  # fmt: skip
-
-    @staticmethod
-    def _host_has_room(node: int, mode: Mode, view: View) -> bool:
-        return view.free("cpu", node) * 1000 >= mode.millicores
 
     # Sleeping ---------------------------------------------------------------------------------------------------
 

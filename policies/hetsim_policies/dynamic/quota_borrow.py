@@ -48,8 +48,8 @@ class QuotaBorrow(ByUser):
 
     quotas: GPUs by owner; the others own `default`.  Tasks on cores alone count nothing.
     of: their owner: user, account, vc, partition or class.
-    borrow: may owners go beyond their quotas?
-    reclaim: are borrowers stopped for jobs within quotas?
+    borrow: owners may go beyond their quotas.
+    reclaim: borrowers are stopped for jobs within quotas.
     tiers: quality of service by its name; the highest goes first, others have 0.
     """
 
@@ -164,7 +164,7 @@ class QuotaBorrow(ByUser):
             yield Start(task, placement)
 
     def _for_good(self, task: Task) -> bool:
-        """Can what it borrows not be taken back?  Then it waits for jobs within quotas."""
+        """Return True if loans to it are final: then it waits for jobs within quotas."""
         return not (self.reclaim and task.shape.preemptible)
 
     def _take_back(self, task: Task, view: View) -> Generator[Decision, None, Placement | None]:

@@ -1,12 +1,10 @@
 """Sharing: join another job on its GPU where that shortens the mean response.
 
-By a table of interference.
-
 Decides when and where; tasks start in the order of arrival.  The head of the queue takes a place of its own if there
 is one.  Else every GPU with one job is looked at: if both were there together, each slowed down as the table says
 until the first ends, would the sum of both finish times be less than if the head waited for a place of its own?  The
 best such pair is formed; a partner that has the GPU to itself moves to its mode on a fraction.
-The table holds, by class and class of the partner, how many times slower a job gets beside the other; without one the
+The table holds, by class and class of the partner, how many times slower a job gets next to the other; without one the
 device's own figures are taken (its measured `pairs`, `interference` of mps, shares and `switch_cost` of time slices).
 Reference: Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale Heterogeneous GPU Clusters
 (NSDI 2022); this is the careful form of its GPU sharing; tables of measured pairs as in Gavel (Narayanan et al., OSDI

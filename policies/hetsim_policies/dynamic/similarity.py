@@ -24,7 +24,7 @@ from hetsim_policies.orders import fcfs
 
 
 class Similarity(ListScheduler):
-    """First come, first served, beside those that are alike or unlike.
+    """First come, first served, next to those that are alike or unlike.
 
     prefer: together or apart.
     """

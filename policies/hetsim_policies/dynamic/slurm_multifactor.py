@@ -6,7 +6,7 @@ over those of the cluster), partition, quality of service, and the task's own pr
 Fair share is that of `accounts` by Fair Tree (`hetsim_policies.dynamic.common.fair_tree`) where they are given; else of
 users alone, the classic formula 2^(-usage / shares) on the part of all GPU time that the user has received.  Usage is
 halved every `half_life`.  In that order jobs start.  One that does not fit may preempt jobs of lower qualities of
-service (`hetsim_policies.dynamic.common.qos`); else it closes its partition's nodes to those behind it.  The first
+service; else it closes its partition's nodes to those behind it.  The first
 `depth` of these (at most `depth_per_user` of one user) are given reservations and start if theirs is now, as in Slurm's
 backfill scheduler (`bf_max_job_test`, `bf_max_job_user`).  A job that a limit keeps waiting does not block the jobs
 behind it. Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm Workload
@@ -31,7 +31,7 @@ from operator import itemgetter
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
@@ -56,7 +56,6 @@ from hetsim.policy import (
 )
 from hetsim_policies.dynamic.common.fair_tree import Account, DecayedUsage, FairTree, Member
 from hetsim_policies.dynamic.common.occupancy import Occupancy
-from hetsim_policies.dynamic.common.qos import Tier, Tiers
 from hetsim_policies.dynamic.common.standing import Standing
 
 Weight = Annotated[float, Field(ge=0)]
@@ -120,7 +119,7 @@ class SlurmMultifactor(Scheduler):
         self._running: dict[int, RunningUsage] = {}
         """Running jobs by row, in the order of their starts."""
         self._constant = True
-        """Does all that runs receive at a constant rate?"""
+        """True if all that runs receives at a constant rate."""
         self._codes: dict[Member, int] = {}
         """Owners by number, in the order in which they came."""
         self._queue = FactorTable()
@@ -207,10 +206,7 @@ class SlurmMultifactor(Scheduler):
         return entry.received
 
     def _count(self, view: View) -> None:
-        """Bring the usage up to now, task by task where rates change.
-
-        Rates change with transfers, shared devices and failures.
-        """
+        """Bring the usage up to now, task by task where rates change."""
         if self._constant and not view.changes.steady:
             for entry in self._running.values():
                 self._usage.change_rate(self._owner(entry.task), -_millionths(entry.mode))
@@ -452,10 +448,7 @@ class SlurmMultifactor(Scheduler):
 
 @dataclass(eq=False, slots=True)
 class RunningUsage:
-    """A running task: its mode, its last start, and its attained service then.
-
-    Where rates change, by the last round.
-    """
+    """A running task: its mode, its last start, and its attained service then."""
 
     task: Task
     mode: Mode
@@ -561,3 +554,91 @@ class FactorTable:
             order = np.lexsort((row[chosen], arrival[chosen], -score[chosen], -tier[chosen]))
             yield from [tasks[place] for place in chosen[order].tolist()]
             first *= 4
+
+
+# Quality of service (QOS): tiers with priority, limits and preemption (MaxJobsPerUser, MaxTRESPerUser, GrpJobs,
+# GrpTRES, Preempt, PreemptMode, PreemptExemptTime).  The tier of a task is its label `qos`, or where it has none its
+# class.  A job that a limit of its tier holds back waits, and does not block the jobs behind it.
+
+
+Gpus = Annotated[float, Field(gt=0)]
+Jobs = Annotated[int, Field(ge=1)]
+
+
+class Tier(BaseModel):
+    """One tier.
+
+    priority: its factor, from 0 to 1.  max_jobs, max_gpus: running jobs and their GPUs in all; `_per_user`: of each
+    user.  preempts: tiers with running jobs that it may preempt.  preempt_mode: what becomes of a preempted job of this
+    tier: requeue, it begins again; suspend, it keeps its work.  exempt: how long a job of this tier may run before it
+    can be preempted.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    priority: Annotated[float, Field(ge=0, le=1)] = 0.0
+    max_jobs: Jobs | None = None
+    max_gpus: Gpus | None = None
+    max_jobs_per_user: Jobs | None = None
+    max_gpus_per_user: Gpus | None = None
+    preempts: tuple[str, ...] = ()
+    preempt_mode: Literal["requeue", "suspend"] = "requeue"
+    exempt: Seconds = 0.0
+
+
+NO_TIER = Tier()
+
+
+class Tiers:
+    """The tiers of a run, and the running jobs of each."""
+
+    def __init__(self, tiers: dict[str, Tier]):
+        for name, tier in tiers.items():
+            unknown = [other for other in tier.preempts if other not in tiers]
+            if unknown:
+                raise ValueError(f'qos {name} preempts "{unknown[0]}", which is none of {", ".join(tiers)}')
+        self.tiers = tiers
+        self._jobs: dict[tuple[str, str | None], int] = {}
+        """Running jobs by tier and user; by tier and None in all."""
+        self._gpus: dict[tuple[str, str | None], float] = {}
+        self._of: dict[int, tuple[str, str, float]] = {}
+
+    def name(self, task: Task) -> str:
+        return task.label("qos") or task.class_
+
+    def tier(self, task: Task) -> Tier:
+        return self.tiers.get(self.name(task), NO_TIER) if self.tiers else NO_TIER
+
+    def refuses(self, task: Task) -> bool:
+        """Return True if a limit of its tier keeps the task from its fastest mode."""
+        tier = self.tier(task)
+        if tier is NO_TIER:
+            return False
+        name, gpus = self.name(task), task.modes[task.modes_by_speed()[0]].gpu_share
+        limits: tuple[tuple[str | None, int | None, float | None], ...] = (
+            (None, tier.max_jobs, tier.max_gpus), (task.user, tier.max_jobs_per_user, tier.max_gpus_per_user),
+        )  # fmt: skip
+        for user, jobs, limit in limits:
+            if jobs is not None and self._jobs.get((name, user), 0) >= jobs:
+                return True
+            if limit is not None and self._gpus.get((name, user), 0.0) + gpus > limit + 1e-9:
+                return True
+        return False
+
+    def starting(self, task: Task, placement: Placement) -> None:
+        if not self.tiers:
+            return
+        name, gpus = self.name(task), placement.mode.gpu_share
+        self._of[task.index] = name, task.user, gpus
+        self._add(name, task.user, 1, gpus)
+
+    def leave(self, task: Task) -> None:
+        """A task has ended, or was stopped."""
+        entry = self._of.pop(task.index, None)
+        if entry is not None:
+            self._add(entry[0], entry[1], -1, -entry[2])
+
+    def _add(self, name: str, user: str, jobs: int, gpus: float) -> None:
+        for key in ((name, user), (name, None)):
+            self._jobs[key] = self._jobs.get(key, 0) + jobs
+            self._gpus[key] = self._gpus.get(key, 0.0) + gpus

@@ -20,7 +20,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.units import Seconds
 from hetsim.policy import Decision, PlacementRule, Scheduler, Start, Stop, View, Wait
@@ -80,12 +79,9 @@ class Themis(Scheduler):
                         yield Stop(victim)
                     placement = view.fit(task, self.rule)
             if placement is not None:
-                yield self._begin(task, placement, view)
+                self._leases[task.index] = view.now + self.lease
+                yield Start(task, placement)
         if view.num_waiting(own=True):
             for task in over:  # not outbid (a newcomer's ρ is 1/N, as that of a job never disturbed)
                 self._leases[task.index] = view.now + self.lease
             yield Wait(until=min((end for end in self._leases.values() if end > view.now), default=math.inf))
-
-    def _begin(self, task: Task, placement: Placement, view: View) -> Start:
-        self._leases[task.index] = view.now + self.lease
-        return Start(task, placement)

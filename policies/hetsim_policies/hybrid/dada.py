@@ -62,7 +62,7 @@ class Dada(Dmda):
     """Affinity first, up to a share of each device, then dual approximation.
 
     alpha: the share of what a device can do that is given away by affinity alone; 0 is the dual approximation.
-    transfers: are transfers counted in the time of a task?
+    transfers: transfers count in the time of a task.
     prefetch: what the next task of a line reads is brought to its GPU while the one before computes.
     """
 

@@ -1,7 +1,7 @@
 """Two levels: a coarse plan of classes over groups, a scheduler in each group.
 
 Decides which group a task goes to; the order, the device and the mode are the inner scheduler's.  At every multiple of
-`epoch` the plan is made anew from the waiting tasks and from the arrival rates seen so far: the share of each class
+`epoch` the plan is made again from the waiting tasks and from the arrival rates seen so far: the share of each class
 that each group is to run (`hetsim_policies.hybrid.common.quotas`).  Newcomers are handed out in these shares, by turns,
 so that after any number of tasks of a class a group is less than one task off its share; tasks that wait already are
 moved until they lie in these shares too.  A class seen for the first time is planned for at once.  Between plans a
@@ -19,7 +19,7 @@ Weakness: one group that is all of the cluster is just the inner scheduler; many
 and an inner order holds only within a group.  A plan that is made from few arrivals follows their noise, and of many
 kinds with few tasks each the shares come out rough.  Data and
 links are not seen by the plan.
-Cost: O(log groups) a task and O(kinds) a round beside the inner schedulers' work, where a kind is a class and a
+Cost: O(log groups) a task and O(kinds) a round besides the inner schedulers' work, where a kind is a class and a
 demand; an epoch costs a linear program of kinds × types variables, the devices once, and O(log n) a task moved; with
 an objective four times that, and four forks, each O(tasks that run and wait) and what the groups do until their end.
 """
@@ -123,11 +123,11 @@ class Hierarchical(Scheduler):
         self._by_node: dict[int, list[DeviceGroup]] = {}
         self._by_type: dict[DeviceType, DeviceGroup] = {}
         self._with_timers = False
-        """Has any inner scheduler wanted to be asked at a time of its own?"""
+        """True if any inner scheduler wanted to be asked at a time of its own."""
         self._option: str | None = None
         """The plan of the next epoch that a fork tries out, or that was chosen so."""
         self._trial = False
-        """Is this a fork?  Then later plans are followed untried."""
+        """True in a fork, where later plans are followed untried."""
         self.notes: dict[str, int] = {"epochs": 0, "moved_by_plan": 0, "moved_when_starving": 0}
         if objective is not None:
             self.notes |= {f"plans_{name}": 0 for name in OPTIONS}
@@ -281,7 +281,7 @@ class Hierarchical(Scheduler):
             started |= yield from self._feed(view)
         until = min(group.until for group in self.groups) if self._with_timers else math.inf
         waits = any(kind.waiting for kind in self.kinds.values())
-        # Another plan is no use where this one moved nothing and nothing runs: only a change can help.
+        # Another plan does not help where this one moved nothing and nothing runs: only a change can help.
         stuck = planned and not (moved or started or any(group.running for group in self.groups))
         yield Wait(until=min(until, self._next) if waits and not stuck else until)
 

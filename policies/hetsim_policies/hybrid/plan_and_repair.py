@@ -13,7 +13,7 @@ A task that takes longer than its estimate is expected to take as long as others
 Tasks that come later are put on the lane where they end first, and are in the next plan.  With exact estimates and
 nothing unforeseen it does what the plan says, up to thefts that end a task sooner.
 Reference: the three levels are those of dynamic rescheduling after Sakellariou and Zhao, A Low-cost Rescheduling Policy
-for Efficient Mapping of Workflows on Grid Systems (2004), where only what has become late is planned anew, and of
+for Efficient Mapping of Workflows on Grid Systems (2004), where only what has become late is planned again, and of
 Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? (2016), where plans are followed loosely; restarts
 are the spoliation of `heteroprio`.
 No ratio is proven once anything differs from its estimate.  Weakness: it plans for the makespan, so that under a steady
@@ -33,9 +33,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hetsim.model.cluster import Device
-from hetsim.model.plan import Plan
-from hetsim.model.task import Task
+from hetsim.model.cluster import Device, DeviceType
+from hetsim.model.plan import Placement, Plan
+from hetsim.model.task import RUNNING, Task
 from hetsim.model.tasks import Shape
 from hetsim.policy import (
     Decision,
@@ -53,9 +53,8 @@ from hetsim.policy import (
 )
 from hetsim.policy.planned import placement_of
 from hetsim_policies.hybrid.common.plannable import default_planner, plannable
-from hetsim_policies.hybrid.common.planned_lanes import Board
+from hetsim_policies.hybrid.common.planned_lanes import Board, Movable, min_seconds
 from hetsim_policies.hybrid.common.planned_steps import LaneForecast, PlannedJob, PlannedLane
-from hetsim_policies.hybrid.common.repairs import Known, reordered, restartable, stolen
 
 Order = Literal["acceleration", "longest", "arrival"]
 
@@ -66,16 +65,16 @@ LOOKS = 64
 
 
 class PlanAndRepair(Scheduler):
-    """Follows a plan; reorders, steals, restarts and plans anew where it goes wrong.
+    """Follows a plan; reorders, steals, restarts and plans again where it goes wrong.
 
     planner: a static policy, by name or as a mapping with its parameters; none given: `dual_approximation` for
         independent tasks without transfers on cores and one type of GPU, `peft` for task graphs, else `heft`.
     dynamic: the order in which tasks that have no place in the plan get one or start: by acceleration (the most
         accelerated first), longest first, or by arrival.
     threshold: a new plan is made when the end is forecast this part of the time planned earlier or later.
-    foresight: does the planner know the tasks that will come later, as static policies do?
-    restart: may a lane with nothing to do start over a task that runs elsewhere?
-    prefetch: is what the next step of an accelerator reads brought there while the one before it runs?
+    foresight: the planner knows the tasks that will come later, as static policies do.
+    restart: a lane with nothing to do may start over a task that runs elsewhere.
+    prefetch: the inputs of an accelerator's next step are brought there while the step before it runs.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class PlanAndRepair(Scheduler):
         self._events = 0
         """Tasks that have ended or come since the last plan."""
         self._upset = True
-        """Have devices failed or come back since?"""
+        """True if devices have failed or come back since."""
 
     # Hooks ----------------------------------------------------------------------------------------------------
 
@@ -123,7 +122,7 @@ class PlanAndRepair(Scheduler):
         self._problem = problem
         self._progress = Progress(problem)
         self._board = Board(problem, self._progress.is_up)
-        self._find_plannable()
+        self._plannable = plannable(problem, self.planner, self.foresight)
 
     def begin(self, view: View) -> None:
         self._view = view
@@ -180,7 +179,8 @@ class PlanAndRepair(Scheduler):
         yield from self._start_beside(view)
         if self._new:
             self._house(view)
-        yield from self._follow(view)
+        for job in self._board.startable(view):  # they head all their lanes, as the plan has it
+            yield self._start(job, view)
         if self.prefetch and self._problem.tasks.reads is not None:
             yield from self._fetch(view)
         idle = self._board.idle()
@@ -194,11 +194,6 @@ class PlanAndRepair(Scheduler):
     def _start(self, job: PlannedJob, view: View) -> Start:
         self._forget(job.row)
         return self._board.start(job, view)
-
-    def _follow(self, view: View) -> Iterator[Decision]:
-        """Start the steps that head all their lanes, as the plan has it."""
-        for job in self._board.startable(view):
-            yield self._start(job, view)
 
     def _start_beside(self, view: View) -> Iterator[Decision]:
         """Start unplannable tasks that fit, in the order of the fallback."""
@@ -368,10 +363,6 @@ class PlanAndRepair(Scheduler):
 
     # Plannable tasks --------------------------------------------------------------------------------------------
 
-    def _find_plannable(self) -> None:
-        """Try the planner on one task of each shape; refuse a planner that plans none."""
-        self._plannable = plannable(self._problem, self.planner, self.foresight)
-
     def _may_plan(self, row: int) -> bool:
         tasks, task = self._problem.tasks, self._waiting.get(row)
         if task is not None:
@@ -384,3 +375,120 @@ class PlanAndRepair(Scheduler):
             return False
         lanes = self._board.lanes.values()
         return task.allowed is None or any(lane.placed(task.modes[i]) for i in task.allowed for lane in lanes)
+
+
+# Repairs: work for idle lanes, short of a new plan.
+# Each looks for a step that can start on the lane now, and leaves a plan alone that goes as it was made: nothing is
+# delayed by a reordered step, and what is stolen or restarted ends sooner than it would have ended.
+
+
+ROUNDING = 1e-9
+"""The gain has to be more than this part of the remaining time."""
+
+Known = dict[DeviceType, list[tuple[float, PlannedJob]]]
+"""By type of lane: running tasks that might end sooner there, with their ends."""
+
+
+def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> PlannedJob | None:
+    """A step behind the head of its lane that ends before those it passes start."""
+    now, limit, position = view.now, math.inf, lane.arrived
+    for job in lane.queue.values():
+        if not position:
+            return None
+        if job.task is not None:
+            position -= 1
+            if job.alone and now + job.seconds <= limit and board.fits(job.task, job.placement, view):
+                return job
+        limit = min(limit, seen.start.get(job.row, now))
+        if limit <= now:
+            return None
+    return None
+
+
+def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> tuple[PlannedJob, PlannedJob] | None:
+    """The step to steal from the lane that will be done last: as it is, and here.
+
+    Of that lane's steps it is the one that makes the later end of both lanes earliest.  It must end sooner here than
+    there.  If that lane has no such step, the lane that is done next to last is looked at, and so on.
+    """
+    now, kind = view.now, lane.device.type
+    if board.separable(view):
+        movable = board.movable.get(kind)
+        if movable is None:
+            movable = board.movable[kind] = Movable(kind, board.loaded)
+        steps = movable.towards(seen, now)
+    else:
+        steps = [(victim, _movable(victim, lane, seen, view)) for victim in board.loaded.values()]
+    steps.sort(key=lambda one: (-seen.lane.get(one[0].number, 0.0), one[0].number))
+    for victim, jobs in steps:
+        end = seen.lane.get(victim.number, 0.0)
+        best: tuple[float, PlannedJob, PlannedJob] | None = None
+        for job in jobs if victim is not lane else ():
+            assert job.task is not None
+            here = board.at(job.task, lane, view, _whole)
+            if here is None:
+                continue
+            ends = view.now + here.seconds
+            value = max(ends, end - job.seconds) if end < math.inf else ends
+            sooner = ends < seen.finish.get(job.row, end) - ROUNDING * here.seconds
+            if sooner and value < end and (best is None or value < best[0]):
+                best = value, job, here
+        if best is not None:
+            return best[1], best[2]
+    return None
+
+
+def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: View) -> list[PlannedJob]:
+    """Steps of waiting tasks on a lane that could end sooner on another lane."""
+    steady, end = view.changes.steady, seen.lane.get(victim.number, 0.0)
+    return [
+        job
+        for job in victim.queue.values()
+        if job.task is not None
+        and job.alone
+        and not (steady and view.now + min_seconds(job.task, lane.device.type) >= seen.finish.get(job.row, end))
+    ]
+
+
+def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> PlannedJob | None:
+    """A task that would end sooner if started over here; the latest end goes first.
+
+    One that is late is expected to be as late here, so that it is only ever moved to a faster lane.  Ends are asked for
+    now: a forecast may be older than the last restart, and would have the same task started over and over.
+    known: what was found for lanes of the same type since something was last started.
+    """
+    kind = lane.device.type
+    if kind not in known:
+        known[kind] = _last_first(board, lane, view)
+    for end, job in known[kind]:
+        task = job.task
+        if task is None or not job.alone or not task.shape.preemptible or task.state != RUNNING:
+            continue
+        here = board.at(task, lane, view, from_scratch)
+        if here is None:
+            continue
+        if here.seconds * board.lateness(job.row, view.now) < (end - view.now) * (1 - ROUNDING):
+            return here
+    return None
+
+
+def _last_first(board: Board, lane: PlannedLane, view: View) -> list[tuple[float, PlannedJob]]:
+    """Running tasks that might end sooner on this type, with ends; latest first."""
+    if view.changes.steady:
+        ends = board.restartable(lane.device.type, view, ROUNDING)
+    else:
+        jobs = [job for job, _ in board.running.values()]
+        ends = [(board.finish(job.task, view), job) for job in jobs if job.task is not None]
+    ends.sort(key=lambda one: (-one[0], one[1].number))
+    return ends
+
+
+def from_scratch(task: Task, placement: Placement, view: View) -> float:
+    """Seconds from a start there now to the end, without the work done so far."""
+    stages = view.stages((task,), placement)
+    compute = task.remaining_in(placement.mode)
+    return max(stages.ready, stages.write_back) + stages.upload + compute + stages.download
+
+
+def _whole(task: Task, placement: Placement, view: View) -> float:
+    return view.duration(task, placement)

@@ -3,7 +3,7 @@
 Decides, around a base scheduler, which waiting task starts first.  In each round the run is forked (`View.fork`) once
 for the base as it is, once for each of the `candidates` best other first starts (the base goes on after it), and once
 for starting nothing until something changes, or where nothing runs one task alone.  The fork with the best mean of the
-objective wins, the base among equals; where a start wins it is made, and the rest of the round is tried anew.
+objective wins, the base among equals; where a start wins it is made, and the rest of the round is tried again.
 Forks know what the policy knows: estimates, no fault, and of arrivals none, or those drawn from a model learned so far.
 Candidates are what fits now and the base would not start, taken by turns from the shortest, the earliest, the smallest
 and the most urgent.
@@ -134,7 +134,7 @@ class Rollout(Scheduler):
         `optimus_intervals`).
     objective: the mean that is to be least: response, slowdown, deadline_misses, energy (above idle) or cost.
     candidates: other first starts that are tried.
-    hold: is starting nothing, until something changes, tried as well?
+    hold: starting nothing, until something changes, is tried as well.
     horizon: seconds that a fork is played on; none given: until all that is known has ended.
     arrivals: `none` come in forks, or those of a model `learned` from what came so far; it needs a horizon.
     samples: futures in which the best candidate is held against the base, where times or arrivals are uncertain; 1: in

@@ -8,7 +8,7 @@ least (or lowers it most); among equals the one with the least free GPU share, t
 Reference: Weng, Yang, Yu, Wang, Tang, Yang, Zhang, Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent (USENIX ATC 2023).
 Weakness: greedy, and no bound is known; it needs to know the mix of requests.  Here that is the mix of those seen so
-far, looked at anew each time their number has grown by a quarter.
+far, looked at again each time their number has grown by a quarter.
 Cost: nodes in the same state are scored once for each request, so a decision costs a NumPy lookup over the nodes that
 fit and the scoring of states not met before.
 """
@@ -39,7 +39,7 @@ ROUNDING = 1e-9
 class Fgd(ScoredRule):
     """The place that raises expected fragmentation least.
 
-    growth: the mix of requests is taken anew when the number of tasks seen has grown by this factor.
+    growth: the mix of requests is taken again when the number of tasks seen has grown by this factor.
     scores: "published": as the simulator of Weng et al., with whole scores of 0 to 100 / (1 + exp(rise)), ties by the
     drawn names of nodes, the mix of the whole workload, without its rarest requests, and no host memory.
     """

@@ -1,7 +1,5 @@
 """Placements of gangs: on the fewest nodes (`consolidate`), or by `topology`.
 
-`topology` takes the fastest part of the cluster.
-
 Other tasks go where they leave whole what gangs need: the tightest node, or the tightest switch or island.
 Cost: NumPy operations over the GPUs that are free.
 """

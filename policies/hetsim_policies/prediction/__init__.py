@@ -4,7 +4,7 @@ A predictor of a series (a rate, a load) is told what was measured and asked wha
 
     observe(time, value)     the series had this value at this time; times ascend, about equally far apart
     forecast(horizon)        the value expected `horizon` seconds after the last observation
-    own                      does it forecast by its own method by now, or by its stated fall-back?
+    own                      true if it forecasts by its own method by now, not by its stated fall-back
 
 Every one answers from the first moment on with a finite number: 0 before anything was observed, and by its stated
 fall-back until it has seen as much as its method needs.  `DurationHistory` predicts how long a job will take from

@@ -21,7 +21,7 @@ from hetsim.policy import Predictor
 
 @dataclass(frozen=True)
 class PredictionError:
-    """Forecast errors: `mape` is NaN if all values were 0, `pinball` if none came."""
+    """Forecast errors: `mape` is NaN if all were 0, `pinball` without a forecast."""
 
     count: int
     mape: float

@@ -139,9 +139,9 @@ def log_estimates(tasks: Tasks) -> np.ndarray:
 
 # Which tasks will come, and when: those of late over again, in other gaps.
 #
-# The gaps between the last arrivals and the tasks themselves are drawn anew, independently of each other (the bootstrap
-# of Efron, 1979): bursts of tasks that come at one instant stay as frequent, days and weeks and what a user sends after
-# what do not.
+# The gaps between the last arrivals and the tasks themselves are drawn again, independently of each other (Efron's
+# bootstrap, 1979): bursts of tasks that come at one instant stay as frequent, days and weeks and what a user sends
+# after what do not.
 # Fall-back: none; below `ENOUGH_ARRIVALS` it says so (`enough`), and draws nothing.
 # Cost: O(1) an arrival, O(tasks drawn) a sample.
 

@@ -28,8 +28,7 @@ Programs:
     convex_energy         Minimum energy before a deadline: lanes and frequencies from a convex program
 
 Search:
-    local_search          Local search on the simulated makespan, from the best plan of several planners
-    random_search         Random search from a planner's schedule: genetic algorithm, simulated annealing
+    random_search         Searches from planners' schedules: genetic algorithm, annealing, local search
     constraint_injection  Constraint injection: a linear program assigns, an optimizer adds constraints
 
 Plans made elsewhere:

@@ -25,22 +25,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from hetsim.model.plan import Plan
-from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.instance import independent
-from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.outcome import DescendingPlanner, plan_of
 from hetsim_policies.static.common.schedule import Schedule
 from hetsim_policies.static.common.two_types import by_sides, by_speed_up, two_types
 
 
-class BalancedMakespan(PlannedScheduler):
-    """Balanced makespan, for independent sequential tasks on at most two device types.
-
-    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
-    """
-
-    def __init__(self, descent: bool = True):
-        super().__init__()
-        self.descent = descent
+class BalancedMakespan(DescendingPlanner):
+    """Balanced makespan, for independent sequential tasks on at most two device types."""
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "balanced_makespan")

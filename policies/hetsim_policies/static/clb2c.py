@@ -18,22 +18,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from hetsim.model.plan import Plan
-from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.instance import independent
-from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.outcome import DescendingPlanner, plan_of
 from hetsim_policies.static.common.schedule import Schedule
 from hetsim_policies.static.common.two_types import by_speed_up, two_types
 
 
-class Clb2c(PlannedScheduler):
-    """CLB2C, for independent sequential tasks on at most two types of devices.
-
-    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
-    """
+class Clb2c(DescendingPlanner):
+    """CLB2C, for independent sequential tasks on at most two types of devices."""
 
     def __init__(self, descent: bool = False):
-        super().__init__()
-        self.descent = descent
+        super().__init__(descent)
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "clb2c")

@@ -1,7 +1,5 @@
 """Constraint injection: a linear program assigns, an optimizer adds constraints.
 
-The optimizer judges by simulation and offers a constraint tree.
-
 Decides where and in which order, for sequential tasks with or without a task graph, with data moved over links.
 The assignment program of `assignment` counts work and knows nothing of transfers.  `sharing` looks at what is not
 linear in the assignment: an input that several tasks read is uploaded once if they sit on one device, what one task
@@ -358,7 +356,7 @@ class SharingTree:
     def tree(self) -> list[ConstraintNode]:
         """Alternatives that bind tasks to groups; below, growing groups and parts.
 
-        Where tasks are better off beside their data, that comes first, as a constraint above the others.
+        Where tasks are better off next to their data, that comes first, as a constraint above the others.
         """
         alone = [(task,) for task in range(self.instance.size)]
         all_inputs = self.groups("inputs", self.makespan, alone)

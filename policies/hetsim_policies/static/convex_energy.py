@@ -1,7 +1,5 @@
 """Minimum energy before a deadline: lanes and frequencies from a convex program.
 
-A lane for every task and one frequency for every device.
-
 Decides where tasks run and how fast each device does; the cores of a node have one frequency in common.  At
 frequency f work takes 1/f of its time and its dynamic power (busy - idle) is f³ times what it is, so work W on a
 device costs W f² of what it draws above idle: as slow as the deadline lets it is best.  Idle power is drawn until
@@ -98,7 +96,8 @@ class ConvexEnergy(PlannedScheduler):
         shortest = trial(full) if trial else float(full.makespan or 0.0)
         deadline = self.slack * shortest if self.deadline is None else self.deadline
         if shortest > deadline * (1 + ROUNDING):
-            raise _too_late(shortest, max(seed.bound or 0.0, _longest(instance)), deadline)
+            fastest = float(instance.time.min(axis=1, initial=np.inf).max(initial=0.0))  # no schedule is shorter
+            raise _too_late(shortest, max(seed.bound or 0.0, fastest), deadline)
         make = partial(planned_graph if graph else planned_loads, machine, seed.schedule, self.min_frequency)
         if not deadline:  # no task takes any time
             plan = full
@@ -122,10 +121,7 @@ def computing_alone(instance: Instance) -> Instance:
 
 
 def _moves_data(problem: PlanProblem) -> bool:
-    """Return True if a run does more than compute.
-
-    Then a plan's length is known only when it is tried.
-    """
+    """Return True if a run does more than compute."""
     tasks = problem.tasks
     columns = (tasks.bytes_in, tasks.bytes_out, tasks.reads, tasks.writes)
     if any(column is not None for column in columns):
@@ -133,11 +129,6 @@ def _moves_data(problem: PlanProblem) -> bool:
     modes = tasks.modes
     stages = any(stage.of(1) for mode in modes for stage in (mode.upload, mode.download))
     return stages or any(mode.memory or mode.gpu_memory or (mode.gpus and mode.millicores) for mode in modes)
-
-
-def _longest(instance: Instance) -> float:
-    """No schedule is shorter than the fastest mode of any task."""
-    return float(instance.time.min(axis=1, initial=np.inf).max(initial=0.0))
 
 
 def _too_late(shortest: float, bound: float, deadline: float) -> ScenarioError:
@@ -196,7 +187,7 @@ class Machine:
     start: float
     """The first arrival."""
     together: bool
-    """Do all arrive at once?"""
+    """True if all arrive at once."""
 
     @classmethod
     def from_instance(cls, instance: Instance) -> Machine:

@@ -199,7 +199,7 @@ def solve(
 def attempt(
     p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, ratio: float, order: np.ndarray, known: TwoSidedSchedule
 ) -> TwoSidedSchedule | None:
-    """A schedule within `ratio` of the guess, or `known`; None refutes the guess.
+    """A schedule within `ratio` of the guess, new or `known`; None refutes it.
 
     The schedule may be longer where the program is too large for fine units.
     """
@@ -428,7 +428,7 @@ def shortest(schedules: Iterable[TwoSidedSchedule]) -> TwoSidedSchedule:
 def descend(
     p: np.ndarray, q: np.ndarray, m: int, k: int, schedule: TwoSidedSchedule, enough: float
 ) -> TwoSidedSchedule:
-    """Move or exchange tasks of the longest lane while that shortens the longer lane.
+    """Move or exchange tasks of the longest lane while the longer of both shrinks.
 
     Ends at a local optimum, at a makespan that is `enough` or after `PAIRS` pairs of tasks were looked at.
     """
@@ -494,7 +494,7 @@ def sequenced(p: np.ndarray, q: np.ndarray, m: int, lane: np.ndarray) -> TwoSide
 
 
 def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndarray) -> TwoSidedSchedule:
-    """Each task where it finishes first, ties to the GPUs; or sorted, if shorter."""
+    """Each task where it finishes first, or the longest first by side, if shorter."""
     cpus, gpus = [(0.0, lane) for lane in range(m)], [(0.0, lane) for lane in range(m, m + k)]
     lanes = np.zeros(len(p), dtype=np.int64)
     cpu_times, gpu_times = p.tolist(), q.tolist()

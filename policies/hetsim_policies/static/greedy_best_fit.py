@@ -63,7 +63,7 @@ class MemoryRoom:
     size: np.ndarray
     """Bytes of each item."""
     hosts: dict[tuple[int, int], np.ndarray]
-    """By shape and position of a mode: on which lanes is there all that it needs, if idle?"""
+    """By shape and position of a mode: the lanes that have all that it needs, if idle."""
 
     @classmethod
     def from_instance(cls, instance: Instance) -> MemoryRoom:

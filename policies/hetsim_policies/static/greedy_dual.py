@@ -26,9 +26,9 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.model.plan import Plan
-from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.instance import independent
-from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.outcome import DescendingPlanner, plan_of
 from hetsim_policies.static.common.schedule import Schedule
 from hetsim_policies.static.common.two_types import by_sides, by_speed_up, two_types
 
@@ -36,16 +36,14 @@ TOLERANCE = 1e-12
 """Sums that exceed a limit by less than this part do not: towards YES, which a schedule then shows."""
 
 
-class GreedyDual(PlannedScheduler):
+class GreedyDual(DescendingPlanner):
     """Greedy dual approximation of independent tasks on at most two device types.
 
     precision: bisection stops when the least accepted guess is within this part of the largest rejected one.
-    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
     """
 
     def __init__(self, precision: Annotated[float, Field(gt=0, le=1)] = 1e-3, descent: bool = True):
-        super().__init__()
-        self.descent = descent
+        super().__init__(descent)
         self.precision = precision
 
     def plan(self, problem: PlanProblem) -> Plan:

@@ -44,7 +44,7 @@ KEY = "policy.scheduler"
 ROOM = 1 + 1e-6
 """By so much the program may be longer than a schedule that is there, lest the solver's rounding make it impossible."""
 FRUGAL = 1e-3
-"""Weight ε of the mean work of a lane beside λ: of many optima, those that do not waste work off the longest path."""
+"""Weight ε of the mean work of a lane besides λ: of many optima, those that do not waste work off the longest path."""
 
 
 class Hlp(PlannedScheduler):
@@ -80,8 +80,6 @@ def graph_linear_program(
     times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None
 ) -> tuple[np.ndarray, float]:
     """The share of each task on each type, and a certified bound on the makespan.
-
-    Counted from the first arrival.
 
         Minimize λ + εW over x_jt ≥ 0 and starts s_j ≥ r_j with  Σ_t x_jt = 1,  Σ_j p_jt x_jt ≤ c_t λ,
         s_i + Σ_t p_it x_it ≤ s_j for i before j,  s_j + Σ_t p_jt x_jt ≤ λ.

@@ -1,7 +1,5 @@
 """Insertion planners: one task after the other, into gaps (HEFT, CPOP, PEFT).
 
-Each goes where it is complete first.
-
 All three go through the tasks of a graph in an order of priority, each task after those it waits for, and place each
 on a lane for good; between tasks that were placed before, lanes have gaps, into which later tasks may go.  They
 differ in the order and in what is least on the lane that is chosen.
@@ -35,9 +33,9 @@ Choice = Callable[[int, np.ndarray], int]
 class InsertionPlanner(PlannedScheduler):
     """Base of the planners that place one task after the other.
 
-    insertion: may a task go into a gap before tasks that were placed earlier?
-    overlap: do data move while the lane still works on the task before, as in the papers, or, as when the plan is
-        followed, once it is free?
+    insertion: a task may go into a gap before tasks that were placed earlier.
+    overlap: data move while the lane still works on the task before, as in the papers; false: once it is free, as when
+        the plan is followed.
     Where data move, the note `schedule_length` is the length of the schedule as the papers count it, over links that
     are idle and while lanes work; the planned makespan is that of the plan as it is followed.
     """
@@ -122,7 +120,7 @@ class Cpop(InsertionPlanner):
     Of the tasks with all predecessors placed the one with the highest priority is next; off the critical path it goes
     where it finishes first, into a gap if one is long enough.
     Reference: Topcuoglu, Hariri, Wu, Performance-Effective and Low-Complexity Task Scheduling for Heterogeneous
-    Computing (2002), which introduces `heft` beside it.  No ratio is proven.  What moving data costs is counted as in
+    Computing (2002), which introduces `heft` as well.  No ratio is proven.  What moving data costs is counted as in
     `heft`.  Where no lane runs every task of the critical path, the one that runs most of them is taken, and the rest
     of them go where they finish first.
     Weakness: one lane for the critical path costs much where its tasks are fast on different types: on published

@@ -28,11 +28,11 @@ from pydantic import Field
 
 from hetsim.model.plan import Plan
 from hetsim.model.units import Seconds
-from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim.policy import PlanProblem
 from hetsim_policies.static import dual_approximation
 from hetsim_policies.static.common.assignment import ROUNDING, AssignmentProgram, by_lane, by_type, ordered, times_at
 from hetsim_policies.static.common.instance import Instance, runnable
-from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.outcome import DescendingPlanner, plan_of
 from hetsim_policies.static.common.schedule import Schedule
 from hetsim_policies.static.insertion import Heft, Insertion
 from hetsim_policies.static.linear_program import all_at_once, by_completion, linear_program, span
@@ -50,15 +50,14 @@ MAX_ROUNDS = 5000
 MAX_VARIABLES = 2000
 
 
-class IntegerProgram(PlannedScheduler):
+class IntegerProgram(DescendingPlanner):
     """Assignment by MIP; exact for independent sequential tasks without arrivals.
 
-    node_limit: nodes of the search tree at most; without one, so many that nodes × variables²
+    node_limit: nodes of the search tree at most; without one, as many as make nodes × variables²
         is 20 million (1,400 for 20 tasks on 6 lanes), and 10 at least.
     time_limit: seconds of search at most; the plan then depends on the machine.
     gap: a plan proven to be within this part of the optimum is good enough.
     max_variables: larger programs are not tried.
-    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
     """
 
     def __init__(
@@ -69,8 +68,7 @@ class IntegerProgram(PlannedScheduler):
         max_variables: Whole = MAX_VARIABLES,
         descent: bool = True,
     ):
-        super().__init__()
-        self.descent = descent
+        super().__init__(descent)
         self.node_limit = node_limit
         self.time_limit = time_limit
         self.gap = gap

@@ -25,11 +25,11 @@ from __future__ import annotations
 import numpy as np
 
 from hetsim.model.plan import Plan
-from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.assignment import AssignmentProgram, by_type, ordered, times_at
 from hetsim_policies.static.common.graph_bounds import graph_bound
 from hetsim_policies.static.common.instance import Instance, runnable
-from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.outcome import DescendingPlanner, plan_of
 from hetsim_policies.static.common.schedule import Schedule
 from hetsim_policies.static.mct import mct
 from hetsim_policies.task_graphs import graph_of, topological
@@ -38,15 +38,8 @@ WHOLE = 1 - 1e-6
 """A task with more than this of it in one place is not split."""
 
 
-class LinearProgram(PlannedScheduler):
-    """Relaxed assignment, rounded, then list scheduling; graphs included.
-
-    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
-    """
-
-    def __init__(self, descent: bool = True):
-        super().__init__()
-        self.descent = descent
+class LinearProgram(DescendingPlanner):
+    """Relaxed assignment, rounded, then list scheduling; graphs included."""
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = runnable(problem, "linear_program")

@@ -27,10 +27,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from hetsim.model.plan import Plan
-from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.graph_bounds import graph_bound
 from hetsim_policies.static.common.instance import Free, independent, list_schedule
-from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.outcome import DescendingPlanner, plan_of
 from hetsim_policies.static.common.schedule import Schedule
 from hetsim_policies.static.common.unrelated import SAMPLE, Split, allowed_times, good_prices, priced, split
 
@@ -41,15 +41,8 @@ WHOLE = 1 - 1e-6
 """A share that is a whole task but for the solver's rounding."""
 
 
-class Lst(PlannedScheduler):
-    """Lenstra-Shmoys-Tardos, for independent sequential tasks on any device types.
-
-    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
-    """
-
-    def __init__(self, descent: bool = True):
-        super().__init__()
-        self.descent = descent
+class Lst(DescendingPlanner):
+    """Lenstra-Shmoys-Tardos, for independent sequential tasks on any device types."""
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance, arrival = independent(problem, "lst"), problem.tasks.arrival

@@ -19,26 +19,21 @@ from collections.abc import Sequence
 import numpy as np
 
 from hetsim.model.plan import Plan
-from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.graph_bounds import graph_bound
 from hetsim_policies.static.common.instance import Free, free_lanes, runnable
-from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.outcome import DescendingPlanner, plan_of
 from hetsim_policies.static.common.parallel import parallel
 from hetsim_policies.static.common.parallel_lists import listed, wide_mct
 from hetsim_policies.static.common.schedule import Schedule
 from hetsim_policies.task_graphs import Graph, graph_of, topological
 
 
-class Mct(PlannedScheduler):
-    """Minimum completion time, for sequential and parallel tasks, graphs included.
-
-    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent
-        sequential tasks there at once.
-    """
+class Mct(DescendingPlanner):
+    """Minimum completion time, for sequential and parallel tasks, graphs included."""
 
     def __init__(self, descent: bool = False):
-        super().__init__()
-        self.descent = descent
+        super().__init__(descent)
 
     def plan(self, problem: PlanProblem) -> Plan:
         if parallel(problem):

@@ -11,7 +11,7 @@ Reference: the guesses are those of Hochbaum and Shmoys, Using Dual Approximatio
 Scheduling Parallelizable Tasks (1992); the vertex is that of Lenstra, Shmoys, Tardos (1990).
 Ratio: 2 on one type of device, 3 on several, where the lanes of each type stand on one node or no option is wider than
 one lane.  Proof: let A be the area of what the program gives a type of m lanes whole, A ≤ mλ, and no task longer than
-λ.  If its list ended after 2λ, at no moment t < λ could what started after t have been put beside what ran at t, so t
+λ.  If its list ended after 2λ, at no moment t < λ could what started after t have been put next to what ran at t, so t
 and t + λ together keep more than m lanes busy, and A > mλ.  A task that was split comes after that: 3λ.
 Weakness: gangs that must find their lanes on one of several nodes carry no ratio; arrivals are kept to, no more.
 Cost: O(log n) linear programs of n × types variables, and some lists of O(n lanes).
@@ -113,7 +113,7 @@ def _options(instance: WideTasks, kind: np.ndarray, guess: float) -> np.ndarray:
 
 
 def _list(instance: WideTasks, chosen: np.ndarray, order: np.ndarray, late: Sequence[int]) -> PoolLanes:
-    """The chosen options in list order; a late task begins after those before it."""
+    """The chosen options in list order; no task begins before its arrival."""
     allowed = np.zeros(len(instance.task), dtype=bool)
     allowed[chosen] = True
     lanes = wide_graham(instance, allowed, order.tolist())

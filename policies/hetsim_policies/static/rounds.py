@@ -13,9 +13,9 @@ from typing import Literal
 import numpy as np
 
 from hetsim.model.plan import Plan
-from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.instance import Free, free_lanes, independent, refuse_graph
-from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.outcome import DescendingPlanner, plan_of
 from hetsim_policies.static.common.parallel import parallel
 from hetsim_policies.static.common.parallel_lists import listed, wide_min_min
 from hetsim_policies.static.common.schedule import Schedule
@@ -25,7 +25,7 @@ Choice = Callable[[np.ndarray, np.ndarray], np.ndarray]
 Between = Literal["lanes", "types"]
 
 
-class MinMin(PlannedScheduler):
+class MinMin(DescendingPlanner):
     """Min-min, for independent sequential and parallel tasks.
 
     Of all tasks left, the one that can be complete first goes where it is complete first; then again.
@@ -35,13 +35,10 @@ class MinMin(PlannedScheduler):
     Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks, 2001).
     Weakness: the long tasks come last and stand out at the end, while other lanes are empty.  Transfers are not
     counted.
-
-    descent: end by moving and exchanging tasks of the longest lane (`descent`), of sequential tasks there at once.
     """
 
     def __init__(self, descent: bool = False):
-        super().__init__()
-        self.descent = descent
+        super().__init__(descent)
 
     def plan(self, problem: PlanProblem) -> Plan:
         if parallel(problem):
@@ -52,7 +49,7 @@ class MinMin(PlannedScheduler):
                        descent=self.descent)  # fmt: skip
 
 
-class MaxMin(PlannedScheduler):
+class MaxMin(DescendingPlanner):
     """Max-min, for independent sequential tasks.
 
     Place next the task with the latest earliest completion time.
@@ -62,13 +59,10 @@ class MaxMin(PlannedScheduler):
     first, at most 4/3 - 1/(3m) (Graham, 1969).  Good where few tasks are long and many are short.
     Weakness: where most tasks are long, they take the fast devices from those that gain most there (Braun et al., 2001,
     find it much behind min-min then).  Transfers are not counted.
-
-    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
     """
 
     def __init__(self, descent: bool = False):
-        super().__init__()
-        self.descent = descent
+        super().__init__(descent)
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "max_min")
@@ -76,7 +70,7 @@ class MaxMin(PlannedScheduler):
                        descent=self.descent)  # fmt: skip
 
 
-class Sufferage(PlannedScheduler):
+class Sufferage(DescendingPlanner):
     """Sufferage, for independent sequential tasks.
 
     The task that would lose most by not getting its best lane gets it; then again.
@@ -90,12 +84,10 @@ class Sufferage(PlannedScheduler):
     not counted.
 
     between: what is second best: another lane, or a lane of another type of device (XSufferage).
-    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
     """
 
     def __init__(self, between: Between = "lanes", descent: bool = False):
-        super().__init__()
-        self.descent = descent
+        super().__init__(descent)
         self.between = between
 
     def plan(self, problem: PlanProblem) -> Plan:

@@ -77,7 +77,7 @@ def run(
     folder = default_directory(loaded, options["seed"])
     with console.making(out, folder, options["cache"], as_json, quiet) as options["progress"]:
         outcome: Result | Replications
-        if checked_amount(loaded, options["replications"]).most == 1 and options["shard"] is None:
+        if checked_amount(loaded, options["replications"]).maximum == 1 and options["shard"] is None:
             chosen = StudyOptions(
                 seed=options["seed"], check=options["check"], audit=options["audit"], progress=options["progress"]
             )

@@ -121,7 +121,7 @@ def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
     lines = terminal.table(rows)
     if len(shown) > SHOWN_POINTS:
         lines.append(f"... {len(shown) - SHOWN_POINTS:,} more rows")
-    each, most = "", plan.amount.most
+    each, most = "", plan.amount.maximum
     if plan.amount.precision is not None:
         each = f", {MIN_FOR_PRECISION} to {most:,} replications each"
     elif most > 1:

@@ -1,1 +1,1 @@
-"""Experiments: a scenario run once, replicated, or under several policies that meet the same load."""
+"""Experiments: scenarios run once, replicated, compared, swept, tuned and sized."""

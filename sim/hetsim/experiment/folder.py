@@ -1,4 +1,4 @@
-"""The directory of a sweep: what it is, its finished runs, and in the end its tables.
+"""The directory of a sweep: its mark, its finished runs, and in the end its tables.
 
     sweep.json              what is swept: keys, points, policies, replications, versions, the digests of the rows
     scenario.yaml           the scenario behind all points
@@ -27,6 +27,7 @@ from hetsim.model.files import TEMPORARY, remove_left, write_whole
 from hetsim.model.units import shown
 from hetsim.results.many_runs.sweep import EACH, MARK, SCENARIO, TABLE, TABLES
 from hetsim.results.sealed import digests, sealed, unsealed
+from hetsim.results.stored_files import open_stored
 
 if TYPE_CHECKING:
     from hetsim.results.many_runs.sweep_tables import SweepTables
@@ -60,8 +61,8 @@ class Directory:
         """Write the tables."""
         tables.write(self.folder / TABLE, self.folder / EACH)
         # The digests last: they say that all is there.
-        found = sealed({"files": digests(self.folder, (MARK, SCENARIO, EACH, TABLE))}, 1)
-        write_whole(self.folder / TABLES, lambda path: path.write_text(found, encoding="utf-8"), durable=True)
+        text = sealed({"files": digests(self.folder, (MARK, SCENARIO, EACH, TABLE))}, 1)
+        write_whole(self.folder / TABLES, lambda path: path.write_text(text, encoding="utf-8"), durable=True)
 
     def release(self) -> None:
         if self._handle is not None:
@@ -69,13 +70,22 @@ class Directory:
             self._handle = None
 
 
-def check_folder(target: str | Path, about: Mapping[str, Any], *, resume: bool, fresh: bool) -> str:
+def mark_of(about: Mapping[str, Any]) -> str:
+    """The contents of `sweep.json`."""
+    return sealed(about, 1 if len(about["points"]) <= MAX_INDENTED else None)
+
+
+def check_folder(target: str | Path, about: Mapping[str, Any], mark: str = "", *, resume: bool, fresh: bool) -> str:
     """`new`, `same`, `extended` (another sweep with some runs that fit) or `replaced`.
 
+    mark: the contents that `sweep.json` is to have.
     UsageError if the directory is not to be used for this sweep, and why; nothing is written.
     """
     folder = Path(target)
     names = _contents(folder, target)
+    for name in (MARK, SCENARIO, TABLE, EACH, TABLES):
+        if (folder / name).is_dir():
+            raise UsageError(f"{folder / name} is a folder, where a sweep has a file; nothing was touched")
     if MARK not in names:
         if any(not name.startswith(TEMPORARY) for name in names):
             raise UsageError(f"{folder} exists and is not the directory of a sweep; it was not touched")
@@ -84,8 +94,10 @@ def check_folder(target: str | Path, about: Mapping[str, Any], *, resume: bool, 
         return "new"
     if fresh:
         return "replaced"
+    if _has(folder / MARK, mark):
+        return "same"
     try:
-        found = unsealed(folder / MARK)
+        there = unsealed(folder / MARK)
     except (OSError, DamagedFile) as error:
         if resume:
             return "extended"
@@ -93,7 +105,7 @@ def check_folder(target: str | Path, about: Mapping[str, Any], *, resume: bool, 
         raise UsageError(
             f"{why}; with --resume it is written anew, and the runs that are whole stay; or --fresh to begin anew"
         ) from None
-    other = _differences(found, about)
+    other = _differences(there, about)
     if not other:
         return "same"
     said = f"{folder} holds another sweep (it differs in {_listed(other)})"
@@ -102,13 +114,13 @@ def check_folder(target: str | Path, about: Mapping[str, Any], *, resume: bool, 
             f"{said}; give another directory, or --fresh to begin anew in this one, or --resume to keep those of its "
             "runs that fit"
         )
-    if not _rows(found) & _rows(about):
+    if not _rows(there) & _rows(about):
         raise UsageError(f"{said}, and none of its runs is one of this; give another directory, or --fresh")
     return "extended"
 
 
 def _contents(folder: Path, target: str | Path) -> list[str]:
-    """The names in a folder, none where there is none; UsageError for what is no folder or cannot be read."""
+    """The names in a folder, if it is there; UsageError if they cannot be read."""
     try:
         there = folder.is_symlink() or folder.exists()
         names = [inner.name for inner in folder.iterdir()] if there and folder.is_dir() else []
@@ -119,16 +131,22 @@ def _contents(folder: Path, target: str | Path) -> list[str]:
     return names
 
 
+def _row_text(about: Mapping[str, Any]) -> str:
+    """The digests of the rows as one text; once they were a list."""
+    rows = about.get("rows")
+    return "".join(map(str, rows)) if isinstance(rows, list) else str(rows)
+
+
 def _rows(about: Mapping[str, Any]) -> set[str]:
     """The digests of the rows, of 64 digits each."""
-    text = "".join(about.get("rows", ()))
+    text = _row_text(about)
     return {text[at : at + 64] for at in range(0, len(text), 64)}
 
 
-def _differences(found: Mapping[str, Any], about: Mapping[str, Any]) -> list[str]:
+def _differences(there: Mapping[str, Any], about: Mapping[str, Any]) -> list[str]:
     """In which parts two sweeps differ."""
-    other = [text for part, text in _PARTS.items() if found.get(part) != about.get(part)]
-    if not other and "".join(found.get("rows", ())) != about["rows"]:
+    other = [text for part, text in _PARTS.items() if there.get(part) != about.get(part)]
+    if not other and _row_text(there) != about["rows"]:
         return ["the contents of files that it names, or the code of a policy"]
     return other
 
@@ -140,11 +158,13 @@ def _listed(texts: list[str]) -> str:
 def claim(
     target: str | Path, about: Mapping[str, Any], scenario: str, *, resume: bool, fresh: bool, shared: bool = False
 ) -> Directory:
-    """Make the directory ready for the runs of a sweep; UsageError, and nothing touched, if that cannot be.
+    """Make the directory ready for the runs of a sweep.
 
+    UsageError, and nothing touched, if that cannot be.
     shared: others may be at work on the same sweep there.  What they write has the same names and contents.
     """
-    state = check_folder(target, about, resume=resume, fresh=fresh)
+    mark = mark_of(about)
+    state = check_folder(target, about, mark, resume=resume, fresh=fresh)
     folder = Path(target)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -157,8 +177,7 @@ def claim(
                     (folder / name).unlink(missing_ok=True)
             if state == "replaced" and directory.runs.is_dir():
                 shutil.rmtree(directory.runs)
-            text = sealed(about, 1 if len(about["points"]) <= MAX_INDENTED else None)
-            for name, wanted in ((MARK, text), (SCENARIO, scenario)):  # the mark first: it says what the folder is
+            for name, wanted in ((MARK, mark), (SCENARIO, scenario)):  # the mark first: it says what the folder is
                 _ensure(folder / name, wanted)
         except BaseException:
             directory.release()
@@ -170,16 +189,22 @@ def claim(
 
 def _ensure(path: Path, text: str) -> None:
     """Write a text, unless it is there."""
+    if not _has(path, text):
+        write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), durable=True)
+
+
+def _has(path: Path, text: str) -> bool:
+    """Return True if the text is what lies there."""
     try:
-        if path.read_bytes() == text.encode():
-            return
-    except OSError:
-        pass
-    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), durable=True)
+        with open_stored(path) as stream:
+            data = text.encode()
+            return os.fstat(stream.fileno()).st_size == len(data) and stream.read() == data
+    except (OSError, DamagedFile):
+        return False
 
 
 def _lock(folder: Path) -> int | None:
-    """A lock that the system takes back when we die; none where there are no such locks."""
+    """A lock that the system releases when this process dies; None without locks."""
     try:
         import fcntl
     except ImportError:

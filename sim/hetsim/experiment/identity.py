@@ -134,8 +134,11 @@ def signature(path: Path) -> Signature:
     return path, about.st_size, about.st_mtime_ns
 
 
+_ENCODER = json.JSONEncoder(sort_keys=True, default=str)
+
+
 def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(_ENCODER.encode(value).encode()).hexdigest()
 
 
 def differences(here: Mapping[str, str], there: Mapping[str, str], where: tuple[str, str] = ("there", "here")) -> str:

@@ -6,7 +6,6 @@ import csv
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +52,70 @@ class PointRow:
         return f"point {self.point} ({', '.join([*parts, *([self.policy] if self.policy else [])])})"
 
 
+class PointValues:
+    """The values of points, one mapping each."""
+
+    def __init__(self, points: Sequence[dict[str, Any]]):
+        self.points = points
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def at(self, point: int) -> dict[str, Any]:
+        """The values of a point, by its number."""
+        return self.points[point]
+
+    def column(self, key: str, convert: Callable[[list[Any]], list[Any]]) -> list[Any]:
+        """The values of a key at all points, as `convert` gives them for a list."""
+        return convert([self.at(point)[key] for point in range(len(self))])
+
+
+class GridValues(PointValues):
+    """All combinations of some values; those of the last key change fastest."""
+
+    def __init__(self, lists: Mapping[str, list[Any]]):
+        self.lists = lists
+        self.count = math.prod(len(values) for values in lists.values())
+
+    def __len__(self) -> int:
+        return self.count
+
+    def at(self, point: int) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key in reversed(list(self.lists)):
+            point, at = divmod(point, len(self.lists[key]))
+            values[key] = self.lists[key][at]
+        return {key: values[key] for key in self.lists}
+
+    def column(self, key: str, convert: Callable[[list[Any]], list[Any]]) -> list[Any]:
+        keys = list(self.lists)
+        each = math.prod(len(self.lists[later]) for later in keys[keys.index(key) + 1 :])
+        values = [value for value in convert(self.lists[key]) for _ in range(each)]
+        return values * (self.count // len(values))
+
+
+class SampledValues(PointValues):
+    """Points of the unit cube, on the axes of keys."""
+
+    def __init__(self, axes: Mapping[str, Axis], shares: np.ndarray):
+        self.axes, self.shares = axes, shares
+
+    def __len__(self) -> int:
+        return len(self.shares)
+
+    def at(self, point: int) -> dict[str, Any]:
+        shares = self.shares[point].tolist()
+        return {key: _at(axis, share) for (key, axis), share in zip(self.axes.items(), shares, strict=True)}
+
+
 class PointRows(Sequence[PointRow]):
     """The rows of a sweep, point by point under every policy.  Each is made when it is looked at, and not held."""
 
-    def __init__(self, points: int, at: Callable[[int], dict[str, Any]], policies: Mapping[str | None, Any]):
-        """at: the values of a point, by its number."""
-        self.points, self.at = points, at
-        self.policies = list(policies.items())
+    def __init__(self, points: PointValues, policies: Mapping[str | None, Any]):
+        self.points, self.policies = points, list(policies.items())
 
     def __len__(self) -> int:
-        return self.points * len(self.policies)
+        return len(self.points) * len(self.policies)
 
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
@@ -71,7 +124,7 @@ class PointRows(Sequence[PointRow]):
             raise IndexError(number)
         point, which = divmod(number % len(self), len(self.policies))
         label, policy = self.policies[which]
-        values = self.at(point)
+        values = self.points.at(point)
         return PointRow(point, values, label, {**({} if label is None else {"policy": policy}), **values})
 
 
@@ -180,7 +233,6 @@ def rows(
 
     Without `over` and `points`: the scenario's `sweep`.  Its `policy` and that of `over` are the policies.
     """
-    at: Callable[[int], dict[str, Any]]
     if points is not None:
         if over or sample != "grid" or n is not None:
             raise UsageError("points are given or made: leave out over, sample and n (--over, --sample, --n)")
@@ -189,7 +241,7 @@ def rows(
             if policies is not None:
                 raise UsageError("policies are given twice: in the points, and by themselves")
             return _with_own_policies(base, keys, found)
-        count, at = len(found), partial(_listed_at, found)
+        values = PointValues(found)
     else:
         axes = dict(base.raw.get("sweep") or {}) if over is None else dict(over)
         own = axes.pop("policy", None)
@@ -205,15 +257,15 @@ def rows(
                 "(--over cluster.nodes.0.count=8,16,32), points or policies"
             )
         keys = list(axes)
-        count, at = _made({key: _axis(key, value) for key, value in axes.items()}, sample, n, sample_seed)
+        values = _made({key: _axis(key, value) for key, value in axes.items()}, sample, n, sample_seed)
     _check_keys(base, keys)
     labeled: dict[str | None, Any] = {None: None}
     if policies is not None:
         labeled = dict(named_policies(policies).items())
         if not labeled:
             raise UsageError("no policies to sweep over")
-    _check_count(count * len(labeled))
-    return keys, PointRows(count, at, labeled)
+    _check_count(len(values) * len(labeled))
+    return keys, PointRows(values, labeled)
 
 
 def _with_own_policies(
@@ -274,39 +326,22 @@ def _listed(points: Points) -> tuple[list[str], list[dict[str, Any]]]:
     return keys, [{key: point[key] for key in keys} for point in found]
 
 
-def _made(axes: dict[str, Axis], sample: str, n: int | None, seed: int) -> tuple[int, Callable[[int], dict[str, Any]]]:
-    """The number of points of a grid or a sample, and the values of each by its number."""
+def _made(axes: dict[str, Axis], sample: str, n: int | None, seed: int) -> PointValues:
+    """The points of a grid or a sample."""
     if sample not in SAMPLES:
         raise UsageError(f'unknown sample "{sample}"{suggestion(sample, SAMPLES) or "; " + ", ".join(SAMPLES)}')
     if sample == "grid":
         if n is not None:
             raise UsageError("a grid has as many points as its values make; n (--n) is for samples")
-        lists = {key: _steps(key, axis) for key, axis in axes.items()}
-        count = math.prod(len(values) for values in lists.values())
-        _check_count(count)
-        return count, partial(_of_grid, lists)
+        grid = GridValues({key: _steps(key, axis) for key, axis in axes.items()})
+        _check_count(len(grid))
+        return grid
     if n is None or n < 1:
         raise UsageError("a sample needs the number of its points: n (--n), at least 1")
     if not axes:
         raise UsageError("a sample needs keys to draw: over (--over)")
     _check_count(n)
-    shares = _shares(sample, n, len(axes), seed)
-    return n, lambda point: {
-        key: _at(axis, float(share)) for (key, axis), share in zip(axes.items(), shares[point], strict=True)
-    }
-
-
-def _listed_at(found: Sequence[dict[str, Any]], point: int) -> dict[str, Any]:
-    return found[point]
-
-
-def _of_grid(lists: Mapping[str, list[Any]], point: int) -> dict[str, Any]:
-    """The values of a point of a grid: those of the last key change fastest."""
-    found: dict[str, Any] = {}
-    for key in reversed(list(lists)):
-        point, at = divmod(point, len(lists[key]))
-        found[key] = lists[key][at]
-    return {key: found[key] for key in lists}
+    return SampledValues(axes, _shares(sample, n, len(axes), seed))
 
 
 def _steps(key: str, axis: Axis) -> list[Any]:

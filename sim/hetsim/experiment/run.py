@@ -50,7 +50,7 @@ def run(
     """
     study_options = StudyOptions(**options)
     loaded = prepare(scenario, policy, study_options.overrides)
-    most = checked_amount(loaded, None).most
+    most = checked_amount(loaded, None).maximum
     result = one_run(loaded, study_options, most)
     if most > 1:
         asked = f"the scenario asks for {most:,} replications, and this is the first"
@@ -142,11 +142,11 @@ def run_cases(
     amounts = [checked_amount(case.scenario, options.replications) for case in cases]
     kept = [*metrics, *(amount.metric for amount in amounts if amount.precision is not None)]
     setup = Setup(tuple(case.scenario for case in cases), tuple(dict.fromkeys(kept)), options.check, options.audit)
-    with begun(options, setup, sum(amount.most for amount in amounts)) as study:
-        warmups, remarks, warnings = cut_warmup(study, cases, [amount.most for amount in amounts], on_refusal)
+    with begun(options, setup, sum(amount.maximum for amount in amounts)) as study:
+        warmups, remarks, warnings = cut_warmup(study, cases, [amount.maximum for amount in amounts], on_refusal)
         series = [
             whole_series(
-                case, amount.first, keep=keep, most=amount.most, rule=amount.rule(study), warmup=warmup,
+                case, amount.first, keep=keep, most=amount.maximum, rule=amount.rule(study), warmup=warmup,
                 on_refusal=None if on_refusal is None else on_refusal[number], several=several,
             )
             for number, (case, amount, warmup) in enumerate(zip(cases, amounts, warmups, strict=True))

@@ -1,7 +1,7 @@
-"""Files of finished runs: journals, which grow by a run, and sealed segments.
+"""Files of finished runs: journals, and the sealed segments that replace them.
 
-A journal has a line of JSON a run, with a checksum of its own.  A segment has the outcomes of a block of runs, ordered
-by their digests, so that its bytes follow from the runs alone, in whatever order they were made:
+A journal grows by a line of JSON a run, which has a checksum of its own.  A segment has the outcomes of a block of
+runs, ordered by their digests, so that its bytes follow from the runs alone, in whatever order they were made:
 
     MAGIC, then the length of the head (8 bytes)
     head        JSON: the names of the columns, the sets of columns that runs have, and the notes (errors, warnings)
@@ -46,6 +46,9 @@ def plain(run: str, outcome: RunOutcome) -> dict[str, Any]:
 
 
 def outcome_of_plain(kept: Mapping[str, Any], values: Mapping[str, float] | None) -> RunOutcome:
+    """The outcome with these notes; TypeError or KeyError if they are none."""
+    if not all(isinstance(text, str) for text in (kept["error"], kept.get("unknown", ""), *kept["warnings"])):
+        raise TypeError
     return RunOutcome(
         values, kept["warnings"], error=kept["error"], refused=kept.get("refused", False),
         unknown=kept.get("unknown", ""), reduced=kept.get("reduced", False),
@@ -64,6 +67,8 @@ def parse_line(path: Path, text: bytes) -> tuple[str, RunOutcome]:
         values = kept["values"]
         if values is not None:
             values = Packed({name: math.nan if value is None else float(value) for name, value in values.items()})
+        if len(bytes.fromhex(kept["run"])) != ENTRY["run"].itemsize:
+            raise ValueError
         return kept["run"], outcome_of_plain(kept, values)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DamagedFile(path, "it is not the outcome of a run") from None
@@ -106,7 +111,7 @@ def _check(row: bytes) -> bytes:
 
 
 class Segment:
-    """A segment of runs: its index, and its rows on demand; DamagedFile at its head."""
+    """A segment: its index, and its rows after `load`; DamagedFile for a bad head."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -121,13 +126,15 @@ class Segment:
                     raise ValueError
                 self.index = np.frombuffer(index, ENTRY)
                 self.columns, self.sets, self.notes = head["columns"], head["sets"], head["notes"]
-            except (ValueError, KeyError, TypeError):
+                self._names = [None if own is None else tuple(self.columns[at] for at in own) for own in self.sets]
+                for note in self.notes:
+                    outcome_of_plain(note, None)
+            except (ValueError, KeyError, TypeError, IndexError, AttributeError):
                 if top.startswith(MAGIC[:-2]) and not top.startswith(MAGIC):
                     raise UsageError(f"{path} cannot be read: it was written by another version of hetsim") from None
                 raise DamagedFile(path, "its checksum does not fit") from None
             self._begin = stream.tell()
         self._size = 8 + 8 * len(self.columns)
-        self._names = [None if own is None else tuple(self.columns[at] for at in own) for own in self.sets]
         self._in_order = [own == list(range(len(self.columns))) for own in self.sets]
         self._rows: bytes | None = None
 
@@ -143,7 +150,12 @@ class Segment:
             with open_stored(self.path) as stream:
                 stream.seek(self._begin)
                 self._rows = stream.read()
-        return [number for number, check in enumerate(self.index["check"]) if _check(self._row(number)) != bytes(check)]
+        count = len(self._rows) // self._size
+        begins = np.frombuffer(self._rows[: count * self._size], "<u4").reshape(count, self._size // 4)[:, :2]
+        if (begins >= (len(self.sets), len(self.notes))).any():
+            return list(range(len(self)))
+        checks = enumerate(self.index["check"])
+        return [number for number, check in checks if number >= count or _check(self._row(number)) != bytes(check)]
 
     def unload(self) -> None:
         self._rows = None

@@ -1,8 +1,9 @@
-"""A part of a study's runs, for one of several machines that share a folder: `--shard 2/8`.
+"""A part of the runs of a study, for one of several machines: `--shard 2/8`.
 
-Which runs are in which part follows from their place in the study alone, so that shards need neither a server nor each
-other.  Only runs that are needed whatever the others give can be in a part: all of a fixed number of replications, the
-first of a precision, the first stage of a search.  The same command without a shard makes what is left, and the tables.
+The machines share a folder.  Which runs are in which part follows from their place in the study alone, so that shards
+need neither a server nor each other.  Only runs that are needed whatever the others give can be in a part: all of a
+fixed number of replications, the first of a precision, the first stage of a search.  The same command without a shard
+makes the other runs, and the tables.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Shard:
             raise UsageError(f'a shard is written INDEX/COUNT, such as 2/8, the first being 1/8, not "{text}"')
         return cls(index, count)
 
-    def of(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Every count-th."""
+    def items_of(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Every count-th item."""
         return islice(items, self.index - 1, None, self.count)
 
 
@@ -48,7 +49,7 @@ def part_of(options: StudyOptions) -> Shard | None:
 
 @dataclass(frozen=True)
 class ShardReport:
-    """What a shard did: runs that it `made`, and that were `there` already."""
+    """The counts of a shard: runs that it `made`, and that were `there` already."""
 
     shard: Shard
     made: int
@@ -88,7 +89,7 @@ def make_part(study: Study, series: Iterable[Replicates], shard: Shard) -> Shard
         Replicates(one.case, 1, begin=one.begin + number, warmup=one.warmup)
         for one in series for number in range(one.whole, one.goal)
     )  # fmt: skip
-    mine = list(shard.of(single))
+    mine = list(shard.items_of(single))
     return make_all(study, mine, shard)
 
 

@@ -1,4 +1,4 @@
-"""When a case has enough replications, and where its warm-up ends: what both are decided by, in every front door."""
+"""When a case has enough replications, and where its warm-up ends, for every front door."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ TOO_FEW = (
 
 @dataclass(frozen=True)
 class Amount:
-    """How many replications: `most`, or fewer once the interval of `metric` is within ± `precision` of its mean."""
+    """The number of replications: at most `maximum`, until a `precision` is reached."""
 
-    most: int
+    maximum: int
     precision: float | None = None
     metric: str = ""
     confidence: float = 0.95
@@ -43,32 +43,32 @@ class Amount:
         return runs.identical or runs.relative_half_width(self.metric, self.confidence) <= self.precision
 
     def remark(self, runs: Replications) -> tuple[str, bool]:
-        """What to say of the precision asked for, and whether it is a warning."""
+        """A sentence on the precision asked for, and whether it is a warning."""
         assert self.precision is not None
         wanted = f"± {100 * self.precision:g} %"
         level = f"{100 * self.confidence:g} % interval of {self.metric}"
-        found = runs.relative_half_width(self.metric, self.confidence)
+        half_width = runs.relative_half_width(self.metric, self.confidence)
         if runs.identical:
             return f"no precision of {self.metric} after {len(runs)} replications: nothing is random here", True
-        if found <= self.precision:
-            said = f"precision: {level} is ± {100 * found:.2g} % after {len(runs)} replications ({wanted} asked for)"
-            return said, False
-        if not math.isfinite(found):
+        if half_width <= self.precision:
+            said = f"precision: {level} is ± {100 * half_width:.2g} % after {len(runs)} replications"
+            return f"{said} ({wanted} asked for)", False
+        if not math.isfinite(half_width):
             said = f"precision not reached after {len(runs)} replications ({wanted} asked for)"
             return f"{said}: the {level} is not defined", True
-        needed = math.ceil(len(runs) * (found / self.precision) ** 2)
+        needed = math.ceil(len(runs) * (half_width / self.precision) ** 2)
         return (
-            f"precision not reached: {level} is ± {100 * found:.2g} % after {len(runs)} replications, the most allowed "
-            f"({wanted} asked for); about {needed:,} would do, or longer runs"
+            f"precision not reached: {level} is ± {100 * half_width:.2g} % after {len(runs)} replications, the most "
+            f"allowed ({wanted} asked for); about {needed:,} would do, or longer runs"
         ), True
 
     @property
     def first(self) -> int:
         """Replications that are made in any case."""
-        return self.most if self.precision is None else min(MIN_FOR_PRECISION, self.most)
+        return self.maximum if self.precision is None else min(MIN_FOR_PRECISION, self.maximum)
 
     def rule(self, study: Study) -> Callable[[Replicates], None] | None:
-        """Asks the study for more replications of a case as long as those that count are not enough.
+        """A rule that asks for more replications until those that count are enough.
 
         How many more there may be follows from the spread seen so far; after one that failed there are no more.
         """
@@ -79,17 +79,18 @@ class Amount:
         def look(series: Replicates) -> None:
             count = len(series.taken)
             assert series.runs is not None
-            if count < series.goal or count == self.most or series.failed or self.enough(series.runs):
+            if count < series.goal or count == self.maximum or series.failed or self.enough(series.runs):
                 return
-            found = series.runs.relative_half_width(self.metric, self.confidence)
-            wanted = count * (found / precision) ** 2
-            study.more(series, count + 1, min(math.ceil(wanted), 2 * count, self.most) if math.isfinite(wanted) else 0)
+            half_width = series.runs.relative_half_width(self.metric, self.confidence)
+            wanted = count * (half_width / precision) ** 2
+            likely = min(math.ceil(wanted), 2 * count, self.maximum) if math.isfinite(wanted) else 0
+            study.more(series, count + 1, likely)
 
         return look
 
 
 def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
-    """How many replications a scenario asks for, or `replications` in its place; UsageError for a wrong mapping."""
+    """The number of replications of a scenario, or `replications` in its place."""
     from hetsim.scenario.schema.whole import Precision
 
     wanted: Any = scenario.model.replications if replications is None else replications
@@ -110,16 +111,17 @@ def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) 
 
 
 def checked_amount(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
-    """The same; ScenarioError where the scenario's own number is too small for its own `warmup: auto`."""
+    """The same; ScenarioError if it is too small for `warmup: auto`."""
     amount = amount_of(scenario, replications)
-    if replications is None and scenario.model.warmup == "auto" and amount.most < LEAST:
+    if replications is None and scenario.model.warmup == "auto" and amount.maximum < LEAST:
         raise ScenarioError(scenario.document.problem(("warmup",), TOO_FEW.format(LEAST)))
     return amount
 
 
 def select(study: Study, race: Race, series: Mapping[str, Replicates], first: int, most: int) -> None:
-    """Make as many replications of these cases as a selection of the best takes, at most `most` of each.
+    """Make as many replications of these cases as a selection of the best takes.
 
+    most: the maximum of each case.
     Those that are there count, in their order: what is selected depends neither on the workers nor on how many of a
     case were made before.
     """
@@ -165,7 +167,7 @@ def _enter(race: Race, label: str, series: Replicates, number: int) -> None:
 
 
 def pilot_size(most: int) -> int:
-    """Replications of a pilot where a case has `most`; UsageError if these are too few."""
+    """Replications of a pilot of a case that has `most`; UsageError if too few."""
     if most < LEAST:
         raise UsageError(f"warmup: {TOO_FEW.format(LEAST)}")
     return min(PILOT, most)
@@ -175,7 +177,7 @@ Refusal = Callable[[ScenarioError], None]
 
 
 class Pilot(Replicates):
-    """The first replications of a case with `warmup: auto`, of which only the cut is kept: `cut`, or the `error`."""
+    """The first replications of a case with `warmup: auto`, for a `cut` or an `error`."""
 
     def __init__(self, case: Case, size: int, *, strict: bool = False, on_refusal: Refusal | None = None):
         super().__init__(case, size, pilot=True, strict=strict, on_refusal=on_refusal)
@@ -214,12 +216,12 @@ class Pilot(Replicates):
         if kept.values is None:
             self.error = kept
         else:
-            found = kept.values
-            self.cut = WarmupCut(found["time"], int(found["tasks"]), int(found["of"]), int(found["runs"]))
+            values = kept.values
+            self.cut = WarmupCut(values["time"], int(values["tasks"]), int(values["of"]), int(values["runs"]))
 
     @property
     def outcome(self) -> RunOutcome:
-        """What the store keeps of it."""
+        """The outcome that the store keeps."""
         if self.cut is None:
             assert self.error is not None
             return self.error
@@ -228,15 +230,15 @@ class Pilot(Replicates):
 
 def missing(study: Study, pilots: Sequence[Pilot]) -> list[Pilot]:
     """The pilots that have to be made; what the store has of the others is taken."""
-    found = []
+    to_make = []
     for pilot in pilots:
         kept = study.store.get(pilot.key(study)) if study.store.folder is not None else None
         if kept is None:
-            found.append(pilot)
+            to_make.append(pilot)
         else:
             pilot.restore(kept)
             study.meter.expect(-pilot.size)
-    return found
+    return to_make
 
 
 def find_cuts(study: Study, pilots: Sequence[Pilot]) -> None:
@@ -255,7 +257,7 @@ def find_cuts(study: Study, pilots: Sequence[Pilot]) -> None:
 
 @dataclass(frozen=True)
 class Warmup:
-    """What pilots found that belong together: the cut that they share, or why one of them has none."""
+    """The cut that the pilots of a point share, or why one of them has none."""
 
     cut: WarmupCut | None
     lasting: RunOutcome | None = None
@@ -280,7 +282,7 @@ def shared(pilots: Sequence[Pilot]) -> Warmup:
 def cut_warmup(
     study: Study, cases: Sequence[Case], most: Sequence[int], on_refusal: Sequence[Refusal] | None = None
 ) -> tuple[list[float | None], list[str], list[str]]:
-    """The warm-up of each case where `warmup: auto` asks for one, shared by all of them; remarks, and warnings."""
+    """The warm-ups of cases with `warmup: auto`; remarks; warnings."""
     auto = [number for number, case in enumerate(cases) if case.auto_warmup]
     if not auto:
         return [None] * len(cases), [], []
@@ -297,5 +299,5 @@ def cut_warmup(
     if longest is None:  # all are refused, as their runs will say
         return [0.0 if number in auto else None for number in range(len(cases))], [], []
     remark = longest.sentence + (", the longest of those compared" if len(auto) > 1 and longest.tasks else "")
-    found = [longest.time if number in auto else None for number in range(len(cases))]
-    return found, [remark], [longest.warning] if longest.near_half else []
+    warmups = [longest.time if number in auto else None for number in range(len(cases))]
+    return warmups, [remark], [longest.warning] if longest.near_half else []

@@ -1,4 +1,4 @@
-"""Finished runs, stored under the digest of all their inputs.
+"""Finished runs, each kept under the digest of all that decides its outcome.
 
 A run that has ended is a line of a journal.  Once all runs of a block are there (of a sweep a fixed range of points, of
 other studies all of them) they become a sealed segment, and the journal goes (`hetsim.experiment.segment`).  The
@@ -46,7 +46,7 @@ class Store:
     """
 
     def __init__(self, folder: Path | None, fresh: bool = False, trust: bool = False):
-        """fresh: ignore stored runs.  trust: use outcomes with unknown inputs too."""
+        """fresh: ignore stored runs.  trust: also return those with unknown inputs."""
         self.folder, self.fresh, self.trust = folder, fresh, trust
         self.damaged: list[Path] = []
         self._pending: dict[Hashable, dict[str, RunOutcome]] = {}
@@ -56,14 +56,14 @@ class Store:
         self._incomplete: set[Hashable] = set()
         """Blocks with runs that failed and are to be tried again: they are left to the next call."""
         self._sealed: set[Path] = set()
-        self._found: _Found | None = None
+        self._files: _StoredFiles | None = None
 
     def get(
         self, run: str, metrics: Iterable[str] = (), block: Hashable = None, reduced: bool = False
     ) -> RunOutcome | None:
-        """Return the outcome of a run that has all these metrics, or None.
+        """The stored outcome of a run, with these metrics; None if there is none.
 
-        block: the one that the run is sealed with, where it is not yet.  reduced: these metrics are enough.
+        block: the one that an unsealed run is sealed with.  reduced: these metrics are enough.
         """
         if self.folder is None:
             return None
@@ -71,36 +71,36 @@ class Store:
             if self._fits(outcome, metrics, reduced):
                 if not is_sealed:
                     self._pending.setdefault(block, {})[run] = outcome
-                elif self._found is not None:
-                    self._found.forget([run])
+                elif self._files is not None:
+                    self._files.forget([run])
                 return outcome
         return None
 
     def kept(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """All stored outcomes of a run, and whether each is or will be sealed."""
+        """The stored outcomes of a run, each with whether this study need not seal it."""
         for pending in self._pending.values():
             if run in pending:
                 yield pending[run], True
         if not self.fresh:
-            yield from self.stored.outcomes(run)
+            yield from self.files.outcomes(run)
 
     def _fits(self, outcome: RunOutcome, metrics: Iterable[str], reduced: bool) -> bool:
-        """Return True if the outcome may be given out and has these metrics."""
+        """Return True if an outcome may be returned and has these metrics."""
         if (outcome.unknown and not self.trust) or (outcome.reduced and not reduced):
             return False
         values = outcome.values
         return values is None or all(name in values for name in metrics)
 
     @property
-    def stored(self) -> _Found:
-        """The finished runs that were in the folder at first use."""
-        if self._found is None:
+    def files(self) -> _StoredFiles:
+        """The files that lay in the folder when it was first read."""
+        if self._files is None:
             assert self.folder is not None
-            self._found = _Found(self.folder, self.damaged)
-        return self._found
+            self._files = _StoredFiles(self.folder, self.damaged)
+        return self._files
 
     def put(self, run: str, outcome: RunOutcome, unknown: str = "", block: Hashable = None) -> None:
-        """Write an outcome to disk; `unknown`: the inputs that its digest leaves out."""
+        """Write an outcome to the disk.  unknown: the inputs that its digest leaves out."""
         if self.folder is None:
             return
         if not outcome.lasting:
@@ -152,8 +152,8 @@ class Store:
             path = self.folder / f"{name}{SEGMENT}"
             write_whole(path, lambda temporary: temporary.write_bytes(data), durable=True)
             self._sealed.add(path)
-            if self._found is not None:
-                self._found.forget(pending)
+            if self._files is not None:
+                self._files.forget(pending)
         if journal is not None:
             Path(str(journal.name)).unlink(missing_ok=True)
 
@@ -163,12 +163,12 @@ class Store:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / segment.name, partial(shutil.copyfile, segment), durable=True)
 
-    def close(self, whole: bool) -> None:
-        """Close at the end of a study; `whole`: seal, since no run of it is to come."""
-        if whole:
+    def close(self, complete: bool) -> None:
+        """Release the files.  complete: no runs remain, so that all can be sealed."""
+        if complete:
             self.seal()
-            if self._found is not None:
-                self._found.remove_superfluous(self._sealed)
+            if self._files is not None:
+                self._files.remove_superfluous(self._sealed)
         for journal in self._journals.values():
             journal.close()
         self._journals.clear()
@@ -180,8 +180,8 @@ class Store:
             warnings.warn(f"{said}; what was lost was made again", DamageWarning, stacklevel=3)
 
 
-class _Found:
-    """The finished runs in a folder: segments, open journals, files of one run."""
+class _StoredFiles:
+    """The finished runs in a folder: segments, left journals, files of one run."""
 
     def __init__(self, folder: Path, damaged: list[Path]):
         self.folder, self.damaged = folder, damaged
@@ -228,9 +228,9 @@ class _Found:
             self.single[run] = outcome, path
 
     def outcomes(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """Outcomes of a run, each with True if sealed; with unknown inputs, last first."""
+        """The stored outcomes of a run, and whether sealed; unknown inputs come last."""
         start, marked = np.uint64(int(run[:16], 16)), []
-        at = int(np.searchsorted(self._starts, start))
+        at = int(self._starts.searchsorted(start))
         while at < len(self._starts) and self._starts[at] == start:
             segment, row = self.segments[self._which[at]], int(self._rows[at])
             if self._load(int(self._which[at])) and segment.run(row) == run:
@@ -248,7 +248,7 @@ class _Found:
             yield from self._file(run)
 
     def _load(self, number: int) -> bool:
-        """Load the rows of a segment; False if some are damaged and need sealing again."""
+        """Read the rows of a segment; return False if some are damaged."""
         if number in self._loaded:
             return True
         if number in self._dropped:
@@ -284,7 +284,7 @@ class _Found:
             self.damaged.append(path)
 
     def copy_segments(self, into: Store) -> int:
-        """Copy the segments of which no run is here; return the number of their runs."""
+        """Copy the segments of which no run is there, and count their runs."""
         copied = 0
         for number, segment in enumerate(self.segments):
             if self._load(number) and not any(True for row in range(len(segment)) for _ in into.kept(segment.run(row))):
@@ -312,7 +312,7 @@ class _Found:
             self.single.pop(run, None)
 
     def remove_superfluous(self, sealed: set[Path]) -> None:
-        """Remove journals and damaged segments whose runs are all sealed elsewhere."""
+        """Remove unchanged journals and damaged segments that are sealed elsewhere."""
         needed = {path for _, path in self.single.values()} | sealed
         for path, size in self._sources.items():
             with suppress(FileNotFoundError):
@@ -322,7 +322,7 @@ class _Found:
 
 def stored_runs(folder: Path) -> dict[str, RunOutcome]:
     """All finished runs in a cache, or in the directory of a sweep, by their digests."""
-    return dict(_Found(_runs_of(folder), []).all())
+    return dict(_StoredFiles(_runs_of(folder), []).all())
 
 
 def open_cache(cache: str | Path | None) -> Path | None:
@@ -340,10 +340,7 @@ def open_cache(cache: str | Path | None) -> Path | None:
 
 @dataclass(frozen=True)
 class Merged:
-    """Counts of `merge_stores`: runs `copied` and `there`; and the `damaged` files.
-
-    Whole runs in damaged files count.
-    """
+    """The outcome of `merge_stores`: runs `copied` and `there`, files `damaged`."""
 
     copied: int
     there: int
@@ -351,9 +348,10 @@ class Merged:
 
     @property
     def sentence(self) -> str:
-        damage = f", {len(self.damaged):,} damaged file{'s' if len(self.damaged) != 1 else ''}" if self.damaged else ""
+        files = "file" if len(self.damaged) == 1 else "files"
+        damaged = f", {len(self.damaged):,} damaged {files}" if self.damaged else ""
         runs = f"{self.copied:,} finished run{'s' if self.copied != 1 else ''}"
-        return f"{runs} copied, {self.there:,} there already{damage}"
+        return f"{runs} copied, {self.there:,} there already{damaged}"
 
 
 def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
@@ -366,11 +364,11 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
     target = _runs_of(into)
     copied, there, damaged = 0, 0, list[Path]()
     for source in sources:
-        source_runs = _Found(_runs_of(source), damaged)
+        files = _StoredFiles(_runs_of(source), damaged)
         store = Store(target, trust=True)
         before = copied + there
-        copied += source_runs.copy_segments(store)
-        for run, outcome in source_runs.all():
+        copied += files.copy_segments(store)
+        for run, outcome in files.all():
             here = next(store.kept(run), None)
             if here is None:
                 store.put(run, outcome)
@@ -384,7 +382,7 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
                 )
         if copied + there == before:
             raise UsageError(f"there are no finished runs in {source}: it is no cache and no directory of a sweep")
-        store.close(whole=False)
+        store.close(complete=False)
     return Merged(copied, there, damaged)
 
 
@@ -394,7 +392,7 @@ def _runs_of(folder: Path) -> Path:
 
 
 def _replaces(one: RunOutcome, other: RunOutcome) -> bool:
-    """Return True if one outcome of a run has all that another one has."""
+    """Return True if an outcome has all of another, and no unknown inputs."""
     if one.unknown or other.unknown or one.reduced > other.reduced:
         return False
     same = (one.values is None, one.error) == (other.values is None, other.error)
@@ -402,7 +400,7 @@ def _replaces(one: RunOutcome, other: RunOutcome) -> bool:
 
 
 def _same(one: RunOutcome, other: RunOutcome) -> bool:
-    """Return True if two outcomes agree on all metrics that both have."""
+    """Return True if two outcomes agree where both have a value."""
     if one.values is None or other.values is None:
         return one == other
     common = set(one.values) & set(other.values)

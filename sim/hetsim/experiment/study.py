@@ -1,9 +1,10 @@
-"""A study: cases (a scenario with its policy) × replications, each until a stopping rule has enough of them.
+"""A study: cases (a scenario with its policy) × replications.
 
-Every front door is one: `run` of one case, `compare` and `sweep` of several, `tune` and `size` of cases chosen by what
-the ones before gave.  What comes out depends neither on the workers nor on the order in which runs end: a run depends
-on nothing but scenario, seed and replication; the replications of a case count in their order, and rules look only at
-those that count.  An outcome that the store has is not made again.
+A case has replications until a stopping rule has enough of them.  Every front door is a study: `run` of one case,
+`compare` and `sweep` of several, `tune` and `size` of cases chosen by what the ones before gave.  What comes out
+depends neither on the workers nor on the order in which runs end: a run depends on nothing but scenario, seed and
+replication; the replications of a case count in their order, and rules look only at those that count.  An outcome that
+the store has is not made again.
 """
 
 from __future__ import annotations
@@ -45,10 +46,7 @@ LOST = "a worker process died in this run, and another when it was tried again (
 
 @dataclass(frozen=True)
 class Case:
-    """A scenario with some values changed, perhaps its policy.
-
-    `digest` is that of the result, if known.
-    """
+    """A scenario with some values changed; `digest`: of the result, once computed."""
 
     scenario: Scenario
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -122,7 +120,7 @@ Place = tuple[Replicates, int]
 
 
 class Study:
-    """Makes the replications of cases: here, by workers, or from the store.  A context: workers leave at its end."""
+    """A context that makes replications of cases: here, by workers, or from the store."""
 
     def __init__(
         self, setup: Setup, workers: Workers, *, store: Store | None = None, meter: Meter | None = None,
@@ -149,22 +147,22 @@ class Study:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.workers.close(at_once=kind is not None)
-        self.store.close(whole=kind is None)
+        self.store.close(complete=kind is None)
         if self.setup.audit:
             watching.discard("audit")
 
     # What is needed ---------------------------------------------------------------------------------------------
 
     def make(self, wanted: Iterable[Replicates | None]) -> None:
-        """Make all replications of these cases that are needed.  They are asked for one by one, as there is room; None
-        says that others are to end first.
+        """Make all replications of these cases that are needed.
 
+        Cases are taken one by one, as there is room; None says that others are to end first.
         UsageError if an input of a run is not what it was when the study began, here or where a worker is.
         """
         try:
             self._make(wanted)
-        except OtherInputs as found:
-            raise UsageError(self._refusal(found)) from None
+        except OtherInputs as refused:
+            raise UsageError(self._refusal(refused)) from None
 
     def _make(self, wanted: Iterable[Replicates | None]) -> None:
         self._source = iter(wanted)
@@ -227,13 +225,13 @@ class Study:
         """The next replication of a case; None if the store has it."""
         number = series.sent
         series.sent += 1
-        found = None
+        outcome = None
         if self.store.folder is not None and not series.pilot and number >= series.whole:
-            found = self.store.get(self.key(series, number), self.setup.metrics, series.block, bool(self.setup.keep))
-        if found is None:
+            outcome = self.store.get(self.key(series, number), self.setup.metrics, series.block, bool(self.setup.keep))
+        if outcome is None:
             return series, number
         self.found += 1
-        self._count(series, number, found.only(self.setup.keep), stored=True)
+        self._count(series, number, outcome.only(self.setup.keep), stored=True)
         return None
 
     def _land(self, series: Replicates, number: int, outcome: RunOutcome) -> None:
@@ -290,18 +288,18 @@ class Study:
                 self.meter.tell_case(f"{self._label(series.case)}: {text}")
 
     def _label(self, case: Case) -> str:
-        """The values that tell a case from others of the study, and its policy."""
+        """The values that were changed, and the policy: they tell a case from the others."""
         scenario = _scenario(case)
         parts = [f"{key}={value}" for key, value in case.overrides.items() if key.partition(".")[0] != "policy"]
         return ", ".join([*parts, scenario.policies.label])
 
     def key(self, series: Replicates, number: int) -> str:
         """The digest under which the store has a replication."""
-        found = "" if series.warmup is None else f" warmup {series.warmup!r}"
-        return self.identity.run(self.digest(series.case) + found, series.case.own_seed, series.begin + number)
+        warmup = "" if series.warmup is None else f" warmup {series.warmup!r}"
+        return self.identity.run(self.digest(series.case) + warmup, series.case.own_seed, series.begin + number)
 
     def digest(self, case: Case) -> str:
-        """That of the scenario of a case; it warns, before a run of it starts, of what the digest does not cover."""
+        """The digest of the scenario of a case; warns of inputs that it does not cover."""
         if not case.digest:
             object.__setattr__(case, "digest", self.identity.scenario(_scenario(case)))
         if self.identity.unknown:
@@ -321,7 +319,7 @@ class Study:
     # Making it --------------------------------------------------------------------------------------------------
 
     def job(self, series: Replicates, number: int) -> RunJob:
-        """What a worker is sent for a replication."""
+        """The job of a replication, as a worker is sent it."""
         case = series.case
         which = next(index for index, one in enumerate(self.setup.scenarios) if one is case.scenario)
         digest = self._digest(case)
@@ -330,22 +328,22 @@ class Study:
             warmup=series.warmup, pilot=series.pilot, digest=digest,
         )  # fmt: skip
 
-    def _refusal(self, found: OtherInputs) -> str:
-        """Which inputs are others, and where."""
-        where = "this machine" if self.workers.pool is None else f"a worker on {found.host}"
-        if found.problem:
-            return f"{where} cannot load the scenario: {found.problem}"
-        scenario = self.setup.scenarios[found.job.scenario].with_overrides(found.job.overrides)
+    def _refusal(self, refused: OtherInputs) -> str:
+        """The sentence that says which inputs are others, and where."""
+        where = "this machine" if self.workers.pool is None else f"a worker on {refused.host}"
+        if refused.problem:
+            return f"{where} cannot load the scenario: {refused.problem}"
+        scenario = self.setup.scenarios[refused.job.scenario].with_overrides(refused.job.overrides)
         names = ("now", "when the study began") if self.workers.pool is None else ("there", "here")
         parts = self.identity.at_first(scenario)
-        texts = differences(parts, found.parts, names) or "they changed and changed back"
+        texts = differences(parts, refused.parts, names) or "they changed and changed back"
         return (
             f"{where} has other inputs than this study ({texts}); no run was made with them. Make them the same, then "
             "give the same command again"
         )
 
     def _digest(self, case: Case) -> str:
-        """What is verified where a run is made, if it is kept or made elsewhere."""
+        """The digest that a worker verifies; empty if a run is made here and not kept."""
         checked = self.store.folder is not None or self.workers.pool is not None
         return self.digest(case) if checked else ""
 
@@ -370,9 +368,9 @@ class Study:
         scenario = self._shelf.scenario(self.setup, "", job)
         if series.pilot:
             return outcome_of(self.setup, scenario, job, self.meter)
-        whole = number < series.whole
-        result = simulate(scenario, job, check=self.setup.check, meter=self.meter, described=whole)
-        if whole:
+        is_kept = number < series.whole
+        result = simulate(scenario, job, check=self.setup.check, meter=self.meter, described=is_kept)
+        if is_kept:
             series.results.append(result)
         if series.runs is None:
             return RunOutcome({})
@@ -480,7 +478,7 @@ class _Flight:
             self.deaths[id(series), number] = self.deaths.get((id(series), number), 0) + 1
 
     def try_again(self, lost: list[Place]) -> None:
-        """What becomes of runs whose worker died."""
+        """Try runs again whose worker died, or give them the error."""
         if self.alone and lost:
             self.study._land(*lost.pop(), RunOutcome(None, error=LOST, lasting=False))
         self.alone = False
@@ -490,7 +488,7 @@ class _Flight:
             (self.again.appendleft if first else self.suspects.append)((series, number))
 
     def cancel(self) -> bool:
-        """Give up what was made ahead for nothing; is there any?"""
+        """Give up what was made ahead for nothing; return True if there was any."""
         for future in self.tasks:
             future.cancel()
         return bool(self.tasks)
@@ -501,10 +499,10 @@ def _scenario(case: Case) -> Scenario:
 
 
 def _outcomes(future: Future, sent: int) -> list[RunOutcome] | None:
-    """What runs gave, the first of those that were sent; None if their worker died and took the executor with it."""
+    """The outcomes of the first runs sent; None if the executor died with its worker."""
     try:
-        found: list[RunOutcome] = future.result()
-        return found
+        outcomes: list[RunOutcome] = future.result()
+        return outcomes
     except BrokenExecutor:
         return None
     except (UsageError, OtherInputs):  # a worker that is not like this machine

@@ -12,6 +12,7 @@ from hetsim.errors import RunError, UsageError
 from hetsim.experiment.stopping import Pilot, find_cuts, pilot_size
 from hetsim.experiment.study import Case, Replicates, Study
 from hetsim.model.units import RATE, TIME, is_number, parse, parse_fraction, shown
+from hetsim.results.declared import declaration
 from hetsim.results.formatting import JOULES, PER_TIME, PERCENT, SECONDS, units_of
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.statistics import half_width
@@ -76,10 +77,25 @@ class Target:
         """met, missed, or open, by a one-sided half-width."""
         if math.isinf(mean):
             return MET if (mean < 0) == self.below else MISSED
-        gap = (self.value - mean) if self.below else (mean - self.value)
+        gap = self._gap(mean)
         if gap == 0 == half:  # no spread, on the value itself
             return MISSED if self.strict else MET
         return MET if gap >= half else MISSED if gap <= -half else OPEN
+
+    def _gap(self, mean: float) -> float:
+        """How far an estimate is on the right side of the value.
+
+        Of a share of tasks on the logarithmic scale of what is missed: where few tasks are late, by luck there are
+        fewer and their spread is smaller, and a symmetric interval would then end too early (docs/statistics.md).
+        """
+        declared = declaration(self.metric)
+        gap = self.value - mean if self.below else mean - self.value
+        if declared is None or not declared.congested or declared.unit != "share":
+            return gap
+        missed, allowed = (1 - mean, 1 - self.value) if declared.better == "more" else (mean, self.value)
+        if min(missed, allowed) <= 0:
+            return gap
+        return math.copysign(missed * math.log(allowed / missed), gap)
 
     def missed_by(self, waits: Sequence[float], tasks: int) -> bool:
         """Return True if an overload's numbers (`RunInput.overloads`) make each run of this number of tasks miss it."""

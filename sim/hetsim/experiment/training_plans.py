@@ -130,7 +130,7 @@ def _widths(entry: Demand, gpus: Sequence[int] | None) -> list[tuple[int, int]]:
         return [(nodes, each) for nodes in entry.training.widths or [entry.nodes or 1]]
     wrong = [number for number in gpus if number > each and number % each]
     if wrong:
-        raise UsageError(f"{wrong[0]} GPUs are no multiple of the {each} that the job takes of each node")
+        raise UsageError(f"{wrong[0]} GPUs are not a multiple of the {each} that the job takes of each node")
     return [(max(1, number // each), min(number, each)) for number in dict.fromkeys(gpus)]
 
 

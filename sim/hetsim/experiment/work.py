@@ -106,6 +106,8 @@ class RunOutcome:
         if not figures or self.values is None:
             return self
         wanted = needed_for(figures)
+        if self.reduced and wanted.issuperset(self.values):
+            return self
         return replace(self, values={name: self.values[name] for name in self.values if name in wanted}, reduced=True)
 
 

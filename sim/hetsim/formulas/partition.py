@@ -105,7 +105,7 @@ def pipeline_partition(
 
     All devices are used, as PipeDream does; UsageError where that cannot be, or there are too many cuts.
     `activations=False` leaves out their transfers (there and, as gradients, back); without `replication` a stage is
-    one part of each level.  A stage that needs more than the `memory` of a device is no candidate; of several levels
+    one part of each level.  A stage that needs more than the `memory` of a device is not a candidate; of several levels
     all devices outside its group count as behind it.  NothingMeets with both figures where nothing fits.
     """
     _check_size(cuts)
@@ -233,7 +233,7 @@ def unlike_partition(
     runs forward alone and sends each activation once.  An item's latency is the sum of its stages and transfers, at
     most `deadline`.  Devices may stay unused.  A transfer goes the way between the two groups (`ways`), at the slower
     of their links unless given, and is shared by the fewer replicas.  A stage that needs more than the memory of its
-    devices is no candidate.  Exact for an order of the groups; all orders of up to `ORDERS_OF` groups are tried
+    devices is not a candidate.  Exact for an order of the groups; all orders of up to `ORDERS_OF` groups are tried
     (`reorder`), beyond that orders by speed and a local search from them.  NothingMeets with both figures where no plan
     keeps the deadline, or none fits.
     """

@@ -65,10 +65,10 @@ class Entry:
     def scenario_of(self, given: str | None, key: Key) -> Path | str:
         """A scenario that the expected file names: a file relative to it, or a shipped one."""
         if given is None:
-            beside = self.folder.parent / f"{self.folder.name}.yaml"
-            if beside.exists():
-                return beside
-            raise self.problem(("scenario",), f"there is no {beside}; name the scenario")
+            scenario = self.folder.parent / f"{self.folder.name}.yaml"
+            if scenario.exists():
+                return scenario
+            raise self.problem(("scenario",), f"there is no {scenario}; name the scenario")
         if given.endswith((".yaml", ".yml")) or "/" in given:
             path = self.folder / given
             if not path.exists():
@@ -138,7 +138,7 @@ class Entry:
     # Cases --------------------------------------------------------------------------------------------------------
 
     def ways(self, number: int, table: FiguresTable) -> dict[str, dict[str, AxisValue]]:
-        """By axis and value, what is changed in the scenario; `beside` values included."""
+        """By axis and value, what is changed in the scenario; `extra_values` included."""
         return {name: self._ways(number, table, name, axis) for name, axis in table.axes.items()}
 
     def _ways(self, number: int, table: FiguresTable, name: str, axis: Axis) -> dict[str, AxisValue]:
@@ -147,12 +147,12 @@ class Entry:
         found = list(dict.fromkeys(figures[name])) if name in figures else None
         if axis.values is not None:
             self._check_values(axis.values, found, table, name, key)
-            return {**axis.values, **axis.beside}
+            return {**axis.values, **axis.extra_values}
         assert axis.each is not None
         rows = self._filling(axis, found, table, name, key)
         folder = str((self.inputs or self.folder).resolve())
         ways = {value: filled(axis.each, value, row | {"inputs": folder}) for value, row in rows.items()}
-        return ways | dict(axis.beside)
+        return ways | dict(axis.extra_values)
 
     def _check_values(
         self, values: Mapping[str, AxisValue], found: list[str] | None, table: FiguresTable, name: str, key: Key
@@ -165,7 +165,7 @@ class Entry:
         for value in values:
             if found is not None and value not in found:
                 told = f'the figures of table {table.name} have nothing of {name} "{value}"'
-                raise self.problem((*key, "values", value), f"{told}; put it under beside if that is meant")
+                raise self.problem((*key, "values", value), f"{told}; put it under extra_values if that is meant")
 
     def _filling(
         self, axis: Axis, found: list[str] | None, table: FiguresTable, name: str, key: Key
@@ -216,8 +216,8 @@ class Entry:
         source = self.scenario_of(table.scenario or self.expected.scenario, ("tables", number, "scenario"))
         for combination in itertools.product(*(kept[axis] for axis in ways)):
             labels = tuple(zip(ways, combination, strict=True))
-            beside = any(value in table.axes[axis].beside for axis, value in labels)
-            if not beside and there is not None and tuple(dict(labels)[axis] for axis in have) not in there:
+            is_extra = any(value in table.axes[axis].extra_values for axis, value in labels)
+            if not is_extra and there is not None and tuple(dict(labels)[axis] for axis in have) not in there:
                 continue  # the authors have no figure of this combination
             here: Path | str = source
             policy: Any = None

@@ -48,7 +48,7 @@ class Axis(Model):
     """A file with a row for each value: its first column, or that of the axis's name, has the value."""
     where: dict[str, Cell] = {}
     """Rows of the table that count."""
-    beside: dict[str, AxisValue] = {}
+    extra_values: dict[str, AxisValue] = {}
     """Values that are run as well, of which the paper has no figure."""
 
     @model_validator(mode="after")

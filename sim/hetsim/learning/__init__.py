@@ -1,4 +1,4 @@
-"""Scheduling and admission as Gymnasium environments, over the same engine as every run.
+"""Scheduling and admission as Gymnasium environments, on the engine of every run.
 
     import gymnasium
     name = "hetsim.learning:hetsim/Scheduling-v0"

@@ -1,4 +1,4 @@
-"""A learning curve: what a policy earned on validation runs as it learned, compared with what others earn there."""
+"""A learning curve: what a policy earned on validation runs, next to baselines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDE = 8.0
 
 
 def learning_curve(policy: LearnedPolicy, curve: pd.DataFrame, beside: Mapping[str, float]) -> Figure:
-    """Draw the curve of a training, the policy that was kept, and a line for every baseline."""
+    """Draw the curve of a training, the kept policy, and a line for every baseline."""
     about = policy.training
     parts = about["reward"]
     name, sign = "weighted reward per task", 1.0

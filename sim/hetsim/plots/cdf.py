@@ -90,7 +90,7 @@ def labeled(results: Any) -> dict[str, Result]:
 
 
 def _values(result: Result, column: str) -> tuple[np.ndarray, int]:
-    """Sorted values of the window's tasks, and how many tasks they are out of: unfinished ones included."""
+    """Sorted values of the window's tasks, and the count with unfinished ones."""
     table = result.measured.tasks
     if column not in table.columns:
         raise UsageError(f'tasks have no column "{column}"{suggestion(column, table.columns)}')

@@ -23,7 +23,7 @@ COLUMNS = 3
 
 
 def comparison(found: Comparison) -> Figure:
-    """Draw a panel a metric: a dot and its interval for every policy; a policy shown to be best stands out.
+    """Draw a panel a metric: each policy's mean and interval, the best marked.
 
     Parameters: found: what `compare` gave.
     Returns: the figure.
@@ -74,7 +74,7 @@ def comparison(found: Comparison) -> Figure:
 def distributions(
     results: Result | Iterable[Result] | Mapping[str, Result], columns: Iterable[str] | None = None
 ) -> Figure:
-    """Draw a panel a column of the task table with a line for every run, and one legend above.
+    """Draw a panel a column of the task table, with a line for every run.
 
     Parameters: results: runs, with labels if in a mapping; columns: without them response, wait (where any task waits)
         and the bounded slowdown.

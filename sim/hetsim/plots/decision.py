@@ -1,4 +1,4 @@
-"""Cost against response: the candidates of a search for a size, those that miss a target, and the front."""
+"""Cost against response: candidates of a search for a size, and their front."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WIDE = 20.0
 
 
 def decision(found: Decision) -> Figure:
-    """Draw the objective against the first target's metric: its bound, the region beyond it, the front and the pick."""
+    """Draw the objective against the first target's metric, with bound and front."""
     drawn = figure(7.5, 4.5)
     axes = drawn.subplots()
     target = found.targets[0]

@@ -118,7 +118,7 @@ def gantt(result: Result, ax: Axes | None = None, *, devices: int = MAX_DEVICES,
 
 
 def _unlike(result: Result) -> dict[str, str]:
-    """The type of each accelerator of nodes with several types, by name: numbers do not tell which is which."""
+    """The type of each accelerator of nodes with several types, by name."""
     nodes = result.record.input.cluster.nodes
     mixed = [node for node in nodes if len({device.type.name for device in node.accelerators}) > 1]
     return {device.name: device.type.name for node in mixed for device in node.accelerators}
@@ -184,7 +184,7 @@ def bar_boxes(begin: np.ndarray, end: np.ndarray, row: np.ndarray, half: float) 
 
 
 def _label_bars(ax: Axes, bars: pd.DataFrame, row: np.ndarray, end: float) -> None:
-    """Names of tasks inside their bars, where there is room in the part of them that is seen."""
+    """Names of tasks inside their bars, where they fit into the visible part."""
     if len(bars) > LABELED or not end:
         return
     if FUSED in bars:
@@ -199,7 +199,7 @@ def _label_bars(ax: Axes, bars: pd.DataFrame, row: np.ndarray, end: float) -> No
 
 
 def label_lanes(ax: Axes, labels: list[tuple[float, str]], edges: list[int]) -> None:
-    """Names next to the lines, and a rule between two devices where one has several lines."""
+    """Names next to the lines, and a rule between two devices with several lines."""
     ax.set_yticks([at for at, _ in labels], [plain(short(name, 30)) for _, name in labels])
     for tick in ax.get_yticklabels():
         tick.set_color(INK)
@@ -212,7 +212,7 @@ def label_lanes(ax: Axes, labels: list[tuple[float, str]], edges: list[int]) -> 
 
 
 def timeline(result: Result, axes: tuple[Axes, Axes] | None = None) -> tuple[Axes, Axes]:
-    """Draw the tasks that wait (above) and the share of each device type that computes (below).
+    """Draw the waiting tasks (above) and the computing share of each type (below).
 
     A panel with more changes than can be told apart shows means over equal intervals, and says so at its axis.
 
@@ -264,7 +264,7 @@ def timeline(result: Result, axes: tuple[Axes, Axes] | None = None) -> tuple[Axe
 
 
 def _groups_of_types(cluster: Any, kinds: list[str]) -> dict[str, list[str]]:
-    """Device types by the label of their line: each its own, but of many the rarest together."""
+    """Device types by the label of their line; the rarest of many share one."""
     if len(kinds) <= len(PALETTE):
         return {kind: [kind] for kind in kinds}
     gpus = sorted((kind for kind in kinds if not _is_cpu(cluster, kind)), key=cluster.count, reverse=True)

@@ -28,7 +28,7 @@ WIDE = 30.0
 
 
 def groups(table: pd.DataFrame, metrics: Iterable[str] | None = None) -> Figure:
-    """Draw the table of `Comparison.by`: a panel a metric, in it a bar for every group and policy, with its interval.
+    """Draw the table of `Comparison.by`: a panel a metric, a bar a group and policy.
 
     Where values lie far apart the axis is logarithmic, with dots in place of bars.
 
@@ -74,7 +74,7 @@ def _bars(ax: Axes, part: pd.DataFrame, names: list[str], policies: list[str], m
     log = len(positive) > 0 and positive.max() > WIDE * positive.min()
     units = units_of(metric)
     factor, unit = (1.0, "") if log and units == SECONDS else fitting(positive.tolist(), units)
-    least = positive.min() / factor / 3 if log else 0.0
+    lowest = positive.min() / factor / 3 if log else 0.0
     for number, policy in enumerate(policies):
         where = np.arange(len(names)) + (number - (len(policies) - 1) / 2) * width
         of_policy = part.xs(policy, level="policy").reindex(names)
@@ -84,7 +84,7 @@ def _bars(ax: Axes, part: pd.DataFrame, names: list[str], policies: list[str], m
         if log:
             there &= value > 0
         shown = np.where(there, value, 0.0)
-        low = np.minimum(half, shown - least if log else shown).clip(min=0.0)
+        low = np.minimum(half, shown - lowest if log else shown).clip(min=0.0)
         error = np.array([low, half]) if half.any() else None
         if log:  # a bar would begin anywhere
             seen = None if error is None else error[:, there]
@@ -99,7 +99,7 @@ def _bars(ax: Axes, part: pd.DataFrame, names: list[str], policies: list[str], m
                     color=MUTED)  # fmt: skip
     tidy(ax)
     if log:
-        _log_axis(ax, least, units == SECONDS)
+        _log_axis(ax, lowest, units == SECONDS)
     else:
         ax.set_ylim(bottom=0)
         ax.yaxis.set_major_locator(MaxNLocator(4))

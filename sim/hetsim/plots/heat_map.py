@@ -25,7 +25,7 @@ MAX_LINKS = 32
 
 
 def heat_map(result: Result, ax: Axes | None = None, *, by: str | None = None, bins: int = 120) -> Axes:
-    """Draw the share that computed in each stretch of time, dark for idle and bright for busy.
+    """Draw the computing share of each stretch of time: dark idle, bright busy.
 
     Parameters: result: a run; ax: axes to draw on, else those of a new figure; bins: stretches of time; by: rows are
         each "device", "node" or "type"; without it the finest of these with at most 64 rows.
@@ -71,7 +71,7 @@ def _finest(result: Result, bins: int) -> pd.DataFrame:
 
 
 def links(result: Result, ax: Axes | None = None, *, bins: int = 160) -> Axes:
-    """Draw the utilization of each link over time, bright for busy; a line on top where two jobs or more share it.
+    """Draw the utilization of each link over time, with shared times marked.
 
     Links that jobs shared come first, then the busiest; uplinks are named by their rack.
 

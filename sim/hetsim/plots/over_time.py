@@ -1,4 +1,4 @@
-"""Several policies on the same load over time: GPUs, queue and fragmentation; or batches."""
+"""Several policies on one load over time: GPUs, queue, fragmentation, batches."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _PARTS = (("sleep", 0.25), ("idle", 0.5), ("work", 1.0))
 
 
 def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figure:
-    """Draw a panel each for the GPUs held and busy, the queue, and the fragmentation, with a line for every run.
+    """Draw panels of GPUs, queue and fragmentation, with a line for every run.
 
     On clusters without GPUs the cores take their place.  Lines are means over 150th parts of the longest run;
     fragmentation is drawn where some request asks for GPUs.
@@ -80,7 +80,7 @@ _PANELS = ("GPUs held (%)", "GPUs busy (%)", "cores busy (%)", "tasks waiting", 
 
 
 def _lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
-    """Each quantity of a run as means over the stretches between the edges; NaN after its end."""
+    """Each quantity of a run as means between the edges; NaN after its end."""
     table = run.timeline
     cluster = run.record.input.cluster
     gpus, time = sum(device.type.kind != "cpu" for device in cluster.devices), table["time"].to_numpy()
@@ -98,7 +98,7 @@ def _lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _panels(lines: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
-    """Panels that some run has; GPUs held and busy are one where they are equal in every run."""
+    """Panels that some run has; held and busy GPUs are one where equal in all."""
     names = [name for name in _PANELS if any(name in columns for columns in lines.values())]
     if len(names) > 1 and not any(np.nan_to_num(columns["tasks waiting"]).any() for columns in lines.values()):
         names.remove("tasks waiting")
@@ -139,7 +139,7 @@ BATCH_STRETCHES, TIMES = 60, ("GPU time a batch", "latency")
 
 
 def batches(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figure:
-    """Draw batch size, GPU time a batch, latency and throughput over time; runs stand side by side, to one scale.
+    """Draw batch size, GPU time a batch, latency and throughput over time.
 
     Batches count where their upload starts, latencies where the request arrives, throughput where it ends.
 
@@ -164,7 +164,7 @@ def batches(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figure
 
 
 def _batch_lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
-    """Each quantity of a run as means over the stretches between the edges; NaN where nothing happened."""
+    """Each quantity of a run as means between the edges; NaN without events."""
     tasks, rows = run.tasks[run.tasks["batch"].notna()], run.launches
     if not len(tasks):
         raise UsageError("there is a run without batches, which only services have")
@@ -179,7 +179,7 @@ def _batch_lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def power(result: Result, ax: Axes | None = None, *, bins: int = 200) -> Axes:
-    """Draw the watts of each device type, stacked: asleep, idle, and above idle for work.
+    """Draw the watts of each device type, stacked: asleep, idle, and for work.
 
     The title tells the energy of the whole run, which is the area.
 
@@ -218,7 +218,7 @@ def power(result: Result, ax: Axes | None = None, *, bins: int = 200) -> Axes:
 
 
 def fragmentation(result: Result, ax: Axes | None = None) -> Axes:
-    """Draw the allocated GPUs, and on top of them the free ones that the workload's mix of requests cannot use.
+    """Draw the allocated GPUs, and above them the free GPUs that fit no request.
 
     Both are in percent of the GPUs that are up; what lies between the upper line and 100 % is free and of use.
 

@@ -1,4 +1,4 @@
-"""The schedule of a pipeline: what each stage does with which micro-batch, and when it has nothing to do."""
+"""The schedule of a pipeline: stages, micro-batches, and idle time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ WIDE = 60
 
 
 def pipeline(found: Result | PipelineSchedule, ax: Axes | None = None, *, task: Any = None) -> Axes:
-    """Draw one step of a training job's pipeline: a row a stage, a bar a micro-batch, forward and backward.
+    """Draw one step of a training job's pipeline: a row a stage, a bar a micro-batch.
 
     What is grey is the bubble.  The passes contain the all-reduces of tensor parallelism; stages send and receive
     between them, or, of a partition, behind computing (between the rows).  Later chunks of an interleaved pipeline are
@@ -109,7 +109,7 @@ def _lighter(color: str, chunk: int, chunks: int) -> tuple[float, float, float]:
 
 
 def _bars(ax: Axes, schedule: PipelineSchedule, rows: dict[tuple[int, int], int], end: float) -> list[Patch]:
-    """Idle time behind, passes and what follows on them in front; what the legend has to tell."""
+    """Idle time behind, passes in front; return the entries of the legend."""
     slots = schedule.slots
     row = np.array([rows[slot.stage, slot.replica] for slot in slots])
     begin, done, free = (np.array([getattr(slot, name) for slot in slots]) for name in ("begin", "end", "free"))
@@ -155,7 +155,7 @@ def _bars(ax: Axes, schedule: PipelineSchedule, rows: dict[tuple[int, int], int]
 
 
 def _between(schedule: PipelineSchedule, rows: dict[tuple[int, int], int], add: Any) -> None:
-    """Transfers that pass behind computing, between the rows of the two stages: there above, back below."""
+    """Transfers behind computing, between the rows of two stages."""
     for forward in (True, False):
         sent = [one for one in schedule.transfers if one.forward is forward]
         if sent:

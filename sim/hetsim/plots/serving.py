@@ -1,4 +1,4 @@
-"""Language models over time: KV memory, requests, what steps do, and the times between tokens."""
+"""Language models over time: KV memory, requests, steps, and token gaps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STRETCHES = 400
 
 
 def serving(result: Result) -> Figure:
-    """Draw the replicas of language models: a panel each for KV blocks, requests, tokens a step, and token gaps.
+    """Draw the replicas of language models: KV blocks, requests, tokens, gaps.
 
     Lines are means over 400th parts of the run, over all replicas; requests are sums.  The upper KV line is the fullest
     moment of any replica in each part.  Where memory sets no limit that panel is left out.

@@ -1,4 +1,4 @@
-"""The shelves of a dual-approximation schedule: long, medium and small tasks relative to the guess λ."""
+"""The shelves of a dual-approximation schedule relative to the guess λ."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROUNDING = 1e-9
 
 
 def shelves(result: Result, ax: Axes | None = None, *, guess: float | None = None) -> Axes:
-    """Draw the schedule of `dual_approximation` as its proof sees it: a line a core or GPU, and λ, 2λ/3 and λ/3.
+    """Draw the schedule of `dual_approximation` as its proof sees it.
 
     A task is long, medium or small by its time on the device where it ran: the proof gives a device one long task or
     two medium ones at most, and fills up with small ones to 4λ/3.
@@ -81,7 +81,7 @@ def _guess(result: Result) -> float:
 
 
 def _lanes(result: Result) -> tuple[pd.DataFrame, list[str]]:
-    """The launches that computed, each with the number of its `row`; the names of the rows, in the cluster's order."""
+    """The launches that computed, each with its `row`; the names of the rows."""
     bars = device_bars(result)
     bars = bars[bars["compute_end"].notna()]
     place = {str(name): number for number, name in enumerate(result.devices["device"])}

@@ -1,4 +1,4 @@
-"""Quantities over time that hold from one change to the next: every change where there is room, else means.
+"""Step functions over time: every change where there is room, else means.
 
 A line that changes more often than every few pixels paints its panel all over: nothing can be read from it, and it
 hides the lines below.  Such a line is drawn as its means over equal intervals, exact and weighted by time, and the
@@ -26,7 +26,7 @@ PIXELS_A_MEAN = 8
 
 
 def intervals(ax: Axes, end: float, *series: np.ndarray) -> np.ndarray | None:
-    """The edges of the equal intervals over which means of these series are drawn; None where each change has room."""
+    """Edges of the intervals for means of these series; None if every change fits."""
     pixels = ax.get_window_extent().width
     roomy = all(_roomy(values, pixels) for values in series)
     if roomy or not math.isfinite(end) or end <= 0:
@@ -42,7 +42,7 @@ def _roomy(values: np.ndarray, pixels: float) -> bool:
 
 
 def averaged(time: np.ndarray, value: np.ndarray, edges: np.ndarray, end: float) -> np.ndarray:
-    """Means of steps between the edges, of the time before `end`; NaN where there is none.
+    """Means of steps between the edges, before `end`; NaN where there is none.
 
     The steps are 0 before the first.
     """
@@ -54,7 +54,7 @@ def averaged(time: np.ndarray, value: np.ndarray, edges: np.ndarray, end: float)
 
 
 def highest(time: np.ndarray, value: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """The greatest value of steps in each interval between the edges; 0 before the first step."""
+    """The greatest value of steps between the edges; 0 before the first step."""
     before = np.searchsorted(time, edges, side="right") - 1
     greatest = np.where(before[:-1] >= 0, value[np.maximum(before[:-1], 0)], 0.0)
     last = np.searchsorted(time, edges[-1], side="left")
@@ -74,7 +74,7 @@ def draw_steps(
     fill: bool = False,
     **look: Any,
 ) -> None:
-    """Draw a line of steps up to `end`, or of their means between the edges (of `intervals`).
+    """Draw a line of steps up to `end`, or of their means between the edges.
 
     fill: shade what is below the line; below means, up to the greatest value of each interval, so that no peak is lost.
     """
@@ -94,7 +94,7 @@ def means_told(edges: np.ndarray) -> str:
 
 
 def steps_label(name: str, edges: np.ndarray | None, *, shaded: bool = False) -> str:
-    """The label of the axis of `draw_steps`: what is drawn, and over how long it is averaged."""
+    """The label of the axis of `draw_steps`: the quantity, and the averaging time."""
     if edges is None:
         return name
     return f"{name}\n({means_told(edges)}" + (";\nshaded: maximum)" if shaded else ")")

@@ -1,4 +1,4 @@
-"""The style of all pictures: colors, axes without clutter, time axes in readable units."""
+"""The style of all pictures: colors, plain axes, time in readable units."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ UNDATED = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Softwa
 
 
 class Picture(Figure):
-    """A figure that a notebook shows by itself, without pyplot, and that a paper can take as it is."""
+    """A figure that a notebook shows by itself, without pyplot."""
 
     def savefig(self, fname: Any, **options: Any) -> None:
-        """Write the figure as `Figure.savefig` does, with fonts as `EDITABLE` says and without a date."""
+        """Write the figure as `Figure.savefig` does, without a date."""
         for text in self.findobj(Text):  # names from files; a control character makes an SVG unreadable
             text.set_text("\n".join(map(visible, text.get_text().split("\n"))))
         form = str(options.get("format") or Path(str(fname)).suffix[1:]).lower()
@@ -92,7 +92,7 @@ def tidy(ax: Axes, grid: str = "y") -> None:
 
 
 def title(ax: Axes, text: str, pad: float | None = None) -> None:
-    """Write the title above the picture, on the left; `pad` (points) leaves room for a legend."""
+    """Write the title above the picture; `pad` (points) leaves room for a legend."""
     inches = ax.get_figure(root=True).get_figwidth()  # type: ignore[union-attr]
     ax.set_title(plain(short(text, int(11.5 * inches))), loc="left", fontsize=11, color=INK, pad=pad)
 
@@ -113,7 +113,7 @@ def look(number: int) -> dict[str, Any]:
 
 
 def line_looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """How each of several lines is drawn.  Beyond MAX_LINES they are thin and grey, under one label."""
+    """The look of each of several lines; beyond MAX_LINES thin and grey."""
     looks = {}
     for number, label in enumerate(labels):
         if number < MAX_LINES or len(labels) == MAX_LINES + 1:
@@ -125,7 +125,7 @@ def line_looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def time_axis(ax: Axes, low: float, high: float, label: str = "time", told: str = "") -> Unit:
-    """Seconds on the x axis, ticked in whole steps of the unit that suits the range; `told`: what each point is."""
+    """Seconds on the x axis, in the unit that suits the range; `told`: a subtitle."""
     unit = fitting([high - low], SECONDS)
     factor, name = unit
     steps = [1, 1.5, 2, 3, 6, 10] if name in ("min", "h") else [1, 2, 2.5, 5, 10]
@@ -162,7 +162,7 @@ def known_times() -> dict[float, str]:
 
 
 def possible(metric: str, values: np.ndarray, factor: float = 1.0) -> tuple[float, float]:
-    """Between what a metric lies, in units of `factor`: times and counts are not below 0, shares not above all.
+    """The bounds of a metric in units of `factor`: 0 below, shares at most 1.
 
     Its values have the last word, so that nothing is cut off.  Intervals are drawn no farther than this.
     """

@@ -28,7 +28,7 @@ def against(
     sweep: Sweep, x: str, metric: str = DEFAULT_METRIC, ax: Axes | None = None, *, by: str = "policy",
     where: Mapping[str, Any] | None = None,
 ) -> Axes:  # fmt: skip
-    """Draw a metric against a key (latency against load), a line for each policy, with 95 % intervals.
+    """Draw a metric against a key, a line for each policy, with 95 % intervals.
 
     Parameters: sweep: its result; x, metric: what is drawn; ax: axes to draw on, else those of a new figure; by:
         another key may tell the lines apart; where: fixes other columns of the sweep's table.
@@ -69,7 +69,7 @@ def sweep_map(
     sweep: Sweep, x: str, y: str, metric: str = DEFAULT_METRIC, ax: Axes | None = None, *,
     where: Mapping[str, Any] | None = None,
 ) -> Axes:  # fmt: skip
-    """Draw a metric over two keys as shades with the values in them; the best is framed where there is a best.
+    """Draw a metric over two keys as shades with values; the best is framed.
 
     Parameters: sweep: its result; x, y, metric: what is drawn; ax: axes to draw on, else those of a new figure; where:
         fixes other columns of the sweep's table, of a sweep over policies one ({"policy": "sjf"}).

@@ -29,7 +29,7 @@ WIDE = 20.0
 
 
 def pareto(found: Comparison | Sweep, x: str, y: str, ax: Axes | None = None, *, better: Better | None = None) -> Axes:
-    """Draw two metrics of every policy (of a sweep: of every row), and the front of those that none beats in both.
+    """Draw two metrics of every policy or row, and the front of undominated ones.
 
     Intervals are drawn where there are replications; the front goes by the means.
 
@@ -84,7 +84,7 @@ class _Scale:
     is_key: bool
 
     def dress(self, ax: Axes) -> None:
-        """Label the axis; logarithmic where the values are far apart, whole numbers for a key that has only them."""
+        """Label the axis; logarithmic for distant values, integer for integer keys."""
         getattr(ax, f"set_{self.side}label")(self.label, fontsize=9, color=INK)
         axis = getattr(ax, f"{self.side}axis")
         if self.values.min() > 0 and self.values.max() > WIDE * self.values.min():
@@ -145,7 +145,7 @@ def _spans(x: float, y: float, bars: Mapping[str, list[list[float]]]) -> list[Sp
 
 
 def _keep_possible(ax: Axes, axis: str, limits: tuple[float, float], values: np.ndarray) -> None:
-    """An axis that ends where its metric does, with room for the marker of a point that lies there."""
+    """End an axis where its metric ends, with room for a marker there."""
     low, high = getattr(ax, f"get_{axis}lim")()
     if getattr(ax, f"get_{axis}scale")() == "log":
         low = max(low, 0.6 * values.min())  # an interval down to 0 has no end
@@ -167,7 +167,7 @@ Span = tuple[tuple[float, float], tuple[float, float]]
 def _name_points(
     ax: Axes, points: list[tuple[float, float, str, bool]], marks: list[tuple[float, float]], spans: list[Span]
 ) -> None:
-    """A name next to each point, where it lies neither on another name nor on a marker nor, if possible, on a bar."""
+    """Put a name next to each point, clear of names, markers and, if possible, bars."""
     figure = ax.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()  # only then is it known where on the page a point lies
@@ -197,7 +197,7 @@ def _name_points(
 
 
 def _beside(x: float, y: float, wide: float) -> Iterator[tuple[Box, int, Literal["left", "right"]]]:
-    """Where a name may stand, the nearest first: its box, how far up, and which end of it is at the point."""
+    """Places for a name, the nearest first: its box, how far up, which end."""
     for shift in (5, -12, 16, -23, 27, -34):
         yield (x + 6, y + shift - 2, x + 6 + wide, y + shift + 7), shift, "left"
         yield (x - 6 - wide, y + shift - 2, x - 6, y + shift + 7), shift, "right"

@@ -384,7 +384,7 @@ def _priorities(facts: Facts) -> Match:
     solve = priorities.preemptive_resume if preemptive else priorities.nonpreemptive
     rows = []
     for one, prediction in zip(ordered, solve(classes, servers), strict=True):
-        if not preemptive:  # suspended time is no part of the simulator's wait
+        if not preemptive:  # suspended time is not part of the simulator's wait
             rows.append(PredictedRow(WAIT_MEAN, prediction.wait_mean, one.label))
         rows.append(PredictedRow(RESPONSE_MEAN, prediction.response_mean, one.label))
     load = facts.rate * facts.law.mean

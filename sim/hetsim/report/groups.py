@@ -1,4 +1,4 @@
-"""Groups of tasks as text: made from the tables of `hetsim.results.one_run.groups`."""
+"""Groups of tasks as text, from the tables of `hetsim.results.one_run.groups`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def groups_lines(
     tables: Mapping[str, pd.DataFrame], by: Iterable[str], further: Iterable[str] = (),
     comparison: Comparison | None = None, only: Iterable[str] = (),
 ) -> list[str]:  # fmt: skip
-    """The tables as text: a row a group and policy; `further` metrics are shown next to the usual ones.
+    """The tables as text: a row a group and policy; `further` adds metrics.
 
     With a comparison, the paired differences to its base below each.  `only`: these metrics and no others, as far as
     groups have them.
@@ -60,7 +60,7 @@ def _lines(table: pd.DataFrame, by: str, shown: Sequence[str]) -> list[str]:
 
 
 def _differences(comparison: Comparison, by: str, shown: Sequence[str]) -> list[str]:
-    """A row a group and policy that is not the base, a column a metric, and what the marks mean."""
+    """A row a group and policy that is not the base, a column a metric, and the marks."""
     names = [name for name in shown if name != "tasks"]  # of which every policy gets the same
     differences = comparison.differences_by(by, names)
     if differences.empty:

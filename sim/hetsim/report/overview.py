@@ -34,7 +34,7 @@ STATISTICS = ("mean", "p50", "p95", "p99", "max")
 
 
 def first_of(outcome: Outcome) -> Result:
-    """The run that represents an outcome; of replications, the first one, which is kept whole."""
+    """The run that represents an outcome; of replications, the first one."""
     return outcome.results[0] if isinstance(outcome, Replications) else outcome
 
 
@@ -59,7 +59,7 @@ def headline(outcome: Outcome, policy: str | None = None) -> str:
 
 
 def workload(result: Result) -> str:
-    """The number of tasks, the time over which they arrive, and the load (`hetsim.results.one_run.bounds`)."""
+    """The number of tasks, the time over which they arrive, and the load."""
     run = result.record.input
     number = len(result.tasks)
     arrival = result.tasks["arrival"].to_numpy()
@@ -77,7 +77,7 @@ def workload(result: Result) -> str:
 
 
 class Figures:
-    """Metric values of an outcome and, with replications, the half-widths of their confidence intervals."""
+    """Metric values of an outcome and, with replications, their half-widths."""
 
     def __init__(self, outcome: Outcome):
         self.outcome = outcome
@@ -92,12 +92,12 @@ class Figures:
             return self.values.get(metric, (math.nan, math.nan))
         return self.outcome.metric(metric), math.nan
 
-    def known(self, metric: str) -> bool:
+    def is_known(self, metric: str) -> bool:
         return not math.isnan(self(metric)[0])
 
-    def told(self, metric: str) -> bool:
-        """Is the metric in the summary, and defined?  A metric outside the summary is not computed."""
-        return (isinstance(self.outcome, Replications) or metric in self.outcome.names) and self.known(metric)
+    def is_shown(self, metric: str) -> bool:
+        """Return True if the metric is in the summary and defined."""
+        return (isinstance(self.outcome, Replications) or metric in self.outcome.names) and self.is_known(metric)
 
     def defined_in(self, metric: str) -> str:
         """` (in 3 of 10 replications)`, where it is not defined in all."""
@@ -156,10 +156,10 @@ def _stages(outcome: Outcome) -> list[str]:
 
 
 def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:
-    """One line per requested metric; from a set of metrics, only those that are defined here."""
+    """One line per requested metric; from a set, only those that are defined."""
     figures, names = Figures(outcome), list(metrics)
     own = metric_sets.by_name(names)
-    shown = [name for name in metric_sets.expanded(names) if name in own or figures.known(name)]
+    shown = [name for name in metric_sets.expanded(names) if name in own or figures.is_known(name)]
     return terminal.table([[terminal.metric_name(name), figures.text(name)] for name in shown])
 
 
@@ -174,7 +174,7 @@ def _method(outcome: Outcome) -> list[str]:
 
 
 def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
-    """Rows response, wait and slowdown (for language models also token times); columns mean and percentiles."""
+    """Rows response, wait and slowdown (and token times); columns of percentiles."""
     columns = ("mean", "p95") if figures.many else STATISTICS
     rows = [["", *columns]]
     for name in ("ttft", "tpot", "itl", "response", "wait", "slowdown"):
@@ -185,8 +185,8 @@ def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
         texts = [terminal.several([value], units, [half])[0] for value, half in values]
         if isinstance(outcome, Result) and any(math.isinf(value) for value, _ in values):
             is_known = outcome.measured.known(name)
-            least = terminal.at_least(float(is_known.max()) if len(is_known) else math.inf, units)
-            texts = [least if math.isinf(v) else text for text, (v, _) in zip(texts, values, strict=True)]
+            longest = terminal.at_least(float(is_known.max()) if len(is_known) else math.inf, units)
+            texts = [longest if math.isinf(v) else text for text, (v, _) in zip(texts, values, strict=True)]
         rows.append([name, *texts])
     lines = terminal.table(rows, right=range(1, len(columns) + 1)) if len(rows) > 1 else []
     return [*lines, INFINITE] if figures.many and any("∞" in line for line in lines) else lines
@@ -194,7 +194,7 @@ def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
 
 def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
     rows = [["tasks", _fates(figures)]]
-    if figures.known(MAKESPAN):
+    if figures.is_known(MAKESPAN):
         rows.append(["makespan", figures.text(MAKESPAN) + figures.defined_in(MAKESPAN)])
     kept = isinstance(outcome, Result) or outcome.results  # of replications made from values no run is there
     if kept and has_plan(first_of(outcome)):
@@ -209,13 +209,13 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
     for name, kinds in (("preemptions", _by_kind(figures)), ("migrations", "")):
         if figures(name)[0] > 0:
             rows.append([name, figures.text(name) + kinds])
-    if figures.told("jain") and figures.told("rho_p95"):
+    if figures.is_shown("jain") and figures.is_shown("rho_p95"):
         rows.append(["fairness", f"Jain {figures.text('jain')} over users; ρ {figures.text('rho_p95')} (p95)"])
     if figures("energy_j")[0] > 0:
         joules, halves = zip(*map(figures, ENERGY), strict=True)
         total, idle = terminal.several(joules, terminal.JOULES, halves)
         rows.append(["energy", f"{total} (idle {idle})"])
-    if figures.told("cost"):
+    if figures.is_shown("cost"):
         rows.append(["cost", f"{figures.text('cost')}, of which {figures.text('cost_held')} held by tasks"])
     return rows
 
@@ -223,21 +223,21 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
 def _busy_rows(figures: Figures) -> Iterator[list[str]]:
     """How busy GPUs and cores were, of those that were held at all."""
     for kind, name in (("gpu", "GPU busy"), ("cpu", "CPU busy")):
-        if figures.known(f"{kind}_utilization") and figures(f"{kind}_allocation")[0] > 0:
+        if figures.is_known(f"{kind}_utilization") and figures(f"{kind}_allocation")[0] > 0:
             busy, allocated = figures.text(f"{kind}_utilization"), figures.text(f"{kind}_allocation")
             yield [name, busy if busy == allocated else f"{busy} (held {allocated})"]
 
 
 def _step_rows(figures: Figures, first: Result | None) -> Iterator[list[str]]:
-    """What of the busy time of jobs with steps is no computing, and how busy the links are that they share."""
-    if not figures.told("communication_fraction"):
+    """Other time of jobs with steps, and the utilization of links that they share."""
+    if not figures.is_shown("communication_fraction"):
         return
     parts = [f"communication {figures.text('communication_fraction')}"]
     if figures("bubble_fraction")[0] > 0:
         parts.append(f"bubbles {figures.text('bubble_fraction')}")
     parts.append(f"contention {figures.text('contention_fraction')}")
     yield ["steps", f"{', '.join(parts)} of the jobs' device time"]
-    if first is not None and figures.told("network_utilization"):
+    if first is not None and figures.is_shown("network_utilization"):
         uplinks = any(math.isfinite(rate) for rate in first.record.input.cluster.fabric.uplinks.values())
         across = figures("cross_rack_fraction")[0]
         cross_rack = f", {figures.text('cross_rack_fraction')} of the bytes across racks" if across > 0 else ""
@@ -247,7 +247,7 @@ def _step_rows(figures: Figures, first: Result | None) -> Iterator[list[str]]:
 
 def _deadline_rows(figures: Figures) -> Iterator[list[str]]:
     """How many deadlines were met, where there are any."""
-    if not figures.known("slo_attainment"):
+    if not figures.is_known("slo_attainment"):
         return
     attained, admitted = figures.text("slo_attainment"), figures.text("attainment_admitted")
     yield ["deadlines met", attained + (f" ({admitted} of those admitted)" if admitted != attained else "")]
@@ -259,11 +259,11 @@ def _deadline_rows(figures: Figures) -> Iterator[list[str]]:
 def _replicas(figures: Figures) -> list[list[str]]:
     """Rows on the replicas of language models."""
     rows = []
-    if figures.told("kv_used_mean"):
+    if figures.is_shown("kv_used_mean"):
         rows.append(["KV blocks", f"{figures.text('kv_used_mean')} used, maximum {figures.text('kv_used_max')}"])
-    if figures.told("tokens_per_step"):
+    if figures.is_shown("tokens_per_step"):
         rows.append(["tokens a step", figures.text("tokens_per_step")])
-    if figures.told("prefix_hit_rate"):
+    if figures.is_shown("prefix_hit_rate"):
         served, requested = figures.text("prefix_tokens_served"), figures.text("prefix_tokens_requested")
         rows.append(["prefix hits", f"{figures.text('prefix_hit_rate')} ({served} of {requested} tokens)"])
     return rows
@@ -277,7 +277,7 @@ def _by_kind(figures: Figures) -> str:
 
 
 def _plan(outcome: Outcome) -> str:
-    """`makespan 1.24 s planned; ratio 1.03 to the lower bound of 1.2 s; planned in 31 ms`."""
+    """`makespan 1.24 s planned; ratio 1.03 to the lower bound of 1.2 s; ...`."""
     first = first_of(outcome)
     parts = [f"makespan {first.text(PLANNED_MAKESPAN)} planned"]
     makespan, ratio = first.metric(MAKESPAN), first.metric("makespan_ratio")
@@ -304,7 +304,7 @@ def _fates(figures: Figures) -> str:
 
 
 def remarks(outcome: Outcome) -> list[str]:
-    """Warnings that accompany the metrics; similar warnings of replications are merged into one line."""
+    """Warnings that accompany the metrics; similar ones of replications are merged."""
     if not isinstance(outcome, Replications):
         return _untold(outcome.warnings)
     texts = gathered(outcome)
@@ -316,7 +316,7 @@ def remarks(outcome: Outcome) -> list[str]:
 
 
 def _untold(warnings: Iterable[str]) -> list[str]:
-    """Warnings, except that a plan is not proven optimal, which the table of plans shows."""
+    """Warnings, except that a plan is not proven optimal (the table shows that)."""
     return [text for text in warnings if NOT_PROVEN not in text]
 
 
@@ -328,11 +328,11 @@ REPLAYED = (
 _REPLICATION = re.compile(r"^replication (\d+): ")
 _UNFINISHED = re.compile(r"^(\d+) of \d+ tasks \(([\d.]+)%\) were (unfinished when the run ended: .*)$")
 _FIGURE = re.compile(r"(?<![\w.\"#])\d+(?:\.\d+)?(?![\w\"]|\.\d)")
-"""A number that is no part of a name."""
+"""A number that is not part of a name."""
 
 
 def gathered(runs: Replications) -> list[str]:
-    """The warnings of replications: one line per kind, with the range of its numbers over the replications."""
+    """The warnings of replications: one line per kind, with ranges of numbers."""
     kinds: dict[str, list[str]] = {}
     warnings = _untold(runs.warnings)
     of_all = dict.fromkeys(warning for warning in warnings if not _REPLICATION.match(warning))
@@ -352,7 +352,7 @@ def gathered(runs: Replications) -> list[str]:
 
 
 def _ranges(texts: list[str]) -> str:
-    """Merge texts that differ only in their numbers into one, with the range of each number."""
+    """Merge texts that differ only in numbers into one, with their ranges."""
     columns = zip(*(map(float, _FIGURE.findall(text)) for text in texts), strict=True)
     ranges = iter([_range(column) for column in columns])
     return texts[0] if len(set(texts)) == 1 else _FIGURE.sub(lambda _: next(ranges), texts[0])
@@ -364,7 +364,7 @@ def _range(values: Iterable[float]) -> str:
 
 
 def comparison_remarks(runs: Mapping[str, Outcome]) -> list[str]:
-    """The warnings of all policies: one line per policy and kind, or one for all if nothing is random."""
+    """The warnings of all policies, by policy and kind; one for all if deterministic."""
     many = [run for run in runs.values() if isinstance(run, Replications) and len(run) > 1]
     said: dict[str, list[str]] = {}
     for label, run in runs.items():
@@ -399,7 +399,7 @@ GAP = 3
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:
-    """One row per policy, one column per metric in one unit, ◂ at a policy significantly better than all others.
+    """One row per policy, one column per metric, ◂ at a significantly best policy.
 
     Columns that do not fit the terminal continue below, with the policies repeated.
     """
@@ -419,7 +419,7 @@ def _refused(comparison: Comparison) -> list[str]:
 
 
 def _plans(comparison: Comparison) -> list[str]:
-    """The second table, if a policy has a plan: planned and simulated makespan, and the ratio to the best bound."""
+    """The second table, if policies have plans: makespans, and ratios to bounds."""
     if comparison.plans.empty:
         return []
     shown = comparison.shown_plans()
@@ -433,7 +433,7 @@ def _beside(policies: list[str], columns: list[list[str]]) -> list[str]:
 
 
 def beside(names: list[str], columns: list[list[str]], longest: int | None = None) -> list[str]:
-    """Columns beside names, each of both with its head; what is too wide for the terminal goes on below.
+    """Columns next to names, each with its head; what is too wide goes below.
 
     Names longer than `longest` go on in a second line.
     """
@@ -484,7 +484,7 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def _said(comparison: Comparison) -> list[str]:
-    """Results of the paired tests: one line per metric and policy, and what the values after ± mean."""
+    """Results of the paired tests: a line per metric and policy; the meaning of ±."""
     selected = [] if comparison.selection is None else [
         line for text in comparison.selection.sentences for line in terminal.wrapped(text, indent=2)
     ]  # fmt: skip
@@ -523,7 +523,7 @@ def _undefined(comparison: Comparison) -> str:
 
 
 def _sentence(rows: list[Finding]) -> str:
-    """`sjf: response mean 63 ± 47 s below fcfs, 20 ± 9 s below edf; no significant difference to random`."""
+    """`sjf: response mean 63 ± 47 s below fcfs; no significant difference to random`."""
     name = terminal.metric_name(rows[0].metric)
     by_kind: dict[str, list[Finding]] = {}
     for row in rows:
@@ -546,7 +546,7 @@ def _sentence(rows: list[Finding]) -> str:
 
 
 def comparison_headline(runs: Mapping[str, Outcome]) -> str:
-    """Headline of a comparison: scenario, cluster, load and number of replications, without a policy."""
+    """Headline of a comparison: scenario, cluster, load, number of replications."""
     outcome = next(iter(runs.values()))
     text = headline(outcome, "")
     numbers = {len(run) if isinstance(run, Replications) else 1 for run in runs.values()}

@@ -1,4 +1,4 @@
-"""A run as a Chrome trace, for Perfetto's viewer: nodes are processes, their engines threads, launches slices.
+"""A run as a Chrome trace for Perfetto: nodes, their engines, launches.
 
 The file is the Trace Event Format in JSON, gzipped where its name ends in .gz.  What is in it:
 
@@ -69,7 +69,7 @@ class Slices(NamedTuple):
 
 
 def check_trace_file(path: str | Path) -> Path:
-    """The path, if a trace can be written there when the run is over; UsageError otherwise."""
+    """The path, if a trace can be written there after the run; else UsageError."""
     target = Path(path)
     if target.is_dir():
         raise UsageError(f"{shown(str(target))} is a folder: give the trace a file name, such as run.json.gz")
@@ -82,7 +82,7 @@ def check_trace_file(path: str | Path) -> Path:
 
 
 def write_trace(result: Result, path: str | Path) -> Path:
-    """Write the trace of a run, whole or not at all; a name that ends in .gz is compressed.
+    """Write the trace of a run, whole or not at all; compressed if it ends in .gz.
 
     UsageError for what is not one run, such as replications.
     """
@@ -179,7 +179,7 @@ def _slices(bars: pd.DataFrame) -> Slices:
 
 
 def _gaps(columns: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """From the end of what came before to each stage, and from the last stage to the end, where that is time."""
+    """The gaps before each stage and after the last one, where they take time."""
     before = columns["decided"]
     for _, first, last in STAGES:
         begin = columns[first]
@@ -232,7 +232,7 @@ def _slice_events(bars: pd.DataFrame, slices: Slices, pid: np.ndarray, tid: np.n
 
 
 def _request_events(result: Result, service: LanguageService, process: int) -> Iterator[Event]:
-    """The requests to a language model: from the start to the first token, and from there to the last."""
+    """The requests to a language model: until the first token, and until the last."""
     record, tasks = result.record, result.record.input.tasks
     rows = service.rows[~np.isnan(record.start[service.rows])]
     begin, first, end = (

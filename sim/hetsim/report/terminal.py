@@ -1,4 +1,4 @@
-"""Aligned tables of text for a terminal, in addition to the numbers of `hetsim.results.formatting`.
+"""Aligned tables of text for a terminal, and its numbers.
 
 Nothing heavy is imported here, and nothing is printed: every function gives text.
 """
@@ -57,7 +57,7 @@ def padded(text: str, columns: int, right: bool) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), gap: int = 3) -> list[str]:
-    """Rows of cells as aligned lines; the columns numbered in `right` are set to the right."""
+    """Rows of cells as aligned lines; columns in `right` are right-aligned."""
     if not rows:
         return []
     to_right = set(right)

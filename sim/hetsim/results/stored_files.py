@@ -27,6 +27,8 @@ FREE_VALUES = 1_000_000
 VALUE = 5
 FREE_ROWS = 200_000
 """Rows of a Parquet file that may be stored in any number of bytes; of more, each has a quarter byte or more."""
+MAX_HOLES = 100_000_000
+"""Bytes of a file of which any part may be holes; of a larger one a hundredth lies on the disk, or more."""
 DEPTH = 100
 """Lists and mappings of a YAML file that may be inside one another."""
 TEXT = 100_000_000
@@ -41,10 +43,12 @@ def open_stored(path: Path) -> io.BufferedReader:
         if error.errno != errno.ELOOP:
             raise
         raise DamagedFile(path, "its symbolic links lead in a circle") from None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise DamagedFile(path, "it is not a regular file")
-    return open(handle, "rb")
+    about = os.fstat(handle)
+    is_file = stat.S_ISREG(about.st_mode)
+    if is_file and about.st_size <= max(MAX_HOLES, 100 * 512 * getattr(about, "st_blocks", about.st_size)):
+        return open(handle, "rb")
+    os.close(handle)
+    raise DamagedFile(path, "almost all of it is holes" if is_file else "it is not a regular file")
 
 
 def read_stored(path: Path) -> bytes:

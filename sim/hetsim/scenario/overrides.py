@@ -25,20 +25,24 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise UsageError(f"--set {text}: the value {error.problems[0].message}") from None
 
 
-def apply(document: Document, assignments: list[tuple[str, Any]]) -> None:
-    """Change the document's data in place; ScenarioError naming every path that leads nowhere.
+def apply(document: Document, assignments: list[tuple[str, Any]]) -> set[Any]:
+    """Change the document's data in place; the top keys that changed.
+
+    ScenarioError names every path that leads nowhere.
 
     The short form of the policy becomes the long form before and after, so that `policy=sjf` and
     `policy.scheduler.name=sjf` both work on every scenario.
     """
     _long_policy(document)
     problems = []
+    changed = set()
     for text, value in assignments:
         source = f"--set {text}"
         if f"{text}.".startswith("policy.placement."):
             _forget_placement(document)
         try:
             path = _set(document.data, text, value)
+            changed.add(path[0])
             for known in [p for p in document.set_by if p[: len(path)] == path]:
                 del document.set_by[known]
             document.set_by[path] = source
@@ -50,6 +54,7 @@ def apply(document: Document, assignments: list[tuple[str, Any]]) -> None:
             _long_policy(document)
     if problems:
         raise ScenarioError(problems)
+    return changed
 
 
 def _long_policy(document: Document) -> None:

@@ -1,4 +1,4 @@
-"""A second count of what a run did, from its launches alone and with none of the engine's bookkeeping."""
+"""A second count of a run from its launches alone, without the engine's books."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def audit(record: Record) -> list[str]:
 
 
 def occupations(record: Record) -> Iterator[Occupation]:
-    """All launches of a run, from its launch columns or, where each task had one plain launch, from the tasks'."""
+    """All launches of a run, from its launch columns or those of the tasks."""
     cluster, tasks = record.input.cluster, record.input.tasks
     columns: dict[str, Any] | None = record.launches
     if columns is None:
@@ -77,37 +77,37 @@ def occupations(record: Record) -> Iterator[Occupation]:
 
 
 def _placements(record: Record, launches: list[Occupation]) -> Iterator[str]:
-    """Each launch on devices of its mode's type, as many as the mode says, on one node unless it may span."""
+    """Check that each launch is on devices of its mode's type and number."""
     for launch in launches:
         name, mode = record.input.tasks.name(launch.task), launch.mode
         wanted = mode.gpus or (mode.node_count if mode.node_count > 1 or mode.unit is None else len(launch.devices))
-        told = f"task {name} at t = {launch.start:g} s"
+        label = f"task {name} at t = {launch.start:g} s"
         if len(launch.devices) != wanted or len(set(launch.devices)) != wanted:
-            yield f"{told}: mode {mode} needs {wanted} different devices and ran on {launch.devices}"
+            yield f"{label}: mode {mode} needs {wanted} different devices and ran on {launch.devices}"
         outside = [device for device in launch.devices if not mode.allows(device.node)]
         if outside:
-            yield f"{told}: ran on {outside[0]}, which is not in partition {mode.partition}"
+            yield f"{label}: ran on {outside[0]}, which is not in partition {mode.partition}"
         wrong = [device for device in launch.devices if device.type is not mode.type]
         if wrong:
-            yield f"{told}: mode {mode} ran on {wrong[0]}, which is a {wrong[0].type.name}"
+            yield f"{label}: mode {mode} ran on {wrong[0]}, which is a {wrong[0].type.name}"
         if mode.node_count > 1:
             counts = Counter(device.node for device in launch.devices)
             if len(counts) != mode.node_count or len(set(counts.values())) > 1:
-                yield f"{told}: mode {mode} needs equal parts of {mode.node_count} nodes and ran on {launch.devices}"
+                yield f"{label}: mode {mode} needs equal parts of {mode.node_count} nodes and ran on {launch.devices}"
         if len({device.node for device in launch.devices}) > 1 and not mode.span_any:
-            yield f"{told}: mode {mode} may not span nodes and ran on {launch.devices}"
+            yield f"{label}: mode {mode} may not span nodes and ran on {launch.devices}"
 
 
 def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
     """Sweep over every resource: at no time is more held than there is."""
-    held: dict[tuple[str, str], list[tuple[float, float, int]]] = defaultdict(list)
+    occupied: dict[tuple[str, str], list[tuple[float, float, int]]] = defaultdict(list)
     limit: dict[tuple[str, str], float] = {}
 
     def hold(what: str, where: str, amount: float, most: float | None, launch: Occupation) -> None:
         if amount and most is not None:
             limit[what, where] = most
             # What ends at an instant is gone before what starts then.
-            held[what, where] += [(launch.start, amount, launch.task), (launch.end, -amount, launch.task)]
+            occupied[what, where] += [(launch.start, amount, launch.task), (launch.end, -amount, launch.task)]
 
     for launch in launches:
         mode = launch.mode
@@ -132,27 +132,27 @@ def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
             hold("host memory (bytes)", here.name, memory, here.memory, launch)
             for core in named:
                 hold("core", f"{here.name}/cpu{core}", 1, 1, launch)
-    for (what, where), changes in held.items():
+    for (what, where), changes in occupied.items():
         total = 0.0
         for time, amount, task in sorted(changes):
             total += amount
             if total > limit[what, where]:
                 name = record.input.tasks.name(task)
-                most = limit[what, where]
-                yield f"task {name} at t = {time:g} s: {what} of {where} in use {total:,.0f}, there are {most:,.0f}"
+                capacity = limit[what, where]
+                yield f"task {name} at t = {time:g} s: {what} of {where} in use {total:,.0f}, there are {capacity:,.0f}"
                 break
 
 
 def _lives(record: Record, launches: list[Occupation]) -> Iterator[str]:
-    """Each task has one status, one launch at a time, none before it was ready, and ends as its status says.
+    """Check that each task has one status and one launch at a time, once ready.
 
     Requests to language models have no launches of their own: a launch is a busy period of their replica.
     """
     tasks = record.input.tasks
-    of: dict[int, list[Occupation]] = defaultdict(list)
+    occupations: dict[int, list[Occupation]] = defaultdict(list)
     for launch in launches:
         for row in launch.fused or (launch.task,):
-            of[row].append(launch)
+            occupations[row].append(launch)
     back = np.zeros(len(tasks))  # an answer comes back over the network after its launch has ended
     cached = np.zeros(len(tasks), dtype=bool)
     for service in record.input.services:
@@ -162,7 +162,7 @@ def _lives(record: Record, launches: list[Occupation]) -> Iterator[str]:
         name, status = tasks.name(row), int(record.status[row])
         if status != NOT_ARRIVED and status not in STATUS_NAMES:
             yield f"task {name} has no status"
-        mine = sorted(of[row], key=lambda launch: (launch.start, launch.end))
+        mine = sorted(occupations[row], key=lambda launch: (launch.start, launch.end))
         ready = record.ready[row]
         if mine and not mine[0].start >= max(ready, tasks.arrival[row]):
             yield f"task {name} started at t = {mine[0].start:g} s and was not ready before t = {ready:g} s"

@@ -1,4 +1,4 @@
-"""Checks a Chrome trace as `hetsim run --perfetto` writes it, or as another program did.
+"""Check a Chrome trace that `hetsim run --perfetto` or another program wrote.
 
     problems = check_trace("run.json.gz")     # [] if all is well
 
@@ -31,7 +31,7 @@ NEEDED = {
 
 
 def _grain(time: float) -> float:
-    """Microseconds by which times may differ: half a nanosecond, as they are written, and what a float can hold."""
+    """Microseconds by which times may differ: rounding in files and in floats."""
     return 5e-4 + 1e-15 * time
 
 
@@ -52,14 +52,14 @@ def check_trace(path: str | Path, *, overlap: bool = False) -> list[str]:
     events = content.get("traceEvents") if isinstance(content, dict) else content
     if not isinstance(events, list):
         return [f"{path} has no list of events"]
-    found = list(_wrong_events(events))
-    if found:
-        return found
+    problems = list(_wrong_events(events))
+    if problems:
+        return problems
     slices = _slices(events)
-    found += [problem for line, mine in slices.items() for problem in _wrong_nesting(line, mine, overlap)]
-    found += _wrong_arrows(events, slices)
-    found += _wrong_counters(events)
-    return found
+    problems += [problem for line, mine in slices.items() for problem in _wrong_nesting(line, mine, overlap)]
+    problems += _wrong_arrows(events, slices)
+    problems += _wrong_counters(events)
+    return problems
 
 
 def _wrong_events(events: list[Event]) -> Iterator[str]:
@@ -78,14 +78,14 @@ def _wrong_events(events: list[Event]) -> Iterator[str]:
 
 
 def _slices(events: list[Event]) -> dict[Line, list[Event]]:
-    """By thread, in order of begin; of those that begin together one without length first, then the longest."""
-    found: dict[Line, list[Event]] = {}
+    """Slices by thread, in order of begin; empty ones first, then the longest."""
+    slices: dict[Line, list[Event]] = {}
     for event in events:
         if event["ph"] == "X":
-            found.setdefault((event["pid"], event["tid"]), []).append(event)
-    for mine in found.values():
+            slices.setdefault((event["pid"], event["tid"]), []).append(event)
+    for mine in slices.values():
         mine.sort(key=lambda event: (event["ts"], event["dur"] > 0, -event["dur"]))
-    return found
+    return slices
 
 
 def _wrong_nesting(line: Line, slices: list[Event], overlap: bool) -> Iterator[str]:
@@ -143,4 +143,4 @@ def _wrong_counters(events: list[Event]) -> Iterator[str]:
         last[key] = event["ts"]
         wrong = {name: value for name, value in event["args"].items() if not isinstance(value, int | float)}
         if wrong:
-            yield f'counter "{key[1]}" of process {key[0]} has values that are no numbers: {wrong}'
+            yield f'counter "{key[1]}" of process {key[0]} has values that are not numbers: {wrong}'

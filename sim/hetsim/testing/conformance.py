@@ -1,4 +1,4 @@
-"""The conformance suite: runs a policy over systems and tells which rules of the contract it breaks.
+"""The conformance suite: the rules of the contract that a policy breaks.
 
 Rules: `legal` (no decision is refused, no hook raises, no loop, nothing startable is left waiting), `ends` (every
 task ends, and completed unless the policy says that it rejects), `capacity` (nothing oversubscribed, recounted),
@@ -157,7 +157,7 @@ def _raise(breaches: Sequence[ContractBreach]) -> None:
 def examine(
     make_for: MakeFor, system: System, *, may_reject: bool = False, admission: MakeFor | None = None
 ) -> list[ContractBreach]:
-    """All that is wrong with a policy's runs of one system, with an admission policy before it if one is given."""
+    """All problems of a policy's runs of one system, perhaps after an admission."""
     def run_input(scheduler: Any) -> Any:
         return system.run_input(scheduler, None if admission is None else admission(system))
 
@@ -181,23 +181,23 @@ def examine(
     except InvariantError as error:
         return breaches("capacity", [str(error)])
     except RunError as error:
-        told = str(error).replace('"WatchedScheduler"', f'"{watched.name}"')
+        sentence = str(error).replace('"WatchedScheduler"', f'"{watched.name}"')
         # The first change is usually what made it go wrong.
-        return breaches("changes", watched.changes[:1]) + breaches("legal", [told])
-    found = breaches("changes", watched.changes[:1])
-    found += breaches("view", islice(watched.witness.lies(record), 3))
-    found += breaches("hooks", watched.disorders[:3])
+        return breaches("changes", watched.changes[:1]) + breaches("legal", [sentence])
+    problems = breaches("changes", watched.changes[:1])
+    problems += breaches("view", islice(watched.witness.lies(record), 3))
+    problems += breaches("hooks", watched.disorders[:3])
     if _digest(_columns(system.tasks)) != before:
-        found += breaches("changes", ["the table of tasks was changed"])
-    found += breaches("capacity", audit(record))
-    found += breaches("ends", _unfinished(record, may_reject or admission is not None))
+        problems += breaches("changes", ["the table of tasks was changed"])
+    problems += breaches("capacity", audit(record))
+    problems += breaches("ends", _unfinished(record, may_reject or admission is not None))
     if admission is not None:
-        found += breaches("refusals", _refused(record))
-    return found + breaches("repeats", _unrepeated(record, lambda: run_input(make_for(system))))
+        problems += breaches("refusals", _refused(record))
+    return problems + breaches("repeats", _unrepeated(record, lambda: run_input(make_for(system))))
 
 
 def _unrepeated(record: Record, inputs: Callable[[], Any]) -> list[str]:
-    """How one of two further runs of the same inputs, elsewhere in memory, differs from the first; empty if none."""
+    """The difference of two further runs of the same inputs; empty if none."""
     for attempt in range(2):
         _scatter(attempt)
         try:
@@ -221,12 +221,12 @@ def _unfinished(record: Record, may_reject: bool) -> Iterator[str]:
 
 def _refused(record: Record) -> Iterator[str]:
     for row in np.flatnonzero(np.isin(record.status, (REJECTED, EXPIRED))).tolist():
-        told = f"task {record.input.tasks.name(row)} is {STATUS_NAMES[int(record.status[row])]}"
+        subject = f"task {record.input.tasks.name(row)} is {STATUS_NAMES[int(record.status[row])]}"
         if not record.reasons.get(row):
-            yield f"{told} without a reason"
+            yield f"{subject} without a reason"
         stopped = record.preemptions is not None and record.preemptions[row] > 0
         if record.start[row] == record.start[row] and not stopped:
-            yield f"{told} although it had started at t = {record.start[row]:g} s"
+            yield f"{subject} although it had started at t = {record.start[row]:g} s"
 
 
 def _difference(one: Record, two: Record) -> str:
@@ -255,7 +255,7 @@ def _scatter(seed: int) -> None:
 
 
 def fingerprint(record: Record) -> str:
-    """A digest of everything a run wrote down; equal if and only if all columns are equal to the last bit."""
+    """A digest of all that a run recorded; equal if all columns are equal."""
     columns: dict[str, Any] = {
         name: getattr(record, name)
         for name in ("end", "status", "ready", "start", "finish", "mode", "place", "places", "preemptions",
@@ -276,8 +276,8 @@ def _digest(columns: dict[str, Any]) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(columns.items()):
         digest.update(name.encode())
-        whole = isinstance(value, np.ndarray) and value.dtype != object
-        digest.update(value.tobytes() if whole else repr(value).encode())
+        numeric = isinstance(value, np.ndarray) and value.dtype != object
+        digest.update(value.tobytes() if numeric else repr(value).encode())
     return digest.hexdigest()
 
 
@@ -285,7 +285,7 @@ def _digest(columns: dict[str, Any]) -> str:
 
 
 class WatchedScheduler(Scheduler):
-    """Stands between engine and policy: notes when hooks come out of order, or the policy changes a task or view."""
+    """A proxy of a policy: notes hooks out of order, and changes to tasks or views."""
 
     tasks: Any
     """The table of the run."""
@@ -394,7 +394,7 @@ class WatchedPlanner(WatchedScheduler):
 
 
 def watch(policy: Any) -> WatchedScheduler:
-    """Stand before a policy, with no more hooks than runs with language models take of it."""
+    """Put a proxy before a policy, with only the hooks that language models need."""
     plans = type(policy).prepare is not Scheduler.prepare
     watched = WatchedPlanner(policy) if plans else WatchedScheduler(policy)
     watched.looks_ahead = policy.looks_ahead  # type: ignore[misc]
@@ -453,7 +453,7 @@ def other_hash_seed(factories: Sequence[Any], systems: Sequence[System] | None =
 
 
 def differing_elsewhere(jobs: Sequence[tuple[Any, Sequence[System]]]) -> list[ContractBreach]:
-    """What `other_hash_seed` tells, of factories each of which has systems of its own; one process serves all."""
+    """Run `other_hash_seed` for factories with systems of their own, in one process."""
     here = fingerprints(jobs)
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     environment = {**os.environ, "PYTHONHASHSEED": seed}
@@ -481,8 +481,8 @@ sys.stdout.buffer.write(pickle.dumps(fingerprints(jobs)))
 
 
 def fingerprints(jobs: Sequence[tuple[Any, Sequence[System]]]) -> list[dict[str, str]]:
-    """For every factory, on its systems: name of the system -> digest of the run, or of the error it ended with."""
-    found = []
+    """For every factory: name of the system -> digest of its run, or of its error."""
+    prints = []
     for factory, systems in jobs:
         case = factory() if isinstance(factory, type) and issubclass(factory, PolicyTestCase) else None
         digests = {}
@@ -492,8 +492,8 @@ def fingerprints(jobs: Sequence[tuple[Any, Sequence[System]]]) -> list[dict[str,
                 digests[system.name] = fingerprint(Simulation(system.run_input(policy)).run())
             except (RunError, ScenarioError) as error:
                 digests[system.name] = str(error)
-        found.append(digests)
-    return found
+        prints.append(digests)
+    return prints
 
 
 def _called(factory: Any) -> str:

@@ -26,7 +26,7 @@ ITEM = GB // 4
 
 
 def random_system(seed: int, *, nodes: int = 3, tasks: int = 25, features: Collection[str] | None = None) -> System:
-    """Make a system in which every task can run; the same for the same arguments on one platform.
+    """Make a system in which every task can run; equal for equal arguments.
 
     Parameters: seed: of what is drawn; nodes, tasks: their numbers; features: those of FEATURES it may have; without
         them each with probability one half.
@@ -41,7 +41,7 @@ def random_system(seed: int, *, nodes: int = 3, tasks: int = 25, features: Colle
 
 
 def systems(max_tasks: int = 25, max_nodes: int = 4) -> Any:
-    """Make a hypothesis strategy of random systems; it shrinks towards few tasks, few nodes and few features.
+    """Make a hypothesis strategy of random systems; it shrinks towards small ones.
 
     Parameters: max_tasks, max_nodes: of a system.
     Returns: the strategy.
@@ -115,9 +115,9 @@ class _Maker:
     def tasks(self, cluster: Cluster, count: int) -> Tasks:
         random = self.random
         shapes = [self.shape(cluster) for _ in range(int(random.integers(1, 5)))]
-        most = max(len(shape.modes) for shape in shapes)
+        mode_count = max(len(shape.modes) for shape in shapes)
         number = random.integers(0, len(shapes), count).astype(np.int32)
-        times = self.durations((count, most))
+        times = self.durations((count, mode_count))
         for row in range(count):
             times[row, len(shapes[number[row]].modes) :] = np.inf
         estimate = times
@@ -207,7 +207,7 @@ class _Maker:
         return before
 
     def data(self, cluster: Cluster, count: int, columns: dict[str, Any]) -> dict[str, Any]:
-        """Two shared items; and where there is a graph, one item a task that its successors read."""
+        """Two shared items; in a graph also one item a task for its successors."""
         items = [Item("everywhere", ITEM), Item("at home", ITEM, home=int(self.random.integers(len(cluster.nodes))))]
         reads: list[tuple[int, ...]] = [tuple(i for i in (0, 1) if self.random.random() < 0.4) for _ in range(count)]
         writes: list[tuple[int, ...]] = [()] * count

@@ -1,4 +1,4 @@
-"""Independent tasks on m CPUs and k GPUs, (Pm,Pk)||Cmax: random instances in six families, and their optima.
+"""Independent tasks on m CPUs and k GPUs, (Pm,Pk)||Cmax, and their optima.
 
 What tests of planners compare with, and the benchmark of them.  p are the times on a CPU and q those on a GPU.
 """
@@ -67,7 +67,7 @@ def instances(family: str, each: int = 4, most: int = 10, seed: int = 11) -> Ite
 
 
 def optimum(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
-    """The least makespan by mixed integer programming: one variable a task and lane, and the makespan."""
+    """The minimum makespan by mixed integer programming, a variable a task and lane."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     n, lanes = len(p), m + k
@@ -77,22 +77,22 @@ def optimum(p: np.ndarray, q: np.ndarray, m: int, k: int) -> float:
     for lane in range(lanes):
         load[lane, lane : n * lanes : lanes] = time[:, lane]
     load[:, -1] = -1
-    found = milp(
+    solution = milp(
         np.eye(n * lanes + 1)[-1],
         constraints=[LinearConstraint(once, 1, 1), LinearConstraint(load, -np.inf, 0)],
         integrality=[1] * (n * lanes) + [0],
         bounds=Bounds(0, [1] * (n * lanes) + [np.inf]),
         options={"mip_rel_gap": 1e-9},
     )
-    assert found.status == 0
-    return float(found.fun)
+    assert solution.status == 0
+    return float(solution.fun)
 
 
 def hybrid(
     p: np.ndarray, q: np.ndarray, m: int, k: int, *,
     arrival: np.ndarray | None = None, stopping: Stopping | None = None, **columns: Any,
 ) -> System:  # fmt: skip
-    """The same as a system: tasks of one core or one GPU on a node of m cores and k GPUs; inf: has no such mode."""
+    """The instance as a system: tasks of one core or one GPU; inf: no such mode."""
     kind = DeviceType("g")
     both = cpu_mode(), gpu_mode(kind)
     shapes: dict[tuple[bool, ...], Shape] = {(True, True): Shape(list(both), stopping or Stopping())}

@@ -11,7 +11,7 @@ from hetsim.policy import Predictor
 
 
 def check_predictor(make: Callable[[], Predictor]) -> None:
-    """Try a predictor: 0 before any observation, then finite; asking changes nothing; repeatable.
+    """Check a predictor: 0 before observations, then finite; asking changes nothing.
 
     Parameters: make: makes it.
     Raises: AssertionError: a rule is broken.

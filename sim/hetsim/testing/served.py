@@ -1,4 +1,4 @@
-"""Small systems with services: requests in batches, with and without objects of their own, and language models."""
+"""Small systems with services: requests in batches, and language models."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ServedScenario(System):
 
 
 def served_systems() -> list[ServedScenario]:
-    """Those of the conformance suite, made anew."""
+    """Those of the conformance suite, made again."""
     gpu = {"type": "g", "count": 2, "streams": 2}
     requests = _entry("web", 30, "30/s", {"service": SERVICE})
     jobs = _entry("jobs", 12, "4/s", {"gpu_time": {"distribution": "exponential", "mean": "0.4 s"}})

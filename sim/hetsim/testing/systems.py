@@ -31,7 +31,7 @@ CPU = DeviceType("cpu", kind="cpu", power=Power(idle=1, busy=10))
 
 @dataclass(frozen=True)
 class System:
-    """A cluster and a load, to be run under any policy; without a horizon, so that everything has to end."""
+    """A cluster and a load to run under any policy, without a horizon."""
 
     name: str
     cluster: Cluster
@@ -49,7 +49,7 @@ class System:
 
 
 def workload(rows: Sequence[Sequence[float]], shapes: Sequence[Shape], **columns: Any) -> Tasks:
-    """Tasks from rows (arrival, number of the shape, time in its first mode, in its second, ...).
+    """Tasks from rows (arrival, number of the shape, time in each mode, ...).
 
     `estimate`: the same rows of times as policies believe them; every other column as in `Tasks`.
     """
@@ -91,7 +91,7 @@ def gpu_mode(kind: DeviceType, gpus: float = 1, **more: Any) -> Mode:
 
 
 def small_systems() -> list[System]:
-    """All systems of the conformance suite, made anew."""
+    """All systems of the conformance suite, made again."""
     return [build() for build in _BUILDERS]
 
 
@@ -205,7 +205,7 @@ def instances() -> System:
 
 
 def task_graph() -> System:
-    """Four layers of three tasks; each writes an item that two tasks of the next layer read."""
+    """Four layers of three tasks; each writes an item that two next tasks read."""
     gpu = DeviceType("g", memory=4 * GB, link=Link(upload=4 * GB, download=4 * GB))
     shapes = [Shape([cpu_mode(), gpu_mode(gpu, gpu_memory=GB // 2)])]
     rows = [(0, 0, 2 + i % 3, 0.5 + 0.5 * (i % 2)) for i in range(12)]
@@ -269,15 +269,15 @@ def costly_stops() -> System:
 
 
 def partitions() -> System:
-    """Tasks bound to parts of the cluster that overlap, with limits on what is in use there at once."""
+    """Tasks bound to overlapping parts of the cluster, with limits on their use."""
     gpu = DeviceType("g")
     inside = [("left",), ("left", "right"), ("right",)]
     cluster = Cluster([node(cpus=2, accelerators=((gpu, 2),), partitions=names) for names in inside])
-    left = cluster.partitions["left"] = Partition("left", 0b011, max_gpus=3)
+    left_part = cluster.partitions["left"] = Partition("left", 0b011, max_gpus=3)
     right = cluster.partitions["right"] = Partition("right", 0b110, max_nodes=1)
     shapes = [
-        Shape([gpu_mode(gpu, partition=left)]),
-        Shape([gpu_mode(gpu, 2, partition=left), gpu_mode(gpu, partition=left)]),
+        Shape([gpu_mode(gpu, partition=left_part)]),
+        Shape([gpu_mode(gpu, 2, partition=left_part), gpu_mode(gpu, partition=left_part)]),
         Shape([cpu_mode(partition=right), gpu_mode(gpu, millicores=500, partition=right)]),
         Shape([gpu_mode(gpu, 2, partition=right)]),
         Shape([gpu_mode(gpu, 2)]),

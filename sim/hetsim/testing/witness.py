@@ -1,4 +1,4 @@
-"""A second opinion on the view: what every verb says in every round, against what the run wrote down.
+"""A second opinion on the view: every verb in every round, against the record.
 
 What waits and runs is reckoned from the launches of the record, when the run is over; what is free and what fits, from
 what runs, with none of the engine's bookkeeping.  So a verb that lies is found in whatever round it does.
@@ -54,7 +54,7 @@ class Look:
     """Rows of requests to language models among them."""
     remaining: dict[int, float] = field(default_factory=dict)
     """Of these."""
-    held: set[int] = field(default_factory=set)
+    occupied: set[int] = field(default_factory=set)
     """Devices that replicas hold."""
     received: float = 0.0
     """Device-seconds of all users together."""
@@ -114,7 +114,7 @@ class Witness:
         self._replicas: list[Placement] = []
 
     def look(self, view: View, tasks: Any, counted: bool) -> None:
-        """Ask all.  counted: does all that holds devices show as running, and is every device up and awake?"""
+        """Call every verb of the view.  counted: all occupants run, every device is up."""
         waiting, running = view.waiting(), view.running("start")
         look = Look(view.now, [task.index for task in waiting], [task.index for task in running])
         self.looks.append(look)
@@ -123,7 +123,7 @@ class Witness:
             look.remaining = {task.index: view.remaining(task) for task in (*waiting, *running)}
             look.received = math.fsum(map(view.attained, tasks.users))
             self._replicas = held_by_replicas(view, self.language)
-            look.held = device_indexes(self._replicas)
+            look.occupied = device_indexes(self._replicas)
         placements: dict[int, Placement] = {}
         for task in running:
             seen, row = view.launch_of(task), task.index
@@ -153,7 +153,7 @@ class Witness:
         self.found.append(f"at t = {view.now:g} s {text}")
 
     def _of_waiting(self, view: View, waiting: list[Task], running: list[Task]) -> None:
-        """num_waiting, waiting(1), remaining, backlog, queue_of, launch_of: each by its own sum over what waits."""
+        """Check num_waiting, waiting, remaining, backlog, queue_of and launch_of."""
         if view.num_waiting() != len(waiting) or view.waiting(1) != waiting[:1]:
             self._tell(view, f"num_waiting() is {view.num_waiting()}, waiting() has {len(waiting)} tasks")
         counts: dict[tuple[str, str], int] = {}
@@ -161,11 +161,11 @@ class Witness:
         for task in waiting:
             best = task.modes[min(task.allowed or range(len(task.modes)), key=lambda i: _alone(task, i))]
             counts[best.type.name, task.class_] = counts.get((best.type.name, task.class_), 0) + 1
-            left = (1.0 - task.done) * min(_alone(task, i) for i in task.allowed or range(len(task.modes)))
+            remaining = (1.0 - task.done) * min(_alone(task, i) for i in task.allowed or range(len(task.modes)))
             if model_of(view, task) is not None and view.attained(task) > 0:
-                left = min(left, view.remaining(task))  # it has been in steps before
-            if not math.isclose(view.remaining(task), left, rel_tol=CLOSE, abs_tol=CLOSE):
-                self._tell(view, f"remaining({task}) is {view.remaining(task):g} s and should be {left:g} s")
+                remaining = min(remaining, view.remaining(task))  # it has been in steps before
+            if not math.isclose(view.remaining(task), remaining, rel_tol=CLOSE, abs_tol=CLOSE):
+                self._tell(view, f"remaining({task}) is {view.remaining(task):g} s and should be {remaining:g} s")
             if view.launch_of(task).placement is not None or view.launch_of(task).tasks:
                 self._tell(view, f"launch_of({task}) tells of a launch, and it waits")
             queue = view.queue_of(task)
@@ -173,8 +173,8 @@ class Witness:
                 self._tell(view, f"queue_of({task}) is that of another service")
         for (kind, class_), count in counts.items():
             if view.num_waiting(kind, class_) != count:
-                told = view.num_waiting(kind, class_)
-                self._tell(view, f"num_waiting({kind!r}, {class_!r}) is {told}, {count} wait")
+                answer = view.num_waiting(kind, class_)
+                self._tell(view, f"num_waiting({kind!r}, {class_!r}) is {answer}, {count} wait")
         launches = {view.launch_of(task).tasks[:1]: task for task in running if model_of(view, task) is None}
         seconds += math.fsum(view.remaining(task) for task in running if model_of(view, task) is not None)
         seconds += math.fsum(map(view.remaining, launches.values()))
@@ -190,18 +190,18 @@ class Witness:
             mine = [row for row in look.running if device.index in look.devices.get(row, ())]
             if [task.index for task in view.running("start", device)] != mine:
                 self._tell(view, f"running('start', {device}) is not what runs there")
-            idle = not mine and device.index not in look.held
+            idle = not mine and device.index not in look.occupied
             if view.free_at(device) < view.now or (idle and view.free_at(device, "compute") > view.now):
                 self._tell(view, f"free_at({device}) is {view.free_at(device):g} s")
 
     def _of_room(self, view: View, room: CountedRoom, waiting: list[Task], tasks: Any) -> None:
-        """free, load, fits, first, options, nodes; of the first tasks that wait also fit and what is built on it."""
+        """Check free, load, fits, first, options and nodes; of first tasks, also fit."""
         for node in view.cluster.nodes:
             free = sum(min(WHOLE, max(0, room.share[device])) for device in node.accelerators) / WHOLE
             cores = room.cores[node.index] / 1000
-            told = view.free("cpu", node.index), sum(view.free(d.name, node.index) for d in _types(node))
-            if not (math.isclose(told[0], cores, abs_tol=CLOSE) and math.isclose(told[1], free, abs_tol=CLOSE)):
-                self._tell(view, f"free says {told} cores and GPUs of {node.name}, where {cores:g} and {free:g} are")
+            answer = view.free("cpu", node.index), sum(view.free(d.name, node.index) for d in _types(node))
+            if not (math.isclose(answer[0], cores, abs_tol=CLOSE) and math.isclose(answer[1], free, abs_tol=CLOSE)):
+                self._tell(view, f"free says {answer} cores and GPUs of {node.name}, where {cores:g} and {free:g} are")
             for device in node.accelerators:
                 load = device.type.streams - room.share[device] / WHOLE
                 if not math.isclose(view.load(device), load, abs_tol=CLOSE):
@@ -221,7 +221,7 @@ class Witness:
             self._of_task(view, room, task)
 
     def _of_task(self, view: View, room: CountedRoom, task: Task) -> None:
-        """fit, options, holds, duration, stages, earliest_fit, make_room, over_limit of a waiting task."""
+        """Check fit, options, holds, duration, stages, earliest_fit and the like."""
         placement, shadow = view.fit(task), view.earliest_fit(task)
         if shadow.time < view.now or (placement is not None and shadow.time != view.now):
             self._tell(view, f"earliest_fit({task}) is {shadow.time:g} s, and fit gives {placement}")
@@ -246,15 +246,15 @@ class Witness:
             self._of_what_if(view, modes, task, shadow.time)
 
     def _of_what_if(self, view: View, modes: list[Mode], task: Task, told: float) -> None:
-        """When a task fits, if what runs ends as expected: one launch after the other given back; and make_room."""
+        """Check when a task fits if running launches end as expected; and make_room."""
         running: dict[int, tuple[float, Placement, Task]] = {}
         for other in view.running("finish", own=True):
             seen = view.launch_of(other)
             if seen.placement is None or seen.placement.mode.type.sharing.kind == "mig":
                 return
             running.setdefault(seen.tasks[0].index, (seen.finish, seen.placement, other))
-        held = [*self._replicas, *(placement for _, placement, _ in running.values())]
-        room, time = CountedRoom(view.cluster, held), math.inf
+        occupied = [*self._replicas, *(placement for _, placement, _ in running.values())]
+        room, time = CountedRoom(view.cluster, occupied), math.inf
         for finish, placement, _ in sorted(running.values(), key=lambda one: one[0]):
             room.change(placement, 1)
             if any(map(room.nodes, modes)):
@@ -264,7 +264,7 @@ class Witness:
             self._tell(view, f"earliest_fit({task}) is {told:g} s and should be {time:g} s")
         victims = [other for _, _, other in running.values() if other.shape.preemptible]
         made = view.make_room(task, victims)
-        room = CountedRoom(view.cluster, held)
+        room = CountedRoom(view.cluster, occupied)
         for victim in victims if made is None else made[1]:
             room.change(running[view.launch_of(victim).tasks[0].index][1], 1)
         if made is None:
@@ -283,7 +283,7 @@ class Witness:
 
 
 class _Lives:
-    """From when to when each task waited and ran, from the launches that were written down."""
+    """The times at which each task waited and ran, from the recorded launches."""
 
     def __init__(self, record: Record):
         self.record = record

@@ -1,4 +1,4 @@
-"""A second opinion on requests to language models: from when to when each waits and is in a replica, by the record.
+"""A second opinion on requests to language models, from the record.
 
 The table of tasks says when a request came, had its first step and its last token; that of the steps how many requests
 each replica had in it; that of the launches which devices replicas held.  Of a request that was preempted it is certain
@@ -40,8 +40,8 @@ def of_queues(view: View, waiting: list[Task]) -> Iterator[str]:
             yield f"the queue of {queue.service} has {len(queue)} requests, {list(queue.tasks())}, and {mine} wait"
             continue
         arrivals = [queue.arrival(position) for position in range(len(queue))]
-        known = [task.arrival + queue.service.request_delay for task in mine]
-        if arrivals != known or queue.head is not mine[0] or queue.oldest != mine[0].arrival:
+        due = [task.arrival + queue.service.request_delay for task in mine]
+        if arrivals != due or queue.head is not mine[0] or queue.oldest != mine[0].arrival:
             yield f"the queue of {queue.service} says that {queue.head} is the oldest, and that they came at {arrivals}"
         if not len(queue) <= queue.recent(math.inf) <= queue.arrived <= len(queue.service.rows):
             yield f"the queue of {queue.service} says that {queue.arrived} came, and {len(queue)} wait"
@@ -69,26 +69,26 @@ def of_own(view: View, waiting: list[Task], running: list[Task], replicas: Seque
             yield f"{task} is told to fit, at {places} or {options}, and waits for a replica"
         for place in [place for place in replicas if place.mode in task.modes]:
             seconds, stages = view.duration(task, place), view.stages((task,), place)
-            left = view.remaining(task) / task.shortest_estimate * task.estimates[task.shape.position[place.mode]]
-            there = math.isclose(stages.compute, left, rel_tol=CLOSE) or view.changes.steady is False
+            remaining = view.remaining(task) / task.shortest_estimate * task.estimates[task.shape.position[place.mode]]
+            there = math.isclose(stages.compute, remaining, rel_tol=CLOSE) or view.changes.steady is False
             if not (there and math.isclose(seconds, stages.total, rel_tol=CLOSE)) or not view.holds(task, place):
-                told = f"would take {seconds:g} s alone at {place}, its stages {stages.total:g} s"
-                yield f"{task} {told}, with {left:g} s left"
+                claim = f"would take {seconds:g} s alone at {place}, its stages {stages.total:g} s"
+                yield f"{task} {claim}, with {remaining:g} s left"
 
 
 def held_by_replicas(view: View, services: Sequence[LanguageService]) -> list[Placement]:
-    """Placements of replicas, as far as `free_at` tells of devices that they never come free."""
+    """Placements of replicas, from devices that `free_at` says never come free."""
     cluster: Cluster = view.cluster
-    found: list[Placement] = []
-    held = [device for device in cluster.devices if device.type.kind != "cpu" and view.free_at(device) == math.inf]
+    replicas: list[Placement] = []
+    occupied = [device for device in cluster.devices if device.type.kind != "cpu" and view.free_at(device) == math.inf]
     for mode in [mode for service in services for mode in service.shape.modes]:
         for node in cluster.nodes:
-            here = [device for device in held if device.node == node.index and device.type is mode.type]
+            here = [device for device in occupied if device.node == node.index and device.type is mode.type]
             for first in range(0, len(here) - mode.gpus + 1, mode.gpus):
                 devices = tuple(here[first : first + mode.gpus])
-                found.append(Placement(mode, devices))
-                held = [device for device in held if device not in devices]
-    return found
+                replicas.append(Placement(mode, devices))
+                occupied = [device for device in occupied if device not in devices]
+    return replicas
 
 
 class LanguageLives:
@@ -152,9 +152,9 @@ class LanguageLives:
             yield f"request {name} is in a replica at {now:g} s, launch_of says that it finishes at {foreseen:g} s"
         if self._foreseeable(service, now) and not math.isclose(foreseen, end, rel_tol=CLOSE):
             yield f"request {name} finished at {end:g} s as expected, launch_of said {foreseen:g} s"
-        left = max(0.0, float(record.input.tasks.estimate[row, record.mode[row]]) - (now - start))
-        if not math.isclose(look.remaining[row], left, rel_tol=CLOSE, abs_tol=CLOSE):
-            yield f"remaining() of request {name} is {look.remaining[row]:g} s and should be {left:g} s"
+        remaining = max(0.0, float(record.input.tasks.estimate[row, record.mode[row]]) - (now - start))
+        if not math.isclose(look.remaining[row], remaining, rel_tol=CLOSE, abs_tol=CLOSE):
+            yield f"remaining() of request {name} is {look.remaining[row]:g} s and should be {remaining:g} s"
 
     def _foreseeable(self, service: LanguageService, now: float) -> bool:
         """Does all that comes to a service after a time follow from what is known then?"""
@@ -174,12 +174,12 @@ class LanguageLives:
             if start < now < end:
                 counts[devices] = count
         for devices, count in counts.items():
-            found = sum(look.devices.get(row) == devices and row in look.requests for row in look.running)
-            if found != count and not any(service.prefillers for service in self.services):
-                yield f"{found} requests run on the replica on devices {devices}, which has {count} in it"
-        held = {device for since, until, devices in self.held if since < now < until for device in devices}
-        if look.now < self.record.end and held != look.held:
-            yield f"free_at says that replicas hold devices {look.held}; these held {held}"
+            matches = sum(look.devices.get(row) == devices and row in look.requests for row in look.running)
+            if matches != count and not any(service.prefillers for service in self.services):
+                yield f"{matches} requests run on the replica on devices {devices}, which has {count} in it"
+        occupied = {device for since, until, devices in self.held if since < now < until for device in devices}
+        if look.now < self.record.end and occupied != look.occupied:
+            yield f"free_at says that replicas hold devices {look.occupied}; these held {occupied}"
         if not self.alone or self.services[0].swap:
             return
         seconds = math.fsum(

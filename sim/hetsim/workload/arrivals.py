@@ -135,8 +135,8 @@ class ArrivalProcess(Described):
                 have += len(kept)
                 if len(kept) < len(block) or have >= wanted:
                     break
-        found = np.concatenate(parts) if parts else np.empty(0)
-        return found[:count]
+        result = np.concatenate(parts) if parts else np.empty(0)
+        return result[:count]
 
     def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
         """Arrays of arrival times, each sorted and not before the one ahead of it.
@@ -315,10 +315,10 @@ class MarkovModulatedPoisson(ArrivalProcess):
                 end, total = new_starts[-1][-1], new_cumulative[-1][-1]
             starts, cumulative = np.concatenate(new_starts), np.concatenate(new_cumulative)
             heights = np.concatenate(new_heights)
-            known = block[block < total]
-            at = np.searchsorted(cumulative, known, side="right") - 1
-            yield starts[at] + (known - cumulative[at]) / heights[at]
-            if len(known) < len(block):
+            before_end = block[block < total]
+            at = np.searchsorted(cumulative, before_end, side="right") - 1
+            yield starts[at] + (before_end - cumulative[at]) / heights[at]
+            if len(before_end) < len(block):
                 return
 
     def _path(self, rng: np.random.Generator, block: int = 256) -> Iterator[tuple[Any, Floats]]:
@@ -586,13 +586,13 @@ class Closed(ArrivalProcess):
         """When the number of clients changes, and to what; from 0 s on."""
         if isinstance(self.clients, int):
             return [(0.0, self.clients)]
-        found = self.clients[:1]
+        points = self.clients[:1]
         for (start, before), (end, after) in zip(self.clients, self.clients[1:], strict=False):
             if self.between == "linear":  # each whole number when the line reaches it
                 steps = range(before, after, 1 if after > before else -1)[1:]
-                found += [(start + (end - start) * (step - before) / (after - before), step) for step in steps]
-            found.append((end, after))
-        return found
+                points += [(start + (end - start) * (step - before) / (after - before), step) for step in steps]
+            points.append((end, after))
+        return points
 
     @property
     def endless(self) -> bool:
@@ -665,8 +665,8 @@ def _named(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationIn
 
     names = registry.table("arrivals")
     if not isinstance(name, str) or name not in names:
-        known = f"; one of {', '.join(names)}"
-        raise ValueError(f'unknown arrival process "{name}"{suggestion(str(name), names) or known}')
+        hint = f"; one of {', '.join(names)}"
+        raise ValueError(f'unknown arrival process "{name}"{suggestion(str(name), names) or hint}')
     return registry.entry("arrivals", name).model_validate(value, context=info.context)
 
 

@@ -1,4 +1,4 @@
-"""Size distributions: how long tasks take, how many bytes they move, how many steps they make.
+"""Size distributions: times of tasks, bytes they move, numbers of steps.
 
 A field of type `TimeDistribution`, `BytesDistribution` or `NumberDistribution` accepts a bare quantity, which
 is constant (`5 min`), or a mapping:
@@ -83,7 +83,7 @@ Q = TypeVar("Q", bound=float)
 
 
 class _OverQuantity(Described):
-    """A model generic in its quantity, that can be pickled and has a readable name in the schema."""
+    """A model generic in its quantity, with a readable name in the schema."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
 
@@ -108,7 +108,7 @@ def _restored(kind: type[BaseModel], values: dict[str, Any], given: set[str]) ->
 
 
 class Distribution(_OverQuantity):
-    """What all size distributions share.
+    """The base of all size distributions.
 
     Contract: `sample(rng, n)` returns n float64 values ≥ 0 in SI base units and uses no randomness but that
     of `rng`; `mean` and `scv` are those of exactly what `sample` draws.  Objects are immutable.
@@ -121,7 +121,7 @@ class Distribution(_OverQuantity):
 
     @property
     def scv(self) -> float:
-        """Squared coefficient of variation: variance / mean²; 0 is constant, 1 is exponential."""
+        """Squared coefficient of variation: variance / mean²; 1 is exponential."""
         raise NotImplementedError
 
     def sample(self, rng: np.random.Generator, n: int) -> Floats:
@@ -193,7 +193,7 @@ class Exponential(Distribution, Generic[Q]):
 
 
 class Gamma(Distribution, Generic[Q]):
-    """Shape 1 / cv², scale mean · cv²; with cv = 1/√k it is the Erlang distribution of k stages."""
+    """Shape 1 / cv², scale mean · cv²; with cv = 1/√k it is Erlang's of k stages."""
 
     distribution: Literal["gamma"]
     """gamma."""
@@ -256,7 +256,7 @@ class Lognormal(Distribution, Generic[Q]):
 
 
 class Weibull(Distribution, Generic[Q]):
-    """P(X > x) = exp(−(x / scale)^shape): shape below 1 has a heavy tail, 1 is exponential.
+    """P(X > x) = exp(−(x / scale)^shape): a shape below 1 has a heavy tail.
 
     Given by `scale`, or by `mean` = scale · Γ(1 + 1/shape).
     """
@@ -333,7 +333,7 @@ class Pareto(Distribution, Generic[Q]):
 
 
 class Branch(_OverQuantity, Generic[Q]):
-    """One exponential branch of a hyperexponential distribution; weights need not add up to 1."""
+    """One exponential branch of a hyperexponential distribution, with its weight."""
 
     weight: Number
     """Its probability, relative to the other branches."""
@@ -497,7 +497,7 @@ class Empirical(Distribution, Generic[Q]):
 
 
 class Scipy(Distribution, Generic[Q]):
-    """loc + scale · X, where X is `scipy.stats.NAME(**parameters)`, continuous or discrete.
+    """loc + scale · X, where X is `scipy.stats.NAME(**parameters)`.
 
     `low` conditions on values ≥ low: the part below is cut off and the rest scaled up, it is not piled up at
     low.  A distribution that can be negative, such as norm, is refused without it.  `mean` and `scv` are
@@ -524,22 +524,22 @@ class Scipy(Distribution, Generic[Q]):
 
         kind = getattr(stats, self.name, None)
         if not isinstance(kind, stats.rv_continuous | stats.rv_discrete):
-            known = [n for n, v in vars(stats).items() if isinstance(v, stats.rv_continuous | stats.rv_discrete)]
-            raise ValueError(f'scipy.stats has no distribution "{self.name}"{suggestion(self.name, known)}')
+            names = [n for n, v in vars(stats).items() if isinstance(v, stats.rv_continuous | stats.rv_discrete)]
+            raise ValueError(f'scipy.stats has no distribution "{self.name}"{suggestion(self.name, names)}')
         wanted = kind.shapes.replace(" ", "").split(",") if kind.shapes else []
         if set(wanted) != set(self.parameters):
             needs = "the parameters " + ", ".join(wanted) if wanted else "no parameters"
             raise ValueError(f"scipy.stats.{self.name} has {needs}, not {', '.join(self.parameters) or 'none'}")
         frozen = self._frozen
-        least, most = (float(self._offset + self.scale * end) for end in frozen.support())
-        if math.isnan(least):
+        low, high = (float(self._offset + self.scale * end) for end in frozen.support())
+        if math.isnan(low):
             raise ValueError(f"scipy.stats.{self.name} does not exist for parameters {self.parameters}")
-        if self.low is None and least < 0:
+        if self.low is None and low < 0:
             raise ValueError(
                 f"scipy.stats.{self.name} can draw negative values, which a size cannot be; "
                 "cut them off with low: 0, or move it with loc"
             )
-        if self.low is not None and not (self.low <= most and self._above_low > 0):
+        if self.low is not None and not (self.low <= high and self._above_low > 0):
             raise ValueError(f"scipy.stats.{self.name} never reaches low")
         mean = frozen.mean()
         if not math.isfinite(mean):
@@ -629,7 +629,7 @@ NAMES = tuple(kind.__name__.lower() for kind in KINDS)
 
 
 class _OrBareQuantity:
-    """Annotation: a bare quantity is a constant, and an unknown name gets a suggestion."""
+    """Annotation: a bare quantity is a constant; unknown names get a suggestion."""
 
     def __init__(self, quantity: Any):
         self.constant = Constant[quantity]
@@ -657,13 +657,13 @@ class _OrBareQuantity:
         if name is None:
             raise ValueError(f"which distribution? one of {', '.join(NAMES)}")
         if name not in NAMES:
-            known = f"; one of {', '.join(NAMES)}"
-            raise ValueError(f'unknown distribution "{name}"{suggestion(name, NAMES) or known}')
+            hint = f"; one of {', '.join(NAMES)}"
+            raise ValueError(f'unknown distribution "{name}"{suggestion(name, NAMES) or hint}')
         return handler(value)
 
 
 def distribution_of(quantity: Any) -> Any:
-    """The field type of a distribution over `quantity`, an annotated float such as `units.BytesPerSecond`."""
+    """The field type of a distribution over `quantity`, an annotated float."""
     choices: Any = Union[tuple(kind[quantity] for kind in KINDS)]  # noqa: UP007  (a union made of a tuple)
     return Annotated[choices, Field(discriminator="distribution"), _OrBareQuantity(quantity)]
 
@@ -708,14 +708,14 @@ def read_column(path: Path, column: str) -> Floats:
             import pyarrow.parquet
 
             with open_input(path) as source:
-                known = pyarrow.parquet.read_schema(source).names
+                columns = pyarrow.parquet.read_schema(source).names
         else:
             with opened(path) as source:
-                known = [str(name) for name in pd.read_csv(source, nrows=0, skipinitialspace=True).columns]
+                columns = [str(name) for name in pd.read_csv(source, nrows=0, skipinitialspace=True).columns]
     except (ValueError, OSError) as error:  # pandas' and pyarrow's own errors are both
         raise ScenarioError(Problem(f"cannot be read as a table: {error}", file=str(path))) from error
-    if column not in known:
-        hint = suggestion(column, known) or f"; it has {', '.join(known)}"
+    if column not in columns:
+        hint = suggestion(column, columns) or f"; it has {', '.join(columns)}"
         raise ScenarioError(Problem(f'no column "{column}"{hint}', file=str(path), line=None if parquet else 1))
     if parquet:
         cells = _parquet_cells(path, column)
@@ -740,7 +740,7 @@ def read_column(path: Path, column: str) -> Floats:
 
 
 def _parquet_cells(path: Path, column: str) -> Any:
-    """A column of a Parquet file; ScenarioError where its bytes are no text, or no value of Python."""
+    """A column of a Parquet file; ScenarioError if Python cannot have its values."""
     import pyarrow as pa
     import pyarrow.parquet
 

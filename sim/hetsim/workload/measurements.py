@@ -1,4 +1,4 @@
-"""Readers of measured times that scenarios and commands name by a file, not by a format."""
+"""Readers of measured times that scenarios and commands name by a file."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ MEASUREMENTS = {
 
 def reader(kind: str) -> Callable[..., Any]:
     """The reader of tables of batch latencies, or of profiles of layers."""
-    found: Callable[..., Any] = load_object(MEASUREMENTS[kind])
-    return found
+    read: Callable[..., Any] = load_object(MEASUREMENTS[kind])
+    return read

@@ -1,4 +1,4 @@
-"""Formats of node lists, from which a scenario takes its cluster: `cluster: {trace: {format: openb_nodes, path: ...}}`.
+"""Formats of node lists, from which a scenario takes its cluster.
 
 A reader is a function registered under the name of its format, here or in the entry-point group `hetsim.clusters`:
 
@@ -24,12 +24,12 @@ BUILTIN: dict[str, str] = {
 
 def hosts(text: str) -> list[str]:
     """The names in a list such as `n[01-03,7],login` or `r[1-2]n[1-4]`."""
-    found: list[str] = []
+    names: list[str] = []
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         before, bracket, rest = part.partition("[")
         inside, _, after = rest.partition("]")
         if not bracket:
-            found.append(part)
+            names.append(part)
             continue
         further = hosts(after) if after else [""]
         for piece in inside.split(","):
@@ -37,5 +37,5 @@ def hosts(text: str) -> list[str]:
             numbers = [piece]
             if dash and low.isdecimal() and high.isdecimal() and int(high) - int(low) < 100_000:
                 numbers = [f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1)]
-            found += [f"{before}{number}{end}" for number in numbers for end in further]
-    return found
+            names += [f"{before}{number}{end}" for number in numbers for end in further]
+    return names

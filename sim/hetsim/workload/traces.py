@@ -63,7 +63,7 @@ LISTS = ("predecessors", "reads", "writes")
 
 @dataclass
 class Curves:
-    """Jobs with a speed that depends on the layout of their GPUs and on their progress.
+    """Jobs with a speed that depends on the layout of their GPUs and on progress.
 
     `kinds`: for each kind of job its sizes, each a number of GPUs and how the job gets on there; `kind` is that of
     each row.
@@ -82,7 +82,7 @@ class TimedCurve(WorkCurve, Protocol):
 
 @dataclass
 class TaskTable:
-    """Tasks of a trace as columns of equal length, in the order of the file, in seconds and bytes.
+    """Tasks of a trace as columns of equal length, in seconds and bytes.
 
     `times` maps `cpu_time`, `gpu_time` or `gpu_time.TYPE` to seconds, inf where a task cannot run; `estimates`
     the same names to what policies know, where that differs.
@@ -124,7 +124,7 @@ class TaskTable:
 
     @property
     def requests(self) -> bool:
-        """Are these requests to a service, which says what they take?"""
+        """Return True if these are requests to a service, which has their times."""
         return not self.times and "flops" not in self.numbers
 
     def name(self, row: int) -> Any:

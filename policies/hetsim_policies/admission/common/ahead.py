@@ -1,7 +1,5 @@
 """How long a newcomer would wait, and when it would end.
 
-Computed from the work ahead over servers, or from the batches ahead of a request.
-
 For tasks the wait in a mode is the estimated work that waits and runs on its device type, over the launches of that
 mode which fit there at once; none where no task waits and it would fit now.  On one server in order of arrival, with
 right estimates, that is the wait to come; on c servers it is a little too short, and under orders other than arrival it

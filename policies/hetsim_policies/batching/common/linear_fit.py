@@ -1,7 +1,5 @@
 """The line a·n + b through measured stage times, by least squares over a window.
 
-The slope is kept where the window cannot tell.
-
 Under a steady load the batches of a window are of nearly one size, and the slope through them is noise.  So the
 slope is drawn towards the one that the batches before the window gave, the more the less the sizes vary (ridge
 regression centred on the former estimate: Hoerl and Kennard, Ridge Regression, 1970).  The line always passes through
@@ -70,10 +68,7 @@ class LinearFit:
         self._fit()
 
     def _renew(self) -> None:
-        """Begin the next window: it is drawn to the slope of this one.
-
-        The sums begin at 0, free of rounding.
-        """
+        """Begin the next window: it is drawn to the slope of this one."""
         if self.is_fitted:
             self._former = self.slope
         sizes = [size for size, _ in self._seen]

@@ -41,7 +41,7 @@ ROUND_COST = 3e-6
 
 @dataclass
 class IntervalJob:
-    """A job as it stands when GPUs are dealt out."""
+    """The state of a job when GPUs are dealt out."""
 
     task: Task
     sizes: dict[int, Mode]

@@ -31,7 +31,7 @@ class Reserving(Backfilling):
     """Give the tasks of the window reservations in order of arrival; start when due.
 
     The reservations stand as long as everything goes as expected: then a newcomer is fitted in behind all others.
-    When a task ends at another time than expected, or overruns, all are made anew, in the same order.
+    When a task ends at another time than expected, or overruns, all are made again, in the same order.
     """
 
     def __init__(self, placement: PlacementRule | None, depth: int | None):
@@ -95,7 +95,7 @@ class Reserving(Backfilling):
                 return
         window = self.window
         if self._profile is None or window.changed < self._standing:
-            self._begin_anew(view)
+            self._rebuild(view)
         yield from self._walk(view)
         yield WAIT_FOR_CHANGE
 
@@ -126,7 +126,7 @@ class Reserving(Backfilling):
             self._overrun = {row: None for row in self._overrun if expected.get(row) == math.inf}
             self._profile = None
 
-    def _begin_anew(self, view: View) -> None:
+    def _rebuild(self, view: View) -> None:
         self._occupancy.update()
         self._profile = FreeProfile(self._occupancy, view)
         self._promised.clear()

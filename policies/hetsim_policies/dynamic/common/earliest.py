@@ -68,7 +68,7 @@ class EarliestLine(AssigningScheduler):
     """
 
     with_data = False
-    """Does the place of data matter?"""
+    """True if the place of data matters."""
 
     def check(self, problem: PlanProblem) -> None:
         refuse_parts_of_nodes(problem)

@@ -7,7 +7,7 @@ for which it gives its GPUs back; a gain is always for each GPU that is taken of
 accelerators have their sizes there, the others on cores.
 Cost: O(steps × log jobs) a new allocation, of which there are at most as many as GPUs and types allow, and the stops
 and starts that it takes; where all jobs have one size, a look at the running jobs in a round in which a waiting one
-fits, or running ones may be stopped (`hetsim_policies.dynamic.common.rigid`).
+fits, or running ones may be stopped.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Elastic(Scheduler):
         self._elastic: dict[int, None] = {}
         """Rows of all others that wait or run."""
         self._whole = True
-        """Have all sizes been whole numbers?"""
+        """True if all sizes have been whole numbers."""
 
     def round_cost(self, problem: PlanProblem) -> float:
         """Jobs of one size are dealt with mode by mode."""
@@ -128,7 +128,10 @@ class Elastic(Scheduler):
 
     def ready(self, task: Task) -> None:
         self._over(task)
-        self._speeds[task.index] = {mode: self._find_speed(task, mode) for mode in task.modes}
+        self._speeds[task.index] = {
+            mode: max(SLOWEST, task.shortest_estimate / own) if (own := task.estimate_in(mode)) > 0 else 1.0
+            for mode in task.modes
+        }
         sizes = self._of[task.index] = self._find_sizes(task)
         modes = [mode for of_type in sizes.values() for mode in of_type]
         self._whole = self._whole and all(mode.width == int(mode.width) for mode in modes)
@@ -167,11 +170,6 @@ class Elastic(Scheduler):
     def speed(self, task: Task, mode: Mode) -> float:
         """Rate of a mode against the fastest, above 0 even where that takes no time."""
         return self._speeds[task.index][mode]
-
-    @staticmethod
-    def _find_speed(task: Task, mode: Mode) -> float:
-        own = task.estimate_in(mode)
-        return max(SLOWEST, task.shortest_estimate / own) if own > 0 else 1.0
 
     def sizes(self, task: Task) -> Sizes:
         """The sizes of a job on the types that it can use and the cluster has."""
@@ -441,7 +439,7 @@ class RigidJobs:
         return [by_arrival[-1] for _, _, by_arrival in sorted(entries, key=lambda one: (-one[0].width, one[2][:3]))]
 
     def in_order(self, blocked: Container[Mode]) -> Iterator[Task]:
-        """All in the order of arrival, without those of blocked modes; may be removed."""
+        """All in order of arrival, without blocked modes; entries may be removed."""
         lines = {number: (mode, list(jobs)) for number, (mode, jobs) in enumerate(self._by_arrival.items())
                  if mode not in blocked}  # fmt: skip
         heads = [(jobs[0], number, 0) for number, (_, jobs) in lines.items()]

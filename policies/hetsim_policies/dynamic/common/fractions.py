@@ -9,8 +9,7 @@ Weakness: devices of a type are one pool here; that a gang has to fit on one nod
 memory of their hosts, is left to the code that realizes the fractions.
 Jobs that are alike after scaling get equal fractions and are one column of the program: an average of optimal
 solutions is optimal.
-Two jobs on the same devices are two offers, each beside the other's label; `hetsim_policies.dynamic.common.ties` binds
-them.
+Two jobs on the same devices are two offers, each next to the other's label; `Ties` binds them.
 """
 
 from __future__ import annotations
@@ -75,10 +74,8 @@ class ModeOffers:
 def equal_share(offers: ModeOffers) -> np.ndarray:
     """Fractions that give each job its weight's part of every type.
 
-    Time on each in proportion, and never more than all the time.
-
     Feasible, hence every max-min fraction with this as its base gives each job at least as much.  Several modes on
-    one type share that type's part.  No job is beside another.
+    one type share that type's part.  No job is next to another.
     """
     if offers.beside is not None:
         alone = offers.beside < 0
@@ -330,7 +327,7 @@ def _solve(
     solution = solve(cost, A_ub=matrix, b_ub=limits)
     scale = np.ones(len(limits))
     if solution.x is None:
-        # Times of nanoseconds beside hours: HiGHS gives up where entries differ so much and rows are not scaled.
+        # Times of nanoseconds next to hours: HiGHS gives up where entries differ so much and rows are not scaled.
         greatest, dearest = abs(matrix).max(axis=1).toarray().ravel(), float(np.abs(cost).max()) or 1.0
         scale = np.where(greatest > 0, greatest, 1.0)
         solution = solve(cost / dearest, A_ub=csr_array(diags_array(1.0 / scale) @ matrix), b_ub=limits / scale)

@@ -1,7 +1,5 @@
 """Base of schedulers that choose a place once, when a task becomes ready.
 
-Each place has a line of tasks, and a time at which that ends.
-
 A *line* is the queue before one accelerator, before the cores of a node, or before all devices of a type.  It knows
 when, by estimates, each of its lanes (cores, GPUs, twelfths of a GPU where there are fractions) will have served
 what is assigned to it.  A gang stands in the lines of all its devices and starts when it heads each.
@@ -136,7 +134,7 @@ class LineTask:
 class AssigningScheduler(Scheduler):
     """Base: `assign` chooses a line for a ready task, which waits there by `key`.
 
-    Where a device fails, the tasks of its line are assigned anew.
+    Where a device fails, the tasks of its line are assigned again.
     Cost: O(log n) a task and line, besides `assign`; a round looks only at lines where something has changed, and
     again at those with a head that lacks host cores or memory.
     """
@@ -232,7 +230,7 @@ class AssigningScheduler(Scheduler):
                     self._give_up(line)
 
     def _give_up(self, line: DeviceLine) -> None:
-        """The waiting tasks of a line are assigned anew."""
+        """The waiting tasks of a line are assigned again."""
         for _, _, job in sorted(line.queue, key=lambda entry: entry[:2]):
             if not job.over:
                 self._unassign(job)

@@ -1,6 +1,6 @@
 """Occupancy of nodes by running tasks over time: the base of reservations.
 
-Cost: a task that starts changes its node; a node is looked at anew where a task ended at another time than expected.
+Cost: a task that starts changes its node; a node is looked at again where a task ended at another time than expected.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Occupancy:
     """Resources of each node held by running tasks, until their expected ends.
 
     Kept from round to round: of tasks that start it is told, those that end when expected need nothing, and a node is
-    looked at anew only where one ended at another time or overran.  Where ends may move, or something was started
-    that it was not told of (batches), it is made anew whenever it is asked for.
+    looked at again only where one ended at another time or overran.  Where ends may move, or something was started
+    that it was not told of (batches), it is made again whenever it is asked for.
     Without fractions of accelerators the room on a node can only grow from now on, so one time a mode tells when it
     will have room there (`first_times`).
     """
@@ -59,7 +59,7 @@ class Occupancy:
         """Nodes with fractions: the devices that these are thought to be on depend on their order, so that an end may
         even take room away."""
         self.ending = False
-        """Did something run that was to have ended by then?"""
+        """True if something runs that should have ended by then."""
         self.surprises = 0
         """Grows whenever something came otherwise than was to be expected."""
         self.runs: dict[int, HeldRun] = {}
@@ -75,9 +75,9 @@ class Occupancy:
         self.limited = [one for one in view.cluster.partitions.values() if one.max_gpus is not None]
         """Partitions with a limit on GPUs."""
         self._wrong: dict[int, None] = {}
-        """Nodes that have to be looked at anew."""
+        """Nodes that have to be looked at again."""
         self._launches = -1
-        """`View.launches` when it was last made anew or updated; -1: to be made anew."""
+        """`View.launches` when it was last made again or updated; -1: to be made again."""
         self._changes: list[int] = []
         """Nodes on which something changed, in order."""
         self._first: dict[Mode, tuple[list[float], int]] = {}
@@ -116,7 +116,7 @@ class Occupancy:
         view = self._view
         complete = self._launches >= 0 and self._launches + len(self._new) == view.changes.launches
         if not complete or not view.changes.steady:
-            self._make_anew()
+            self._rebuild()
         else:
             for task in self._new.values():
                 self._add(task)
@@ -132,7 +132,7 @@ class Occupancy:
             self._changes.clear()
             self._first.clear()
 
-    def _make_anew(self) -> None:
+    def _rebuild(self) -> None:
         view = self._view
         self.surprises += 1
         self.runs.clear()
@@ -183,7 +183,7 @@ class Occupancy:
             self._wrong.update(dict.fromkeys(number for number, _ in runs[row].nodes))
 
     def _renew(self, number: int) -> None:
-        """Look at a node anew."""
+        """Look at a node again."""
         self.timelines[number] = Timeline.empty(self._view.cluster.nodes[number], self._down, self._view.now)
         self.shared.pop(number, None)
         self._changes.append(number)
@@ -192,7 +192,7 @@ class Occupancy:
             self._hold(run, number, dict(run.nodes)[number])
 
     def first_times(self, mode: Mode) -> list[float]:
-        """By node, the time from which it has room for a mode beside its running tasks.
+        """By node, the time from which it has room for a mode next to its running tasks.
 
         Perhaps a time that is past; inf: never.  Of nodes with fractions nothing is known: -inf.
         """

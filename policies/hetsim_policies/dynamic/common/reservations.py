@@ -59,7 +59,7 @@ class FreeProfile:
                 if run.mode.partition in self.pools:
                     self.pools[run.mode.partition].occupy(view.now, max(run.end, soon), run.mode)
         self.commutes = not self.pools and not occupancy.shared
-        """Is it the same in whatever order it was made, and can reservations be withdrawn?"""
+        """True if the order of reservations does not matter, and they can be withdrawn."""
 
     def occupy(self, reserved: Reservation) -> None:
         """Keep room for it."""

@@ -111,14 +111,14 @@ class RoundScheduler(Scheduler):
 
     round_length: seconds from one change of hands to the next.
     rule: which job is most urgent: greatest time due / time received (ratio), or time due - time received (deficit).
-    mid_round: may jobs start within a round, when they come or when devices come free?
+    mid_round: jobs may start within a round, when they come or when devices come free.
     """
 
     spare = True
-    """May jobs run beyond their fractions on devices that would else stand idle?"""
+    """True if jobs may run beyond their fractions on devices that would else stand idle."""
 
     moving = False
-    """Do the fractions depend on more than which jobs and devices there are, so that every round has its own?"""
+    """True if the fractions depend on more than which jobs and devices there are, so that every round has its own."""
 
     def __init__(self, round_length: RoundLength = 360.0, rule: Rule = "ratio", mid_round: bool = True):
         if not round_length > 0:
@@ -286,7 +286,7 @@ class RoundScheduler(Scheduler):
                 yield self._start(self.jobs[index], placement, view)
 
     def _content(self) -> bool:
-        """Do all run, each in its fastest mode?  Then no fractions could help any job."""
+        """Return True if all run in their fastest modes: no fractions could help."""
         for job in self.jobs.values():
             if job.mode < 0 or job.seconds(job.mode) > min(job.seconds(position) for position in job.positions()):
                 return False

@@ -1,16 +1,16 @@
 """Rounds with pairs: two jobs on the same devices, where the program says so.
 
-Adds to `rounds` what Gavel calls space sharing.  Besides alone, a job may run in a mode beside a partner, at the speed
+Adds to `rounds` what Gavel calls space sharing.  Besides alone, a job may run in a mode next to a partner, at the speed
 that was measured for their classes (`sharing: pairs` of the type of device, as `gavel_gpus` reads them); equally
 wide gangs count as pairs of jobs do.  The program chooses among both.  A pair counts once against the devices, each
 job runs for at most all the time, alone or not, and two that cannot share have no fraction.
-A job's time is accounted for alone and beside each label by itself, as its speed depends on that alone; so no history
-is lost when partners come and go.  In a round the most urgent way goes first; if it is beside a label, the partner is
-the most urgent job of that label that is to be beside this one's, and both are placed at once.  A job that is left
+A job's time is accounted for alone and next to each label by itself, as its speed depends on that alone; so no history
+is lost when partners come and go.  In a round the most urgent way goes first; if it is next to a label, the partner is
+the most urgent job of that label that is to be next to this one's, and both are placed at once.  A job that is left
 alone within a round computes on alone until its end, and waiting jobs are started in between only on empty devices.
 Reference: Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI
 2020), section 3.1.  Theirs is one fraction for each two jobs; the same optimum from fewer columns: see `ties`.
-Strays: where every job is always alone or always beside one other, on one type, with equal widths, a pair takes turns
+Strays: where every job is always alone or always next to one other, on one type, with equal widths, a pair takes turns
 as one job does, and under `deficit` no job lags by more than 1 + ln n rounds (see `rounds`).  Else there is no bound:
 the program does not see all that keeps jobs from meeting (see `ties`), and ways are chosen greedily.  Of eight jobs on
 two types, with all their time in pairs, each made at least 0.8 of the progress that was promised, in half of the draws
@@ -130,7 +130,7 @@ class PairRoom(RoundRoom):
         return False
 
     def stay_beside(self, job: PairedJob, view: View) -> bool:
-        """The job goes on beside a partner that has the devices."""
+        """The job goes on next to a partner that has the devices."""
         placement = view.launch_of(job.task).placement
         if placement is None or not self.join(placement):
             return False
@@ -166,7 +166,7 @@ class PairRoom(RoundRoom):
         return None
 
     def join(self, placement: Placement) -> bool:
-        """Its part of the host for a job beside a partner that has these devices."""
+        """Its part of the host for a job next to a partner that has these devices."""
         mode, parts = placement.mode, self.parts(placement)
         if not all(self.host_holds(node, mode, part) for node, part in parts.items()):
             return False
@@ -178,7 +178,7 @@ class PairRoom(RoundRoom):
 class SideBySideScheduler(RoundScheduler):
     """Base of the policies over time fractions, of single jobs and, optionally, pairs.
 
-    pairs: may two jobs share devices where that was measured?  Then no job shares them otherwise.
+    pairs: two jobs may share devices where that was measured.  Then no job shares them otherwise.
     threshold: pairs count only where the sum of both speeds, each against alone, is greater.
     """
 
@@ -373,7 +373,7 @@ def first_apart(mode: Mode, view: View) -> Placement | None:
     return None
 
 
-# Labels of jobs that share devices, and speeds of two labels beside each other.
+# Labels of jobs that share devices, and speeds of two labels next to each other.
 #
 # A mode that may share has whole accelerators that take two launches at once by time slices (`streams: 2`) and on which
 # pairs of classes were measured (`sharing: pairs`).  The label is all that matters to a partner: class, type of device
@@ -420,7 +420,7 @@ class Labels:
         return labels
 
     def beside(self, label: int, others: dict[int, int]) -> Iterator[tuple[int, float]]:
-        """Those of these labels that it may be beside, and its own speed there.
+        """Those of these labels that it may be next to, and its own speed there.
 
         others: labels, with the number of jobs that have each.
         """
@@ -432,7 +432,7 @@ class Labels:
                 yield other, pair[0]
 
     def speeds(self, one: int, other: int) -> tuple[float, float] | None:
-        """The speeds of both relative to alone; None where pairing is no gain."""
+        """The speeds of both relative to alone; None without a gain."""
         if (one, other) not in self._speeds:
             self._speeds[one, other] = self._measured(one, other)
         return self._speeds[one, other]

@@ -1,6 +1,6 @@
 """Reservations in the order of a queue, kept while a search would repeat them.
 
-A queue with an order that changes gets its reservations anew in every round.  Most of them are the same as before: what
+A queue with a changing order gets its reservations again in every round.  Most of them are the same as before: what
 runs ends when it is expected to, what starts does so when and where it was to, and the order changes only further back.
 So the reservations up to the first change stand, and those behind it are withdrawn.  They are found again only as far
 as a task behind them could start now: a reservation takes room from those behind it and gives none.

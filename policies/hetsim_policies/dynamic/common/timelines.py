@@ -65,10 +65,7 @@ class FreeSpan:
 
 
 def amount_of(mode: Mode) -> int:
-    """The amount of a launch: nodes, thousandths of cores, or accelerators.
-
-    Nodes or cores of a gang of such parts, else accelerators.
-    """
+    """The amount of a launch: nodes, thousandths of cores, or accelerators."""
     if mode.node_count > 1:
         return mode.node_count
     return mode.gpus if mode.unit is None else mode.millicores
@@ -93,7 +90,7 @@ class Timeline:
     def __init__(self, node: Node, dead: bool, times: list[float], spans: list[FreeSpan]):
         self.node = node
         self.dead = dead
-        """Is it down?"""
+        """True if it is down."""
         self.times = times
         self.spans = spans
         self.known_windows: dict[Mode, list[tuple[float, float]]] = {}

@@ -1,7 +1,7 @@
 """Groups of devices: members, waiting and running tasks, when there will be room.
 
-Groups are the types of device, nodes, racks or so many nodes each.  The tasks of a *kind* are of one class and ask for
-the same; a plan speaks of kinds.
+Groups are the types of device, nodes, racks or a given number of nodes.  The tasks of a *kind* are of one class and ask
+for the same; a plan speaks of kinds.
 """
 
 from __future__ import annotations
@@ -209,9 +209,8 @@ def make_groups(cluster: Cluster, grouping: Grouping) -> list[DeviceGroup]:
     """The groups, numbered; ScenarioError where the cluster has no such parts."""
     if grouping == "type":
         present = [kind for kind in cluster.types.values() if cluster.count(kind.name)]
-        return [
-            DeviceGroup(number, kind.name, _having(cluster, kind), [kind], None) for number, kind in enumerate(present)
-        ]
+        having = {kind: [node for node in cluster.nodes if kind in _types([node])] for kind in present}
+        return [DeviceGroup(number, kind.name, having[kind], [kind], None) for number, kind in enumerate(present)]
     parts: dict[Any, list[Node]] = {}
     for node in cluster.nodes:
         if grouping == "node":
@@ -234,10 +233,6 @@ def make_groups(cluster: Cluster, grouping: Grouping) -> list[DeviceGroup]:
 
 def _count(node: Node, kind: DeviceType) -> int:
     return sum(device.type is kind for device in node.accelerators)
-
-
-def _having(cluster: Cluster, kind: DeviceType) -> list[Node]:
-    return [node for node in cluster.nodes if kind in _types([node])]
 
 
 def _types(nodes: list[Node]) -> dict[DeviceType, None]:

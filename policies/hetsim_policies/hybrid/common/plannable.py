@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from hetsim.errors import Problem, ScenarioError, UsageError
-from hetsim.model.plan import Plan
 from hetsim.model.tasks import Shape
 from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim.policy.remaining import in_mid_run, rows_of
@@ -24,7 +23,7 @@ def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight:
         if not len(rows):
             continue
         first = rows_of(tasks, [int(rows[0])], np.zeros(1))
-        one = in_mid_run(problem, first, simulate=None if foresight else _tried)
+        one = in_mid_run(problem, first, simulate=None if foresight else lambda plan: 1.0)  # only tried
         try:
             (planner or default_planner(problem)).plan(one)
             answers[shape] = True
@@ -37,11 +36,6 @@ def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight:
     if refusal is not None and planner is not None and not any(answers.values()):
         raise refusal
     return answers
-
-
-def _tried(_: Plan) -> float:
-    """The makespan of a plan of one task that is only tried."""
-    return 1.0
 
 
 def default_planner(problem: PlanProblem) -> PlannedScheduler:

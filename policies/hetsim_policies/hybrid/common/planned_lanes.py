@@ -64,7 +64,7 @@ class Board:
         self._touched: dict[int, PlannedLane] = {}
         """Lanes that have changed since."""
         self._joint = problem.tasks.predecessors is not None
-        """Does a step on one lane depend on another lane?"""
+        """True if a step on one lane depends on another lane."""
         self._due: list[tuple[float, int, float]] = []
         """When tasks should end: a heap of time, row and start; of ended tasks too."""
         self._overdue: dict[int, None] = {}

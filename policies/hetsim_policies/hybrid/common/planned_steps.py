@@ -82,7 +82,7 @@ class PlannedJob:
         self.end: float | None = None
         """When it will end if it is not late, once that was asked for in a run in which it cannot change."""
         self.overdue = False
-        """Has the view said that it should have ended by now?  In a steady run it says so until it ends."""
+        """True if the view has said that it should have ended by now; in a steady run it says so until it ends."""
 
     @property
     def alone(self) -> bool:
@@ -125,8 +125,6 @@ class Experience:
 
     def ratio(self, least: float) -> float:
         """The expected ratio of a task that takes at least this part of its estimate.
-
-        The mean over the known tasks that did.
 
         1 of a task that is not late; if fewer than ENOUGH were as late, late again by as much as it is by now.
         """

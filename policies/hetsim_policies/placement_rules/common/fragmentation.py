@@ -26,10 +26,7 @@ TOGETHER = 256
 
 @dataclass
 class NodeClass:
-    """Free resources of a class of nodes: cores, memory, and GPUs sorted by type.
-
-    Cores are in thousandths, GPUs sorted by type, share and memory.
-    """
+    """Free resources of a class of nodes: cores, memory, and GPUs sorted by type."""
 
     cores: int
     memory: float
@@ -45,7 +42,7 @@ class NodeStates:
     """The distinct states of nodes seen so far; `number[node]` is a node's state.
 
     A state is what a node has free (`NodeClass`); nodes with the same free resources share one.
-    memory: is free host memory part of a state?  If not, host memory counts as unlimited.
+    memory: free host memory is part of a state.  If not, host memory counts as unlimited.
     """
 
     def __init__(self, view: View, memory: bool = True):
@@ -85,7 +82,7 @@ class Mix:
     """The mix of requests, with frequencies, that fragmentation is measured against.
 
     typical: only the most frequent requests count, enough of them to cover this share of all.
-    memory: do requests ask for host memory?
+    memory: requests ask for host memory.
     """
 
     def __init__(self, count: Mapping[Shape, int], typical: float = 1.0, memory: bool = True):
@@ -110,10 +107,7 @@ class Mix:
         return float(lost[0] / WHOLE)
 
     def rises(self, state: NodeClass, mode: Mode) -> dict[int, float]:
-        """The increase by the mode in a state, by the free share of the GPU it takes.
-
-        0 for modes that are not fractions.
-        """
+        """The increase by the mode in a state, by the free share of the GPU it takes."""
         rows, after = self._after([state], mode)
         gpus = [gpu for _, gpu in rows] if mode.gpus and not mode.whole else []
         before = self.fragmentation(state)

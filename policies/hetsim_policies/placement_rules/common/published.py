@@ -183,8 +183,6 @@ class PublishedGpuPacking(Scored):
 class PublishedGpuClustering(Scored):
     """Nodes of the same kind only, then with some of it, then idle ones.
 
-    Among equals the fullest.
-
     Kinds: fractions of a GPU together, and each number of whole GPUs.  A task without a GPU scores 0 everywhere.
     """
 
@@ -237,7 +235,7 @@ class PublishedFgd(Scored):
     """The minimum increase of fragmentation, as 100 / (1 + exp(rise)) cut to whole.
 
     The typical mix is that of the most frequent requests of the whole workload, which the paper knows beforehand, as
-    many as make 95 % of the tasks; host memory is no part of it.
+    many as make 95 % of the tasks; host memory is left out.
     """
 
     def begin(self, view: View) -> None:

@@ -195,8 +195,8 @@ class AssignmentProgram:
 
     times[j, s]: inf where a task cannot run.  Without constraints `unit` is the makespan of any schedule, which the
     optimum does not exceed.
-    longest: is no task longer than T?  A row for each; not needed where sites are single lanes or starts are in.
-    frugal: weight of the mean work of a lane in the objective beside T, so that of equal makespans the one with the
+    longest: no task is longer than T.  A row for each; not needed where sites are single lanes or starts are in.
+    frugal: weight of the mean work of a lane in the objective besides T, so that of equal makespans the one with the
     least work is taken; with 0 (as for bounds) the rest is left to chance.
     """
 

@@ -142,8 +142,6 @@ def relaxation(
 ) -> Relaxation | None:
     """Minimize Σ p_j x_j with GPU area ≤ kλ and long pairs pruned; None if > mλ.
 
-    0 ≤ x_j ≤ 1; pairs longer than λ are pruned.
-
     A continuous knapsack: the GPUs are filled by decreasing p/q.  Where moving a task alone to the other side would
     lift the optimum above mλ, the task is fixed (its reduced cost: the linear program's sensitivity).
     """

@@ -127,7 +127,7 @@ def _prices(
 
 
 def _knapsack(prices: np.ndarray, needs: np.ndarray, room: float) -> tuple[float, np.ndarray]:
-    """A bound on the worth of a lane's configurations; one that attains it."""
+    """A bound on the worth of a lane's configurations, and the best one found."""
     usable = np.flatnonzero((needs <= room) & (prices > 0))
     order = usable[np.argsort(-(prices[usable] / needs[usable]), kind="stable")]
     best, chosen, nodes, cut = 0.0, np.zeros(len(prices)), 0, False

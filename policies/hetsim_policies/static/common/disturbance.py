@@ -9,18 +9,12 @@ from hetsim_policies.static.common.instance import Instance
 
 
 def undisturbed(instance: Instance) -> bool:
-    """Return True if nothing can delay a task with private data.
-
-    No link, memory, host core or sharing rule.
-    """
+    """Return True if nothing can delay a task with private data."""
     return not shared_links(instance) and not memory_binds(instance) and not cores_bind(instance) and alone(instance)
 
 
 def shared_links(instance: Instance) -> bool:
-    """Return True if private data moves over a link that others can use.
-
-    Several accelerators, or both directions at once.
-    """
+    """Return True if private data moves over a link that others can use."""
     moved = (instance.up + instance.down).any(axis=0)
     for kind, there in zip(instance.types, moved, strict=True):
         if not there or kind.kind == "cpu":

@@ -51,7 +51,7 @@ def graph_bound(
     ends = np.array(tails(fastest, ways(predecessors), topological(predecessors)))
     bounds = [heads + fastest + ends]
     if len(counts) <= 2:
-        p, q = _two(times, counts)
+        p, q = times[:, 0], times[:, 1] if len(counts) > 1 else np.full(len(times), np.inf)
         m, k = (*counts, 0, 0)[:2]
         return max(float(bounds[0].max()), *(released_bound(p, q, m, k, r) for r in (heads, ends)))
     cost = priced(times, counts, good_prices(times, counts))
@@ -59,9 +59,3 @@ def graph_bound(
         order = np.argsort(-release, kind="stable")
         bounds.append(release[order] + np.cumsum(cost[order]))
     return float(max(bound.max() for bound in bounds))
-
-
-def _two(times: np.ndarray, counts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Times on a first and a second type, of which the second may be missing."""
-    second = times[:, 1] if len(counts) > 1 else np.full(len(times), np.inf)
-    return times[:, 0], second

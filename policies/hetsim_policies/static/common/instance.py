@@ -77,10 +77,7 @@ class Instance:
 
     @cached_property
     def pipelined(self) -> bool:
-        """Return True if stages of different tasks can overlap on a lane.
-
-        Then `time` is no time for which a lane is occupied.
-        """
+        """Return True if stages of different tasks can overlap on a lane."""
         moved = (self.up + self.down).any(axis=0)
         return bool((moved & ~self.serial).any())
 
@@ -97,14 +94,14 @@ class Instance:
 def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> Instance:
     """The sequential tasks of a problem; ScenarioError naming every kind of misfit.
 
-    everywhere: must a mode fit on every node with its type of device, so that all lanes of a type are alike?
+    everywhere: a mode must fit on every node with its type of device, so that all lanes of a type are alike.
     """
     cluster, tasks = problem.cluster, problem.tasks
     lanes_by_type = _lanes_by_type(problem)
     types = sorted(lanes_by_type, key=lambda kind: (kind.kind != "cpu", list(cluster.types).index(kind.name)))
     column = {kind: number for number, kind in enumerate(types)}
     hosts = {kind: [node for node in cluster.nodes if _has(node, kind)] for kind in types}
-    ways = {kind: _slowest_way(problem, kind) for kind in types}
+    ways = {kind: slowest_way(problem, kind) for kind in types}
     private = private_bytes(tasks)
     time = np.full((len(tasks), len(types)), np.inf)
     stages = np.zeros((3, *time.shape))
@@ -182,7 +179,7 @@ def occupied(stages: np.ndarray, mode: Mode) -> np.ndarray:
     return np.asarray(stages.max(axis=0))
 
 
-def _slowest_way(problem: PlanProblem, kind: DeviceType) -> Way:
+def slowest_way(problem: PlanProblem, kind: DeviceType) -> Way:
     """The way to a type's host; where its lanes differ, the slowest in every part."""
     cluster = problem.cluster
     ways = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)
@@ -211,7 +208,7 @@ def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[Devi
         if largest >= mode.memory:
             has = f"not every node with a {mode.type.name} has that, and {planner} takes all of a type for alike"
     else:
-        return f"{planner}: {named} needs {mode.cpus:g} cores beside a {mode.type.name}; not every node has them"
+        return f"{planner}: {named} needs {mode.cpus:g} cores next to a {mode.type.name}; not every node has them"
     return f"{planner}: {named} needs {wants / 1e9:.6g} GB of memory in mode {mode.name}; {has}"
 
 

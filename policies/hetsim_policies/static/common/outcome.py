@@ -26,7 +26,7 @@ from hetsim.errors import PolicyError, UsageError
 from hetsim.model.cluster import Device, DeviceType, Link
 from hetsim.model.plan import Plan, Step, lane_names
 from hetsim.model.stages import download_rate
-from hetsim.policy import PlanProblem
+from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim.policy.planned import Following
 from hetsim_policies.static.common.configurations import configuration_bound
 from hetsim_policies.static.common.descent import descended
@@ -41,6 +41,17 @@ from hetsim_policies.static.common.unrelated import SAMPLE
 from hetsim_policies.task_graphs import downward, graph_of, tails, topological
 
 SILENT = ("absent", "covered")
+
+
+class DescendingPlanner(PlannedScheduler):
+    """Base of the planners of assignments whose schedule may end with a local search.
+
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
+    """
+
+    def __init__(self, descent: bool = True):
+        super().__init__()
+        self.descent = descent
 
 
 def plan_of(
@@ -166,10 +177,7 @@ def notes_of(
 
 
 def together(instance: Instance) -> bool:
-    """Return True for tasks without graph or arrivals on lanes without overlap.
-
-    Ratios are proven for these.
-    """
+    """Return True for tasks without graph or arrivals on lanes without overlap."""
     tasks = instance.problem.tasks
     alike = not instance.size or float(np.ptp(tasks.arrival)) == 0
     return alike and not any(tasks.predecessors or ()) and not instance.pipelined and instance.alike

@@ -21,11 +21,11 @@ import numpy as np
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.cluster import DeviceType
 from hetsim.model.plan import Plan, Step, can_host, lane_names
-from hetsim.model.stages import Way, private_bytes, way_to_host
+from hetsim.model.stages import private_bytes
 from hetsim.model.tasks import Mode
 from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.disturbance import undisturbed
-from hetsim_policies.static.common.instance import Instance, occupied, staged
+from hetsim_policies.static.common.instance import Instance, occupied, slowest_way, staged
 from hetsim_policies.static.common.outcome import coverage, finished, notes_of
 from hetsim_policies.static.common.ranks import ways
 from hetsim_policies.static.common.unrelated import good_prices, priced
@@ -61,7 +61,7 @@ class WideTasks:
     pools_of: list[tuple[int, ...]]
     first: np.ndarray
     complete: bool
-    """Are all modes of its tasks options, so that a bound holds for all that the engine could do?"""
+    """True if all modes of its tasks are options, so that a bound holds for all that the engine could do."""
     outline: Instance
     """Sequential tasks of the same least areas: what does not depend on widths is asked there."""
 
@@ -99,10 +99,7 @@ class WideTasks:
 
 
 def parallel(problem: PlanProblem) -> bool:
-    """Return True if a task has a mode of several lanes.
-
-    In mid-run the rest is planned lane by lane.
-    """
+    """Return True if a task has a mode of several lanes."""
     used = {problem.tasks.shapes[number] for number in dict.fromkeys(problem.tasks.shape.tolist())}
     return not problem.in_mid_run and any(_width(mode) > 1 for shape in used for mode in shape.modes)
 
@@ -157,7 +154,7 @@ def _options(
     """
     tasks = problem.tasks
     column = {kind: number for number, kind in enumerate(types)}
-    ways_of = {kind: _way(problem, kind) for kind in types}
+    ways_of = {kind: slowest_way(problem, kind) for kind in types}
     private = private_bytes(tasks)
     options: list[_Option] = []
     complete = True
@@ -221,13 +218,6 @@ def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[LanePool]]:
     return types, pools
 
 
-def _way(problem: PlanProblem, kind: DeviceType) -> Way:
-    """The slowest way of a type's devices to their hosts, in every part."""
-    cluster = problem.cluster
-    ways = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)
-    return Way(*(max(part) for part in zip(*((w.latency, w.up, w.down) for w in ways), strict=True)))
-
-
 # Schedules in the making ------------------------------------------------------------------------------------------
 
 
@@ -243,7 +233,7 @@ class LanePlacing:
 
 
 class PoolLanes:
-    """The lanes of all pools with the tasks placed on them, in append order."""
+    """The lanes of all pools with their tasks; a task goes behind earlier ones."""
 
     def __init__(self, instance: WideTasks):
         self.instance = instance

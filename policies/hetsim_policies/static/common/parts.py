@@ -1,7 +1,5 @@
 """Groups of tasks dealt out to accelerators evenly in work and transfers.
 
-By local search, as the problem is not linear.
-
 Each part is one accelerator.  Its load is the work of its groups, every input that they read once, their private data,
 and what they read from groups of other parts; what all parts behind one switch upload is a load too.  The search moves
 one group at a time as long as the loads, in a high norm that stands for their maximum, become less.

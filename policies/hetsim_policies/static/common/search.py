@@ -111,10 +111,7 @@ def seed_of(instance: Instance, traffic: Traffic | None = None) -> Seed:
 
 
 def bound_together(instance: Instance) -> bool:
-    """Return True if tasks wait for each other or read items.
-
-    Then the cost of one depends on others.
-    """
+    """Return True if tasks wait for each other or read items."""
     tasks = instance.problem.tasks
     return any(tasks.predecessors or ()) or any(tasks.reads or ())
 
@@ -332,7 +329,7 @@ class Search:
     random: np.random.Generator
     seeds: list[Seed]
     descent: bool = True
-    """Does it end with moves and exchanges of tasks?"""
+    """True if it ends with moves and exchanges of tasks."""
 
     @classmethod
     def from_instance(cls, instance: Instance, evaluations: int, seconds: float | None, descent: bool = True) -> Search:

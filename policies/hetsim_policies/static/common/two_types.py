@@ -62,7 +62,7 @@ def by_sides(
 #
 # What still runs is given to the algorithm as a task that can run on its own side alone.  The assignment that comes out
 # is kept, with lanes of a side renamed so that each running task comes first on the lane on which it runs; where two of
-# those came to share a lane, the tasks of the side are listed anew, longest first.  The shorter of both is taken.
+# those came to share a lane, the tasks of the side are listed again, longest first.  The shorter of both is taken.
 # A schedule of the rest is one of these tasks too, so a lower bound that the algorithm proves holds; no ratio does.
 # Weakness: the algorithm takes all tasks for there at once.
 

@@ -1,4 +1,4 @@
-"""Deep Q-learning: learn what each action will earn, and take the one that earns most.
+"""Deep Q-learning: learn the value of each action, and take the best one.
 
 Reference: Mnih et al., Human-level Control through Deep Reinforcement Learning (Nature 2015): replay memory and a
 target network; van Hasselt, Guez, Silver, Deep Reinforcement Learning with Double Q-learning (AAAI 2016): one network
@@ -25,9 +25,9 @@ from hetsim.learning.agents.practice import AgentState, Count, Layers, Positive,
 class Dqn:
     """Double deep Q-learning with replay.
 
-    memory: transitions kept; batch: of which so many are drawn for an update, one every `every` steps.
-    horizon: typical times after which a reward counts 1/e.  Exploration falls to `least` over the first `explore` of
-    all steps.  `target`: updates between two copies to the target network.
+    memory: number of transitions kept; batch: number drawn for an update, one every `every` steps.
+    horizon: typical times after which a reward counts 1/e.  Exploration falls to `min_explore` over the first
+    `explore` of all steps.  `target`: updates between two copies to the target network.
     """
 
     hidden: Layers = (32, 32)
@@ -37,7 +37,7 @@ class Dqn:
     every: Count = 2
     horizon: Positive = 6.0
     explore: Share = 0.4
-    least: Share = 0.02
+    min_explore: Share = 0.02
     target: Count = 250
 
     def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
@@ -59,15 +59,15 @@ class Dqn:
 
         for step in range(counts["step"], steps):
             possible = np.flatnonzero(practice.mask)
-            if random.random() < max(self.least, 1.0 - step / max(self.explore * steps, 1)):
+            if random.random() < max(self.min_explore, 1.0 - step / max(self.explore * steps, 1)):
                 action = int(random.choice(possible))
             else:
                 action = int(possible[network.scores(layout.row(practice.observation, possible)).argmax()])
             place = memory.begin(practice.observation, practice.mask, action)
             before = practice.now
             reward = practice.step(action)
-            left = 0.0 if practice.over else math.exp((before - practice.now) / (self.horizon * practice.scale))
-            memory.end(place, reward, left)
+            discount = 0.0 if practice.over else math.exp((before - practice.now) / (self.horizon * practice.scale))
+            memory.end(place, reward, discount)
             if practice.over:
                 counts["episode"] += 1
                 practice.reset(counts["episode"])
@@ -90,7 +90,7 @@ class Dqn:
         memory: Memory,
         random: np.random.Generator,
     ) -> list[np.ndarray]:
-        """Gradients of the Huber loss between the values of a batch and their estimates one step later."""
+        """Gradients of the Huber loss between values and their one-step estimates."""
         layout = practice.layout
         drawn = memory.draw(self.batch, random)
         after = memory.after(drawn)
@@ -147,10 +147,10 @@ class Memory:
     def draw(self, count: int, random: np.random.Generator) -> np.ndarray:
         """Places of some transitions: any but the last, as its successor is not known yet."""
         kept = min(self.taken, self.size) - 1
-        found: np.ndarray = (self.taken - 2 - random.integers(0, kept, count)) % self.size
-        return found
+        drawn: np.ndarray = (self.taken - 2 - random.integers(0, kept, count)) % self.size
+        return drawn
 
     def after(self, places: np.ndarray) -> np.ndarray:
         """Places of their successors."""
-        found: np.ndarray = (places + 1) % self.size
-        return found
+        next_places: np.ndarray = (places + 1) % self.size
+        return next_places

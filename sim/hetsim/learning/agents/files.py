@@ -65,7 +65,7 @@ class LearnedPolicy:
 
     def problem(self, cluster: Cluster) -> str | None:
         """Why it cannot act on this cluster, or None."""
-        here = Layout.of(cluster, self.window, self.decides)
+        here = Layout.for_cluster(cluster, self.window, self.decides)
         mine = self.layout
         if here.types == mine.types:
             return None
@@ -106,7 +106,7 @@ def write_parts(path: str | Path, about: Mapping[str, Any], arrays: Mapping[str,
 
 
 def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:
-    """The policy in a file; ScenarioError with a sentence if it is none that can be run here, or decides otherwise."""
+    """Read the policy in a file; ScenarioError if it cannot run or decides otherwise."""
     path = Path(path)
 
     def wrong(text: str) -> ScenarioError:
@@ -121,15 +121,15 @@ def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:
 def read_parts(
     path: Path, wrong: Callable[[str], ScenarioError], what: str = "learned policy", most: int = MAX_BYTES
 ) -> dict[str, np.ndarray]:
-    """The arrays of an archive; `wrong` of a sentence where it is none.  Nothing in it is run."""
+    """Read the arrays of an archive; raise `wrong` if it is none.  Nothing in it runs."""
     try:
         size = path.stat().st_size
         if size > most:
-            raise wrong(f"is no {what}: it has {size:,} bytes")
+            raise wrong(f"is not a {what}: it has {size:,} bytes")
         with open_input(path) as source:
             data = source.read()
         if data[:2] != b"PK":
-            raise wrong(f"is no {what}: it is not an .npz archive (hetsim train)" if data else "is empty")
+            raise wrong(f"is not a {what}: it is not an .npz archive (hetsim train)" if data else "is empty")
     except OSError as error:
         raise wrong(f"cannot be read: {error.strerror or error}") from None
     try:
@@ -141,20 +141,20 @@ def read_parts(
     except Exception as error:  # zip, its compressions and NumPy's headers each complain in their own way
         raise wrong(f"is damaged or cut off: {' '.join(str(error).split()) or type(error).__name__}") from None
     if size > most:
-        raise wrong(f"is no {what}: it holds {size:,} bytes")
+        raise wrong(f"is not a {what}: it holds {size:,} bytes")
     for name, array in parts.items():
-        if not isinstance(array, np.ndarray):  # NumPy gives the bytes of what is no array as they are
-            raise wrong(f'is no {what}: "{name}" in it is no array')
+        if not isinstance(array, np.ndarray):  # NumPy gives the bytes of what is not an array as they are
+            raise wrong(f'is not a {what}: "{name}" in it is not an array')
     return parts
 
 
 def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
     try:
         about = json.loads(bytes(parts["about"].astype(np.uint8)).decode())
-        known = about["format"] == FORMAT
+        recognized = about["format"] == FORMAT
     except (KeyError, ValueError, TypeError, RecursionError):
-        known = False
-    if not known:
+        recognized = False
+    if not recognized:
         raise wrong("is an .npz archive, but no learned policy (hetsim train)")
     try:
         _check_versions(about, wrong)
@@ -181,7 +181,7 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
     shapes = [array.shape for array in arrays]
     sound = all(array.dtype == np.float32 and np.isfinite(array).all() for array in arrays)
     if not SHORTEST <= scale < float("inf") or not sound or not _chained(shapes):
-        raise wrong("is damaged: its arrays are no network")
+        raise wrong("is damaged: its arrays are not a network")
     if shapes[0][0] != layout.inputs:
         raise wrong(f"is damaged: its network reads {shapes[0][0]} numbers an action, and there are {layout.inputs}")
     return LearnedPolicy(

@@ -16,7 +16,7 @@ Arrays = list[np.ndarray]
 
 
 class ScoreNetwork:
-    """Layers of tanh and a linear one at the end: rows of features in, one score each out.
+    """Layers of tanh and a linear one at the end: one score for each row of features.
 
     `arrays`: the weights and biases of each layer in turn, float32.
     """
@@ -27,7 +27,7 @@ class ScoreNetwork:
 
     @classmethod
     def fresh(cls, inputs: int, hidden: Sequence[int], random: np.random.Generator) -> ScoreNetwork:
-        """Random weights (Glorot and Bengio, 2010); the last layer small, so that all actions begin alike."""
+        """Random weights (Glorot and Bengio, 2010); a small last layer: equal actions."""
         arrays = []
         sizes = [inputs, *hidden, 1]
         for before, after in zip(sizes, sizes[1:], strict=False):
@@ -44,10 +44,10 @@ class ScoreNetwork:
 
     def scores(self, rows: np.ndarray) -> np.ndarray:
         """One score a row."""
-        found = rows
+        values = rows
         for weights, biases in zip(self.arrays[:-2:2], self.arrays[1:-2:2], strict=True):
-            found = np.tanh(found @ weights + biases)
-        return (found @ self.arrays[-2] + self.arrays[-1])[:, 0]
+            values = np.tanh(values @ weights + biases)
+        return (values @ self.arrays[-2] + self.arrays[-1])[:, 0]
 
     def forward(self, rows: np.ndarray) -> np.ndarray:
         """The same, keeping what `backward` needs."""
@@ -57,7 +57,7 @@ class ScoreNetwork:
         return (self._kept[-1] @ self.arrays[-2] + self.arrays[-1])[:, 0]
 
     def backward(self, slopes: np.ndarray) -> Arrays:
-        """Gradients of the arrays, given the slope of the loss in each score of the last `forward`."""
+        """Gradients of the arrays from the loss's slope in each score of `forward`."""
         gradients: Arrays = []
         back: np.ndarray = slopes.astype(np.float32)[:, None]
         for layer in reversed(range(len(self._kept))):
@@ -79,9 +79,9 @@ class Adam:
 
     def state(self) -> dict[str, np.ndarray]:
         """All that the next step depends on, besides the arrays."""
-        found = {f"mean{number}": array for number, array in enumerate(self.means)}
-        found |= {f"square{number}": array for number, array in enumerate(self.squares)}
-        return {**found, "adam": np.array([self.steps])}
+        moments = {f"mean{number}": array for number, array in enumerate(self.means)}
+        moments |= {f"square{number}": array for number, array in enumerate(self.squares)}
+        return {**moments, "adam": np.array([self.steps])}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Take over what `state` gave."""
@@ -121,5 +121,5 @@ def shares(scores: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Softmax within each decision, of which `starts` are the first rows."""
     owner = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(scores)))
     shifted = np.exp(scores - np.maximum.reduceat(scores, starts)[owner])
-    found: np.ndarray = shifted / np.add.reduceat(shifted, starts)[owner]
-    return found
+    chances: np.ndarray = shifted / np.add.reduceat(shifted, starts)[owner]
+    return chances

@@ -1,4 +1,4 @@
-"""Proximal policy optimization, by stable-baselines3's MaskablePPO (extra `learning`); what comes out runs in NumPy.
+"""Proximal policy optimization, by MaskablePPO of stable-baselines3.
 
 Reference: Schulman, Wolski, Dhariwal, Radford, Klimov, Proximal Policy Optimization Algorithms (2017), with invalid
 actions masked as in Huang and Ontañón, A Closer Look at Invalid Action Masking in Policy Gradient Algorithms (FLAIRS
@@ -90,7 +90,7 @@ class Ppo:
 
 
 def _state(model: Any, env: Any) -> AgentState:
-    """All that the next rollout and what follows depend on, the episode under way apart."""
+    """The state that the next rollout depends on, without the episode under way."""
     import torch
 
     arrays = {f"policy{number}": value.numpy() for number, value in enumerate(model.policy.state_dict().values())}

@@ -1,4 +1,4 @@
-"""Material for an agent: episodes one after the other, and a listener for its progress."""
+"""The material of an agent: episodes in a row, and a listener for its progress."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AgentState:
 
 
 class Practice(Protocol):
-    """Episodes of one scenario (`hetsim.learning.environment.episode`), with rewards of about one per typical time."""
+    """Episodes of one scenario, with rewards of about one per typical time."""
 
     layout: Layout
     scale: float
@@ -44,12 +44,12 @@ class Practice(Protocol):
     """Seed of the loads."""
 
     def environment(self) -> Any:
-        """The same episodes as a Gymnasium environment: `reset(seed=practice.seed)` begins the first."""
+        """The same episodes as a Gymnasium environment, from `reset(seed=practice.seed)`."""
         ...
 
     @property
     def sb3(self) -> Any:
-        """The policy and the rollout buffer for stable-baselines3: `ScoringPolicy`, `TimedRolloutBuffer`."""
+        """The policy and the rollout buffer for stable-baselines3."""
         ...
 
     def reset(self, episode: int) -> None:
@@ -72,12 +72,12 @@ class Practice(Protocol):
         ...
 
     def save(self, steps: int, state: Callable[[], AgentState]) -> None:
-        """So many steps have been taken, and training could go on from this state: it is kept from time to time."""
+        """Note the steps taken and, from time to time, save this state of training."""
         ...
 
 
 class Trainer:
-    """The network of an agent in NumPy, its optimizer, random numbers and counts: begun, or as they were saved."""
+    """The network of an agent, its optimizer, random numbers and counts."""
 
     def __init__(
         self, practice: Practice, hidden: Sequence[int], rate: float, random: np.random.Generator, *counts: str

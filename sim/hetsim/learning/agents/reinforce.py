@@ -1,4 +1,4 @@
-"""Policy gradient: make actions likelier that turned out better than the same load under other runs of the policy.
+"""Policy gradient with a baseline from other runs of the policy on the same load.
 
 Reference: Williams, Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning (Machine
 Learning 8, 1992).  The baseline is that of Mao, Venkatakrishnan, Schwarzkopf, Alizadeh, Variance Reduction for
@@ -56,8 +56,8 @@ class Reinforce:
                 paths.append(path)
             counts.update(taken=taken, episode=counts["episode"] + 1)
             if taken < steps:
-                left = 1.0 - taken / steps
-                trainer.adam.step(self._gradients(practice, network, paths, left), self.rate * max(0.1, left))
+                remaining = 1.0 - taken / steps
+                trainer.adam.step(self._gradients(practice, network, paths, remaining), self.rate * max(0.1, remaining))
                 practice.save(taken, lambda: trainer.state({"spreads": np.array(self._spreads)}))
         return network
 
@@ -109,7 +109,7 @@ _FIRST = np.zeros(1, np.int64)
 def balanced(
     scores: np.ndarray, starts: np.ndarray, may_wait: np.ndarray
 ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
-    """Scores in which waiting weighs as much against all placements together as it does against the best of them.
+    """Weigh waiting against all placements together as against the best of them.
 
     Else it would be the likeliest of many actions where most of the chance is on placing something, and a policy that
     takes the best action would wait for ever.  Waiting is the last row of a decision where it is possible.  Also the
@@ -124,8 +124,8 @@ def balanced(
     best = np.maximum.reduceat(placed, starts)
     parts = np.exp(placed - best[owner])
     totals = np.add.reduceat(parts, starts)
-    found = scores.astype(np.float64)
-    found[wait] += np.log(totals[choices])
+    raised = scores.astype(np.float64)
+    raised[wait] += np.log(totals[choices])
 
     def back(slopes: np.ndarray) -> np.ndarray:
         given = slopes.copy()
@@ -135,12 +135,12 @@ def balanced(
         given[[first + int(placed[first:end].argmax()) for first, end in zip(starts, ends, strict=True)]] -= moved
         return given
 
-    return found, back
+    return raised, back
 
 
 @dataclass
 class Path:
-    """One episode: of each decision the rows of the possible actions, which was chosen, when, and what it earned."""
+    """One episode: of each decision its rows, the choice, its time and its reward."""
 
     rows: list[np.ndarray] = field(default_factory=list)
     may_wait: list[bool] = field(default_factory=list)
@@ -151,10 +151,10 @@ class Path:
 
     def returns(self, horizon: float) -> np.ndarray:
         """Discounted reward from each decision on."""
-        found = np.zeros(len(self.times))
+        values = np.zeros(len(self.times))
         after = np.append(self.times[1:], self.end)
         factors = np.exp((np.array(self.times) - after) / horizon)
         later = 0.0
-        for step in reversed(range(len(found))):
-            found[step] = later = self.rewards[step] + factors[step] * later
-        return found
+        for step in reversed(range(len(values))):
+            values[step] = later = self.rewards[step] + factors[step] * later
+        return values

@@ -36,7 +36,7 @@ Choice = Callable[[Any, np.ndarray], Any]
 
 
 def check_actions(actions: Iterable[str]) -> tuple[str, ...]:
-    """The names of what is switched on, in the order of `SWITCHES`; UnknownName or UsageError otherwise."""
+    """The enabled actions in the order of `SWITCHES`; UnknownName or UsageError."""
     if isinstance(actions, str) or not isinstance(actions, Iterable):
         raise UsageError(f'actions are a list of names, such as ["node", "preempt"], not {actions!r}')
     named = list(actions)
@@ -58,8 +58,8 @@ class Actions:
         if "mode" in switches:
             self.options = [("mode", position) for position in range(max(len(shape.modes) for shape in shapes))]
         elif "width" in switches:
-            found = {(types.index(mode.type.name), mode.width) for shape in shapes for mode in shape.modes}
-            self.options = [("width", (types[kind], width)) for kind, width in sorted(found)]
+            pairs = {(types.index(mode.type.name), mode.width) for shape in shapes for mode in shape.modes}
+            self.options = [("width", (types[kind], width)) for kind, width in sorted(pairs)]
         else:
             self.options = [("type", name) for name in types]
         nodes = problem.cluster.nodes
@@ -79,18 +79,18 @@ class Actions:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the actions: `task 0 on a100`, `preempt running 0`, `wait`."""
-        found = []
+        labels = []
         for task in range(self.window):
             for kind, option in self.options:
                 text = {"type": f"on {option}", "mode": f"in mode {option}"}.get(kind)
                 text = text or f"on {option[1]:g} {option[0]}"
-                found += [
+                labels += [
                     f"task {task} {text}" + ("" if place is None else f" on node {self.node_names[place]}")
                     for place in self.places
                 ]
-        found += [f"preempt running {number}" for number in range(self.power - self.preempt)]
-        found += [f"{what} {self.node_names[number]}" for what in ("off", "on") for number in range(len(self.nodes))]
-        return (*found, "wait")
+        labels += [f"preempt running {number}" for number in range(self.power - self.preempt)]
+        labels += [f"{what} {self.node_names[number]}" for what in ("off", "on") for number in range(len(self.nodes))]
+        return (*labels, "wait")
 
     def split(self, action: int) -> tuple[int, tuple[str, Any], int | None]:
         """Task, option and node of a placement."""
@@ -100,7 +100,7 @@ class Actions:
 
 
 class Acting(Window):
-    """A window with actions beyond the first devices, and possibly with another observation.
+    """A window with actions beyond the first devices, perhaps another observation.
 
     With no switch and the observation "vector" it is the plain window.  `choice`, where given, decides: so a trained
     model is a scheduler in a run.
@@ -129,7 +129,7 @@ class Acting(Window):
         from hetsim.learning.observation.window import Layout
 
         self.problem = problem
-        types = Layout.of(problem.cluster, self.window, self.decides).types
+        types = Layout.for_cluster(problem.cluster, self.window, self.decides).types
         self.actions = Actions(problem, types, self.window, self.switches)
         self.observer = None if self._make is None else self._make(problem, self.window, self.scale)
 
@@ -197,24 +197,26 @@ class Acting(Window):
         """The observation now, and which actions are possible."""
         plain = self.observer is None or self.observer.uses_vector
         if plain or not self._extended:
-            found, mask = super().observe(first)
+            observation, mask = super().observe(first)
         if self._extended:
             mask = self._masked()
-        return (found if self.observer is None else self.observer.checked(self, found if plain else None)), mask
+        if self.observer is not None:
+            observation = self.observer.checked(self, observation if plain else None)
+        return observation, mask
 
     def _masked(self) -> np.ndarray:
         """Which of the extended actions are possible."""
         actions, view = self.actions, self.view
         mask = np.zeros(actions.count, np.bool_)
         tasks = self.shown()
-        known: dict[Any, Any] = {}
+        answers: dict[Any, Any] = {}
         size = len(actions.options) * len(actions.places)
         by_shape: dict[Any, np.ndarray] = {}
         single = self._singly(tasks)
         for number, task in enumerate(tasks):
             key = task if single else task.shape
             if key not in by_shape:
-                by_shape[key] = self._where(task, known, single)
+                by_shape[key] = self._where(task, answers, single)
             mask[number * size : (number + 1) * size] = by_shape[key]
         placeable = bool(mask.any())
         now = view.now
@@ -234,13 +236,13 @@ class Acting(Window):
     def _where(self, task: Task, known: dict[Any, bool], single: bool) -> np.ndarray:
         """Which options and nodes are possible for a task."""
         actions = self.actions
-        found = np.zeros((len(actions.options), len(actions.places)), np.bool_)
+        fits = np.zeros((len(actions.options), len(actions.places)), np.bool_)
         for number, option in enumerate(actions.options):
             for place, node in enumerate(actions.places):
-                found[number, place] = any(
+                fits[number, place] = any(
                     self._placed(task, mode, node, known, single) for mode in self._modes_of(task, option)
                 )
-        return found.ravel()
+        return fits.ravel()
 
     def _placed(self, task: Task, mode: Mode, node: int | None, known: dict[Any, bool], single: bool) -> bool:
         if single:
@@ -298,8 +300,8 @@ class Acting(Window):
         if action < actions.preempt:
             number, option, node = actions.split(action)
             task = self.shown()[number]
-            found = (self._at(task, mode, node) for mode in self._modes_of(task, option))
-            placement = next(one for one in found if one is not None)
+            placements = (self._at(task, mode, node) for mode in self._modes_of(task, option))
+            placement = next(one for one in placements if one is not None)
             self.follow(task, placement, now + max(self.view.duration(task, placement), SHORTEST))
             self._began(task)
             return Start(task, placement)

@@ -1,4 +1,4 @@
-"""Admission step by step: the engine stops at every task that becomes ready; the scenario's scheduler does the rest.
+"""Admission step by step: the engine stops at each task that becomes ready.
 
 A task waits in the engine while it is decided about, at the instant at which it became ready and before the scheduler
 is told of it; one that is refused is rejected there and then.  So accepting all gives the tables of the run itself.
@@ -66,7 +66,7 @@ class Gate(Scheduler):
         self.inner.finished(task)
 
     def gone(self, task: Task) -> None:
-        self.reward.left(task)
+        self.reward.departed(task)
         self.door.gone(task)
         self.known.pop(task.index, None)
         if task in self.asked:
@@ -97,7 +97,7 @@ class Gate(Scheduler):
 
 
 class Admissions(Episodes):
-    """Runs of a scenario in which every task is decided about: action 1 accepts, 0 rejects."""
+    """Runs of a scenario in which action 1 accepts each task and 0 rejects it."""
 
     decides: ClassVar[str] = ADMISSION
     asks_scheduler: ClassVar[bool] = True
@@ -126,7 +126,7 @@ class Admissions(Episodes):
         return ACCEPT if any(view.fits(mode) for mode in self.gate.asked[0].modes) else REFUSE
 
     def _go(self) -> None:
-        """On to the next task to decide about, running the scheduler wherever there is none left."""
+        """Go on to the next task to decide about, running the scheduler between."""
         simulation, gate = self.simulation, self.gate
         assert simulation is not None
         while not gate.asked:
@@ -145,7 +145,7 @@ class Admissions(Episodes):
 
 
 class Played(Admissions):
-    """Runs of the scenario's own policy, in which nothing is decided but rewards are earned: to compare with."""
+    """Run the scenario's own policy and score it with the same reward."""
 
     def _take_over(self, run: RunInput) -> Any:
         return self._put_before(run, False)

@@ -59,7 +59,7 @@ class WatchedWindow(Acting):
         super().finished(task)
 
     def gone(self, task: Task) -> None:
-        self.reward.left(task)
+        self.reward.departed(task)
         super().gone(task)
 
 
@@ -129,7 +129,7 @@ class Episodes:
         first = self.build(self.scenario.model.seed, 0)
         if self.parts.get("energy") and not first.cluster.has_watts:
             raise ScenarioError(self.scenario.document.problem(("cluster", "nodes"), NO_WATTS))
-        self.layout = Layout.of(first.cluster, self.window, self.decides)
+        self.layout = Layout.for_cluster(first.cluster, self.window, self.decides)
         self.scale = typical_time(first) if scale is None else float(scale)
         self.first: Observation | None = None
         """The observation of the first load; its shapes are kept."""
@@ -158,9 +158,9 @@ class Episodes:
             return make
 
         def made(problem: PlanProblem, window: int, scale: float) -> Observation:
-            found = make(problem, window, scale)
-            found.keep(first)
-            return found
+            reward = make(problem, window, scale)
+            reward.keep(first)
+            return reward
 
         return made
 
@@ -201,13 +201,13 @@ class Episodes:
         """Begin a run and go to its first decision; the observation."""
         run = self.build(seed, replication, loads)
         self.seed, self.replication, self.loads, self.record = seed, replication, loads, None
-        told = self._take_over(run)
+        announced = self._take_over(run)
         with self.scenario.addresses():
             self.simulation = Simulation(run)
-        self.reward = self.plain_reward = told.reward = make_reward(self.simulation, self.parts)
+        self.reward = self.plain_reward = announced.reward = make_reward(self.simulation, self.parts)
         if self.ahead:
             self.plain_reward = make_reward(self.simulation, self.parts)
-            told.reward = Both(self.simulation, self.reward, self.plain_reward)
+            announced.reward = Both(self.simulation, self.reward, self.plain_reward)
         self.terminated = self.truncated = self._in_round = False
         self.earned = self.dt = 0.0
         self.taken: list[int] = []
@@ -259,10 +259,10 @@ class Episodes:
             return
         task = decision.tasks
         assert isinstance(task, Task)
-        least = task.shortest_remaining
+        shortest = task.shortest_remaining
         simulation.apply(decision)
         if self.ahead:
-            self.reward.started(task, self.watched.expected_end(task), least)
+            self.reward.started(task, self.watched.expected_end(task), shortest)
 
     def legal(self, action: int) -> int:
         """The action that is taken for this one."""
@@ -340,7 +340,7 @@ def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> t
             )
 
         def check(self, problem: PlanProblem) -> None:
-            here = Layout.of(problem.cluster, self.window)
+            here = Layout.for_cluster(problem.cluster, self.window)
             actions = Actions(problem, here.types, self.window, self.switches)
             if (here.types, actions.count) != (layout.types, count):
                 raise ScenarioError(

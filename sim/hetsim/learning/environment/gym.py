@@ -1,4 +1,4 @@
-"""The Gymnasium face of episodes.  Only this file imports Gymnasium (extra `learning`)."""
+"""The Gymnasium face of episodes; the only file that imports Gymnasium."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPTIONS = ("replication", "validation")
 
 
 class SchedulingEnv(gymnasium.Env[Any, np.int64]):
-    """Place one of the first `window` waiting tasks on a type of device, or wait (`hetsim/Scheduling-v0`).
+    """Place one of the first `window` waiting tasks, or wait (hetsim/Scheduling-v0).
 
     scenario: a file, the name of a shipped scenario, a mapping, or a Scenario; its scheduler is not asked, its
         admission policy is.
@@ -80,7 +80,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         self._begin(Episodes(scenario, window, reward, scale, ahead, normalize, observation, actions, order))
 
     @classmethod
-    def of(cls, episodes: Episodes) -> Self:
+    def from_episodes(cls, episodes: Episodes) -> Self:
         """The environment of episodes that are there already."""
         env = cls.__new__(cls)
         env.render_mode = None
@@ -123,7 +123,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
     def step(self, action: np.int64) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Carry out an action."""
         episodes = self.episodes
-        reward = episodes.step(whole(action))
+        reward = episodes.step(whole_number(action))
         return episodes.observation, reward, episodes.terminated, episodes.truncated, self._info()
 
     def action_masks(self) -> np.ndarray:
@@ -132,7 +132,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
 
     @property
     def layout(self) -> Layout:
-        """Sizes of the vector and of the plain actions, and where each action finds what concerns it."""
+        """The sizes of the vector and of the plain actions, and the columns of actions."""
         return self.episodes.layout
 
     @property
@@ -165,7 +165,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
 
 
 def space_of(episodes: Episodes) -> spaces.Space[Any]:
-    """The observation space: the vector's, or what an observation of another kind says of itself."""
+    """The observation space: the vector's, or that of another kind of observation."""
     first = episodes.first
     if first is None:
         return spaces.Box(-LIMIT, LIMIT, (episodes.layout.observation,), np.float32)
@@ -179,8 +179,8 @@ def space_of(episodes: Episodes) -> spaces.Space[Any]:
 
 
 def _box(shape: tuple[int, ...]) -> spaces.Box:
-    most = float(np.finfo(np.float32).max)
-    return spaces.Box(-most, most, shape, np.float32)
+    highest = float(np.finfo(np.float32).max)
+    return spaces.Box(-highest, highest, shape, np.float32)
 
 
 def _replication(value: Any) -> int:
@@ -190,7 +190,7 @@ def _replication(value: Any) -> int:
     return int(value)
 
 
-def whole(action: Any) -> int:
+def whole_number(action: Any) -> int:
     """An action as an integer; UsageError for anything else."""
     if isinstance(action, np.ndarray) and action.ndim == 0:
         action = action.item()
@@ -200,7 +200,7 @@ def whole(action: Any) -> int:
 
 
 class AdmissionEnv(SchedulingEnv):
-    """Accept (1) or reject (0) each task as it becomes ready, before the scenario's scheduler (`hetsim/Admission-v0`).
+    """Accept (1) or reject (0) each task that becomes ready (hetsim/Admission-v0).
 
     The parameters are those of `hetsim/Scheduling-v0`; the reward is `goodput` unless another is named.  The scenario's
     own admission policy is not asked.  The observation is that of scheduling with the task in question shown first

@@ -37,7 +37,7 @@ GIGA = 1e9
 
 
 class Observation:
-    """Base: what is seen at each decision.  `space` tells its shape, a mapping of names to shapes for a `Dict`.
+    """Base: the observation at each decision, with the shape that `space` gives.
 
     problem: tasks and cluster of the run, with estimates, as policies know them.  Show no task before it arrives.
     """
@@ -70,16 +70,16 @@ class Observation:
 
     def checked(self, acting: Acting, vector: np.ndarray | None) -> Any:
         """The same as float32 arrays; ScenarioError where it is not what `shapes` says."""
-        found, now = self._observed(acting, vector), acting.view.now
+        observed, now = self._observed(acting, vector), acting.view.now
         if not isinstance(self.shapes, Mapping):
-            return self._array(found, self.shapes, "", now)
-        if not isinstance(found, Mapping) or set(found) != set(self.shapes):
-            given = ", ".join(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
+            return self._array(observed, self.shapes, "", now)
+        if not isinstance(observed, Mapping) or set(observed) != set(self.shapes):
+            given = ", ".join(map(str, observed)) if isinstance(observed, Mapping) else type(observed).__name__
             raise ScenarioError(
                 f"observation {self.name} returned {given or 'nothing'} at t = {now:g} s; its entries are "
                 f"{', '.join(self.shapes)}"
             )
-        return {key: self._array(found[key], shape, f" in {key}", now) for key, shape in self.shapes.items()}
+        return {key: self._array(observed[key], shape, f" in {key}", now) for key, shape in self.shapes.items()}
 
     def _observed(self, acting: Acting, vector: np.ndarray | None) -> Any:
         try:
@@ -94,7 +94,7 @@ class Observation:
             with np.errstate(over="ignore"):  # what is too large is infinite, and said below
                 array = np.asarray(value, np.float32)
         except (TypeError, ValueError):
-            text = f"returned {value!r:.60}{where} at t = {now:g} s, which is no array of numbers"
+            text = f"returned {value!r:.60}{where} at t = {now:g} s, which is not an array of numbers"
             raise ScenarioError(f"observation {self.name} {text}") from None
         if array.shape != tuple(shape):
             raise ScenarioError(
@@ -121,23 +121,23 @@ class _Called(Observation):
         self.name = getattr(function, "__name__", "of a function")
 
     def observe(self, acting: Acting, vector: np.ndarray | None) -> Any:
-        found = self.function(acting)
+        result = self.function(acting)
         if self.shapes is None:
             now = acting.view.now
-            if isinstance(found, Mapping):
-                for key in found:
+            if isinstance(result, Mapping):
+                for key in result:
                     if not isinstance(key, str):
                         raise ScenarioError(f"observation {self.name} returned an entry {key!r}; names are texts")
-                self.shapes = {key: self._shape(value, f" in {key}", now) for key, value in found.items()}
+                self.shapes = {key: self._shape(value, f" in {key}", now) for key, value in result.items()}
             else:
-                self.shapes = self._shape(found, "", now)
-        return found
+                self.shapes = self._shape(result, "", now)
+        return result
 
     def _shape(self, value: Any, where: str, now: float) -> tuple[int, ...]:
         try:
             return np.shape(value)
         except ValueError:  # rows of different lengths
-            text = f"returned {value!r:.60}{where} at t = {now:g} s, which is no array of numbers"
+            text = f"returned {value!r:.60}{where} at t = {now:g} s, which is not an array of numbers"
             raise ScenarioError(f"observation {self.name} {text}") from None
 
     def checked(self, acting: Acting, vector: np.ndarray | None) -> Any:
@@ -147,7 +147,7 @@ class _Called(Observation):
 
 
 class Arrays(Observation):
-    """`dict`: nodes, tasks and their modes as arrays; every demand is an entry, so that no two modes look equal.
+    """`dict`: nodes, tasks and modes as arrays; every demand is an entry.
 
     nodes  (nodes, 5 + 3 for each GPU type): cores free and in all, GB of memory free and in all, accelerators asleep;
            by type GPUs free (parts included) and in all, GB of GPU memory that is free.
@@ -165,7 +165,7 @@ class Arrays(Observation):
     def __init__(self, problem: PlanProblem, window: int, scale: float):
         super().__init__(problem, window, scale)
         cluster = problem.cluster
-        self.types = Layout.of(cluster, window).types
+        self.types = Layout.for_cluster(cluster, window).types
         self.gpus = [kind.name for kind in cluster.types.values() if kind.kind != "cpu" and cluster.count(kind.name)]
         self.modes = max((len(shape.modes) for shape in problem.tasks.shapes), default=1)
         self.shapes = {
@@ -192,17 +192,17 @@ class Arrays(Observation):
 
     def observe(self, acting: Acting, vector: np.ndarray | None) -> dict[str, np.ndarray]:
         view, shown = acting.view, acting.shown()
-        found = {key: np.zeros(shape, np.float32) for key, shape in self.shapes.items()}
-        self._nodes(acting, found["nodes"])
+        arrays = {key: np.zeros(shape, np.float32) for key, shape in self.shapes.items()}
+        self._nodes(acting, arrays["nodes"])
         fits: dict[Any, bool] = {}
         for number, task in enumerate(shown):
-            found["tasks"][number] = self._task(task, view.now)
-            self._modes(acting, task, found["modes"][number], fits)
+            arrays["tasks"][number] = self._task(task, view.now)
+            self._modes(acting, task, arrays["modes"][number], fits)
         waiting, running = len(acting._waiting), len(acting._kind_of)
-        found["whole"][:] = math.log1p(waiting), running, math.log1p(view.now / self.scale)
-        for array in found.values():
+        arrays["whole"][:] = math.log1p(waiting), running, math.log1p(view.now / self.scale)
+        for array in arrays.values():
             np.clip(array, -HUGE, HUGE, out=array)
-        return found
+        return arrays
 
     def _nodes(self, acting: Acting, rows: np.ndarray) -> None:
         columns = acting.view.nodes
@@ -234,12 +234,12 @@ class Arrays(Observation):
 
     def _modes(self, acting: Acting, task: Task, rows: np.ndarray, known: dict[Any, bool]) -> None:
         single = acting._singly([task])
-        left = 1.0 - task.done
+        remaining = 1.0 - task.done
         for position, mode in enumerate(task.modes):
             fits = acting._placed(task, mode, None, known, single) and not (
                 task.allowed and position not in task.allowed
             )
-            time = max(task.estimate_at(position) * left, SHORTEST)
+            time = max(task.estimate_at(position) * remaining, SHORTEST)
             kind = self.types.index(mode.type.name) + 1 if mode.type.name in self.types else 0
             rows[position] = (
                 1.0, kind, mode.cpus, mode.gpus, mode.share / WHOLE, mode.memory / GIGA, mode.gpu_memory / GIGA,
@@ -290,25 +290,25 @@ class GraphObservation(Arrays):
 
     def _critical(self, count: int) -> np.ndarray:
         """Length of the longest path from each task's start to the end, in time at best."""
-        path, left = self._least.copy(), [len(after) for after in self._after]
-        ready = [row for row in range(count) if not left[row]]
+        path, successors = self._least.copy(), [len(after) for after in self._after]
+        ready = [row for row in range(count) if not successors[row]]
         while ready:
             row = ready.pop()
             for one in self._before[row]:
                 path[one] = max(path[one], self._least[one] + path[row])
-                left[one] -= 1
-                if not left[one]:
+                successors[one] -= 1
+                if not successors[one]:
                     ready.append(one)
         return path
 
     def observe(self, acting: Acting, vector: np.ndarray | None) -> dict[str, np.ndarray]:
-        found = super().observe(acting, vector)
+        observed = super().observe(acting, vector)
         view, now = acting.view, acting.view.now
         tasks, ended = self.problem.tasks, acting.ended
         rows, edges, items = self.limits
         place: dict[int, int] = {}
-        links = found["links"]
-        links[:] = found["shown"][:] = -1
+        links = observed["links"]
+        links[:] = observed["shown"][:] = -1
         at = 0
         for row in range(len(tasks)):
             if len(place) == rows:
@@ -318,7 +318,7 @@ class GraphObservation(Arrays):
             place[row] = number = len(place)
             before = [one for one in self._before[row] if one not in ended]
             runs, waits = row in acting._kind_of, row in acting._waiting
-            found["graph"][number] = (
+            observed["graph"][number] = (
                 1.0, float(not runs and not waits), float(waits), float(runs),
                 math.log(max(self._least[row], SHORTEST) / self.scale), self._path[row] / self.scale, len(before),
                 len(self._after[row]),
@@ -327,9 +327,9 @@ class GraphObservation(Arrays):
                 if one in place and at < edges:
                     links[at] = place[one], number
                     at += 1
-        needs, data = found["needs"], found["data"]
+        needs, data = observed["needs"], observed["data"]
         for number, task in enumerate(acting.shown()):
-            found["shown"][number] = place.get(task.index, -1)
+            observed["shown"][number] = place.get(task.index, -1)
             for mark, wanted in ((1.0, task.reads), (2.0, task.writes)):
                 for item in wanted:
                     if item < items:
@@ -339,7 +339,7 @@ class GraphObservation(Arrays):
             for holder in view.holders(item):
                 node, mark = (holder, 1.0) if isinstance(holder, int) else (holder.node, 2.0)
                 data[item, 1 + node] = max(data[item, 1 + node], mark)
-        return found
+        return observed
 
 
 OBSERVATIONS: dict[str, type[Observation]] = {"dict": Arrays, "graph": GraphObservation}
@@ -352,29 +352,32 @@ def _is_shape(shape: Any) -> bool:
 
 
 def _made(kind: type[Observation], problem: PlanProblem, window: int, scale: float) -> Observation:
-    """An observation of this class; UsageError where it does not say what shape it has."""
-    found = kind(problem, window, scale)
-    shapes = getattr(found, "shapes", None)
+    """Make an observation of this class; UsageError if it has no shape."""
+    observation = kind(problem, window, scale)
+    shapes = getattr(observation, "shapes", None)
     named = shapes if isinstance(shapes, Mapping) else {"": shapes}
     if not named or not all(isinstance(name, str) and _is_shape(shape) for name, shape in named.items()):
         raise UsageError(
             f"observation {kind.__name__} has to have `shapes`: a tuple of whole numbers, or a mapping of names to "
             f"such tuples, not {shapes!r}"
         )
-    return found
+    return observation
 
 
 def make_observation(given: ObservationLike) -> Callable[[PlanProblem, int, float], Observation] | None:
-    """How to make the observation of a run, or None for the usual vector; UnknownName or UsageError otherwise."""
+    """The maker of a run's observation; None for the vector.
+
+    UnknownName or UsageError otherwise.
+    """
     item: Any = given
     if isinstance(given, str):
-        known = {**OBSERVATIONS, **registry.registered("observation")}
-        if given == VECTOR and given not in known:
+        classes = {**OBSERVATIONS, **registry.registered("observation")}
+        if given == VECTOR and given not in classes:
             return None
-        if given not in known:
-            names = [VECTOR, *known]
+        if given not in classes:
+            names = [VECTOR, *classes]
             raise UnknownName("observation", given, names, f"; the observations are {', '.join(names)}")
-        item = known[given]
+        item = classes[given]
     if isinstance(item, type) and issubclass(item, Observation):
         return partial(_made, item)
     if callable(item) and not isinstance(item, type):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Reward:
-    """Base: notified of what happens to the tasks of a run, and asked for the reward earned since the last time.
+    """Base: is notified of the tasks of a run, and gives the reward since last time.
 
     A reward of one's own is a class derived from this.  Its sum over a run must not depend on when it is asked, so
     that it tells what other policies earn, too; `hetsim.register(name, item, kind="reward")` gives it a name.
@@ -54,14 +54,14 @@ class Reward:
         self._ends: list[bool] | None = None if staged is None else staged.last.tolist()
 
     def counts(self, task: Task) -> bool:
-        """Does the task stand for what results count?  Of the stages of a request only the last does."""
+        """Return True if the task counts in results: of a request, its last stage."""
         return self._ends is None or self._ends[task.index]
 
     def arrived(self, task: Task) -> None:
         """A task is in the system."""
 
     def admitted(self, task: Task) -> None:
-        """A task was accepted by the agent that gets the reward; told only where rewards are wanted ahead."""
+        """A task was accepted by the agent; called only if rewards are wanted ahead."""
 
     def started(self, task: Task, end: float, least: float) -> None:
         """A task starts, should end then, and would have taken `least` at best, whatever was decided (0 where it need
@@ -70,7 +70,7 @@ class Reward:
     def completed(self, task: Task) -> None:
         """A task has ended well."""
 
-    def left(self, task: Task) -> None:
+    def departed(self, task: Task) -> None:
         """A task has ended otherwise."""
 
     def close(self, record: Record) -> None:
@@ -86,7 +86,7 @@ RewardLike = str | Mapping[str, float] | type[Reward] | Callable[[Any, "Seen"], 
 
 @dataclass
 class Seen:
-    """What happened since the last step: the tasks that arrived, finished or went otherwise, and the seconds."""
+    """Changes since the last step: arrivals, completions, other ends, seconds."""
 
     arrived: list[Task] = field(default_factory=list)
     finished: list[Task] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Seen:
 
 
 class Called(Reward):
-    """A function `(view, seen) -> float`, called once at each step; it belongs to an environment, not to a run."""
+    """A function `(view, seen) -> float` that is called at each step."""
 
     def __init__(self, simulation: Simulation, function: Callable[[Any, Seen], float]):
         super().__init__(simulation)
@@ -107,7 +107,7 @@ class Called(Reward):
     def completed(self, task: Task) -> None:
         self.seen.finished.append(task)
 
-    def left(self, task: Task) -> None:
+    def departed(self, task: Task) -> None:
         self.seen.gone.append(task)
 
     def take(self, now: float) -> float:
@@ -138,9 +138,9 @@ class Both(Reward):
         self.first.completed(task)
         self.plain.completed(task)
 
-    def left(self, task: Task) -> None:
-        self.first.left(task)
-        self.plain.left(task)
+    def departed(self, task: Task) -> None:
+        self.first.departed(task)
+        self.plain.departed(task)
 
     def close(self, record: Record) -> None:
         self.first.close(record)
@@ -162,7 +162,7 @@ class _InSystem(Reward):
         self.credit: dict[int, float] = {}
         """1 for each task that was credited with its time at best."""
 
-    def of(self, task: Task) -> float:
+    def worth(self, task: Task) -> float:
         """The weight of a task."""
         raise NotImplementedError
 
@@ -170,7 +170,7 @@ class _InSystem(Reward):
         row = task.index
         if row not in self.present:
             self._settle(self.simulation.view.now)
-            self.present[row] = weight = self.of(task) if self.counts(task) else 0.0
+            self.present[row] = weight = self.worth(task) if self.counts(task) else 0.0
             self.weight += weight
             # From its arrival on, if that was earlier (it waited for its predecessors); if it was paid for, from then,
             # and the time at best that is left was credited when it started and will be again.
@@ -180,15 +180,15 @@ class _InSystem(Reward):
 
     def started(self, task: Task, end: float, least: float) -> None:
         self.earned -= self.present.get(task.index, 0.0) * (end - self.simulation.view.now - least)
-        self.left(task)
+        self.departed(task)
         self.ahead[task.index] = end
         if least > 0.0:
             self.credit[task.index] = 1.0
 
     def completed(self, task: Task) -> None:
-        self.left(task)
+        self.departed(task)
 
-    def left(self, task: Task) -> None:
+    def departed(self, task: Task) -> None:
         self.ahead.pop(task.index, None)
         self.credit.pop(task.index, None)
         weight = self.present.pop(task.index, None)
@@ -214,7 +214,7 @@ class Response(_InSystem):
     name, metric = "response", DEFAULT_METRIC
     per_task = ("mean response (s)", -1.0)
 
-    def of(self, task: Task) -> float:
+    def worth(self, task: Task) -> float:
         return 1.0
 
 
@@ -234,13 +234,13 @@ class Slowdown(_InSystem):
             alone = np.where(staged.stage >= 0, staged.alone, alone)
         self.alone = alone.tolist()
 
-    def of(self, task: Task) -> float:
+    def worth(self, task: Task) -> float:
         alone = self.alone[task.index]
         return 1.0 / alone if 0.0 < alone < math.inf else 0.0
 
 
 class Goodput(Reward):
-    """One for each task that completes in time; ahead, as soon as that is to be expected."""
+    """One for each task that completes in time; ahead, once that is expected."""
 
     name, metric = "goodput", "goodput_fraction"
     per_task = ("share of tasks in time", 1.0)
@@ -250,7 +250,7 @@ class Goodput(Reward):
         self.earned = 0.0
         self.promised: dict[int, float] = {}
 
-    def of(self, task: Task) -> float:
+    def worth(self, task: Task) -> float:
         """The value of the task."""
         return 1.0
 
@@ -262,7 +262,7 @@ class Goodput(Reward):
         self._expect(task, end <= task.deadline)
 
     def _expect(self, task: Task, met: bool) -> None:
-        worth = self.of(task) if met and self.counts(task) else 0.0
+        worth = self.worth(task) if met and self.counts(task) else 0.0
         self.earned += worth - self.promised.get(task.index, 0.0)
         self.promised[task.index] = worth
 
@@ -270,7 +270,7 @@ class Goodput(Reward):
         self._expect(task, self.simulation.view.now <= task.deadline)
         del self.promised[task.index]
 
-    def left(self, task: Task) -> None:
+    def departed(self, task: Task) -> None:
         self.earned -= self.promised.pop(task.index, 0.0)
 
     def take(self, now: float) -> float:
@@ -284,12 +284,12 @@ class ValueReward(Goodput):
     name, metric = "value", "value_fraction"
     per_task = ("value per task", 1.0)
 
-    def of(self, task: Task) -> float:
+    def worth(self, task: Task) -> float:
         return task.weight
 
 
 class Makespan(Reward):
-    """Minus the seconds by which each completion moves the last one; ahead, as soon as that is to be expected."""
+    """Minus the seconds by which completions move the last one; ahead if expected."""
 
     name = metric = MAKESPAN
 
@@ -310,7 +310,7 @@ class Makespan(Reward):
 
 
 class Energy(Reward):
-    """Minus the joules: of devices that do nothing by the log of their states, of launches by the engine's books.
+    """Minus the joules: of idle devices by their log, of launches by the engine.
 
     Work counts while it computes; a block that a stopped launch still has to end counts when it is stopped.
     """
@@ -380,21 +380,21 @@ class Energy(Reward):
         self._since = now
 
     def _write(self) -> None:
-        """Count the launches that were written down since the last call: joules above idle."""
+        """Count the launches recorded since the last call: joules above idle."""
         energy = self.simulation.state.recorder.energy_of_launches(self._rows)
         self._rows += len(energy)
         self._ended += math.fsum(energy)
 
     def _running(self, now: float) -> float:
         """Energy of the launches under way, so far."""
-        found = 0.0
+        joules = 0.0
         for launch in self.simulation.state.running.values():
             if launch.table is None:
                 mode = launch.placement.mode
-                found += (now - launch.decided) * mode.width * _dynamic(mode)
+                joules += (now - launch.decided) * mode.width * _dynamic(mode)
             else:
-                found += launch.table.energy_by(now)
-        return found
+                joules += launch.table.energy_by(now)
+        return joules
 
 
 def _dynamic(mode: Mode) -> float:
@@ -427,9 +427,9 @@ class Weighted(Reward):
         for _, part in self.parts:
             part.completed(task)
 
-    def left(self, task: Task) -> None:
+    def departed(self, task: Task) -> None:
         for _, part in self.parts:
-            part.left(task)
+            part.departed(task)
 
     def close(self, record: Record) -> None:
         for _, part in self.parts:
@@ -445,7 +445,7 @@ REWARDS: dict[str, type[Reward]] = {
 
 
 class RewardParts(dict[str, float]):
-    """Names of rewards and their weights; `made` has those that are not named in `REWARDS`."""
+    """Names of rewards and their weights; `made` has those not in `REWARDS`."""
 
     made: dict[str, Callable[[Simulation], Reward]]
 
@@ -472,29 +472,29 @@ def known_rewards() -> dict[str, Any]:
 
 def check_reward(reward: RewardLike) -> RewardParts:
     """Names and weights; UnknownName or UsageError otherwise."""
-    known = known_rewards()
-    found = RewardParts()
-    found.made = {}
+    rewards = known_rewards()
+    reward_parts = RewardParts()
+    reward_parts.made = {}
     own: Any = reward
     if callable(own):
-        found[own.__name__ if hasattr(own, "__name__") else type(own).__name__] = 1.0
-        found.made = {name: _maker(own) for name in found}
-        return found
+        reward_parts[own.__name__ if hasattr(own, "__name__") else type(own).__name__] = 1.0
+        reward_parts.made = {name: _maker(own) for name in reward_parts}
+        return reward_parts
     parts = {own: 1.0} if isinstance(own, str) else own
     if not isinstance(parts, Mapping) or not parts:
         raise UsageError(
-            f"a reward is a name ({', '.join(known)}), a mapping of names to weights, a class or a function, "
+            f"a reward is a name ({', '.join(rewards)}), a mapping of names to weights, a class or a function, "
             f"not {reward!r}"
         )
     for name, weight in parts.items():
-        if name not in known:
-            raise UnknownName("reward", str(name), known, f"; the rewards are {', '.join(known)}")
+        if name not in rewards:
+            raise UnknownName("reward", str(name), rewards, f"; the rewards are {', '.join(rewards)}")
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
             raise UsageError(f"the weight of reward {name} is a number, not {weight!r}")
-        found[name] = float(weight)
-        if known[name] is not REWARDS.get(name):
-            found.made[name] = _maker(known[name])
-    return found
+        reward_parts[name] = float(weight)
+        if rewards[name] is not REWARDS.get(name):
+            reward_parts.made[name] = _maker(rewards[name])
+    return reward_parts
 
 
 def _maker(item: Any) -> Callable[[Simulation], Reward]:
@@ -521,7 +521,7 @@ def make_reward(simulation: Simulation, parts: RewardParts) -> Reward:
 
 
 def raised(what: str, name: str, now: float, error: Exception) -> ScenarioError:
-    """The error to raise for a reward or observation that failed; raise it `from` the cause."""
+    """The error to raise for a failed reward or observation, from its cause."""
     return ScenarioError(f"{what} {name} raised {type(error).__name__} at t = {now:g} s: {error}")
 
 

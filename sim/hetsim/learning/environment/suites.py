@@ -1,4 +1,4 @@
-"""Fixed suites: loads to train on and loads to be judged by, by name, so that papers mean the same thing.
+"""Fixed suites of loads to train on and to be judged by, by name.
 
     suite = hetsim.learning.environment.suites.suite("deeprm")
     env = suite.environment()                    # of its first training load; suite.environment(load) of another
@@ -49,16 +49,16 @@ class Suite:
         from hetsim.scenario.file.shipped import find
         from hetsim.scenario.scenario import load as read
 
-        known = dict.fromkeys((*self.train, *self.test))
-        if load not in known:
-            raise UnknownName(f"load of the suite {self.name}", str(load), known, f"; it has {', '.join(known)}")
+        loads = dict.fromkeys((*self.train, *self.test))
+        if load not in loads:
+            raise UnknownName(f"load of the suite {self.name}", str(load), loads, f"; it has {', '.join(loads)}")
         if not load.startswith("cholesky-"):
             return read(load)
         graph = find("cholesky-8").parent / f"{load}.csv"
         return read("cholesky-8", {"workload.trace.path": str(graph), "name": load})
 
     def environment(self, load: str | None = None) -> SchedulingEnv:
-        """The environment of a load, of the first training load unless named; those of a suite have one shape."""
+        """The environment of a load, by default of the first training load."""
         from hetsim.learning.environment.gym import SchedulingEnv, space_of
 
         env = SchedulingEnv(self.scenario(self.train[0] if load is None else load), **self.options)

@@ -1,4 +1,4 @@
-"""Observations of admission: the task in question, and the system that it would join.
+"""Observations of admission: the task in question, and the system it would join.
 
 The environment (`hetsim.learning.environment.admission`) and the policy that runs what was learned
 (`hetsim_policies.learning`) both use it.  It is told what an admission policy is told: which task asks, which tasks
@@ -28,7 +28,7 @@ WORTHLESS = math.exp(-LIMIT)
 
 
 class AdmissionWindow(Window):
-    """The window of admission: first the task that asks, then all admitted tasks that have not ended.
+    """The window of admission: the task that asks, then the admitted unfinished ones.
 
     An observation ends with ASKED: value, the logarithm of the task's weight.
     """
@@ -42,12 +42,12 @@ class AdmissionWindow(Window):
         self._seen = (-1, -1)
 
     def ask(self, task: Task) -> tuple[np.ndarray, np.ndarray]:
-        """Observation and mask for a task that has just come; it is inside from now on, unless it is gone."""
+        """Observation and mask for a new task, which counts as inside from now on."""
         self._look_around()
         self.ready(task)
-        found, mask = self.observe(task)
-        found[-len(ASKED) :] = min(max(math.log(max(task.weight, WORTHLESS)), -LIMIT), LIMIT)
-        return found, mask
+        observation, mask = self.observe(task)
+        observation[-len(ASKED) :] = min(max(math.log(max(task.weight, WORTHLESS)), -LIMIT), LIMIT)
+        return observation, mask
 
     def _look_around(self) -> None:
         """Find the tasks that have started, moved or been stopped since the last look."""
@@ -80,7 +80,7 @@ class AdmissionWindow(Window):
 
 
 def refuse_others(problem: PlanProblem) -> None:
-    """Raise a ScenarioError for tasks that a learned admission cannot decide about: graphs and batches."""
+    """Raise ScenarioError for tasks that learned admission cannot handle."""
     if problem.tasks.predecessors is not None:
         text = "a learned admission decides when a task may start, and of a task graph all tasks come at once"
         raise ScenarioError(Problem(f"{text}; admission is learned for tasks without predecessors", key="workload"))

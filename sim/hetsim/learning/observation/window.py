@@ -1,4 +1,4 @@
-"""The window: the first waiting tasks as numbers, and (task, type of device) as actions.
+"""The window: the first waiting tasks as numbers; (task, type) as actions.
 
 The Gymnasium environments (`hetsim.learning`) and the policies that run what was learned (`hetsim_policies.learning`)
 share this one file, so that a policy meets in a run exactly what it met in training.
@@ -92,14 +92,14 @@ SHORTEST = 1e-9
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of observation and action: the number of tasks shown, the types of device, and what is decided."""
+    """Sizes of observation and action: tasks shown, types of device, decision."""
 
     window: int
     types: tuple[str, ...]
     decides: str = SCHEDULING
 
     @classmethod
-    def of(cls, cluster: Cluster, window: int, decides: str = SCHEDULING) -> Layout:
+    def for_cluster(cls, cluster: Cluster, window: int, decides: str = SCHEDULING) -> Layout:
         """The types that the cluster has, in its order; cores only where a node has some."""
         return cls(window, tuple(kind.name for kind in cluster.types.values() if cluster.count(kind.name)), decides)
 
@@ -115,13 +115,13 @@ class Layout:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the entries in order: `task 0: waited`, `task 0 on a100: fits`, `a100: free`."""
+        """Names of the entries in order: `task 0: waited`, `a100: free`, and so on."""
         tasks = range(self.window)
-        found = [f"task {task}: {entry}" for task in tasks for entry in TASK]
-        found += [f"task {task} on {kind}: {entry}" for task in tasks for kind in self.types for entry in PAIR]
-        found += [f"{kind}: {entry}" for kind in self.types for entry in DEVICE]
-        found += [f"whole: {entry}" for entry in WHOLE_SYSTEM]
-        return (*found, *(f"task 0: {entry}" for entry in ASKED if self.decides == ADMISSION))
+        labels = [f"task {task}: {entry}" for task in tasks for entry in TASK]
+        labels += [f"task {task} on {kind}: {entry}" for task in tasks for kind in self.types for entry in PAIR]
+        labels += [f"{kind}: {entry}" for kind in self.types for entry in DEVICE]
+        labels += [f"whole: {entry}" for entry in WHOLE_SYSTEM]
+        return (*labels, *(f"task 0: {entry}" for entry in ASKED if self.decides == ADMISSION))
 
     @property
     def inputs(self) -> int:
@@ -181,7 +181,7 @@ _STATIC = _OWN + 5
 
 
 class Window(Scheduler):
-    """Keeps the waiting tasks by arrival, shows the first of them, and turns actions into decisions.
+    """The waiting tasks by arrival, the first of them shown; actions to decisions.
 
     Base of policies that choose by such actions: `choose` gives one of those that the mask allows.
     scale: seconds of a typical task.
@@ -208,7 +208,7 @@ class Window(Scheduler):
 
     def begin(self, view: View) -> None:
         self.view = view
-        self.layout = Layout.of(view.cluster, self.window, self.decides)
+        self.layout = Layout.for_cluster(view.cluster, self.window, self.decides)
         types = self.layout.types
         self._number = {name: number for number, name in enumerate(types)}
         self._capacity = np.array([view.cluster.count(name) for name in types], np.float64)
@@ -283,7 +283,7 @@ class Window(Scheduler):
     # What is seen ---------------------------------------------------------------------------------------------
 
     def shown(self, first: Task | None = None) -> list[Task]:
-        """The first waiting tasks, by arrival; `first`: a waiting task that is shown before all others."""
+        """The first waiting tasks, by arrival; `first` is shown before all others."""
         if not self._ordered:
             self._waiting = dict(sorted(self._waiting.items(), key=lambda entry: (entry[1].arrival, entry[0])))
             self._ordered = True
@@ -293,16 +293,16 @@ class Window(Scheduler):
         return [first, *islice(others, self.window - 1)]
 
     def anything(self) -> bool:
-        """Could any of the tasks shown start now?  Else there is nothing to choose, and nothing to observe.
+        """Return True if any of the tasks shown could start now.
 
         Where there is, `observe` is to follow before anything changes: it takes over what was found here.
         """
         self._fade(self.view.now)
         tasks = self.shown()
         fits = self._fits(tasks)
-        found = any(map(any, fits))
-        self._looked = (tasks, fits) if found else None
-        return found
+        startable = any(map(any, fits))
+        self._looked = (tasks, fits) if startable else None
+        return startable
 
     def observe(self, first: Task | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The observation now, and which actions are possible.  `first`: as in `shown`.
@@ -320,9 +320,9 @@ class Window(Scheduler):
         count = len(tasks)
         facts = self._static[[self._slot[task.index] for task in tasks]]
 
-        found = np.zeros(layout.observation, np.float32)
+        observation = np.zeros(layout.observation, np.float32)
         shortest = facts[:, SHORTEST_COLUMN]
-        of_tasks = found[: count * _OWN].reshape(count, _OWN)
+        of_tasks = observation[: count * _OWN].reshape(count, _OWN)
         of_tasks[:] = facts[:, :_OWN]
         of_tasks[:, 1] = np.log1p((now - facts[:, _ARRIVAL]) / scale)
         if self._dated:
@@ -331,7 +331,7 @@ class Window(Scheduler):
         of_tasks[np.argsort(shortest, kind="stable"), 7] = np.arange(count) / layout.window
 
         start = layout.window * _OWN
-        of_pairs = found[start : start + count * kinds * len(PAIR)].reshape(count, kinds, len(PAIR))
+        of_pairs = observation[start : start + count * kinds * len(PAIR)].reshape(count, kinds, len(PAIR))
         of_pairs[:] = facts[:, _STATIC:].reshape(count, kinds, len(PAIR))
         if count:
             of_pairs[:, :, 1] = fits
@@ -344,7 +344,7 @@ class Window(Scheduler):
         for number, name in enumerate(layout.types):
             ends, capacity = self.running[number].values(), self._capacity[number]
             ahead = work[number] + sum(end - now for end in ends if end > now)
-            found[start : start + len(DEVICE)] = (
+            observation[start : start + len(DEVICE)] = (
                 self._free(name) / capacity, wanted[number] / layout.window, math.log1p(ahead / (capacity * scale)),
                 math.log1p(max(0.0, min(ends) - now) / scale) if ends else 0.0,
             )  # fmt: skip
@@ -352,12 +352,12 @@ class Window(Scheduler):
 
         self._fade(now)
         waiting = len(self._waiting)
-        found[start : start + len(WHOLE_SYSTEM)] = (
+        observation[start : start + len(WHOLE_SYSTEM)] = (
             math.log1p(waiting / layout.window), max(0, waiting - layout.window) / max(waiting, 1),
             *(math.log1p(rate / MEMORY) for rate in self._rates),
         )  # fmt: skip
-        np.minimum(np.maximum(found, -LIMIT, out=found), LIMIT, out=found)
-        return found, self._mask([fit for of_task in fits for fit in of_task])
+        np.minimum(np.maximum(observation, -LIMIT, out=observation), LIMIT, out=observation)
+        return observation, self._mask([fit for of_task in fits for fit in of_task])
 
     def _mask(self, fits: list[bool]) -> np.ndarray:
         """Which actions are possible."""
@@ -367,16 +367,16 @@ class Window(Scheduler):
         return mask
 
     def _free(self, name: str) -> float:
-        """Free devices of a type, from the columns of the nodes: their number hardly matters then."""
+        """Free devices of a type, from the columns of the nodes."""
         column = self.view.nodes.gpus.get(name)
         if column is None and self._one_cpu_type:
             column = self.view.nodes.cores
         return self.view.free(name) if column is None else float(column.sum())
 
     def _facts(self, task: Task) -> list[float]:
-        """Facts that stay while a task waits: a row of `_static`, laid out as an observation."""
+        """Facts that stay while a task waits: a row of `_static`."""
         scale = self.scale
-        modes, left, order = task.modes, 1.0 - task.done, task.modes_by_speed()
+        modes, remaining, order = task.modes, 1.0 - task.done, task.modes_by_speed()
         shortest = max(task.shortest_remaining, SHORTEST)
         best = modes[order[0]]
         pairs = [0.0] * (len(self.layout.types) * len(PAIR))
@@ -384,7 +384,7 @@ class Window(Scheduler):
             mode = modes[position]
             kind = self._number.get(mode.type.name)
             if kind is not None:
-                time = max(task.estimate_at(position) * left, SHORTEST)
+                time = max(task.estimate_at(position) * remaining, SHORTEST)
                 width = mode.width / self._capacity[kind]
                 at = kind * len(PAIR)
                 pairs[at : at + len(PAIR)] = 1.0, 0.0, math.log(time / scale), math.log(time / shortest), width
@@ -398,9 +398,9 @@ class Window(Scheduler):
 
     def _fits(self, tasks: list[Task]) -> list[list[bool]]:
         """Which of these tasks could start now on which type."""
-        known: dict[Any, Placement | None] = {}
+        places: dict[Any, Placement | None] = {}
         if self._singly(tasks):
-            return [self._fits_task(task, known) for task in tasks]
+            return [self._fits_task(task, places) for task in tasks]
         there: dict[Shape, list[bool]] = {}
         for task in tasks:
             if task.shape not in there:
@@ -445,18 +445,18 @@ class Window(Scheduler):
 
     def _positions(self, shape: Shape) -> list[list[int]]:
         """Modes of a shape by type of device."""
-        known = self._modes.get(shape)
-        if known is None:
+        positions = self._modes.get(shape)
+        if positions is None:
             names = [mode.type.name for mode in shape.modes]
-            known = self._modes[shape] = [
+            positions = self._modes[shape] = [
                 [position for position, name in enumerate(names) if name == kind] for kind in self.layout.types
             ]
-        return known
+        return positions
 
     # What is done ---------------------------------------------------------------------------------------------
 
     def placement(self, task: Task, kind: int) -> Placement | None:
-        """Where a task would go on a type of device now: its fastest mode that fits, on the first devices."""
+        """The placement of a task on a type of device now: its fastest mode that fits."""
         name = self.layout.types[kind]
         for position in task.modes_by_speed():
             mode = task.modes[position]
@@ -467,7 +467,7 @@ class Window(Scheduler):
         return None
 
     def _with_data(self, task: Task, mode: Mode, placement: Placement | None) -> Placement | None:
-        """Where the task would go in a mode that fits there: the first devices that have room for its data."""
+        """The placement in a mode that fits: the first devices with room for its data."""
         view = self.view
         if placement is None or not view.items or view.holds(task, placement):
             return placement

@@ -1,4 +1,4 @@
-"""Admission policies written by hand, to compare with one that was learned on the same scenario.
+"""Admission policies written by hand, to compare with a learned one.
 
 All of them go with the scenario's own scheduler, placement and batching:
 
@@ -45,13 +45,13 @@ def with_admissions(scenario: Scenario, policies: Iterable[PolicyLike] | Mapping
         policies = [policies]
     if isinstance(policies, Mapping):
         return {str(label): _named(scenario, policy)[1] for label, policy in policies.items()}
-    found: dict[str, Any] = {}
+    by_label: dict[str, Any] = {}
     for policy in policies:
-        label, whole = _named(scenario, policy)
-        if label in found:
+        label, complete = _named(scenario, policy)
+        if label in by_label:
             raise UsageError(f'policy "{label}" is given twice')
-        found[label] = whole
-    return found
+        by_label[label] = complete
+    return by_label
 
 
 def _named(scenario: Scenario, policy: PolicyLike) -> tuple[str, Any]:
@@ -63,32 +63,32 @@ def _named(scenario: Scenario, policy: PolicyLike) -> tuple[str, Any]:
             policy = parse_value(policy)
         except ScenarioError:
             return named_policy(policy)  # which says what is wrong with it
-    known = registry.policies("admission")
-    if isinstance(policy, str) and policy in known:
+    admissions = registry.policies("admission")
+    if isinstance(policy, str) and policy in admissions:
         policy = {"name": policy}
-    if isinstance(policy, Mapping) and policy.get("name") in known:
+    if isinstance(policy, Mapping) and policy.get("name") in admissions:
         plain = [f"{key}: {value}" for key, value in policy.items() if key != "name" and not isinstance(value, Mapping)]
         return policy["name"] + (f" ({', '.join(plain)})" if plain else ""), with_admission(scenario, policy)
     if isinstance(policy, str) and "+" not in policy and policy not in registry.policies("scheduler"):
-        raise UnknownName("admission policy", policy, known, " (hetsim list policies)")
+        raise UnknownName("admission policy", policy, admissions, " (hetsim list policies)")
     return named_policy(policy)
 
 
 def hand_written(
     scenario: Scenario, reward: Mapping[str, float], played: Callable[[Scenario], float]
 ) -> dict[str, Any]:
-    """Label -> value for `policy:`; `played` gives what a scenario's policy earns on the validation runs."""
+    """Label -> value for `policy:`; `played` scores a policy on the validation runs."""
     tasks = scenario.build().tasks
     chosen: list[Mapping[str, Any]] = [{"name": "accept_all"}, _best_limit(scenario, played)]
     if tasks.deadline is not None and np.isfinite(tasks.deadline).any():
         chosen += [{"name": "slo_feasible"}, {"name": "predicted_wait"}]
     chosen += [spec for spec in (_threshold(tasks, reward),) if spec is not None]
     own = long_form(scenario.raw.get("policy")).get("admission")
-    found = with_admissions(scenario, chosen)
+    by_label = with_admissions(scenario, chosen)
     if own is not None and own["name"] != "learned":
-        label, whole = _named(scenario, own)
-        found.setdefault(label, whole)
-    return {label: whole for label, whole in found.items() if _possible(scenario, whole)}
+        label, complete = _named(scenario, own)
+        by_label.setdefault(label, complete)
+    return {label: complete for label, complete in by_label.items() if _possible(scenario, complete)}
 
 
 def _best_limit(scenario: Scenario, played: Callable[[Scenario], float]) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _best_limit(scenario: Scenario, played: Callable[[Scenario], float]) -> dict
 
 
 def _threshold(tasks: Tasks, reward: Mapping[str, float]) -> dict[str, Any] | None:
-    """`mdp_threshold` with the rewards and costs that the reward stands for, if it stands for such."""
+    """`mdp_threshold` with the rewards and costs of the reward, if it has such."""
     earning = [name for name in (Goodput.name, ValueReward.name) if reward.get(name, 0.0) > 0]
     holding = reward.get("response", 0.0)
     if len(earning) != 1 or set(reward) - {*earning, "response"} or holding < 0:

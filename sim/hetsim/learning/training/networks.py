@@ -1,4 +1,4 @@
-"""The network of `hetsim train` in PyTorch: it scores each action from what concerns it.
+"""The network of `hetsim train` in PyTorch: it scores each action.
 
     scores = ActionScores(env.unwrapped.layout)            # a torch.nn.Module: observations in, one score an action out
     scores.save("mine.npz", env.unwrapped)                 # a file for {scheduler: {name: learned, path: mine.npz}}
@@ -44,29 +44,29 @@ class ActionScores(nn.Module):
         self.load_arrays(ScoreNetwork.fresh(layout.inputs, hidden, np.random.default_rng(seed)).arrays)
 
     def plain(self, observations: torch.Tensor) -> torch.Tensor:
-        """The scores as they are: the best action of a trained network is the possible one with the highest."""
+        """The scores as they are: the best possible action has the highest."""
         padding = observations.new_tensor([[0.0, 1.0]]).expand(len(observations), 2)
-        found = torch.cat([observations, padding], dim=1)[:, self.rows]
+        values = torch.cat([observations, padding], dim=1)[:, self.rows]
         for layer in self.layers[:-1]:
-            found = torch.tanh(layer(found))
-        scored: torch.Tensor = self.layers[-1](found)[..., 0]
+            values = torch.tanh(layer(values))
+        scored: torch.Tensor = self.layers[-1](values)[..., 0]
         return scored
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """Scores to draw actions by: logits, in which waiting is raised to the sum of all placements."""
-        found = self.plain(observations)
+        """Scores to draw actions by: logits, with waiting raised to all placements."""
+        scores = self.plain(observations)
         if self.layout.decides != SCHEDULING:
-            return found
-        placed = found[:, :-1].masked_fill(observations[:, self.fits] < 0.5, -1e8)
+            return scores
+        placed = scores[:, :-1].masked_fill(observations[:, self.fits] < 0.5, -1e8)
         more = placed.logsumexp(dim=1) - placed.max(dim=1).values
-        return torch.cat([found[:, :-1], found[:, -1:] + more[:, None]], dim=1)
+        return torch.cat([scores[:, :-1], scores[:, -1:] + more[:, None]], dim=1)
 
     def arrays(self) -> list[np.ndarray]:
         """Weights and biases, layer by layer, as the network in NumPy has them."""
-        found = []
+        layers = []
         for layer in self.layers:
-            found += [layer.weight.detach().cpu().numpy().T.copy(), layer.bias.detach().cpu().numpy().copy()]
-        return found
+            layers += [layer.weight.detach().cpu().numpy().T.copy(), layer.bias.detach().cpu().numpy().copy()]
+        return layers
 
     def load_arrays(self, arrays: Sequence[np.ndarray]) -> None:
         """Take over weights and biases."""
@@ -76,7 +76,7 @@ class ActionScores(nn.Module):
                 layer.bias.copy_(torch.as_tensor(biases))
 
     def save(self, path: str | Path, env: SchedulingEnv) -> Path:
-        """Write the file of a learned policy, which runs without PyTorch; arrays and JSON, nothing that could run.
+        """Write the file of a learned policy: arrays and JSON, without PyTorch.
 
         It shows tasks by arrival, whatever the `order` of the environment: a task's score does not depend on its place.
         """
@@ -92,7 +92,7 @@ class ActionScores(nn.Module):
 
 
 def greedy(scores: ActionScores, observation: np.ndarray, mask: np.ndarray) -> int:
-    """The possible action with the highest score: `scheduler(lambda o, m: greedy(scores, o, m))`."""
+    """The possible action with the highest score."""
     with torch.no_grad():
-        found = scores.plain(torch.as_tensor(observation[None]))[0].numpy()
-    return int(np.where(mask, found, -np.inf).argmax())
+        scores_of_actions = scores.plain(torch.as_tensor(observation[None]))[0].numpy()
+    return int(np.where(mask, scores_of_actions, -np.inf).argmax())

@@ -1,4 +1,4 @@
-"""Parts for stable-baselines3 and sb3-contrib, as `hetsim train --agent ppo` uses them.
+"""Parts for stable-baselines3 and sb3-contrib, for `hetsim train --agent ppo`.
 
     model = MaskablePPO(ScoringPolicy, env, policy_kwargs={"layout": env.unwrapped.layout},
                         rollout_buffer_class=TimedRolloutBuffer,
@@ -37,12 +37,12 @@ class _ActorAndCritic(nn.Module):
         return self.forward_actor(features), self.forward_critic(features)
 
     def forward_actor(self, features: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.actor(features)
-        return found
+        scores: torch.Tensor = self.actor(features)
+        return scores
 
     def forward_critic(self, features: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.critic(features)
-        return found
+        value: torch.Tensor = self.critic(features)
+        return value
 
 
 class ScoringPolicy(MaskableActorCriticPolicy):
@@ -73,21 +73,21 @@ class ScoringPolicy(MaskableActorCriticPolicy):
         """Where actions are not drawn, the best is the one with the highest plain score."""
         if not deterministic:
             return super()._predict(observation, deterministic, action_masks)
-        found = self.scores.plain(observation)
+        scores = self.scores.plain(observation)
         if action_masks is not None:
-            masks = torch.as_tensor(np.asarray(action_masks, bool), device=found.device).reshape(found.shape)
-            found = found.masked_fill(~masks, -torch.inf)
-        return found.argmax(dim=1)
+            masks = torch.as_tensor(np.asarray(action_masks, bool), device=scores.device).reshape(scores.shape)
+            scores = scores.masked_fill(~masks, -torch.inf)
+        return scores.argmax(dim=1)
 
     @property
     def scores(self) -> ActionScores:
         """The network that scores actions."""
-        found: ActionScores = self.mlp_extractor.actor
-        return found
+        network: ActionScores = self.mlp_extractor.actor
+        return network
 
 
 class TimedRolloutBuffer(MaskableRolloutBuffer):
-    """A rollout buffer that discounts by elapsed simulated time: exp(-dt / (horizon * scale)) a step.
+    """A rollout buffer that discounts by elapsed simulated time.
 
     clock: the environment (one; its `episodes` tell `dt` and `scale`).  horizon: typical times after which a reward
     counts 1/e.

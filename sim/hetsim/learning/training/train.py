@@ -1,4 +1,4 @@
-"""Train a policy on a scenario, and compare it with policies written by hand on loads that neither has seen.
+"""Train a policy on a scenario, and compare it on loads that are new to all.
 
 There are three kinds of load, on separate branches of the tree of seeds (`hetsim.model.randomness`): an agent learns
 from replications of its `TRAINING` loads; intermediate networks are validated on `VALIDATION` loads (the best is kept);
@@ -79,7 +79,7 @@ class Training:
     earned: pd.DataFrame | None = None
 
     def save(self, path: str | Path) -> Path:
-        """Write the policy's file, which a scenario names: {scheduler: {name: learned, path: ...}}, or admission.
+        """Write the policy's file, for {scheduler: {name: learned, path: ...}}.
 
         Parameters: path: where.
         Returns: the path.
@@ -112,7 +112,7 @@ def train(
     checkpoint: str | Path | None = None,
     **options: Unpack[LocalKeywords],
 ) -> Training:
-    """Train an agent on a scenario in which tasks go to a scheduler, and compare what it learned.
+    """Train an agent to schedule or admit in a scenario, and compare the result.
 
     Parameters:
         scenario: as for `run`.
@@ -203,7 +203,7 @@ def _check_numbers(steps: Any, seed: Any) -> None:
 def _rivals(
     scenario: Scenario, decides: str, baselines: Iterable[PolicyLike] | Mapping[str, PolicyLike] | None
 ) -> dict[str, Any] | None:
-    """The policies to compare with, by label; None for those that are written by hand, once the reward is known."""
+    """The policies to compare with, by label; None for those written by hand."""
     if decides != ADMISSION:
         return named_policies(BASELINES if baselines is None else baselines)
     _refuse_others(scenario)
@@ -211,7 +211,7 @@ def _rivals(
 
 
 def _refuse_others(scenario: Scenario) -> None:
-    """ScenarioError for a scenario on which a learned policy could not run, before any training."""
+    """ScenarioError for a scenario on which a learned policy could not run."""
     from hetsim.policy.contract import PlanProblem
 
     run = scenario.build()
@@ -228,7 +228,7 @@ def _usual_reward(scenario: Scenario, decides: str) -> str:
 
 
 def make_agent(name: str, settings: Mapping[str, Any]) -> Any:
-    """The agent of that name with these settings; raises at once if something it needs is missing."""
+    """The agent of that name with these settings; raises if its packages are missing."""
     from pydantic import TypeAdapter, ValidationError
 
     if name not in AGENTS:
@@ -253,7 +253,7 @@ def make_agent(name: str, settings: Mapping[str, Any]) -> Any:
 
 
 def check_writable(path: str | Path) -> None:
-    """UsageError if no file can be written there; checked before training rather than after it."""
+    """UsageError if no file can be written there; checked before training."""
     path = Path(path)
     try:
         if path.is_dir():
@@ -261,7 +261,8 @@ def check_writable(path: str | Path) -> None:
         with tempfile.TemporaryFile(dir=path.absolute().parent):
             pass
     except (OSError, ValueError) as error:
-        why = "is no folder" if not path.absolute().parent.is_dir() else f"{getattr(error, 'strerror', None) or error}"
+        is_folder = path.absolute().parent.is_dir()
+        why = f"{getattr(error, 'strerror', None) or error}" if is_folder else "is not a folder"
         raise UsageError(f"{path} cannot be written: {path.parent} {why}") from None
 
 
@@ -278,8 +279,8 @@ def _compared(
         path = Path(folder) / "policy.npz"
         agent_files.save(policy, path)
         mine: Any = {"name": "learned", "path": str(path.resolve())}
-        whole = with_admission(scenario, mine) if policy.decides == ADMISSION else {"scheduler": mine}
-        chosen = {f"learned ({policy.agent})": whole, **others}
+        complete = with_admission(scenario, mine) if policy.decides == ADMISSION else {"scheduler": mine}
+        chosen = {f"learned ({policy.agent})": complete, **others}
         runs = run_policies(scenario, chosen, replace(options, overrides=(), progress=None), metrics=metrics)
         earned = None
         if len(practice.parts) > 1 or practice.parts.made:
@@ -292,7 +293,7 @@ def _compared(
 
 
 class TrainingPractice:
-    """The episodes an agent learns from (see `hetsim.learning.agents.practice`), and the validation of its networks."""
+    """The episodes that an agent learns from, and the validation of its networks."""
 
     def __init__(
         self, scenario: Scenario, window: int, reward: RewardLike, seed: int, steps: int, decides: str = SCHEDULING
@@ -311,7 +312,7 @@ class TrainingPractice:
         self._saved_at = 0
 
     def checkpoint_at(self, path: Path, training: dict[str, Any]) -> None:
-        """Keep the state of training in a file, and resume from it; ScenarioError if it belongs to another training."""
+        """Resume from and save to a file; ScenarioError if it is of another training."""
         self._checkpoint = path, json.loads(json.dumps(training))
         if not path.exists():
             return
@@ -325,35 +326,35 @@ class TrainingPractice:
         self.return_to()
 
     def return_to(self) -> None:
-        """Bring the episode back to where it was when the state was saved: same load, same actions."""
+        """Bring the episode back to the saved state: same load, same actions."""
         episode, actions = self._under_way
         self.reset(episode)
         for action in actions:
             self.episodes.step(action)
 
     def save(self, steps: int, state: Callable[[], Any]) -> None:
-        """Training could resume from this state, after this number of steps; write it to the file at intervals."""
+        """Write the state of training to the file at intervals of steps."""
         if self._checkpoint is None or steps - self._saved_at < self.every:
             return
         path, training = self._checkpoint
-        found, self._saved_at = state(), steps
+        now, self._saved_at = state(), steps
         mine = {
             "curve": self.curve, "kept_after": self.kept_after, "steps": steps,
             "episode": self.episodes.replication, "actions": self.episodes.taken,
         }  # fmt: skip
         kept = {} if self.kept is None else {f"kept{number}": array for number, array in enumerate(self.kept.arrays)}
-        about = {"format": CHECKPOINT, "version": 1, "training": training, "practice": mine, "agent": found.facts}
-        agent_files.write_parts(path, about, {**found.arrays, **kept})
+        about = {"format": CHECKPOINT, "version": 1, "training": training, "practice": mine, "agent": now.facts}
+        agent_files.write_parts(path, about, {**now.arrays, **kept})
 
     def environment(self) -> Any:
-        """These episodes as a Gymnasium environment; `reset(seed=self.seed)` begins the first."""
+        """These episodes as a Gymnasium environment, from `reset(seed=self.seed)`."""
         from hetsim.learning.environment.gym import ENVIRONMENTS
 
-        return ENVIRONMENTS[self.decides].of(self.episodes)
+        return ENVIRONMENTS[self.decides].from_episodes(self.episodes)
 
     @property
     def sb3(self) -> Any:
-        """Policy class and rollout-buffer class for stable-baselines3 (`hetsim.learning.training.sb3`)."""
+        """Policy class and rollout-buffer class for stable-baselines3."""
         from hetsim.learning.training.sb3 import ScoringPolicy, TimedRolloutBuffer  # needs PyTorch
 
         return ScoringPolicy, TimedRolloutBuffer
@@ -383,7 +384,7 @@ class TrainingPractice:
         return self.episodes.step(action)
 
     def passed(self, steps: int, network: Any) -> None:
-        """Note the number of steps taken; at intervals validate the network, and keep the best one."""
+        """Count the steps; at intervals validate the network, and keep the best one."""
         if self.progress is not None and steps % 100 == 0:
             self.progress(min(1.0, steps / self.steps))
         if steps % self.every == 0:
@@ -438,7 +439,7 @@ class TrainingPractice:
 
 
 def read_checkpoint(path: Path, training: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """State of the agent and of its practice; ScenarioError if the file is damaged or belongs to another training."""
+    """State of the agent and its practice; ScenarioError if damaged or of another."""
 
     def wrong(text: str) -> ScenarioError:
         return ScenarioError(Problem(text, file=str(path)))
@@ -446,23 +447,23 @@ def read_checkpoint(path: Path, training: Mapping[str, Any]) -> tuple[Any, dict[
     arrays = agent_files.read_parts(path, wrong, "checkpoint of a training", MAX_CHECKPOINT)
     try:
         about = json.loads(bytes(arrays.pop("about").astype(np.uint8)).decode())
-        known, theirs = about["format"] == CHECKPOINT and about["version"] == 1, dict(about["training"])
+        recognized, theirs = about["format"] == CHECKPOINT and about["version"] == 1, dict(about["training"])
         facts, mine = dict(about["agent"]), dict(about["practice"])
-        whole = set(mine) == {"curve", "kept_after", "steps", "episode", "actions"}
+        complete = set(mine) == {"curve", "kept_after", "steps", "episode", "actions"}
     except (KeyError, ValueError, TypeError, RecursionError):
-        known = whole = False
-    if not known or not whole:
+        recognized = complete = False
+    if not recognized or not complete:
         raise wrong("is an .npz archive, but no checkpoint of a training (hetsim train --checkpoint)")
     for key, value in training.items():
         if theirs.get(key) != value:
             if key == "content":
                 raise wrong(
                     f"is the checkpoint of another training: the scenario {training['scenario']} has changed since; "
-                    "give another path, or delete this file to start anew"
+                    "give another path, or delete this file to start again"
                 )
             raise wrong(
                 f"is the checkpoint of another training: {key} is {theirs.get(key)!r} there and {value!r} here; give "
-                "another path, or delete this file to start anew"
+                "another path, or delete this file to start again"
             )
     return AgentState(arrays, facts), mine
 

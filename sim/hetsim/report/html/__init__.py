@@ -1,4 +1,4 @@
-"""`hetsim report DIR`: a run, replications, a comparison or a sweep as one HTML page that needs nothing else.
+"""`hetsim report DIR`: a run, a comparison or a sweep as one HTML page.
 
 The page has the figures in words, the tables, the pictures, the scenario, and how to make it again.  Same directory,
 same bytes, on the same versions of the packages.
@@ -22,7 +22,7 @@ NAME = "report.html"
 
 
 def write_report(outcome: Result | Replications | Comparison | Sweep, path: str | Path, *, folder: str = "") -> Path:
-    """Write the page, whole or not at all.  `folder`: how the directory is called in the commands that it shows."""
+    """Write the page, whole or not at all; `folder`: its name in commands shown."""
     target = Path(path)
     if target.is_dir():
         raise UsageError(f"{target} is a folder: give the page a file name, such as report.html")

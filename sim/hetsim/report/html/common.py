@@ -42,7 +42,7 @@ def scenario_of(first: Result) -> str:
 
 
 def commands(first: Result, folder: str, verb: str, replications: int | None = None, more: Iterable[str] = ()) -> str:
-    """How to make the runs again: the command, and the versions that give the same bytes."""
+    """How to make the runs again: the command, and the versions for the same bytes."""
     from hetsim.results.one_run.store import versions
 
     if first.scenario is None:
@@ -59,7 +59,7 @@ def scenario_file(folder: str) -> str:
 
 
 def policy_option(label: str, value: Any = None) -> str:
-    """`--policy sjf`, or the whole mapping behind a label that the command line does not know."""
+    """`--policy sjf`, or the mapping behind a label that the command does not know."""
     return f"--policy {quote(policy_text(label, value))}"
 
 
@@ -92,7 +92,7 @@ HOLM_OF_METRIC = "Intervals and p are corrected by Holm's procedure over the pai
 
 
 def difference_rows(metric: str, rows: pd.DataFrame) -> list[list[str | Cell]]:
-    """Below `DIFFERENCE_TITLES` the rows of a table of paired differences in one metric, in one unit."""
+    """The rows of a table of paired differences in one metric, in one unit."""
     values, halves = rows["difference"].tolist(), rows["half_width"].tolist()
     texts = difference_cells(metric, values, halves, [False] * len(values))
     return [
@@ -106,7 +106,7 @@ def difference_rows(metric: str, rows: pd.DataFrame) -> list[list[str | Cell]]:
 
 
 def regret_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
-    """How far each policy is from the best, in the first metric for which that can be said."""
+    """The distance of each policy from the best, in the first metric that has one."""
     from hetsim import plots
 
     for name in metrics:
@@ -118,7 +118,7 @@ def regret_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
 
 
 def front_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
-    """The front of the first two metrics that are no two sides of one thing."""
+    """The front of the first two metrics that are not two sides of one thing."""
     from hetsim import plots
 
     for one, other in combinations(metrics, 2):

@@ -1,4 +1,4 @@
-"""Parts of a self-contained HTML page: sections, sortable tables, pictures.  Nothing is fetched from anywhere."""
+"""Parts of a self-contained HTML page: sections, sortable tables, pictures."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def page(title: str, lines: Iterable[str], sections: Sequence[Section], footer: 
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
-    """A table with columns that sort when a title is clicked; cells are texts, or a `Cell` that sorts by number."""
+    """A sortable table; cells are texts, or a `Cell` that sorts by number."""
     body = [list(row) for row in rows]
     if not body:
         return ""
@@ -147,7 +147,7 @@ def warnings(texts: Iterable[str]) -> str:
 
 
 def picture(draw: Callable[[], Any], alt: str, caption: str = "", *, optional: bool = False) -> str:
-    """What `draw` returns, a matplotlib figure or axes, inside the page; a warning instead where that fails.
+    """The figure or axes of `draw` inside the page; a warning where that fails.
 
     An optional picture is left out where `draw` refuses by UsageError.
     """

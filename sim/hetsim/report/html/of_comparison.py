@@ -64,7 +64,7 @@ def of_comparison(found: Comparison, folder: str) -> Parts:
 
 
 def _in_words(found: Comparison) -> Iterator[str]:
-    """Three to five sentences: what differs, by metric, then what does not, then what this leaves open."""
+    """Three to five sentences: what differs, what does not, and what stays open."""
     metrics = [name for name in found.metrics if has_direction(name)] or found.metrics
     by_metric = {name: [finding for finding in found.findings if finding.metric == name] for name in metrics}
     single = _metrics_with(by_metric, any, "one run")
@@ -106,7 +106,7 @@ def _best_of_single_runs(found: Comparison, metric: str) -> str:
 
 
 def _best_shown(found: Comparison, rows: list[Finding]) -> list[Finding]:
-    """The significant differences of the policy with the best mean among those that have any."""
+    """The significant differences of the policy with the best mean that has any."""
     different = [row for row in rows if row.shown == "different"]
     if not different:
         return []
@@ -117,7 +117,7 @@ def _best_shown(found: Comparison, rows: list[Finding]) -> list[Finding]:
 
 
 def _better_than(found: Comparison, rows: list[Finding], of_metric: list[Finding]) -> str:
-    """`sjf is better than fcfs in response mean by 36 ± 5 %, n = 20 (...)`, and the policies next to fcfs."""
+    """`sjf is better than fcfs in response mean by 36 ± 5 %`, with its peers."""
     means = found.table[rows[0].metric, "mean"]
     text = better_sentence(rows[0], float(means[rows[0].other]))
     more = [row.gap for row in rows[1 : 1 + MAX_OTHERS]]
@@ -144,7 +144,7 @@ def _asked(found: Comparison) -> list[str]:
 
 
 def _replications(found: Comparison) -> int | None:
-    """How many were asked for; None where it is the scenario that says how many each policy needs."""
+    """The number of replications asked for; None where the scenario decides."""
     if "best" in found.asked:
         return found.asked.get("replications")
     numbers = {len(run) if isinstance(run, Replications) else 1 for run in found.runs.values()}

@@ -64,7 +64,7 @@ def _in_words(outcome: Outcome) -> Iterator[str]:
 
 
 def _of_tasks_and_cluster(texts: Mapping[str, str]) -> Iterator[str]:
-    """`Tasks: response mean 38 s, wait mean 12 s.`, and the same of the cluster; nothing of what is not there."""
+    """`Tasks: response mean 38 s, wait mean 12 s.`, and the same of the cluster."""
     for label, names in (("Tasks", in_set("page_tasks")), ("Cluster", in_set("page_cluster"))):
         texts_shown = [f"{metric_name(name)} {texts[name]}" for name in names if name in texts]
         if texts_shown:
@@ -72,7 +72,7 @@ def _of_tasks_and_cluster(texts: Mapping[str, str]) -> Iterator[str]:
 
 
 def _by_family(values: Mapping[str, tuple[float, float]]) -> dict[str, str]:
-    """Values with half-widths as texts, by name: those of one kind (`response_mean`, `response_p95`) in one unit."""
+    """Values with half-widths as texts, by name: those of one kind in one unit."""
     families: dict[tuple[str, tuple[Unit, ...]], list[str]] = {}
     for name in values:
         families.setdefault((name.partition("_")[0], units_of(name)), []).append(name)
@@ -88,7 +88,7 @@ def _by_family(values: Mapping[str, tuple[float, float]]) -> dict[str, str]:
 
 
 def _means(outcome: Replications) -> dict[str, tuple[float, float, int]]:
-    """Of every metric that is defined its mean, the half-width of its interval, and in how many runs it is defined."""
+    """Of every defined metric its mean, half-width, and number of runs."""
     table = outcome.summary
     columns = {column: table[column].astype(float).tolist() for column in ("mean", "ci_low", "ci_high", "n")}
     rows = zip(map(str, table.index), *columns.values(), strict=True)

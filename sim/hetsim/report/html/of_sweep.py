@@ -68,7 +68,7 @@ def of_sweep(found: Sweep, folder: str) -> Parts:
 
 
 def _findings(found: Sweep) -> Findings:
-    """The paired differences in the metrics shown, where there are several policies and not too many points."""
+    """The paired differences in the metrics shown, if policies are several."""
     if found.table["policy"].nunique() < 2 or found.table["point"].nunique() > MAX_ROWS:
         return {}
     return {name: findings_by_point(found, name) for name in found.shown_metrics}
@@ -87,10 +87,10 @@ def _swept_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
             continue
         at = _at(found, int(row["point"]))
         under = f" under {row['policy']}" if len(policies) > 1 else ""
-        most = "highest" if higher_is_better(name) else "lowest"
+        extreme = "highest" if higher_is_better(name) else "lowest"
         half = (row[f"{name}_ci_high"] - row[f"{name}_ci_low"]) / 2 if f"{name}_ci_high" in row else math.nan
         yield (
-            f"{sentence_case(metric_name(name))} is {most}, {several([row[name]], units_of(name), [half])[0]}, "
+            f"{sentence_case(metric_name(name))} is {extreme}, {several([row[name]], units_of(name), [half])[0]}, "
             f"with {at or 'the only point'}{under}."
         )
         yield from _leads_in_words(leads(found, name, findings.get(name)), name)
@@ -108,7 +108,7 @@ def _at(found: Sweep, point: int) -> str:
 
 
 def _leads_in_words(led: Leads, metric: str) -> Iterator[str]:
-    """Which policies have the best mean at how many points, which share it, and where that is significant."""
+    """The policies with the best mean by number of points, shared or significant."""
     if not led.points:
         return
     alone = [f"{policy} at {number}" for policy, number in _by_number(led.alone)]
@@ -129,7 +129,7 @@ def _by_number(numbers: Mapping[Any, int]) -> list[tuple[Any, int]]:
 
 
 def _differing_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
-    """The largest significant difference to the best policy of a point, in the first metric that has a best."""
+    """The largest significant difference to the best policy of a point."""
     metric = next((name for name in findings if has_direction(name) and findings[name]), None)
     if metric is None:
         return
@@ -172,7 +172,7 @@ def _swept_pictures(found: Sweep) -> str:
         elif len(varied) == 2:
             for policy in policies[:4]:
                 where = {"policy": policy} if len(policies) > 1 else None
-                # Refused where sampled points are no grid.
+                # Refused where sampled points are not a grid.
                 draw = partial(plots.sweep_map, found, varied[0], varied[1], name, where=where)
                 alt = f"{metric_name(name)} over {varied[0]} and {varied[1]}"
                 parts.append(elements.picture(draw, alt, optional=True))
@@ -204,7 +204,7 @@ def _swept_table(found: Sweep) -> str:
 
 
 def _differences(found: Sweep, findings: Findings) -> str:
-    """The paired differences of all pairs of policies, where some point has several replications."""
+    """The paired differences of all pairs of policies, at points with replications."""
     rows: list[list[str | Cell]] = []
     for metric, by_point in findings.items():
         every = [(point, finding) for point, of_point in by_point.items() for finding in of_point]
@@ -228,7 +228,7 @@ def _swept_scenario(found: Sweep) -> str:
 
 
 def again(found: Sweep, folder: str) -> str:
-    """The command: a grid as its keys, other points as a table to be saved first; the policies always by name."""
+    """The command: a grid as its keys, other points as a table to save first."""
     points, policies = _by_point(found)
     crossed = all(mine == policies[0] for mine in policies)
     options, table = [], ""
@@ -287,7 +287,7 @@ def _grid(found: Sweep) -> list[str] | None:
 
 
 def _text(value: Any) -> str:
-    """A value as a scenario would have it; a text that reads as a number keeps its quotes."""
+    """A value as a scenario has it; a text that reads as a number keeps its quotes."""
     if not isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     try:
@@ -305,7 +305,7 @@ def _as_csv(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _unknown(found: Sweep) -> str:
-    """Policies with names of their own, of which the directory does not keep what they stand for."""
+    """Policies with names of their own whose meaning the directory does not keep."""
     names = [label for label in dict.fromkeys(found.table["policy"]) if written(label) is None]
     if not names:
         return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -105,13 +105,22 @@ class Policies:
         return " + ".join(part.label for part in parts if part is not None)
 
 
-def check_policies(document: Document, base: Path) -> tuple[Policies | None, list[Problem]]:
-    """The policies that the document's `policy` (in long form) names, or all that is wrong with them."""
+def check_policies(
+    document: Document, base: Path, same: Policies | None = None
+) -> tuple[Policies | None, list[Problem]]:
+    """The policies that the document's `policy` (in long form) names, or all that is wrong with them.
+
+    same: those of a document with the same `policy`; only the policies that services name are checked then.
+    """
+    of_service, problems = _of_services(document, base, "batching")
+    routing_of, more = _of_services(document, base, "routing")
+    problems += more
+    if same is not None:
+        return replace(same, of_service=of_service, routing_of=routing_of), problems
     here: Path_ = ("policy",)
     policy = long_form(document.data.get("policy"))
     if not isinstance(policy, dict):
         return None, [document.problem(here, "expected the name of a scheduler, or a mapping")]
-    problems: list[Problem] = []
     specs: dict[str, PolicySpec | None] = {}
     for part, value in policy.items():
         if part == "placement":
@@ -122,9 +131,6 @@ def check_policies(document: Document, base: Path) -> tuple[Policies | None, lis
         else:
             specs[part], found = _check(document, (*here, part), part, value, base)
             problems += found
-    of_service, found = _of_services(document, base, "batching")
-    routing_of, more = _of_services(document, base, "routing")
-    problems += found + more
     scheduler = specs.get("scheduler")
     if problems or scheduler is None:
         return None, problems

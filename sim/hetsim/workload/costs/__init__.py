@@ -1,1 +1,1 @@
-"""Cost models: from figures of a network and a device, or from measurements, to seconds."""
+"""Cost models: figures of a network and a device, or measurements, to seconds."""

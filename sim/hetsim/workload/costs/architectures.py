@@ -1,4 +1,4 @@
-"""Architectures of language models, from the configurations that their authors published, and what follows from them.
+"""Architectures of language models, from their published configurations.
 
 Parameters, bytes of keys and values and operations are counted from the shapes of the matrices; biases and norms are
 left out, which changes no figure by more than 0.2 %.
@@ -26,7 +26,7 @@ Width = Annotated[float, Field(gt=0, le=16), BeforeValidator(_number)]
 
 
 class Architecture(Described):
-    """The shape of a decoder-only transformer: what its weights, its keys and values and its operations are."""
+    """The shape of a decoder-only transformer: weights, keys and values, operations."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,7 +60,7 @@ class Architecture(Described):
     @model_validator(mode="after")
     def _check(self) -> Architecture:
         if self.head_size is None and self.hidden % self.heads:
-            raise ValueError(f"a hidden size of {self.hidden} is no multiple of {self.heads} heads; give head_size")
+            raise ValueError(f"a hidden size of {self.hidden} is not a multiple of {self.heads} heads; give head_size")
         if self.heads % self._kv_heads:
             raise ValueError(f"{self.heads} heads cannot share {self._kv_heads} heads of keys and values evenly")
         if self.active_experts > self.experts:
@@ -117,7 +117,7 @@ class Architecture(Described):
         return 4 * self.layers * self.heads * self._head_size
 
     def stored(self, devices: int) -> int:
-        """Bytes of the keys and values of a token on some devices: a head on fewer devices than these is copied."""
+        """Bytes of the keys and values of a token on some devices; few heads are copied."""
         return self.bytes_per_token * max(1, -(-devices // self._kv_heads))
 
 
@@ -158,7 +158,7 @@ MODELS: dict[str, Architecture] = {
 
 
 def model(name: str) -> Architecture:
-    """The architecture of a model in `MODELS`; UnknownName with a suggestion otherwise."""
+    """The architecture of a model in `MODELS`; UnknownName with a suggestion if none."""
     if name not in MODELS:
         raise UnknownName("model", name, MODELS)
     return MODELS[name]

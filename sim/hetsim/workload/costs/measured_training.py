@@ -1,4 +1,4 @@
-"""Data-parallel training from measured tables: steps by layout and batch size, and what a step is worth.
+"""Data-parallel training from measured tables: steps, and their worth.
 
 By the definitions of Qiao et al., Pollux (OSDI 2021), from the folders that
 `hetsim.workload.readers.training_profiles` reads.  Step times between measured
@@ -39,7 +39,7 @@ class StepModel:
 
     @classmethod
     def fitted(cls, rows: np.ndarray) -> StepModel:
-        """Least squares of the logarithms of passes and steps; figures that grow with GPUs are kept small."""
+        """Least squares of the logarithms of passes and steps, with a small penalty."""
         from scipy.optimize import least_squares
 
         nodes, gpus, local, step, sync = rows.T
@@ -48,15 +48,16 @@ class StepModel:
 
         def errors(logs: np.ndarray) -> np.ndarray:
             model = cls(tuple(np.exp(logs).tolist()))
-            of = model.figures
+            figures = model.figures
             apart = (np.log(model._passes(local)) - passes) * each
-            whole = (np.log(model.seconds(nodes, gpus, local, none)) - steps) * each
-            return np.concatenate([apart, whole, [SMALL * (of[6] - 1), SMALL * of[3] / of[2], SMALL * of[5] / of[4]]])
+            all_errors = (np.log(model.seconds(nodes, gpus, local, none)) - steps) * each
+            small = [figures[6] - 1, figures[3] / figures[2], figures[5] / figures[4]]
+            return np.concatenate([apart, all_errors, [SMALL * one for one in small]])
 
         start = np.log([1e-1, 1e-2, 1e-1, 1e-2, 1e-1, 1e-2, 1.5])
         bounds = [np.log(1e-8)] * 6 + [0.0], [5.0] * 6 + [math.log(10.0)]
-        found = least_squares(errors, start, bounds=bounds)
-        return cls(tuple(np.exp(found.x).tolist()))
+        fit = least_squares(errors, start, bounds=bounds)
+        return cls(tuple(np.exp(fit.x).tolist()))
 
     def _passes(self, local: np.ndarray) -> np.ndarray:
         return self.figures[0] + self.figures[1] * local
@@ -68,13 +69,13 @@ class StepModel:
         within = np.where(np.asarray(gpus) > 1, within_fixed + within_each * beyond, 1e-8)
         sync = np.where(np.asarray(nodes) > 1, over_fixed + over_each * beyond, within)
         passes = self._passes(local)
-        found: np.ndarray = (passes**power + sync**power) ** (1 / power) + more * passes
-        return found
+        total: np.ndarray = (passes**power + sync**power) ** (1 / power) + more * passes
+        return total
 
 
 @dataclass(eq=False)
 class Application:
-    """What was measured of one application."""
+    """The measurements of one application."""
 
     name: str
     steps: dict[Layout, np.ndarray]
@@ -108,11 +109,11 @@ class Application:
 
     def packed(self, gpus: int) -> Layout:
         """The layout of a number of GPUs over the fewest nodes."""
-        whole, rest = divmod(gpus, self.gpus_per_node)
-        return (self.gpus_per_node,) * whole + ((rest,) if rest else ())
+        full, rest = divmod(gpus, self.gpus_per_node)
+        return (self.gpus_per_node,) * full + ((rest,) if rest else ())
 
     def step_times(self, layout: Layout, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds of a step and of its synchronization for these local batch sizes; NaN beyond what was measured."""
+        """Seconds of a step and its synchronization; NaN beyond what was measured."""
         turned = min(layout[i:] + layout[:i] for i in range(len(layout)))
         rows = self.steps.get(turned)
         if rows is not None:
@@ -121,12 +122,12 @@ class Application:
             return np.where(outside, np.nan, step), np.where(outside, np.nan, sync)
         nodes = min(len(layout), NODES_MEASURED)
         points = np.column_stack([np.full(len(local), nodes), np.full(len(local), sum(layout)), local])
-        found = self._between(points)
-        return found[:, 0], found[:, 1]
+        seconds = self._between(points)
+        return seconds[:, 0], seconds[:, 1]
 
     @cached_property
     def model(self) -> StepModel:
-        """What a job knows of its own steps, by which it chooses its batch size."""
+        """The knowledge of a job of its own steps, by which it chooses its batch size."""
         return StepModel.fitted(self.spread)
 
     @cached_property
@@ -136,14 +137,14 @@ class Application:
         return LinearNDInterpolator(self.spread[:, :3], self.spread[:, 3:])
 
     def gain(self, batch: np.ndarray, epoch: int) -> np.ndarray:
-        """What a step with this number of samples is worth in an epoch, in steps of the smallest batch size."""
+        """The worth of a step with some samples, in steps of the smallest batch size."""
         sizes = self.batch_sizes
         sqr, var = (np.interp(batch, sizes, [self.epochs[size][epoch, column] for size in sizes]) for column in (2, 3))
         worth: np.ndarray = (var + sqr) / (var * sizes[0] / batch + sqr)
         return worth
 
     def split(self, gpus: int, batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Local batch size and number of passes before the last, for a batch over a number of GPUs."""
+        """Local batch size and number of passes before the last, for a batch over GPUs."""
         smallest, largest = self.batch_sizes[0], self.local_range[1]
         local = np.ceil(batch / gpus - EPSILON)
         more = np.ceil(local / largest - EPSILON) - 1
@@ -153,25 +154,25 @@ class Application:
         return np.minimum(local, np.floor(self.batch_sizes[-1] / (gpus * (more + 1)))), more
 
     def speeds(self, layout: Layout, batch: int | None) -> np.ndarray:
-        """Progress a second by epoch on a layout, with this batch size or (None) with the best one at any time."""
+        """Progress a second by epoch on a layout; batch None: the best at any time."""
         gpus, epochs = sum(layout), len(self.progress) - 1
         if batch is not None:
             wanted = np.array([float(batch)])
         else:
-            least = max(self.batch_sizes[0], self.local_range[0] * gpus)
-            if least > self.batch_sizes[-1]:
+            smallest = max(self.batch_sizes[0], self.local_range[0] * gpus)
+            if smallest > self.batch_sizes[-1]:
                 return np.zeros(epochs)
-            wanted = np.geomspace(least, self.batch_sizes[-1], CHOICES)
+            wanted = np.geomspace(smallest, self.batch_sizes[-1], CHOICES)
         local, more = self.split(gpus, wanted)
         step, sync = self.step_times(layout, local)
         seconds = step + more * (step - sync)
-        known = np.isfinite(seconds) & (local >= self.local_range[0])
-        if not known.any():
+        measured = np.isfinite(seconds) & (local >= self.local_range[0])
+        if not measured.any():
             return np.zeros(epochs)
-        total, seconds = (local * gpus * (more + 1))[known], seconds[known]
+        total, seconds = (local * gpus * (more + 1))[measured], seconds[measured]
         if batch is not None:
             return np.array([float((self.gain(total, epoch) / seconds)[0]) for epoch in range(epochs)])
-        predicted = self.model.seconds(len(layout), gpus, local[known], more[known])
+        predicted = self.model.seconds(len(layout), gpus, local[measured], more[measured])
         gains = [self.gain(total, epoch) for epoch in range(epochs)]
         chosen = [int(np.argmax(gain / predicted)) for gain in gains]
         return np.array([gain[place] / seconds[place] for gain, place in zip(gains, chosen, strict=True)])
@@ -179,7 +180,7 @@ class Application:
 
 @dataclass(eq=False)
 class TrainingCurve:
-    """The progress of a job of an application on a number of GPUs (`hetsim.model.curves.WorkCurve`)."""
+    """The progress of a job of an application on a number of GPUs (a `WorkCurve`)."""
 
     application: Application
     gpus: int
@@ -205,7 +206,7 @@ class TrainingCurve:
         return {}
 
     def _of(self, layout: Layout, unit: float) -> tuple[np.ndarray, np.ndarray]:
-        """By epoch the fraction of the work that is done in a unit of time, and the time at its beginning."""
+        """By epoch the fraction of work done in a unit of time, and its begin."""
         progress = self.application.progress
         with np.errstate(divide="ignore"):
             rates = self.application.speeds(layout, self.batch) / progress[-1] * unit
@@ -213,10 +214,10 @@ class TrainingCurve:
         return rates, np.concatenate([[0.0], np.cumsum(spent)])
 
     def _on(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
-        found = self._known.get(layout)
-        if found is None:
-            found = self._known[layout] = self._of(layout, self.seconds)
-        return found
+        steps = self._known.get(layout)
+        if steps is None:
+            steps = self._known[layout] = self._of(layout, self.seconds)
+        return steps
 
     def left(self, layout: Layout, done: float) -> float:
         clock = self._on(layout)[1]

@@ -195,7 +195,7 @@ class LSTM(SimpleRNN):
 
 @dataclass(frozen=True)
 class LayerNetwork:
-    """Layers in a row on an input of a given shape; figures are for one sample unless they name a batch."""
+    """Layers in a row on an input of a given shape; figures are for one sample."""
 
     input: Shape
     layers: tuple[MeasuredLayer, ...]
@@ -259,7 +259,7 @@ class LayerNetwork:
 
 @dataclass(frozen=True)
 class Passes:
-    """How often a step runs a network forward and backward; a backward pass counts as two forward ones.
+    """How often a step runs a network forward and backward (twice the work).
 
     `updated` says whether the step changes the weights.
     """
@@ -434,7 +434,7 @@ class ProfileUse:
         return profile(self.profile).step(batch=self.batch, efficiency=self.efficiency)
 
     def seconds_per_step(self, peak: Peak, share: float = 1.0) -> float:
-        """Seconds of a step's compute on a share of a device, CPU or GPU; transfers are not in it."""
+        """Seconds of a step's compute on a share of a device, without transfers."""
         return self.work.step_seconds(peak, share)
 
     @property

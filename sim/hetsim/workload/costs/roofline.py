@@ -36,7 +36,7 @@ Whole = Annotated[int, Field(ge=1, strict=True)]
 
 
 class Peak(Described):
-    """What a device can do at best: one GPU, one CPU core or one CPU socket.
+    """The peak of a device: one GPU, one CPU core or one CPU socket.
 
     The fields from `multiprocessors` on describe a GPU's streaming multiprocessors and are needed for
     `KernelLaunch` only. Shared memory and registers are per multiprocessor; `shared_memory_reserved` is what each
@@ -223,7 +223,7 @@ def roofline(
     launch_overhead: float = 0.0,
     share: float = 1.0,
 ) -> float:
-    """Seconds for `flops` operations and `bytes` of memory traffic on `share` of a device.
+    """Seconds for `flops` operations and `bytes` of traffic on a share of a device.
 
     >>> roofline(19.5e12, 0, DEVICES["a100-40gb"])
     1.0
@@ -243,7 +243,7 @@ Dimensions = Annotated[list[Whole], Field(min_length=1, max_length=3), BeforeVal
 
 
 class KernelLaunch(Described):
-    """The launch line of a GPU kernel: `{grid: 16, block: 64}` or `{grid: [8, 8], block: [16, 16]}`.
+    """The launch line of a GPU kernel: `{grid: 16, block: 64}`, up to 3 dimensions.
 
     `registers` are per thread, `shared_memory` is per block.
     """
@@ -272,7 +272,7 @@ class KernelLaunch(Described):
 
 @dataclass(frozen=True)
 class KernelOccupancy:
-    """How many blocks of a launch a multiprocessor holds at once, and what stops it from holding more."""
+    """Resident blocks of a launch on a multiprocessor, and the limit that binds."""
 
     blocks: int
     warps: int
@@ -282,7 +282,7 @@ class KernelOccupancy:
 
 
 def occupancy(launch: KernelLaunch, peak: Peak) -> KernelOccupancy:
-    """Resident blocks per multiprocessor, as NVIDIA's occupancy calculator counts them.
+    """Resident blocks per multiprocessor, as NVIDIA's occupancy calculator does.
 
     Registers are allocated by warp and rounded up to the granularity, and warps to whole groups.
     ValueError if not even one block fits.
@@ -315,12 +315,12 @@ def active_multiprocessors(peak: Peak, share: float = 1.0) -> int:
 
 
 def waves(launch: KernelLaunch, peak: Peak, share: float = 1.0) -> float:
-    """Blocks of the grid / blocks that are resident at once; 2.5 is two full waves and a half one."""
+    """Blocks of the grid / resident blocks; 2.5 is two full waves and a half one."""
     return launch.blocks / (occupancy(launch, peak).blocks * active_multiprocessors(peak, share))
 
 
 def useful_share(launch: KernelLaunch, peak: Peak) -> float:
-    """The share of the multiprocessors that the launch can keep busy: a mode need not demand more."""
+    """The share of the multiprocessors that the launch can keep busy."""
     return min(1.0, launch.blocks / _require_gpu(peak))
 
 
@@ -333,27 +333,27 @@ def kernel_time(
     launch_overhead: float | None = None,
     share: float = 1.0,
 ) -> float:
-    """Seconds of a GPU kernel that does `flops` operations and moves `bytes` in all its blocks together.
+    """Seconds of a GPU kernel that does `flops` and moves `bytes` in all blocks.
 
     The model is that of the module docstring; `launch_overhead` defaults to the device's.
     """
     _require_share("efficiency", efficiency)
     multiprocessors = _require_gpu(peak)
-    held, active = occupancy(launch, peak), active_multiprocessors(peak, share)
+    resident, active = occupancy(launch, peak), active_multiprocessors(peak, share)
     alone = roofline(flops, bytes, peak, efficiency) * multiprocessors / launch.blocks
-    warps = held.warps // held.blocks
+    warps = resident.warps // resident.blocks
 
     def wave(blocks: int) -> float:
         """Time until a multiprocessor has finished this number of blocks."""
         return blocks * alone / min(1.0, blocks * warps / peak.warps_to_saturate)
 
-    full, rest = divmod(launch.blocks, held.blocks * active)
-    busy = full * wave(held.blocks) + (wave(math.ceil(rest / active)) if rest else 0.0)
+    full, rest = divmod(launch.blocks, resident.blocks * active)
+    busy = full * wave(resident.blocks) + (wave(math.ceil(rest / active)) if rest else 0.0)
     return (peak.launch_overhead if launch_overhead is None else launch_overhead) + busy
 
 
 class Work(Described):
-    """Work to be timed on any device: `{flops: 3 GFLOP, bytes: 200 MB, efficiency: 60%, steps: 1000}`.
+    """Work to time on any device: `{flops: 3 GFLOP, bytes: 200 MB, steps: 1000}`.
 
     flops, bytes, `kernels` and `launch` are of one step.  A step of several kernels pays the launch
     overhead for each; `launch_overhead` defaults to the device's.  With `launch`, a GPU is timed from its
@@ -398,7 +398,7 @@ class Work(Described):
         return self.kernels * kernel
 
     def parts(self, peak: Peak) -> tuple[float, float, float, float]:
-        """Seconds of launching, of the operations alone and of the memory traffic alone, and the bytes of that."""
+        """Seconds of launching, of operations and of traffic alone, and the bytes."""
         overhead = self.steps * self.kernels * (
             peak.launch_overhead if self.launch_overhead is None else self.launch_overhead
         )

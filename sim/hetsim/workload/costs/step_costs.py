@@ -1,4 +1,4 @@
-"""Steps of a language model from published figures of its architecture and its GPUs.
+"""Steps of a language model from figures of its architecture and its GPUs.
 
 Each kernel of a step is bound by arithmetic or by memory (Williams, Waterman and Patterson, Roofline, CACM 2009), and
 reaches a share of the peak, its efficiency.  With tensor parallelism each of `devices` GPUs has its part of every
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Shares of the peaks that kernels reach, and the times that no figure of a GPU tells.
+    """Shares of the peaks that kernels reach, and times that no data sheet states.
 
     The shares are medians of what was fitted to published measurements (docs/llm.md says how far off they are).
     """
@@ -43,7 +43,7 @@ class Efficiency:
 
 
 def roofline_steps(model: Architecture, gpu: Peak, devices: int, reached: Efficiency) -> RooflineSteps:
-    """The step times of a model on a number of GPUs of a node; `gpu` needs `matrix_flops`, and `link` if several."""
+    """Step times of a model on some GPUs of a node; needs `matrix_flops` and `link`."""
     assert gpu.matrix_flops is not None
     read = 1.0 / (devices * gpu.bandwidth * reached.memory)
     peak = devices * gpu.matrix_flops

@@ -7,7 +7,7 @@ Arrivals     the jobs of the same hours of an earlier day over again, drawn with
              day and bursts stay, weekdays do not; of a log shorter than that any window of it.
 Reference: for run times by user Tsafrir, Etsion, Feitelson, Backfilling Using System-Generated Predictions Rather than
 User Runtime Estimates (2007); the arrivals are a block bootstrap (Künsch, 1989).
-Weakness: jobs that are still running are no part of what has ended, so that long ones are drawn a little too rarely.
+Weakness: jobs that are still running are not part of what has ended, so that long ones are drawn a little too rarely.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def history_of(table: TaskTable, source: str) -> JobHistory:
     """The jobs of a log; ScenarioError where it has no recorded starts, or too few jobs."""
     start = table.extra.get("recorded_start")
     if start is None or table.requests:
-        text = "is no log of jobs with recorded starts, from which arrivals and run times could be learned"
+        text = "is not a log of jobs with recorded starts, from which arrivals and run times could be learned"
         raise ScenarioError(Problem(text, file=source))
     took = durations(table)
     gpus, cpus = held(table)

@@ -1,1 +1,1 @@
-"""Logs with columns of their own: how they are mapped, and a proposal of the mapping."""
+"""Logs with columns of their own: their mapping, and a proposal of it."""

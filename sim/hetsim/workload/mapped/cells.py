@@ -1,4 +1,4 @@
-"""Cells of a log with columns of its own: instants, durations, sizes and counts in whatever form they are written.
+"""Cells of a log with its own columns: instants, durations, sizes and counts.
 
 A reader of cells takes a text (CSV), or a number, a date or a duration (Parquet, JSON), and returns a number in
 seconds, bytes or units; it raises ValueError with the rest of a sentence that begins with the cell.
@@ -78,16 +78,16 @@ def bounded(found: float, least: float = 0.0, most: float = MAX_SECONDS) -> floa
 
 
 def scaled(value: Any, factor: float) -> float:
-    """A number times a factor; by division where the factor is below 1, so that 3 ms is the float 0.003."""
-    found = plain(value)
-    return found * factor if factor >= 1 else found / round(1 / factor)
+    """A number times a factor; by division below 1, so that 3 ms is 0.003."""
+    number = plain(value)
+    return number * factor if factor >= 1 else number / round(1 / factor)
 
 
 # Durations and sizes --------------------------------------------------------------------------------------------
 
 
 def duration(unit: str | None) -> Cell:
-    """Reads durations: numbers in the unit (seconds where none is stated), `1-02:03:04`, `02:03:04`, `5 min`."""
+    """Read durations: numbers in the unit, `1-02:03:04`, `02:03:04`, `5 min`."""
     factor = TIMES[unit or "s"]
 
     def read(value: Any) -> float:
@@ -96,21 +96,21 @@ def duration(unit: str | None) -> Cell:
                 raise ValueError(f"is a duration of the file's own type; leave the unit {unit} out")
             return bounded(value.total_seconds())
         if isinstance(value, str) and not NUMBER.fullmatch(value):
-            found = clock(value)
-            if found is None:
-                found = composite(value)
-            if found is None:
-                found = _with_unit(value, TIMES, "1-02:03:04, 02:03:04 or 5 min")
+            seconds = clock(value)
+            if seconds is None:
+                seconds = composite(value)
+            if seconds is None:
+                seconds = _with_unit(value, TIMES, "1-02:03:04, 02:03:04 or 5 min")
             if unit is not None:
                 raise ValueError(f"has a unit of its own, and units says {unit}")
-            return bounded(found)
+            return bounded(seconds)
         return bounded(scaled(value, factor))
 
     return read
 
 
 def clock(text: str) -> float | None:
-    """Seconds of `1-02:03:04`, `1-02`, `02:03:04` or `03:04` (minutes and seconds, as Slurm's); None for others."""
+    """Seconds of `1-02:03:04`, `02:03:04` or `03:04` (minutes); None for others."""
     match = _CLOCK.fullmatch(text)
     if not match or (match[1] is None and match[3] is None):
         return None
@@ -132,7 +132,7 @@ def composite(text: str) -> float | None:
 
 
 def count(unit: str | None) -> Cell:
-    """Reads counts: numbers, in thousandths or hundredths where the unit says so, and `500m` (0.5, as Kubernetes)."""
+    """Read counts: numbers, in thousandths where the unit says so, and `500m`."""
     divisor = COUNTS[unit] if unit else 1.0
 
     def read(value: Any) -> float:
@@ -161,7 +161,7 @@ def with_point(read: Cell) -> Cell:
 
 
 def decimal_points(cells: Sequence[Any], separator: str = "") -> list[Any]:
-    """The cells of a column, with points in place of decimal commas where the column is written with those.
+    """The cells of a column, with points for decimal commas if it has those.
 
     separator: of the columns of the file.  Where that is a comma, `1,234` alone could be a thousand: it stays.
     ValueError where some numbers have a comma and others a point.
@@ -177,17 +177,17 @@ def decimal_points(cells: Sequence[Any], separator: str = "") -> list[Any]:
 
 
 def size(unit: str | None) -> Cell:
-    """Reads sizes: numbers in the unit (bytes where none is stated), `16G` and `16GiB` (powers of 1,024), `16GB`."""
+    """Read sizes: numbers in the unit, `16G` and `16GiB` (powers of 1,024), `16GB`."""
     factor = SIZES[unit or "B"]
 
     def read(value: Any) -> float:
         if isinstance(value, str) and not NUMBER.fullmatch(value):
-            found = _with_unit(value, SIZES, "16G, 16GiB or 16GB")
+            size = _with_unit(value, SIZES, "16G, 16GiB or 16GB")
             if unit is not None:
                 raise ValueError(f"has a unit of its own, and units says {unit}")
         else:
-            found = scaled(value, factor)
-        return float(math.floor(bounded(found, most=MAX_BYTES)))
+            size = scaled(value, factor)
+        return float(math.floor(bounded(size, most=MAX_BYTES)))
 
     return read
 
@@ -207,12 +207,12 @@ def _with_unit(text: str, units: dict[str, float], examples: str) -> float:
 
 
 def zone_of(name: str) -> tzinfo:
-    """The zone of a name such as Europe/Berlin, UTC or +02:00; ValueError where there is none."""
+    """The zone of a name such as Europe/Berlin, UTC or +02:00; ValueError if none."""
     match = _OFFSET.fullmatch(name)
     if match:
         minutes = int(match[2]) * 60 + int(match[3])
         if minutes >= 24 * 60 or int(match[3]) > 59:
-            raise ValueError(f"{shown(name)} is no offset from UTC")
+            raise ValueError(f"{shown(name)} is not an offset from UTC")
         return timezone(timedelta(minutes=-minutes if match[1] == "-" else minutes))
     if name in ("UTC", "Z"):
         return UTC
@@ -226,24 +226,24 @@ def zone_of(name: str) -> tzinfo:
 
 
 def is_date(form: str) -> bool:
-    """Does this way of writing instants tell a date?  Otherwise they are numbers of the log's own time."""
+    """Return True if this form of instants is a date; others are numbers."""
     return form not in TIMES
 
 
 def check_form(form: str) -> None:
-    """ValueError unless it is `iso`, an epoch, a unit of time, or a format with a whole date in it."""
+    """ValueError unless it is `iso`, an epoch, a unit, or a format with a date."""
     if form == ISO or form in EPOCH or form in TIMES:
         return
     if "%" not in form:
-        known = [ISO, *EPOCH, *TIMES]
-        near = suggestion(form, known)
+        forms = [ISO, *EPOCH, *TIMES]
+        near = suggestion(form, forms)
         choice = "iso, epoch s (or ms, us, ns), a unit such as s, or a format such as %Y-%m-%d %H:%M:%S"
         raise ValueError(f"{shown(form)} is not a way of writing times{near or f': {choice}'}")
     parts = set(re.findall(r"%(.)", form))
     if "s" in parts:
         raise ValueError("%s is not known to every system; write epoch s for seconds since 1970")
-    whole = parts & set("cx") or (parts & set("Yy") and (parts & set("mbB") and "d" in parts or "j" in parts))
-    if not whole:
+    full_date = parts & set("cx") or (parts & set("Yy") and (parts & set("mbB") and "d" in parts or "j" in parts))
+    if not full_date:
         raise ValueError(f"{shown(form)} does not name a whole date: it needs a year (%Y), a month (%m) and a day (%d)")
     try:
         sample = datetime(2020, 11, 25, 13, 14, 15, tzinfo=UTC)
@@ -253,7 +253,7 @@ def check_form(form: str) -> None:
 
 
 class Instants:
-    """Reads instants: of dates seconds since 1970, of other times seconds of the log's own time.
+    """Read instants: seconds since 1970 of dates, else seconds of the log's time.
 
     A local time that the clocks of the zone showed twice is a `Twice`; `skipped` counts those that they never showed.
     """
@@ -305,7 +305,7 @@ _WIDTHS = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2}
 
 
 def _sliced(form: str) -> Callable[[str], datetime] | None:
-    """Reads dates of a form in which all parts have their full width, in a tenth of the time of `strptime`.
+    """Read dates of fixed width in a tenth of the time of `strptime`.
 
     None for other forms.  It raises ValueError for whatever is not written in full: `strptime` has the last word.
     """
@@ -364,8 +364,8 @@ def guess_form(texts: list[str]) -> list[str]:
     """All ways of writing dates that fit every one of these texts; `iso` first."""
     if not texts:
         return []
-    found = [ISO] if all(_is_iso(text) for text in texts) else []
-    return found + [form for form in FORMS if all(_fits(text, form) for text in texts)]
+    forms = [ISO] if all(_is_iso(text) for text in texts) else []
+    return forms + [form for form in FORMS if all(_fits(text, form) for text in texts)]
 
 
 def _is_iso(text: str) -> bool:

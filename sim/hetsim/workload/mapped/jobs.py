@@ -63,7 +63,7 @@ class MappedJobs:
     def take(self, line: int, cells: dict[str, Any]) -> None:
         """A row: a job, one left out, or problems of the row."""
         self.row += 1
-        found: dict[str, Any] = {}
+        row: dict[str, Any] = {}
         fine, dropped = True, ""
         for target, source in self.made.columns.items():
             try:
@@ -83,14 +83,14 @@ class MappedJobs:
                     self._complain_blank(line, target, source)
                     fine = False
                     continue
-            found[target] = value
+            row[target] = value
         if dropped:
             self.log.leave_out(f"no {dropped} ({self._nothing(self.made.columns[dropped])})", line)
         elif fine:
             # Samples tell jobs without an id by what stands in their rows.
             needs_row = "id" in self.made.columns or self.log.cut.sample < 1
-            whole = "\t".join(map(str, cells.values())) if needs_row else None
-            self._row(line, {name: value for name, value in found.items() if value is not None}, cells, whole)
+            row_text = "\t".join(map(str, cells.values())) if needs_row else None
+            self._row(line, {name: value for name, value in row.items() if value is not None}, cells, row_text)
 
     def _row(self, line: int, row: dict[str, Any], cells: dict[str, Any], whole: str | None) -> None:
         """Send a row on to the job that it belongs to."""
@@ -127,8 +127,8 @@ class MappedJobs:
             cell = _part(str(cell), source.key)
             self.keys_sought[column, source.key][0] |= cell is not None
         if source.values is not None and cell is not None:
-            told = source.values.get(str(cell), cell)
-            cell = told
+            listed = source.values.get(str(cell), cell)
+            cell = listed
         if cell is None:
             return None
         if kind_of(target) == "text":
@@ -177,7 +177,7 @@ class MappedJobs:
         return [self.readers[target]] * count
 
     def _instant(self) -> Instants:
-        """Reads instants that are no target of their own, as the arrival is written."""
+        """Reads instants that are not a target of their own, as the arrival is written."""
         if not hasattr(self, "_instants"):
             self._instants = Instants(self.made.form("arrival"), self.made.zone)
         return self._instants
@@ -265,7 +265,7 @@ class MappedJobs:
         self._limits(line, found, took)
         id_ = self._id(line, found.pop("id", None))
         if log.times:
-            found |= {self.times_of[name]: times.get(name, math.inf) for name in self.typed}
+            found.update({self.times_of[name]: times.get(name, math.inf) for name in self.typed})
         if start is not None:
             found["start"] = start
         columns = {name: value for name, value in found.items() if value != ""}
@@ -273,7 +273,7 @@ class MappedJobs:
         self.times.added(log.add(line, id_, arrival, math.nan if took is None else took, key, whole, **columns))
 
     def _limits(self, line: int, found: dict[str, Any], took: float | None) -> None:
-        """Name the deadline as tables do; a time limit is an estimate where there is no other."""
+        """Name the deadline as tables do; without estimates a time limit is one."""
         if "deadline" in found:
             found["due"] = found.pop("deadline")
         limit = found.get("time_limit")
@@ -283,13 +283,13 @@ class MappedJobs:
                 self.log.remark("ran longer than their time limit", line)
 
     def _id(self, line: int, id_: Any) -> Any:
-        """The id as a number where it is one; of a job whose cell is blank the number of its row."""
+        """The id as a number where it is one; a blank one is the number of the row."""
         if "id" in self.made.columns and id_ is None:
             return f"{self.log.word} {line}"
         return int(id_) if isinstance(id_, str) and _is_number(id_) else id_
 
     def _devices(self, line: int, found: dict[str, Any], times: dict[str, float]) -> bool:
-        """Make the GPUs and cores of a job agree with its times; False where it is left out."""
+        """Make GPUs and cores of a job agree with its times; False if it is left out."""
         log = self.log
         gpus = found.get("gpus")
         if gpus is not None and gpus > 1 and gpus % 1:

@@ -1,4 +1,4 @@
-"""A table of measured batch latencies in a file: one row a batch size, or one a sample.
+"""A table of measured batch latencies in a file: a row a batch size or sample.
 
 CSV, Parquet or JSON lines, any columns; `where` picks rows.  The unit of the times is what the name of their column
 ends with (`p50_ms`), or is said.
@@ -28,7 +28,7 @@ def read(
     path: Path, batch: str, time: str | None, unit: str | None, where: Mapping[str, Any],
     quantiles: Mapping[float, str], samples: bool,
 ) -> Found:  # fmt: skip
-    """Sizes, expected seconds and how they scatter; ScenarioError with file, line and column otherwise."""
+    """Sizes, expected seconds and scatter; ScenarioError with file, line and column."""
     rows = rows_of(path, form_of(path))
     ranks = sorted(quantiles)
     columns = [*([time] if time is not None else []), *(quantiles[rank] for rank in ranks)]
@@ -51,9 +51,9 @@ def read(
         table.add(number, batch, size, columns, [*pointed], factors)
     row_problems.fail_if_any()
     if not table.rows:
-        told = " and ".join(f"{name} = {value}" for name, value in where.items())
-        raise fail(path, f"none of its {seen:,} rows has {told}" if where and seen else "has no rows")
-    return table.found(time is not None, ranks)
+        condition = " and ".join(f"{name} = {value}" for name, value in where.items())
+        raise fail(path, f"none of its {seen:,} rows has {condition}" if where and seen else "has no rows")
+    return table.result(time is not None, ranks)
 
 
 def _pointed(path: Path, rows: FileRows, column: str, cells: list[Any]) -> list[Any]:
@@ -66,16 +66,16 @@ def _pointed(path: Path, rows: FileRows, column: str, cells: list[Any]) -> list[
 
 def _factor(path: Path, column: str, unit: str | None) -> float:
     """Seconds of one unit of a column."""
-    told = unit_in_name(column, "duration") or unit_in_name(f"x_{column}", "duration")
-    if unit is None and told is None:
+    named = unit_in_name(column, "duration") or unit_in_name(f"x_{column}", "duration")
+    if unit is None and named is None:
         raise fail(
             path, f"the column {shown(column)} does not say in which unit its times are; give unit: ms, for instance"
         )
     if unit is None:
-        assert told is not None
-        return told[1][0]
-    if told is not None and abs(told[1][0] / TIME[unit] - 1) > 1e-9:
-        raise fail(path, f"the name of the column {shown(column)} says {told[0]}, but the unit is {unit}; correct it")
+        assert named is not None
+        return named[1][0]
+    if named is not None and abs(named[1][0] / TIME[unit] - 1) > 1e-9:
+        raise fail(path, f"the name of the column {shown(column)} says {named[0]}, but the unit is {unit}; correct it")
     return TIME[unit]
 
 
@@ -103,7 +103,7 @@ class _Table:
         values = [self._seconds(number, *one) for one in zip(columns, cells, factors, strict=True)]
         if size is None or None in values:
             return
-        known = [value for value in values if value is not None]
+        there = [value for value in values if value is not None]
         if size in self.rows and not self.samples:
             first = f"{self.word} {self.places[size]}"
             text = (
@@ -113,7 +113,7 @@ class _Table:
         elif size < self.last and not self.samples:
             self._complain(number, batch, f"batch sizes increase, and {size} stands behind {self.last}")
         else:
-            self.rows.setdefault(size, []).append(known)
+            self.rows.setdefault(size, []).append(there)
             self.places.setdefault(size, number)
             self.last = size
 
@@ -146,7 +146,7 @@ class _Table:
         where = f"row {number}, " if of_row else ""
         self.row_problems.add(f"{where}column {column}: {message}", None if of_row else number)
 
-    def found(self, expected: bool, ranks: list[float]) -> Found:
+    def result(self, expected: bool, ranks: list[float]) -> Found:
         """The whole table; the first value of a row is the expected one, if `expected`."""
         sizes = sorted(self.rows)
         seconds, spreads = [], []

@@ -1,4 +1,4 @@
-"""A whole mapping of a log: what of its keys does not fit together, or not to the file, and how its cells are read."""
+"""The mapping of a log: contradictions in it or to the file, readers of cells."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ class LogMap:
         return list(dict.fromkeys([*(name for source in self.columns.values() for name in source.columns), *keys]))
 
     def form(self, target: str) -> str | None:
-        """How the instants of a target are written; None: as ISO dates, or in the file's own type."""
+        """The form of the instants of a target; None: ISO dates, or the file's type."""
         return self.forms.get(target, self.forms.get(""))
 
     @property
     def dated(self) -> bool:
-        """Are the log's times dates, so that its time 0 is the first submission?"""
+        """Return True if the log's times are dates, so that time 0 is the first one."""
         form = self.form("arrival")
         return form is None or read.is_date(form)
 
     def problems(self, names: Sequence[str] | None, file: str, missing: Sequence[str] = ()) -> list[tuple[str, str]]:
-        """All that does not fit, as key and sentence.  `names`: the columns of the file, where they are known."""
+        """All contradictions, as key and sentence; `names`: the columns of the file."""
         problems = [*self._whole(), *self._twice(), *self._of_units(), *self._of_missing(), *self._of_forms()]
         for key, fold in (("fold", self.fold), ("gang", self.gang)):
             problems += [] if fold is None else self._of_fold(key, fold, names, file, missing)
@@ -135,7 +135,7 @@ class LogMap:
                 hint = "; time: states how instants are written" if kind_of(target) == "instant" else ""
                 bad.append((f"units.{target}", f"{target} has no unit{hint}"))
             elif unit not in units:
-                bad.append((f"units.{target}", f"{unit} is no unit of {target}; use one of {', '.join(units)}"))
+                bad.append((f"units.{target}", f"{unit} is not a unit of {target}; use one of {', '.join(units)}"))
         for target, source in self.columns.items():
             if kind_of(target) in ("duration", "size") and source.operation in ("column", "product"):
                 text = contradiction(target, source.columns[0], self.units.get(target))
@@ -229,7 +229,7 @@ def contradiction(target: str, column: str, unit: str | None) -> str:
 
 
 def unit_in_name(column: str, kind: str) -> tuple[str, tuple[float, ...]] | None:
-    """The unit with which a column's name ends (`runtime_ms`, `memory [GB]`), and what it may mean."""
+    """The unit with which a column's name ends (`runtime_ms`, `memory [GB]`)."""
     word = column.replace("(", " ").replace(")", " ").replace("[", " ").replace("]", " ").replace("_", " ")
     parts = word.replace("-", " ").replace(".", " ").split()
     if len(parts) < 2:

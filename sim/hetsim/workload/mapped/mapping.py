@@ -1,4 +1,4 @@
-"""What a log with columns of its own says of its jobs: which column is what, in which units, and what a blank means.
+"""The mapping of a log with its own columns: targets, units, blanks.
 
 `columns:` maps what the simulator knows (`TARGETS`) to columns of the file, or to one of the declared operations
 below.  Nothing in it is evaluated as code.
@@ -53,7 +53,7 @@ ACTIONS = ("drop", "error", "default")
 
 
 class WrongKey(ValueError):
-    """What is wrong with the value of one key of a mapping."""
+    """The problem with the value of one key of a mapping."""
 
     def __init__(self, key: str, message: str):
         self.key = key
@@ -76,7 +76,7 @@ class CellSource:
 
 @dataclass(frozen=True)
 class Missing:
-    """What a blank cell means: the row is dropped, is an error, has no value, or has this one."""
+    """The meaning of a blank cell: drop the row, an error, no value, or a value."""
 
     action: Literal["drop", "error", "default"]
     value: str | None = None
@@ -109,19 +109,19 @@ def _source(value: Any) -> CellSource:
 
 
 def _operation(value: dict[str, Any]) -> Operation:
-    """The one operation of a source; ValueError for none, several, or keys that do not belong to it."""
-    known = get_args(Operation)
-    given = [key for key in known if key in value]
-    further = [key for key in value if key not in known]
+    """The one operation of a source; ValueError for none, several or other keys."""
+    operations = get_args(Operation)
+    given = [key for key in operations if key in value]
+    further = [key for key in value if key not in operations]
     if len(given) != 1:
         wrong = next((key for key in further if key not in ("values", "key")), None)
-        hint = f', not "{wrong}"{suggestion(wrong, known)}' if wrong else ""
-        raise ValueError(f"expected a column, or one of {', '.join(known)}{hint}")
+        hint = f', not "{wrong}"{suggestion(wrong, operations)}' if wrong else ""
+        raise ValueError(f"expected a column, or one of {', '.join(operations)}{hint}")
     operation: Operation = given[0]
     allowed = ("values", "key") if operation == "column" else ()
     for key in further:
         if key not in allowed:
-            why = f"; {', '.join(allowed)} may stand beside column" if allowed else f" beside {operation}"
+            why = f"; {', '.join(allowed)} may stand next to column" if allowed else f" next to {operation}"
             raise ValueError(f'unknown key "{key}"{suggestion(key, allowed)}{why}')
     return operation
 
@@ -174,24 +174,24 @@ def forms_of(value: Any) -> dict[str, str]:
         return value
     if not isinstance(value, dict):
         return {"": _checked_form(value)}
-    found = {}
+    forms = {}
     instants = [one for one, kind in TARGETS.items() if kind == "instant"]
     for name, one in value.items():
         if name not in instants:
             near = suggestion(name, instants)
-            raise WrongKey(str(name), f'"{name}" is no instant{near}; instants are {", ".join(instants)}')
+            raise WrongKey(str(name), f'"{name}" is not an instant{near}; instants are {", ".join(instants)}')
         try:
-            found[str(name)] = _checked_form(one)
+            forms[str(name)] = _checked_form(one)
         except ValueError as error:
             raise WrongKey(str(name), str(error)) from None
-    return found
+    return forms
 
 
 def _unit(value: Any) -> str:
     text = _text(value)
     if text not in TIMES and text not in SIZES and text not in COUNTS:
-        known = [*TIMES, *SIZES, *COUNTS]
-        near = suggestion(text, known) or "; known are units of time and size, milli and percent"
+        units = [*TIMES, *SIZES, *COUNTS]
+        near = suggestion(text, units) or "; known are units of time and size, milli and percent"
         raise ValueError(f"{shown(text)} is not a unit{near}")
     return text
 
@@ -216,7 +216,7 @@ def _blank_words(value: Any) -> tuple[str, ...]:
 
 
 def blanks_of(words: tuple[str, ...]) -> frozenset[str | float]:
-    """The words that mean no value, and the numbers among them as numbers, for files with typed cells."""
+    """The words that mean no value, and the numbers among them as numbers."""
     return frozenset([*words, *(float(word) for word in words if NUMBER.fullmatch(word))])
 
 
@@ -274,13 +274,13 @@ BlankWords = Annotated[tuple[str, ...], PlainValidator(_blank_words)]
 def _mapped(value: Any, of: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"expected a mapping such as {{arrival: submit_time}}, not {shown(value)}")
-    found = {}
+    mapped = {}
     for name, one in value.items():
         try:
-            found[_target(str(name))] = of(one)
+            mapped[_target(str(name))] = of(one)
         except ValueError as error:
             raise WrongKey(str(name), str(error)) from None
-    return found
+    return mapped
 
 
 def kind_of(target: str) -> Kind:

@@ -1,4 +1,4 @@
-"""A proposed mapping as YAML to paste, with what there is to say of it in comments."""
+"""A proposed mapping as YAML to paste, with comments."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def written(proposal: Proposal) -> str:
     """The proposal as YAML to paste, with what there is to say of it in comments."""
     keys = proposal.keys
     if "columns" not in keys:
-        told = ", ".join(_pair(key, keys[key]) for key in ("format", "path"))
-        return f"# The reader of {keys['format']} knows its columns.\nworkload:\n  - trace: {{{told}}}\n"
+        head = ", ".join(_pair(key, keys[key]) for key in ("format", "path"))
+        return f"# The reader of {keys['format']} knows its columns.\nworkload:\n  - trace: {{{head}}}\n"
     lines = [f"# Proposed from the header and the first {proposal.looked_at:,} rows."]
     lacking = proposal.lacking
     if lacking:

@@ -1,4 +1,4 @@
-"""A proposal of how the columns of a log map to what jobs are, from its header and first rows.
+"""Propose how columns of a log map to jobs, from its header and first rows.
 
 By the names of columns and by what stands in them.  What it cannot know for sure it says: two columns that could be
 the same, days and months that could be the other way round, numbers without a unit.
@@ -35,7 +35,7 @@ ORDER = (
 
 
 def proposal_of(path: Path, form: str | None, separator: str | None, known: str | None) -> Proposal:
-    """The mapping of a log; or the format that knows it (`known`), where no mapping can be told."""
+    """The mapping of a log; or the format that fits it (`known`), without a mapping."""
     try:
         file_form = form or form_of(path)
         proposal = propose(path, file_form, rows_of(path, file_form, separator))
@@ -90,7 +90,7 @@ def _columns_in(source: Any) -> list[str]:
 
 
 def _with_names(rows: FileRows, found: Proposal) -> FileRows:
-    """The rows with names of columns: numbered ones where the first line of a CSV looks like a row of the log."""
+    """The rows with names of columns; numbered if the first line of a CSV is a row."""
     twice = sorted({name for name in rows.names if name and rows.names.count(name) > 1})
     for name in twice:
         found.unsure.append(f"columns: the file has two columns {shown(name)}; rename one if it is used")
@@ -108,7 +108,7 @@ def _with_names(rows: FileRows, found: Proposal) -> FileRows:
 
 
 def _columns(names: list[str], rows: list[list[Any]], found: Proposal) -> list[Column]:
-    """The columns of the first rows, and the words among their cells that stand for no value."""
+    """The columns of the first rows, and the words that stand for no value."""
     columns = [column_of(name, [cells[k] for cells in rows], blanks_of(BLANKS)) for k, name in enumerate(names)]
     with_comma = [column for column in columns if column.commas]
     if with_comma and found.keys["format"] == "csv":
@@ -131,7 +131,7 @@ def _columns(names: list[str], rows: list[list[Any]], found: Proposal) -> list[C
 
 
 def _minus_one(column: Column) -> bool:
-    """Does -1 stand for no value in a column that holds times or amounts?"""
+    """Return True if -1 stands for no value in a column of times or amounts."""
     numbers = column.numbers
     if numbers is None or min(numbers) != -1 or any(-1 < value < 0 for value in numbers):
         return False
@@ -160,7 +160,7 @@ def _consistent(chosen: dict[str, Column], found: Proposal) -> dict[str, Column]
 
 
 def _parts_of_cells(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
-    """GPUs, cores and memory in cells such as cpu=8,gres/gpu=2,mem=64G, the last such column first."""
+    """GPUs, cores and memory in cells such as cpu=8,gres/gpu=2,mem=64G."""
     for column in reversed(columns):
         if column.cells and all(_RESOURCES.match(str(cell)) for cell in column.cells):
             _resources_of(column, chosen, found)
@@ -170,7 +170,7 @@ def _parts_of_cells(columns: list[Column], chosen: dict[str, Column], found: Pro
 
 
 def _resources_of(column: Column, chosen: dict[str, Column], found: Proposal) -> None:
-    """What the cells of a column of resources name, for targets without a column of their own."""
+    """The targets in the cells of a column of resources, without their own column."""
     for target, key in (("gpus", "gres/gpu"), ("cpus", "cpu"), ("memory", "mem")):
         there = sum(f"{key}=" in str(cell) for cell in column.cells)
         if target not in chosen and there:
@@ -181,7 +181,7 @@ def _resources_of(column: Column, chosen: dict[str, Column], found: Proposal) ->
 
 
 def _gpus_of_gres(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
-    """GPUs from the first column with cells such as gpu:a100:2, which is nothing else then."""
+    """GPUs from the first column with cells such as gpu:a100:2 and nothing else."""
     for column in columns:
         texts = [str(cell) for cell in column.cells]
         if any("gpu" in text for text in texts) and all(_GRES.fullmatch(text) for text in texts):
@@ -198,7 +198,7 @@ _GRES = re.compile(r"(?:(?:gres[:/])?[\w.-]+(?::[\w.-]+)?(?:[:=]\d+)?(?:\([^)]*\
 
 
 def _is_wait(column: Column, chosen: dict[str, Column]) -> bool:
-    """Does it hold the time between submission and start?"""
+    """Return True if a column holds the time between submission and start."""
     if not {"arrival", "start"} <= set(chosen) or any(chosen[one].blank for one in ("arrival", "start")):
         return False
     came, began = seconds_of(chosen["arrival"]), seconds_of(chosen["start"])
@@ -232,7 +232,7 @@ def _times(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def _form_of_numbers(column: Column) -> str:
-    """How instants that are numbers are written: since 1970 if they are so large, else in the unit of the name."""
+    """The form of instants that are numbers: since 1970 if large, else by the name."""
     numbers = [value for value in column.numbers or [] if value > 0]
     if not numbers:
         return ""
@@ -254,7 +254,7 @@ def _zones(columns: list[Column], forms: list[str], found: Proposal) -> None:
 
 
 def _other_way(target: str, column: Column, found: Proposal) -> None:
-    """Could the days be the months?"""
+    """Return True if the days could be the months."""
     form = column.forms[0]
     swapped = [other for other in column.forms[1:] if sorted(other) == sorted(form)]
     if swapped and "%b" not in form:
@@ -262,14 +262,14 @@ def _other_way(target: str, column: Column, found: Proposal) -> None:
 
 
 def _zoned(cell: Any) -> bool:
-    """Does a date carry a zone?"""
+    """Return True if a date has a zone."""
     if isinstance(cell, str):
         return bool(re.search(r"(?:Z|[+-]\d{2}:?\d{2})$", cell)) and ":" in cell
     return getattr(cell, "tzinfo", None) is not None
 
 
 def _blanks(chosen: dict[str, Column], found: Proposal) -> None:
-    """What blank cells mean."""
+    """Propose the meaning of blank cells."""
     missing: dict[str, Any] = {}
     sources = {**{target: [column] for target, column in chosen.items()}}
     for target, columns in sources.items():
@@ -291,7 +291,7 @@ def _blanks(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def _missing(chosen: dict[str, Column], columns: list[Column], unfit: dict[str, str], found: Proposal) -> None:
-    """What a replay needs and the log does not seem to have."""
+    """Note the columns that a replay needs and the log does not seem to have."""
     there = found.keys["columns"]
     spent = next((one for one in columns if re.search(r"gpu[ _-]?(time|hours|seconds)", one.name, re.IGNORECASE)), None)
     if spent is not None:
@@ -313,7 +313,7 @@ def _missing(chosen: dict[str, Column], columns: list[Column], unfit: dict[str, 
 
 
 def _amounts_of_each(column: Column, there: dict[str, Any], found: Proposal) -> None:
-    """Amounts may be those of each of a job's nodes or instances, of which this column holds the number."""
+    """Note amounts that may be those of each node or instance of a job."""
     if column.name not in there.values():
         for target in ("gpus", "cpus"):
             if isinstance(there.get(target), str):

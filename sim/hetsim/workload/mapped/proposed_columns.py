@@ -1,4 +1,4 @@
-"""Which column of a log is what: by its name, by words in its name, and by what stands in it."""
+"""Propose the columns of a log by their names, words in them, and contents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BY_WORDS = 1000
 
 @dataclass
 class Proposal:
-    """Keys of a trace, and what is to be said of them: what is unsure, missing or not used."""
+    """Keys of a trace, and remarks on them: unsure, missing or not used."""
 
     keys: dict[str, Any]
     unsure: list[str] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Column:
         return re.sub(r"[^a-z]", "", self.name.rpartition(".")[2].casefold())
 
     def names(self, target: str) -> list[str]:
-        """By which it may be known: with and without a unit of the target's kind at the end."""
+        """Names by which it may appear: with and without a unit at the end."""
         unit = unit_in_name(self.name, "duration" if target in (*INSTANTS, *DURATIONS) else kind_of(target))
         if unit is None and target in DURATIONS and self.plain.endswith(MINUTES):
             return [self.plain, self.plain.removesuffix(MINUTES)]
@@ -76,22 +76,22 @@ class Column:
     @property
     def numbers(self) -> list[float] | None:
         """All cells as numbers; None where one is none."""
-        found = []
+        values = []
         for cell in self.cells:
             if isinstance(cell, str) and not NUMBER.fullmatch(cell):
                 return None
             try:
-                found.append(float(cell))
+                values.append(float(cell))
             except (TypeError, ValueError):
                 return None
-        return found if found else None
+        return values if values else None
 
     @property
     def commas(self) -> bool:
-        """Are all cells numbers, some of them with a decimal comma?"""
-        told = [str(cell) for cell in self.cells]
-        return any("," in one and COMMA.fullmatch(one) for one in told) and all(
-            COMMA.fullmatch(one) or NUMBER.fullmatch(one) for one in told
+        """Return True if all cells are numbers, some of them with a decimal comma."""
+        texts = [str(cell) for cell in self.cells]
+        return any("," in one and COMMA.fullmatch(one) for one in texts) and all(
+            COMMA.fullmatch(one) or NUMBER.fullmatch(one) for one in texts
         )
 
     @property
@@ -121,7 +121,7 @@ class ColumnChoice:
 
 def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) -> Column:
     """A column of the first rows; `words` are those that stand for no value."""
-    known, there = [], []
+    cells_there, there = [], []
     for cell in cells:
         try:
             value = tidied(cell)
@@ -129,19 +129,19 @@ def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) ->
             value = "?"
         there.append(not is_blank(value, words))
         if there[-1]:
-            known.append(value)
-    column = Column(name, known, len(cells) - len(known), there=there)
-    if known and all(isinstance(one, datetime.datetime) for one in known):
+            cells_there.append(value)
+    column = Column(name, cells_there, len(cells) - len(cells_there), there=there)
+    if cells_there and all(isinstance(one, datetime.datetime) for one in cells_there):
         column.typed = "instant"
-    elif known and all(isinstance(one, datetime.timedelta) for one in known):
+    elif cells_there and all(isinstance(one, datetime.timedelta) for one in cells_there):
         column.typed = "duration"
-    elif known and all(isinstance(one, str) for one in known) and not NUMBER.fullmatch(known[0]):
-        column.forms = guess_form(sorted(set(known)))
+    elif cells_there and all(isinstance(one, str) for one in cells_there) and not NUMBER.fullmatch(cells_there[0]):
+        column.forms = guess_form(sorted(set(cells_there)))
     return column
 
 
 def choose(columns: list[Column]) -> ColumnChoice:
-    """The column of each target: of the columns with cells that can be that, the one with the surest name."""
+    """The column of each target: the one that can be it with the surest name."""
     pairs, unfit = [], dict[str, str]()
     for target, names in NAMES.items():
         for column in columns:
@@ -171,7 +171,7 @@ def choose(columns: list[Column]) -> ColumnChoice:
 
 
 def could_be(target: str, column: Column) -> bool:
-    """Can what stands in a column be this?"""
+    """Return True if the contents of a column can be this target."""
     if not column.cells:
         return not column.blank or target in ("start", "end", "time_limit", "deadline")  # blank in the first rows
     for targets, kind, fits in FITS:
@@ -237,9 +237,10 @@ def _why_not(target: str, column: Column) -> str:
     bad = next((one for one in column.cells if not _reads(target, one)), column.cells[0])
     if target == "gpus" and isinstance(bad, str):
         ways = {str(cell): (re.search(r"\d+", str(cell)) or ["?"])[0] for cell in column.cells}
-        told = ", ".join(f"{shown(name)}: {value}" for name, value in list(ways.items())[:3])
-        return f"{shown(bad)} is no number; gpus: {{column: {column.name}, values: {{{told}}}}} says what it means"
-    return f"{shown(str(bad))} is no {'duration' if target in DURATIONS else 'number'} in a way that is known"
+        examples = ", ".join(f"{shown(name)}: {value}" for name, value in list(ways.items())[:3])
+        way = f"gpus: {{column: {column.name}, values: {{{examples}}}}} says what it means"
+        return f"{shown(bad)} is not a number; {way}"
+    return f"{shown(str(bad))} is not a {'duration' if target in DURATIONS else 'number'} in a way that is known"
 
 
 def _reads(target: str, cell: Any) -> bool:
@@ -258,5 +259,5 @@ def _no_dates(column: Column) -> str:
         year = "" if re.search(r"\d{4}|\d{1,2}[./-]\d{1,2}[./-]\d{2}", text) else " (it names no year)"
         return f"{shown(text)} is a date in no way that is known{year}; time: states how dates are written"
     (one, first), (other, second), *_ = sorted(ways.items(), key=lambda pair: pair[1])
-    told = f"{shown(texts[first])} ({one}) and {shown(texts[second])} ({other})"
-    return f"its dates are written in several ways: {told}; write them in one"
+    both = f"{shown(texts[first])} ({one}) and {shown(texts[second])} ({other})"
+    return f"its dates are written in several ways: {both}; write them in one"

@@ -1,4 +1,4 @@
-"""The units of durations, sizes and counts in a proposed mapping, as far as names and cells tell them."""
+"""The units of durations, sizes and counts in a mapping, by names and cells."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def durations(chosen: dict[str, Column], found: Proposal) -> None:
             if short:
                 found.unsure.append(f'{target}: "{short[0]}" is read as minutes and seconds, as Slurm writes it')
             continue
-        told = unit_in_name(column.name, "duration")
-        if told:
-            units[target] = _unit_of(told[1][0])
+        named = unit_in_name(column.name, "duration")
+        if named:
+            units[target] = _unit_of(named[1][0])
             continue
         measured = _measured(target, chosen)
         minutes = column.plain.endswith(MINUTES)
@@ -80,12 +80,12 @@ def amounts(chosen: dict[str, Column], found: Proposal) -> None:
         column = chosen.get(target)
         if column is None or column.numbers is None:
             continue
-        told = unit_in_name(column.name, "size")
-        if told:
-            units[target] = {1.0: "B", 2.0**10: "KiB", 2.0**20: "MiB", 2.0**30: "GiB", 2.0**40: "TiB"}[told[1][-1]]
-            if len(told[1]) > 1:
+        named = unit_in_name(column.name, "size")
+        if named:
+            units[target] = {1.0: "B", 2.0**10: "KiB", 2.0**20: "MiB", 2.0**30: "GiB", 2.0**40: "TiB"}[named[1][-1]]
+            if len(named[1]) > 1:
                 text = f'units: "{column.name}" was taken as {units[target]} (powers of 1,024)'
-                found.unsure.append(f"{text}; {told[0].upper()} would be powers of 1,000")
+                found.unsure.append(f"{text}; {named[0].upper()} would be powers of 1,000")
             continue
         highest = max(column.numbers, default=0.0)
         units[target] = "GiB" if highest < 2048 else "MiB" if highest < 1e8 else "B"
@@ -105,7 +105,7 @@ def amounts(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def fractions(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
-    """Thousandths of GPUs next to a number of GPUs: how much of each one a job asks for."""
+    """Thousandths of GPUs next to a number of GPUs: the share of each one."""
     part = next((one for one in columns if words_of(one.name) >= {"gpu", "milli"} and one.numbers is not None), None)
     gpus = chosen.get("gpus")
     if part is None or gpus is None or part is gpus:

@@ -1,4 +1,4 @@
-"""Job logs with columns of their own: `format: csv`, `parquet` and `jsonl`, with the columns mapped.
+"""Job logs with columns of their own: `format: csv`, `parquet` and `jsonl`.
 
     trace:
       format: csv
@@ -81,7 +81,7 @@ def csv(
     decimal: Literal[".", ","] = ".", header: Header | None = None, fold: FoldOf | None = None,
     gang: GangOf | None = None, attempts: Attempts | None = None,
 ) -> JobLog:  # fmt: skip
-    """Jobs of a CSV file with columns of its own, which `columns` maps (`hetsim trace map` proposes how)."""
+    """Jobs of a CSV file with its own columns (`columns`; see hetsim trace map)."""
     made = _map_of(columns, units, time, zone, missing, missing_values, decimal, fold, gang, attempts)
     return _read(log, made, rows_of(log.path, "csv", separator, header))
 
@@ -92,7 +92,7 @@ def parquet(
     missing: MissingOf | None = None, missing_values: BlankWords = BLANKS, fold: FoldOf | None = None,
     gang: GangOf | None = None, attempts: Attempts | None = None,
 ) -> JobLog:  # fmt: skip
-    """Jobs of a Parquet file with columns of its own, which `columns` maps (`hetsim trace map` proposes how)."""
+    """Jobs of a Parquet file with its own columns (`columns`; see hetsim trace map)."""
     made = _map_of(columns, units, time, zone, missing, missing_values, ".", fold, gang, attempts)
     return _read(log, made, rows_of(log.path, "parquet"))
 
@@ -103,7 +103,7 @@ def jsonl(
     missing: MissingOf | None = None, missing_values: BlankWords = BLANKS, fold: FoldOf | None = None,
     gang: GangOf | None = None, attempts: Attempts | None = None,
 ) -> JobLog:  # fmt: skip
-    """Jobs of JSON lines with keys of their own, which `columns` maps (`hetsim trace map` proposes how)."""
+    """Jobs of JSON lines with their own keys (`columns`; see hetsim trace map)."""
     made = _map_of(columns, units, time, zone, missing, missing_values, ".", fold, gang, attempts)
     return _read(log, made, rows_of(log.path, "jsonl"))
 
@@ -127,7 +127,7 @@ def _map_of(
 
 
 def _checker(form: str) -> Callable[..., list[tuple[str, str]]]:
-    """What is wrong with the keys of a trace, before a row is read, as key and sentence."""
+    """Check the keys of a trace before a row is read; problems as key and sentence."""
 
     def check(path: Path, separator: str | None = None, header: list[str] | None = None, **keys: Any) -> Any:
         made = _map_of(**{key: value for key, value in keys.items() if key in _MAP_KEYS})

@@ -95,7 +95,7 @@ class Csv:
             yield number, [None if place is None else cells[place] for place in places]
 
     def _uneven(self, count: int) -> str:
-        """What is wrong with a row of this number of cells."""
+        """The problem of a row with this number of cells."""
         has = "1 cell" if count == 1 else f"{count} cells"
         width = len(self.names)
         named = "the header has" if not self._header else "the key header names"
@@ -113,8 +113,8 @@ class Csv:
             try:
                 cells = next(reader, None)
             except csv.Error as error:
-                told = "a quotation mark is left open" if "end of data" in str(error) else str(error)
-                raise fail(self.path, f"cannot be read as a row of cells: {told}", begin) from None
+                reason = "a quotation mark is left open" if "end of data" in str(error) else str(error)
+                raise fail(self.path, f"cannot be read as a row of cells: {reason}", begin) from None
             if cells is None:
                 return
             if cells and (len(cells) > 1 or cells[0].strip()):
@@ -220,7 +220,7 @@ def _values(column: Any) -> list[Any]:
 
 
 class JsonLines:
-    """JSON lines: an object a line; `resources.gpus` names a key of an object inside it."""
+    """JSON lines: an object a line; `resources.gpus` names a key inside it."""
 
     word = "line"
     keyed = True
@@ -244,11 +244,11 @@ class JsonLines:
 
     def _cell(self, row: dict[str, Any], name: str) -> Any:
         try:
-            found = _dig(row, name)
+            value = _dig(row, name)
         except KeyError:
             return None
         self.seen.add(name)
-        return found
+        return value
 
     def _objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
         for number, text in numbered_lines(self.path, LONGEST_LINE):
@@ -258,8 +258,8 @@ class JsonLines:
                 row = json.loads(text)
             except (json.JSONDecodeError, RecursionError) as error:
                 what = error.msg if isinstance(error, json.JSONDecodeError) else "too deep"
-                whole = number == 1 and text.strip() in ("[", "{")
-                hint = "; a line holds one object, and a file that is one list is not JSON lines" if whole else ""
+                is_list = number == 1 and text.strip() in ("[", "{")
+                hint = "; a line holds one object, and a file that is one list is not JSON lines" if is_list else ""
                 raise fail(self.path, f"the line is not JSON ({what}){hint}", number) from None
             if not isinstance(row, dict):
                 raise fail(self.path, "the line is not a JSON object", number)
@@ -267,7 +267,7 @@ class JsonLines:
 
 
 def _dig(found: Any, name: str) -> Any:
-    """The value under `a.b`; a key may have dots itself, as labels of Kubernetes do.  KeyError where there is none."""
+    """The value under `a.b` (keys may have dots themselves); KeyError if none."""
     if isinstance(found, dict):
         if name in found:
             return found[name]
@@ -295,14 +295,14 @@ def rows_of(
 
 
 def is_blank(value: Any, words: frozenset[str | float]) -> bool:
-    """Does a cell hold no value?"""
+    """Return True if a cell holds no value."""
     if isinstance(value, str | int):
         return value in words
     return value is None or (isinstance(value, float) and (math.isnan(value) or value in words))
 
 
 def tidied(value: Any) -> Any:
-    """A cell without the spaces around it; ValueError for what is neither a text nor a number nor a time."""
+    """A cell without spaces around; ValueError if it is not text, number or time."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, bool):

@@ -63,7 +63,8 @@ def _of_pbs(log: JobLog) -> Records:
     for line, text in _lines(log):
         cells = text.split(";", 3)
         if len(cells) < 4 or len(cells[1]) != 1:
-            log.wrong(line, "", f"{shown(text[:60])} is no record such as 06/01/2026 08:00:00;E;12.server;user=ann ...")
+            example = "06/01/2026 08:00:00;E;12.server;user=ann ..."
+            log.wrong(line, "", f"{shown(text[:60])} is not a record such as {example}")
             continue
         when, kind, name, message = cells
         fields = {key: value.strip('"') for key, value in re.findall(r'([\w.]+)=("[^"]*"|\S*)', message)}
@@ -101,7 +102,7 @@ def _clock(log: JobLog, line: int, when: str) -> float:
     try:
         return (datetime.strptime(when, "%m/%d/%Y %H:%M:%S") - datetime(1970, 1, 1)).total_seconds()
     except ValueError:
-        log.wrong(line, "", f"{shown(when)} is no date such as 06/01/2026 08:00:00")
+        log.wrong(line, "", f"{shown(when)} is not a date such as 06/01/2026 08:00:00")
         return 0.0
 
 

@@ -21,7 +21,7 @@ GB = 1e9
 
 @job_log
 def read(log: JobLog) -> JobLog:
-    """Jobs of the clusters Seren and Kalos: GPUs, cores, users, kinds of job, states, dates."""
+    """Jobs of the clusters Seren and Kalos: GPUs, cores, users, kinds, states."""
     log.dated = True
     for line, (name, user, gpus, cpus, state, came, began, ended, kind, nodes, memory) in CsvTable(
         log, COLUMNS, OPTIONAL

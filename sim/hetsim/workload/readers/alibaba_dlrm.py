@@ -36,7 +36,7 @@ BLANK = ("", "NaN", "nan")
 
 @job_log
 def read(log: JobLog, *, end: Seconds | None = None) -> JobLog:
-    """Instances of Alibaba's recommendation services: cores, GPUs, memory, roles, applications."""
+    """Instances of Alibaba's recommendation services: cores, GPUs, memory, roles."""
     latest = _latest(log) if end is None else end
     for line, cells in CsvTable(log, NEEDED, OPTIONAL):
         _instance(log, line, cells, latest)
@@ -45,25 +45,25 @@ def read(log: JobLog, *, end: Seconds | None = None) -> JobLog:
 
 def _latest(log: JobLog) -> float:
     """The latest time in the file, which is read twice for it."""
-    found = 0.0
+    latest = 0.0
     for _, cells in CsvTable(JobLog(log.path, LogCut()), TIMES):
         for cell in cells:
             if NUMBER.fullmatch(cell):
-                found = max(found, float(cell))
-    return found
+                latest = max(latest, float(cell))
+    return latest
 
 
 def _instance(log: JobLog, line: int, cells: list[str], latest: float) -> None:
-    held = log.numbers(line, NUMBERS, cells[1:4])
+    amounts = log.numbers(line, NUMBERS, cells[1:4])
     times = log.numbers(line, TIMES, ["" if cell in BLANK else cell for cell in cells[4:7]], blank=math.nan)
     rdma = log.number(line, OPTIONAL[2], cells[9], blank=math.nan)
-    most = log.number(line, OPTIONAL[3], cells[10], blank=-1.0, least=-1.0)
-    if held is None or times is None or rdma is None or most is None:
+    upper = log.number(line, OPTIONAL[3], cells[10], blank=-1.0, least=-1.0)
+    if amounts is None or times is None or rdma is None or upper is None:
         return
-    cores, gpus, memory = held
+    cores, gpus, memory = amounts
     came, began, ended = times
     if gpus > 1 and gpus % 1:
-        log.wrong(line, NUMBERS[1], f"{shown(cells[2])} is no share of GPUs")
+        log.wrong(line, NUMBERS[1], f"{shown(cells[2])} is not a share of GPUs")
         return
     if math.isnan(began) and not math.isnan(came):
         log.leave_out("never started", line)
@@ -83,8 +83,8 @@ def _instance(log: JobLog, line: int, cells: list[str], latest: float) -> None:
     further: dict[str, float | str] = {
         name: cell for name, cell in zip(("class", "user"), cells[7:9], strict=True) if cell
     }
-    if most > 0:
-        further["max_per_node"] = most
+    if upper > 0:
+        further["max_per_node"] = upper
     log.add(
         line, cells[0] or None, came, ended - began,
         cpus=cores, gpus=gpus, memory=memory * GIB, rdma=rdma, start=began, **further,

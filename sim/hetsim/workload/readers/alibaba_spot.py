@@ -22,7 +22,7 @@ COLUMNS = (
 
 @job_log
 def read(log: JobLog) -> JobLog:
-    """Jobs of Alibaba's spot GPUs: workers, GPU models, organizations, high priority and spot."""
+    """Jobs of Alibaba's spot GPUs: workers, GPU models, organizations, priority."""
     for line, (name, user, model, kind, *cells) in CsvTable(log, COLUMNS):
         numbers = [log.number(line, column, cell) for column, cell in zip(COLUMNS[4:], cells, strict=True)]
         if None in numbers:
@@ -30,7 +30,7 @@ def read(log: JobLog) -> JobLog:
         cpus, gpus, workers, came, took = (float(value) for value in numbers if value is not None)
         total = gpus * workers
         if workers < 1 or workers % 1 or (total > 1 and gpus % 1):
-            message = f"{shown(cells[2])} workers of {shown(cells[1])} GPUs are no gang of whole GPUs"
+            message = f"{shown(cells[2])} workers of {shown(cells[1])} GPUs are not a gang of whole GPUs"
             log.wrong(line, "worker_num", message)
             continue
         labels = {"user": user, "devices": model if gpus else "", "class": kind}

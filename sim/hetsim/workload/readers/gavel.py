@@ -47,7 +47,7 @@ Job = tuple[str, int]
 
 @dataclass
 class Throughputs:
-    """Steps per second by GPU type: of jobs alone, and of pairs on one GPU as shares of their speeds alone."""
+    """Steps per second by GPU type: of jobs alone, and of pairs on one GPU."""
 
     alone: dict[str, dict[Job, float]] = field(default_factory=dict)
     together: dict[str, dict[tuple[Job, Job], tuple[float, float] | None]] = field(default_factory=dict)
@@ -55,18 +55,18 @@ class Throughputs:
 
 @job_log
 def read(log: JobLog, *, throughputs: ExistingFile) -> JobLog:
-    """Training jobs of Gavel, ten or seven columns: steps over a table of throughputs by GPU type and scale."""
-    known = table_of(Path(throughputs))
+    """Training jobs of Gavel: steps over a table of throughputs by type and scale."""
+    rates = table_of(Path(throughputs))
     wanted = log.cut.types or {}
-    kinds = [kind for kind in known.alone if not kind.endswith(ELSEWHERE) or kind in wanted]
+    kinds = [kind for kind in rates.alone if not kind.endswith(ELSEWHERE) or kind in wanted]
     log.times = {f"time {kind}": f"gpu_time.{wanted.get(kind, kind)}" for kind in kinds}
     width = _width(log)
     table = CsvTable(log, WANTED, ("weight", "slo"), "\t", TEN if width == 10 else SEVEN)
     for line, (name, *cells) in table:
-        _job(log, line, name, cells, known, kinds)
-    pairs = sum(len(rows) for rows in known.together.values())
+        _job(log, line, name, cells, rates, kinds)
+    pairs = sum(len(rows) for rows in rates.together.values())
     if pairs:
-        apart = sum(pair is None for rows in known.together.values() for pair in rows.values())
+        apart = sum(pair is None for rows in rates.together.values() for pair in rows.values())
         log.notes.append(f"{throughputs}: {pairs:,} pairs of jobs on one GPU, {apart:,} of which cannot share it")
     return log
 
@@ -92,7 +92,7 @@ def _job(log: JobLog, line: int, name: str, cells: list[str], known: Throughputs
     if steps is None or scale is None or came is None or weight is None or slo is None:
         return
     if scale % 1 or scale < 1:
-        log.wrong(line, "scale", f"{shown(cells[1])} is no number of GPUs")
+        log.wrong(line, "scale", f"{shown(cells[1])} is not a number of GPUs")
         return
     job = (name, int(scale))
     speeds = {kind: known.alone[kind].get(job, 0.0) for kind in kinds}
@@ -118,35 +118,35 @@ def nodes(
     pairs: Flag = True,
     types: TypeNames | None = None,
 ) -> list[dict[str, Any]]:
-    """Nodes with GPUs of the types of a table of throughputs, so many of each, two jobs on one as its pairs say."""
-    known = table_of(Path(path))
-    found: list[dict[str, Any]] = []
+    """Nodes with GPUs of the types of a table of throughputs; pairs may share one."""
+    rates = table_of(Path(path))
+    result: list[dict[str, Any]] = []
     for kind, count in gpus.items():
-        if kind not in known.alone:
-            near = suggestion(kind, known.alone) or f"; it has {', '.join(known.alone)}"
+        if kind not in rates.alone:
+            near = suggestion(kind, rates.alone) or f"; it has {', '.join(rates.alone)}"
             raise problem_of(Path(path), f"has no GPU type {shown(kind)}{near}")
         name = (types or {}).get(kind, kind)
         device: dict[str, Any] = {"type": name, "count": min(count, gpus_per_node)}
-        slower = slowdowns(known, kind)
+        slower = slowdowns(rates, kind)
         if pairs and slower:
             device |= {"streams": 2, "sharing": {"kind": "timeslice", "pairs": slower}}
-        whole, rest = divmod(count, gpus_per_node)
-        for number, size in ((whole, gpus_per_node), (1 if rest else 0, rest)):
+        full, rest = divmod(count, gpus_per_node)
+        for number, size in ((full, gpus_per_node), (1 if rest else 0, rest)):
             if number:
                 node = {"name": f"{name}-" if size == gpus_per_node else f"{name}-rest", "count": number}
-                found.append({**node, "cpus": cpus_per_node, "gpus": {**device, "count": size}})
-    return found
+                result.append({**node, "cpus": cpus_per_node, "gpus": {**device, "count": size}})
+    return result
 
 
 def slowdowns(known: Throughputs, kind: str) -> dict[str, dict[str, float | None]]:
-    """By job type, by job type next to it on one GPU of this type: times slower than alone; None: they cannot share."""
-    found: dict[str, dict[str, float | None]] = {}
+    """By job type and neighbor on one GPU: times slower than alone; None: no pair."""
+    ratios: dict[str, dict[str, float | None]] = {}
     for ((one, scale), (other, beside)), shares in known.together[kind].items():
         if scale == beside == 1:
             both = (None, None) if shares is None or not all(shares) else (1 / shares[0], 1 / shares[1])
             for first, second, slower in ((one, other, both[0]), (other, one, both[1])):
-                found.setdefault(first, {}).setdefault(second, slower)
-    return found
+                ratios.setdefault(first, {}).setdefault(second, slower)
+    return ratios
 
 
 def table_of(path: Path) -> Throughputs:
@@ -159,12 +159,12 @@ def table_of(path: Path) -> Throughputs:
         raise problem_of(path, "is not JSON that can be read (too deep)") from None
     if not isinstance(data, dict) or not data:
         raise problem_of(path, "expected an object: GPU type -> ('job type', scale) -> steps per second")
-    found = Throughputs()
+    throughputs = Throughputs()
     for kind, rows in data.items():
         fail = partial(_wrong, path, kind)
         if not isinstance(rows, dict):
             raise fail("expected an object with ('job type', scale) for its keys")
-        alone, together = found.alone.setdefault(kind, {}), found.together.setdefault(kind, {})
+        alone, together = throughputs.alone.setdefault(kind, {}), throughputs.together.setdefault(kind, {})
         for text, speeds in rows.items():
             job = _job_of(text)
             if job is None or not isinstance(speeds, dict):
@@ -175,7 +175,7 @@ def table_of(path: Path) -> Throughputs:
             for other, pair in speeds.items():
                 if other != "null" and job is not None:
                     _pair(alone, together, job, other, pair, fail)
-    return found
+    return throughputs
 
 
 def _pair(alone: dict, together: dict, job: Job, other: str, pair: Any, fail: Any) -> None:
@@ -194,7 +194,7 @@ def _wrong(path: Path, kind: str, message: str) -> Exception:
 
 def _speed(value: Any, fail: Any, text: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
-        raise fail(f"{shown(text)}: {shown(value)} is no number of steps per second")
+        raise fail(f"{shown(text)}: {shown(value)} is not a number of steps per second")
     return float(value)
 
 

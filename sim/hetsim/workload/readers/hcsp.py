@@ -59,7 +59,7 @@ def read(
     machines: Machines | None = None,
     header: Flag | None = None,
 ) -> TaskTable:
-    """A matrix of times on unrelated machines, one row a task, one column a machine, which becomes a GPU type.
+    """A matrix of times on unrelated machines: a row a task, a column a machine.
 
     `types` names the machines (default: m0, m1, ...), `machines` is their number where neither the file nor
     `types` tells it, `unit` is that of the times, and `header` says whether the first line is `tasks machines`, with
@@ -104,7 +104,7 @@ class _Reader(ReadFile):
     # Size -----------------------------------------------------------------------------------------------------
 
     def _size(self, rows: Rows) -> tuple[int, int] | None:
-        """Tasks and machines as the first line gives them; None if it is a row of the matrix."""
+        """Tasks and machines from the first line; None if it is a row of the matrix."""
         if not rows or self.header is False:
             return None
         number, cells = rows[0]
@@ -155,7 +155,7 @@ class _Reader(ReadFile):
             if width == 1 or 2 * often <= len(rows):
                 number, cells = rows[0]
                 if len(cells) == 1 and any(mark in cells[0] for mark in ",;|"):
-                    self.fail(f"{shown(cells[0])} is no number; times are separated by white space", number)
+                    self.fail(f"{shown(cells[0])} is not a number; times are separated by white space", number)
                 self.fail(
                     "how many machines there are cannot be told: give the option machines, or a first line "
                     "with the numbers of tasks and machines"
@@ -173,7 +173,7 @@ class _Reader(ReadFile):
         else:
             self._name_odd_lines(rows, machines)
             if count % machines and not self.row_problems.problems:
-                self.fail(f"{count:,} numbers are no whole number of tasks on {machines:,} machines")
+                self.fail(f"{count:,} numbers are not a whole number of tasks on {machines:,} machines")
         self.row_problems.fail_if_any()
         return machines
 

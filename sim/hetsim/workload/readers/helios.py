@@ -20,7 +20,7 @@ COLUMNS = ("job_id", "user", "vc", "gpu_num", "cpu_num", "state", "submit_time",
 
 @job_log
 def read(log: JobLog) -> JobLog:
-    """Jobs of SenseTime's Helios clusters: GPUs, cores, users, virtual clusters, states, dates."""
+    """Jobs of SenseTime's Helios clusters: GPUs, cores, users, virtual clusters."""
     log.dated = True
     for line, (name, user, vc, gpus, cpus, state, came, began, ended) in CsvTable(log, COLUMNS):
         account(log, line, AccountRow(name, user, gpus, cpus, state, came, began, ended), vc=vc)

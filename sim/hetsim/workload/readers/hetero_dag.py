@@ -59,7 +59,7 @@ GpuTypes = Annotated[Types, AfterValidator(_no_cpu)]
 def read(
     path: ExistingFile, *, unit: TimeUnit = "ms", types: GpuTypes | None = None, independent: Flag = False
 ) -> TaskTable:
-    """A task graph, rows `id cpu_time gpu_time [gpu2_time] [pred,pred]` without header, -1 = cannot run there.
+    """A task graph, rows `id cpu_time gpu_time [gpu2_time] [pred,pred]`, -1: never.
 
     `unit` is that of the times, `types` names the types of the GPU columns (default: gpu, or gpu and gpu2),
     and `independent: true` leaves the predecessors out, which need not be in the file then.
@@ -87,9 +87,9 @@ class _Reader(ReadFile):
         self._check_ids(ids, rows)
         times, lists = [], []
         for number, cells in rows:
-            whole = self._has_length(number, cells, len(columns))
-            times.append(self._times(number, cells, columns) if whole else [0.0] * len(columns))
-            after = cells[len(columns) + 1 :] if whole else []
+            complete = self._has_length(number, cells, len(columns))
+            times.append(self._times(number, cells, columns) if complete else [0.0] * len(columns))
+            after = cells[len(columns) + 1 :] if complete else []
             lists.append(self._whole_numbers(number, after[0], len(columns) + 1) if after else [])
         predecessors = None if self.independent or not any(lists) else self._predecessors(lists, ids, rows)
         self.row_problems.fail_if_any()
@@ -134,17 +134,17 @@ class _Reader(ReadFile):
         return 2 if any(len(cells) == 4 for _, cells in rows) else 1
 
     def _has_length(self, number: int, cells: list[str], times: int) -> bool:
-        count, least = len(cells), times + 1
-        if count in (least, least + 1):
+        count, required = len(cells), times + 1
+        if count in (required, required + 1):
             return True
         has = "1 column" if count == 1 else f"{count} columns"
         gpus = "1 GPU column" if times == 2 else f"{times - 1} GPU columns"
-        message = f"the row has {has}; with {gpus} it needs {least}, or {least + 1} with predecessors"
+        message = f"the row has {has}; with {gpus} it needs {required}, or {required + 1} with predecessors"
         if count == 1 and re.search("[,;]", cells[0]):
             message += "; columns are separated by white space"
-        elif count > least + 1 and any("," in cell for cell in cells[least:]):
+        elif count > required + 1 and any("," in cell for cell in cells[required:]):
             message += ", separated by commas without spaces"
-        elif count > least + 1 and self.types is None:
+        elif count > required + 1 and self.types is None:
             message += "; for further GPU columns name them all with types"
         self.row_problems.add(message, number)
         return False
@@ -153,17 +153,17 @@ class _Reader(ReadFile):
         self.row_problems.add(f"column {column}: {message}", number, place(self.lines[number - 1], cell))
 
     def _times(self, number: int, cells: list[str], columns: list[str]) -> list[float]:
-        found, clean = [], True
+        times_read, clean = [], True
         for position, column in enumerate(columns, start=1):
             seconds, wrong = time_of(cells[position], self.unit)
             if wrong:
                 self._bad(number, position, column, wrong)
                 clean = False
-            found.append(seconds)
-        if clean and min(found) == np.inf:
+            times_read.append(seconds)
+        if clean and min(times_read) == np.inf:
             message = f"task {shown(cells[0])[1:-1]} cannot run anywhere: each of its times is -1"
             self._bad(number, 1, ", ".join(columns), message)
-        return found
+        return times_read
 
     def _id(self, number: int, cell: str) -> int | None:
         if _WHOLE.fullmatch(cell):
@@ -179,31 +179,31 @@ class _Reader(ReadFile):
                 self._bad(number, 0, "id", f"{value} is the id of line {first[value]} too")
 
     def _whole_numbers(self, number: int, cell: str, position: int) -> list[int]:
-        found = []
+        numbers = []
         for name in cell.split(","):
             if _WHOLE.fullmatch(name):
-                found.append(int(name))
+                numbers.append(int(name))
             else:
-                message = f"{shown(name)} is no id, a whole number" if name else "an id is missing beside a comma"
+                message = f"{shown(name)} is not an id, a whole number" if name else "an id is missing next to a comma"
                 self._bad(number, position, "predecessors", message)
-        return found
+        return numbers
 
     def _predecessors(
         self, lists: list[list[int]], ids: list[int | None], rows: list[tuple[int, list[str]]]
     ) -> list[tuple[int, ...]]:
         row_of = {value: row for row, value in enumerate(ids)}
-        found = []
+        predecessors = []
         for row, names in enumerate(lists):
-            known = []
+            numbers = []
             for name in dict.fromkeys(names):
                 if name in row_of:
-                    known.append(row_of[name])
+                    numbers.append(row_of[name])
                 else:
                     number, cells = rows[row]
                     message = f"task {ids[row]} names the unknown predecessor {name}"
                     self._bad(number, len(cells) - 1, "predecessors", message)
-            found.append(tuple(known))
-        cycle = find_cycle(found)
+            predecessors.append(tuple(numbers))
+        cycle = find_cycle(predecessors)
         if cycle:
             cycle.reverse()  # from a predecessor to what waits for it
             around = [str(ids[row]) for row in cycle]
@@ -212,4 +212,4 @@ class _Reader(ReadFile):
             number, cells = rows[cycle[0]]
             message = f"cyclic graph: these tasks wait for each other: {' → '.join(around)}"
             self._bad(number, len(cells) - 1, "predecessors", message)
-        return found
+        return predecessors

@@ -67,7 +67,7 @@ _FACTOR = {
 
 @job_log
 def read(log: JobLog, *, user_label: Named = "user", gang: GangOf | Literal[False] | None = None) -> JobLog:
-    """Pods of a Kubernetes cluster as kubectl get pods -o json prints them: requests, nodes, phases, gangs."""
+    """Pods of a Kubernetes cluster from kubectl get pods -o json, with gangs."""
     log.dated = True
     makes: dict[str, list[int]] = {}  # of each make: pods that name no product, and the first line
     times = JobTimes(log)
@@ -252,12 +252,12 @@ def amount(value: Any) -> float:
     """A quantity such as 250m, 64Gi or 8; ValueError if it is none."""
     match = _AMOUNT.fullmatch(str(value))
     if not match:
-        raise ValueError(f"{shown(value)} is no quantity such as 250m or 64Gi")
+        raise ValueError(f"{shown(value)} is not a quantity such as 250m or 64Gi")
     return float(match[1]) * _FACTOR.get(match[2], 1.0)
 
 
 def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = False) -> list[dict[str, Any]]:
-    """The nodes of a Kubernetes cluster as kubectl get nodes -o json prints them: cores, memory, GPUs and product."""
+    """Nodes of a Kubernetes cluster from kubectl get nodes -o json, with GPUs."""
     log = JobLog(Path(path), LogCut())
     nodes_there = []
     away = 0

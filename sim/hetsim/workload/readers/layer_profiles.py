@@ -29,7 +29,7 @@ ON = "seconds."
 
 
 def read_profile(path: str | Path) -> Cuts:
-    """The places where the network of a profile can be cut; ScenarioError names file, line and column of an error."""
+    """Places where the network of a profile can be cut; ScenarioError with the line."""
     path = Path(path)
     try:
         with open_text(path, newline=None) as source:
@@ -55,7 +55,7 @@ def _number(text: str, what: str, file: str, line: int, column: int | None) -> f
 
 
 def _column(raw: str, place: int) -> int | None:
-    """Where a cell of a line begins, counted from 1; None of a line that begins or ends inside quotation marks."""
+    """The column where a cell of a line begins, from 1; None within open quotes."""
     if raw.count('"') % 2:
         return None
     commas, quoted = 0, False
@@ -79,9 +79,9 @@ def _table(text: str, file: str) -> Cuts:
         line = reader.line_num
         raw = lines[line - 1]
         if None in row or None in row.values():
-            found = next(csv.reader([raw]), []) if raw.count('"') % 2 == 0 else []
-            short = f", not {len(found)}" if found else ""
-            where = _column(raw, min(len(found), len(header)))
+            cells = next(csv.reader([raw]), []) if raw.count('"') % 2 == 0 else []
+            short = f", not {len(cells)}" if cells else ""
+            where = _column(raw, min(len(cells), len(header)))
             said = f"a row has {len(header)} values, as the header has{short}"
             raise ScenarioError(Problem(said, "", file, line, where))
 
@@ -118,7 +118,7 @@ def _check_header(header: list[str], devices: list[str], lines: list[str], file:
 
 
 def _check_times(layers: list[Layer], header: list[str], first: str, file: str) -> None:
-    """ScenarioError for a column of times in which every layer takes 0 s: nothing could be divided."""
+    """ScenarioError for a column of times in which every layer takes 0 s."""
     devices = [name for name in header if name.startswith(ON)]
     empty = [name for name in devices if not any((one.on or {})[name[len(ON) :]] for one in layers)]
     general = any(one.seconds for one in layers)
@@ -132,7 +132,7 @@ def _check_times(layers: list[Layer], header: list[str], first: str, file: str) 
 
 
 def _pipedream(text: str, file: str) -> Cuts:
-    """PipeDream's text: inputs cost nothing and stay in the first stage, unused items of tuples are left out."""
+    """PipeDream's text: inputs cost nothing and stay in the first stage."""
     layers: dict[str, Layer] = {}
     after: dict[str, list[str]] = {}
     into: dict[str, list[str]] = {}
@@ -189,7 +189,7 @@ def _remove(name: str, layers: dict[str, Layer], after: dict[str, list[str]], in
 
 
 def _cuts(layers: dict[str, Layer], after: dict[str, list[str]], into: dict[str, list[str]], file: str) -> Cuts:
-    """PipeDream's states: the antichains that are met on the way from the first layer to the last, in their order."""
+    """PipeDream's states: antichains from the first layer to the last, in order."""
     order = _sorted(layers, after, into, file)
     ancestors: dict[str, frozenset[str]] = {}
     for name in order:
@@ -211,9 +211,9 @@ def _cuts(layers: dict[str, Layer], after: dict[str, list[str]], into: dict[str,
     states = _topological(first, later)
     numbers = {name: place for place, name in enumerate(order)}
     closed = [frozenset().union(*(ancestors[one] | {one} for one in state)) for state in states]
-    left = [name for name in layers if name not in closed[-1]]
-    if left:
-        text = f'layer "{left[0]}" ({layers[left[0]].name}) does not lead to the last one; a pipeline has one end'
+    unread = [name for name in layers if name not in closed[-1]]
+    if unread:
+        text = f'layer "{unread[0]}" ({layers[unread[0]].name}) does not lead to the last one; a pipeline has one end'
         raise ScenarioError(Problem(text, "", file))
     crossing = [sum(layers[one].activations for one in graph.augmented(state)) for state in states]
     before = np.array([[a < b for b in closed] for a in closed])
@@ -258,25 +258,25 @@ class _Antichains:
 
 
 def _sorted(layers: dict[str, Layer], after: dict, into: dict, file: str) -> list[str]:
-    """Layers so that each comes after those that lead to it; ScenarioError for a circle."""
+    """Layers after those that lead to them; ScenarioError for a circle."""
     waiting = {name: len(into.get(name, ())) for name in layers}
     ready = deque(name for name in layers if not waiting[name])
-    found = []
+    ordered = []
     while ready:
-        found.append(ready.popleft())
-        for then in after.get(found[-1], ()):
+        ordered.append(ready.popleft())
+        for then in after.get(ordered[-1], ()):
             waiting[then] -= 1
             if not waiting[then]:
                 ready.append(then)
-    if len(found) < len(layers):
+    if len(ordered) < len(layers):
         name = next(one for one in layers if waiting[one])
         raise ScenarioError(Problem(f'layers lead in a circle; "{name}" is on or behind it', "", file))
-    return found
+    return ordered
 
 
 def _topological(first: tuple[str, ...], later: dict) -> list[tuple[str, ...]]:
     """Depth first, the last finished first."""
-    found, seen, stack = [], {first}, [(first, iter(later[first]))]
+    order, seen, stack = [], {first}, [(first, iter(later[first]))]
     while stack:
         here, rest = stack[-1]
         for then in rest:
@@ -285,6 +285,6 @@ def _topological(first: tuple[str, ...], later: dict) -> list[tuple[str, ...]]:
                 stack.append((then, iter(later[then])))
                 break
         else:
-            found.append(here)
+            order.append(here)
             stack.pop()
-    return found[::-1]
+    return order[::-1]

@@ -32,7 +32,7 @@ LARGEST_ID = 2**63 - 1
 
 @with_cut
 def read(path: ExistingFile, **cut: Any) -> TaskTable:
-    """Requests to a language model: when they came, tokens, and names of their prompts' blocks; no times.
+    """Requests to a language model: arrivals, tokens, ids of prompt blocks.
 
     `since` and `until` cut a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort`
     takes rows in any order.
@@ -80,10 +80,10 @@ class _Reader:
             return None, f'the key "{missing[0]}" is missing{suggestion(missing[0], value)}'
         numbers = []
         for key, parse in KEYS.items():
-            found, wrong = parse(_text(value[key]))
+            value_read, wrong = parse(_text(value[key]))
             if wrong:
                 return None, f"{key}: {wrong}"
-            numbers.append(found)
+            numbers.append(value_read)
         time, prompt, output = numbers
         ids = value.get("hash_ids", [])
         if not isinstance(ids, list) or not all(type(one) is int and 0 <= one <= LARGEST_ID for one in ids):

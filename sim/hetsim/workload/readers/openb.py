@@ -36,7 +36,7 @@ MIB = 2**20
 
 @job_log
 def read(log: JobLog, *, duration: Seconds | None = None) -> JobLog:
-    """Pods of Alibaba's GPU trace of 2023: fractions of GPUs, alternatives of types, those that never started."""
+    """Pods of Alibaba's GPU trace of 2023: fractions of GPUs, alternative types."""
     needed = NEEDED if duration is not None and not _has_times(log.path) else (*NEEDED, *TIMES)
     if duration is not None and needed is not NEEDED:
         log.fail("has times of its own; leave out duration")
@@ -56,7 +56,7 @@ def _pod(log: JobLog, line: int, cells: list[str]) -> None:
     cores, memory, count, milli = demands
     deleted, started = times
     if count != int(count) or (count == 1 and not 0 < milli <= 1000):
-        log.wrong(line, "num_gpu, gpu_milli", f"{count:g} GPUs of {milli:g} thousandths are no share of GPUs")
+        log.wrong(line, "num_gpu, gpu_milli", f"{count:g} GPUs of {milli:g} thousandths are not a share of GPUs")
         return
     if math.isnan(started):
         reason = f"never started ({cells[10] or 'no scheduled_time'})"
@@ -80,7 +80,7 @@ def _pod(log: JobLog, line: int, cells: list[str]) -> None:
 
 
 def _has_times(path: Path) -> bool:
-    """Does the header name any of the three times?"""
+    """Return True if the header names any of the three times."""
     header = next((text for _, text in numbered_lines(path, LONGEST_LINE) if text.strip()), "")
     return any(name in header.casefold() for name in TIMES)
 
@@ -88,7 +88,7 @@ def _has_times(path: Path) -> bool:
 def nodes(path: ExistingFile, *, types: TypeNames | None = None) -> list[dict[str, Any]]:
     """The nodes of Alibaba's GPU trace of 2023: cores, memory, GPUs and their model."""
     log = JobLog(Path(path), LogCut())
-    found = []
+    result = []
     for line, cells in CsvTable(log, NODES):
         numbers = [log.number(line, name, cell) for name, cell in zip(NODES[1:4], cells[1:4], strict=True)]
         if None in numbers:
@@ -103,8 +103,8 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None) -> list[dict[st
         node: dict[str, Any] = {"name": cells[0], "cpus": int(cores // 1000), "memory": f"{memory:.0f} MiB"}
         if gpus:
             node["gpus"] = {"type": (types or {}).get(cells[4], cells[4]), "count": int(gpus)}
-        found.append(node)
+        result.append(node)
     log.row_problems.fail_if_any()
-    if not found:
+    if not result:
         log.fail("has no nodes")
-    return found
+    return result

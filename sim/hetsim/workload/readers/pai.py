@@ -55,7 +55,7 @@ class Owner(NamedTuple):
 
 
 class InstanceSpan(NamedTuple):
-    """First start, last end and machine of the instances of a task; the machine is empty if there are several."""
+    """First start, last end and machine of a task's instances; empty if several."""
 
     start: float
     end: float
@@ -77,9 +77,9 @@ class Owners:
                 self._jobs.add(cells[0], start, self._users.code(cells[2]))
         log.row_problems.fail_if_any()
 
-    def of(self, job: str) -> Owner:
-        found = self._jobs.find(job)
-        return Owner("", math.nan) if found is None else Owner(self._users[found[1]], found[0])
+    def owner(self, job: str) -> Owner:
+        owner = self._jobs.find(job)
+        return Owner("", math.nan) if owner is None else Owner(self._users[owner[1]], owner[0])
 
 
 class AttemptSpans:
@@ -98,17 +98,17 @@ class AttemptSpans:
                 self._tasks.add(f"{cells[0]}\n{cells[1]}", start, end, machine, machine)
         log.row_problems.fail_if_any()
 
-    def of(self, job: str, task: str) -> InstanceSpan | None:
-        found = self._tasks.find(f"{job}\n{task}")
-        if found is None:
+    def instances(self, job: str, task: str) -> InstanceSpan | None:
+        instances = self._tasks.find(f"{job}\n{task}")
+        if instances is None:
             return None
-        start, end, lowest, highest = found
+        start, end, lowest, highest = instances
         return InstanceSpan(start, end, self._machines[lowest] if lowest == highest else "")
 
 
 @job_log
 def read(log: JobLog, *, jobs: ExistingFile | None = None, instances: ExistingFile | None = None) -> JobLog:
-    """Tasks of Alibaba's PAI trace of 2020, joined with its job and instance tables: gangs and fractions of GPUs."""
+    """Tasks of Alibaba's PAI trace of 2020, with its job and instance tables."""
     owners = Owners(None if jobs is None else Path(jobs))
     spans = AttemptSpans(None if instances is None else Path(instances))
     for line, cells in _rows(log, TASK):
@@ -128,11 +128,11 @@ def _task(log: JobLog, line: int, cells: list[str], owners: Owners, spans: Attem
         return
     count, start, end, cpu, memory, gpu = (float(value) for value in numbers if value is not None)
     if count % 1 or not 1 <= count <= MAX_INSTANCES or (gpu > 100 and gpu % 100):
-        message = f"{shown(cells[2])} instances of {shown(cells[8])} hundredths of a GPU are no share of GPUs"
+        message = f"{shown(cells[2])} instances of {shown(cells[8])} hundredths of a GPU are not a share of GPUs"
         log.wrong(line, "inst_num, plan_gpu", message)
         return
-    user, came = owners.of(cells[0])
-    span = spans.of(cells[0], cells[1])
+    user, came = owners.owner(cells[0])
+    span = spans.instances(cells[0], cells[1])
     if span is not None:
         start, end = span.start, span.end
     came = start if math.isnan(came) else min(came, start)

@@ -33,7 +33,7 @@ FLAT = ("timestamp", "duration", "num_gpus", "cluster")
 
 @job_log
 def read(log: JobLog, *, attempts: Literal["all", "last"] = "all", repeated: Flag = False) -> JobLog:
-    """Jobs of Microsoft's Philly clusters: native JSON with attempts, status, users and VCs, or the flat CSV."""
+    """Jobs of Microsoft's Philly clusters: native JSON with attempts, or flat CSV."""
     log.dated = True
     if first_sign(log.path) == "[":
         for line, job in members(log.path):
@@ -53,7 +53,7 @@ def _flat(log: JobLog) -> None:
         if came is None or took is None or gpus is None:
             continue
         if gpus % 1:
-            log.wrong(line, FLAT[2], f"{shown(cells[2])} is no whole number of GPUs")
+            log.wrong(line, FLAT[2], f"{shown(cells[2])} is not a whole number of GPUs")
         else:
             log.add(line, None, came, took, key=table.text, gpus=gpus, vc=cells[3])
 
@@ -66,17 +66,17 @@ def _native(log: JobLog, line: int, job: Any, which: str) -> None:
     spans: list[tuple[float, float]] = []
     gpus, nodes = 0, ""
     for attempt in job["attempts"]:
-        found = _attempt(log, line, attempt)
-        if found is None:
+        parts = _attempt(log, line, attempt)
+        if parts is None:
             return
-        begin, end, held, machines = found
+        begin, end, gpu_count, machines = parts
         if begin is None or end is None:
             log.remark("have an attempt without its times, which is left out", line)
         elif end < begin:
             log.remark("have an attempt that ended before it began, which is left out", line)
         else:
             if not spans or which == "last":
-                gpus, nodes = held, "|".join(machines)
+                gpus, nodes = gpu_count, "|".join(machines)
             spans.append((begin, end))
     if came is None:
         return
@@ -98,7 +98,7 @@ def _native(log: JobLog, line: int, job: Any, which: str) -> None:
 
 
 def _attempt(log: JobLog, line: int, attempt: Any) -> tuple[float | None, float | None, int, list[str]] | None:
-    """Begin, end, GPUs and machines of an attempt; None, and a row problem, if it is none."""
+    """Begin, end, GPUs and machines of an attempt; None and a problem otherwise."""
     detail = attempt.get("detail") if isinstance(attempt, dict) else None
     if not isinstance(attempt, dict) or not isinstance(detail or [], list):
         log.wrong(line, "attempts", "an attempt is an object with start_time, end_time and detail")
@@ -106,11 +106,11 @@ def _attempt(log: JobLog, line: int, attempt: Any) -> tuple[float | None, float 
     times = []
     for key in ("start_time", "end_time"):
         text = _text(attempt.get(key))
-        known = None if text in ("", "None") else log.date(line, key, text)
-        times.append(known)
+        seconds = None if text in ("", "None") else log.date(line, key, text)
+        times.append(seconds)
     machines = [one for one in detail or [] if isinstance(one, dict)]
-    held = sum(len(one["gpus"]) for one in machines if isinstance(one.get("gpus"), list))
-    return times[0], times[1], held, [str(one["ip"]) for one in machines if one.get("ip")]
+    gpu_count = sum(len(one["gpus"]) for one in machines if isinstance(one.get("gpus"), list))
+    return times[0], times[1], gpu_count, [str(one["ip"]) for one in machines if one.get("ip")]
 
 
 def _text(value: Any) -> str:
@@ -120,20 +120,20 @@ def _text(value: Any) -> str:
 def nodes(
     path: ExistingFile, *, gpus_per_node: Count = 8, cpus_per_node: Count = 24, gpu: Named = "gpu"
 ) -> list[dict[str, Any]]:
-    """Nodes of Philly's virtual clusters, `vc,node num`, each with 8 GPUs and 24 cores unless said otherwise."""
+    """Nodes of Philly's virtual clusters, `vc,node num`, with 8 GPUs and 24 cores."""
     log = JobLog(Path(path), LogCut())
-    found = []
+    result = []
     for line, (vc, count) in CsvTable(log, ("vc", "node num")):
         number = log.number(line, "node num", count)
         if number is None:
             continue
         if number % 1:
-            log.wrong(line, "node num", f"{shown(count)} is no whole number of nodes")
+            log.wrong(line, "node num", f"{shown(count)} is not a whole number of nodes")
         elif number:
             kind = {"type": gpu, "count": gpus_per_node}
-            found.append({"name": f"{vc}-", "count": int(number), "rack": vc, "cpus": cpus_per_node, "gpus": kind,
+            result.append({"name": f"{vc}-", "count": int(number), "rack": vc, "cpus": cpus_per_node, "gpus": kind,
                           "partitions": [vc]})  # fmt: skip
     log.row_problems.fail_if_any()
-    if not found:
+    if not result:
         log.fail("has no nodes")
-    return found
+    return result

@@ -47,12 +47,12 @@ def read(
     log: JobLog, *, profiles: ExistingFolder, sizes: Sizes = "given", batch: Sizes | Literal["adaptive"] = "given",
     max_gpus: MaxGpus = MAX_GPUS, local_limits: dict[Named, Count] | None = None,
 ) -> TaskTable:  # fmt: skip
-    """Jobs of Pollux's workloads: an application's measured tables, GPUs and batch size."""
+    """Jobs of Pollux's workloads: an application's tables, GPUs and batch size."""
     limits = local_limits or {}
-    known = applications(profiles, limits)
+    profiled = applications(profiles, limits)
     for name in limits:
-        if name not in known:
-            log.fail(f"local_limits: {shown(name)} has no profile in {profiles}{suggestion(name, known)}")
+        if name not in profiled:
+            log.fail(f"local_limits: {shown(name)} has no profile in {profiles}{suggestion(name, profiled)}")
     rows: dict[tuple[str, int, int], int] = {}
     for line, (name, time, application, gpus, size) in CsvTable(log, WANTED):
         came, wanted, samples = (
@@ -61,16 +61,16 @@ def read(
         )
         if came is None or wanted is None or samples is None:
             continue
-        if application not in known:
-            near = suggestion(application, known) or f"; there are {', '.join(known)}"
+        if application not in profiled:
+            near = suggestion(application, profiled) or f"; there are {', '.join(profiled)}"
             log.wrong(line, "application", f"{shown(application)} has no profile in {profiles}{near}")
             continue
         if wanted % 1 or wanted < 1:
-            log.wrong(line, "num_replicas", f"{shown(gpus)} is no number of GPUs")
+            log.wrong(line, "num_replicas", f"{shown(gpus)} is not a number of GPUs")
             continue
-        largest, least = known[application].batch_sizes[-1], known[application].batch_sizes[0]
-        if samples % 1 or not least <= samples <= largest:
-            log.wrong(line, "batch_size", f"{shown(size)} is not from {least} to {largest}, as measured")
+        largest, smallest = profiled[application].batch_sizes[-1], profiled[application].batch_sizes[0]
+        if samples % 1 or not smallest <= samples <= largest:
+            log.wrong(line, "batch_size", f"{shown(size)} is not from {smallest} to {largest}, as measured")
             continue
         key = (application, int(wanted), int(samples))
         number = rows.setdefault(key, len(rows))
@@ -80,10 +80,10 @@ def read(
     kinds: list[tuple[tuple[int, TrainingCurve], ...]] = []
     made: dict[tuple[str, int, int | None], TrainingCurve] = {}
     for application, wanted, samples in rows:
-        found = _curves(known[application], wanted, samples, sizes == "any", batch == "adaptive", max_gpus, made)
-        if not found:
+        curves = _curves(profiled[application], wanted, samples, sizes == "any", batch == "adaptive", max_gpus, made)
+        if not curves:
             log.fail(f"{application} with {samples} samples on {wanted} GPUs is outside of what was measured")
-        kinds.append(found)
+        kinds.append(curves)
     code = np.asarray(table.extra.pop("curve"), dtype=float).astype(np.int32)
     best = np.array([min(curve.seconds for _, curve in kind) for kind in kinds] or [0.0])
     table.times = {"gpu_time": best[code] if len(code) else np.zeros(0)}
@@ -100,11 +100,11 @@ def _curves(
     if any_size and gpus > 1:
         divisible = (application.batch_sizes[-1] if adaptive else samples) // application.local_range[0]
         widths = list(range(1, min(most, divisible) + 1))
-    found = []
+    curves = []
     for width in widths:
         key = (application.name, width, None if adaptive and gpus > 1 else samples)
         if key not in made:
             made[key] = TrainingCurve(application, width, key[2])
         if math.isfinite(made[key].seconds):
-            found.append((width, made[key]))
-    return tuple(found)
+            curves.append((width, made[key]))
+    return tuple(curves)

@@ -30,7 +30,7 @@ _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(
 
 @with_cut
 def azure_llm(path: ExistingFile, **cut: Any) -> TaskTable:
-    """Requests to a language model: when they came, tokens of the prompt and of the answer; no times.
+    """Requests to a language model: arrivals, tokens of prompt and answer.
 
     `since` and `until` cut a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort`
     takes rows in any order.
@@ -46,7 +46,7 @@ def azure_llm(path: ExistingFile, **cut: Any) -> TaskTable:
 
 @with_cut
 def burstgpt(path: ExistingFile, *, model: str | None = None, failures: Flag = False, **cut: Any) -> TaskTable:
-    """Requests to ChatGPT and GPT-4: when they came, model, session, tokens of the prompt and of the answer; no times.
+    """Requests to ChatGPT and GPT-4: arrivals, model, session, tokens.
 
     `model` keeps the requests to one of the models, `failures` also those that got no answer; `since` and `until` cut
     a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort` takes rows in any order.
@@ -75,8 +75,8 @@ def burstgpt(path: ExistingFile, *, model: str | None = None, failures: Flag = F
             else:
                 yield Request(line, time, prompt, output, (to, session), (), (elapsed,) if recorded else ())
         if model is not None and not requests.read:
-            known = ", ".join(map(shown, others)) or "none at all"
-            requests.fail(f"no request is to the model {shown(model)}; there are {known}")
+            listed = ", ".join(map(shown, others)) or "none at all"
+            requests.fail(f"no request is to the model {shown(model)}; there are {listed}")
 
     table = requests.table(rows())
     if failed:
@@ -87,7 +87,7 @@ def burstgpt(path: ExistingFile, *, model: str | None = None, failures: Flag = F
 
 @with_cut
 def plain(path: ExistingFile, **cut: Any) -> TaskTable:
-    """Requests as a plain table: arrival, and where there are such columns tokens, class, user and hash ids; no times.
+    """Requests as a plain table: arrival; where given, tokens, class, user, ids.
 
     `since` and `until` cut a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort`
     takes rows in any order.
@@ -127,11 +127,11 @@ def nanoseconds_of(stamp: str) -> tuple[int, str]:
     day, hours, minutes, seconds, digits = match.groups("")
     days = _days(day)
     if days is None or int(hours) > 23 or int(minutes) > 59 or int(seconds) > 59:
-        return 0, f"{shown(stamp)} is no time of any day"
+        return 0, f"{shown(stamp)} is not a time of any day"
     if not 0 <= days < 100_000:
         return 0, f"{shown(stamp)} is not between 1970 and 2243"
-    whole = (days * 24 + int(hours)) * 3600 + int(minutes) * 60 + int(seconds)
-    return whole * 10**9 + int(digits.ljust(9, "0")), ""
+    full_seconds = (days * 24 + int(hours)) * 3600 + int(minutes) * 60 + int(seconds)
+    return full_seconds * 10**9 + int(digits.ljust(9, "0")), ""
 
 
 def _elapsed(cell: str) -> tuple[float, str]:

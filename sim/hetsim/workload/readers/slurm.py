@@ -67,7 +67,7 @@ _LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+(?:\.\d+)?))?")
 def read(
     log: JobLog, *, node_counts: Flag = False, attempts: Attempts = "separate", zone: Zone | None = None
 ) -> JobLog:
-    """Jobs of a Slurm cluster as sacct --parsable2 prints them: cores, GPUs, time limits, partitions, nodes."""
+    """Jobs of a Slurm cluster as sacct --parsable2 prints them."""
     log.dated = log.unique = True
     log.zone = None if zone is None else zone_of(zone)
     table = CsvTable(log, NEEDED, OPTIONAL, "|")
@@ -112,18 +112,18 @@ def _row(log: JobLog, line: int, cells: list[str]) -> dict[str, Any] | None:
         log.leave_out("still running", line)
         return None
     came, began, ended = (log.date(line, column, cell[column]) for column in ("Submit", "Start", "End"))
-    held = _resources(log, line, cell["AllocTRES"] or cell["ReqTRES"])
+    resources = _resources(log, line, cell["AllocTRES"] or cell["ReqTRES"])
     allowed = limit_of(log, line, cell["Timelimit"])
-    if came is None or began is None or ended is None or held is None or allowed is None:
+    if came is None or began is None or ended is None or resources is None or allowed is None:
         return None
-    if not held.get("cpus") and not held.get("gpus"):
+    if not resources.get("cpus") and not resources.get("gpus"):
         log.leave_out("hold neither cores nor GPUs", line)
         return None
     places = [] if "None" in nodes else hosts(nodes)
     further = _details(log, line, cell, places, allowed)
-    held["nodes"] = held.pop("node", 0.0) or float(len(places) or 1)
+    resources["nodes"] = resources.pop("node", 0.0) or float(len(places) or 1)
     number = int(name) if name.isdecimal() and len(name) < 16 else name
-    return {"id": number, "arrival": came, "start": began, "end": ended, **held, **further}
+    return {"id": number, "arrival": came, "start": began, "end": ended, **resources, **further}
 
 
 def _job(
@@ -144,15 +144,15 @@ def _job(
 def _details(
     log: JobLog, line: int, cell: dict[str, str], places: list[str], allowed: float
 ) -> dict[str, float | str]:
-    """Columns of a job besides its times and what it holds: `allowed` is its time limit, NaN without one."""
+    """Columns of a job besides times and resources; `allowed` is its time limit."""
     labels = {"status": cell["State"].split(" ")[0], "recorded_node": "|".join(places)}
     labels |= {column.lower(): cell[column] for column in ("User", "Partition", "Account", "QOS")}
-    found: dict[str, float | str] = {key: value for key, value in labels.items() if value}
+    row: dict[str, float | str] = {key: value for key, value in labels.items() if value}
     if not math.isnan(allowed):
-        found["estimate"] = found["time_limit"] = allowed
+        row["estimate"] = row["time_limit"] = allowed
     if cell["Priority"] and (rank := log.number(line, "Priority", cell["Priority"])) is not None:
-        found["slurm_priority"] = rank
-    return found
+        row["slurm_priority"] = rank
+    return row
 
 
 def _divide(log: JobLog, line: int, held: dict[str, Any], nodes: int) -> None:
@@ -168,31 +168,31 @@ def _divide(log: JobLog, line: int, held: dict[str, Any], nodes: int) -> None:
 
 
 def _resources(log: JobLog, line: int, cell: str) -> dict[str, Any] | None:
-    """Cores, bytes, GPUs and their type from `cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G`."""
-    found: dict[str, Any] = {"cpus": 0.0, "gpus": 0.0}
+    """Cores, bytes, GPUs and their type from `cpu=8,gres/gpu:a100=2,mem=64G`."""
+    amounts: dict[str, Any] = {"cpus": 0.0, "gpus": 0.0}
     typed: dict[str, float] = {}
     for part in filter(None, cell.split(",")):
         key, _, value = part.partition("=")
         try:
             if key == "cpu":
-                found["cpus"] = float(value)
+                amounts["cpus"] = float(value)
             elif key == "node":
-                found["node"] = float(int(value))
+                amounts["node"] = float(int(value))
             elif key == "mem":
-                found["memory"] = _bytes(value)
+                amounts["memory"] = _bytes(value)
             elif key == "gres/gpu":
-                found["gpus"] = float(int(value))
+                amounts["gpus"] = float(int(value))
             elif key.startswith("gres/gpu:"):
                 typed[key.partition(":")[2]] = float(int(value))
         except ValueError:
-            log.wrong(line, "AllocTRES, ReqTRES", f"{shown(part)} is no resource with an amount")
+            log.wrong(line, "AllocTRES, ReqTRES", f"{shown(part)} is not a resource with an amount")
             return None
     if typed:
-        found["gpus"] = found["gpus"] or sum(typed.values())
-        found["devices"] = "|".join(kind for kind, count in typed.items() if count)
-    if not found["gpus"] or not found.get("devices"):
-        found.pop("devices", None)
-    return found
+        amounts["gpus"] = amounts["gpus"] or sum(typed.values())
+        amounts["devices"] = "|".join(kind for kind, count in typed.items() if count)
+    if not amounts["gpus"] or not amounts.get("devices"):
+        amounts.pop("devices", None)
+    return amounts
 
 
 def _bytes(text: str) -> float:
@@ -203,7 +203,7 @@ def _bytes(text: str) -> float:
 
 
 def limit_of(log: JobLog, line: int, cell: str, column: str = "Timelimit") -> float | None:
-    """Seconds of `1-02:03:04`, `02:03:04`, `03:04` (minutes and seconds) or `30` (minutes); NaN without a limit."""
+    """Seconds of `1-02:03:04`, `03:04` or `30` (minutes); NaN without a limit."""
     if cell in NO_LIMIT:
         return math.nan
     match = _LIMIT.fullmatch(cell)
@@ -222,9 +222,9 @@ def limit_of(log: JobLog, line: int, cell: str, column: str = "Timelimit") -> fl
 
 
 def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = False) -> list[dict[str, Any]]:
-    """The nodes of a Slurm cluster as scontrol show node prints them: cores, memory, GPUs by type, partitions."""
+    """The nodes of a Slurm cluster as scontrol show node prints them."""
     log = JobLog(Path(path), LogCut())
-    found = []
+    result = []
     lines: dict[str, int] = {}
     for line, words in _blocks(log):
         if words["NodeName"] in lines:
@@ -247,19 +247,19 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
         gpus = _gres(words.get("Gres", ""), types or {})
         if gpus:
             node["gpus"] = gpus
-        found.append(node)
+        result.append(node)
     log.row_problems.fail_if_any()
-    if not found:
+    if not result:
         log.fail("has no nodes (of scontrol show node)")
-    return found
+    return result
 
 
 def _is_down(log: JobLog, line: int, text: str) -> bool:
-    """Whether a node in a state such as `IDLE+DRAIN` or `DOWN*` (it does not respond) takes no jobs."""
+    """Return True if a node in a state such as `IDLE+DRAIN` takes no jobs."""
     states = re.sub(r"[*~#%$@^!-]", "", text).upper().split("+") if text else []
     for state in states:
         if state not in DOWN and state not in TAKES_JOBS:
-            log.wrong(line, "State", f"{shown(state)} is no state of a node{suggestion(state, DOWN | TAKES_JOBS)}")
+            log.wrong(line, "State", f"{shown(state)} is not a state of a node{suggestion(state, DOWN | TAKES_JOBS)}")
     return "*" in text or not DOWN.isdisjoint(states)
 
 
@@ -282,10 +282,10 @@ def _blocks(log: JobLog) -> Any:
 
 def _gres(text: str, types: dict[str, str]) -> list[dict[str, Any]]:
     """GPUs of `gpu:a100:4(S:0-1),gpu:2`."""
-    found = []
+    amounts = []
     for part in re.sub(r"\([^)]*\)", "", text).split(","):
         words = part.split(":")
         if words[0] == "gpu" and words[-1].isdecimal() and int(words[-1]):
             kind = words[1] if len(words) > 2 else "gpu"
-            found.append({"type": types.get(kind, kind), "count": int(words[-1])})
-    return found
+            amounts.append({"type": types.get(kind, kind), "count": int(words[-1])})
+    return amounts

@@ -1,4 +1,4 @@
-"""What a Slurm cluster holds at an instant: the text of `squeue`, jobs that run and that wait.
+"""The jobs of a Slurm cluster at an instant: the text of `squeue`.
 
     squeue --all --format="%i|%P|%u|%a|%q|%T|%V|%S|%l|%C|%b|%m|%D|%N|%r|%Q"
 
@@ -51,7 +51,7 @@ _COUNT = re.compile(r"(\d+(?:\.\d+)?)([KMG])")
 
 @dataclass
 class SnapshotJob:
-    """A job of the snapshot.  Times are seconds since 1970; `limit` inf without one, `expected` NaN where not told."""
+    """A job of the snapshot; times since 1970, `limit` inf and `expected` NaN if none."""
 
     id: str
     line: int
@@ -74,7 +74,7 @@ class SnapshotJob:
 
     @property
     def group(self) -> str:
-        """By which run times are learned besides the user: the class, or else the partition."""
+        """The key of learned run times besides the user: class, or else partition."""
         return self.class_ or self.partition
 
     @property
@@ -112,16 +112,16 @@ def read(path: Path, nodes: dict[str, list[str]]) -> Snapshot:
     if not (table.has["STATE"] or table.has["ST"]):
         log.fail('no column "STATE" (or "ST")', 1)
     partitions = list(dict.fromkeys(name for inside in nodes.values() for name in inside))
-    found = Snapshot(path, [])
+    snapshot = Snapshot(path, [])
     if not (table.has["TRES_ALLOC"] or table.has["TRES_PER_NODE"] or table.has["GRES"]):
-        found.remarks.append("no column TRES_PER_NODE (%b), so no job holds GPUs")
+        snapshot.remarks.append("no column TRES_PER_NODE (%b), so no job holds GPUs")
     lines: dict[str, int] = {}
     for line, cells in table:
-        _job(log, found, line, dict(zip((*NEEDED, *OPTIONAL), cells, strict=True)), nodes, partitions, lines)
+        _job(log, snapshot, line, dict(zip((*NEEDED, *OPTIONAL), cells, strict=True)), nodes, partitions, lines)
     log.row_problems.fail_if_any()
-    if not found.jobs:
+    if not snapshot.jobs:
         log.fail("has no jobs that run or wait")
-    return found
+    return snapshot
 
 
 def _job(
@@ -139,7 +139,7 @@ def _job(
     if submit is None or limit is None or cpus is None or count is None:
         return
     gpus, kind = gpus_of(cell["TRES_ALLOC"] or cell["TRES_PER_NODE"] or cell["GRES"])
-    whole = gpus if cell["TRES_ALLOC"] else gpus * count
+    all_gpus = gpus if cell["TRES_ALLOC"] else gpus * count
     places = hosts(cell["NODELIST"] or cell["NODELIST(REASON)"]) if runs else []
     for place in places:
         if place not in nodes:
@@ -159,13 +159,13 @@ def _job(
         start, expected = (begun, math.nan) if runs else (math.nan, begun)
         found.jobs.append(SnapshotJob(
             name, line, cell["USER"], inside, submit, start, math.inf if math.isnan(limit) else limit, cpus,
-            whole, kind, tuple(places), cell["ACCOUNT"], cell["QOS"], _or_nan(rank), expected,
+            all_gpus, kind, tuple(places), cell["ACCOUNT"], cell["QOS"], _or_nan(rank), expected,
             count=max(count, float(len(places))),
         ))  # fmt: skip
 
 
 def _runs(log: JobLog, found: Snapshot, line: int, cell: dict[str, str]) -> bool | None:
-    """Whether a job runs or waits for room; None, counted or as a problem of the row, if it does neither."""
+    """Return True if a job runs, False if it waits for room; None for others."""
     state = (cell["STATE"] or cell["ST"]).upper()
     if _is(state, RUNNING):
         return True
@@ -174,7 +174,7 @@ def _runs(log: JobLog, found: Snapshot, line: int, cell: dict[str, str]) -> bool
         return None
     if not _is(state, WAITING | KEPT):
         names = list((RUNNING | WAITING | KEPT | OVER).keys())
-        log.wrong(line, "STATE", f"{shown(state)} is no state of a job that is known here{suggestion(state, names)}")
+        log.wrong(line, "STATE", f"{shown(state)} is not a state of a job that is known here{suggestion(state, names)}")
         return None
     reason = cell["REASON"] or cell["NODELIST(REASON)"].strip("()")
     if _is(state, KEPT) or any(part in reason.lower() for part in HELD):
@@ -184,7 +184,7 @@ def _runs(log: JobLog, found: Snapshot, line: int, cell: dict[str, str]) -> bool
 
 
 def _start(log: JobLog, line: int, cell: str, runs: bool) -> float:
-    """When a job began, or is expected to; NaN where that is not known, which is wrong of a job that runs."""
+    """The start of a job, or the expected one; NaN if unknown (a problem if it runs)."""
     if cell not in NO_TIME:
         return _or_nan(log.date(line, "START_TIME", cell))
     if runs:
@@ -193,7 +193,7 @@ def _start(log: JobLog, line: int, cell: str, runs: bool) -> float:
 
 
 def _partition(log: JobLog, line: int, cell: str, partitions: list[str]) -> str:
-    """The first partition in a cell that the cluster has; empty if the cluster has no partitions."""
+    """The first partition in a cell that the cluster has; empty without partitions."""
     if not partitions:
         return ""
     wanted = cell.split(",")
@@ -214,7 +214,7 @@ def _or_nan(value: float | None) -> float:
 
 
 def gpus_of(text: str) -> tuple[float, str]:
-    """GPUs and their type in `gres:gpu:a100:2`, `gres/gpu=2`, `gpu:2080ti:4`, `gres/gpu` (one) or `N/A`.
+    """GPUs and their type in `gres:gpu:a100:2`, `gres/gpu=2`, `gres/gpu` or `N/A`.
 
     Of several types all are counted, and none is told.
     """
@@ -226,9 +226,9 @@ def gpus_of(text: str) -> tuple[float, str]:
             if not number.isdecimal():  # a type without a number
                 kind, number = f"{kind}:{number}".strip(":"), "1"
             typed[kind] = typed.get(kind, 0.0) + float(number)
-    whole = typed.pop("", 0.0)  # beside types it counts them once more, as accounts do
+    untyped = typed.pop("", 0.0)  # beside types it counts them once more, as accounts do
     kinds = [kind for kind, count in typed.items() if count]
-    return (whole if whole and not kinds else sum(typed.values()), kinds[0] if len(kinds) == 1 else "")
+    return (untyped if untyped and not kinds else sum(typed.values()), kinds[0] if len(kinds) == 1 else "")
 
 
 def _plain(text: str) -> str:
@@ -249,7 +249,7 @@ def _ids(log: JobLog, found: Snapshot, line: int, text: str) -> list[str]:
                              "with SLURM_BITSTR_LEN=0 squeue shows all")  # fmt: skip
     bounds = [_PIECE.fullmatch(piece) for piece in pieces]
     if match is None or not all(bounds):
-        log.wrong(line, "JOBID", f"{shown(text)} is no job or array such as 12_[1-8,10%4]")
+        log.wrong(line, "JOBID", f"{shown(text)} is not a job or array such as 12_[1-8,10%4]")
         return []
     numbers: list[int] = []
     for one in filter(None, bounds):

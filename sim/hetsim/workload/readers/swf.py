@@ -51,7 +51,7 @@ def read(
     processors: Literal["cpus", "gpus"] = "cpus",
     cores_per_node: Count | None = None,
 ) -> JobLog:
-    """A log of the Parallel Workloads Archive: 18 numbers a job, users' estimates, sizes asked for and used."""
+    """A log of the Parallel Workloads Archive: 18 numbers a job."""
     header: dict[str, str] = {}
     any_line = False
     for line, text in numbered_lines(log.path, LONGEST_LINE):
@@ -67,9 +67,9 @@ def read(
             _job(log, line, row, size, processors, cores_per_node)
     if not any_line:
         log.fail("is empty")
-    known = [f"{key} {header[key]}" for key in ("Computer", "MaxNodes", "MaxProcs", "UnixStartTime") if header.get(key)]
-    if known:
-        log.notes.append(f"{log.path}: {', '.join(known)}")
+    facts = [f"{key} {header[key]}" for key in ("Computer", "MaxNodes", "MaxProcs", "UnixStartTime") if header.get(key)]
+    if facts:
+        log.notes.append(f"{log.path}: {', '.join(facts)}")
     return log
 
 
@@ -150,7 +150,7 @@ def _numbers(log: JobLog, line: int, row: str) -> list[float] | None:
 
 
 def nodes(path: ExistingFile, *, cores_per_node: Count | None = None) -> list[dict[str, Any]]:
-    """One node with as many cores as the header of an SWF log says (MaxProcs, or MaxNodes), or nodes of some cores."""
+    """One node with the cores of an SWF header (MaxProcs), or nodes of some cores."""
     header = dict(_header(Path(path)))
     for key in ("MaxProcs", "MaxNodes"):
         if header.get(key, "").isdecimal() and int(header[key]):
@@ -158,7 +158,7 @@ def nodes(path: ExistingFile, *, cores_per_node: Count | None = None) -> list[di
             if cores_per_node is None:
                 return [{"name": "pool", "cpus": cores}]
             if cores % cores_per_node:
-                text = f"its header says {key} {cores}, which is no multiple of cores_per_node ({cores_per_node})"
+                text = f"its header says {key} {cores}, which is not a multiple of cores_per_node ({cores_per_node})"
                 raise problem_of(Path(path), text)
             return [{"name": "n", "count": cores // cores_per_node, "cpus": cores_per_node}]
     raise problem_of(Path(path), "its header says neither MaxProcs nor MaxNodes; list the machines under nodes")

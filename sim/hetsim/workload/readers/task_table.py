@@ -43,13 +43,13 @@ SIZES = ("memory", "gpu_memory", "bytes_in", "bytes_out", "bytes")
 MAX_OF = {**dict.fromkeys(("nodes", "cpus", "gpus"), 1e6), "flops": 1e30, **dict.fromkeys(SIZES, MAX_BYTES)}
 """Larger numbers in these columns are mistakes; in others, which are times and weights, those above `MAX_SECONDS`."""
 MISSPELT = 0.8
-"""How alike (as difflib counts) a name is to one that it may stand for; submit_time is no gpu_time."""
+"""How alike (as difflib counts) a name is to one that it may stand for; submit_time is not a gpu_time."""
 
 _TIME = re.compile(r"(?:cpu_time|gpu_time|gpu_time\..+?)(?P<estimate>_estimate)?\Z")
 
 
 def read(path: ExistingFile, *, columns: dict[str, str] | None = None) -> TaskTable:
-    """The task table in a file; ScenarioError naming file, line and column of everything wrong with it."""
+    """The task table in a file; ScenarioError with the place of every problem."""
     return _Reader(Path(path), columns or {}).table()
 
 
@@ -68,7 +68,7 @@ def write_frame(frame: pd.DataFrame, path: str | Path) -> None:
 
 
 def write_parts(parts: Iterable[TaskTable], path: str | Path) -> int:
-    """Write the tables that a table comes in one after the other, as `write` would the whole: how many tasks.
+    """Write the parts of a table one after the other; return the number of tasks.
 
     Whole or not at all.  In Parquet each part is a row group; of a single part the bytes are those of `write`.
     """
@@ -213,8 +213,8 @@ class _Reader:
         timed = any(_TIME.match(name) and not name.endswith("_estimate") for name in columns)
         if not timed and "flops" not in columns:
             times = ("cpu_time", "gpu_time")
-            near = [f'"{one}"; did you mean "{found[0]}"?' for one in columns
-                    if (found := get_close_matches(one, times, 1, MISSPELT))]  # fmt: skip
+            near = [f'"{one}"; did you mean "{similar[0]}"?' for one in columns
+                    if (similar := get_close_matches(one, times, 1, MISSPELT))]  # fmt: skip
             has = ", ".join(columns[:20]) + (", ..." if len(columns) > 20 else "")
             wrong = next((mark for mark in (";", "\t") if len(columns) == 1 and mark in columns[0]), None)
             if wrong:
@@ -227,7 +227,7 @@ class _Reader:
             self._column_problem("missing column: a task table needs cpu_time, gpu_time, gpu_time.TYPE or flops" + hint)
         for name in columns:
             if name.endswith("_estimate") and _TIME.match(name) and name.removesuffix("_estimate") not in columns:
-                self._column_problem(f'column "{name}" has no column "{name.removesuffix("_estimate")}" beside it')
+                self._column_problem(f'column "{name}" has no column "{name.removesuffix("_estimate")}" next to it')
 
     def _column_problem(self, message: str) -> None:
         self.problems.append(Problem(message, "", str(self.path), None if self.parquet else 1))
@@ -250,11 +250,11 @@ class _Reader:
             self._cells(name, column, late, f"is more than {MAX_SECONDS:g}")
         elif name in NUMBERS:
             values = table.numbers[name] = self._floats(name, column, negative=name == "priority")
-            most = MAX_OF.get(name, MAX_SECONDS)
-            self._cells(name, column, np.isfinite(values) & (np.abs(values) > most), f"is more than {most:g}")
+            upper = MAX_OF.get(name, MAX_SECONDS)
+            self._cells(name, column, np.isfinite(values) & (np.abs(values) > upper), f"is more than {upper:g}")
             if name == "nodes":
                 wrong = np.isfinite(values) & ((values < 1) | (values != np.floor(values)))
-                self._cells(name, column, wrong, "is no number of nodes: 1, 2, 3, ...")
+                self._cells(name, column, wrong, "is not a number of nodes: 1, 2, 3, ...")
         elif name == "id":
             table.id = self._texts(name, column, required=True, numbers=True)
         elif name == "class":
@@ -322,9 +322,9 @@ class _Reader:
             self._cells(name, column, blank, "is blank; every task needs one")
         if numbers:
             try:
-                whole = compute.cast(texts, pa.int64())
-                if compute.all(compute.equal(whole.cast(pa.string()), texts)).as_py():  # not 007
-                    return np.asarray(whole.to_numpy())
+                integers = compute.cast(texts, pa.int64())
+                if compute.all(compute.equal(integers.cast(pa.string()), texts)).as_py():  # not 007
+                    return np.asarray(integers.to_numpy())
             except pa.ArrowInvalid:
                 pass
         return np.asarray(texts.to_numpy(zero_copy_only=False) if isinstance(texts, pa.Array) else texts.to_numpy())
@@ -351,19 +351,19 @@ class _Reader:
     def _predecessors(self, table: TaskTable, column: pa.ChunkedArray) -> list[tuple[int, ...]]:
         ids = np.arange(1, len(table) + 1) if table.id is None else table.id
         row_of = {str(value): row for row, value in enumerate(ids.tolist())}
-        found = []
+        predecessors = []
         for row, names in enumerate(self._lists("predecessors", column)):
-            known = []
+            numbers = []
             for name in dict.fromkeys(names):
                 if name in row_of:
-                    known.append(row_of[name])
+                    numbers.append(row_of[name])
                 else:
                     few = len(row_of) <= 10_000 and len(self.problems) < MAX_PROBLEMS
                     near = suggestion(name, row_of) if few else ""
                     message = f"task {ids[row]} names the unknown predecessor {shown(name)}{near}"
                     self._row_problem(row, "predecessors", message)
-            found.append(tuple(known))
-        cycle = find_cycle(found)
+            predecessors.append(tuple(numbers))
+        cycle = find_cycle(predecessors)
         if cycle:
             cycle.reverse()  # from a predecessor to what waits for it
             around = [str(ids[row]) for row in cycle]
@@ -371,7 +371,7 @@ class _Reader:
                 around = [*around[:10], f"… ({len(around) - 11:,} more)", around[-1]]
             circle = " → ".join(around)
             self._row_problem(cycle[0], "predecessors", f"cyclic graph: these tasks wait for each other: {circle}")
-        return found
+        return predecessors
 
     def _check_rows(self, table: TaskTable) -> None:
         nowhere = np.full(len(table), not self.problems)  # a bad cell counts as no time: it is named already
@@ -403,25 +403,25 @@ class _Reader:
                 self._row_problem(row, "weight", "a weight must be above 0")
 
     def _check_work(self, table: TaskTable, flops: np.ndarray | None) -> None:
-        """What else is said of the work of a task needs its flops."""
+        """Check that keys of work come with its flops."""
         for name in ("bytes", "efficiency"):
             given = table.numbers.get(name)
             if given is None:
                 continue
             if flops is None:
-                self._column_problem(f'column "{name}" has no column "flops" beside it')
+                self._column_problem(f'column "{name}" has no column "flops" next to it')
                 continue
             for row in np.flatnonzero(~np.isnan(given) & np.isnan(flops)).tolist():
                 self._row_problem(row, name, f"{name} of a task without flops")
 
     def _lists(self, name: str, column: pa.ChunkedArray) -> list[list[str]]:
-        """The names in each cell: a text to be split, a number, or in Parquet a list of texts or numbers."""
+        """The names in each cell: a text to be split, a number, or a Parquet list."""
         import pyarrow as pa
 
         types, kind = pa.types, column.type
         listed = types.is_list(kind) or types.is_large_list(kind)
         kind = kind.value_type if listed else kind
-        if not any(of(kind) for of in (types.is_string, types.is_large_string, types.is_integer, types.is_floating,
+        if not any(fits(kind) for fits in (types.is_string, types.is_large_string, types.is_integer, types.is_floating,
                                            types.is_null, types.is_dictionary)):  # fmt: skip
             self._column_problem(f'column "{name}" holds neither texts nor numbers ({column.type})')
             return [[]] * len(column)
@@ -456,7 +456,7 @@ def _bytes_of(path: Path) -> pa.NativeFile:
 
 
 def _no_text(path: Path) -> Problem | None:
-    """What keeps a file from being text: bytes that are not UTF-8, damaged compression."""
+    """The reason why a file is not text: not UTF-8, or damaged compression."""
     try:
         for _ in numbered_lines(path):
             pass
@@ -466,7 +466,7 @@ def _no_text(path: Path) -> Problem | None:
 
 
 def line_of(path: Path, row: int) -> int | None:
-    """The line of a CSV file (from 1, the header included, blank lines counted) with a row; None in Parquet."""
+    """The line of a CSV file (from 1) with a row; None in Parquet."""
     if path.suffix.lower() in PARQUET:
         return None
     seen = -1  # the header comes before row 0
@@ -489,9 +489,9 @@ def _lines(stream: Any) -> Any:
 
 
 def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """The column as floats, NaN where blank or bad; and which cells are no numbers.
+    """The column as floats, NaN where blank or bad; and which cells are not numbers.
 
-    In a CSV the words nan, NA and so on are no numbers; in Parquet NaN is how a blank is stored.
+    In a CSV the words nan, NA and so on are not numbers; in Parquet NaN is how a blank is stored.
     """
     import pyarrow as pa
     from pyarrow import compute
@@ -499,7 +499,7 @@ def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     if not pa.types.is_string(column.type):
         if pa.types.is_large_string(column.type):
             column = column.cast(pa.string())
-        elif any(of(column.type) for of in (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)):
+        elif any(fits(column.type) for fits in (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)):
             values = np.array(column.cast(pa.float64(), safe=False).to_numpy(), dtype=float)  # beyond 2⁵³ rounded
             return values, np.zeros(len(values), dtype=bool)
         else:
@@ -528,14 +528,14 @@ def _numbers_one_by_one(cells: list[str | None]) -> tuple[np.ndarray, np.ndarray
 
 
 def _cell(column: pa.ChunkedArray, row: int) -> Any:
-    """A cell as a value of Python; None where Python has no such value, as of dates beyond the year 9999."""
+    """A cell as a value of Python; None where Python has no such value."""
     with contextlib.suppress(OverflowError, ValueError):
         return column[row].as_py()
     return None
 
 
 def _name(cell: Any) -> str:
-    """The name in a cell; a table with blanks turns whole numbers into floats, and a blank into NaN."""
+    """The name in a cell; undo floats from whole numbers, and NaN from blanks."""
     if cell is None or cell != cell:
         return ""
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)

@@ -1,4 +1,4 @@
-"""Folders of measured training steps: what `hetsim.workload.costs.measured_training` computes with.
+"""Folders of measured training steps, for `costs.measured_training`.
 
 A folder of profiles has a folder for each application with
 
@@ -32,11 +32,11 @@ EPOCH_COLUMNS = ("progress", "iteration", "grad_sqr", "grad_var")
 
 
 def applications(folder: Path, local_limits: Mapping[str, int]) -> dict[str, Application]:
-    """All applications in a folder of profiles; ScenarioError with file and line for what cannot be read."""
-    found = {}
+    """All applications in a folder of profiles; ScenarioError with file and line."""
+    applications_read = {}
     for inside in sorted(one for one in folder.iterdir() if one.is_dir()):
-        found[inside.name] = _application(inside, local_limits.get(inside.name))
-    return found
+        applications_read[inside.name] = _application(inside, local_limits.get(inside.name))
+    return applications_read
 
 
 def _application(folder: Path, local_limit: int | None) -> Application:
@@ -59,7 +59,7 @@ def _application(folder: Path, local_limit: int | None) -> Application:
         size = path.stem.removeprefix("validation-")
         row_problems = RowProblems(path)
         if not size.isdecimal() or int(size) < 1:
-            row_problems.add(f"{shown(size)} in its name is no batch size", None)
+            row_problems.add(f"{shown(size)} in its name is not a batch size", None)
             row_problems.fail_if_any()
         epochs[int(size)] = _table(path, EPOCH_COLUMNS)
     if not epochs:
@@ -90,7 +90,7 @@ def _table(path: Path, columns: tuple[str, ...]) -> np.ndarray:
         picked = [cells[place].strip() if place < len(cells) else "" for place in places]
         for name, cell in zip(columns, picked, strict=True):
             if not NUMBER.fullmatch(cell):
-                row_problems.add(f"column {name}: {shown(cell)} is no number", number)
+                row_problems.add(f"column {name}: {shown(cell)} is not a number", number)
         rows.append([float(cell) if NUMBER.fullmatch(cell) else 0.0 for cell in picked])
     if not rows:
         row_problems.add("has no rows", None)

@@ -38,7 +38,7 @@ _NUMBERED = re.compile(r"[_-]?(ID)?\d+$")
 
 
 def read(path: ExistingFile, *, gpu_speedup: Speedup | None = None) -> TaskTable:
-    """A workflow as WfCommons records it: a task graph with run times, cores, memory and files."""
+    """A workflow of WfCommons: a task graph with run times, cores, memory and files."""
     return _Reader(Path(path)).table(gpu_speedup)
 
 
@@ -52,7 +52,7 @@ Names = tuple[str, ...]
 
 
 class _Task(NamedTuple):
-    """What a task says of others and of files; None where that is no list."""
+    """The relations and files of a task; None where that is not a list."""
 
     parents: Names | None
     children: Names | None
@@ -61,7 +61,7 @@ class _Task(NamedTuple):
 
 
 class _Reader(ReadFile):
-    """A workflow, read part by part: of each task, run and file no more is held than the table needs."""
+    """A workflow, read part by part, in little memory."""
 
     def __init__(self, path: Path):
         super().__init__(path)
@@ -92,7 +92,7 @@ class _Reader(ReadFile):
             raise problem_of(path, f"is WfFormat {version}; version 1.5 is read, to which WfCommons translates")
         for keys in LISTS:
             if keys not in lists and keys != FILES:
-                raise problem_of(path, f"has no {'.'.join(keys)}: this is no instance of WfFormat 1.5")
+                raise problem_of(path, f"has no {'.'.join(keys)}: this is not an instance of WfFormat 1.5")
             if not lists.get(keys, True):
                 raise problem_of(path, f"{'.'.join(keys)} is not a list of objects with an id")
 
@@ -147,26 +147,26 @@ class _Reader(ReadFile):
         return table
 
     def _number(self, value: Any, key: str, task: str, default: float | None = None) -> float:
-        most = MAX_BYTES if "Bytes" in key else MAX_SECONDS
+        upper = MAX_BYTES if "Bytes" in key else MAX_SECONDS
         if value is None:
             if default is None:
                 self.row_problems.add(f"{shown(task)} has no {key}")
             return default or 0.0
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-            self.row_problems.add(f"{shown(task)}: {key}: {shown(value)} is no number of that kind")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= upper:
+            self.row_problems.add(f"{shown(task)}: {key}: {shown(value)} is not a number of that kind")
             return 0.0
         return float(value)
 
     def _parents(self, rows: dict[str, int]) -> list[tuple[int, ...]]:
-        found: list[dict[int, None] | tuple[int, ...]] = [() for _ in self.tasks]
+        parents: list[dict[int, None] | tuple[int, ...]] = [() for _ in self.tasks]
         add = self.row_problems.add
 
         def edge(child: int, parent: int) -> None:
-            known = found[child]
-            if isinstance(known, dict):
-                known[parent] = None
-            elif parent not in known:
-                found[child] = (*known, parent) if len(known) < 8 else dict.fromkeys((*known, parent))
+            ahead = parents[child]
+            if isinstance(ahead, dict):
+                ahead[parent] = None
+            elif parent not in ahead:
+                parents[child] = (*ahead, parent) if len(ahead) < 8 else dict.fromkeys((*ahead, parent))
 
         for row, name in enumerate(self.ids):
             for key in ("parents", "children"):
@@ -178,7 +178,7 @@ class _Reader(ReadFile):
                         edge(row, other)
                     else:
                         edge(other, row)
-        lists = [tuple(one) for one in found]
+        lists = [tuple(one) for one in parents]
         cycle = find_cycle(lists)
         if cycle:
             around = " → ".join(self.ids[row] for row in reversed(cycle[:12]))
@@ -193,8 +193,8 @@ class _Reader(ReadFile):
         return names or ()
 
     def _names(self, key: str) -> list[Names]:
-        found = (self._names_of(row, key) for row in range(len(self.tasks)))
-        return [names if len(set(names)) == len(names) else tuple(dict.fromkeys(names)) for names in found]
+        row_names = (self._names_of(row, key) for row in range(len(self.tasks)))
+        return [names if len(set(names)) == len(names) else tuple(dict.fromkeys(names)) for names in row_names]
 
     def _items(self, table: TaskTable) -> None:
         """Sizes of all files that tasks name."""

@@ -1,1 +1,1 @@
-"""What readers share: lines, rows, columns and joins of files of any size."""
+"""Parts of readers: lines, rows, columns and joins of files of any size."""

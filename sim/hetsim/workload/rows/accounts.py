@@ -1,4 +1,4 @@
-"""What the accounts of several clusters (Helios, Acme) have in common: one row a job, with its dates."""
+"""The common part of accounts of clusters (Helios, Acme): one row a job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def account(log: JobLog, line: int, row: AccountRow, **further: float | str) -> 
     if gpus is None or cpus is None or came is None:
         return
     if gpus % 1:
-        log.wrong(line, "gpu_num", f"{shown(row.gpus)} is no whole number of GPUs")
+        log.wrong(line, "gpu_num", f"{shown(row.gpus)} is not a whole number of GPUs")
         return
     if row.began in BLANK:
         log.leave_out(f"never started ({row.state or 'no start'})", line)

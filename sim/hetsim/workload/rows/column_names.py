@@ -134,12 +134,12 @@ _PLURALS = re.compile(r"\b(?:n|num)?([GC])PUs?(?![a-z])|(?<=[a-z])([GC])PUs?(?![
 
 
 def words_of(name: str) -> frozenset[str]:
-    """The words of a name: `jobSubmitTime`, `Job submit-time` and `job_submit_time` have the same."""
-    told = _PLURALS.sub(lambda match: f"_{(match[1] or match[2]).lower()}pus_", name)
-    return frozenset(word.casefold() for word in _WORD.findall(told))
+    """The words of a name; `jobSubmitTime` and `Job submit-time` have the same."""
+    plain = _PLURALS.sub(lambda match: f"_{(match[1] or match[2]).lower()}pus_", name)
+    return frozenset(word.casefold() for word in _WORD.findall(plain))
 
 
 def by_words(target: str, name: str) -> bool:
-    """Do the words of a name tell this target?"""
+    """Return True if the words of a name indicate this target."""
     words = words_of(name)
     return any(one.match(words) for one in WORDS.get(target, ()))

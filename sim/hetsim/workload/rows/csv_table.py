@@ -1,4 +1,4 @@
-"""Tables of separated values, read row by row with the names of their columns and addresses of what is wrong."""
+"""Tables of separated values, row by row, with addresses of problems."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 class CsvTable:
-    """The rows of a file with one separator, as cells of the columns that are asked for, in that order.
+    """The rows of a file with one separator, as cells of the wanted columns.
 
     `header`: the names of the columns where the file itself does not tell them.
     """
@@ -42,10 +42,10 @@ class CsvTable:
         elif not log.path.stat().st_size:
             log.fail("is empty")
         self.width = len(header)
-        known = {name.casefold(): place for place, name in enumerate(header)}
+        places = {name.casefold(): place for place, name in enumerate(header)}
         self.names = (*needed, *optional)
-        self.places = [known.get(name.casefold()) for name in self.names]
-        self.has = {name: name.casefold() in known for name in self.names}
+        self.places = [places.get(name.casefold()) for name in self.names]
+        self.has = {name: name.casefold() in places for name in self.names}
 
     def _check(self, header: tuple[str, ...], line: int, needed: tuple[str, ...]) -> None:
         lower = [name.casefold() for name in header]

@@ -1,4 +1,4 @@
-"""The rows of a log as growing columns, in one block or, for logs larger than memory, in blocks on disk."""
+"""The rows of a log as growing columns, in one block or in blocks on disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCK = 2**17
 
 
 class RowBlock:
-    """Rows one after the other as columns: 8 bytes a number, 4 a text that comes again, and the ids.
+    """Rows as columns: 8 bytes a number, 4 a text that comes again, and the ids.
 
     `ids` is empty while no row has one, an array while all are whole numbers, and otherwise a list of texts, in which
     a row without an id goes by its line.
@@ -72,7 +72,7 @@ class RowBlock:
         return [*map(str, self.ids), *(f"line {line}" for line in self.lines[len(self.ids) : count])]
 
     def number(self, name: str) -> np.ndarray:
-        """A column of numbers, NaN where there is none; it may be the column itself, which must not grow then."""
+        """A column of numbers, NaN if missing; may be the column itself (do not grow)."""
         values = self.numbers.get(name)
         return _padded(array("d") if values is None else values, len(self), math.nan)
 
@@ -81,8 +81,10 @@ class RowBlock:
 
 
 def _padded(values: array, count: int, filler: float) -> np.ndarray:
-    found = np.frombuffer(values, np.dtype(values.typecode)) if values else np.empty(0, np.dtype(values.typecode))
-    return found if len(found) == count else np.concatenate([found, np.full(count - len(found), filler, found.dtype)])
+    padded = np.frombuffer(values, np.dtype(values.typecode)) if values else np.empty(0, np.dtype(values.typecode))
+    if len(padded) == count:
+        return padded
+    return np.concatenate([padded, np.full(count - len(padded), filler, padded.dtype)])
 
 
 class Blocks:

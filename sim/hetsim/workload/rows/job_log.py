@@ -1,4 +1,4 @@
-"""What readers of clusters' job logs have in common: rows to columns, cut and sampled, with a count of what is not.
+"""The common part of readers of job logs: rows to columns, cut and counted.
 
 All these readers know the options
 
@@ -50,7 +50,7 @@ _CALENDAR = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}(?!\d)")
 
 
 class Date(float):
-    """An instant of the calendar, in seconds since 1970, where otherwise seconds of a log's own time stand."""
+    """An instant of the calendar, in seconds since 1970."""
 
     zoned = False
     """Was it written with a zone?  Otherwise it is taken as UTC."""
@@ -64,9 +64,9 @@ def _moment(value: Any) -> float:
     if not isinstance(value, str) or not _CALENDAR.match(value):
         return parse(value, TIME, "5 s", most=MAX_SECONDS)
     try:
-        found = Date(seconds_of(value.strip()))
-        found.zoned = datetime.fromisoformat(value.strip()).tzinfo is not None
-        return found
+        date = Date(seconds_of(value.strip()))
+        date.zoned = datetime.fromisoformat(value.strip()).tzinfo is not None
+        return date
     except (ValueError, OverflowError):
         raise ValueError(f"{shown(value)} is not a date such as 2020-06-09 or 2020-06-09 18:41:01") from None
 
@@ -92,7 +92,7 @@ class LogCut:
 
 
 class JobLog(ReadFile):
-    """The jobs of one file as growing columns, in memory or (where a folder is given) on disk.
+    """The jobs of one file as growing columns, in memory or on disk.
 
     `dated`: are its times dates, so that time 0 is the first submission?  `unique`: leave out repeated rows.
     `times`: the columns that hold times by device, and their names in the table; then `duration` means nothing.
@@ -103,7 +103,7 @@ class JobLog(ReadFile):
         self.cut = cut
         self.dated = False
         self.origin: float | None = None
-        """Where times are no dates: which date (seconds since 1970) their 0 is, if the log tells."""
+        """Where times are not dates: which date (seconds since 1970) their 0 is, if the log tells."""
         self.unique = False
         self.notes: list[str] = []
         self.word = "line"
@@ -113,7 +113,7 @@ class JobLog(ReadFile):
         self.left_out: dict[str, list[int]] = {}
         """Jobs by reason: how many, and the first line."""
         self.passed_over: dict[str, list[int]] = {}
-        """Rows that are no jobs of their own, in the same way."""
+        """Rows that are not jobs of their own, in the same way."""
         self.first = math.inf
         """The first submission, where times are dates."""
         self.times: dict[str, str] = {}
@@ -147,7 +147,7 @@ class JobLog(ReadFile):
         _count(self.left_out, reason, line)
 
     def pass_over(self, what: str, line: int) -> None:
-        """A row that is no job of its own: a step or a part of one, say."""
+        """A row that is not a job of its own: a step or a part of one, say."""
         _count(self.passed_over, what, line)
 
     def remark(self, what: str, line: int) -> None:
@@ -187,13 +187,13 @@ class JobLog(ReadFile):
         return self._added - 1
 
     def window(self) -> tuple[float, float]:
-        """`since` and `until` in seconds from the log's time 0, once all rows of a log with dates have been read."""
+        """`since` and `until` in seconds from the log's time 0, after all dated rows."""
         zero = self.origin if not self.dated else self.first if math.isfinite(self.first) else 0.0
         bounds = []
         for key, given in (("since", self.cut.since), ("until", self.cut.until)):
             if isinstance(given, Date) and zero is None:
-                told = f"{key}: this log has no dates to compare {_written(given)} with"
-                self.fail(f"{told}; give seconds from its start, such as 3600 s")
+                text = f"{key}: this log has no dates to compare {_written(given)} with"
+                self.fail(f"{text}; give seconds from its start, such as 3600 s")
             bounds.append(math.inf if given is None else given - zero if isinstance(given, Date) and zero else given)
         low, high = bounds
         if high <= low:
@@ -205,32 +205,32 @@ class JobLog(ReadFile):
     # Cells ----------------------------------------------------------------------------------------------------
 
     def number(self, line: int, column: str, cell: str, blank: float | None = None, least: float = 0.0) -> float | None:
-        """The number in a cell; None, and a row problem, if there is none.  `blank`: what an empty cell means."""
+        """The number in a cell; None and a row problem if none.  `blank`: if empty."""
         if not cell and blank is not None:
             return blank
         if not NUMBER.fullmatch(cell):
             self.wrong(line, column, f"{shown(cell)} is not a number" if cell else "the cell is empty")
             return None
-        found = float(cell)
-        if found < least:
+        number = float(cell)
+        if number < least:
             low = "negative" if least == 0 else f"below {least:g}"
             self.wrong(line, column, f"{shown(cell)} is {low}")
             return None
-        if found > MAX_SECONDS:
+        if number > MAX_SECONDS:
             self.wrong(line, column, f"{shown(cell)} is more than {MAX_SECONDS:g}")
             return None
-        return found
+        return number
 
     def numbers(
         self, line: int, columns: Sequence[str], cells: Sequence[str], blank: float | None = None
     ) -> list[float] | None:
-        """The numbers in several cells; None, and a problem for each that has none, if one has none."""
-        found = [self.number(line, *one, blank) for one in zip(columns, cells, strict=True)]
-        known = [value for value in found if value is not None]
-        return known if len(known) == len(found) else None
+        """The numbers in several cells; None, and a problem for each without one."""
+        values = [self.number(line, *one, blank) for one in zip(columns, cells, strict=True)]
+        given = [value for value in values if value is not None]
+        return given if len(given) == len(values) else None
 
     def date(self, line: int, column: str, cell: str) -> float | None:
-        """Seconds since 1970 of a date and time, without a zone as if in UTC; None, and a row problem, otherwise."""
+        """Seconds since 1970 of a date (UTC without a zone); None and a row problem."""
         try:
             return seconds_of(cell, self.zone)
         except (ValueError, OverflowError):
@@ -239,17 +239,17 @@ class JobLog(ReadFile):
             self.wrong(line, column, message)
             return None
 
-    def told(self) -> list[str]:
-        """What was left out, and what is to be known of what was kept."""
-        told = []
+    def summary(self) -> list[str]:
+        """Sentences on the rows left out, and remarks on those kept."""
+        texts = []
         for what, (count, line) in self.passed_over.items():
             first = f"(first: {self.word} {line})"
-            told.append(f"{self.path}: {count:,} rows that are no jobs of their own: {what} {first}")
+            texts.append(f"{self.path}: {count:,} rows that are not jobs of their own: {what} {first}")
         for reason, (count, line) in self.left_out.items():
-            told.append(f"{self.path}: {count:,} of {self.seen:,} jobs left out: {reason} (first: {self.word} {line})")
+            texts.append(f"{self.path}: {count:,} of {self.seen:,} jobs left out: {reason} (first: {self.word} {line})")
         for what, (count, line) in self._remarks.items():
-            told.append(f"{self.path}: {count:,} of {self.seen:,} jobs {what} (first: {self.word} {line})")
-        return told + self.notes
+            texts.append(f"{self.path}: {count:,} of {self.seen:,} jobs {what} (first: {self.word} {line})")
+        return texts + self.notes
 
 
 def out_of_order(came: float, began: float, ended: float) -> str:
@@ -267,11 +267,11 @@ def _written(given: float | None) -> str:
 
 
 def _count(counts: dict[str, list[int]], reason: str, line: int) -> None:
-    known = counts.get(reason)
-    if known is None:
+    tally = counts.get(reason)
+    if tally is None:
         counts[reason] = [1, line]
     else:
-        known[0] += 1
+        tally[0] += 1
 
 
 def _hash(text: str, seed: int) -> int:

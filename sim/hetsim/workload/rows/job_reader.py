@@ -1,4 +1,4 @@
-"""Readers of job logs: what makes a reader of a path, with the options that all have, of one of a log."""
+"""Readers of job logs: a reader of a path, with options, from one of a log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hetsim.workload.traces import TaskTable
 
 
 def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]:
-    """A reader `read(log, options of its own)` as a reader of a path that knows the common options too.
+    """Make `read(log, own options)` a reader of a path with the common options too.
 
     It gives a table, or (annotated so) the log itself, to be made a table.  The latter can also be read in parts:
     `reader.parts(folder, path, **options)`, see `TableParts`.
@@ -28,8 +28,8 @@ def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]
 
     @wraps(read)
     def reader(path: Path, **given: Any) -> TaskTable:
-        found = read(log_of(path, given), **given)
-        return table_of(found) if isinstance(found, JobLog) else found
+        log = read(log_of(path, given), **given)
+        return table_of(log) if isinstance(log, JobLog) else log
 
     def parts(folder: Path, path: Path, **given: Any) -> TableParts:
         log = log_of(path, given, folder)
@@ -54,7 +54,7 @@ def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]
 
 
 class TableParts:
-    """The tasks of a log as tables on end, for logs larger than memory: together they are the table of the whole.
+    """The tasks of a log as consecutive tables, for logs larger than memory.
 
     Rows wait on disk, in a nameless file in a folder, until all are known.  `notes` are complete once the tables are
     through.
@@ -77,7 +77,7 @@ class TableParts:
 
 
 def table_of(log: JobLog) -> TaskTable:
-    """What the options leave of a log; ScenarioError with all that is wrong."""
+    """The table of a log after its options; ScenarioError with all problems."""
     assembly = Assembly(log)
     (table,) = assembly.tables()
     table.notes += assembly.notes()

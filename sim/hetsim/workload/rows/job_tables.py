@@ -1,4 +1,4 @@
-"""What the options leave of a log's rows, as one task table or, for logs larger than memory, as several on end.
+"""The rows of a log after its options, as one task table or several.
 
 Both are made by the same steps from blocks of rows; in memory there is one block.  What only the whole log can tell is
 found first: time 0, rows that repeat others, the end of the empty head, which columns there are, whether ids are
@@ -36,7 +36,7 @@ OVERDUE = 1.0
 
 @dataclass
 class TableColumns:
-    """Which columns the tables have: those with anything in them in any row that is kept."""
+    """The columns of the tables: those with a value in any row that is kept."""
 
     on_gpu: bool = False
     on_cpu: bool = False
@@ -51,7 +51,7 @@ class TableColumns:
 
 
 class Assembly:
-    """The tables of a log that has been read; ScenarioError with all that is wrong, or if nothing is left."""
+    """The tables of a log that has been read; ScenarioError with all problems."""
 
     def __init__(self, log: JobLog):
         self.log = log
@@ -78,7 +78,7 @@ class Assembly:
                 yield self._table(block, kept)
 
     def notes(self) -> list[str]:
-        """What is to be known of the tasks, once all tables are made."""
+        """Remarks on the tasks, once all tables are made."""
         log = self.log
         if self.renamed:
             message = f"{log.path}: {self.renamed:,} ids come again; these jobs are named id#2, id#3, ..."
@@ -87,7 +87,7 @@ class Assembly:
         zero = []
         if log.dated and len(log.blocks):
             zero = [f"{log.path}: time 0 is {datetime.fromtimestamp(self.begin, UTC):%Y-%m-%d %H:%M:%S}"]
-        return zero + log.told()
+        return zero + log.summary()
 
     # Rows -----------------------------------------------------------------------------------------------------
 
@@ -138,9 +138,9 @@ class Assembly:
     def _drop(self, reason: str, block: RowBlock, rows: np.ndarray, where: dict[str, list[int]] | None = None) -> None:
         if rows.any():
             line = block.lines[int(np.argmax(rows))]
-            known = (self.log.left_out if where is None else where).setdefault(reason, [0, line])
-            known[0] += int(rows.sum())
-            known[1] = min(known[1], line)
+            tally = (self.log.left_out if where is None else where).setdefault(reason, [0, line])
+            tally[0] += int(rows.sum())
+            tally[1] = min(tally[1], line)
 
     def _check_some(self) -> None:
         if any(kept.any() for kept in self.kept):
@@ -154,7 +154,7 @@ class Assembly:
     # Columns --------------------------------------------------------------------------------------------------
 
     def _columns(self) -> TableColumns:
-        found = TableColumns()
+        columns = TableColumns()
         kinds = set()
         bare = False
         for block, kept in zip(self.log.blocks, self.kept, strict=True):
@@ -162,32 +162,32 @@ class Assembly:
             for name in block.numbers:
                 values = block.number(name)
                 values = values if every else values[kept]
-                if not found.numbers.get(name):
-                    found.numbers[name] = not bool(np.isnan(values).all())
+                if not columns.numbers.get(name):
+                    columns.numbers[name] = not bool(np.isnan(values).all())
                 if name == "gpus":
-                    found.on_gpu |= bool((values != 0).any())
-                    found.on_cpu |= bool((values == 0).any())
-                if name in self.log.times and name not in found.finite and np.isfinite(values).any():
-                    found.finite.add(name)
+                    columns.on_gpu |= bool((values != 0).any())
+                    columns.on_cpu |= bool((values == 0).any())
+                if name in self.log.times and name not in columns.finite and np.isfinite(values).any():
+                    columns.finite.add(name)
             bare |= "gpus" not in block.numbers and bool(kept.any())
             for name, (_, names) in block.texts.items():
-                found.texts[name] = found.texts.get(name, False) or len(names) > 1
+                columns.texts[name] = columns.texts.get(name, False) or len(names) > 1
             kinds.add("none" if not block.ids else "numbers" if isinstance(block.ids, array) else "texts")
-        if "gpus" in found.numbers:
-            found.on_gpu |= bare  # not a word about GPUs, in a log that otherwise tells
+        if "gpus" in columns.numbers:
+            columns.on_gpu |= bare  # not a word about GPUs, in a log that otherwise tells
         else:
-            found.on_cpu = True
+            columns.on_cpu = True
         if kinds - {"none"}:
-            found.ids = "numbers" if kinds == {"numbers"} else "texts"
+            columns.ids = "numbers" if kinds == {"numbers"} else "texts"
             keys, count = np.empty(sum(int(kept.sum()) for kept in self.kept), np.int64), 0
             for block, kept in zip(self.log.blocks, self.kept, strict=True):
-                ids = self._ids(block, kept, found.ids)
+                ids = self._ids(block, kept, columns.ids)
                 keys[count : count + len(ids)] = _keys(ids)
                 count += len(ids)
-            found.again = _twice(keys)
-            if len(found.again) and self.log.one_row_each:
-                self._refuse(found)
-        return found
+            columns.again = _twice(keys)
+            if len(columns.again) and self.log.one_row_each:
+                self._refuse(columns)
+        return columns
 
     def _refuse(self, found: TableColumns) -> None:
         """Fail for ids that several rows have."""
@@ -212,21 +212,21 @@ class Assembly:
     # Tables ---------------------------------------------------------------------------------------------------
 
     def _table(self, block: RowBlock, kept: np.ndarray) -> TaskTable:
-        """The kept rows of a block, column after column: what grew is let go of as soon as it is there."""
+        """The kept rows of a block, column after column, each freed early."""
         log, columns = self.log, self.columns
         every = bool(kept.all())
 
-        def of(values: np.ndarray) -> np.ndarray:
+        def chosen(values: np.ndarray) -> np.ndarray:
             return values if every else values[kept]
 
         def numbers_of(name: str) -> np.ndarray:
-            values = of(block.number(name))
+            values = chosen(block.number(name))
             block.numbers.pop(name, None)
             return values
 
-        arrival = of(np.frombuffer(block.arrival))
+        arrival = chosen(np.frombuffer(block.arrival))
         when = (arrival - self.begin) * log.cut.time_scale
-        table = TaskTable(str(log.path), {}, when, line=partial(_line, of(np.frombuffer(block.lines, np.int64))))
+        table = TaskTable(str(log.path), {}, when, line=partial(_line, chosen(np.frombuffer(block.lines, np.int64))))
         numbers = {name: numbers_of(name) for name in columns.numbers}
         start, estimate, due = (numbers.pop(name, None) for name in ("start", "estimate", "due"))
         if log.cut.warm_start:
@@ -234,7 +234,7 @@ class Assembly:
         if log.times:
             self._times(table, numbers, estimate)
         else:
-            duration = of(np.frombuffer(block.duration))
+            duration = chosen(np.frombuffer(block.duration))
             if log.cut.warm_start:
                 duration, estimate = self._left(duration, start, estimate, numbers)
             self._durations(table, duration, numbers.get("gpus"), estimate)
@@ -244,7 +244,7 @@ class Assembly:
                 (table.numbers if name in NUMBERS else table.extra)[name] = values
         for name, there in columns.texts.items():
             if there and name in block.texts:
-                self._text(table, name, of(block.codes(name)), list(block.texts.pop(name)[1]))
+                self._text(table, name, chosen(block.codes(name)), list(block.texts.pop(name)[1]))
             elif there:
                 self._text(table, name, np.zeros(len(table), np.int32), [""])
         if columns.ids != "none":
@@ -260,13 +260,13 @@ class Assembly:
                 continue
             table.times[kind] = values
             if estimate is not None and self.log.cut.estimates == "trace":
-                known = np.isfinite(values) & ~np.isnan(estimate)
-                table.estimates[kind] = np.where(known, estimate, values)
+                both = np.isfinite(values) & ~np.isnan(estimate)
+                table.estimates[kind] = np.where(both, estimate, values)
 
     def _recorded(
         self, table: TaskTable, arrival: np.ndarray, start: np.ndarray | None, due: np.ndarray | None
     ) -> None:
-        """Starts and deadlines, which keep their distance from the submissions however those move."""
+        """Starts and deadlines, which keep their distance from the submissions."""
         if start is not None and self.columns.numbers["start"]:
             wait = start - arrival
             if self.log.cut.warm_start:  # from the cut on; those that were moved behind it start when they did
@@ -277,7 +277,7 @@ class Assembly:
             table.numbers["deadline"] = table.arrival + (due - arrival)
 
     def _warm_up(self, when: np.ndarray, start: np.ndarray | None, warm: np.ndarray) -> np.ndarray:
-        """What is in the cluster at the cut: 1 for jobs that run, 2 for those that wait; moves their submissions."""
+        """Jobs in the cluster at the cut: 1 if running, 2 if waiting; moves submissions."""
         runs = warm & (np.full(len(when), np.inf) if start is None else start <= self.begin)
         when[warm] = 0.0
         when[~runs & (when < BEHIND)] = BEHIND  # whatever the order of a scheduler, it starts first what runs already
@@ -290,17 +290,17 @@ class Assembly:
         estimate: np.ndarray | None,
         numbers: dict[str, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """What jobs that run at the cut have left: of their times, of what users asked for, and of their limits."""
+        """Remaining times, estimates and limits of jobs that run at the cut."""
         if start is None:
             return duration, estimate
         done = np.nan_to_num(np.maximum(0.0, self.begin - start))
-        left = np.where(done > 0, duration - done, duration)
+        remaining = np.where(done > 0, duration - done, duration)
         limit = numbers.get("time_limit")
         if limit is not None:
             numbers["time_limit"] = np.where(done > 0, np.where(limit > done, limit - done, np.nan), limit)
         if estimate is not None:
             estimate = np.where(done > 0, np.maximum(estimate - done, OVERDUE), estimate)
-        return left, estimate
+        return remaining, estimate
 
     def _durations(
         self, table: TaskTable, duration: np.ndarray, gpus: np.ndarray | None, estimate: np.ndarray | None
@@ -362,22 +362,22 @@ def _line(lines: np.ndarray, row: int) -> int:
 
 
 def head_end(arrival: np.ndarray) -> float | None:
-    """Where the rate of ascending arrivals jumps, if it does: the most likely change of a Poisson process's rate.
+    """The most likely jump of the rate of ascending arrivals (Poisson), if any.
 
     None if the second rate is not above `JUMP` times the first.
     """
     n = len(arrival)
     if n < 3 or arrival[-1] <= arrival[0]:
         return None
-    best, most = 0, -math.inf
+    best, likeliest = 0, -math.inf
     for low in range(1, n - 1, CHUNK):  # in pieces, for the sake of memory
         k = np.arange(low, min(low + CHUNK, n - 1))
         before, after = arrival[k] - arrival[0], arrival[-1] - arrival[k]
-        # A burst of equal times is no rate: as if it took a second.
+        # A burst of equal times is not a rate: as if it took a second.
         first, second = k / np.maximum(before, 1.0), (n - 1 - k) / np.maximum(after, 1.0)
         likelihood = k * np.log(first) + (n - 1 - k) * np.log(second)
         likelihood[second <= JUMP * first] = -np.inf
         highest = int(np.argmax(likelihood))
-        if likelihood[highest] > most:
-            best, most = low + highest, float(likelihood[highest])
-    return float(arrival[best]) if math.isfinite(most) else None
+        if likelihood[highest] > likeliest:
+            best, likeliest = low + highest, float(likelihood[highest])
+    return float(arrival[best]) if math.isfinite(likeliest) else None

@@ -247,7 +247,7 @@ class _Rest:
         drops = -np.diff(self.arrival[self._by_rank])
         ordered = len(drops) >= ENOUGH and (drops <= ROUNDED).mean() >= IN_ORDER
         self.slack: float | None = max(0.0, float(np.quantile(drops, IN_ORDER))) if ordered else None
-        """By how much a submission may come before that of a lower id; None where ids are no evidence."""
+        """By how much a submission may come before that of a lower id; None where ids are not evidence."""
 
     def around(self, position: int) -> tuple[float, float]:
         """Submissions of the settled jobs with the next lower and the next higher id."""

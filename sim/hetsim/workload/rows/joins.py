@@ -1,4 +1,4 @@
-"""Rows of a second table, found by their key, for joins of logs larger than a dictionary of them could hold.
+"""Joins with a second table by key, for logs too large for a dictionary.
 
 A key takes 16 bytes (a hash of its text that no two texts share), a number 8 and a text that comes again 4; half as
 much again while rows are added.
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-LEAST = 2**16
+MIN_ROWS = 2**16
 """Rows that are added before the first of them are merged."""
 
 Merge = Literal["last", "least", "most"]
@@ -27,18 +27,18 @@ class Texts:
         self._texts: list[str] = []
 
     def code(self, text: str) -> int:
-        found = self.codes.get(text)
-        if found is None:
-            found = self.codes[text] = len(self._texts)
+        number = self.codes.get(text)
+        if number is None:
+            number = self.codes[text] = len(self._texts)
             self._texts.append(text)
-        return found
+        return number
 
     def __getitem__(self, code: float) -> str:
         return self._texts[int(code)]
 
 
 class Keyed:
-    """Rows of numbers by key; those with the same key become one, column by column as `merge` says.
+    """Rows of numbers by key; equal keys merge, column by column, as `merge` says.
 
     `last`: the one added last; `least` and `most` of them.  Columns are of array's types `d` or `i`.
     """
@@ -47,7 +47,7 @@ class Keyed:
         self.columns = columns
         self._rows: list[np.ndarray] = [np.empty(0, kind) for kind in ("q", "q", *self._kinds())]
         """The two halves of the keys, by which they are sorted, then the columns."""
-        self._most = LEAST
+        self._most = MIN_ROWS
         self._start()
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class Keyed:
         begins = np.flatnonzero(new)
         self._rows[:2] = [half[new] for half in halves]
         del halves
-        self._most = max(LEAST, len(begins) // 2)
+        self._most = max(MIN_ROWS, len(begins) // 2)
         ends = np.append(begins[1:], len(order)) - 1
         for n, (kind, merge) in enumerate(self.columns.values(), start=2):
             values = np.concatenate([self._rows[n], np.frombuffer(added[n - 2], kind)])[order]

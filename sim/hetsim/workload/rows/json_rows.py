@@ -1,4 +1,4 @@
-"""Read large JSON files one list member at a time, in the memory that one member takes."""
+"""Read large JSON files one list member at a time, in little memory."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ OPENED = Opened()
 
 
 def parts(path: Path, wanted: set[tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the values under the wanted keys of the object in the file, in the order of the file.
+    """Yield the values under the wanted keys of the object in the file, in order.
 
     A list yields OPENED, then its members one by one, each with the list's keys; anything else yields its value.  Other
-    parts of the file are skipped.  ScenarioError with the line where the file is no JSON, or ends too early.
+    parts of the file are skipped.  ScenarioError with the line where the file is not JSON, or ends too early.
     """
     reader = _Reader(path)
     if not reader.sign():
@@ -42,9 +42,9 @@ def parts(path: Path, wanted: set[tuple[str, ...]]) -> Iterator[tuple[tuple[str,
 
 
 def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
-    """Yield line (from 1) and value of each member of the list in the file, or of the list under `key` in it.
+    """Yield line and value of each member of the list in the file or under `key`.
 
-    ScenarioError with the line where the file is no JSON, be it before, in or behind the list, or ends too early.
+    ScenarioError with the line where the file is not JSON, be it before, in or behind the list, or ends too early.
     """
     reader = _Reader(path)
     wanted = () if key is None else (key,)
@@ -75,7 +75,7 @@ def first_sign(path: Path) -> str:
 
 
 class _Reader:
-    """Cursor in the text of a JSON file; keeps only as much text in memory as one member needs."""
+    """Cursor in the text of a JSON file; keeps the text of one member in memory."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -91,10 +91,10 @@ class _Reader:
         self.began = self.line
         while True:
             try:
-                found, end = self._decoder.raw_decode(self._text, self._at)
+                value, end = self._decoder.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
-                held, ahead = len(self._text) - self._at, error.pos - self._at
-                if held > LARGEST or not self._refill(max(1, held)):
+                unread, ahead = len(self._text) - self._at, error.pos - self._at
+                if unread > LARGEST or not self._refill(max(1, unread)):
                     self._go(min(self._at + ahead, len(self._text)))
                     raise self.problem(f"is not JSON ({error.msg})") from None
             except (RecursionError, ValueError):
@@ -102,9 +102,9 @@ class _Reader:
             else:
                 # A number near the end of what is held may go on in the next piece: 12, 12.5 and 12.5e-3 begin alike.
                 length, behind = end - self._at, len(self._text) - end
-                if behind > LONGEST_TAIL or isinstance(found, dict | list | str) or not self._refill():
+                if behind > LONGEST_TAIL or isinstance(value, dict | list | str) or not self._refill():
                     self._go(self._at + length)
-                    return found
+                    return value
 
     def sign(self) -> str:
         """The next character that is not whitespace; empty at the end of the file."""
@@ -137,7 +137,7 @@ class _Reader:
                 yield here, value
 
     def _entries(self, closing: str) -> Iterator[None]:
-        """Yield with the cursor before each entry of a list or an object; move past the closing bracket at the end."""
+        """Yield with the cursor before each entry; end past the closing bracket."""
         self._go(self._at + 1)
         more = self.sign() != closing
         if not more:
@@ -158,7 +158,7 @@ class _Reader:
         self._at = end
 
     def _refill(self, least: int = 1) -> bool:
-        """Read at least this number of further characters, if the file has them; drop the text before the cursor."""
+        """Read at least this number of characters; drop the text before the cursor."""
         parts, count = [self._text[self._at :]], 0
         for piece in self._pieces:
             parts.append(piece)

@@ -1,4 +1,4 @@
-"""What readers of request traces have in common: lines to columns, in memory that grows only with what is kept.
+"""The common part of readers of request traces: lines to columns.
 
 A request trace says when requests came and how large they were, not how long anything takes: it feeds an entry that
 has a `service:`.  All readers know these options:
@@ -52,7 +52,7 @@ SampleSeed = Annotated[int, Field(ge=0, strict=True)]
 
 @dataclass(frozen=True)
 class RequestCut:
-    """What is kept of a trace; see the module."""
+    """The cut of a trace; see the module."""
 
     since: Seconds = 0.0
     until: Seconds | None = None
@@ -63,7 +63,7 @@ class RequestCut:
 
 
 def with_cut(read: Callable[..., TaskTable]) -> Callable[..., TaskTable]:
-    """A reader whose `**cut` is a `RequestCut`: its fields stand in the signature, by which parameters are checked."""
+    """A reader whose `**cut` is a `RequestCut`: its fields stand in the signature."""
     signature, types = inspect.signature(read, eval_str=True), get_type_hints(RequestCut, include_extras=True)
     own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     cut = [inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=types[one.name])
@@ -155,7 +155,7 @@ class RequestRows(ReadFile):
             raise ScenarioError(Problem("is empty", file=str(self.path)))
 
     def table(self, rows: Iterator[Request]) -> TaskTable:
-        """Everything that the cut leaves of the rows; ScenarioError with all that is wrong with them."""
+        """All rows within the cut; ScenarioError with all their problems."""
         self._gather(rows)
         self.row_problems.fail_if_any()
         kept = self._kept
@@ -218,8 +218,8 @@ class RequestRows(ReadFile):
         kept, cut = self._kept, self.cut
 
         def column(values: array, kind: Any = np.int64) -> np.ndarray:
-            whole = np.array(values, kind)
-            return whole if order is None else whole[order]
+            numbers = np.array(values, kind)
+            return numbers if order is None else numbers[order]
 
         # Whole nanoseconds first: a difference of floats would show in the last digits.
         arrival = (times - round(cut.since * 1e9)) / 1e9
@@ -265,18 +265,18 @@ def _drawn(share: float, seed: int) -> Iterator[bool]:
 
 
 def nanoseconds(cell: str, unit: int) -> tuple[int, str]:
-    """A decimal number of units of so many nanoseconds, exactly (rounded below one); and what is wrong with it."""
+    """A decimal number of units of some nanoseconds, exactly; and its problem."""
     if not NUMBER.fullmatch(cell):
         return 0, f"{shown(cell)} is not a number" if cell else "the time is missing"
     if cell.isdigit() and len(cell) < 16:
-        found: float = int(cell) * unit
+        nanos: float = int(cell) * unit
     else:
-        found = float(cell) * unit
-    if found < 0:
+        nanos = float(cell) * unit
+    if nanos < 0:
         return 0, f"{shown(cell)} is negative"
-    if found > min(MAX_SECONDS, 9e9) * 1e9:
+    if nanos > min(MAX_SECONDS, 9e9) * 1e9:
         return 0, f"{shown(cell)} is later than 285 years"
-    return round(found), ""
+    return round(nanos), ""
 
 
 def tokens(cell: str) -> tuple[int, str]:
@@ -316,7 +316,7 @@ class RequestColumns:
         return self.table.has[name]
 
     def __iter__(self) -> Iterator[tuple[int, list[Any]]]:
-        """Line and values, in the order asked for; rows with a wrong cell are noted and left out."""
+        """Line and values, in the order asked for; rows with problems are left out."""
         for number, cells in self.table:
             values = []
             for name, parse, default, place in self.columns:

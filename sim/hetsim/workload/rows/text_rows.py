@@ -1,4 +1,4 @@
-"""What readers of plain, whitespace separated text have in common: lines, cells, times, and problems with addresses."""
+"""The common part of readers of plain text: lines, cells, times, problems."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def _one_of_time(value: str) -> str:
 
 
 def _names(value: Any) -> Any:
-    found = [value] if isinstance(value, str) else value
-    if isinstance(found, list):
-        for name in found:
+    names = [value] if isinstance(value, str) else value
+    if isinstance(names, list):
+        for name in names:
             if not isinstance(name, str) or not name.isprintable() or not name or " " in name:
                 raise ValueError(f"expected the name of a type of device, not {shown(name)}")
-            if found.count(name) > 1:
+            if names.count(name) > 1:
                 raise ValueError(f"{shown(name)} stands there twice; each column needs a type of its own")
-    return found
+    return names
 
 
 TimeUnit = Annotated[str, AfterValidator(_one_of_time)]
@@ -63,11 +63,11 @@ class RowProblems:
         """ScenarioError with all problems so far, in the order of the file."""
         if not self.problems:
             return
-        found = sorted(self.problems, key=lambda problem: problem.line or 0)
+        problems = sorted(self.problems, key=lambda problem: problem.line or 0)
         if self.unnamed:
             more = "1 more problem" if self.unnamed == 1 else f"{self.unnamed:,} more problems"
-            found.append(Problem(f"and {more}", file=self.file))
-        raise ScenarioError(found)
+            problems.append(Problem(f"and {more}", file=self.file))
+        raise ScenarioError(problems)
 
 
 class ReadFile:
@@ -85,7 +85,7 @@ class ReadFile:
 
 
 def numbered_lines(path: Path, longest: int = -1, keep: bool = False) -> Iterator[tuple[int, str]]:
-    """Number (from 1) and text, without its line feed, of one line after the other; compressed with gzip or not.
+    """Number (from 1) and text of one line after the other; gzip or plain.
 
     Holds one line at a time, whatever the size of the file.  ScenarioError where it cannot be read as text, or has a
     line of more than `longest` bytes (-1: as long as it likes), or is compressed and holds more than the limit of
@@ -108,7 +108,7 @@ def numbered_lines(path: Path, longest: int = -1, keep: bool = False) -> Iterato
 
 
 def pieces(path: Path, size: int = 1 << 18) -> Iterator[str]:
-    """The text of a file, compressed with gzip or not, in pieces; ScenarioError where it cannot be read as text."""
+    """The text of a file, gzip or plain, in pieces; ScenarioError if unreadable."""
     file, line = str(path), 1
     decode = getincrementaldecoder("utf-8-sig")().decode
     try:
@@ -141,14 +141,14 @@ def _decoded(raw: bytes, number: int, file: str) -> str:
 
 
 def _no_utf8(error: UnicodeDecodeError) -> str:
-    """What is wrong with bytes that are no UTF-8."""
+    """The problem of bytes that are not UTF-8."""
     wide = error.object.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) or b"\0" in error.object[:100]
     what = "it looks like UTF-16" if wide else f"byte 0x{error.object[error.start]:02x}"
     return f"is not UTF-8 text ({what}); save it as UTF-8"
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a text file, compressed with gzip or not; ScenarioError where it cannot be read as text."""
+    """The lines of a text file, gzip or plain; ScenarioError if unreadable."""
     lines = [line for _, line in numbered_lines(path, keep=True)]
     if not any(map(str.strip, lines)):
         raise ScenarioError(Problem("has no rows" if lines else "is empty", file=str(path)))
