@@ -247,7 +247,7 @@ def _history(given: str) -> tuple[JobHistory, Any]:
 
 
 def _identified(table: Any, source: str, quiet: bool) -> str:
-    """The scheduler that made the history, as `--policy` takes it, and a note on how much it explains."""
+    """The scheduler that made the history, as `--policy` takes it; a note says more."""
     from hetsim.errors import Problem, ScenarioError
     from hetsim.traces.identify import explained, policy_of
     from hetsim.workload.logs.identified import identify
