@@ -737,6 +737,18 @@ def test_vector_add():
     assert beside["compute"].tolist() == pytest.approx([1.024e-6, 1.024e-6, 16.78e-3], rel=1e-3)
 
 
+def test_gpu_by_its_limits():
+    """The work is 10 full waves of each kernel: 0.1 s at the peak, 16 / 8 and 16 / 6 times as long with fewer warps."""
+    name = "gpu-by-its-limits"
+    compute = runs(name).tasks["compute"]
+    assert compute.tolist() == pytest.approx([0.1 + 5e-6, 0.2 + 5e-6, 0.1 * 16 / 6 + 5e-6])
+    states(name, "takes 100 ms where threads", 1e3 * compute[0])
+    states(name, "200 ms where registers", 1e3 * compute[1])
+    states(name, "267 ms where shared memory", 1e3 * compute[2])
+    fewer = hs.run(name, overrides={"workload.by-registers.work.launch.registers": 64}).tasks["compute"]
+    states(name, "and takes 100 ms as well", 1e3 * fewer[1])
+
+
 # Sharing, energy, closed loop -----------------------------------------------------------------------------------
 
 
@@ -1391,7 +1403,7 @@ def test_planners_on_one_gpu():
     for policy in ("genetic", "simulated_annealing", "linear_program", "integer_program"):
         states(name, "find 52.1 s", ends[policy])
     states(name, "takes 52.3 s, at most 1.011 times", ends["dual_approximation"], runs(name).metric("makespan_ratio"))
-    assert len(policies) == len(ends) == 9
+    assert len(policies) == len(ends) == 16
 
 
 @pytest.mark.slow

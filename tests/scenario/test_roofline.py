@@ -78,6 +78,41 @@ def test_occupancy_limited_by_shared_memory():
     assert (held.blocks, held.limit) == (3, "shared_memory")
 
 
+LIMITS = {
+    "flops": "10 TFLOP/s", "bandwidth": "1 TB/s", "multiprocessors": 100, "threads": 1024, "blocks": 8,
+    "registers": 32768, "shared_memory": "64 KiB", "shared_memory_per_block": "48 KiB",
+    "shared_memory_reserved": "1 KiB", "shared_memory_granularity": "1 KiB", "threads_per_block": 512,
+    "registers_per_thread": 128, "warp": 32, "register_granularity": 512, "warp_granularity": 2,
+}  # fmt: skip
+"""A GPU by all its limits: see the scenario gpu-by-its-limits."""
+
+
+@pytest.mark.parametrize(("changed", "launch", "blocks"), [
+    ({}, {"block": 256, "registers": 16}, 4),  # 1,024 threads / 256
+    ({"warp": 64}, {"block": 129, "registers": 16}, 5),  # 3 of 16 warps; with 32 threads a warp 5 of 32
+    ({}, {"block": 256, "registers": 100}, 1),  # 3,200 of a warp are 3,584: 9 warps, 8 in twos, a block
+    ({"register_granularity": 128}, {"block": 160, "registers": 100}, 2),  # 3,200: 10 warps, 5 a block
+    ({"warp_granularity": 16, "registers": 49152}, {"block": 96, "registers": 64}, 5),  # 16 of 24, 3 a block
+    ({}, {"block": 64, "registers": 16, "shared_memory": "20 KiB"}, 3),  # 64 KiB / 21 KiB
+    ({"shared_memory_granularity": "32 KiB"}, {"block": 64, "registers": 16, "shared_memory": "20 KiB"}, 2),
+    ({"shared_memory_reserved": "12 KiB"}, {"block": 64, "registers": 16, "shared_memory": "20 KiB"}, 2),
+    ({"blocks": 3}, {"block": 32, "registers": 16}, 3),
+])  # fmt: skip
+def test_each_limit_of_an_own_gpu_counts(changed, launch, blocks):
+    peak = Peak.model_validate(LIMITS | changed)
+    assert occupancy(KernelLaunch.model_validate({"grid": 1, **launch}), peak).blocks == blocks
+
+
+@pytest.mark.parametrize(("launch", "sentence"), [
+    ({"block": 513}, "513 threads in a block are more than the device's 512"),
+    ({"block": 32, "registers": 129}, "129 registers per thread are more than the device's 128"),
+    ({"block": 32, "shared_memory": "49 KiB"}, "50176 bytes of shared memory in a block are more"),
+])  # fmt: skip
+def test_limits_of_a_block_of_an_own_gpu(launch, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        occupancy(KernelLaunch.model_validate({"grid": 1, **launch}), Peak.model_validate(LIMITS))
+
+
 @pytest.mark.parametrize(
     ("launch", "sentence"),
     [

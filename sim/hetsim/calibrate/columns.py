@@ -47,28 +47,28 @@ class PickedColumns:
                 self.lines.append(line)
                 self._cells.append(row)
         if not self._cells:
-            told = " and ".join(f"{name} = {value}" for name, value in where.items())
-            known = "; ".join(f"{name} is {_listed(values)}" for name, values in there.items())
-            raise fail(path, f"none of its {seen:,} rows has {told}; {known}" if where and seen else "has no rows")
+            cell = " and ".join(f"{name} = {value}" for name, value in where.items())
+            listed = "; ".join(f"{name} is {_listed(values)}" for name, values in there.items())
+            raise fail(path, f"none of its {seen:,} rows has {cell}; {listed}" if where and seen else "has no rows")
 
     @staticmethod
     def bare(names: Sequence[str]) -> dict[str, str]:
         """Columns by their names without the unit they end with."""
-        found: dict[str, str] = {}
+        plain: dict[str, str] = {}
         for name in names:
             stem, _, unit = name.casefold().rpartition("_")
-            found.setdefault(stem if stem and unit in {one.casefold() for one in TIME} else name.casefold(), name)
-        return found
+            plain.setdefault(stem if stem and unit in {one.casefold() for one in TIME} else name.casefold(), name)
+        return plain
 
     def has(self, wanted: Sequence[str]) -> bool:
         return any(one in self.bare(self.names) for one in wanted)
 
     def first_of(self, wanted: Sequence[str]) -> str:
         """The column with the first of these names that is there; ScenarioError if none is."""
-        known = self.bare(self.names)
+        plain = self.bare(self.names)
         for one in wanted:
-            if one in known:
-                return known[one]
+            if one in plain:
+                return plain[one]
         raise fail(self.path, f"no column {wanted[0]} (or {', '.join(wanted[1:])})", 1)
 
     def _read(self, name: str, of: Callable[[Any], Any]) -> list[Any]:
@@ -77,14 +77,14 @@ class PickedColumns:
             cells = decimal_points([row[place] for row in self._cells], self._separator)
         except ValueError as error:
             raise fail(self.path, f"column {name}: {error}") from None
-        found = []
+        rows = []
         for line, cell in zip(self.lines, cells, strict=True):
             try:
-                found.append(of(cell))
+                rows.append(of(cell))
             except ValueError as error:
-                found.append(None)
+                rows.append(None)
                 self.complain(line, name, f"{shown(str(cell))} {error}")
-        return found
+        return rows
 
     def complain(self, line: int, column: str, message: str) -> None:
         """Note what is wrong in a row; `done` raises it."""
@@ -133,9 +133,9 @@ class PickedColumns:
                 if len(values) > 1:
                     mixed[name] = values
         if mixed:
-            told = "; ".join(f"{name} is {_listed(values)}" for name, values in mixed.items())
+            each = "; ".join(f"{name} is {_listed(values)}" for name, values in mixed.items())
             pick = " ".join(f"--where {name}={next(iter(values))}" for name, values in mixed.items())
-            raise fail(self.path, f"its rows are of several {what}: {told}; pick one, for instance with {pick}")
+            raise fail(self.path, f"its rows are of several {what}: {each}; pick one, for instance with {pick}")
 
     def texts(self, wanted: Sequence[str]) -> list[str]:
         return self._read(self.first_of(wanted), str)

@@ -194,13 +194,13 @@ def _sized(text: str) -> tuple[int | None, Path]:
 
 
 def _picked(rows: tuple[str, ...]) -> dict[str, str]:
-    found = {}
+    picked = {}
     for text in rows:
         column, sign, value = text.partition("=")
         if not sign or not column:
             raise click.UsageError(f'--where needs COLUMN=VALUE, not "{text}"')
-        found[column] = value
-    return found
+        picked[column] = value
+    return picked
 
 
 def _few(stages: dict[str, Shaped]) -> list[str]:
@@ -239,13 +239,13 @@ def _measure(
     from hetsim.calibrate.llm_command import write_profile
     from hetsim.calibrate.measure import link_profile, measure, service_profile
 
-    found = measure(device, sizes, repeats, tell=lambda text: console.note(text, quiet))
-    profiles = [service_profile(found), link_profile(found)]
+    stages = measure(device, sizes, repeats, tell=lambda text: console.note(text, quiet))
+    profiles = [service_profile(stages), link_profile(stages)]
     if as_json:
         console.as_json({"service": profiles[0], "link": profiles[1]})
     else:
-        console.lines(_table(found))
-    for remark in found.remarks:
+        console.lines(_table(stages))
+    for remark in stages.remarks:
         console.warnings([remark], quiet)
     for target, profile in zip(targets, profiles, strict=True):
         if profile is not None:

@@ -42,14 +42,14 @@ def steps(
     if scenario is not None:
         _roofline(path, settings, scenario, target, as_json, quiet)
         return
-    found = read.fit(str(path), settings, shape)
-    profile, stages = read.profile(found), {"prefill": found.prefill, "decode": found.decode}
+    fitted = read.fit(str(path), settings, shape)
+    profile, stages = read.profile(fitted), {"prefill": fitted.prefill, "decode": fitted.decode}
     if as_json:
         errors = {name: errors_of(one) for name, one in stages.items()}
         console.as_json({"profile": profile, "cross_validation": errors})
     else:
-        console.lines(judged_lines(found.what, stages))
-    console.warnings(found.remarks, quiet)
+        console.lines(judged_lines(fitted.what, stages))
+    console.warnings(fitted.remarks, quiet)
     write_profile(target, profile, quiet)
 
 
@@ -65,11 +65,11 @@ def _roofline(path: Path, settings: list[Any], scenario: Path, target: Path, as_
 
         text = "names no model and no GPU; a roofline needs the figures of both: model: llama-2-70b, gpu: h100"
         raise ScenarioError(Problem(text, file=str(scenario)))
-    found = roofline_fit.fit(figures, settings, str(path))
-    one = found.efficiency
+    fitted = roofline_fit.fit(figures, settings, str(path))
+    one = fitted.efficiency
     numbers = {"memory": one.memory, "compute": one.compute, "host": one.host}
     step = {"roofline": {name: _value(name, value) for name, value in numbers.items()}}
-    errors = {"prefill": found.prefill_error, "decode": found.decode_error}
+    errors = {"prefill": fitted.prefill_error, "decode": fitted.decode_error}
     profile = {
         "service": {**_service(scenario), "step": step},
         "measured": {"from": str(path), "cross_validation": {name: round(error, 4) for name, error in errors.items()}},
@@ -80,10 +80,10 @@ def _roofline(path: Path, settings: list[Any], scenario: Path, target: Path, as_
         from hetsim.report import terminal
 
         rows = [["stage", "error on sizes left out", "error on all"]]
-        rows.append(["prefill", f"{found.prefill_error:.1%}", f"{found.prefill_off:.1%}"])
-        rows.append(["decode", f"{found.decode_error:.1%}", f"{found.decode_off:.1%}"])
-        told = ", ".join(f"{name} {_value(name, value)}" for name, value in numbers.items())
-        console.lines([str(path), "", *terminal.table(rows, right=range(1, 3)), "", told])
+        rows.append(["prefill", f"{fitted.prefill_error:.1%}", f"{fitted.prefill_off:.1%}"])
+        rows.append(["decode", f"{fitted.decode_error:.1%}", f"{fitted.decode_off:.1%}"])
+        settings_line = ", ".join(f"{name} {_value(name, value)}" for name, value in numbers.items())
+        console.lines([str(path), "", *terminal.table(rows, right=range(1, 3)), "", settings_line])
     write_profile(target, profile, quiet)
 
 
@@ -98,29 +98,29 @@ def log(
         text = "a log of requests needs the server it is of: --server YAML (a scenario with its GPUs, memory, batching)"
         raise click.UsageError(text)
     server = Server(scenario, request_log.read(path, unit, where))
-    found = server_log.fit(server, tell=lambda text: console.note(text, quiet))
+    fitted = server_log.fit(server, tell=lambda text: console.note(text, quiet))
     service = _service(scenario)
     given = dict(service.get("step") or {})
-    step = _shown(found.step)
+    step = _shown(fitted.step)
     if "roofline" in step:
         old = given.get("roofline")
         step = {**given, **step, "roofline": {**(old if isinstance(old, dict) else {}), **step["roofline"]}}
     elif "decode" not in step:
         step = {**given, **step}
-    front_end = _value("front_end", found.front_end)
+    front_end = _value("front_end", fitted.front_end)
     profile = {
         "service": {**service, "step": step, "front_end": front_end},
         "measured": {
             "from": str(path),
-            "held_back": found.held_back,
-            "errors": {figure.name: round(figure.error, 4) for figure in found.figures},
+            "held_back": fitted.held_back,
+            "errors": {figure.name: round(figure.error, 4) for figure in fitted.figures},
         },
     }
     if as_json:
-        figures = {one.name: {"measured": one.measured, "simulated": one.simulated} for one in found.figures}
-        console.as_json({"profile": profile, "held_back": found.held_back, "figures": figures})
+        figures = {one.name: {"measured": one.measured, "simulated": one.simulated} for one in fitted.figures}
+        console.as_json({"profile": profile, "held_back": fitted.held_back, "figures": figures})
     else:
-        console.lines(_held_back(str(path), len(server.log), found))
+        console.lines(_held_back(str(path), len(server.log), fitted))
     write_profile(target, profile, quiet)
 
 
@@ -162,9 +162,9 @@ def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
         [one.name, f"{one.measured:.4g} s", f"{one.simulated:.4g} s", f"{one.error:+.1%}"] for one in found.figures
     ]
     constant = _value("front_end", found.front_end)
-    told = f"step: {_in_one_line(_shown(found.step))}, front_end: {constant}"
+    constants = f"step: {_in_one_line(_shown(found.step))}, front_end: {constant}"
     tried = f"{found.trials} trials; mean error on the requests fitted {found.fitted_error:.1%}"
-    return [what, "", *terminal.table(rows, right=range(1, 4)), "", told, tried]
+    return [what, "", *terminal.table(rows, right=range(1, 4)), "", constants, tried]
 
 
 def errors_of(one: Shaped) -> dict[str, Any]:

@@ -20,21 +20,21 @@ def load_device(reference: str, where: str = "auto") -> MeasuredDevice:
         raise UsageError(f'--model is {FORM}; not "{reference}"')
     made = _factory(module_name, attribute)
     try:
-        found = made()
+        device = made()
     except Exception as error:
         raise UsageError(f"--model {reference} failed: {type(error).__name__}: {error}") from error
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(found, torch.nn.Module):
+    if torch is not None and isinstance(device, torch.nn.Module):
         from hetsim.calibrate.torch_device import device_of
 
         try:
-            return device_of(found, where)
+            return device_of(device, where)
         except Exception as error:
             raise UsageError(f"--model {reference}: {type(error).__name__}: {error}") from error
-    if isinstance(found, MeasuredDevice):
-        return found
+    if isinstance(device, MeasuredDevice):
+        return device
     what = "a PyTorch module, or an object with upload, compute and download (hetsim.calibrate.device.Device)"
-    raise UsageError(f"--model {reference} returned a {type(found).__name__}; it must return {what}")
+    raise UsageError(f"--model {reference} returned a {type(device).__name__}; it must return {what}")
 
 
 def _factory(module_name: str, attribute: str) -> Any:

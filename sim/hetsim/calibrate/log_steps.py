@@ -51,13 +51,13 @@ class Reading:
         between: steps that read stand between steps that decode (prompts first); else a step does both.
         """
         decode = StageTime(pace * self.fixed, pace * self.per_sequence)
-        whole = [pace * (one if between else one + self.fixed) for one in self.reads]
+        paced = [pace * (one if between else one + self.fixed) for one in self.reads]
         prefill: StageTime | StageTable
         if len(self.sizes) == 2:
-            each = (whole[1] - whole[0]) / (self.sizes[1] - self.sizes[0])
-            prefill = StageTime(max(0.0, whole[0] - each * self.sizes[0]), each)
+            each = (paced[1] - paced[0]) / (self.sizes[1] - self.sizes[0])
+            prefill = StageTime(max(0.0, paced[0] - each * self.sizes[0]), each)
         else:
-            prefill = StageTable(self.sizes, tuple(whole))
+            prefill = StageTable(self.sizes, tuple(paced))
         fixed = min(decode.of(1), prefill.of(1))
         return LinearSteps(fixed, per_context_token=pace * self.per_context_token, decode=decode, prefill=prefill)
 
@@ -159,8 +159,8 @@ def fit(log: Spans) -> Reading | None:
         errors = []
         for block in blocks:
             rest = np.setdiff1d(np.arange(len(log.seconds)), block)
-            found = _least_squares(table[rest], log.seconds[rest])
-            errors.append(float(np.abs(table[block] @ found / log.seconds[block] - 1).mean()))
+            solution = _least_squares(table[rest], log.seconds[rest])
+            errors.append(float(np.abs(table[block] @ solution / log.seconds[block] - 1).mean()))
         judged.append((float(np.mean(errors)), float(np.std(errors, ddof=1)) / BLOCKS**0.5, knots, table))
     best = min(judged, key=lambda one: one[0])
     if not best[0] <= EXPLAINS:
@@ -179,13 +179,13 @@ def _shapes(log: Spans) -> list[np.ndarray]:
     first, last = int(log.read.min()), int(log.read.max())
     if first == last:
         first = max(0, last - 1)
-    found: list[np.ndarray] = []
+    shapes: list[np.ndarray] = []
     for bends in BENDS:
         inner = np.quantile(log.read, np.arange(1, bends + 1) / (bends + 1), method="nearest").astype(int)
         knots = np.unique(np.concatenate([[max(1, first)], inner, [max(2, last)]]))
-        if not found or len(knots) > len(found[-1]):
-            found.append(knots)
-    return found
+        if not shapes or len(knots) > len(shapes[-1]):
+            shapes.append(knots)
+    return shapes
 
 
 def _counts(log: Spans, knots: np.ndarray) -> np.ndarray:
@@ -209,5 +209,5 @@ def _least_squares(table: np.ndarray, seconds: np.ndarray) -> np.ndarray:
 
     weight = seconds**-0.5
     scale = np.maximum(np.abs(table).max(axis=0), 1e-12)  # columns differ by many orders of magnitude
-    found, _ = nnls(table * weight[:, None] / scale, seconds * weight)
-    return np.asarray(found / scale)
+    solution, _ = nnls(table * weight[:, None] / scale, seconds * weight)
+    return np.asarray(solution / scale)

@@ -88,8 +88,8 @@ def read_nccl(path: str | Path, in_place: bool = False) -> MeasuredCollective:
     except OSError as error:
         raise ScenarioError(Problem(f"cannot be read: {error.strerror}", file=str(path))) from None
     lines = [_TAG.sub("", line) for line in lines]
-    ranks = {found[1]: (found[2], found[3].strip()) for line in lines if (found := _RANK.search(line))}
-    named = {found[1] for line in lines if line.startswith("#") and (found := _TEST.search(line))}
+    ranks = {match[1]: (match[2], match[3].strip()) for line in lines if (match := _RANK.search(line))}
+    named = {match[1] for line in lines if line.startswith("#") and (match := _TEST.search(line))}
     rows = _rows(lines, str(path), in_place)
     if not rows:
         text = "there is no table of nccl-tests: lines of size, count, type, redop, root, time, algbw, busbw"
@@ -116,7 +116,7 @@ def read_nccl(path: str | Path, in_place: bool = False) -> MeasuredCollective:
 
 def _rows(lines: list[str], file: str, in_place: bool) -> list[_Row]:
     """Rows of the table: lines that begin with a number, below the header with busbw."""
-    found: list[_Row] = []
+    rows: list[_Row] = []
     values = 0  # of a row, from time on
     for number, line in enumerate(lines, 1):
         if line.lstrip().startswith("#"):
@@ -141,14 +141,14 @@ def _rows(lines: list[str], file: str, in_place: bool) -> list[_Row]:
         if size == 0:
             continue
         row = _Row(number, words[first].start() + 1, size, time / 1e6, algorithm * 1e9, bus * 1e9)
-        if found and size <= found[-1].size:
-            text = f"sizes rise from row to row; {size:,} B come after {found[-1].size:,} B: give a file for each test"
+        if rows and size <= rows[-1].size:
+            text = f"sizes rise from row to row; {size:,} B come after {rows[-1].size:,} B: give a file for each test"
             raise ScenarioError(Problem(text, "", file, number, words[0].start() + 1))
         if abs(size / row.seconds - row.algorithm) > AGREE * row.algorithm + ROUNDED * 1e9:
             text = f"{size:,} B in {time:g} us are {size / row.seconds / 1e9:.4g} GB/s, and algbw is {algorithm:g}"
             raise ScenarioError(Problem(f"{text}; time is in us, algbw in GB/s", "", file, number, row.column))
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def _number(word: re.Match[str], file: str, line: int, positive: bool) -> float:

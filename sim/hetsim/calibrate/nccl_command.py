@@ -41,19 +41,19 @@ def nccl(
     from hetsim.model.files import write_text, write_whole
     from hetsim.scenario.file.document import dump
 
-    found = read_nccl(file, in_place)
-    kind = link or _kind(found, file)
-    _suits(found, kind, file)
+    results = read_nccl(file, in_place)
+    kind = link or _kind(results, file)
+    _suits(results, kind, file)
     begin = out / folder_name(name or file.stem)
     target = begin.with_name(f"{begin.name}.{kind}.yaml")
     if target.exists() and not force:
         raise click.UsageError(f"{target} exists; --force replaces it")
-    profile = _profile(found, kind)
+    profile = _profile(results, kind)
     if as_json:
-        console.as_json({"profile": profile, "measured": dict(zip(found.sizes, found.measured, strict=True))})
+        console.as_json({"profile": profile, "measured": dict(zip(results.sizes, results.measured, strict=True))})
     else:
-        console.lines(_text(found, kind))
-    console.warnings([found.remark] if found.remark else [], quiet)
+        console.lines(_text(results, kind))
+    console.warnings([results.remark] if results.remark else [], quiet)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_whole(target, partial(write_text, text=dump(profile)))
     console.note(f"profile: {target}", quiet)

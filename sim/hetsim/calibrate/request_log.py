@@ -42,8 +42,8 @@ class Log:
 
 def is_log(names: list[str]) -> bool:
     """Return True if these are the columns of a log of requests with first tokens."""
-    known = PickedColumns.bare(names)
-    return all(any(one in known for one in wanted) for wanted in (ARRIVAL, PROMPT, OUTPUT, (*FIRST, *TTFT)))
+    plain = PickedColumns.bare(names)
+    return all(any(one in plain for one in wanted) for wanted in (ARRIVAL, PROMPT, OUTPUT, (*FIRST, *TTFT)))
 
 
 def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
@@ -58,8 +58,8 @@ def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
         if ttft[place] < 0:
             columns.complain(line, first, f"the first token comes {-ttft[place]:.4g} s before its arrival")
         if latency[place] < ttft[place]:
-            told = f"{ttft[place] - latency[place]:.4g} s before its first token"
-            columns.complain(line, end, f"the request ends {told}")
+            text = f"{ttft[place] - latency[place]:.4g} s before its first token"
+            columns.complain(line, end, f"the request ends {text}")
     columns.done()
     user = columns.texts(USER) if columns.has(USER) else None
     order = np.argsort(arrival, kind="stable")

@@ -50,7 +50,7 @@ def fit(figures: Figures, settings: Sequence[MeasuredSetting], what: str) -> Rea
         text = f"has {len(settings)} settings of prompt and batch; at least {MIN_SETTINGS} are needed for a roofline"
         raise ScenarioError(Problem(text, file=what))
     settings = _whole(settings)
-    whole = _fitted(figures, settings, settings, what)
+    fitted_all = _fitted(figures, settings, settings, what)
     prefill = [
         _errors(figures, _fitted(figures, [s for s in settings if s.prompt * s.batch != tokens], settings, what),
                 [s for s in settings if s.prompt * s.batch == tokens])[0]
@@ -61,8 +61,8 @@ def fit(figures: Figures, settings: Sequence[MeasuredSetting], what: str) -> Rea
                 [s for s in settings if s.batch == batch])[1]
         for batch in sorted({s.batch for s in settings})
     ]  # fmt: skip
-    off = _errors(figures, whole, settings)
-    return Reached(whole, statistics.mean(prefill), statistics.mean(decode), *off)
+    off = _errors(figures, fitted_all, settings)
+    return Reached(fitted_all, statistics.mean(prefill), statistics.mean(decode), *off)
 
 
 def _whole(settings: Sequence[MeasuredSetting]) -> list[MeasuredSetting]:
@@ -96,17 +96,17 @@ def _fitted(
 
     def residuals(point: np.ndarray) -> list[float]:
         reached = efficiency(point)
-        found = []
+        errors = []
         for one in settings:
             read, decode = predicted(figures, reached, one)
-            found += [math.log(read / one.prefill), math.log(decode / one.decode)]
-        return found
+            errors += [math.log(read / one.prefill), math.log(decode / one.decode)]
+        return errors
 
     first = [math.log(0.6), math.log(0.5), math.log(0.9)]
     low, high = [math.log(0.02), math.log(0.02), math.log(0.01)], [0.0, 0.0, math.log(1.5)]
-    found = least_squares(residuals, first, bounds=(low, high), loss="soft_l1", f_scale=0.1, max_nfev=300,
+    solution = least_squares(residuals, first, bounds=(low, high), loss="soft_l1", f_scale=0.1, max_nfev=300,
                           ftol=1e-10, xtol=1e-10, gtol=1e-10)  # fmt: skip
-    if not found.success:
-        text = f"the fit of the roofline does not converge on these measurements: {found.message}"
+    if not solution.success:
+        text = f"the fit of the roofline does not converge on these measurements: {solution.message}"
         raise ScenarioError(Problem(text, file=what))
-    return efficiency(found.x)
+    return efficiency(solution.x)

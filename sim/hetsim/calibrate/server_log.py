@@ -123,26 +123,26 @@ def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
     log, count = server.log, server.fitted
     search = _Search(server, count)
     reading = server.read_off(count)
-    found = None
+    best = None
     if reading is not None:
         tell(f"steps read off the log explain its answers up to {reading.error:.1%}; fitting their pace and front_end")
-        found = _paced(search, reading)
-    if found is not None and found.error < CLOSE:
-        figures = _held_back(server, found)
+        best = _paced(search, reading)
+    if best is not None and best.error < CLOSE:
+        figures = _held_back(server, best)
         whole = server.read_off(len(log))
         if whole is not None:
             search.count = len(log)
-            found = replace(_paced(search, whole), error=found.error)
-        assert isinstance(found.times, LinearSteps)
-        step = log_steps.written(found.times)
+            best = replace(_paced(search, whole), error=best.error)
+        assert isinstance(best.times, LinearSteps)
+        step = log_steps.written(best.times)
     else:
         refused = server.refused()
         if refused is not None:
             raise ScenarioError(Problem(refused, file=str(server.path), key="workload.service.step"))
-        numbers, found = _by_simplex(search, tell)
+        numbers, best = _by_simplex(search, tell)
         step = server.step_of(numbers)
-        figures = _held_back(server, found)
-    return Fitted(step, found.front_end, search.trials, figures, len(log) - count, found.error)
+        figures = _held_back(server, best)
+    return Fitted(step, best.front_end, search.trials, figures, len(log) - count, best.error)
 
 
 def _paced(search: _Search, reading: Reading) -> _Found:
@@ -177,8 +177,8 @@ def _by_simplex(search: _Search, tell: Callable[[str], None]) -> tuple[dict[str,
     names = list(start)
 
     def numbers_of(point: np.ndarray) -> dict[str, float]:
-        found = {name: math.exp(min(10.0, float(value))) for name, value in zip(names, point, strict=True)}
-        return {name: min(1.0, value) if name in ("memory", "compute") else value for name, value in found.items()}
+        values = {name: math.exp(min(10.0, float(value))) for name, value in zip(names, point, strict=True)}
+        return {name: min(1.0, value) if name in ("memory", "compute") else value for name, value in values.items()}
 
     def error(point: np.ndarray) -> float:
         numbers = numbers_of(point)
@@ -190,11 +190,11 @@ def _by_simplex(search: _Search, tell: Callable[[str], None]) -> tuple[dict[str,
     for reach in REACHES:  # a simplex that has shrunk to a point beside a step of the error begins anew
         simplex = np.vstack([point, *(point + reach * row for row in np.eye(len(names)))])
         options = {"maxfev": TRIALS, "xatol": 2e-3, "fatol": 1e-5, "initial_simplex": simplex}
-        found = minimize(error, point, method="Nelder-Mead", options=options)
-        converged |= bool(found.success)
-        if not found.fun < best:
+        solution = minimize(error, point, method="Nelder-Mead", options=options)
+        converged |= bool(solution.success)
+        if not solution.fun < best:
             break
-        point, gained, best = found.x, best - found.fun, float(found.fun)
+        point, gained, best = solution.x, best - solution.fun, float(solution.fun)
         if gained < GAIN or best < GAIN:
             break
     numbers = numbers_of(point)

@@ -85,14 +85,14 @@ def shaped(
         fits["powers"] = lambda n, tau: _powers(n, tau, floor)
     judged = [_judge(shape, fits[shape], n, tau) for shape in SHAPES if shape in fits and len(n) >= MIN_SIZES[shape]]
     chosen = wanted or (_simplest(judged) if judged else "table")
-    found = Shaped(sizes, seconds, judged, chosen, floor=floor)
+    shaped_times = Shaped(sizes, seconds, judged, chosen, floor=floor)
     if chosen == "line":
-        found.line = _points(n, tau)
+        shaped_times.line = _points(n, tau)
     elif chosen in ("table", "powers"):
-        found.knots = dict(zip(sizes, seconds, strict=True))
+        shaped_times.knots = dict(zip(sizes, seconds, strict=True))
     else:
-        found.knots = {int(size): float(value) for size, value in zip(*_knots(n, tau), strict=True)}
-    return found
+        shaped_times.knots = {int(size): float(value) for size, value in zip(*_knots(n, tau), strict=True)}
+    return shaped_times
 
 
 def _simplest(judged: list[JudgedShape]) -> str:

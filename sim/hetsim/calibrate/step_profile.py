@@ -66,8 +66,8 @@ class StepProfile:
 
 def is_step_profile(names: list[str]) -> bool:
     """Return True if these are the columns of step times by prompt and batch size."""
-    known = PickedColumns.bare(names)
-    return all(any(one in known for one in wanted) for wanted in (PROMPT, BATCH, PREFILL, DECODE))
+    plain = PickedColumns.bare(names)
+    return all(any(one in plain for one in wanted) for wanted in (PROMPT, BATCH, PREFILL, DECODE))
 
 
 def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[MeasuredSetting]:
@@ -78,13 +78,13 @@ def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[Measure
     prefill, decode = columns.seconds(PREFILL, unit), columns.seconds(DECODE, unit)
     columns.done()
     columns.one_each(SERVER, "servers")
-    found: dict[tuple[int, int, int], list[tuple[float, float]]] = defaultdict(list)
+    samples: dict[tuple[int, int, int], list[tuple[float, float]]] = defaultdict(list)
     for row in range(len(prompt)):
         key = prompt[row], batch[row], 1 if output is None else output[row]
-        found[key].append((prefill[row], decode[row]))
+        samples[key].append((prefill[row], decode[row]))
     return [
         MeasuredSetting(*key, statistics.median(one for one, _ in times), statistics.median(one for _, one in times))
-        for key, times in sorted(found.items())
+        for key, times in sorted(samples.items())
     ]
 
 
@@ -104,17 +104,17 @@ def slope(settings: list[MeasuredSetting]) -> float:
 
 def _by_sequences(settings: list[MeasuredSetting], each: float) -> dict[int, float]:
     """Median seconds of a step that decodes this number of sequences, without their context."""
-    found: dict[int, list[float]] = defaultdict(list)
+    by_size: dict[int, list[float]] = defaultdict(list)
     for one in settings:
-        found[one.batch].append(max(one.decode - each * one.context, 0.05 * one.decode))
-    return {batch: statistics.median(found[batch]) for batch in sorted(found)}
+        by_size[one.batch].append(max(one.decode - each * one.context, 0.05 * one.decode))
+    return {batch: statistics.median(by_size[batch]) for batch in sorted(by_size)}
 
 
 def _by_tokens(settings: list[MeasuredSetting]) -> dict[int, float]:
-    found: dict[int, list[float]] = defaultdict(list)
+    by_size: dict[int, list[float]] = defaultdict(list)
     for one in settings:
-        found[one.prompt * one.batch].append(one.prefill)
-    return {tokens: statistics.median(found[tokens]) for tokens in sorted(found)}
+        by_size[one.prompt * one.batch].append(one.prefill)
+    return {tokens: statistics.median(by_size[tokens]) for tokens in sorted(by_size)}
 
 
 def _without_falls(prefill: dict[int, float]) -> tuple[dict[int, float], list[int]]:
@@ -167,8 +167,8 @@ def _judged(settings: list[MeasuredSetting], shape: str) -> JudgedShape:
     for batch in sorted({one.batch for one in settings}):
         rest = [one for one in settings if one.batch != batch]
         each = slope(rest)
-        known = _by_sequences(rest, each)
-        fitted = shaped(tuple(known), tuple(known.values()), shape)
+        means = _by_sequences(rest, each)
+        fitted = shaped(tuple(means), tuple(means.values()), shape)
         base = fitted.of(batch)
         mine = [one for one in settings if one.batch == batch]
         errors[batch] = statistics.mean(abs((base + each * one.context) / one.decode - 1) for one in mine)

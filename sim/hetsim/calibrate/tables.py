@@ -74,8 +74,8 @@ def table(
 
 def _usual(path: Path, names: Sequence[str], wanted: Sequence[str], option: str) -> str:
     """The first column with one of these names; ScenarioError that names the option where there is none."""
-    known = PickedColumns.bare(names)
-    column = next((known[name] for name in wanted if name in known), None)
+    plain = PickedColumns.bare(names)
+    column = next((plain[name] for name in wanted if name in plain), None)
     if column is None:
         listed = ", ".join(names[:20])
         raise fail(path, f"no column {wanted[0]} (or {', '.join(wanted[1:])}); {option} names it, of {listed}", 1)
@@ -84,7 +84,7 @@ def _usual(path: Path, names: Sequence[str], wanted: Sequence[str], option: str)
 
 def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
     """The stages in files of perf_analyzer, each with its batch size unless it has a column that tells it."""
-    found: dict[int, _Measured] = {}
+    by_size: dict[int, _Measured] = {}
     remarks = []
     for size, path in files:
         rows = rows_of(path, form_of(path))
@@ -95,16 +95,16 @@ def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
         for line, row in _rows(path, rows):
             of_size = _size(path, line, row, size)
             at = _number(path, line, row, load) if load is not None else 1.0
-            known = found.get(of_size)
-            if known is None or at < known.load:
-                found[of_size] = _Measured(at, _stages(path, line, row), path, load == LOADS[0] and at > 1)
-            elif at == known.load and known.path != path:
-                raise fail(path, f"batches of {of_size} are measured in {known.path} too", line)
-    if not found:
+            measured = by_size.get(of_size)
+            if measured is None or at < measured.load:
+                by_size[of_size] = _Measured(at, _stages(path, line, row), path, load == LOADS[0] and at > 1)
+            elif at == measured.load and measured.path != path:
+                raise fail(path, f"batches of {of_size} are measured in {measured.path} too", line)
+    if not by_size:
         raise fail(files[0][1], "has no rows")
-    stages, left_out = _by_stage(found)
+    stages, left_out = _by_stage(by_size)
     source = ", ".join(str(path) for _, path in files)
-    return Elsewhere(source, stages, [*remarks, *_under_load(found), *left_out])
+    return Elsewhere(source, stages, [*remarks, *_under_load(by_size), *left_out])
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,8 @@ def _by_stage(found: Mapping[int, _Measured]) -> tuple[dict[str, dict[int, float
 
 def _rows(path: Path, rows: FileRows) -> list[tuple[int, dict[str, Any]]]:
     names = rows.names
-    told = OLD_COMPUTE in names or not _by_client(names)
-    needed = [] if OLD_COMPUTE in names else list(STAGES.values()) if told else CLIENT[1:]
+    is_told = OLD_COMPUTE in names or not _by_client(names)
+    needed = [] if OLD_COMPUTE in names else list(STAGES.values()) if is_told else CLIENT[1:]
     for name in (PERF, *needed):
         if name not in names:
             raise fail(path, f'no column "{name}", as perf_analyzer writes', 1)
@@ -167,12 +167,12 @@ def _size(path: Path, line: int, row: dict[str, Any], given: int | None) -> int:
             text = "perf_analyzer does not write the batch size (its -b): name it, as in --from 8=FILE, for each file"
             raise fail(path, f"{text}; or add a column Batch")
         return given
-    found = _number(path, line, row, name)
-    if found % 1 or not 1 <= found <= latency_table.MAX_SIZE:
-        raise fail(path, f"column {name}: {found:g} is not a batch size", line)
-    if given is not None and given != found:
-        raise fail(path, f"column {name} says {found:g}, and --from {given}={path}", line)
-    return int(found)
+    size = _number(path, line, row, name)
+    if size % 1 or not 1 <= size <= latency_table.MAX_SIZE:
+        raise fail(path, f"column {name}: {size:g} is not a batch size", line)
+    if given is not None and given != size:
+        raise fail(path, f"column {name} says {size:g}, and --from {given}={path}", line)
+    return int(size)
 
 
 def _number(path: Path, line: int, row: dict[str, Any], name: str) -> float:
@@ -186,11 +186,11 @@ def _stages(path: Path, line: int, row: dict[str, Any]) -> dict[str, float]:
     """Seconds of one row."""
     if STAGES["compute"] in row:
         column = STAGES["compute"]
-        found = {name: _number(path, line, row, column) / 1e6 for name, column in STAGES.items()}
+        stages = {name: _number(path, line, row, column) / 1e6 for name, column in STAGES.items()}
     else:
         column = OLD_COMPUTE if OLD_COMPUTE in row else next(name for name in CLIENT if name in row)
-        found = {"upload": 0.0, "compute": _number(path, line, row, column) / 1e6, "download": 0.0}
-    if not found["compute"]:
+        stages = {"upload": 0.0, "compute": _number(path, line, row, column) / 1e6, "download": 0.0}
+    if not stages["compute"]:
         again = "measure again" if column in CLIENT else "run perf_analyzer again with server-side statistics"
         raise fail(path, f'column "{column}" is 0 µs; {again}', line)
-    return {**found, "queue": _number(path, line, row, QUEUE) / 1e6 if QUEUE in row else 0.0}
+    return {**stages, "queue": _number(path, line, row, QUEUE) / 1e6 if QUEUE in row else 0.0}

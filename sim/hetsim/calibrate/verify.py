@@ -40,9 +40,9 @@ class RealClock:
         return time.perf_counter()
 
     def wait(self, until: float) -> None:
-        while (left := until - time.perf_counter()) > 0:
-            if left > SPIN:
-                time.sleep(left - SPIN)
+        while (remaining := until - time.perf_counter()) > 0:
+            if remaining > SPIN:
+                time.sleep(remaining - SPIN)
 
 
 @dataclass(frozen=True)
@@ -174,10 +174,10 @@ class VerifiedRow:
     def figures(self) -> list[tuple[str, float, float]]:
         """Name, measured, simulated: latencies in seconds, throughput in requests per second."""
         there, here = self.measured, self.simulated
-        found = [("mean", float(there.mean()), float(here.mean()))]
-        found += [(f"p{q}", float(np.quantile(there, q / 100)), float(np.quantile(here, q / 100))) for q in (50, 99)]
+        rows = [("mean", float(there.mean()), float(here.mean()))]
+        rows += [(f"p{q}", float(np.quantile(there, q / 100)), float(np.quantile(here, q / 100))) for q in (50, 99)]
         measured, simulated = (len(there) / seconds for seconds in self.lasted)
-        return [*found, (THROUGHPUT, measured, simulated)]
+        return [*rows, (THROUGHPUT, measured, simulated)]
 
 
 def verify(

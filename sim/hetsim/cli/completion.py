@@ -22,9 +22,9 @@ def scenarios(context: click.Context, parameter: click.Parameter, incomplete: st
     from hetsim.scenario.file.shipped import shipped
 
     within = getattr(context.command, "commands", {}).items()
-    found = [CompletionItem(name, help=one.short_help) for name, one in within if name.startswith(incomplete)]
-    found += [CompletionItem(one.name, help=one.description) for one in shipped() if one.name.startswith(incomplete)]
-    return found if found and "/" not in incomplete else [CompletionItem(incomplete, type="file")]
+    items = [CompletionItem(name, help=one.short_help) for name, one in within if name.startswith(incomplete)]
+    items += [CompletionItem(one.name, help=one.description) for one in shipped() if one.name.startswith(incomplete)]
+    return items if items and "/" not in incomplete else [CompletionItem(incomplete, type="file")]
 
 
 def policies(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -59,10 +59,10 @@ def keys(context: click.Context, parameter: click.Parameter, incomplete: str) ->
     for key in above:
         options = [under for one in _plain(options, schema) for under in _under(one, key)]
         document = _entry(document, key)
-    known = dict.fromkeys(key for one in _plain(options, schema) for key in one.get("properties", ()))
+    keys_there = dict.fromkeys(key for one in _plain(options, schema) for key in one.get("properties", ()))
     names = _names(document) if any("items" in one for one in _plain(options, schema)) else []
     prefix = "".join(f"{key}." for key in above)
-    return [CompletionItem(prefix + key, help=_help(options, schema, key)) for key in [*names, *known]
+    return [CompletionItem(prefix + key, help=_help(options, schema, key)) for key in [*names, *keys_there]
             if key.startswith(begun)]  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def _document(name: str) -> Any:
 
 def _plain(options: list[Schema], schema: Schema) -> list[Schema]:
     """The alternatives of a schema that have keys or entries, references followed."""
-    found: list[Schema] = []
+    schemas: list[Schema] = []
     todo = list(options)
     while todo:
         one = todo.pop(0)
@@ -111,8 +111,8 @@ def _plain(options: list[Schema], schema: Schema) -> list[Schema]:
             continue
         todo += [*one.get("anyOf", ()), *one.get("oneOf", ())]
         if "properties" in one or "items" in one or "additionalProperties" in one:
-            found.append(one)
-    return found
+            schemas.append(one)
+    return schemas
 
 
 def _under(one: Schema, key: str) -> list[Schema]:

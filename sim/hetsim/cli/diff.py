@@ -37,11 +37,11 @@ def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool)
         if not run.is_dir():
             raise click.UsageError(f'there is no directory "{run}"; `hetsim run --out {run} ...` would write it')
     with reading_stored(a, b):
-        found = difference(first_run(a), first_run(b), column)
+        differences = difference(first_run(a), first_run(b), column)
         if as_json:
-            console.as_json(found.to_json(top))
+            console.as_json(differences.to_json(top))
         else:
-            console.lines(_lines(found, by, top))
+            console.lines(_lines(differences, by, top))
 
 
 def _lines(found: Any, by: str | None, top: int) -> list[str]:

@@ -68,8 +68,8 @@ def _task(result: Any, task: str, as_json: bool) -> None:
     started = bool(record.start[row] == record.start[row])
     if as_json:
         about = {"task": str(record.input.tasks.name(row)), "started": started, "wait": wait, "causes": causes}
-        told = {} if network is None else {"computing": network}
-        console.as_json({**about, **_told(ended), **told, "stretches": table.to_dict("records")})
+        shares = {} if network is None else {"computing": network}
+        console.as_json({**about, **_told(ended), **shares, "stretches": table.to_dict("records")})
         return
     lines = _task_lines(result, row, table, causes, wait, ended)
     console.lines(lines if network is None else [*lines[:2], _network_line(network), *lines[2:]])
@@ -104,10 +104,10 @@ def _request(result: Any, rows: list[int], table: Any, ended: dict[str, Any], as
     if wait:
         shared = sorted(causes.items(), key=lambda pair: -pair[1])
         shares = [[cause_name(cause), terminal.seconds(s), terminal.share(s / wait)] for cause, s in shared]
-        whole = f"it waited {terminal.seconds(wait)} in all"
+        total = f"it waited {terminal.seconds(wait)} in all"
         if items > 1:
-            whole = f"its items waited {terminal.seconds(wait)} in all, summed over items that wait at the same time"
-        waited = [whole, "",
+            total = f"its items waited {terminal.seconds(wait)} in all, summed over items that wait at the same time"
+        waited = [total, "",
                   *terminal.table([["cause", "time", ""], *shares], right=(1, 2))]  # fmt: skip
     else:
         waited = ["it did not wait"]
@@ -205,8 +205,8 @@ def _ending_line(ended: dict[str, Any]) -> str:
     if ended["fused_with"]:
         text += f"; it was launched as one kernel with {', '.join(ended['fused_with'])}"
     if ended["stops"]:
-        of = f"{ended['stops']} of {ended['launches']} launches were"
-        text += f"; {'its only launch was' if ended['launches'] == 1 else of} cut short"
+        launches = f"{ended['stops']} of {ended['launches']} launches were"
+        text += f"; {'its only launch was' if ended['launches'] == 1 else launches} cut short"
         if ended["wasted"]:
             text += f", {terminal.seconds(ended['wasted'])} of computing (devices × time) lost"
     return text

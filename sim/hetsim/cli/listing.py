@@ -27,13 +27,13 @@ def list_(what: str, kind: str | None, as_json: bool) -> None:
         "policies": _policies, "scenarios": _scenarios, "metrics": _metrics, "traces": _traces,
         "clusters": _clusters, "arrivals": _arrivals, "models": _models,
     }[what]  # fmt: skip
-    found = entries(kind) if what == "policies" else entries()  # type: ignore[operator]
+    rows = entries(kind) if what == "policies" else entries()  # type: ignore[operator]
     if as_json:
-        console.as_json(found)
-    elif not found:
+        console.as_json(rows)
+    elif not rows:
         console.note(f"there are no {what}" + (f" of kind {kind}" if kind else ""))
     else:
-        console.lines(_text(found))
+        console.lines(_text(rows))
 
 
 def _policies(kind: str | None) -> list[dict[str, Any]]:
@@ -83,21 +83,21 @@ def _models() -> list[dict[str, Any]]:
     from hetsim.workload.costs.architectures import MODELS
     from hetsim.workload.costs.roofline import DEVICES
 
-    found = []
+    rows = []
     for name, one in MODELS.items():
         sizes = f"{one.parameters / 1e9:.4g} billion weights, {one.bytes / 1e9:.4g} GB in 16 bits"
         if one.experts > 1:
             sizes += f", {one.active_experts} of {one.experts} experts a token"
         text = f"{sizes}; {one.layers} layers; {one.bytes_per_token / 1e3:.4g} kB of keys and values a token"
-        found.append({"name": name, "kind": "model", "summary": text})
+        rows.append({"name": name, "kind": "model", "summary": text})
     for name, gpu in DEVICES.items():
         if gpu.matrix_flops is None:
             continue
         memory = "" if gpu.memory is None else f"{gpu.memory / 1e9:g} GB, "
         link = "" if gpu.link is None else f", {gpu.link / 1e9:g} GB/s to its neighbors"
         text = f"{memory}{gpu.bandwidth / 1e9:,.4g} GB/s, {gpu.matrix_flops / 1e12:,.4g} TFLOP/s in 16 bits{link}"
-        found.append({"name": name, "kind": "gpu", "summary": text})
-    return found
+        rows.append({"name": name, "kind": "gpu", "summary": text})
+    return rows
 
 
 def _row(kind: str, name: str, load: Any) -> dict[str, Any]:
@@ -132,15 +132,15 @@ def parameters(kind: str, item: Any) -> dict[str, Any]:
     from hetsim import registry
 
     if kind in ("trace", "nodes"):
-        found = dict(inspect.signature(item).parameters)
+        taken = dict(inspect.signature(item).parameters)
     elif kind == "scheduler" and not inspect.isclass(item):
         from hetsim.policy.lists import ListScheduler
 
         # An order key is scheduled by the list scheduler; the user may set its other parameters.
-        found = {name: p for name, p in registry.parameters(ListScheduler).items() if name != "order"}
+        taken = {name: p for name, p in registry.parameters(ListScheduler).items() if name != "order"}
     else:
-        found = registry.parameters(item)
-    return {name: None if p.default is p.empty else _default(p.default) for name, p in found.items()}
+        taken = registry.parameters(item)
+    return {name: None if p.default is p.empty else _default(p.default) for name, p in taken.items()}
 
 
 def _default(value: Any) -> str:

@@ -24,7 +24,7 @@ def merge(sources: tuple[Path, ...], into: Path, quiet: bool) -> None:
     """
     from hetsim.experiment.store import merge_stores
 
-    found = merge_stores(sources, into)
+    merged = merge_stores(sources, into)
     said = "is damaged: runs in it that are whole were copied, others left out"
-    console.warnings((f"{path} {said}" for path in found.damaged), quiet)
-    console.lines([found.sentence])
+    console.warnings((f"{path} {said}" for path in merged.damaged), quiet)
+    console.lines([merged.sentence])

@@ -74,12 +74,12 @@ class Share(click.ParamType):
         from hetsim.model.units import parse_fraction
 
         try:
-            found = parse_fraction(value if isinstance(value, float) or value.strip().endswith("%") else float(value))
+            share = parse_fraction(value if isinstance(value, float) or value.strip().endswith("%") else float(value))
         except ValueError:
-            found = 0.0
-        if not 0 < found < 1:
+            share = 0.0
+        if not 0 < share < 1:
             self.fail(f"{value!r} is not a share above 0 and below 1, such as 5% or 0.05", parameter, context)
-        return found
+        return share
 
 
 class Folder(click.Path):

@@ -76,20 +76,20 @@ def partition(
     cuts = measurements.reader("layers")(profile)
     _known(cuts, groups, profile)
     if joined:
-        found = pipeline_partition(
+        plan = pipeline_partition(
             cuts, joined, activations=not ignore_activations, replication=not no_replication, memory=room
         )  # fmt: skip
         alone: list[tuple[str, float]] = [("one device", math.fsum(one.seconds for one in cuts.layers))]
     else:
-        found = unlike_partition(
+        plan = unlike_partition(
             cuts, groups, inference=inference, replication=not no_replication, deadline=limit, reorder=not keep_order
         )  # fmt: skip
         alone = [(one.name, _alone(cuts, one, inference)) for one in groups]
     if as_json:
-        console.as_json(_json(profile, cuts, found, alone, inference))
+        console.as_json(_json(profile, cuts, plan, alone, inference))
     else:
-        console.lines(_text(profile, cuts, found, alone, inference))
-    console.picture(picture, lambda: _drawn(profile, cuts, found, groups, joined, inference, ignore_activations), quiet)
+        console.lines(_text(profile, cuts, plan, alone, inference))
+    console.picture(picture, lambda: _drawn(profile, cuts, plan, groups, joined, inference, ignore_activations), quiet)
 
 
 def _drawn(
@@ -161,7 +161,7 @@ def _groups(texts: tuple[str, ...]) -> list[EqualDevices]:
     from hetsim.errors import suggestion
     from hetsim.formulas.partition import EqualDevices
 
-    found: list[EqualDevices] = []
+    groups: list[EqualDevices] = []
     for text in texts:
         name, *rest = (part.strip() for part in text.split(","))
         values: dict[str, Any] = {}
@@ -180,15 +180,15 @@ def _groups(texts: tuple[str, ...]) -> list[EqualDevices]:
                 values[key] = _size(where, value)
             else:
                 hint = suggestion(key, ("count", "speed", "link", "inside", "memory"))
-                known = "there are count, speed, link, inside, memory"
-                raise click.UsageError(f'--device {name}: unknown key "{key}"{hint}; {known}')
-        if not name or any(one.name == name for one in found):
+                keys = "there are count, speed, link, inside, memory"
+                raise click.UsageError(f'--device {name}: unknown key "{key}"{hint}; {keys}')
+        if not name or any(one.name == name for one in groups):
             raise click.UsageError(f'--device: "{name}" is given twice' if name else "--device: a name comes first")
-        found.append(EqualDevices(name, **values))
-    devices = sum(one.count for one in found)
+        groups.append(EqualDevices(name, **values))
+    devices = sum(one.count for one in groups)
     if devices > MAX_UNLIKE:
         raise click.UsageError(f"--device: {devices} devices in all are more than {MAX_UNLIKE}; join some as one")
-    return found
+    return groups
 
 
 def _number(text: str) -> float:

@@ -65,15 +65,15 @@ def plan(
     """
     from hetsim.experiment.plan import plan as make
 
-    found = make(scenario, policy=policy, overrides=overrides, seed=seed)
+    plan_ = make(scenario, policy=policy, overrides=overrides, seed=seed)
     if table is not None:
-        found.save(table)
+        plan_.save(table)
         console.note(f"plan: {table}", quiet)
     if as_json:
-        rows = found.table.astype(object).where(found.table.notna(), None).to_dict("records")
-        console.as_json({"scenario": found.name, "policy": found.policy, "plan": found.figures, "steps": rows})
+        rows = plan_.table.astype(object).where(plan_.table.notna(), None).to_dict("records")
+        console.as_json({"scenario": plan_.name, "policy": plan_.policy, "plan": plan_.figures, "steps": rows})
         return
-    console.lines(_lines(found))
+    console.lines(_lines(plan_))
 
 
 def _lines(found: Any) -> list[str]:

@@ -47,14 +47,14 @@ def training(
     from hetsim.scenario.scenario import load
 
     loaded = load(scenario, overrides)
-    found = training_plans(loaded, entry, gpus=None if gpus is None else _numbers(gpus), rank=rank)
+    plans = training_plans(loaded, entry, gpus=None if gpus is None else _numbers(gpus), rank=rank)
     if as_json:
-        console.as_json({"scenario": loaded.name, "candidates": [_figures(one) for one in found]})
+        console.as_json({"scenario": loaded.name, "candidates": [_figures(one) for one in plans]})
     else:
-        console.lines(_text(loaded.name, found, top))
+        console.lines(_text(loaded.name, plans, top))
     for remark in loaded.notes:
         console.note(remark)
-    staged = next((one for one in found if one.fits and one.pipeline is not None), None)
+    staged = next((one for one in plans if one.fits and one.pipeline is not None), None)
     if picture is not None and staged is None:
         raise UsageError("--picture: no candidate that fits has more than one stage, so that there is nothing to draw")
     if staged is not None:
@@ -74,8 +74,8 @@ def _drawn(name: str, one: PlanCandidate) -> Figure:
     from hetsim.plots.pipeline import pipeline
 
     plan = one.plan
-    told = f"{name}: tensor {plan.tensor}, data {plan.data}, micro-batch {plan.micro_batch}"
-    return pipeline(replace(one.schedule(), name=told)).get_figure(root=True)  # type: ignore[return-value]
+    caption = f"{name}: tensor {plan.tensor}, data {plan.data}, micro-batch {plan.micro_batch}"
+    return pipeline(replace(one.schedule(), name=caption)).get_figure(root=True)  # type: ignore[return-value]
 
 
 def _figures(one: PlanCandidate) -> dict[str, Any]:
@@ -120,9 +120,9 @@ def _text(name: str, found: list[PlanCandidate], top: int) -> list[str]:
             plan, step = refused[0].plan, refused[0].step
             degrees = f"tensor {plan.tensor}, pipeline {plan.pipeline}, data {plan.data}"
             degrees = f"{degrees}, micro-batch {plan.micro_batch}, {terminal.seconds(step.seconds)}"
-            whole = " all" if not any(one.plan.gpus == size for one in fitting) else ""
-            of = f" on {size:,} GPUs" if len(sizes) > 1 else ""
-            text = f"refused{of}:{whole} {len(refused):,}; the first ({degrees}): "
+            all_of_them = " all" if not any(one.plan.gpus == size for one in fitting) else ""
+            on_gpus = f" on {size:,} GPUs" if len(sizes) > 1 else ""
+            text = f"refused{on_gpus}:{all_of_them} {len(refused):,}; the first ({degrees}): "
             lines += ["", *terminal.wrapped(text + refused[0].refusal)]
     return lines
 
@@ -130,10 +130,10 @@ def _text(name: str, found: list[PlanCandidate], top: int) -> list[str]:
 def _shown(fitting: list[PlanCandidate], sizes: list[int], top: int) -> list[PlanCandidate]:
     """The first of each number of GPUs, in the order in which they are."""
     each = -(-top // len(sizes))
-    left = dict.fromkeys(sizes, each)
+    remaining = dict.fromkeys(sizes, each)
     shown = []
     for one in fitting:
-        if left[one.plan.gpus]:
-            left[one.plan.gpus] -= 1
+        if remaining[one.plan.gpus]:
+            remaining[one.plan.gpus] -= 1
             shown.append(one)
     return shown

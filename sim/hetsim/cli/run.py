@@ -159,7 +159,7 @@ def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
     from hetsim.report import terminal
     from hetsim.results.one_run.batch_means import METHOD, candidates
 
-    found, refused, rows = {}, [], []
+    means, refused, rows = {}, [], []
     for name in metrics or candidates(outcome):
         try:
             interval = outcome.batch_means(name)
@@ -168,33 +168,33 @@ def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
             continue
         text = terminal.several([interval.mean], terminal.units_of(name), [interval.half_width])[0]
         rows.append([terminal.metric_name(name), text])
-        found[name] = {"mean": interval.mean, "ci_low": interval.low, "ci_high": interval.high, "batches": interval.n}
-    if not found:
+        means[name] = {"mean": interval.mean, "ci_low": interval.low, "ci_high": interval.high, "batches": interval.n}
+    if not means:
         raise UsageError("; ".join(dict.fromkeys(refused)) or "no metric of this run has batch means")
-    first = next(iter(found.values()))
+    first = next(iter(means.values()))
     head = f"Intervals of 95 % from {first['batches']} {METHOD}:"
     said = [line for text in refused for line in terminal.wrapped(f"refused: {text}", indent=2)]
     lines = [head, *terminal.table(rows), *said]
-    return {"lines": lines, "json": found}
+    return {"lines": lines, "json": means}
 
 
 def _json(outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], tables: dict[str, Any]) -> dict[str, Any]:
     from hetsim.results.one_run.metric_sets import expanded
 
-    found: dict[str, Any] = outcome.to_json()
+    answer: dict[str, Any] = outcome.to_json()
     many = hasattr(outcome, "column")
     if tables:
         from hetsim.results.many_runs.groups import groups_json
 
         by_policy = groups_json(tables, many)
-        found["groups"] = {name: next(iter(policies.values())) for name, policies in by_policy.items()}
+        answer["groups"] = {name: next(iter(policies.values())) for name, policies in by_policy.items()}
     if batched:
-        found["batch_means"] = batched["json"]
+        answer["batch_means"] = batched["json"]
     elif metrics and not many:
         from hetsim.results.formatting import json_values
 
-        found["summary"] |= json_values(outcome.values(expanded(metrics)))
-    return found
+        answer["summary"] |= json_values(outcome.values(expanded(metrics)))
+    return answer
 
 
 def default_directory(scenario: Any, seed: int | None) -> Path:

@@ -70,20 +70,20 @@ def size(
     from hetsim.experiment.size import size as search
 
     keys: Any = _over(over, least, most)
-    told = None if quiet else _tell
+    tell = None if quiet else _tell
     with console.searching(console.of_cache(options["cache"]), as_json, quiet) as options["progress"]:
-        found = search(
+        decision = search(
             scenario, targets, keys, least=least, most=most, minimize=minimize, confidence=confidence, delta=delta,
             policy=policies[0] if len(policies) == 1 else None, policies=policies if len(policies) > 1 else None,
-            replications=replications, tell=told, **options,
+            replications=replications, tell=tell, **options,
         )  # fmt: skip
     if as_json:
-        console.as_json(found.to_json())
+        console.as_json(decision.to_json())
     else:
-        console.lines(_decision_lines(found) if hasattr(found, "candidates") else _lines(found), VERDICTS)
+        console.lines(_decision_lines(decision) if hasattr(decision, "candidates") else _lines(decision), VERDICTS)
     if out is not None:
-        _write(found, out, quiet)
-    if not found.met:  # what was tried is printed all the same
+        _write(decision, out, quiet)
+    if not decision.met:  # what was tried is printed all the same
         click.get_current_context().exit(NothingMeets.exit_code)
 
 
@@ -94,9 +94,9 @@ def _over(texts: tuple[str, ...], least: int | None, most: int | None) -> Any:
     plain = [text for text in texts if "=" not in text]
     if len(texts) == 1 and plain:
         return texts[0]
-    found: dict[str, Any] = over_given(tuple(text for text in texts if "=" in text)) or {}
+    ranges: dict[str, Any] = over_given(tuple(text for text in texts if "=" in text)) or {}
     given = {text: range(least or 1, most + 1) if most is not None else None for text in plain}
-    return {text.partition("=")[0]: (found | given)[text.partition("=")[0]] for text in texts}
+    return {text.partition("=")[0]: (ranges | given)[text.partition("=")[0]] for text in texts}
 
 
 def _tell(one: Any) -> None:

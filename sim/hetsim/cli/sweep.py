@@ -89,12 +89,12 @@ def over_given(texts: tuple[str, ...]) -> dict[str, Any] | None:
     from hetsim.errors import UsageError
     from hetsim.experiment.points import parse_over
 
-    found: dict[str, Any] = {}
+    ranges: dict[str, Any] = {}
     for key, values in map(parse_over, texts):
-        if key in found:
+        if key in ranges:
             raise UsageError(f"--over {key} is given twice; give all its values at once")
-        found[key] = values
-    return found or None
+        ranges[key] = values
+    return ranges or None
 
 
 def _interrupted(out: Path | None, cache: str | Path | None) -> str:
@@ -121,11 +121,11 @@ def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
     lines = terminal.table(rows)
     if len(shown) > SHOWN_POINTS:
         lines.append(f"... {len(shown) - SHOWN_POINTS:,} more rows")
-    each, most = "", plan.amount.maximum
+    each, maximum = "", plan.amount.maximum
     if plan.amount.precision is not None:
-        each = f", {MIN_FOR_PRECISION} to {most:,} replications each"
-    elif most > 1:
-        each = f", {most:,} replications each"
+        each = f", {MIN_FOR_PRECISION} to {maximum:,} replications each"
+    elif maximum > 1:
+        each = f", {maximum:,} replications each"
     head = f"{plan.base.name}: {len(shown):,} rows{each}"
     remarks = [line for text in plan.remarks for line in terminal.wrapped(text, indent=2)]
     console.lines([head, "", *lines, "", *remarks, found.sentence])
@@ -150,15 +150,15 @@ def _best(outcome: Any) -> list[str]:
     from hetsim.report import terminal
     from hetsim.results.declared import has_direction
 
-    found = []
+    lines = []
     for name in outcome.shown_metrics:
         if not has_direction(name) or not outcome.table[name].notna().any():
             continue
         row = outcome.best(name)
         which = ", ".join(f"{key}={outcome.points.loc[row['point'], key]}" for key in outcome.keys)
         where = ", ".join(part for part in (row["policy"], which) if part)
-        found.append([f"best {terminal.metric_name(name)}", terminal.formatter(name)(row[name]), where])
-    return terminal.table(found)
+        lines.append([f"best {terminal.metric_name(name)}", terminal.formatter(name)(row[name]), where])
+    return terminal.table(lines)
 
 
 def _first_error(outcome: Any) -> str:

@@ -77,27 +77,27 @@ def train(
     for target in (file, picture):
         _check_target(target, force)
     with console.progress(quiet) as options["progress"]:
-        found = learn(
+        training = learn(
             loaded, agent, steps, decides=decides, seed=seed, window=window, reward=_reward(reward),
             baselines=baselines or None, settings=chosen, metrics=metrics, replications=replications, out=file,
             checkpoint=checkpoint, **options,
         )  # fmt: skip
-    assert found.comparison is not None
+    assert training.comparison is not None
     if as_json:
         console.as_json({
-            "policy": str(file), "training": found.policy.training, "curve": found.curve.to_dict("list"),
-            "validation": found.beside, **comparison_json(found.comparison, found.runs),
-            **({} if found.earned is None else {"earned": found.earned.to_dict("list")}),
+            "policy": str(file), "training": training.policy.training, "curve": training.curve.to_dict("list"),
+            "validation": training.beside, **comparison_json(training.comparison, training.runs),
+            **({} if training.earned is None else {"earned": training.earned.to_dict("list")}),
         })  # fmt: skip
     else:
-        _show(found)
+        _show(training)
     from hetsim.report.overview import comparison_remarks
 
-    console.warnings(comparison_remarks(found.runs), quiet)
+    console.warnings(comparison_remarks(training.runs), quiet)
     from hetsim.results.pictures import write_picture
 
     with console.own_warnings(quiet):
-        drawn = write_picture(found.plot, picture)
+        drawn = write_picture(training.plot, picture)
     console.note(f"policy: {file}{f', learning curve: {picture}' if drawn else ''}", quiet)
 
 
@@ -106,16 +106,16 @@ def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
     from hetsim.errors import ScenarioError
     from hetsim.scenario.file.document import parse_value
 
-    found: dict[str, Any] = {}
+    settings_read: dict[str, Any] = {}
     for text in texts:
         key, sign, value = text.partition("=")
         if not sign or not key.strip():
             raise click.UsageError(f'--setting needs key=value, such as rate=0.0005, not "{text}"')
         try:
-            found[key.strip()] = parse_value(value)
+            settings_read[key.strip()] = parse_value(value)
         except ScenarioError as error:
             raise click.UsageError(f"--setting {text} {error.problems[0].message}") from None
-    return found
+    return settings_read
 
 
 def _reward(text: str | None) -> Any:
@@ -161,7 +161,7 @@ def _earned(earned: pd.DataFrame) -> list[str]:
     for label, values in earned.items():
         line = f"{label:{width}}  {values.mean():<11.4g}"
         if label != mine.name:
-            found = student_interval((mine - values).to_numpy(), 0.95)
-            line += f"  {found.mean:+.4g}" + (f" ± {found.high - found.mean:.2g}" if len(values) > 1 else "")
+            interval = student_interval((mine - values).to_numpy(), 0.95)
+            line += f"  {interval.mean:+.4g}" + (f" ± {interval.high - interval.mean:.2g}" if len(values) > 1 else "")
         lines.append(line.rstrip())
     return lines

@@ -38,12 +38,12 @@ def tune(scenario: str, over: tuple[str, ...], as_json: bool, quiet: bool, **opt
     from hetsim.experiment.tune import tune as search
 
     with console.searching(console.of_cache(options["cache"]), as_json, quiet, cases=True) as options["progress"]:
-        found = search(scenario, over=over_given(over) or {}, **options)
-    console.warnings(found.warnings, quiet)
+        tuned = search(scenario, over=over_given(over) or {}, **options)
+    console.warnings(tuned.warnings, quiet)
     if as_json:
-        console.as_json(found.to_json())
+        console.as_json(tuned.to_json())
         return
-    _show(found)
+    _show(tuned)
 
 
 def _show(found: object) -> None:

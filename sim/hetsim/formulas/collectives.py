@@ -1,4 +1,4 @@
-"""Times of collectives and messages on idle links: the latency and bandwidth (alpha-beta) model.
+"""Times of collectives and messages on idle links: the alpha-beta model.
 
 `ranks` take part with `size` bytes each; `rate` is the bus bandwidth of a rank's slowest hop in one direction, bytes
 a second; `latency` seconds a hop.
@@ -59,6 +59,6 @@ def all_reduce_over_nodes(
     nodes: int, each: int, size: float, inside: Rate, card: float, cards: int, latency: float = 0.0,
     latency_inside: float = 0.0,
 ) -> float:  # fmt: skip
-    """Seconds of an all-reduce of `each` ranks on each of some nodes, which have this number of `cards` of a rate."""
+    """Seconds of an all-reduce of `each` ranks on each of some nodes with `cards`."""
     sent, within, latencies = ring_over_nodes(2, nodes, each, size, inside, latency, latency_inside)
     return latencies + max(within, sent / (card * min(cards, each)))

@@ -90,7 +90,7 @@ def delays(
 
 
 def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contention) -> np.ndarray:
-    """Seconds by which a step of each job takes longer where phases do not meet at random."""
+    """Seconds by which a step of each job is longer where phases are not random."""
     if rule == "interleaved":
         return np.maximum(0.0, spent @ share - own - spent)
     if rule == "aligned":  # max-min fair: the jobs with the smallest shares use them, the rest divide what is left
@@ -101,7 +101,7 @@ def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contenti
 
 
 def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
-    """Max-min fair share of a link for a job (row) that sends with a number of others (column) of mean composition."""
+    """Max-min fair share of a link for a job (row) among others (column)."""
     count = len(share)
     others = np.arange(count)
     shares = np.empty((count, count))
@@ -123,7 +123,7 @@ def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
 
 
 def longest_delay(found: Sequence[tuple[np.ndarray, np.ndarray]], together: float) -> float:
-    """Expected delay of a job that sends over several links at once: the longest counts.
+    """Expected delay of a job that sends over several links: the longest counts.
 
     found: probabilities and delays on each link, rising; together: the correlation of the numbers of senders."""
     if len(found) < 2:
@@ -195,7 +195,7 @@ def stretches(own: np.ndarray, spent: np.ndarray, share: np.ndarray) -> np.ndarr
 
 
 def _speeds(sends: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Max-min fair speeds of the jobs (rows) in all states: levels of the links rise to the solution."""
+    """Max-min fair speeds of the jobs (rows) in all states, by rising levels."""
     uses = [(jobs, share[jobs, at, None]) for at in range(share.shape[1]) for jobs in [np.flatnonzero(share[:, at])]]
     levels = [1.0 / np.maximum(1, sends[jobs].sum(axis=0)) for jobs, _ in uses]
     higher = True

@@ -29,7 +29,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Cuts:
-    """The places where a network can be cut: everything that lies before each, and what crosses it.
+    """The cuts of a network: the layers before each, and the data that cross it.
 
     Cut j is a set of layers that is closed under predecessors; `before[k, j]` says whether cut k lies inside it.
     The last is the whole network.
@@ -41,7 +41,7 @@ class Cuts:
     before: np.ndarray
 
     def sums(self, values: Sequence[float]) -> np.ndarray:
-        """[i, j] = the sum over the layers after cut i - 1 up to cut j; infinite where cut i - 1 is not before j."""
+        """[i, j] = the sum over the layers after cut i - 1 up to cut j; else infinite."""
         up_to = np.array([math.fsum(values[one] for one in members) for members in self.sets])
         between = up_to[None, :] - np.concatenate([[0.0], up_to])[:, None]
         between[1:][~self.before] = math.inf

@@ -1,4 +1,4 @@
-"""Where to cut a network into the stages of a pipeline, over equal, nested and unlike devices.
+"""The cuts of a network into stages, over equal, nested and unlike devices.
 
 `pipeline_partition` is PipeDream's dynamic program: equal devices, replication, levels nested (GPUs in nodes, nodes in
 a cluster).  `unlike_partition` is its form for devices and links that differ: generations of GPUs, a GPU and an NPU.
@@ -32,7 +32,7 @@ beyond, each group in full or not at all."""
 
 @dataclass(frozen=True)
 class PipelineStage:
-    """Layers after cut `first` - 1 up to cut `last`, on `replicas` devices of `device`."""
+    """Layers after cut `first` - 1 up to cut `last`, on some replicas of a device."""
 
     first: int
     last: int
@@ -42,7 +42,7 @@ class PipelineStage:
 
 @dataclass(frozen=True)
 class PipelinePartition:
-    """Stages from the first layer to the last; `seconds` from one micro-batch to the next, `latency` of one."""
+    """Stages from first to last; `seconds` a micro-batch, `latency` of one."""
 
     stages: tuple[PipelineStage, ...]
     seconds: float
@@ -51,7 +51,7 @@ class PipelinePartition:
 
 @dataclass(frozen=True)
 class NetworkLevel:
-    """So many equal parts (devices, or groups of the level below) joined at `rate` bytes a second."""
+    """Equal parts (devices, or groups below) joined at `rate` bytes a second."""
 
     count: int
     rate: float
@@ -59,7 +59,7 @@ class NetworkLevel:
 
 @dataclass(frozen=True)
 class EqualDevices:
-    """Equal devices at one place: `speed` × that of the profile; `inside` between them, `link` to other groups."""
+    """Equal devices: `speed` × the profile's; `inside` and `link`: bytes a second."""
 
     name: str
     count: int = 1
@@ -73,7 +73,7 @@ class EqualDevices:
 
 @dataclass(frozen=True)
 class StageWay:
-    """The connection of two groups' devices: bytes a second, and seconds before the first.
+    """The connection of two groups' devices: bytes a second, and first seconds.
 
     `together`: bytes a second of all pairs of their devices, where they share a part of the way.
     """
@@ -92,7 +92,7 @@ def slower_link(a: EqualDevices, b: EqualDevices) -> StageWay:
 
 
 def seconds_on(layer: Layer, group: EqualDevices, inference: bool) -> float:
-    """Seconds of a layer on one device of the group: as measured there, else as in the profile at its speed."""
+    """Seconds of a layer on a device of the group: as measured, or by its speed."""
     given = (layer.on or {}).get(group.measured or group.name)
     return (given if given is not None else layer.forward if inference else layer.seconds) / group.speed
 
@@ -101,7 +101,7 @@ def pipeline_partition(
     cuts: Cuts, levels: Sequence[NetworkLevel], *, activations: bool = True, replication: bool = True,
     memory: float = math.inf,
 ) -> PipelinePartition:  # fmt: skip
-    """The pipeline with the least time between two micro-batches on equal devices; `levels` from inner to outer.
+    """The pipeline with minimum time between micro-batches; `levels` from inner.
 
     All devices are used, as PipeDream does; UsageError where that cannot be, or there are too many cuts.
     `activations=False` leaves out their transfers (there and, as gradients, back); without `replication` a stage is
@@ -126,9 +126,9 @@ def pipeline_partition(
     if math.isinf(seconds):
         parts = " × ".join(str(level.count) for level in levels)
         if memory < math.inf:
-            least = StageMemory(cuts, inference=False).least(total, True, replication)
+            needed = StageMemory(cuts, inference=False).least(total, True, replication)
             several = "" if len(levels) == 1 else " (and more in nested levels)"
-            raise NothingMeets(_too_little(least, f"each has {_size(memory)}{several}"))
+            raise NothingMeets(_too_little(needed, f"each has {_size(memory)}{several}"))
         raise UsageError(f"{len(cuts.sets)} cuts do not make {parts} stages without replication; use fewer devices")
     return PipelinePartition(tuple(_stages(solved, len(solved) - 1, 0, len(cuts.sets) - 1, 1)), seconds)
 
@@ -158,7 +158,7 @@ class _Room:
 
 @dataclass(frozen=True)
 class _Solved:
-    """A level's tables: [m - 1][i, j] of the best time, the cut before the last stage (-1: none), and its parts."""
+    """A level's tables: [m - 1][i, j] of best time, last cut (-1: none), parts."""
 
     best: list[np.ndarray]
     cut: list[np.ndarray]
@@ -169,7 +169,7 @@ def _level(
     cuts: Cuts, times: np.ndarray, weights: np.ndarray, level: NetworkLevel, within: int, last: bool, activations: bool,
     replication: bool, room: _Room | None = None,
 ) -> _Solved:  # fmt: skip
-    """A(i, j, m) of one level for every m, and of i only the start where no level follows."""
+    """A(i, j, m) of one level for every m; only the first i at the last level."""
     n = len(cuts.sets)
     measured = np.isfinite(times)
 
@@ -198,9 +198,9 @@ def _level(
             for i in range(starts):
                 seconds = np.maximum(head[i][:, None], stage)
                 where = np.argmin(seconds, axis=0)
-                least = seconds[where, np.arange(n)]
-                better = least < best[i]
-                best[i][better], cut[i][better], parts[i][better] = least[better], where[better], tail
+                lowest = seconds[where, np.arange(n)]
+                better = lowest < best[i]
+                best[i][better], cut[i][better], parts[i][better] = lowest[better], where[better], tail
         solved.best.append(best)
         solved.cut.append(cut)
         solved.parts.append(parts)
@@ -227,7 +227,7 @@ def unlike_partition(
     cuts: Cuts, groups: Sequence[EqualDevices], *, inference: bool = False, replication: bool = True,
     deadline: float = math.inf, reorder: bool = True, ways: Ways = slower_link,
 ) -> PipelinePartition:  # fmt: skip
-    """The pipeline with the least time between two items over unlike devices, and of those that with least latency.
+    """The fastest pipeline over unlike devices, and of those the lowest latency.
 
     Training passes activations there and gradients back and reduces the gradients of a replicated stage; `inference`
     runs forward alone and sends each activation once.  An item's latency is the sum of its stages and transfers, at
@@ -264,9 +264,9 @@ def unlike_partition(
             for start in (by_speed, by_speed[::-1], list(chosen_groups)):
                 _descend(list(start), attempt)
     if chosen is None and math.isinf(shortest):
-        least = search.memory.least(sum(one.count for one in groups), False, replication)
+        needed = search.memory.least(sum(one.count for one in groups), False, replication)
         there = ", ".join(f"{one.name} has {_size(one.memory)}" for one in groups if one.memory < math.inf)
-        raise NothingMeets(_too_little(least, there))
+        raise NothingMeets(_too_little(needed, there))
     if chosen is None:
         raise NothingMeets(
             f"no plan keeps the deadline of {deadline:.4g} s: the shortest latency is {shortest:.4g} s; "
@@ -276,7 +276,7 @@ def unlike_partition(
 
 
 def _variants(groups: Sequence[EqualDevices]) -> Iterator[list[EqualDevices]]:
-    """The groups with as many devices as may be used: what is behind a stage, and with it its memory, follows."""
+    """The groups with every possible number of devices, as memory depends on it."""
     every = math.prod(one.count + 1 for one in groups) <= MAX_VARIANTS
     counts = [range(one.count, -1, -1) if every else (one.count, 0) for one in groups]
     if len(groups) > ORDERS_OF and not every:
@@ -318,7 +318,7 @@ class _Unlike:
         return float(self.of(group)[0][0][0, -1])
 
     def of(self, group: EqualDevices) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For 1, 2, … replicas: seconds between two items, and of one item, of every stage."""
+        """For 1, 2, … replicas: seconds between two items, and of one, of every stage."""
         if group not in self.stages:
             each = self.cuts.sums([seconds_on(one, group, self.inference) for one in self.cuts.layers])
             rows = []
@@ -334,7 +334,7 @@ class _Unlike:
     def order(
         self, groups: Sequence[EqualDevices], deadline: float, below: float
     ) -> tuple[PipelinePartition | None, float]:  # fmt: skip
-        """The best plan that keeps the deadline and takes at most `below`, and the shortest latency at all."""
+        """The best plan within the deadline and `below`, and the shortest latency."""
         shortest = self._shortest(groups, math.inf)
         if shortest.latency is None or shortest.latency > deadline:
             return None, math.inf if shortest.latency is None else shortest.latency
@@ -372,7 +372,7 @@ class _Unlike:
         return np.maximum(self._alone(way) / shared, together)
 
     def _shortest(self, groups: Sequence[EqualDevices], longest: float) -> PipelinePartition:
-        """The plan of the shortest latency in which no stage or transfer takes more than `longest`."""
+        """The plan of the shortest latency without a stage longer than `longest`."""
         n = len(self.cuts.sets)
         # (group, devices used there up to and with the last stage, its replicas) -> latency up to each cut, and from
         # where each came
@@ -399,9 +399,9 @@ class _Unlike:
                         start = np.where(sent <= longest, earlier + self._alone(way), math.inf)
                         seconds = start[:, None] + allowed[1:]
                         where = np.argmin(seconds, axis=0)
-                        least = seconds[where, np.arange(n)]
-                        better = least < latency
-                        latency[better], came[better], cut[better] = least[better], index, where[better]
+                        lowest = seconds[where, np.arange(n)]
+                        better = lowest < latency
+                        latency[better], came[better], cut[better] = lowest[better], index, where[better]
                     if np.isfinite(latency).any():
                         reached[(g, used, m)] = (latency, came, cut)
                         keys.append((g, used, m))

@@ -1,4 +1,4 @@
-"""When each stage of a pipeline computes which micro-batch: the slots of GPipe, 1F1B and interleaved schedules.
+"""The slots of micro-batches in stages: GPipe, 1F1B, interleaved schedules.
 
 The closed forms of a step (`hetsim.formulas.training.pipeline_seconds`) are the ends of these schedules; a run of
 hetsim uses the closed forms, and pictures show the slots.
@@ -28,7 +28,7 @@ MAX_PASSES = 20_000
 
 @dataclass(frozen=True)
 class StageSeconds:
-    """A stage for one micro-batch; where it has several chunks of the layers, for one of them.
+    """Seconds of a stage for one micro-batch; with several chunks, for one of them.
 
     `exchange`: seconds after a forward and after a backward pass in which it sends and receives and computes nothing.
     """
@@ -44,7 +44,7 @@ class StageSeconds:
 
 @dataclass(frozen=True)
 class BoundarySeconds:
-    """From a stage to the next, while both compute: seconds of a micro-batch there and of its gradients back."""
+    """Seconds of a micro-batch to the next stage, and of its gradients back."""
 
     there: float = 0.0
     back: float = 0.0
@@ -54,7 +54,7 @@ class BoundarySeconds:
 
 @dataclass(frozen=True)
 class PipelineSlot:
-    """A pass of one micro-batch through a stage; from `end` to `free` the stage sends and receives."""
+    """A pass of a micro-batch through a stage; until `free` it sends and receives."""
 
     stage: int
     replica: int
@@ -111,9 +111,9 @@ class PipelineSchedule:
         work: dict[tuple[int, int], float] = {}
         for slot in self.slots:
             work[slot.stage, slot.replica] = work.get((slot.stage, slot.replica), 0.0) + slot.free - slot.begin
-        most = max(work.values()) + sum(seconds for _, seconds in self.after)
+        longest = max(work.values()) + sum(seconds for _, seconds in self.after)
         step_seconds = self.makespan if self.of is None or self.seconds is None else self.seconds
-        return (self.makespan - most) / step_seconds if most else 0.0
+        return (self.makespan - longest) / step_seconds if longest else 0.0
 
 
 Pass = tuple[bool, int, int]
@@ -167,7 +167,7 @@ def pipeline_schedule(
     stages: Sequence[StageSeconds], micro_batches: int, order: PipelineOrder, chunks: int = 1,
     boundaries: Sequence[BoundarySeconds] = (),
 ) -> PipelineSchedule:  # fmt: skip
-    """Each stage takes the passes in the order of the schedule, each as soon as its input is there.
+    """Each stage takes its passes in order, each as soon as its input is there.
 
     Replicas take micro-batches in turn, and 1F1B has one micro-batch more in flight than fill the devices behind.
     Without `boundaries` nothing is sent but what stages exchange when they do not compute.
@@ -278,12 +278,12 @@ def step_schedule(pipeline: StepPipeline, seconds: Mapping[str, float], whole: f
     hop = seconds.get("pipeline", 0.0) / 2 / each
     stage = StageSeconds(pipeline.forward / chunks + ahead / each, pipeline.backward / chunks + back / each, (hop, hop))
     last = replace(stage, more=(pipeline.head / 3, pipeline.head * 2 / 3))
-    most = MAX_PASSES // (2 * stages * chunks)
+    limit = MAX_PASSES // (2 * stages * chunks)
     if chunks > 1:
-        most -= most % stages  # an interleaved schedule goes in rounds of its stages
-    if most < 1:
+        limit -= limit % stages  # an interleaved schedule goes in rounds of its stages
+    if limit < 1:
         raise UsageError(f"{stages:,} stages of {chunks} chunks are too many to be drawn")
-    drawn = min(all_of_them, most)
+    drawn = min(all_of_them, limit)
     schedule = pipeline_schedule([stage] * (stages - 1) + [last], drawn, pipeline.schedule, chunks)
     ends = (("gradients", seconds.get("data", 0.0)), ("update", pipeline.update))
     given = all_of_them if drawn < all_of_them else None
@@ -294,7 +294,7 @@ def partition_schedule(
     cuts: Cuts, found: PipelinePartition, groups: Mapping[str, EqualDevices], *, inference: bool, micro_batches: int,
     ways: Ways = slower_link,
 ) -> PipelineSchedule:  # fmt: skip
-    """The schedule of some micro-batches in a partition: 1F1B of its stages, or forward alone.
+    """The schedule of micro-batches in a partition: 1F1B, or forward alone.
 
     groups: the devices by the name that stages have.  Transfers pass behind computing, there and back on the same
     links, as the partition counts them; replicas reduce gradients with each backward pass.  Where a type has measured

@@ -50,11 +50,11 @@ class StageMemory:
         return (flying + 1) * self.weights + flying * self.activations
 
     def least(self, devices: int, all_used: bool, replication: bool) -> float:
-        """The least memory of each device with which some pipeline of single stages fits on this many devices."""
+        """The minimum memory of each device for a pipeline of single stages."""
         return min(self._least(number, replication) for number in range(devices if all_used else 1, devices + 1))
 
     def _least(self, devices: int, replication: bool) -> float:
-        """The same where all are used: the least memory of the fullest stage, stage by stage."""
+        """The minimum if all are used: that of the fullest stage, stage by stage."""
         best: list[np.ndarray] = []
         before = self.cuts.before
         for m in range(1, devices + 1):

@@ -1,4 +1,4 @@
-"""Time of a step, memory and traffic of the parallel training of a transformer, in closed form.
+"""Time, memory and traffic of parallel training of a transformer, closed form.
 
 What a placement and its links make of tensor, pipeline and data parallelism: no step or message is an event.
 References: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM (SC 2021);
@@ -95,7 +95,7 @@ class Transformer:
 
     @property
     def divided(self) -> float:
-        """Bytes of activations of a token and layer that tensor-parallel ranks divide, without those of attention."""
+        """Bytes of activations a token and layer that tensor-parallel ranks divide."""
         return 24 * self.hidden if self.block is None else self.block.activations
 
     @property
@@ -161,7 +161,7 @@ class ParallelPlan:
 
 @dataclass(frozen=True)
 class TrainingMachine:
-    """GPUs and links: `each` GPUs on every node, which has `cards`; rates in bytes a second in one direction."""
+    """GPUs and links: `each` GPUs a node with `cards`; bytes a second one way."""
 
     flops: float
     bandwidth: float
@@ -181,7 +181,7 @@ class TrainingMachine:
     """Rate from a GPU to one of another island of its node."""
 
     def within(self, span: int) -> Rate:
-        """Rate of a ring among this number of GPUs of a node, side by side: that of its slowest hop."""
+        """Rate of a ring among some GPUs of a node: that of its slowest hop."""
         if self.island is None or span <= self.island or self.beyond == math.inf:
             return self.inside
         return at_most(self.inside, self.beyond)
@@ -191,7 +191,7 @@ class TrainingMachine:
         return min(cards, self.cards) / self.cards
 
     def excess(self, size: float) -> float:
-        """Seconds by which each byte to other nodes takes longer in messages of this size, over all cards."""
+        """Extra seconds of each byte to other nodes in messages of this size."""
         return 0.0 if self.network is None else self.network.excess(size)
 
     @property
@@ -202,7 +202,7 @@ class TrainingMachine:
 
 @dataclass(frozen=True)
 class StepSeconds:
-    """Seconds of a step by what they go into (`compute` is that of the slowest stage), and what it moves."""
+    """Seconds of a step by cause (`compute`: the slowest stage), and bytes moved."""
 
     compute: float
     filling: float
@@ -230,7 +230,7 @@ class StepSeconds:
 
 
 def activations(model: Transformer, plan: ParallelPlan) -> float:
-    """Bytes of activations that one layer and micro-batch leave on a GPU for the backward pass."""
+    """Bytes of activations that a layer and micro-batch leave for backward passes."""
     s, h, b, t = model.sequence, model.hidden, plan.micro_batch, plan.tensor
     if plan.recomputation == "full":
         return 2 * s * b * h
@@ -249,7 +249,7 @@ def _passed(model: Transformer, plan: ParallelPlan) -> float:
 
 
 def memory(model: Transformer, plan: ParallelPlan) -> tuple[float, float]:
-    """Bytes of weights with all that belongs to them, and of activations, on the fullest GPU."""
+    """Bytes of weights and their state, and of activations, on the fullest GPU."""
     each = KEPT + SHARDED / plan.data if plan.sharded_optimizer else STATE
     state = each * _held(model, plan)
     return state, plan.in_flight * model.layers / plan.pipeline * activations(model, plan)
@@ -326,7 +326,7 @@ def _reduced(
 
 
 def layer_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> float:
-    """Seconds that a layer computes for a micro-batch, forward and backward, what is computed again included."""
+    """Seconds of a layer for a micro-batch, forward and backward, recomputed too."""
     s, a, b, t = model.sequence, model.heads, plan.micro_batch, plan.tensor
     rate = machine.flops * machine.efficiency
     forward = _forward_seconds(model, plan, machine)
@@ -346,7 +346,7 @@ def _forward_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMa
 
 
 def _head_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> float:
-    """Seconds that the last stage computes for the vocabulary, for a micro-batch forward and backward."""
+    """Seconds of the last stage for the vocabulary, a micro-batch both ways."""
     operations = 6 * plan.micro_batch * model.sequence * model.hidden * model.vocabulary / plan.tensor
     return operations / (machine.flops * machine.efficiency)
 

@@ -40,7 +40,7 @@ def gallery(
     names: tuple[str, ...], everything: bool, short: bool, cases: tuple[str, ...], inputs: Path | None,
     as_recorded: bool, record: bool, out: Path | None, workers: int | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Published results, reproduced: what the paper says, what comes out here, and why they differ.
+    """Published results, reproduced: the paper's figures, ours, and why they differ.
 
     Without a name the entries are listed, with what came out when they were last recorded and how long that took. A
     name, or the expected.yaml of an entry of your own, runs it. Exit code 1: a figure is outside its tolerance.
@@ -66,15 +66,15 @@ def gallery(
     for entry in entries:
         entry.inputs = inputs
     _check_axes(entries, chosen)
-    told = None if quiet else console.note
+    note = None if quiet else console.note
     done = []
     for entry in entries:
         entry.check()
         if as_recorded:
-            found = outcomes.recorded(entry)
+            outcome = outcomes.recorded(entry)
         else:
-            found = outcomes.run(entry, chosen, short=short, workers=workers, told=told, keep=record)
-        done.append((entry, found, found.comparison()))
+            outcome = outcomes.run(entry, chosen, short=short, workers=workers, told=note, keep=record)
+        done.append((entry, outcome, outcome.comparison()))
     if out is not None:
         _write(done, out, quiet)
     _print(done, as_json)
@@ -86,39 +86,39 @@ def gallery(
 def _print(done: list[tuple[Entry, Outcome, pd.DataFrame]], as_json: bool) -> None:
     """Print the outcome of entries, compared with the published figures."""
     if as_json:
-        console.as_json([_json(entry, found, table) for entry, found, table in done])
+        console.as_json([_json(entry, outcome, table) for entry, outcome, table in done])
     else:
-        console.lines((line for entry, found, table in done for line in _text(entry, found, table)), VERDICTS)
+        console.lines((line for entry, outcome, table in done for line in _text(entry, outcome, table)), VERDICTS)
 
 
 def _chosen(cases: tuple[str, ...]) -> dict[str, list[str]]:
     from hetsim.errors import UsageError
 
-    found: dict[str, list[str]] = {}
+    chosen: dict[str, list[str]] = {}
     for text in cases:
         axis, sign, values = text.partition("=")
         if not sign or not axis.strip() or not values.strip():
             raise UsageError(f'--case needs AXIS=VALUE, not "{text}"')
-        found.setdefault(axis.strip(), []).extend(value.strip() for value in values.split(","))
-    return found
+        chosen.setdefault(axis.strip(), []).extend(value.strip() for value in values.split(","))
+    return chosen
 
 
 def _check_axes(entries: list[Entry], chosen: dict[str, list[str]]) -> None:
     """Axes and values that no table has are mistakes."""
     from hetsim.errors import UsageError, suggestion
 
-    known: dict[str, dict[str, None]] = {}
+    axes_there: dict[str, dict[str, None]] = {}
     for entry in entries:
         for number, table in enumerate(entry.expected.tables):
             for axis, ways in entry.ways(number, table).items():
-                known.setdefault(axis, {}).update(dict.fromkeys(ways))
+                axes_there.setdefault(axis, {}).update(dict.fromkeys(ways))
     for axis, values in chosen.items():
-        if axis not in known:
-            there = f"; there are {', '.join(known)}" if known else ""
-            raise UsageError(f'--case: no axis "{axis}"{suggestion(axis, known) or there}')
+        if axis not in axes_there:
+            there = f"; there are {', '.join(axes_there)}" if axes_there else ""
+            raise UsageError(f'--case: no axis "{axis}"{suggestion(axis, axes_there) or there}')
         for value in values:
-            if value not in known[axis]:
-                near = suggestion(value, known[axis]) or f"; there are {', '.join(known[axis])}"
+            if value not in axes_there[axis]:
+                near = suggestion(value, axes_there[axis]) or f"; there are {', '.join(axes_there[axis])}"
                 raise UsageError(f'--case: {axis} has no value "{value}"{near}')
 
 
@@ -128,15 +128,15 @@ def _list(entries: list[Entry], as_json: bool) -> None:
 
     rows = []
     for entry in entries:
-        found = outcomes.recorded(entry)
-        rows.append((entry, found, found.comparison()))
+        outcome = outcomes.recorded(entry)
+        rows.append((entry, outcome, outcome.comparison()))
     if as_json:
-        console.as_json([_json(entry, found, table) for entry, found, table in rows])
+        console.as_json([_json(entry, outcome, table) for entry, outcome, table in rows])
         return
     lines = [["name", "figures", "as recorded", "time"]]
-    for entry, found, table in rows:
+    for entry, outcome, table in rows:
         figures = int(table["paper"].notna().sum())
-        lines.append([entry.name, f"{figures:,}", outcomes.sentence(table).partition(";")[0], _time(found.seconds)])
+        lines.append([entry.name, f"{figures:,}", outcomes.sentence(table).partition(";")[0], _time(outcome.seconds)])
     console.lines(terminal.table(lines, right=(1, 3)), VERDICTS)
     console.note("hetsim gallery NAME runs one; --short its short case; --recorded shows what came out last time")
 
@@ -166,10 +166,10 @@ def _text(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> list[str]:
             if table.tolerance.shape and figures[0] != "–":
                 texts[0] = f"place {figures[0]}"
             rows.append([*(str(row[axis]) for axis in axes), value.label or row["value"], *texts, _mark(row["within"])])
-        told = f"tolerance: {table.tolerance.text}"
+        line = f"tolerance: {table.tolerance.text}"
         if table.tolerance.mean_ratio is not None:
-            told += "; mean {:.4f}, largest {:.4f}".format(*outcomes.ratios(mine))
-        lines += [f"{table.title or table.name} ({told})", ""]
+            line += "; mean {:.4f}, largest {:.4f}".format(*outcomes.ratios(mine))
+        lines += [f"{table.title or table.name} ({line})", ""]
         lines += [*terminal.table(rows, right=range(len(axes) + 1, len(axes) + 4)), ""]
     lines += terminal.wrapped(outcomes.sentence(comparison) + f"; {_time(found.seconds)}.")
     for text in (expected.property, expected.differences):

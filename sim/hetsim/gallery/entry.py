@@ -1,4 +1,4 @@
-"""An entry of the gallery: read, checked, and as the list of cases that it consists of."""
+"""An entry of the gallery: read, checked, and as a list of cases."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Entry:
         return ScenarioError(self.document.problem(key, message))
 
     def scenario_of(self, given: str | None, key: Key) -> Path | str:
-        """A scenario that the expected file names: a file relative to it, or a shipped one."""
+        """A scenario of the expected file: a file relative to it, or a shipped one."""
         if given is None:
             scenario = self.folder.parent / f"{self.folder.name}.yaml"
             if scenario.exists():
@@ -144,12 +144,12 @@ class Entry:
     def _ways(self, number: int, table: FiguresTable, name: str, axis: Axis) -> dict[str, AxisValue]:
         key = ("tables", number, "axes", name)
         figures = self.figures[table.name]
-        found = list(dict.fromkeys(figures[name])) if name in figures else None
+        values = list(dict.fromkeys(figures[name])) if name in figures else None
         if axis.values is not None:
-            self._check_values(axis.values, found, table, name, key)
+            self._check_values(axis.values, values, table, name, key)
             return {**axis.values, **axis.extra_values}
         assert axis.each is not None
-        rows = self._filling(axis, found, table, name, key)
+        rows = self._filling(axis, values, table, name, key)
         folder = str((self.inputs or self.folder).resolve())
         ways = {value: filled(axis.each, value, row | {"inputs": folder}) for value, row in rows.items()}
         return ways | dict(axis.extra_values)
@@ -157,20 +157,20 @@ class Entry:
     def _check_values(
         self, values: Mapping[str, AxisValue], found: list[str] | None, table: FiguresTable, name: str, key: Key
     ) -> None:
-        """Each value in the figures has to be told how it is run, and each that is told has to be there."""
+        """Check that each value in the figures has a case, and each case has figures."""
         for value in found or []:
             if value not in values:
-                told = f'the figures have {name} "{value}", and nothing is said of how it is run'
-                raise self.problem((*key, "values"), f"{told}; there are {', '.join(values)}")
+                text = f'the figures have {name} "{value}", and nothing is said of how it is run'
+                raise self.problem((*key, "values"), f"{text}; there are {', '.join(values)}")
         for value in values:
             if found is not None and value not in found:
-                told = f'the figures of table {table.name} have nothing of {name} "{value}"'
-                raise self.problem((*key, "values", value), f"{told}; put it under extra_values if that is meant")
+                text = f'the figures of table {table.name} have nothing of {name} "{value}"'
+                raise self.problem((*key, "values", value), f"{text}; put it under extra_values if that is meant")
 
     def _filling(
         self, axis: Axis, found: list[str] | None, table: FiguresTable, name: str, key: Key
     ) -> dict[str, dict[str, str]]:
-        """By value what fills the pattern of an axis: the value itself, or a row of a table."""
+        """The filling of an axis's pattern by value: itself, or a row of a table."""
         if axis.table is None:
             if found is None:
                 raise self.problem(key, f'the figures of table {table.name} have no column "{name}", and no table')
@@ -196,7 +196,7 @@ class Entry:
         return {str(row[column]): {str(k): str(v) for k, v in row.items()} for row in frame.to_dict("records")}
 
     def cases(self, chosen: Mapping[str, list[str]] | None = None) -> Iterator[TableCase]:
-        """All cases of all tables, or those with one of the chosen values on each axis, in tables that have it."""
+        """All cases of all tables, or those with a chosen value on each axis."""
         for number, table in enumerate(self.expected.tables):
             if all(axis in table.axes for axis in chosen or {}):
                 yield from self.cases_of(number, table, chosen)
@@ -257,8 +257,8 @@ class Entry:
                 continue
             if not path.is_file():
                 return f"{needed.file} does not ship; get it from {needed.url} and give its folder with --inputs"
-            if needed.sha256 is not None and (found := content_hash(path)[0]) != needed.sha256:
-                told = f"the content of {path} has SHA-256 {found}, not {needed.sha256}: it is another file"
+            if needed.sha256 is not None and (content := content_hash(path)[0]) != needed.sha256:
+                told = f"the content of {path} has SHA-256 {content}, not {needed.sha256}: it is another file"
                 raise self.problem(("inputs", place, "sha256"), told)
         return None
 
@@ -268,8 +268,8 @@ class Entry:
         """All that can be known to be wrong before anything runs; ScenarioError lists it."""
         problems: list[Problem] = []
         if self.expected.notice is not None and not (self.folder / self.expected.notice).is_file():
-            told = f"there is no file {self.folder / self.expected.notice}: inputs under {self.expected.license} ship"
-            problems.append(self.document.problem(("notice",), f"{told} with their notice"))
+            text = f"there is no file {self.folder / self.expected.notice}: inputs under {self.expected.license} ship"
+            problems.append(self.document.problem(("notice",), f"{text} with their notice"))
         for number, table in enumerate(self.expected.tables):
             try:
                 self._check_table(number, table)
@@ -293,16 +293,16 @@ class Entry:
         proposed = [long_form(scenario.raw.get("policy")), *map(long_form, _proposals(scenario.raw))]
         for case in cases:
             if case.policy is not None and case.source == cases[0].source and long_form(case.policy) not in proposed:
-                told = f"the policy of {case.text} is none of those of the scenario {case.source}"
+                text = f"the policy of {case.text} is none of those of the scenario {case.source}"
                 raise self.problem(
-                    ("tables", number, "axes"), f"{told} (policy, sweep.policy): put it into one of both"
+                    ("tables", number, "axes"), f"{text} (policy, sweep.policy): put it into one of both"
                 )
         if table.seeds is not None:
             seeds = self.figures[table.name][table.seeds].nunique()
             runs = self.replications(table, scenario)
             if seeds != runs:
-                told = f"the figures have {seeds} seeds, and the scenario {cases[0].source} makes {runs} replications"
-                raise self.problem(("tables", number, "seeds"), f"{told}: means would not be of equally many")
+                text = f"the figures have {seeds} seeds, and the scenario {cases[0].source} makes {runs} replications"
+                raise self.problem(("tables", number, "seeds"), f"{text}: means would not be of equally many")
 
     @staticmethod
     def replications(table: FiguresTable, scenario: Any) -> int:
@@ -315,15 +315,17 @@ class Entry:
 
 def _proposals(raw: Mapping[str, Any]) -> list[Any]:
     sweep = raw.get("sweep")
-    found = sweep.get("policy", []) if isinstance(sweep, Mapping) else []
-    return list(found.values()) if isinstance(found, Mapping) else list(found) if isinstance(found, list) else []
+    policies = sweep.get("policy", []) if isinstance(sweep, Mapping) else []
+    if isinstance(policies, Mapping):
+        return list(policies.values())
+    return list(policies) if isinstance(policies, list) else []
 
 
 _PLACE = re.compile(r"\{(\w*)\}")
 
 
 def filled(way: AxisValue, value: str, row: Mapping[str, str]) -> AxisValue:
-    """A pattern with the value, and the columns of its row, in place of `{}` and `{column}`."""
+    """A pattern with the value and its row in place of `{}` and `{column}`."""
 
     def fill(given: Any) -> Any:
         if isinstance(given, str) and _PLACE.search(given):
@@ -350,22 +352,22 @@ def shipped() -> dict[str, Path]:
     from hetsim.scenario.file.shipped import _folder
 
     folder = _folder()
-    found = sorted(folder.glob(f"published/*/{EXPECTED}")) if folder is not None else []
-    return {path.parent.name: path for path in found}
+    files = sorted(folder.glob(f"published/*/{EXPECTED}")) if folder is not None else []
+    return {path.parent.name: path for path in files}
 
 
 def entry(name: str | Path) -> Entry:
-    """The entry of that name, or of an expected file or its folder; ScenarioError for what is wrong with it."""
-    known = shipped()
+    """The entry of that name, file or folder; ScenarioError for its problems."""
+    entries = shipped()
     path = Path(name)
-    if str(name) in known:
-        path = known[str(name)]
+    if str(name) in entries:
+        path = entries[str(name)]
     elif path.is_dir() and (path / EXPECTED).exists():
         path = path / EXPECTED
     elif not path.exists():
         if path.suffix in (".yaml", ".yml") or "/" in str(name):
             raise ScenarioError(Problem("there is no such file", file=str(name)))
-        raise UnknownName("entry of the gallery", str(name), known, " (hetsim gallery lists them)")
+        raise UnknownName("entry of the gallery", str(name), entries, " (hetsim gallery lists them)")
     elif path.is_dir():
         raise UsageError(f"{path}: there is no {EXPECTED} in this folder")
     return read(path)

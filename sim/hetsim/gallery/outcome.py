@@ -57,7 +57,7 @@ class Outcome:
         found_rows: list[dict[str, Any]] = []
         figures = self.entry.figures[table.name]
         shown = [axis for axis in table.axes if axis in figures]
-        found = self._found(table)
+        values = self._found(table)
         groups: dict[tuple[str, ...], list[tuple[tuple[str, str], ...]]] = {}
         for case in self.entry.cases_of(number, table):
             labels = dict(case.labels)
@@ -72,7 +72,7 @@ class Outcome:
             rows = rows_of.get(key)
             for column, value in table.values.items():
                 paper = of_paper(columns[column][rows], value) if rows else (math.nan, math.nan)
-                ours = [found.get((labels, column)) for labels in cases]
+                ours = [values.get((labels, column)) for labels in cases]
                 found_rows.append(
                     {
                         "table": table.name,
@@ -102,7 +102,7 @@ class Outcome:
 
 
 def of_paper(figures: Any, value: FigureValue) -> tuple[float, float]:
-    """Mean and standard deviation over the authors' seeds; of a column, the number of its tasks."""
+    """Mean and standard deviation over the authors' seeds; of a column, its tasks."""
     if value.column is not None:
         return float(len(figures)), 0.0
     return float(figures.mean()), float(figures.std(ddof=1)) if len(figures) > 1 else 0.0
@@ -111,12 +111,12 @@ def of_paper(figures: Any, value: FigureValue) -> tuple[float, float]:
 def judged(
     paper: tuple[float, float], ours: Sequence[tuple[float, float, int] | None], tolerance: Tolerance
 ) -> dict[str, Any]:
-    """The columns of the comparison for one figure; `ours`: of the cases over which the mean is taken."""
-    known = [one for one in ours if one is not None]
-    complete = len(known) == len(ours)
-    mean = sum(one[0] for one in known) / len(known) if known and complete else math.nan
-    deviation = known[0][1] if len(known) == 1 else math.nan
-    runs = sum(one[2] for one in known)
+    """The columns of the comparison for one figure; `ours`: of its cases."""
+    defined = [one for one in ours if one is not None]
+    complete = len(defined) == len(ours)
+    mean = sum(one[0] for one in defined) / len(defined) if defined and complete else math.nan
+    deviation = defined[0][1] if len(defined) == 1 else math.nan
+    runs = sum(one[2] for one in defined)
     allowed, within = allowance(paper, (mean, deviation, runs), tolerance)
     return {
         "paper": paper[0], "paper_deviation": paper[1], "hetsim": mean, "deviation": deviation, "runs": runs,
@@ -125,22 +125,22 @@ def judged(
 
 
 def on_average(rows: Sequence[dict[str, Any]], bound: float) -> None:
-    """Whether the ratios to the paper's figures are at most so much in the mean, which all rows of a value share."""
+    """Return True if the ratios to the paper's figures are within bounds on average."""
     for value in dict.fromkeys(row["value"] for row in rows):
-        known = [row for row in rows if row["value"] == value and not math.isnan(row["paper"])]
-        ratios = [row["hetsim"] / row["paper"] for row in known]
+        comparable = [row for row in rows if row["value"] == value and not math.isnan(row["paper"])]
+        ratios = [row["hetsim"] / row["paper"] for row in comparable]
         if not ratios or any(math.isnan(ratio) for ratio in ratios):
             continue  # some were not run
         mean = math.fsum(ratios) / len(ratios)
-        for row in known:
+        for row in comparable:
             row["within"] = mean <= bound * (1 + 1e-9)
             row["allowed"] = abs((bound - 1) * row["paper"])
 
 
 def ratios(rows: pd.DataFrame) -> tuple[float, float]:
     """Mean and largest ratio to the paper's figures."""
-    known = rows["hetsim"] / rows["paper"]
-    return float(known.mean()), float(known.max())
+    ratios_of_rows = rows["hetsim"] / rows["paper"]
+    return float(ratios_of_rows.mean()), float(ratios_of_rows.max())
 
 
 def difference(row: Mapping[Any, Any], tolerance: Tolerance, unit: str = "") -> str:
@@ -153,10 +153,10 @@ def difference(row: Mapping[Any, Any], tolerance: Tolerance, unit: str = "") -> 
 
 
 def in_order(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
-    """Where the paper has places and no figures: whether each row is on the right side of all others of its group."""
-    known = [row for row in rows if not math.isnan(row["paper"]) and not math.isnan(row["hetsim"])]
-    for row in known:
-        others = [one for one in known if all(one[name] == row[name] for name in ("value", *groups))]
+    """For places without figures: whether each row is on the right side of others."""
+    comparable = [row for row in rows if not math.isnan(row["paper"]) and not math.isnan(row["hetsim"])]
+    for row in comparable:
+        others = [one for one in comparable if all(one[name] == row[name] for name in ("value", *groups))]
         others = [one for one in others if one["paper"] != row["paper"]]
         if others:
             row["within"] = all(
@@ -167,7 +167,7 @@ def in_order(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
 def allowance(
     paper: tuple[float, float], ours: tuple[float, float, int], tolerance: Tolerance
 ) -> tuple[float, bool | None]:
-    """How far the figure may be away, and whether it is no farther; None where nothing is to be said."""
+    """The tolerated distance of a figure, and whether it is met; None if unstated."""
     figure, spread = paper
     mean, deviation, runs = ours
     if math.isnan(figure) or math.isnan(mean) or tolerance.shape or tolerance.mean_ratio is not None:
@@ -202,7 +202,7 @@ def run(
     told: Callable[[str], None] | None = None,
     keep: bool = False,
 ) -> Outcome:
-    """Run all cases of an entry, those with the chosen values of axes, or its short ones.
+    """Run all cases of an entry, those with chosen values, or its short ones.
 
     workers: processes, None for one a core; what comes out does not depend on their number.  told: called with a
         line for each case.
@@ -239,12 +239,12 @@ def _ran(entry: Entry, work: Sequence[tuple[TableCase, int | None]], workers: in
     processes = Workers(workers).workers
     jobs = [(entry, case, count) for case, count in work]
     if processes == 1 or len(jobs) < 2:
-        known: dict[str, Ran] = {}
+        done: dict[str, Ran] = {}
         for job in jobs:
             same = _sameness(*job)  # two tables may look at the same runs
-            ran = known.get(same)
+            ran = done.get(same)
             ran = ran_case(*job) if ran is None else Ran(job[1], ran.values, 0.0)
-            known[same] = ran
+            done[same] = ran
             yield ran
         return
     pool: ProcessPoolExecutor = process_pool(min(processes, len(jobs)), as_worker)
@@ -302,7 +302,7 @@ def measured(
 
 
 def _equal(entry: Entry, table: FiguresTable, case: TableCase, result: Result, column: str, value: FigureValue) -> int:
-    """The number of tasks with the value of the figures; the order of ids does not matter."""
+    """The number of tasks with the figures' value; the order of ids is free."""
     assert value.column is not None
     figures = entry.figures[table.name]
     for axis, label in case.labels:
@@ -310,8 +310,8 @@ def _equal(entry: Entry, table: FiguresTable, case: TableCase, result: Result, c
             figures = figures[figures[axis] == label]
     wanted = dict(zip(figures[value.key].astype(str), figures[column].to_numpy(float), strict=True))
     tasks = result.tasks
-    found = zip(tasks["id"].astype(str), tasks[value.column].to_numpy(float) * value.scale, strict=True)
-    return sum(name in wanted and abs(wanted[name] - number) <= EQUAL for name, number in found)
+    pairs = zip(tasks["id"].astype(str), tasks[value.column].to_numpy(float) * value.scale, strict=True)
+    return sum(name in wanted and abs(wanted[name] - number) <= EQUAL for name, number in pairs)
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float, int]:
@@ -345,7 +345,7 @@ def parsed(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def recorded(entry: Entry) -> Outcome:
-    """The outcome of the entry's last run, from the file next to it; None before any run."""
+    """The outcome of the entry's last run, from its file; None before any run."""
     import pandas as pd
 
     path = entry.folder / RECORDED

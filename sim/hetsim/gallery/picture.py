@@ -1,4 +1,4 @@
-"""The picture of an entry of the gallery: the authors' figures and ours as bars side by side."""
+"""The picture of an entry: the authors' figures and ours as bars side by side."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_GROUPS = 40
 
 
 def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
-    """Two bars for each figure of one table, one where the paper has places only; None where nothing was run."""
+    """Two bars a figure of one table, or one for places; None if nothing was run."""
     rows = comparison[(comparison["table"] == table.name) & comparison["hetsim"].notna()]
     if not len(rows) or table.picture == "none":
         return None
@@ -57,7 +57,7 @@ def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
 
 
 def _across(table: FiguresTable, axes: list[str]) -> str | None:
-    """The axis along which bars stand side by side: the one that is named, or else the last; None without any."""
+    """The axis along which bars stand side by side: named, or last; None if none."""
     if table.across in axes:
         return table.across
     return axes[-1] if axes else None
@@ -71,7 +71,7 @@ def _varies(axis: pd.Series) -> bool:
 def _pairs_of_bars(
     place: Axes, rows: pd.DataFrame, x: np.ndarray, series: Mapping[str, str]
 ) -> tuple[float, float]:
-    """A bar of each series (its color) at each x; from where to where they and their deviations reach."""
+    """A bar of each series at each x; the range of bars and deviations."""
     reach = []
     for number, (name, color) in enumerate(series.items()):
         spread = rows["deviation" if name == "hetsim" else "paper_deviation"].replace(0, np.nan)
@@ -82,7 +82,7 @@ def _pairs_of_bars(
 
 
 def _fit(place: Axes, low: float, high: float) -> None:
-    """An axis on which the bars can be told apart: logarithmic if they are far apart, cut off if they are alike."""
+    """An axis that shows the bars: logarithmic if distant, cut off if alike."""
     if low > 0 and high / low > 30:
         place.set_yscale("log")
     elif low > 0.6 * high:

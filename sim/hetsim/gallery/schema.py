@@ -61,7 +61,7 @@ class Axis(Model):
 
 
 class FigureValue(Model):
-    """How a column of the figures is measured here: a metric of the run, or a column of its tasks."""
+    """The measure of a column of figures: a metric, or a column of tasks."""
 
     metric: Name | None = None
     """A metric (`hetsim list` has them under results), or planned_makespan and other notes of a planner."""
@@ -92,7 +92,7 @@ class FigureValue(Model):
 
 
 class Tolerance(Model):
-    """How far from the figure is close enough: the first that is given, and honest of the source."""
+    """The tolerance of a figure: the first that is given, as the source has it."""
 
     absolute: NotNegative | None = None
     """At most this far from it."""
@@ -185,7 +185,7 @@ class FiguresTable(Model):
 
 
 class Input(Model):
-    """A file that a case needs and that does not ship, since its license does not say that it may."""
+    """A file that a case needs and whose license does not let it ship."""
 
     file: Name
     """Its name in the folder that is given with `--inputs`."""

@@ -1,4 +1,4 @@
-"""`hetsim theory`: what queueing theory says of a scenario, compared with the simulation."""
+"""`hetsim theory`: the prediction of queueing theory, next to the simulation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def theory(
     scenario: str, policy: str | None, predict_only: bool, as_json: bool, quiet: bool,
     **options: Unpack[StudyKeywords],
 ) -> None:  # fmt: skip
-    """Find the model that a scenario matches, exactly or with an error, and compare its prediction with simulation.
+    """Find the model that a scenario matches, and compare its prediction with runs.
 
     Every assumption of the model is listed with whether it holds. Where a hard one fails there is no prediction.
     A scenario nearly matches where the error of the prediction is known to be 10 % at most.
@@ -50,15 +50,15 @@ def theory(
     from hetsim.queueing.model_check import simulate
 
     loaded = prepare(scenario, policy, options.pop("overrides"))
-    found = match(loaded)
+    matched = match(loaded)
     beside: list[PredictionCheck] = []
-    if found.rows and not predict_only:
+    if matched.rows and not predict_only:
         with console.progress(quiet) as options["progress"]:
-            beside = simulate(loaded, found.rows, **options)
+            beside = simulate(loaded, matched.rows, **options)
     if as_json:
-        console.as_json(_json(loaded, found, beside))
+        console.as_json(_json(loaded, matched, beside))
     else:
-        console.lines(_text(loaded, found, beside), VERDICTS)
+        console.lines(_text(loaded, matched, beside), VERDICTS)
 
 
 def _json(scenario: Any, found: Match, beside: list[PredictionCheck]) -> dict[str, Any]:

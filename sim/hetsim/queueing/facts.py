@@ -46,7 +46,7 @@ STABLE = "the load is below 1"
 
 
 class Assumption(NamedTuple):
-    """An assumption of a model; `key` decides it in the scenario, `found` is its value there."""
+    """An assumption of a model, the `key` that decides it, and its value there."""
 
     text: str
     holds: bool
@@ -87,7 +87,7 @@ class Match:
 
     @property
     def error(self) -> float:
-        """The relative error of the prediction: of its formula, and of the soft assumptions that fail."""
+        """The relative error of the prediction: of formula and failed soft assumptions."""
         return abs(self.formula_error) + max((one.error for one in self.failed), default=0.0)
 
     @property
@@ -96,7 +96,7 @@ class Match:
 
 
 class Law(NamedTuple):
-    """A distribution as far as known: exponential, constant or general, with two moments."""
+    """A distribution: exponential, constant or general, with two moments."""
 
     mean: float
     scv: float
@@ -358,7 +358,7 @@ class Facts:
             self.suppose("a GPU takes one task at a time", streams == 1, "cluster.nodes.gpus.streams", str(streams))
 
     def order(self, blind: bool = True) -> str:
-        """fcfs, blind or other; the assumption holds for the first, and for the second where the model says so."""
+        """fcfs, blind or other; true of the first, of the second if the model says so."""
         name, order = self.policies.scheduler.name, self.scheduler
         single = len({one.priority for one in self.customers}) == 1
         level = order == PRIORITIES and single and not self.parameter("scheduler", "preemptive", False)
@@ -397,7 +397,7 @@ class Facts:
         self.suppose("no blocking: every task is admitted", self.admission == OPEN, "policy.admission", name)
 
     def steady(self, load: float, servers: int, law: Law, bounded: bool = False) -> bool:
-        """Assume a stable load, and a warm-up and a run that are long enough to forget the start."""
+        """Assume a stable load, and a warm-up and run long enough to forget the start."""
         from hetsim.results.formatting import seconds
 
         if not bounded and not self.suppose(
@@ -422,7 +422,7 @@ class Facts:
         return True
 
     def transient(self, relaxation: float) -> float:
-        """The part by which means of this run are too low: what is missing at the start decays exponentially."""
+        """The share by which means are too low, as the system starts empty."""
         warm = 0.0 if math.isnan(self.warmup) else self.warmup
         lasts = self.lasts - warm
         return math.exp(-warm / relaxation) * min(1.0, relaxation / lasts) if lasts > 0 else 1.0

@@ -1,4 +1,4 @@
-"""Model check: a prediction compared with the scenario's own replications, and which CIs cover the exact values."""
+"""Model check: a prediction next to the confidence intervals of replications."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def simulate(
     confidence: float = 0.95,
     **options: Unpack[StudyKeywords],
 ) -> list[PredictionCheck]:
-    """The scenario's own replications, ten if it has none, and their confidence intervals for the predicted figures."""
+    """The scenario's own replications (ten if none), with intervals of the figures."""
     from hetsim.experiment.run import replicate
 
     given = scenario.model.replications
@@ -70,7 +70,7 @@ def _of_all(row: PredictedRow, runs: Replications, confidence: float) -> Interva
 
 
 def _of_class(row: PredictedRow, tables: list[pd.DataFrame], confidence: float) -> Interval:
-    """The confidence interval of a figure of a class, from a table of classes for each replication."""
+    """The interval of a figure of a class, from a table for each replication."""
     import numpy as np
 
     from hetsim.results.one_run.estimands import weight_of
@@ -91,7 +91,7 @@ def _of_class(row: PredictedRow, tables: list[pd.DataFrame], confidence: float) 
 
 
 def _of_shares(values: np.ndarray, weights: np.ndarray, confidence: float, metric: str) -> Interval:
-    """The confidence interval of a mean over tasks, of which each replication has a number of its own."""
+    """The interval of a mean over tasks, whose number differs by replication."""
     from hetsim.results.one_run.estimands import ratio_contributions
     from hetsim.results.statistics import student_interval
 

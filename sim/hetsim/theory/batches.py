@@ -237,9 +237,9 @@ def inoue_bounds(rate: float, per_item: float, fixed: float) -> BatchBounds:
         moment = (1 + 2 * rate * slope * fixed + (rate * fixed) ** 2 / batch) / (1 - slope**2)  # E[B²] / E[B]
         return per_item * (1 + slope / 2) * moment + fixed * (1 + slope) + rate * fixed**2 / (2 * batch)
 
-    least = rate * fixed / (1 - slope)
+    lower = rate * fixed / (1 - slope)
     largest = (rate * fixed + math.exp(-rate * (per_item + fixed))) / (1 - slope)
-    return BatchBounds(response(max(largest, 1.0)), response(max(least, 1.0)))
+    return BatchBounds(response(max(largest, 1.0)), response(max(lower, 1.0)))
 
 
 def _overloaded(name: str, load: float) -> UsageError:

@@ -180,9 +180,9 @@ def _number(value: Any) -> bool:
 def stable(load: float, servers: int, what: str) -> None:
     """UsageError for an offered load that the servers can never work off."""
     if load >= servers:
-        least = math.floor(load) + 1
+        needed = math.floor(load) + 1
         remedy = (
-            f"at least {least} servers, a lower rate or a limit on admission are needed"
+            f"at least {needed} servers, a lower rate or a limit on admission are needed"
             if servers > 1 or load < 1e6
             else "a lower rate or a limit on admission is needed"
         )

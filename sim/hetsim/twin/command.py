@@ -86,17 +86,17 @@ def twin(
     assert squeue is not None and nodes is not None
     listed, snapshot = _snapshot(squeue, nodes)
     _check_waiting(only, snapshot, squeue)
-    known = _Known(snapshot.jobs, _time_of(snapshot, now), log, more, hours, overrides, seed)
+    facts = _Known(snapshot.jobs, _time_of(snapshot, now), log, more, hours, overrides, seed)
     kept, other, altered = _changed(listed, changes, policy)
-    widened, before = known.widened(listed, policy, look_back, quiet)
-    made = [known.forecast(listed, policy, samples)]
+    widened, before = facts.widened(listed, policy, look_back, quiet)
+    made = [facts.forecast(listed, policy, samples)]
     if changes:
-        made.append(known.forecast(kept, other, samples, altered))
+        made.append(facts.forecast(kept, other, samples, altered))
     for one in made:
         one.widening = widened
     notes = [*snapshot.notes, *made[0].notes, *before, *table.notes]
     notes += [f"what if: {note}" for one in made[1:] for note in one.notes if note not in made[0].notes]
-    _report(made, known, changes, only, notes, page, as_json)
+    _report(made, facts, changes, only, notes, page, as_json)
     for remark in notes:
         console.note(remark, quiet)
     if page is not None:
@@ -108,8 +108,8 @@ def _snapshot(squeue: Path, nodes: str) -> tuple[list[dict[str, Any]], Snapshot]
     from hetsim.workload.readers import snapshot
 
     listed = _nodes(nodes)
-    found = snapshot.read(_there(squeue), {str(node.get("name", "")): node.get("partitions", []) for node in listed})
-    return _in_use(listed, _nodes(nodes, down=False), found.jobs), found
+    jobs = snapshot.read(_there(squeue), {str(node.get("name", "")): node.get("partitions", []) for node in listed})
+    return _in_use(listed, _nodes(nodes, down=False), jobs.jobs), jobs
 
 
 def _check_waiting(only: tuple[str, ...], snapshot: Snapshot, squeue: Path) -> None:
@@ -142,14 +142,14 @@ def _report(
     from hetsim.twin.page import write_twin
     from hetsim.workload.logs.history import forecast_errors
 
-    told, beside, changed = made[0], made[1] if changes else None, ", ".join(changes)
+    plain, beside, changed = made[0], made[1] if changes else None, ", ".join(changes)
     errors = forecast_errors(known.log, known.hours * 3600)
     if page is not None:
-        write_twin(page, told, known.now, errors, beside, changed, notes)
+        write_twin(page, plain, known.now, errors, beside, changed, notes)
     if as_json:
-        console.as_json(report.mapping(told, known.now, errors, beside, changed))
+        console.as_json(report.mapping(plain, known.now, errors, beside, changed))
     else:
-        console.lines(report.lines(told, known.now, errors, beside, changed, only), VERDICTS)
+        console.lines(report.lines(plain, known.now, errors, beside, changed, only), VERDICTS)
 
 
 @dataclass(frozen=True)
@@ -191,13 +191,13 @@ class _Known:
         cluster, horizon = _cluster(listed, self.more), self.hours * 3600
         pasts = look_back(self.log, cluster, instants, horizon, EARLIER_SAMPLES, _policy(policy), self.seed,
                           lambda text: console.note(text, quiet), self.overrides)  # fmt: skip
-        found = widening(pasts, self.now)
-        if found is not None:
-            return found, []
+        wider = widening(pasts, self.now)
+        if wider is not None:
+            return wider, []
         starts = sum(len(past.actual) for past in pasts)
-        known = f"of earlier snapshots {starts} starts are known {self.hours:g} h ahead"
+        evidence = f"of earlier snapshots {starts} starts are known {self.hours:g} h ahead"
         text = f"and errors are learned from {ENOUGH_STARTS} or more (a longer log, or fewer --hours)"
-        return None, [f"intervals hold only what is random: {known}, {text}"]
+        return None, [f"intervals hold only what is random: {evidence}, {text}"]
 
 
 def _cluster(nodes: list[dict[str, Any]], more: dict[str, Any]) -> SnapshotCluster:
@@ -240,10 +240,10 @@ def _history(given: str) -> tuple[JobHistory, Any]:
     options = (f"since={LOCAL}", "node_counts=true") if form == "slurm" else ()
     table = read(file, form, options)
     table.notes = [note for note in table.notes if "time 0 is" not in note]
-    found = history_of(table, file)
+    past = history_of(table, file)
     if form == "slurm":
-        found.submit, found.start = found.submit + _instant(LOCAL), found.start + _instant(LOCAL)
-    return found, table
+        past.submit, past.start = past.submit + _instant(LOCAL), past.start + _instant(LOCAL)
+    return past, table
 
 
 def _identified(table: Any, source: str, quiet: bool) -> str:
@@ -273,15 +273,15 @@ def _in_use(listed: list[dict[str, Any]], up: list[dict[str, Any]], jobs: list[S
     """The nodes that are up, and those that are draining: what runs there ends there, and nothing else starts."""
     taking = {str(node.get("name", "")) for node in up}
     holding = {name for job in jobs for name in job.nodes}
-    found = []
+    nodes = []
     for node in listed:
         name = str(node.get("name", ""))
         if name in taking:
-            found.append(node)
+            nodes.append(node)
         elif name in holding:
-            found.append({**{key: value for key, value in node.items() if key != "partitions"},
+            nodes.append({**{key: value for key, value in node.items() if key != "partitions"},
                           "partitions": ["draining"]})  # fmt: skip
-    return found
+    return nodes
 
 
 def _site(path: Path | None) -> dict[str, Any]:

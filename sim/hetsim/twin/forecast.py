@@ -81,8 +81,8 @@ class TwinForecast:
         if self.widening is None:
             return self.drawn(job, shares)
         moved = self.widening.moved(self.drawn(job, SHARES), self.horizon).tolist()
-        found = dict(zip(SHARES, (value if value < self.horizon else math.inf for value in moved), strict=True))
-        return [found[share] if share in found else self.drawn(job, [share])[0] for share in shares]
+        by_share = dict(zip(SHARES, (value if value < self.horizon else math.inf for value in moved), strict=True))
+        return [by_share[share] if share in by_share else self.drawn(job, [share])[0] for share in shares]
 
     def drawn(self, job: int, shares: Sequence[float]) -> list[float]:
         """The same as the samples have it."""
@@ -224,7 +224,7 @@ class Twin:
         streams = np.random.SeedSequence(seed).spawn(samples)
         times = np.linspace(0.0, self.horizon, STEPS + 1)
         starts = np.full((samples, len(self.waiting)), math.inf)
-        held = np.zeros((samples, len(times)))
+        occupied = np.zeros((samples, len(times)))
         came = np.zeros(samples)
         ends = np.zeros((samples, len(self.running)))
         for number, stream in enumerate(streams):
@@ -232,14 +232,14 @@ class Twin:
             ends[number] = [self._left(job, random) for job in self.running]
             lengths = [float(self._drawn(job, random)) for job in self.waiting]
             at, rows = self.arrivals.draw(random)
-            starts[number], held[number] = self._play(ends[number], lengths, at, rows, random, times)
+            starts[number], occupied[number] = self._play(ends[number], lengths, at, rows, random, times)
             came[number] = len(rows)
         at_limit = [self._told(job, self.now - job.start) for job in self.running]
         limits = [self._told(job) for job in self.waiting]
         nothing = np.empty(0), np.empty(0, dtype=int)
         by_limits, _ = self._play(np.array(at_limit), limits, *nothing, np.random.default_rng(0), times)
         return TwinForecast(
-            jobs=self.waiting, horizon=self.horizon, starts=starts, by_limits=by_limits, times=times, held=held,
+            jobs=self.waiting, horizon=self.horizon, starts=starts, by_limits=by_limits, times=times, held=occupied,
             capacity=self.capacity, unit=self.unit, free=self._free(ends), came=came, notes=self.notes,
         )  # fmt: skip
 
@@ -253,10 +253,10 @@ class Twin:
 
     def _told(self, job: SnapshotJob, elapsed: float = 0.0) -> float:
         """What the scheduler thinks a job has left: its limit, or what such jobs take."""
-        whole = job.limit
-        if not math.isfinite(whole):
-            whole = self.run_times.median(job.user, job.group, job.limit, elapsed)
-        return max(whole - elapsed, 1.0)
+        total = job.limit
+        if not math.isfinite(total):
+            total = self.run_times.median(job.user, job.group, job.limit, elapsed)
+        return max(total - elapsed, 1.0)
 
     def _play(
         self, ends: np.ndarray, lengths: Sequence[float], at: np.ndarray, like: np.ndarray, random: np.random.Generator,
@@ -299,11 +299,11 @@ class Twin:
 
     def _free(self, ends: np.ndarray) -> dict[str, np.ndarray]:
         """By node when it is free if nothing starts any more; only nodes on which something is known to run."""
-        found = {"all": ends.max(axis=1) if ends.shape[1] else np.zeros(len(ends))}
+        free = {"all": ends.max(axis=1) if ends.shape[1] else np.zeros(len(ends))}
         for name in dict.fromkeys(node for job in self.running for node in job.nodes):
             here = [k for k, job in enumerate(self.running) if name in job.nodes]
-            found[name] = ends[:, here].max(axis=1)
-        return found
+            free[name] = ends[:, here].max(axis=1)
+        return free
 
 
 def _pin(described: documents.Document, pinned: Mapping[str, Any]) -> None:

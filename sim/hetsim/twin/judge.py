@@ -99,7 +99,7 @@ def judge(
         text = f"a log of {(high - low) / 3600:.3g} h is too short to judge forecasts of {horizon / 3600:.3g} h"
         raise ScenarioError(Problem(text, file=history.source))
     points = np.linspace(begin, high, instants + 1)[:-1].tolist()
-    found = {name: Method() for name in ("twin", "drawn", "time limits", "waits of the user")}
+    methods = {name: Method() for name in ("twin", "drawn", "time limits", "waits of the user")}
     actual: list[float] = []
     used = []
     early = earlier_instants(low, begin, horizon, EARLIER)
@@ -113,27 +113,27 @@ def judge(
             continue
         progress(f"instant {number + 1} of {len(points)}: {sum(not job.runs for job in jobs)} jobs wait")
         twin = Twin(jobs, now, history, cluster, horizon=horizon, policy=policy, overrides=overrides)
-        told = twin.forecast(samples, seed + number)
-        told.widening = widening(pasts, now)
-        pasts.append(_past(told, rows, history, now))
+        made = twin.forecast(samples, seed + number)
+        made.widening = widening(pasts, now)
+        pasts.append(_past(made, rows, history, now))
         past = history.take(np.flatnonzero(history.start <= now))
         used.append(now)
-        for place, job in enumerate(told.jobs):
+        for place, job in enumerate(made.jobs):
             actual.append(float(history.start[rows[job.id]]) - now)
             waits = _waits(past, job.user, now - job.submit)
-            drawn, moved = told.drawn(place, TOLD), told.quantiles(place, TOLD)
+            drawn, moved = made.drawn(place, TOLD), made.quantiles(place, TOLD)
             usual = np.quantile(waits, TOLD).tolist()
-            found["time limits"].median.append(float(told.by_limits[place]))
+            methods["time limits"].median.append(float(made.by_limits[place]))
             for name, values in (("twin", moved), ("drawn", drawn), ("waits of the user", usual)):
-                found[name].median.append(values[2])
-                found[name].intervals[0.5].append((values[1], values[3]))
-                found[name].intervals[0.9].append((values[0], values[4]))
+                methods[name].median.append(values[2])
+                methods[name].intervals[0.5].append((values[1], values[3]))
+                methods[name].intervals[0.9].append((values[0], values[4]))
     if not actual:
         text = "no job waits at any of the instants, so no start can be judged"
         raise ScenarioError(Problem(text, file=history.source))
     values = np.array(actual)
     return JudgedForecasts(
-        instants=used, horizon=horizon, actual=np.minimum(values, horizon), beyond=values > horizon, methods=found
+        instants=used, horizon=horizon, actual=np.minimum(values, horizon), beyond=values > horizon, methods=methods
     )
 
 
@@ -145,16 +145,16 @@ def look_back(
 
     Each knows the history up to its instant; of jobs that are not in the history, as they still run, nothing is known.
     """
-    found = []
+    errors = []
     for number, now in enumerate(instants):
         jobs, rows = snapshot_of(history, now)
         if not rows or (history.end <= now).sum() < ENOUGH:
             continue
         progress(f"earlier snapshot {number + 1} of {len(instants)}: {len(rows)} jobs wait")
         twin = Twin(jobs, now, history, cluster, horizon=horizon, policy=policy, overrides=overrides)
-        told = twin.forecast(samples, seed + number)
-        found.append(_past(told, rows, history, now))
-    return found
+        made = twin.forecast(samples, seed + number)
+        errors.append(_past(made, rows, history, now))
+    return errors
 
 
 def earlier_instants(first: float, now: float, horizon: float, count: int) -> list[float]:
@@ -186,8 +186,8 @@ def with_limits(
     Unchanged where there are none, or the cluster has partitions.
     """
     jobs = jobs_of(table)
-    known = any(node.get("partitions") for node in cluster.nodes) or "site" in cluster.more
-    if jobs is None or known or "user" not in jobs.labels:
+    partitioned = any(node.get("partitions") for node in cluster.nodes) or "site" in cluster.more
+    if jobs is None or partitioned or "user" not in jobs.labels:
         return history, cluster
     rows = np.flatnonzero(jobs.start < before)
     past = Jobs(
@@ -201,7 +201,7 @@ def with_limits(
     if limits is None:
         return history, cluster
     key = "max_gpus" if jobs.unit == "GPUs" else "max_cpus"
-    rules: dict[str, Any] = {f"user-{name}": {"nodes": "*", key: int(most)} for name, most in limits.most.items()}
+    rules: dict[str, Any] = {f"user-{name}": {"nodes": "*", key: int(limit)} for name, limit in limits.most.items()}
     inside = [f"user-{user}" if user in limits.most else "others" for user in history.labels["user"].tolist()]
     changed = history.take(np.arange(len(history)))
     changed.labels["partition"] = np.array(inside, dtype=object)

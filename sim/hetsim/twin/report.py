@@ -44,8 +44,8 @@ def free_rows(told: TwinForecast, now: float) -> list[list[str]]:
     """A row a node that is in use, the whole cluster first: when it is free if nothing starts there any more."""
     rows = []
     for name, ends in told.free.items():
-        half, most = np.quantile(ends, [0.5, 0.95])
-        rows.append(["all nodes" if name == "all" else name, moment(float(half), now), moment(float(most), now)])
+        half, late = np.quantile(ends, [0.5, 0.95])
+        rows.append(["all nodes" if name == "all" else name, moment(float(half), now), moment(float(late), now)])
     return rows
 
 
