@@ -187,3 +187,14 @@ def test_a_twin_goes_by_the_scheduler_that_made_its_history(tmp_path: Path) -> N
         assert done.exit_code == 0, done.stderr
         said[policy] = done.stdout
     assert said["identified"] == said["sjf"] != said["easy_backfill"]
+
+
+def test_stretches_of_a_large_log_tell_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules begin a stretch with the jobs that wait on record: the true one is right there, too."""
+    path = recorded(tmp_path, "sjf")
+    monkeypatch.setattr("hetsim.workload.logs.decisions.MAX_JUDGED", 300)
+    monkeypatch.setattr("hetsim.workload.logs.decisions.MIN_JUDGED", 300)
+    found = told(path)
+    best = found["rules"][0]
+    assert (best["order"], best["discipline"], best["explained"]) == ("shortest first", "block", 1.0)
+    assert found["judged"] < 160

@@ -25,7 +25,8 @@ from hetsim.workload.logs.recorded_log import SLACK, Jobs
 
 DEPTH = 100
 """Jobs behind the first that backfilling looks at, as `easy_backfill` and `conservative_backfill` do."""
-MAX_JUDGED = 20_000
+MAX_JUDGED, MIN_JUDGED, FEW_NODES = 20_000, 1_000, 16
+"""Jobs that are judged at most; on more nodes than these fewer in proportion, since a decision costs more."""
 STRETCHES = 5
 DAY = 86400.0
 Prefer = Callable[[float, int], tuple[float, ...]]
@@ -231,18 +232,21 @@ class FreeLevels:
         column = self.columns.get(job.group)
         if column is not None:
             room &= self.free[:, column, None] >= job.amount - SLACK
-        for row in np.flatnonzero(room.sum(axis=1) >= count).tolist():
-            end = self.times[row] + job.estimate
-            last = bisect_left(self.times, end - SLACK)
-            places = nodes[room[row : max(last, row + 1)].all(axis=0)]
-            if len(places) >= count:
-                if last == len(self.times) or self.times[last] != end:
-                    self.times.insert(last, end)
-                    self.free = np.insert(self.free, last, self.free[last - 1], axis=0)
-                self.free[row:last, places[:count]] -= need
-                if column is not None:
-                    self.free[row:last, column] -= job.amount
-                return self.times[row]
+        rows = np.arange(len(self.times))
+        # By row and node: the row from which on there is no room.
+        blocked = np.minimum.accumulate(np.where(room, len(rows), rows[:, None])[::-1], axis=0)[::-1]
+        times = np.array(self.times)
+        last = np.maximum(np.searchsorted(times, times + (job.estimate - SLACK)), rows + 1)
+        suits = blocked >= last[:, None]
+        for row in np.flatnonzero(suits.sum(axis=1) >= count)[:1].tolist():
+            places, end, until = nodes[suits[row]][:count], self.times[row] + job.estimate, int(last[row])
+            if until == len(rows) or self.times[until] != end:
+                self.times.insert(until, end)
+                self.free = np.insert(self.free, until, self.free[until - 1], axis=0)
+            self.free[row:until, places] -= need
+            if column is not None:
+                self.free[row:until, column] -= job.amount
+            return self.times[row]
         return math.inf
 
 
@@ -445,7 +449,7 @@ def examine(
     half_lives = {rule.half_life for rule in rules if rule.order == "usage"}
     state = RecordedState(sizes, max_of_group, half_lives, max(job.user for job in jobs) + 1)
     examined = [Examined(rule, len(jobs), cycle, prefer) for rule in rules]
-    stretches = stretches_of(jobs)
+    stretches = stretches_of(jobs, len(sizes))
     waiting: dict[int, LoggedJob] = {}
     demands: Counter[Demand] = Counter()
     stretch, active = 0, False
@@ -495,10 +499,11 @@ def _instants(
         yield now, *entries[now]
 
 
-def stretches_of(jobs: list[LoggedJob]) -> list[tuple[float, float]]:
+def stretches_of(jobs: list[LoggedJob], nodes: int) -> list[tuple[float, float]]:
     """The times in which rules are asked: all, or parts of a large log."""
-    if len(jobs) <= MAX_JUDGED:
+    judged = max(MIN_JUDGED, MAX_JUDGED * FEW_NODES // max(FEW_NODES, nodes))
+    if len(jobs) <= judged:
         return [(jobs[0].arrival, max(job.start for job in jobs))]
-    size = MAX_JUDGED // STRETCHES
+    size = judged // STRETCHES
     firsts = np.linspace(0, len(jobs) - size, STRETCHES).astype(int).tolist()
     return [(jobs[first].arrival, jobs[first + size - 1].arrival) for first in firsts]
