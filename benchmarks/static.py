@@ -28,13 +28,13 @@ from typing import Any
 import numpy as np
 
 import hetsim as hs
+from benchmarks.hybrid_instances import FAMILIES, hybrid, instances, optimum
 from benchmarks.measure import ROOT, SEED, Row, chosen, in_turns, median_ratio, parser_of, print_table
 from hetsim import registry
 from hetsim.engine.simulation import Simulation
 from hetsim.model.record import COMPLETED
 from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim.testing import System
-from hetsim.testing.hybrid import FAMILIES, hybrid, instances, optimum
 from hetsim.workload.readers import hetero_dag, task_table
 from hetsim.workload.traces import TaskTable
 from hetsim_policies.static.common.bounds import linear_bound

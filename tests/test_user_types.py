@@ -50,9 +50,9 @@ def write_program(page: Path, folder: Path) -> None:
 def install_wheel(folder: Path) -> Path:
     """Python of a new environment: the wheel of this checkout, over the packages that are here."""
     source, env = folder / "source", folder / "env"
-    for name in ("sim", "policies", "scenarios"):
+    for name in (".ci", "sim", "policies", "scenarios"):
         shutil.copytree(pages.TOP / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(pages.TOP / name, source)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, source], check=True)
@@ -74,7 +74,13 @@ Checkers = dict[str, subprocess.Popen[str]]
 
 @pytest.fixture(scope="module")
 def checkers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkers]:
-    """Both checkers, at work on the pages."""
+    """Both checkers, at work on the pages, where PYTHONPATH names no checkout."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONPATH", raising=False)
+        yield from _checkers(tmp_path_factory)
+
+
+def _checkers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkers]:
     folder = tmp_path_factory.mktemp("user")
     python = install_wheel(folder)
     program = folder / "pages"

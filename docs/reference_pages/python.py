@@ -20,7 +20,7 @@ RETURNED = {
 }  # fmt: skip
 """Classes that functions return, and that are made in no other way."""
 
-CHECKS = ("check_policy", "check_predictor", "check_trace", "random_system", "systems")
+CHECKS = ("check_policy", "check_predictor", "random_system", "systems")
 ELSEWHERE = ("errors", "plots", "theory")
 """Modules among the public names."""
 INNER = (

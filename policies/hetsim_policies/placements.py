@@ -38,7 +38,8 @@ class BestFit(ScoredRule):
 
     Reference: Johnson et al. (1974), the same bound as first fit.  Keeps large holes for gangs.  Weakness: crowds
     tasks that compete for links, memory and, on shared GPUs, for the compute engine.
-    Cost: a few NumPy operations over the nodes that fit; for a fraction, over their GPUs.
+    Cost: an index lookup; with several modes or data a few NumPy operations over the nodes that fit, for a fraction
+    over their GPUs.
     """
 
     queueing = "work-conserving"
@@ -147,6 +148,9 @@ def _any_gpu(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
 
 
 def _by_room(task: Task, view: View, tightest: bool) -> Placement | None:
+    mode = task.modes[0]
+    if len(task.modes) == 1 and not view.items and (mode.whole or mode.on_cpu):
+        return view.first(mode, by="tightest" if tightest else "roomiest") or first_across(task, [mode], view)
     for modes in equally_fast(task):
         placement = by_room(task, modes, view, tightest) or first_across(task, modes, view)
         if placement is not None:

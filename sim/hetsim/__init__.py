@@ -6,7 +6,7 @@
     several = hs.replicate("deep-learning-mix", replications=10)     # means with confidence intervals
     found = hs.compare("deep-learning-mix", ["fcfs", "sjf"], replications=10)
     scenario = hs.load("deep-learning-mix")                # to look at, change and run: a file, a name or a mapping
-    again = hs.load("runs/mix")                            # what `hetsim run --out runs/mix` wrote
+    again = hs.Result.load("runs/mix")                     # what `hetsim run --out runs/mix` wrote
 
 Names are loaded when they are first used, so that `import hetsim` costs next to nothing.
 """

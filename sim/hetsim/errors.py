@@ -118,7 +118,7 @@ class UnknownInputs(UserWarning):
 
 
 class PictureWarning(UserWarning):
-    """A picture of a result could not be drawn; the tables that it shows are complete."""
+    """A picture is missing or lacks characters; the tables behind it are complete."""
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -137,6 +137,11 @@ def several(given: Any, name: str, what: str) -> Iterable[Any]:
 def visible(text: str) -> str:
     """Write what a terminal would obey, or show in another order, as Python writes it; the rest of a text stays."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+def visible_lines(text: str) -> str:
+    """The same of a text of one or more lines."""
+    return "\n".join(map(visible, text.split("\n")))
 
 
 class KeyProblem(ValueError):

@@ -289,7 +289,7 @@ def test_profiles_that_are_none(here, content, message):
 
 def profile_of(device):
     section = service_profile(measure(device, BATCHES))["service"]
-    return section, ServiceProfile.of(ServiceSpec.model_validate(section))
+    return section, ServiceProfile.from_service(ServiceSpec.model_validate(section))
 
 
 @pytest.mark.parametrize("make", [Fake, fake_cpu])

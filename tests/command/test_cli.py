@@ -22,7 +22,7 @@ from tiers import spread
 import hetsim as hs
 from hetsim import registry
 from hetsim.cli import console, hetsim
-from hetsim.errors import PolicyError
+from hetsim.errors import PolicyError, UsageError
 from hetsim.experiment.progress import TerminalBar
 from hetsim.policy import ListScheduler, Scheduler, Start, Stop
 from hetsim.report import terminal
@@ -196,7 +196,7 @@ def test_out_writes_a_run_directory_with_a_picture(here: Path):
     assert "deep/run" in result.stderr
     names = {path.name for path in (here / "deep/run").iterdir()}
     assert {"tasks.parquet", "summary.json", "scenario.yaml", "picture.png", "run.json"} <= names
-    loaded = hs.load("deep/run")
+    loaded = hs.Result.load("deep/run")
     assert len(loaded.tasks) == 30
     assert call("run", "good.yaml", "--out", "deep/run").exit_code == 0  # a run directory may be replaced
 
@@ -280,7 +280,7 @@ def test_compare_used_wrongly(here: Path, arguments: tuple[str, ...], said: str)
 
 def test_explain_splits_a_wait(here: Path, undrawn: None):
     assert call("run", "good.yaml", "--out", "r").exit_code == 0
-    waits = hs.load("r").tasks["wait"]
+    waits = hs.Result.load("r").tasks["wait"]
     longest = str(waits.idxmax())
     found = json.loads(call("explain", "r", longest, "--json").stdout)
     assert found["wait"] == pytest.approx(waits.max())
@@ -364,7 +364,7 @@ def test_explain_says_how_a_task_ended(here: Path, undrawn: None):
 def test_explain_takes_the_first_of_replications(here: Path, undrawn: None):
     assert call("run", "good.yaml", "--replications", "2", "--out", "r").exit_code == 0
     assert call("explain", "r", "3").exit_code == 0
-    assert len(hs.load("r")) == 2
+    assert len(hs.Replications.load("r")) == 2
 
 
 @pytest.mark.parametrize("what", ["policies", "scenarios", "traces", "arrivals"])
@@ -611,7 +611,7 @@ def test_a_policy_that_fails_is_named_and_its_tables_are_kept(
     assert said in result.stderr
     assert "are in o/partial." in result.stderr
     assert "Traceback" not in result.stderr
-    kept = hs.load("o/partial")
+    kept = hs.Result.load("o/partial")
     assert 0 < len(kept.tasks) <= 30
     assert kept.error
     assert kept.tasks["arrival"].max() <= kept.end
@@ -869,9 +869,10 @@ def test_a_policy_that_cannot_be_made(here: Path, register):
     assert "no_scheduler is no scheduler: a class of your own derives from hetsim.policy.Scheduler" in result.stderr
 
 
-def test_load_takes_scenarios_and_run_directories(here: Path, undrawn: None):
+def test_load_takes_scenarios_only(here: Path, undrawn: None):
     call("run", "good.yaml", "--out", "first-steps")
-    assert type(hs.load("first-steps")).__name__ == "Result"
+    with pytest.raises(UsageError, match="first-steps holds results, not a scenario"):
+        hs.load("first-steps")
     assert hs.load("good.yaml", {"seed": 5}).model.seed == 5
     assert hs.load("mm16").name == hs.Scenario.load("mm16").name == "mm16"
     entry = {"arrivals": {"process": "all_at_once", "count": 1}, "cpu_time": "1 s"}

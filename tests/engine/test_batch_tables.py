@@ -552,7 +552,8 @@ def test_no_more_sequences_than_were_measured_unless_it_is_said() -> None:
     assert any("steps of more than 2, the largest measured size" in text for text in told)
 
 
-@pytest.mark.parametrize("header", ["batch,time_ms", "batch_size,p50_ms", "BatchSize,latency_ms", "bs,avg_ms"])
+@pytest.mark.parametrize("header", ["batch,time_ms", "batch_size,p50_ms", "BatchSize,latency_ms", "bs,avg_ms",
+                                    "Batch Size,Latency (ms)", "batch-size,mean latency [ms]"])  # fmt: skip
 @pytest.mark.parametrize("separator", [";", "\t", ","])
 def test_usual_columns_and_decimal_commas_are_read_as_what_they_say(tmp_path: Path, header: str, separator: str):
     """The same line, 4.7 ms + 1.1 ms a request, whatever the columns are called and however numbers are written."""
@@ -573,12 +574,21 @@ def test_usual_columns_and_decimal_commas_are_read_as_what_they_say(tmp_path: Pa
 @pytest.mark.parametrize(("text", "said"), [
     ("batch;time_ms\n1;4,7\n2;5.9\n", "t.csv: column time_ms: some numbers have a decimal comma and others"),
     ('batch,time_ms\n1,"1,234"\n2,"2,345"\n', 't.csv:2: column time_ms: "1,234" is not a number'),
-    ("x,y\n1,2\n", "t.csv:1: no column batch size (or batch, batch_size"),
+    ("x,y\n1,2\n", "t.csv:1: no column batch_size (or batch, batchsize"),
 ])  # fmt: skip
 def test_what_cannot_be_guessed_is_not(tmp_path: Path, text: str, said: str):
     (tmp_path / "t.csv").write_text(text)
     done = calibrate("--from", tmp_path / "t.csv", "--out", tmp_path)
     assert done.exit_code == 3 and said in done.output
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 4, 8, 16), (1, 2, 3, 4, 5, 6, 7), (4, 8, 12, 32, 64, 128)])
+@pytest.mark.parametrize(("per_item", "fixed"), [(0.6, 1.9), (1.1, 4.7), (0.3, 0.1), (1 / 3, 1 / 7)])
+def test_times_on_a_line_are_a_line(sizes: tuple[int, ...], per_item: float, fixed: float):
+    """Every shape predicts them but for rounding; the simplest is chosen."""
+    found = shaped(sizes, tuple(1e-3 * (per_item * size + fixed) for size in sizes))
+    assert found.chosen == "line"
+    assert found.line == pytest.approx((1e-3 * per_item, 1e-3 * fixed))
 
 
 def test_bytes_in_a_column_are_a_sentence(tmp_path: Path):

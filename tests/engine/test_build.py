@@ -15,6 +15,8 @@ from types import ModuleType
 
 import pytest
 
+from hetsim.scenario.scenario import load
+
 ROOT = Path(__file__).parents[2]
 LOADED = "import hetsim; print(hetsim.__build__)"
 
@@ -125,6 +127,12 @@ def test_marks_for_the_compiler_leave_every_line_where_it_is(backend):
         changed = [(one, other) for one, other in new if one != other]
         assert {one for one, _ in changed} <= {"", "from __future__ import annotations"}, path
         assert all("mypyc_attr" in other or other.endswith("; MYPY = False") for _, other in changed), path
+
+
+def test_modes_of_a_log_have_the_types_that_compiled_code_checks():
+    """A comparison of NumPy's strings is NumPy's own kind of bool."""
+    shapes = load("backfilling").build(None, 0).tasks.shapes
+    assert {type(mode.span_any) for shape in shapes for mode in shape.modes} == {bool}
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from test_shipped_scenarios import SHIPPED, runs, states
 from tiers import spread
 
 import hetsim as hs
+from benchmarks.hybrid_instances import FAMILIES, instances, optimum
 from hetsim.engine.flight.links import Links
 from hetsim.engine.launching.departures import Departures
 from hetsim.engine.simulation import Simulation
@@ -18,7 +19,6 @@ from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType, Link
 from hetsim.model.tasks import Item, Shape
 from hetsim.testing import System
-from hetsim.testing.hybrid import FAMILIES, instances, optimum
 from hetsim.testing.systems import GB, gpu_mode, node, workload
 from hetsim_policies.hybrid.dada import PRECISION, Activation, Dada, by_acceleration, by_affinity, dealt, laid_out
 

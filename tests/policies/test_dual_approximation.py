@@ -9,8 +9,8 @@ import pytest
 from tiers import some, spread
 
 import hetsim as hs
+from benchmarks.hybrid_instances import FAMILIES, instances, optimum
 from hetsim.errors import HetsimError, ScenarioError
-from hetsim.testing.hybrid import FAMILIES, instances, optimum
 from hetsim_policies.static import dual_approximation
 from hetsim_policies.static.common.bounds import Relaxation, area_bound, by_gain, linear_bound, longest_task, relaxation
 from hetsim_policies.static.dual_approximation import (

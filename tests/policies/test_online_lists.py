@@ -12,6 +12,7 @@ from test_dual_approximation import SLACK
 from tiers import some, spread
 
 import hetsim as hs
+from benchmarks.hybrid_instances import FAMILIES, hybrid, instances, optimum
 from hetsim import registry
 from hetsim.engine.simulation import Simulation
 from hetsim.model.cluster import Cluster, DeviceType, Link
@@ -19,7 +20,6 @@ from hetsim.model.record import COMPLETED
 from hetsim.model.tasks import Item, Shape
 from hetsim.policy import PlannedScheduler, Scheduler
 from hetsim.testing import System, check_policy, random_system, small_systems
-from hetsim.testing.hybrid import FAMILIES, hybrid, instances, optimum
 from hetsim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
 from hetsim_policies.dynamic.common.earliest import EarliestLine
 from hetsim_policies.dynamic.dmda import Dmda

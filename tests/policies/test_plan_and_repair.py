@@ -10,6 +10,7 @@ from test_shipped_scenarios import runs, states
 from tiers import some
 
 import hetsim as hs
+from benchmarks.hybrid_instances import FAMILIES, hybrid
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType, Link
@@ -18,7 +19,6 @@ from hetsim.model.tasks import Item, Shape
 from hetsim.policy import ListScheduler, PlannedScheduler, PlanProblem, Progress
 from hetsim.results.statistics import student_interval
 from hetsim.testing import System
-from hetsim.testing.hybrid import FAMILIES, hybrid
 from hetsim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
 from hetsim_policies.hybrid.common.planned_lanes import Experience
 from hetsim_policies.hybrid.plan_and_repair import PlanAndRepair

@@ -12,13 +12,13 @@ from test_dual_approximation import SLACK
 from tiers import some
 
 import hetsim as hs
+from benchmarks.hybrid_instances import FAMILIES, instances, optimum
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType, Link
 from hetsim.model.tasks import Item, Shape, StageTime
 from hetsim.policy import PlanProblem
 from hetsim.testing import System, check_policy, small_systems
-from hetsim.testing.hybrid import FAMILIES, instances, optimum
 from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
 from hetsim_policies.static.common.bounds import area_bound, linear_bound, longest_task, released_bound
 from hetsim_policies.static.common.graph_bounds import critical_path, graph_bound

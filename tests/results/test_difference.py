@@ -91,8 +91,8 @@ def test_saved_runs_differ_as_those_in_memory(scenario: Path, tmp_path: Path):
     runs = [hs.run(scenario, policy=policy) for policy in ("fcfs", "sjf")]
     for number, run in enumerate(runs):
         run.save(tmp_path / f"run-{number}")
-    loaded = [hs.load(tmp_path / f"run-{number}") for number in range(2)]
-    one, other = hs.difference(*runs), hs.difference(*loaded)  # type: ignore[arg-type]
+    loaded = [hs.Result.load(tmp_path / f"run-{number}") for number in range(2)]
+    one, other = hs.difference(*runs), hs.difference(*loaded)
     assert one.to_json() == other.to_json()
 
 

@@ -192,7 +192,7 @@ def test_a_policy_says_why_it_holds_tasks_back():
 def test_a_saved_run_is_explained_without_its_policy(tmp_path):
     """The policy may have been a class of a script: the causes are in the record."""
     hs.run(HELD, policy=OneAtATime).save(tmp_path / "run")
-    again = hs.load(tmp_path / "run")
+    again = hs.Result.load(tmp_path / "run")
     assert list(again.explain(2).cause) == ["quota"]
     assert again.record.input.policy == "OneAtATime"
 

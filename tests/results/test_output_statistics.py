@@ -100,7 +100,7 @@ def test_warmup_auto_is_told_kept_and_the_same_for_any_number_of_workers(tmp_pat
     pd.testing.assert_frame_equal(again.values, runs.values, check_exact=True)
     from hetsim.experiment.directory import save
 
-    loaded = hs.load(save(runs, tmp_path / "saved", picture=False))
+    loaded = hs.Replications.load(save(runs, tmp_path / "saved", picture=False))
     assert loaded.remarks == runs.remarks and loaded.results[0].warmup == warmup
 
 

@@ -74,7 +74,7 @@ def test_a_run_is_saved_into_an_empty_folder_and_into_no_other(tmp_path: Path):
     found = hs.run(queue(5))
     (tmp_path / "empty").mkdir()
     found.save(tmp_path / "empty")
-    assert len(hs.load(tmp_path / "empty").tasks) == 5
+    assert len(hs.Result.load(tmp_path / "empty").tasks) == 5
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "note.txt").write_text("mine")
     with pytest.raises(UsageError, match="not a run directory"):

@@ -277,7 +277,7 @@ def test_a_run_names_no_file_outside_its_folder(tmp_path: Path, name: str):
     (folder / MARK).write_text(sealed({**about, "files": {**about["files"], name: digest_of(evil)}}, 1))
     before = below(tmp_path)
     with pytest.raises(UsageError, match=r"run\.json is damaged: it names|link out of its folder|symbolic links"):
-        hs.load(folder)
+        hs.Result.load(folder)
     assert below(tmp_path) == before
 
 
@@ -315,9 +315,7 @@ def test_a_run_in_folders_of_folders_is_saved_again(tmp_path: Path):
     (folder / "a/b/c").write_text("note")
     about = unsealed(folder / MARK)
     (folder / MARK).write_text(sealed({**about, "files": {**about["files"], "a/b/c": digest_of(folder / "a/b/c")}}, 1))
-    loaded = hs.load(folder)
-    assert isinstance(loaded, hs.Result)
-    loaded.save(tmp_path / "again")
+    hs.Result.load(folder).save(tmp_path / "again")
     assert (tmp_path / "again/a/b/c").read_text() == "note"
 
 
@@ -374,10 +372,33 @@ def test_a_terminal_obeys_no_name_from_a_file(here: Path):
 
 
 def test_a_picture_of_any_names_is_one_that_can_be_read(here: Path, recwarn: pytest.WarningsRecorder):
-    """A control character is not allowed in XML, and no font has one."""
-    (here / "t.csv").write_text("id,arrival,cpu_time,class\nj\x1b[31m,0,1,a\x07b\n")
+    """A control character is not allowed in XML, and no font has one; those of a language are named once."""
+    (here / "t.csv").write_text("id,arrival,cpu_time,class\nj\x1b[31m,0,1,a\x07b\nk,0,1,训练\n")
     trace = {"format": "tasks", "path": str(here / "t.csv")}
-    result = hs.run({"name": "p", "cluster": {"nodes": [{"cpus": 1}]}, "workload": [{"trace": trace}]})
-    hs.plots.gantt(result).figure.savefig(here / "p.svg")  # type: ignore[union-attr]
-    minidom.parse(str(here / "p.svg"))
+    scenario = {"name": "p", "cluster": {"nodes": [{"cpus": 1}]}, "workload": [{"trace": trace}]}
+    hs.plots.gantt(hs.run(scenario)).figure.savefig(here / "p.svg")  # type: ignore[union-attr]
+    by_class = hs.plots.groups(hs.compare(scenario, ["fcfs", "sjf"]).by("class"))
+    with pytest.warns(PictureWarning, match="lacks 练 训"):
+        by_class.savefig(here / "groups.svg")
+    assert "a\\x07b" in (here / "groups.svg").read_text()
+    page = report(hs.run(scenario))
+    assert "a\\x07b" in page
+    assert not set(page) & set(map(chr, range(32))) - {"\n"}
+    for name in ("p", "groups"):
+        minidom.parse(str(here / f"{name}.svg"))
     assert not [one for one in recwarn if "Glyph" in str(one.message)]
+
+
+def test_each_kind_of_results_has_its_class_and_load_names_it(kinds: dict[str, Path], tmp_path: Path):
+    """`hs.load` is for scenarios: its type is one class, so that a type checker knows what it gives."""
+    runs = save(hs.replicate(yaml.safe_load(SCENARIO), replications=2), tmp_path / "replications", picture=False)
+    folders = {"Result": kinds["run"], "Comparison": kinds["compare"], "Sweep": kinds["sweep"], "Replications": runs}
+    for name, folder in folders.items():
+        with pytest.raises(UsageError, match=rf"holds results, not a scenario: hetsim\.{name}\.load reads them"):
+            hs.load(folder)
+        assert type(load_any(folder)) is getattr(hs, name)
+        for other in folders.values():
+            if other != folder:
+                with pytest.raises(UsageError):
+                    getattr(hs, name).load(other)
+    assert isinstance(hs.load(kinds["run"] / "scenario.yaml"), hs.Scenario)

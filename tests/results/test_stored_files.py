@@ -132,7 +132,7 @@ def test_a_record_does_not_answer_for_a_table_that_is_cut(saved: Path, tmp_path:
             f"error: {there / name}.parquet is damaged: its checksum does not fit; nothing of it was used\n"
         )
     with pytest.raises(UsageError, match=rf"{name}\.parquet is damaged"):
-        hs.load(there).explain(3)  # type: ignore[union-attr]
+        hs.Result.load(there).explain(3)
     assert CliRunner().invoke(main, ["explain", str(saved), "3"]).exit_code == 0
 
 
@@ -178,7 +178,7 @@ def test_a_mark_without_texts_is_refused(saved: Path, tmp_path: Path):
     about = unsealed(there / "run.json")
     (there / "run.json").write_text(sealed({**about, "warnings": [{"a": 1}]}, 1))
     with pytest.raises(UsageError, match="no texts as name, policy and warnings"):
-        hs.load(there)
+        hs.Result.load(there)
 
 
 def test_a_scenario_that_the_mark_does_not_name_is_not_read(saved: Path, tmp_path: Path):
@@ -191,7 +191,7 @@ def test_a_scenario_that_the_mark_does_not_name_is_not_read(saved: Path, tmp_pat
     (tmp_path / "secret").write_text("secret: 1")
     (there / "scenario.yaml").unlink()
     (there / "scenario.yaml").symlink_to(tmp_path / "secret")
-    assert hs.load(there).scenario is None  # type: ignore[union-attr]
+    assert hs.Result.load(there).scenario is None
 
 
 def test_large_files_that_are_what_they_say_are_read(tmp_path: Path):

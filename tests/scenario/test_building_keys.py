@@ -17,7 +17,7 @@ COPIED = {
     ("language_model", "gpus name max_num_batched_tokens"): "merged with what replicas and variants say",
     ("pipeline", "cpus"): DEMANDS,
     ("recorded", "work"): "a column that was drawn",
-    ("run_input", "name"): "the name of the run",
+    ("run_input", "decisions name"): "the name of the run; the class is the schema's",
     ("served", "name"): "of the stream, which the entry or its number named",
     ("site", "name"): "nodes are matched with partitions by it",
 }

@@ -13,6 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from hetsim.errors import KeyProblem
 from hetsim.formulas.training import ParallelPlan, Transformer
 from hetsim.model.cluster import DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing
+from hetsim.model.decision_time import DecisionTime
 from hetsim.model.described import with_default
 from hetsim.model.faults import FaultProcess, Maintenance
 from hetsim.model.service import Autoscaling, LanguageService, ResultCache, Service
@@ -24,7 +25,7 @@ from hetsim.workload.costs.step_costs import Efficiency
 
 ONCE = {
     DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing, Autoscaling, ResultCache, LinearSteps,
-    ComputeTime, FaultProcess,
+    ComputeTime, DecisionTime, FaultProcess,
     SpanSpeeds, StageTime, Stopping, Efficiency, Item, LanguageService, Maintenance, ParallelPlan, Service, Transformer,
 }  # fmt: skip
 

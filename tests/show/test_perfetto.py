@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chrome_trace import check_trace
 from click.testing import CliRunner
 from tiers import spread
 
@@ -16,7 +17,6 @@ import hetsim as hs
 from hetsim.cli import main
 from hetsim.errors import UsageError
 from hetsim.report.perfetto import write_trace
-from hetsim.testing import check_trace
 
 GRAPH = """
 name: diamond
@@ -110,7 +110,7 @@ def test_same_run_same_bytes_also_from_its_directory(tmp_path: Path):
     first = hs.run(SHARED)
     first.save(tmp_path / "kept")
     files = [write_trace(run, tmp_path / f"{number}.json.gz")
-             for number, run in enumerate((first, hs.run(SHARED), hs.load(tmp_path / "kept")))]  # fmt: skip
+             for number, run in enumerate((first, hs.run(SHARED), hs.Result.load(tmp_path / "kept")))]  # fmt: skip
     assert len({file.read_bytes() for file in files}) == 1
 
 

@@ -247,7 +247,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_notes_come_back_from_a_directory(tmp_path: Path):
     result = hs.run("list-lemma", policy="dual_approximation")
     result.save(tmp_path / "run")
-    again = hs.load(tmp_path / "run")
+    again = hs.Result.load(tmp_path / "run")
     assert again.notes == result.notes and again.notes["lower_bound"] == pytest.approx(1)
     assert again.record.notes == result.notes
     for metric in ("planned_makespan", "makespan_ratio"):
@@ -260,7 +260,8 @@ def test_odd_notes_come_back_too(tmp_path: Path):
     result.record.notes = {"gap": math.inf, "none": math.nan, "list": [np.int64(3), -math.inf], "optimal": True}
     result.save(tmp_path / "run")
     json.loads((tmp_path / "run" / "run.json").read_text(), parse_constant=pytest.fail)  # strict JSON
-    assert hs.load(tmp_path / "run").notes == {"gap": math.inf, "none": None, "list": [3, -math.inf], "optimal": True}
+    notes = hs.Result.load(tmp_path / "run").notes
+    assert notes == {"gap": math.inf, "none": None, "list": [3, -math.inf], "optimal": True}
 
 
 @pytest.mark.slow
@@ -356,7 +357,7 @@ def test_shelves_take_the_guess_that_was_accepted(tmp_path: Path):
     assert result.metric("makespan") <= 4 / 3 * result.notes["guess"] * (1 + 1e-9)
     assert "λ = 1 s" in hs.plots.shelves(result).get_title(loc="left")
     result.save(tmp_path / "run")
-    hs.plots.shelves(hs.load(tmp_path / "run"))
+    hs.plots.shelves(hs.Result.load(tmp_path / "run"))
 
 
 def test_shelves_of_others_are_refused():

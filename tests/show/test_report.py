@@ -18,7 +18,7 @@ from tiers import some, spread
 
 import hetsim as hs
 from hetsim.cli import main
-from hetsim.experiment.directory import load_any, load_comparison
+from hetsim.experiment.directory import load_any
 from hetsim.report.html import report, write_report
 from hetsim.report.html.elements import picture
 
@@ -192,7 +192,7 @@ def test_a_run_is_told_in_four_sentences():
 
 def test_a_loaded_comparison_is_the_one_that_was_saved(folders: Folders):
     again = hs.compare(MIX, ["fcfs", "sjf"], replications=some(4, 2))
-    loaded = load_comparison(folders["comparison"])
+    loaded = hs.Comparison.load(folders["comparison"])
     assert loaded.sentences == again.sentences
     assert loaded.table.equals(again.table)
 
@@ -285,7 +285,7 @@ def test_the_command_on_the_page_makes_the_same_runs(tmp_path: Path, monkeypatch
     policies = {"mine": "sjf", "fcfs": {"scheduler": {"name": "fcfs_skip", "placement": "best_fit"}}}
     found = hs.compare(odd, policies, seed=5)
     save_comparison(found, found.runs, "c d", picture=False)
-    (command,) = commands_of(report(load_comparison("c d"), "c d"))
+    (command,) = commands_of(report(hs.Comparison.load("c d"), "c d"))
     again = list(run_again(command)["policies"].values())
     assert [values["response_mean"]["mean"] for values in again] == found.table["response_mean", "mean"].tolist()
 

@@ -239,7 +239,7 @@ def test_a_directory_of_replications_comes_back(tmp_path):
 
     runs = hs.replicate(SMALL, replications=3)
     save(runs, tmp_path / "r", picture=False)
-    again = hs.load(tmp_path / "r")
+    again = hs.Replications.load(tmp_path / "r")
     pd.testing.assert_frame_equal(again.values, runs.values)
     assert again.to_json() == runs.to_json()
     assert hs.run(SMALL).tasks.equals(again.results[0].tasks) or len(again.results[0].tasks) == 40

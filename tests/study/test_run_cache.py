@@ -7,6 +7,8 @@ import json
 import math
 import os
 import struct
+from array import array
+from hashlib import blake2b, sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetsim.errors import UsageError
-from hetsim.experiment.segment import Segment
-from hetsim.experiment.store import Store, stored_runs
+from hetsim.experiment.segment import MAGIC, Segment
+from hetsim.experiment.store import Store, merge_stores, stored_runs
 from hetsim.experiment.work import RunOutcome
 from hetsim.results.sealed import sealed
 
@@ -98,6 +100,49 @@ def test_a_damaged_file_is_no_outcome(tmp_path, damage, name):
     store = Store(tmp_path)
     assert store.get(RUN) is None
     assert store.damaged == [tmp_path / name] or (not damage and name.endswith("l"))
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2**70) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from([RUN, "../x", "wait_mean", ""]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["error", "warnings", "a"]), inner),
+    max_leaves=6,
+)  # fmt: skip
+
+
+def forged_segment(head, row):
+    """A segment whose checksums fit, as anybody can write one."""
+    text = json.dumps(head).encode()
+    top = MAGIC + len(text).to_bytes(8, "little") + text + bytes.fromhex(RUN) + blake2b(row, digest_size=8).digest()
+    return top + sha256(top).digest() + row
+
+
+HEAD = {"runs": 1, "columns": ["wait_mean"], "notes": [{"error": "", "warnings": []}], "sets": [[0]]}
+LINE = {"run": RUN, "error": "", "warnings": [], "values": {"wait_mean": 2.5}}
+
+
+@given(st.sampled_from([*HEAD, "row", *LINE]), ANY, st.binary(min_size=8, max_size=24))
+@settings(max_examples=150, deadline=None)
+def test_a_forged_file_of_runs_is_read_or_damaged(key, value, row):
+    """The folder of a stranger: sums that fit say nothing of what they are sums of."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        if key in LINE:
+            (folder / "journal-1-2-3.jsonl").write_text(sealed(LINE | {key: value}))
+        else:
+            sound = bytes(8) + array("d", [2.5]).tobytes()
+            head = HEAD if key == "row" else HEAD | {key: value}
+            (folder / "a.runs").write_bytes(forged_segment(head, row if key == "row" else sound))
+        store = Store(folder)
+        outcome = store.get(RUN)
+        assert outcome is not None or store.damaged or key == "run"
+        assert outcome is None or isinstance(outcome.error, str)
+        with TemporaryDirectory() as into:
+            try:
+                assert merge_stores([folder], Path(into)).copied == len(stored_runs(folder)) == 1
+            except UsageError as error:
+                assert "damaged" in str(error)  # noqa: PT017
+                assert not stored_runs(folder)
 
 
 def test_another_format_of_segments_is_refused_and_stays(tmp_path):

@@ -222,7 +222,7 @@ def test_a_changed_byte_in_any_file_of_a_sweep_is_repaired(tmp_path: Path):
 
 
 def read_all(folder: Path) -> None:
-    run = hs.load(folder)
+    run = hs.Result.load(folder)
     for table in ("tasks", "launches", "devices", "timeline"):
         getattr(run, table)
     assert run.record.input.tasks is not None
@@ -247,16 +247,16 @@ def test_a_changed_byte_in_any_file_of_a_run_is_named(traced: Path, tmp_path: Pa
 def test_a_changed_byte_in_a_directory_of_several_runs_is_named(traced: Path, tmp_path: Path, many: str):
     """All but pictures, and tables of single runs, which are verified when they are read."""
     from hetsim.experiment.compare import run_policies
-    from hetsim.experiment.directory import load_comparison, load_run, save, save_comparison
+    from hetsim.experiment.directory import save, save_comparison
     from hetsim.experiment.options import StudyOptions
 
     runs = run_policies(traced, ["fcfs", "sjf"], StudyOptions(replications=2))
     if many == "comparison":
         from hetsim.results.many_runs.compare import compare
 
-        folder, load_again = save_comparison(compare(runs), runs, tmp_path / "s", picture=False), load_comparison
+        folder, load_again = save_comparison(compare(runs), runs, tmp_path / "s", picture=False), hs.Comparison.load
     else:
-        folder, load_again = save(runs["fcfs"], tmp_path / "s", picture=False), load_run
+        folder, load_again = save(runs["fcfs"], tmp_path / "s", picture=False), hs.Replications.load
     load_again(folder)
     own = [name for name in files(folder) if "replication-0" not in name and not name.endswith(".png")]
     assert len(own) > 3
@@ -273,12 +273,12 @@ def test_a_saved_run_never_reads_its_trace_again(traced: Path, tmp_path: Path):
     run.save(tmp_path / "run")
     expected = {name: run.metric(name) for name in ("rho_mean", "makespan_ratio", "jain", "fragmentation")}
     traced.with_name("jobs.csv").write_text(ROWS.replace(",1,", ",9,"))
-    loaded = hs.load(tmp_path / "run")
+    loaded = hs.Result.load(tmp_path / "run")
     assert isinstance(loaded, type(run))
     assert {name: loaded.metric(name) for name in expected} == pytest.approx(expected, nan_ok=True, rel=0, abs=0)
     pd.testing.assert_frame_equal(loaded.explain(), run.explain())
     traced.with_name("jobs.csv").unlink()
-    assert hs.load(tmp_path / "run").metric("rho_mean") == expected["rho_mean"]
+    assert hs.Result.load(tmp_path / "run").metric("rho_mean") == expected["rho_mean"]
     assert list(loaded.inputs) == ["file jobs.csv"]
 
 
@@ -288,7 +288,7 @@ def test_another_format_is_refused_by_name(tmp_path: Path, number: int):
     mark = tmp_path / "run" / "run.json"
     mark.write_text(sealed({**unsealed(mark), "format": number}, 1))
     with pytest.raises(UsageError, match=f"run.json cannot be read: it has format {number}, and this hetsim reads"):
-        hs.load(tmp_path / "run")
+        hs.Result.load(tmp_path / "run")
 
 
 def test_what_is_sealed_comes_back(tmp_path: Path):

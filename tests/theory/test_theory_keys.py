@@ -221,6 +221,7 @@ CASES = [
         {"scheduler": {"name": "fcfs", "placement": {"name": "earliest_finish", "patient": False}}},
         {"scheduler": "fcfs", "admission": "accept_all"}, {"batching": {"name": "serial_greedy", "max_batch": 4}}),
     *on("policy", {"scheduler": {"name": "fcfs", "drop_expired": True}}, **{E + "slo": "0.5 s"}),
+    *on("policy", {"scheduler": {"name": "fcfs"}, "decisions": {"per_cycle": "0.2 s"}}),
     *on("policy", {"scheduler": {"name": "priority", "preemptive": True, "aging": "1/s"}}, **{E + "classes": CLASSES}),
 ]  # fmt: skip
 

@@ -426,3 +426,18 @@ def test_odd_cells_in_parquet_are_read_or_told_with_the_file(tmp_path, column, c
             attempt()
         except ScenarioError as refused:
             assert all(problem.file == str(path) for problem in refused.problems)
+
+
+def test_numbers_of_parquet_are_numbers_however_they_are_stored(tmp_path):
+    """Warehouses write decimals, and dictionaries of few values."""
+    path = tmp_path / "stored.parquet"
+    numbers = [1.5, 2.25, 1.5]
+    for column in (
+        pa.array([decimal.Decimal(str(number)) for number in numbers]),
+        pa.array(numbers).dictionary_encode(),
+        pa.array([f"{number}" for number in numbers]).dictionary_encode(),
+        pa.array([f"{number}" for number in numbers], pa.large_string()),
+        pa.array(numbers, pa.float32()),
+    ):
+        parquet.write_table(pa.table({"arrival": pa.array([0, 1, 2], pa.int16()), "gpu_time": column}), path)
+        assert registry.entry("traces", "tasks")(path).times["gpu_time"].tolist() == numbers

@@ -34,6 +34,8 @@ class AsRecorded(Scheduler):
     nodes: whether recorded nodes are kept to; without it tasks start on time, on the first devices that fit.
     """
 
+    at_own_times = True
+
     def __init__(self, nodes: bool = True):
         self.nodes = nodes
         self._due: list[tuple[float, int, Task]] = []

@@ -37,5 +37,7 @@ def least_loaded(task: Task, view: View) -> Placement | None:
         crowd = max(1.0, load + mode.share / WHOLE) if shared else 1.0
         return view.duration(task, placement) * crowd, load
 
-    options = [option for position in task.modes_by_speed() for option in view.options(task, task.modes[position])]
+    modes = [task.modes[position] for position in task.modes_by_speed()]
+    # Where a free accelerator is as good as any other the first will do; cores are on nodes of different load.
+    options = [option for mode in modes for option in view.options(task, mode, distinct=not mode.on_cpu)]
     return min(options, key=finish) if options else view.fit(task)

@@ -1,1 +1,1 @@
-"""From a real device to a scenario: measure how long batches take there, fit the linear model, check it by driving."""
+"""Calibration: measure a device, fit its batch times, and check them under load."""

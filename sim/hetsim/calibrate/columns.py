@@ -1,7 +1,8 @@
-"""Columns of a table of measurements, found by any of their usual names, with the unit that a name ends with."""
+"""Columns of measurements, found by usual names that may end with a unit."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -21,7 +22,10 @@ MAX_LISTED = 8
 
 
 class PickedColumns:
-    """The rows of a file that `where` picks; ScenarioError with file, line and column for what cannot be read."""
+    """The rows of a file that `where` picks.
+
+    ScenarioError names file, line and column of what cannot be read.
+    """
 
     def __init__(self, path: Path, where: Mapping[str, Any]):
         rows = rows_of(path, form_of(path))
@@ -47,28 +51,30 @@ class PickedColumns:
                 self.lines.append(line)
                 self._cells.append(row)
         if not self._cells:
-            cell = " and ".join(f"{name} = {value}" for name, value in where.items())
-            listed = "; ".join(f"{name} is {_listed(values)}" for name, values in there.items())
-            raise fail(path, f"none of its {seen:,} rows has {cell}; {listed}" if where and seen else "has no rows")
+            picked = " and ".join(f"{name} = {value}" for name, value in where.items())
+            shown_values = "; ".join(f"{name} is {_listed(values)}" for name, values in there.items())
+            text = f"none of its {seen:,} rows has {picked}; {shown_values}"
+            raise fail(path, text if where and seen else "has no rows")
 
     @staticmethod
     def bare(names: Sequence[str]) -> dict[str, str]:
-        """Columns by their names without the unit they end with."""
-        plain: dict[str, str] = {}
+        """Return columns by name, as `p50` or `latency` for `p50_ms`, `Latency (ms)`."""
+        units = {one.casefold() for one in TIME}
+        columns: dict[str, str] = {}
         for name in names:
-            stem, _, unit = name.casefold().rpartition("_")
-            plain.setdefault(stem if stem and unit in {one.casefold() for one in TIME} else name.casefold(), name)
-        return plain
+            words = re.findall(r"[^\W_]+", name.casefold())
+            columns.setdefault("_".join(words[:-1] if words[1:] and words[-1] in units else words), name)
+        return columns
 
     def has(self, wanted: Sequence[str]) -> bool:
         return any(one in self.bare(self.names) for one in wanted)
 
     def first_of(self, wanted: Sequence[str]) -> str:
-        """The column with the first of these names that is there; ScenarioError if none is."""
-        plain = self.bare(self.names)
+        """Return the column with the first of these names; ScenarioError without any."""
+        columns = self.bare(self.names)
         for one in wanted:
-            if one in plain:
-                return plain[one]
+            if one in columns:
+                return columns[one]
         raise fail(self.path, f"no column {wanted[0]} (or {', '.join(wanted[1:])})", 1)
 
     def _read(self, name: str, of: Callable[[Any], Any]) -> list[Any]:
@@ -77,14 +83,14 @@ class PickedColumns:
             cells = decimal_points([row[place] for row in self._cells], self._separator)
         except ValueError as error:
             raise fail(self.path, f"column {name}: {error}") from None
-        rows = []
+        values = []
         for line, cell in zip(self.lines, cells, strict=True):
             try:
-                rows.append(of(cell))
+                values.append(of(cell))
             except ValueError as error:
-                rows.append(None)
+                values.append(None)
                 self.complain(line, name, f"{shown(str(cell))} {error}")
-        return rows
+        return values
 
     def complain(self, line: int, column: str, message: str) -> None:
         """Note what is wrong in a row; `done` raises it."""
@@ -96,7 +102,7 @@ class PickedColumns:
         """ScenarioError for all that was noted."""
         self.row_problems.fail_if_any()
 
-    def whole(self, wanted: Sequence[str], least: int = 1) -> list[int]:
+    def whole_numbers(self, wanted: Sequence[str], least: int = 1) -> list[int]:
         """Whole numbers, of tokens or requests."""
 
         def read(cell: Any) -> int:
@@ -110,11 +116,11 @@ class PickedColumns:
     def seconds(self, wanted: Sequence[str], unit: str | None, positive: bool = True) -> list[float]:
         """Times, in the unit that the column's name ends with, or in this one."""
         name = self.first_of(wanted)
-        told = unit_in_name(name, "duration") or unit_in_name(f"x_{name}", "duration")
-        if unit is None and told is None:
+        named_unit = unit_in_name(name, "duration") or unit_in_name(f"x_{name}", "duration")
+        if unit is None and named_unit is None:
             text = f"the column {shown(name)} does not say in which unit its times are; give --unit ms, for instance"
             raise fail(self.path, text)
-        factor = told[1][0] if told is not None else TIME[str(unit)]
+        factor = named_unit[1][0] if named_unit is not None else TIME[str(unit)]
 
         def read(cell: Any) -> float:
             value = bounded(scaled(cell, factor))
@@ -125,7 +131,7 @@ class PickedColumns:
         return self._read(name, read)
 
     def one_each(self, wanted: Sequence[str], what: str) -> None:
-        """ScenarioError where columns of these names have several values, so that the rows are not of one thing."""
+        """Raise ScenarioError where columns have several values: rows of several things."""
         mixed = {}
         for name in self.names:
             if name.casefold() in wanted:
@@ -133,9 +139,9 @@ class PickedColumns:
                 if len(values) > 1:
                     mixed[name] = values
         if mixed:
-            each = "; ".join(f"{name} is {_listed(values)}" for name, values in mixed.items())
+            listing = "; ".join(f"{name} is {_listed(values)}" for name, values in mixed.items())
             pick = " ".join(f"--where {name}={next(iter(values))}" for name, values in mixed.items())
-            raise fail(self.path, f"its rows are of several {what}: {each}; pick one, for instance with {pick}")
+            raise fail(self.path, f"its rows are of several {what}: {listing}; pick one, for instance with {pick}")
 
     def texts(self, wanted: Sequence[str]) -> list[str]:
         return self._read(self.first_of(wanted), str)

@@ -1,4 +1,4 @@
-"""`hetsim calibrate`: measure the machine's own device, and check the profile by driving it."""
+"""`hetsim calibrate`: measure a device, and check the profile under load."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def calibrate(
     where: str, out: Path, name: str | None, force: bool, profile: Path | None, rates: tuple[float, ...],
     seconds: float, seed: int, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Measure upload, compute and download of batches on this machine's own GPU or CPU.
+    """Measure uploads, computing and downloads of batches on this machine.
 
     Fits the linear model per_item · n + fixed to each stage and writes a service profile and a link profile, which
     scenarios include: service: {profile: NAME.service.yaml}, pcie: {profile: NAME.link.yaml}.
@@ -133,7 +133,7 @@ def _from_tables(
     samples: bool, shape: str | None, scenario: Path | None, out: Path, name: str | None, force: bool, as_json: bool,
     quiet: bool,
 ) -> None:  # fmt: skip
-    """Write a profile of times that were measured elsewhere, and say how well each shape predicts them."""
+    """Write a profile of times measured elsewhere, and judge each shape."""
     from hetsim.calibrate import llm_command as language
     from hetsim.calibrate import tables as read
     from hetsim.calibrate.measure import from_elsewhere
@@ -165,19 +165,19 @@ def _from_tables(
     if shape == "powers":
         raise click.UsageError("--as powers is for the steps of language models")
     if read.is_perf_analyzer(files[0][1]):
-        found = read.perf_analyzer(files)
+        elsewhere = read.perf_analyzer(files)
     elif len(files) > 1 or files[0][0] is not None:
         raise click.UsageError("--from SIZE=FILE, or several of them, is for files of perf_analyzer; give one table")
     else:
-        found = read.table(files[0][1], batch, time, unit, _picked(rows), samples)
-    stages = {stage: shaped(tuple(times), tuple(times.values()), wanted) for stage, times in found.stages.items()}
-    profile = from_elsewhere(found.what, stages)
+        elsewhere = read.table(files[0][1], batch, time, unit, _picked(rows), samples)
+    stages = {stage: shaped(tuple(times), tuple(times.values()), wanted) for stage, times in elsewhere.stages.items()}
+    profile = from_elsewhere(elsewhere.what, stages)
     if as_json:
         errors = {stage: language.errors_of(one) for stage, one in stages.items()}
         console.as_json({"profile": profile, "cross_validation": errors})
     else:
-        console.lines(language.judged_lines(found.what, stages))
-    console.warnings([*found.remarks, *_few(stages), *_falling(found.stages)], quiet)
+        console.lines(language.judged_lines(elsewhere.what, stages))
+    console.warnings([*elsewhere.remarks, *_few(stages), *_falling(elsewhere.stages)], quiet)
     language.write_profile(target, profile, quiet)
 
 
@@ -194,13 +194,13 @@ def _sized(text: str) -> tuple[int | None, Path]:
 
 
 def _picked(rows: tuple[str, ...]) -> dict[str, str]:
-    picked = {}
+    wanted_values = {}
     for text in rows:
         column, sign, value = text.partition("=")
         if not sign or not column:
             raise click.UsageError(f'--where needs COLUMN=VALUE, not "{text}"')
-        picked[column] = value
-    return picked
+        wanted_values[column] = value
+    return wanted_values
 
 
 def _few(stages: dict[str, Shaped]) -> list[str]:
@@ -296,21 +296,20 @@ def _verify(
     if name is not None and name != device.name:
         console.warnings([f"{path} was measured on {name}; this is {device.name}"], quiet)
     if (service.device == "cpu") != (device.kind == "cpu"):
-        of = service.device or "gpu"
-        raise click.UsageError(f"{path} is a profile of a {of}, and the model runs on a {device.kind}")
-    profile = ServiceProfile.of(service)
+        device_type = service.device or "gpu"
+        raise click.UsageError(f"{path} is a profile of a {device_type}, and the model runs on a {device.kind}")
+    profile = ServiceProfile.from_service(service)
     wanted = rates or [share * profile.capacity for share in LOADS]
     tell = lambda text: console.note(text, quiet)  # noqa: E731
     rows = verify(device, data["service"], profile, wanted, seconds, seed, tell=tell)
     if as_json:
-        console.as_json([_as_mapping(row) for row in rows])
+        console.as_json([
+            {"policy": row.policy, "rate": row.rate, "requests": len(row.measured), "error": row.error}
+            | {name: {"measured": there, "simulated": here} for name, there, here in row.figures()}
+            for row in rows
+        ])  # fmt: skip
     else:
         console.lines(_compared(device, rows))
-
-
-def _as_mapping(row: VerifiedRow) -> dict[str, Any]:
-    figures = {name: {"measured": there, "simulated": here} for name, there, here in row.figures()}
-    return {"policy": row.policy, "rate": row.rate, "requests": len(row.measured), "error": row.error, **figures}
 
 
 def _compared(device: MeasuredDevice, rows: list[VerifiedRow]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Devices to measure: one with a model on it, and a plain one of a function on the host."""
+"""Devices to measure: one with a model, and a plain function on the host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class MeasuredDevice(Protocol):
-    """A device with a model on it.  Each stage is done when its method returns, the seconds it took.
+    """A device with a model; each stage returns the seconds that it took.
 
     `kind` is `cpu` (nothing is uploaded: `upload` and `download` are never called) or `gpu`.  `bytes_in` and
     `bytes_out` are those of one item.  `memories` are the kinds of host memory that transfers can start from, the
@@ -34,11 +34,11 @@ class Overlapping(Protocol):
     """A device that can upload one batch while it computes another."""
 
     def overlapped(self, n: int) -> float:
-        """Seconds a batch in a long row of batches of n, each uploaded while the one before is computed."""
+        """Return seconds a batch of n when each is uploaded while another computes."""
         ...
 
     def submit(self, n: int) -> Callable[[], bool]:
-        """Start a batch of n behind all that were submitted; a function that says whether it has ended."""
+        """Start a batch of n behind those submitted; return a test for its end."""
         ...
 
 

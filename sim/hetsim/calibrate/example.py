@@ -1,4 +1,4 @@
-"""A small network in NumPy, to try `hetsim calibrate` on any machine: --model hetsim.calibrate.example:network."""
+"""A small NumPy network to try calibration: hetsim.calibrate.example:network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hetsim calibrate --from`, for language models: profiles of steps, and logs of requests."""
+"""`hetsim calibrate --from` for language models: step profiles, request logs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def steps(
     path: Path, unit: str | None, where: dict[str, str], shape: str | None, scenario: Path | None, target: Path,
     as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Write the profile of steps that were measured setting by setting, and its error on sizes left out."""
+    """Write a profile of steps measured by setting, with its cross-validated error."""
     from hetsim.calibrate import step_profile as read
 
     settings = read.read(path, unit, where)
@@ -65,11 +65,11 @@ def _roofline(path: Path, settings: list[Any], scenario: Path, target: Path, as_
 
         text = "names no model and no GPU; a roofline needs the figures of both: model: llama-2-70b, gpu: h100"
         raise ScenarioError(Problem(text, file=str(scenario)))
-    fitted = roofline_fit.fit(figures, settings, str(path))
-    one = fitted.efficiency
+    reached = roofline_fit.fit(figures, settings, str(path))
+    one = reached.efficiency
     numbers = {"memory": one.memory, "compute": one.compute, "host": one.host}
     step = {"roofline": {name: _value(name, value) for name, value in numbers.items()}}
-    errors = {"prefill": fitted.prefill_error, "decode": fitted.decode_error}
+    errors = {"prefill": reached.prefill_error, "decode": reached.decode_error}
     profile = {
         "service": {**_service(scenario), "step": step},
         "measured": {"from": str(path), "cross_validation": {name: round(error, 4) for name, error in errors.items()}},
@@ -80,17 +80,17 @@ def _roofline(path: Path, settings: list[Any], scenario: Path, target: Path, as_
         from hetsim.report import terminal
 
         rows = [["stage", "error on sizes left out", "error on all"]]
-        rows.append(["prefill", f"{fitted.prefill_error:.1%}", f"{fitted.prefill_off:.1%}"])
-        rows.append(["decode", f"{fitted.decode_error:.1%}", f"{fitted.decode_off:.1%}"])
-        settings_line = ", ".join(f"{name} {_value(name, value)}" for name, value in numbers.items())
-        console.lines([str(path), "", *terminal.table(rows, right=range(1, 3)), "", settings_line])
+        rows.append(["prefill", f"{reached.prefill_error:.1%}", f"{reached.prefill_off:.1%}"])
+        rows.append(["decode", f"{reached.decode_error:.1%}", f"{reached.decode_off:.1%}"])
+        listing = ", ".join(f"{name} {_value(name, value)}" for name, value in numbers.items())
+        console.lines([str(path), "", *terminal.table(rows, right=range(1, 3)), "", listing])
     write_profile(target, profile, quiet)
 
 
 def log(
     path: Path, unit: str | None, where: dict[str, str], scenario: Path | None, target: Path, as_json: bool, quiet: bool
 ) -> None:
-    """Write the profile with which the simulation of a server gives its log, and the error on what was held back."""
+    """Fit a server to a log of requests; write its profile and held-back error."""
     from hetsim.calibrate import request_log, server_log
     from hetsim.calibrate.logged_server import Server
 
@@ -131,7 +131,7 @@ def _value(name: str, value: float) -> Any:
 
 
 def _shown(step: dict[Any, Any]) -> dict[Any, Any]:
-    """The numbers of a step as scenarios have them, with units; what all begin with is rounded down."""
+    """Return a step's numbers with units; shared leading digits are rounded down."""
     shown = {
         name: _shown(value) if isinstance(value, dict) else value if isinstance(value, bool) else _value(name, value)
         for name, value in step.items()
@@ -139,12 +139,6 @@ def _shown(step: dict[Any, Any]) -> dict[Any, Any]:
     if "decode" in step:
         shown["fixed"] = _value("fixed", step["fixed"] * (1 - 1e-5))
     return shown
-
-
-def _in_one_line(step: dict[Any, Any]) -> str:
-    import yaml
-
-    return str(yaml.safe_dump(step, default_flow_style=True, sort_keys=False, width=10_000)).strip()
 
 
 def _service(scenario: Path) -> dict[str, Any]:
@@ -155,6 +149,8 @@ def _service(scenario: Path) -> dict[str, Any]:
 
 
 def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
+    import yaml
+
     from hetsim.report import terminal
 
     rows = [[f"last {found.held_back:,} of {requests:,} requests", "measured", "simulated", "error"]]
@@ -162,9 +158,10 @@ def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
         [one.name, f"{one.measured:.4g} s", f"{one.simulated:.4g} s", f"{one.error:+.1%}"] for one in found.figures
     ]
     constant = _value("front_end", found.front_end)
-    constants = f"step: {_in_one_line(_shown(found.step))}, front_end: {constant}"
+    step = yaml.safe_dump(_shown(found.step), default_flow_style=True, sort_keys=False, width=10_000).strip()
+    fitted_step = f"step: {step}, front_end: {constant}"
     tried = f"{found.trials} trials; mean error on the requests fitted {found.fitted_error:.1%}"
-    return [what, "", *terminal.table(rows, right=range(1, 4)), "", constants, tried]
+    return [what, "", *terminal.table(rows, right=range(1, 4)), "", fitted_step, tried]
 
 
 def errors_of(one: Shaped) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The device behind `--model package.module:factory`.  Only a command line names code; scenario files never do."""
+"""The device behind --model; only a command line can name code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORM = "package.module:factory, such as hetsim.calibrate.example:network"
 
 
 def load_device(reference: str, where: str = "auto") -> MeasuredDevice:
-    """The device that the factory makes: one of its own, or a PyTorch module on the machine's GPU or CPU."""
+    """Return the factory's device, or its PyTorch module on this machine."""
     module_name, colon, attribute = reference.partition(":")
     if not colon or not module_name or not attribute.isidentifier():
         raise UsageError(f'--model is {FORM}; not "{reference}"')

@@ -35,7 +35,7 @@ MIN_SPANS = 50
 
 @dataclass(frozen=True)
 class Reading:
-    """Seconds of steps by what they do: reading adds `reads` at its sizes, and straight lines lie in between."""
+    """Step times by work; reading adds `reads` at its sizes, linear in between."""
 
     fixed: float
     per_sequence: float
@@ -51,13 +51,13 @@ class Reading:
         between: steps that read stand between steps that decode (prompts first); else a step does both.
         """
         decode = StageTime(pace * self.fixed, pace * self.per_sequence)
-        paced = [pace * (one if between else one + self.fixed) for one in self.reads]
+        reading_seconds = [pace * (one if between else one + self.fixed) for one in self.reads]
         prefill: StageTime | StageTable
         if len(self.sizes) == 2:
-            each = (paced[1] - paced[0]) / (self.sizes[1] - self.sizes[0])
-            prefill = StageTime(max(0.0, paced[0] - each * self.sizes[0]), each)
+            each = (reading_seconds[1] - reading_seconds[0]) / (self.sizes[1] - self.sizes[0])
+            prefill = StageTime(max(0.0, reading_seconds[0] - each * self.sizes[0]), each)
         else:
-            prefill = StageTable(self.sizes, tuple(paced))
+            prefill = StageTable(self.sizes, tuple(reading_seconds))
         fixed = min(decode.of(1), prefill.of(1))
         return LinearSteps(fixed, per_context_token=pace * self.per_context_token, decode=decode, prefill=prefill)
 
@@ -99,7 +99,7 @@ def spans(
     arrival: np.ndarray, prompt: np.ndarray, output: np.ndarray, ttft: np.ndarray, latency: np.ndarray,
     budget: int | None = None, until: float = np.inf,
 ) -> Spans:  # fmt: skip
-    """What passed between first and last tokens, by the other requests' first and last tokens.
+    """Return the work of other requests between first and last tokens.
 
     budget: most tokens of a step; more of them were read in as many steps as they need.
     until: only spans that are over by then.
@@ -147,7 +147,7 @@ def spans(
 
 
 def fit(log: Spans) -> Reading | None:
-    """Times of steps from spans; None where there are too few of them or steps do not explain them."""
+    """Fit times of steps to spans; None if too few, or steps do not explain them."""
     if len(log.seconds) < MIN_SPANS or (log.last > log.first).sum() < MIN_SPANS:
         return None
     blocks = np.array_split(np.arange(len(log.seconds)), BLOCKS)
@@ -159,14 +159,14 @@ def fit(log: Spans) -> Reading | None:
         errors = []
         for block in blocks:
             rest = np.setdiff1d(np.arange(len(log.seconds)), block)
-            solution = _least_squares(table[rest], log.seconds[rest])
-            errors.append(float(np.abs(table[block] @ solution / log.seconds[block] - 1).mean()))
+            numbers = _nonnegative_fit(table[rest], log.seconds[rest])
+            errors.append(float(np.abs(table[block] @ numbers / log.seconds[block] - 1).mean()))
         judged.append((float(np.mean(errors)), float(np.std(errors, ddof=1)) / BLOCKS**0.5, knots, table))
     best = min(judged, key=lambda one: one[0])
     if not best[0] <= EXPLAINS:
         return None
     error, _, knots, table = next(one for one in judged if one[0] <= best[0] + best[1])  # the simplest that is as good
-    fixed, each, context, constant, *slopes = _least_squares(table, log.seconds).tolist()
+    fixed, each, context, constant, *slopes = _nonnegative_fit(table, log.seconds).tolist()
     rises = np.diff(knots) * np.array(slopes)
     reads = constant + slopes[0] * knots[0] + np.concatenate([[0.0], np.cumsum(rises)])
     if not (fixed > 0 and reads[0] > 0):
@@ -175,7 +175,7 @@ def fit(log: Spans) -> Reading | None:
 
 
 def _shapes(log: Spans) -> list[np.ndarray]:
-    """Sizes at which the time of reading may bend, from no bend on: equally many steps lie between them."""
+    """Return sizes where reading times may bend: none, then ever more quantiles."""
     first, last = int(log.read.min()), int(log.read.max())
     if first == last:
         first = max(0, last - 1)
@@ -189,7 +189,7 @@ def _shapes(log: Spans) -> list[np.ndarray]:
 
 
 def _counts(log: Spans, knots: np.ndarray) -> np.ndarray:
-    """A column for each number: steps, sequences, context, steps that read, and prompt tokens between two sizes."""
+    """Return the columns: steps, sequences, context, reading steps, tokens by size."""
     size = log.read
     parts = []
     for place in range(len(knots) - 1):
@@ -203,11 +203,11 @@ def _counts(log: Spans, knots: np.ndarray) -> np.ndarray:
     return np.stack([log.steps, log.sequences, log.context, *columns], axis=1)
 
 
-def _least_squares(table: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Numbers that are not negative; each span counts by its length, as far as it can scatter."""
+def _nonnegative_fit(table: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """Fit numbers that are not negative; a span's weight follows from its length."""
     from scipy.optimize import nnls
 
     weight = seconds**-0.5
     scale = np.maximum(np.abs(table).max(axis=0), 1e-12)  # columns differ by many orders of magnitude
-    solution, _ = nnls(table * weight[:, None] / scale, seconds * weight)
-    return np.asarray(solution / scale)
+    numbers, _ = nnls(table * weight[:, None] / scale, seconds * weight)
+    return np.asarray(numbers / scale)

@@ -1,7 +1,9 @@
-"""The server of a log of requests: a scenario that serves them, with step times that a fit tries."""
+"""A scenario of the server of a request log, with step times under trial."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import tempfile
 from dataclasses import replace
@@ -28,7 +30,7 @@ HELD_BACK = 0.3
 
 
 class Server:
-    """The server of a scenario with the requests of a log, of which the first `fitted` are fitted."""
+    """A server with the requests of a log, of which the first `fitted` are fitted."""
 
     def __init__(self, path: Path, log: Log):
         self.path = path
@@ -46,9 +48,6 @@ class Server:
         asked = "profile" in written or (isinstance(step, dict) and "roofline" in step)
         self.wants_roofline = service.step.roofline is not None and asked
         """Is a roofline written there?  The one that a preset brings is an estimate, which measured steps replace."""
-        self._check()
-
-    def _check(self) -> None:
         served = len(self._scenario.build().tasks)
         if served != len(self.log):
             text = f"it serves {served:,} of the {len(self.log):,} requests of the log"
@@ -94,7 +93,7 @@ class Server:
         return step.model_copy(update=change).times(self.service.figures)
 
     def read_off(self, count: int) -> Reading | None:
-        """What the log of the first `count` requests says of steps; None where it cannot tell them."""
+        """Read step times off the first `count` requests; None where they cannot tell."""
         service, log = self.service, self.log
         if self.wants_roofline or service.disaggregated is not None or service.autoscale is not None:
             return None
@@ -123,15 +122,13 @@ class Server:
 
 def _requests(log: Log) -> str:
     names = ["arrival", "prompt_tokens", "output_tokens", *(["user"] if log.user is not None else [])]
-    rows = [",".join(names)]
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(names)
     for place in range(len(log)):
         cells = [repr(float(log.arrival[place])), str(log.prompt[place]), str(log.output[place])]
-        rows.append(",".join([*cells, *([_quoted(log.user[place])] if log.user is not None else [])]))
-    return "\n".join(rows) + "\n"
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n') else text
+        rows.writerow([*cells, *([log.user[place]] if log.user is not None else [])])
+    return text.getvalue()
 
 
 def service_of(path: Path) -> LanguageModel:
@@ -146,7 +143,7 @@ def service_of(path: Path) -> LanguageModel:
 
 
 def entry_of(path: Path) -> dict[str, Any]:
-    """The entry of workload of a scenario that describes a server, as it is written; ScenarioError if it is none."""
+    """Return the workload entry of a server as written; ScenarioError without one."""
     workload = document.read(path).data.get("workload")
     entries = [workload] if isinstance(workload, dict) else workload
     if not isinstance(entries, list) or len(entries) != 1 or not isinstance(entries[0], dict):

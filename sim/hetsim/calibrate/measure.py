@@ -1,10 +1,11 @@
-"""Median times of the stages of batches on a device, and what they make as a service and as a link."""
+"""Median stage times on a device, as a service profile and a link profile."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ class CalibrationError(HetsimError):
 
 @dataclass
 class MeasuredStages:
-    """Medians by stage (`upload pinned`, `compute`, ...) and batch size, their lines, and seconds a batch overlapped.
+    """Median seconds by stage and batch size, their lines, and overlapped seconds.
 
     `spread` is half the middle range of the repeats, as a share of their median, averaged over sizes.
     """
@@ -53,7 +54,7 @@ def measure(
     warmup: int = 3,
     tell: Callable[[str], None] = lambda _: None,
 ) -> MeasuredStages:
-    """Time all stages at all batch sizes.  CalibrationError where no line can be drawn through compute times."""
+    """Time all stages at all batch sizes; CalibrationError if they fit no line."""
     stages: dict[str, Callable[[int], float]] = {"compute": device.compute}
     for memory in device.memories if device.kind != "cpu" else ():
         stages[f"upload {memory}"] = lambda n, memory=memory: device.upload(n, memory)  # type: ignore[misc]
@@ -66,13 +67,13 @@ def measure(
         medians[name] = tuple(map(_median, times))
         spread[name] = statistics.mean(map(_spread, times))
     lines = {name: fit(batches, values) for name, values in medians.items()}
-    found = MeasuredStages(device, tuple(batches), repeats, medians, lines, spread)
-    _check(found)
+    measured = MeasuredStages(device, tuple(batches), repeats, medians, lines, spread)
+    _check(measured)
     if isinstance(device, Overlapping) and device.kind != "cpu":
         tell("measuring two streams")
         rounds = max(3, repeats // 5)
-        found.overlapped = tuple(_median(_timed(device.overlapped, n, rounds, 1)) for n in batches)
-    return found
+        measured.overlapped = tuple(_median(_timed(device.overlapped, n, rounds, 1)) for n in batches)
+    return measured
 
 
 def _timed(stage: Callable[[int], float], n: int, repeats: int, warmup: int) -> list[float]:
@@ -99,7 +100,8 @@ def _check(found: MeasuredStages) -> None:
             "measure larger batches, or repeat more often (--repeats)"
         )
     for name, line in found.lines.items():
-        falls = [b for (_, s), (b, t) in _pairs(found, name) if t < 0.9 * s]
+        points = pairwise(zip(found.batches, found.medians[name], strict=True))
+        falls = [b for (_, s), (b, t) in points if t < 0.9 * s]
         if falls:
             found.remarks.append(f"{name}: a batch of {falls[0]} took less time than the smaller one before it")
         if found.spread[name] > MAX_SPREAD:
@@ -107,11 +109,6 @@ def _check(found: MeasuredStages) -> None:
             found.remarks.append(f"{name}: {scatter}; is the machine busy otherwise?")
         if line.worst > 0.15:
             found.remarks.append(f"{name}: up to {line.worst:.0%} off the line; the linear model is rough here")
-
-
-def _pairs(found: MeasuredStages, name: str) -> list[tuple[tuple[int, float], tuple[int, float]]]:
-    points = list(zip(found.batches, found.medians[name], strict=True))
-    return list(zip(points[:-1], points[1:], strict=True))
 
 
 # Profiles -------------------------------------------------------------------------------------------------------
@@ -129,7 +126,7 @@ def service_profile(found: MeasuredStages) -> dict[str, Any]:
 
 
 def from_elsewhere(what: str, stages: Mapping[str, Shaped]) -> dict[str, Any]:
-    """The service profile of times that were measured elsewhere, in the shapes that were chosen."""
+    """Make the service profile of times measured elsewhere, in the chosen shapes."""
     service: dict[str, Any] = {}
     for name in ("upload", "compute", "download"):
         if name in stages:
@@ -143,7 +140,7 @@ def from_elsewhere(what: str, stages: Mapping[str, Shaped]) -> dict[str, Any]:
 
 
 def link_profile(found: MeasuredStages) -> dict[str, Any] | None:
-    """The link profile: the rates that a byte more costs, and the latency of an empty transfer; None without a link."""
+    """Make the link profile: rates by byte, and latency; None without a link."""
     device = found.device
     if device.kind == "cpu":
         return None
@@ -190,7 +187,7 @@ def _measured(found: MeasuredStages) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class FittedLine:
-    """Seconds `per_item` and `fixed`, and how far each measured size is from the line (as a share of its time)."""
+    """A line of stage times, and the relative error at each measured size."""
 
     per_item: float
     fixed: float

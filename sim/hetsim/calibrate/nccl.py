@@ -1,4 +1,4 @@
-"""Reads the output of nccl-tests (all_reduce_perf and its like) as a curve of bus bandwidth by size.
+"""Read nccl-tests output as bus bandwidth by size.
 
 The table has a row a size: size, count, type, redop, root, then time (us), algbw, busbw (GB/s) and errors, out of place
 and in place; lines that begin with # tell the ranks, the hosts and the collective, other lines are output of programs.
@@ -39,7 +39,7 @@ _VALUE = re.compile(r"\S+")
 
 @dataclass(frozen=True)
 class MeasuredCollective:
-    """A test: sizes with their times, and the ranks that took part, as far as the file tells."""
+    """A test of a collective: seconds by size, and the ranks as the file states them."""
 
     collective: str
     ranks: int
@@ -163,12 +163,12 @@ def _number(word: re.Match[str], file: str, line: int, positive: bool) -> float:
 
 
 def _wrong(text: str) -> bool:
-    """Does the last column tell of wrong results?  Older versions print the largest error there, such as 4e-07."""
+    """Return True for a count of wrong results (4e-07 is an error of old versions)."""
     return text.isdecimal() and int(text) > 0
 
 
 def _factor(collective: str, ranks: int, rows: list[_Row]) -> float:
-    """Bus bandwidth over size by time: by the collective's formula, else as in the row that says it best."""
+    """Return bus bandwidth over size by time, by formula or else from the best row."""
     if ranks > 1 and collective:
         part = (ranks - 1) / ranks
         return 2 * part if collective in BOTH_WAYS else 1.0 if collective in DIRECT else part
@@ -189,7 +189,9 @@ def _check(rows: list[_Row], measured: tuple[float, ...], file: str) -> None:
 
 
 def leveled(rates: tuple[float, ...]) -> tuple[float, ...]:
-    """The rising rates that differ least from these in the squares of logarithms: neighbors that fall get their mean.
+    """Return the nearest rising rates, by least squares of logarithms.
+
+    Neighbors that fall get their mean.
 
     >>> leveled((1.0, 8.0, 2.0))
     (1.0, 4.0, 4.0)

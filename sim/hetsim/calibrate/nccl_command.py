@@ -1,4 +1,4 @@
-"""`hetsim calibrate nccl`: a measured curve of NVLink or of the network for a cluster."""
+"""`hetsim calibrate nccl`: a measured curve of NVLink or of a network."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def nccl(
     file: Path, in_place: bool, link: Literal["nvlink", "network"] | None, out: Path, name: str | None, force: bool,
     as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Write the bus bandwidth that nccl-tests measured, by size, as a profile for a cluster.
+    """Write the bus bandwidth by size that nccl-tests measured, as a profile.
 
     FILE is what all_reduce_perf or another of the tests prints. Scenarios include the profile: nvlink: {profile:
     NAME.nvlink.yaml} between the GPUs of a node, network: {profile: NAME.network.yaml} between nodes. Dips are
@@ -41,19 +41,19 @@ def nccl(
     from hetsim.model.files import write_text, write_whole
     from hetsim.scenario.file.document import dump
 
-    results = read_nccl(file, in_place)
-    kind = link or _kind(results, file)
-    _suits(results, kind, file)
+    measured = read_nccl(file, in_place)
+    kind = link or _kind(measured, file)
+    _suits(measured, kind, file)
     begin = out / folder_name(name or file.stem)
     target = begin.with_name(f"{begin.name}.{kind}.yaml")
     if target.exists() and not force:
         raise click.UsageError(f"{target} exists; --force replaces it")
-    profile = _profile(results, kind)
+    profile = _profile(measured, kind)
     if as_json:
-        console.as_json({"profile": profile, "measured": dict(zip(results.sizes, results.measured, strict=True))})
+        console.as_json({"profile": profile, "measured": dict(zip(measured.sizes, measured.measured, strict=True))})
     else:
-        console.lines(_text(results, kind))
-    console.warnings([results.remark] if results.remark else [], quiet)
+        console.lines(_text(measured, kind))
+    console.warnings([measured.remark] if measured.remark else [], quiet)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_whole(target, partial(write_text, text=dump(profile)))
     console.note(f"profile: {target}", quiet)

@@ -1,4 +1,4 @@
-"""A server's log of requests: for each its arrival, its tokens, its first token and its end."""
+"""A server's log of requests: arrivals, tokens, first tokens and ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIN_REQUESTS = 20
 
 @dataclass
 class Log:
-    """Requests in order of arrival: seconds, tokens, and measured seconds to the first token and to the end."""
+    """Requests by arrival: tokens, and measured seconds to first token and end."""
 
     path: Path
     arrival: np.ndarray
@@ -42,15 +42,15 @@ class Log:
 
 def is_log(names: list[str]) -> bool:
     """Return True if these are the columns of a log of requests with first tokens."""
-    plain = PickedColumns.bare(names)
-    return all(any(one in plain for one in wanted) for wanted in (ARRIVAL, PROMPT, OUTPUT, (*FIRST, *TTFT)))
+    columns_by_name = PickedColumns.bare(names)
+    return all(any(one in columns_by_name for one in wanted) for wanted in (ARRIVAL, PROMPT, OUTPUT, (*FIRST, *TTFT)))
 
 
 def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
     """The log in a file; ScenarioError with file, line and column for what cannot be."""
     columns = PickedColumns(path, where)
     arrival = np.array(columns.seconds(ARRIVAL, unit or _plain(columns, ARRIVAL), positive=False), dtype=float)
-    prompt, output = columns.whole(PROMPT), columns.whole(OUTPUT)
+    prompt, output = columns.whole_numbers(PROMPT), columns.whole_numbers(OUTPUT)
     ttft = _since(columns, TTFT, FIRST, unit, arrival)
     latency = _since(columns, LATENCY, END, unit, arrival)
     first, end = (columns.first_of((*spans, *instants)) for spans, instants in ((TTFT, FIRST), (LATENCY, END)))
@@ -58,8 +58,8 @@ def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
         if ttft[place] < 0:
             columns.complain(line, first, f"the first token comes {-ttft[place]:.4g} s before its arrival")
         if latency[place] < ttft[place]:
-            text = f"{ttft[place] - latency[place]:.4g} s before its first token"
-            columns.complain(line, end, f"the request ends {text}")
+            difference = f"{ttft[place] - latency[place]:.4g} s before its first token"
+            columns.complain(line, end, f"the request ends {difference}")
     columns.done()
     user = columns.texts(USER) if columns.has(USER) else None
     order = np.argsort(arrival, kind="stable")
@@ -72,7 +72,7 @@ def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
 
 
 def _plain(columns: PickedColumns, wanted: tuple[str, ...]) -> str | None:
-    """Seconds, for a column that is called just so: `arrival` is in seconds in the plain table of requests as well."""
+    """Seconds of a column named without a unit, as in the plain table of requests."""
     return "s" if wanted[0] in columns.names else None
 
 

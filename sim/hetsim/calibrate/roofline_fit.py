@@ -1,4 +1,4 @@
-"""The shares of the peaks that the steps of a measured profile reach, for a model and GPUs with known figures.
+"""Fit the shares of peaks that measured steps reach, for a known model and GPUs.
 
 Three numbers for both stages: the shares of memory bandwidth and of arithmetic, and the time in which the host issues a
 step.  (A fourth, the latency of sums over the GPUs, cannot be told from these.)  They are fitted by least squares of
@@ -28,7 +28,7 @@ MIN_SETTINGS = 4
 
 @dataclass(frozen=True)
 class Reached:
-    """The fitted values, and mean relative errors of both stages on left-out and all sizes."""
+    """The fitted values, and both stages' mean relative errors: left out, and all."""
 
     efficiency: Efficiency
     prefill_error: float
@@ -38,19 +38,19 @@ class Reached:
 
 
 def predicted(figures: Figures, reached: Efficiency, one: MeasuredSetting) -> tuple[float, float]:
-    """Seconds of the step that reads the prompts of a setting, and of its mean step that decodes."""
+    """Return seconds of a setting's prompt step, and of its mean decoding step."""
     steps = roofline_steps(*figures, reached)
     read = steps.of(one.prompt * one.batch, 0, 0, one.batch * attended(one.prompt, 0))
     return read, steps.of(0, one.batch, round(one.context))
 
 
 def fit(figures: Figures, settings: Sequence[MeasuredSetting], what: str) -> Reached:
-    """The efficiency nearest to a profile; ScenarioError where the search ends nowhere."""
+    """Fit the efficiency to a profile; ScenarioError if the search does not end."""
     if len(settings) < MIN_SETTINGS:
         text = f"has {len(settings)} settings of prompt and batch; at least {MIN_SETTINGS} are needed for a roofline"
         raise ScenarioError(Problem(text, file=what))
     settings = _whole(settings)
-    fitted_all = _fitted(figures, settings, settings, what)
+    fit_to_all = _fitted(figures, settings, settings, what)
     prefill = [
         _errors(figures, _fitted(figures, [s for s in settings if s.prompt * s.batch != tokens], settings, what),
                 [s for s in settings if s.prompt * s.batch == tokens])[0]
@@ -61,8 +61,8 @@ def fit(figures: Figures, settings: Sequence[MeasuredSetting], what: str) -> Rea
                 [s for s in settings if s.batch == batch])[1]
         for batch in sorted({s.batch for s in settings})
     ]  # fmt: skip
-    off = _errors(figures, fitted_all, settings)
-    return Reached(fitted_all, statistics.mean(prefill), statistics.mean(decode), *off)
+    off = _errors(figures, fit_to_all, settings)
+    return Reached(fit_to_all, statistics.mean(prefill), statistics.mean(decode), *off)
 
 
 def _whole(settings: Sequence[MeasuredSetting]) -> list[MeasuredSetting]:

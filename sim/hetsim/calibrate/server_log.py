@@ -1,4 +1,4 @@
-"""The step times with which the simulation of a server gives the same log of requests.
+"""Fit step times with which a simulated server gives the same request log.
 
 The log has for each request its arrival, its tokens, its first token and its end.  The server is a scenario: its
 replicas, memory, batching and orders are what the user says; what is fitted are the numbers of its step, in the form
@@ -58,8 +58,7 @@ class Figure:
 
 @dataclass
 class Fitted:
-    """The step and the constant of each request that were fitted, the trials it took, and what the simulation says of
-    the requests held back."""
+    """The fitted step and constant of a request, and the error on those held back."""
 
     step: dict[str, Any]
     """As the service's `step` has it, in seconds; of a roofline `roofline` and `fixed`."""
@@ -72,7 +71,7 @@ class Fitted:
 
 
 def _off(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Mean absolute difference, as a share of the mean measured; what never came counts as no time at all."""
+    """Return the mean error relative to the measured mean; a missing answer is 0 s."""
     scale = float(theirs.mean()) if len(theirs) else 0.0
     if scale <= 0:
         return 0.0
@@ -97,7 +96,7 @@ class _Search:
         return (_off(ttft, log.ttft[:count]) + _off(latency, log.latency[:count]) + own) / 3
 
     def front_end(self, times: StepTimes) -> float:
-        """What first tokens come later than simulated, of requests that wait little."""
+        """Return how much later than simulated the first tokens without queueing come."""
         self.trials += 1
         ttft = self.server.simulated(times, 0.0)[0][: self.count]
         measured = self.server.log.ttft[: self.count]
@@ -116,37 +115,37 @@ class _Found:
 
 
 def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
-    """The step with which the simulation is nearest to the first part of the log, and its error on the rest.
+    """Fit the step to the first part of the log, and return its error on the rest.
 
     ScenarioError where the step is of a form that is not fitted, or where the search finds no server like the log's.
     """
     log, count = server.log, server.fitted
     search = _Search(server, count)
     reading = server.read_off(count)
-    best = None
+    fitted = None
     if reading is not None:
         tell(f"steps read off the log explain its answers up to {reading.error:.1%}; fitting their pace and front_end")
-        best = _paced(search, reading)
-    if best is not None and best.error < CLOSE:
-        figures = _held_back(server, best)
-        whole = server.read_off(len(log))
-        if whole is not None:
+        fitted = _paced(search, reading)
+    if fitted is not None and fitted.error < CLOSE:
+        figures = _held_back(server, fitted)
+        full_reading = server.read_off(len(log))
+        if full_reading is not None:
             search.count = len(log)
-            best = replace(_paced(search, whole), error=best.error)
-        assert isinstance(best.times, LinearSteps)
-        step = log_steps.written(best.times)
+            fitted = replace(_paced(search, full_reading), error=fitted.error)
+        assert isinstance(fitted.times, LinearSteps)
+        step = log_steps.written(fitted.times)
     else:
         refused = server.refused()
         if refused is not None:
             raise ScenarioError(Problem(refused, file=str(server.path), key="workload.service.step"))
-        numbers, best = _by_simplex(search, tell)
+        numbers, fitted = _by_simplex(search, tell)
         step = server.step_of(numbers)
-        figures = _held_back(server, best)
-    return Fitted(step, best.front_end, search.trials, figures, len(log) - count, best.error)
+        figures = _held_back(server, fitted)
+    return Fitted(step, fitted.front_end, search.trials, figures, len(log) - count, fitted.error)
 
 
 def _paced(search: _Search, reading: Reading) -> _Found:
-    """Fit the pace: whether steps that read decode as well, and the constant before a step."""
+    """Fit the pace, if steps that read also decode, and the constant before a step."""
     tried: dict[tuple[bool, float], float] = {}
     pace = 1.0
     front = {one: search.front_end(reading.times(one)) for one in (True, False)}
@@ -177,8 +176,8 @@ def _by_simplex(search: _Search, tell: Callable[[str], None]) -> tuple[dict[str,
     names = list(start)
 
     def numbers_of(point: np.ndarray) -> dict[str, float]:
-        values = {name: math.exp(min(10.0, float(value))) for name, value in zip(names, point, strict=True)}
-        return {name: min(1.0, value) if name in ("memory", "compute") else value for name, value in values.items()}
+        numbers = {name: math.exp(min(10.0, float(value))) for name, value in zip(names, point, strict=True)}
+        return {name: min(1.0, value) if name in ("memory", "compute") else value for name, value in numbers.items()}
 
     def error(point: np.ndarray) -> float:
         numbers = numbers_of(point)
@@ -190,11 +189,11 @@ def _by_simplex(search: _Search, tell: Callable[[str], None]) -> tuple[dict[str,
     for reach in REACHES:  # a simplex that has shrunk to a point beside a step of the error begins anew
         simplex = np.vstack([point, *(point + reach * row for row in np.eye(len(names)))])
         options = {"maxfev": TRIALS, "xatol": 2e-3, "fatol": 1e-5, "initial_simplex": simplex}
-        solution = minimize(error, point, method="Nelder-Mead", options=options)
-        converged |= bool(solution.success)
-        if not solution.fun < best:
+        simplex_result = minimize(error, point, method="Nelder-Mead", options=options)
+        converged |= bool(simplex_result.success)
+        if not simplex_result.fun < best:
             break
-        point, gained, best = solution.x, best - solution.fun, float(solution.fun)
+        point, gained, best = simplex_result.x, best - simplex_result.fun, float(simplex_result.fun)
         if gained < GAIN or best < GAIN:
             break
     numbers = numbers_of(point)
@@ -208,7 +207,7 @@ def _by_simplex(search: _Search, tell: Callable[[str], None]) -> tuple[dict[str,
 
 
 def _held_back(server: Server, found: _Found) -> list[Figure]:
-    """The whole log simulated, against what was measured of the requests that were not fitted."""
+    """Simulate the whole log, and compare the requests that were not fitted."""
     log = server.log
     ttft, latency, record = server.simulated(found.times, found.front_end)
     rest = slice(server.fitted, None)

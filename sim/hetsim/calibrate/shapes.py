@@ -1,4 +1,4 @@
-"""Which shape measured stage times have: a line, a line with a break, powers, or a table, by cross-validation.
+"""Choose the shape of stage times by cross-validation: line, powers or table.
 
 Each size is left out in turn and predicted from the others; the error is the mean of the relative ones.  Of the shapes
 the simplest with an error within one standard error of the smallest is chosen (Hastie, Tibshirani and Friedman, The
@@ -10,23 +10,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from hetsim.model.batch_times import MAX_POINTS, StageTable, nearest_line
 
-Predict = Callable[[float], float]
+Predict = Callable[[int], float]
 
 MIN_SIZES = {"line": 3, "broken line": 5, "powers": 4, "table": 3}
 """Sizes that are needed to judge a shape: one is left out, and the others have to tell it."""
 SHAPES = tuple(MIN_SIZES)
 """From the simplest on."""
+ROUNDING = 1e-9
+"""Relative errors below this one are those of floating point, and say nothing about a shape."""
 
 
 @dataclass(frozen=True)
 class JudgedShape:
-    """One shape: its mean relative error on sizes left out, the standard error of that, and the worst size."""
+    """A shape with mean relative error on left-out sizes, its SE, and worst size."""
 
     shape: str
     error: float
@@ -50,7 +53,7 @@ class Shaped:
     floor: float | None = None
     """Of powers: seconds that do not depend on the size."""
 
-    def of(self, size: int) -> float:
+    def seconds_at(self, size: int) -> float:
         if self.chosen == "line":
             return self.line[0] * size + self.line[1]
         between: Literal["linear", "power"] = "power" if self.chosen == "powers" else "linear"
@@ -69,35 +72,39 @@ class Shaped:
     @property
     def off(self) -> float:
         """The largest relative deviation of what was measured."""
-        return max(abs(self.of(n) / t - 1) for n, t in zip(self.sizes, self.seconds, strict=True))
+        return max(abs(self.seconds_at(n) / t - 1) for n, t in zip(self.sizes, self.seconds, strict=True))
 
 
 def shaped(
     sizes: tuple[int, ...], seconds: tuple[float, ...], wanted: str | None = None, floor: float | None = None
 ) -> Shaped:
-    """The shape of a stage: the one wanted, or else the one that cross-validation chooses.
+    """Fit a stage in the shape wanted, or in the one that cross-validation chooses.
 
     `floor`: seconds that any size takes; what is beyond may then grow by powers of the size.
     """
     n, tau = np.array(sizes, dtype=float), np.array(seconds)
-    fits = {"line": _line, "broken line": _broken_line, "table": _table}
+    fits: dict[str, Callable[[np.ndarray, np.ndarray], Predict]] = {
+        "line": lambda n, tau: np.poly1d(_points(n, tau)),
+        "broken line": lambda n, tau: partial(_through, *_knots(n, tau)),
+        "table": lambda n, tau: partial(_through, n, tau),
+    }
     if floor is not None:
-        fits["powers"] = lambda n, tau: _powers(n, tau, floor)
+        fits["powers"] = lambda n, tau: StageTable(tuple(map(int, n)), tuple(tau.tolist()), "power", floor=floor).of
     judged = [_judge(shape, fits[shape], n, tau) for shape in SHAPES if shape in fits and len(n) >= MIN_SIZES[shape]]
     chosen = wanted or (_simplest(judged) if judged else "table")
-    shaped_times = Shaped(sizes, seconds, judged, chosen, floor=floor)
+    stage = Shaped(sizes, seconds, judged, chosen, floor=floor)
     if chosen == "line":
-        shaped_times.line = _points(n, tau)
+        stage.line = _points(n, tau)
     elif chosen in ("table", "powers"):
-        shaped_times.knots = dict(zip(sizes, seconds, strict=True))
+        stage.knots = dict(zip(sizes, seconds, strict=True))
     else:
-        shaped_times.knots = {int(size): float(value) for size, value in zip(*_knots(n, tau), strict=True)}
-    return shaped_times
+        stage.knots = {int(size): float(value) for size, value in zip(*_knots(n, tau), strict=True)}
+    return stage
 
 
 def _simplest(judged: list[JudgedShape]) -> str:
     best = min(judged, key=lambda one: one.error)
-    bound = best.error + best.standard_error
+    bound = max(best.error + best.standard_error, ROUNDING)
     return next(one.shape for one in judged if one.error <= bound)
 
 
@@ -106,7 +113,7 @@ def _judge(shape: str, fit: Callable[[np.ndarray, np.ndarray], Predict], n: np.n
     places = np.unique(np.linspace(0, len(n) - 1, min(len(n), MAX_POINTS)).astype(int))
     for place in places.tolist():
         rest = np.arange(len(n)) != place
-        errors.append(abs(fit(n[rest], tau[rest])(float(n[place])) / float(tau[place]) - 1))
+        errors.append(abs(fit(n[rest], tau[rest])(int(n[place])) / float(tau[place]) - 1))
     worst = int(np.argmax(errors))
     scatter = float(np.std(errors, ddof=1)) / math.sqrt(len(errors)) if len(errors) > 1 else 0.0
     return JudgedShape(shape, float(np.mean(errors)), scatter, errors[worst], int(n[places[worst]]))
@@ -117,20 +124,6 @@ def _points(n: np.ndarray, tau: np.ndarray) -> tuple[float, float]:
     return nearest_line(n[chosen], tau[chosen])
 
 
-def _line(n: np.ndarray, tau: np.ndarray) -> Predict:
-    per_item, fixed = _points(n, tau)
-    return lambda size: per_item * size + fixed
-
-
-def _table(n: np.ndarray, tau: np.ndarray) -> Predict:
-    return lambda size: _through(n, tau, size)
-
-
-def _powers(n: np.ndarray, tau: np.ndarray, floor: float) -> Predict:
-    table = StageTable(tuple(map(int, n)), tuple(tau.tolist()), "power", floor=floor)
-    return lambda size: table.of(int(size))
-
-
 def _through(n: np.ndarray, tau: np.ndarray, size: float) -> float:
     """On the straight lines between points, the first and the last of which go on."""
     high = int(np.clip(np.searchsorted(n, size), 1, len(n) - 1))
@@ -138,13 +131,8 @@ def _through(n: np.ndarray, tau: np.ndarray, size: float) -> float:
     return max(float(tau[high - 1] + slope * (size - n[high - 1])), 1e-12)
 
 
-def _broken_line(n: np.ndarray, tau: np.ndarray) -> Predict:
-    knots, values = _knots(n, tau)
-    return lambda size: _through(knots, values, size)
-
-
 def _knots(n: np.ndarray, tau: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First size, break and last size, and the times there: relative least squares over all breaks."""
+    """Fit first size, break and last size with their times, over all breaks."""
     best: tuple[float, np.ndarray, np.ndarray] | None = None
     for place in range(1, len(n) - 1):
         knots = n[[0, place, -1]]

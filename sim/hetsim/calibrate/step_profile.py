@@ -1,4 +1,4 @@
-"""Step times of a language model that were measured setting by setting, and what a service profile says of them.
+"""Step times of a language model, measured by setting, as a service profile.
 
 A row of such a file is a setting: a number of requests in a batch, their prompt tokens and output tokens, with the
 time of the step that read all prompts and the mean time of those that decoded.  Rows of one setting are repeats; their
@@ -38,7 +38,7 @@ FALLS = 0.5
 
 @dataclass(frozen=True)
 class MeasuredSetting:
-    """The medians of one setting: seconds of the step that reads, and of a step that decodes."""
+    """Median seconds of a setting: of the prompt step, and of a decoding step."""
 
     prompt: int
     batch: int
@@ -54,7 +54,7 @@ class MeasuredSetting:
 
 @dataclass
 class StepProfile:
-    """What was fitted: shapes of both stages, seconds for a token of context, and what there is to say."""
+    """The fit: shapes of both stages, seconds for a token of context, and remarks."""
 
     what: str
     prefill: Shaped
@@ -66,30 +66,30 @@ class StepProfile:
 
 def is_step_profile(names: list[str]) -> bool:
     """Return True if these are the columns of step times by prompt and batch size."""
-    plain = PickedColumns.bare(names)
-    return all(any(one in plain for one in wanted) for wanted in (PROMPT, BATCH, PREFILL, DECODE))
+    columns_by_name = PickedColumns.bare(names)
+    return all(any(one in columns_by_name for one in wanted) for wanted in (PROMPT, BATCH, PREFILL, DECODE))
 
 
 def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[MeasuredSetting]:
     """The settings of a file; ScenarioError with file, line and column otherwise."""
     columns = PickedColumns(path, where)
-    prompt, batch = columns.whole(PROMPT), columns.whole(BATCH)
-    output = columns.whole(OUTPUT) if columns.has(OUTPUT) else None
+    prompt, batch = columns.whole_numbers(PROMPT), columns.whole_numbers(BATCH)
+    output = columns.whole_numbers(OUTPUT) if columns.has(OUTPUT) else None
     prefill, decode = columns.seconds(PREFILL, unit), columns.seconds(DECODE, unit)
     columns.done()
     columns.one_each(SERVER, "servers")
-    samples: dict[tuple[int, int, int], list[tuple[float, float]]] = defaultdict(list)
+    repeats: dict[tuple[int, int, int], list[tuple[float, float]]] = defaultdict(list)
     for row in range(len(prompt)):
         key = prompt[row], batch[row], 1 if output is None else output[row]
-        samples[key].append((prefill[row], decode[row]))
+        repeats[key].append((prefill[row], decode[row]))
     return [
         MeasuredSetting(*key, statistics.median(one for one, _ in times), statistics.median(one for _, one in times))
-        for key, times in sorted(samples.items())
+        for key, times in sorted(repeats.items())
     ]
 
 
 def slope(settings: list[MeasuredSetting]) -> float:
-    """Seconds that a token of context adds to a step, by relative least squares within each number of sequences."""
+    """Fit seconds that a token of context adds, within each number of sequences."""
     above = below = 0.0
     for batch in {one.batch for one in settings}:
         mine = [one for one in settings if one.batch == batch]
@@ -103,18 +103,18 @@ def slope(settings: list[MeasuredSetting]) -> float:
 
 
 def _by_sequences(settings: list[MeasuredSetting], each: float) -> dict[int, float]:
-    """Median seconds of a step that decodes this number of sequences, without their context."""
-    by_size: dict[int, list[float]] = defaultdict(list)
+    """Return median seconds of decoding steps by sequences, without context."""
+    times: dict[int, list[float]] = defaultdict(list)
     for one in settings:
-        by_size[one.batch].append(max(one.decode - each * one.context, 0.05 * one.decode))
-    return {batch: statistics.median(by_size[batch]) for batch in sorted(by_size)}
+        times[one.batch].append(max(one.decode - each * one.context, 0.05 * one.decode))
+    return {batch: statistics.median(times[batch]) for batch in sorted(times)}
 
 
 def _by_tokens(settings: list[MeasuredSetting]) -> dict[int, float]:
-    by_size: dict[int, list[float]] = defaultdict(list)
+    times: dict[int, list[float]] = defaultdict(list)
     for one in settings:
-        by_size[one.prompt * one.batch].append(one.prefill)
-    return {tokens: statistics.median(by_size[tokens]) for tokens in sorted(by_size)}
+        times[one.prompt * one.batch].append(one.prefill)
+    return {tokens: statistics.median(times[tokens]) for tokens in sorted(times)}
 
 
 def _without_falls(prefill: dict[int, float]) -> tuple[dict[int, float], list[int]]:
@@ -130,7 +130,7 @@ def _without_falls(prefill: dict[int, float]) -> tuple[dict[int, float], list[in
 
 
 def fit(what: str, settings: list[MeasuredSetting], wanted: str | None = None) -> StepProfile:
-    """Shapes of both stages; `wanted` names one in place of what cross-validation chooses."""
+    """Fit shapes of both stages; `wanted` names one, else cross-validation chooses."""
     prefill, fallen = _without_falls(_by_tokens(settings))
     remarks = []
     if fallen:
@@ -153,7 +153,7 @@ def fit(what: str, settings: list[MeasuredSetting], wanted: str | None = None) -
 
 
 def _choose(one: Shaped) -> None:
-    """The shape with the least error: steps are known at many sizes, and their times have no simple shape."""
+    """Choose the shape with the smallest error; steps have no simple shape."""
     if one.judged:
         best = min(one.judged, key=lambda judged: judged.error).shape
         if best != one.chosen:
@@ -162,14 +162,14 @@ def _choose(one: Shaped) -> None:
 
 
 def _judged(settings: list[MeasuredSetting], shape: str) -> JudgedShape:
-    """The error on each number of sequences when all its settings are left out of the fit."""
+    """Return the error on each number of sequences when the fit leaves it out."""
     errors: dict[int, float] = {}
     for batch in sorted({one.batch for one in settings}):
         rest = [one for one in settings if one.batch != batch]
         each = slope(rest)
-        means = _by_sequences(rest, each)
-        fitted = shaped(tuple(means), tuple(means.values()), shape)
-        base = fitted.of(batch)
+        times_of_rest = _by_sequences(rest, each)
+        fitted = shaped(tuple(times_of_rest), tuple(times_of_rest.values()), shape)
+        base = fitted.seconds_at(batch)
         mine = [one for one in settings if one.batch == batch]
         errors[batch] = statistics.mean(abs((base + each * one.context) / one.decode - 1) for one in mine)
     values = list(errors.values())
@@ -180,7 +180,7 @@ def _judged(settings: list[MeasuredSetting], shape: str) -> JudgedShape:
 
 def profile(found: StepProfile) -> dict[str, Any]:
     """The service profile, as scenarios include it."""
-    fixed = min(found.prefill.of(found.prefill.sizes[0]), found.decode.of(found.decode.sizes[0]))
+    fixed = min(found.prefill.seconds_at(found.prefill.sizes[0]), found.decode.seconds_at(found.decode.sizes[0]))
     fixed = min(fixed, *found.prefill.seconds, *found.decode.seconds)
     if found.prefill.floor is not None:
         fixed = min(fixed, found.prefill.floor)

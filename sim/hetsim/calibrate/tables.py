@@ -1,4 +1,4 @@
-"""Stage times that were measured elsewhere: any table of latencies by batch size, or what `perf_analyzer` writes.
+"""Stage times measured elsewhere: tables by batch size, or perf_analyzer files.
 
 Triton's perf_analyzer (`-f FILE`) writes a row for each load: Concurrency or Request Rate, Inferences/Second, and the
 mean microseconds that a request spends in each part: Client Send, Network+Server Send/Recv, Server Queue, Server
@@ -25,7 +25,7 @@ from hetsim.workload.mapped.rows import FileRows, fail, rows_of, tidied
 PERF = "Inferences/Second"
 """By which a file of perf_analyzer is known."""
 LOADS = ("Concurrency", "Request Rate")
-BATCH = ("batch size", "batch", "batch_size", "batchsize", "size", "bs")
+BATCH = ("batch_size", "batch", "batchsize", "size", "bs")
 TIMES = ("time", "latency", "duration", "compute", "mean", "avg", "average", "mean_latency", "latency_mean",
          "avg_latency", "latency_avg", "median", "p50", "median_latency", "latency_median", "p50_latency",
          "latency_p50")  # fmt: skip
@@ -62,7 +62,7 @@ def is_perf_analyzer(path: Path) -> bool:
 def table(
     path: Path, batch: str | None, time: str | None, unit: str | None, where: Mapping[str, Any], samples: bool
 ) -> Elsewhere:
-    """The compute times in a table; ScenarioError with file, line and column otherwise.
+    """Read the compute times in a table; ScenarioError with file, line and column.
 
     batch, time: names of the columns; None: those that have a usual name.
     """
@@ -73,9 +73,9 @@ def table(
 
 
 def _usual(path: Path, names: Sequence[str], wanted: Sequence[str], option: str) -> str:
-    """The first column with one of these names; ScenarioError that names the option where there is none."""
-    plain = PickedColumns.bare(names)
-    column = next((plain[name] for name in wanted if name in plain), None)
+    """Return the first column with one of these names; ScenarioError without any."""
+    columns = PickedColumns.bare(names)
+    column = next((columns[name] for name in wanted if name in columns), None)
     if column is None:
         listed = ", ".join(names[:20])
         raise fail(path, f"no column {wanted[0]} (or {', '.join(wanted[1:])}); {option} names it, of {listed}", 1)
@@ -83,8 +83,8 @@ def _usual(path: Path, names: Sequence[str], wanted: Sequence[str], option: str)
 
 
 def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
-    """The stages in files of perf_analyzer, each with its batch size unless it has a column that tells it."""
-    by_size: dict[int, _Measured] = {}
+    """Read the stages in perf_analyzer files: a batch size a file, or a column of it."""
+    measured: dict[int, _Measured] = {}
     remarks = []
     for size, path in files:
         rows = rows_of(path, form_of(path))
@@ -95,16 +95,16 @@ def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
         for line, row in _rows(path, rows):
             of_size = _size(path, line, row, size)
             at = _number(path, line, row, load) if load is not None else 1.0
-            measured = by_size.get(of_size)
-            if measured is None or at < measured.load:
-                by_size[of_size] = _Measured(at, _stages(path, line, row), path, load == LOADS[0] and at > 1)
-            elif at == measured.load and measured.path != path:
-                raise fail(path, f"batches of {of_size} are measured in {measured.path} too", line)
-    if not by_size:
+            before = measured.get(of_size)
+            if before is None or at < before.load:
+                measured[of_size] = _Measured(at, _stages(path, line, row), path, load == LOADS[0] and at > 1)
+            elif at == before.load and before.path != path:
+                raise fail(path, f"batches of {of_size} are measured in {before.path} too", line)
+    if not measured:
         raise fail(files[0][1], "has no rows")
-    stages, left_out = _by_stage(by_size)
+    stages, left_out = _by_stage(measured)
     source = ", ".join(str(path) for _, path in files)
-    return Elsewhere(source, stages, [*remarks, *_under_load(by_size), *left_out])
+    return Elsewhere(source, stages, [*remarks, *_under_load(measured), *left_out])
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _under_load(found: Mapping[int, _Measured]) -> Iterator[str]:
 
 
 def _by_stage(found: Mapping[int, _Measured]) -> tuple[dict[str, dict[int, float]], list[str]]:
-    """Seconds by stage and batch size, and the stages left out because they took no time at some sizes."""
+    """Return seconds by stage and size; stages with 0 s at some sizes are left out."""
     stages, left_out = {}, []
     for name in STAGES:
         seconds = {size: found[size].stages[name] for size in sorted(found)}
@@ -143,8 +143,8 @@ def _by_stage(found: Mapping[int, _Measured]) -> tuple[dict[str, dict[int, float
 
 def _rows(path: Path, rows: FileRows) -> list[tuple[int, dict[str, Any]]]:
     names = rows.names
-    is_told = OLD_COMPUTE in names or not _by_client(names)
-    needed = [] if OLD_COMPUTE in names else list(STAGES.values()) if is_told else CLIENT[1:]
+    has_stages = OLD_COMPUTE in names or not _by_client(names)
+    needed = [] if OLD_COMPUTE in names else list(STAGES.values()) if has_stages else CLIENT[1:]
     for name in (PERF, *needed):
         if name not in names:
             raise fail(path, f'no column "{name}", as perf_analyzer writes', 1)
@@ -161,18 +161,18 @@ def _by_client(names: Sequence[str]) -> bool:
 
 
 def _size(path: Path, line: int, row: dict[str, Any], given: int | None) -> int:
-    name = next((name for name in row if name.casefold() in BATCH), None)
+    name = next((name for bare, name in PickedColumns.bare([*row]).items() if bare in BATCH), None)
     if name is None:
         if given is None:
             text = "perf_analyzer does not write the batch size (its -b): name it, as in --from 8=FILE, for each file"
             raise fail(path, f"{text}; or add a column Batch")
         return given
-    size = _number(path, line, row, name)
-    if size % 1 or not 1 <= size <= latency_table.MAX_SIZE:
-        raise fail(path, f"column {name}: {size:g} is not a batch size", line)
-    if given is not None and given != size:
-        raise fail(path, f"column {name} says {size:g}, and --from {given}={path}", line)
-    return int(size)
+    batch_size = _number(path, line, row, name)
+    if batch_size % 1 or not 1 <= batch_size <= latency_table.MAX_SIZE:
+        raise fail(path, f"column {name}: {batch_size:g} is not a batch size", line)
+    if given is not None and given != batch_size:
+        raise fail(path, f"column {name} says {batch_size:g}, and --from {given}={path}", line)
+    return int(batch_size)
 
 
 def _number(path: Path, line: int, row: dict[str, Any], name: str) -> float:
@@ -186,11 +186,11 @@ def _stages(path: Path, line: int, row: dict[str, Any]) -> dict[str, float]:
     """Seconds of one row."""
     if STAGES["compute"] in row:
         column = STAGES["compute"]
-        stages = {name: _number(path, line, row, column) / 1e6 for name, column in STAGES.items()}
+        seconds = {name: _number(path, line, row, column) / 1e6 for name, column in STAGES.items()}
     else:
         column = OLD_COMPUTE if OLD_COMPUTE in row else next(name for name in CLIENT if name in row)
-        stages = {"upload": 0.0, "compute": _number(path, line, row, column) / 1e6, "download": 0.0}
-    if not stages["compute"]:
+        seconds = {"upload": 0.0, "compute": _number(path, line, row, column) / 1e6, "download": 0.0}
+    if not seconds["compute"]:
         again = "measure again" if column in CLIENT else "run perf_analyzer again with server-side statistics"
         raise fail(path, f'column "{column}" is 0 µs; {again}', line)
-    return {**stages, "queue": _number(path, line, row, QUEUE) / 1e6 if QUEUE in row else 0.0}
+    return {**seconds, "queue": _number(path, line, row, QUEUE) / 1e6 if QUEUE in row else 0.0}

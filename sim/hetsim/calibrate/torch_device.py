@@ -1,4 +1,4 @@
-"""A PyTorch module on the machine's own GPU (or CPU), timed with CUDA events; and a network of ResNet-50's shape.
+"""A PyTorch module on this machine, timed with CUDA events; and ResNet-50.
 
 Only this file imports torch, and only `hetsim calibrate` imports this file (extra `calibrate`).
 """
@@ -60,7 +60,7 @@ class TorchHost:
 
 
 class TorchDevice:
-    """A module on a GPU, with a stream each for upload, compute and download and two buffers of batches."""
+    """A module on a GPU: a stream a stage, and two buffers of batches."""
 
     kind = "gpu"
     memories: tuple[str, ...] = ("pinned", "pageable")
@@ -79,7 +79,7 @@ class TorchDevice:
         self.bytes_in, self.bytes_out = _bytes(self.inputs[0]), _bytes(result)
 
     def _reserve(self, n: int) -> None:
-        """Buffers for batches of n: on the host pinned and pageable ones, on the device two of inputs."""
+        """Reserve buffers for batches of n: pinned and pageable, and two on the device."""
         if n <= self.room:
             return
         torch.cuda.synchronize()
@@ -186,8 +186,10 @@ class Images(nn.Sequential):
 
 
 def resnet50() -> nn.Module:
-    """A network of the shape of ResNet-50 (He, Zhang, Ren, Sun, Deep Residual Learning for Image Recognition, CVPR
-    2016) with random weights, for images of 3 × 224 × 224."""
+    """Make ResNet-50 with random weights, for images of 3 × 224 × 224.
+
+    Reference: Deep Residual Learning for Image Recognition (He and others, CVPR 2016).
+    """
     torch.manual_seed(0)
     layers: list[nn.Module] = [*_unit(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     before = 64

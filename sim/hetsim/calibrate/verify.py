@@ -1,4 +1,4 @@
-"""Drive a device with requests in real time, and simulate the same requests with its profile."""
+"""Drive a device with requests in real time, and simulate the same requests."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class ServiceProfile:
     max_batch: int
 
     @classmethod
-    def of(cls, service: Any) -> ServiceProfile:
-        """From a validated `service:` section."""
+    def from_service(cls, service: Any) -> ServiceProfile:
+        """Take the stages of a validated `service:` section."""
 
         def line(stage: Any) -> FittedLine | StageTable:
             if stage is None:
@@ -76,14 +76,14 @@ class ServiceProfile:
 
 
 def poisson(rate: float, seconds: float, seed: int) -> np.ndarray:
-    """Arrival times in whole nanoseconds, as a table of requests holds them; at least one."""
+    """Draw arrival times in whole nanoseconds, as request tables have; at least one."""
     random = np.random.default_rng(seed)
     count = max(1, random.poisson(rate * seconds))
     return np.sort(np.round(random.random(count) * seconds, 9))
 
 
 def serve_serial(device: MeasuredDevice, arrivals: np.ndarray, most: int, clock: RequestClock) -> np.ndarray:
-    """Response times under serial_greedy: whenever the device is idle, all that waits goes as one batch."""
+    """Serve as serial_greedy: an idle device takes all that waits; response times."""
     finish, done = np.empty(len(arrivals)), 0
     due = clock.now() + arrivals  # by the clock's own numbers: what has been waited for is there
     memory = device.memories[0] if device.memories else ""
@@ -103,7 +103,7 @@ def serve_serial(device: MeasuredDevice, arrivals: np.ndarray, most: int, clock:
 def serve_overlapped(
     device: Overlapping, arrivals: np.ndarray, profile: ServiceProfile, most: int, clock: RequestClock
 ) -> np.ndarray:
-    """Response times with two batches in flight, the second uploaded just in time for the end of the first."""
+    """Serve with two batches in flight, uploads just in time; response times."""
     finish, taken, done = np.empty(len(arrivals)), 0, 0
     due = clock.now() + arrivals
     flying: deque[tuple[int, Callable[[], bool]]] = deque()
@@ -172,7 +172,7 @@ class VerifiedRow:
         return float(self.simulated.mean() / self.measured.mean() - 1)
 
     def figures(self) -> list[tuple[str, float, float]]:
-        """Name, measured, simulated: latencies in seconds, throughput in requests per second."""
+        """Return rows of name, measured and simulated, in seconds and requests/s."""
         there, here = self.measured, self.simulated
         rows = [("mean", float(there.mean()), float(here.mean()))]
         rows += [(f"p{q}", float(np.quantile(there, q / 100)), float(np.quantile(here, q / 100))) for q in (50, 99)]
@@ -191,20 +191,20 @@ def verify(
     base: Path = Path(),
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[VerifiedRow]:
-    """Measure and simulate Poisson arrivals at each rate, serially and, where the device can, overlapped."""
+    """Measure and simulate Poisson arrivals at each rate, serial and overlapped."""
     clock = clock or RealClock()
-    most = profile.max_batch
+    max_size = profile.max_batch
     rows = []
     for number, rate in enumerate(rates):
         arrivals = poisson(rate, seconds, seed + number)
         if number == 0:
-            warm(device, most)
+            warm(device, max_size)
         tell(f"driving {rate:.4g} requests/s for {seconds:g} s")
-        there = serve_serial(device, arrivals, most, clock)
+        there = serve_serial(device, arrivals, max_size, clock)
         here = simulated(service, device.kind, arrivals, "serial_greedy", 1, base)
         rows.append(VerifiedRow("serial_greedy", rate, there, here, _lasted(arrivals, there, here)))
         if isinstance(device, Overlapping) and device.kind != "cpu":
-            there = serve_overlapped(device, arrivals, profile, most, clock)
+            there = serve_overlapped(device, arrivals, profile, max_size, clock)
             here = simulated(service, device.kind, arrivals, "async_linear", 2, base)
             rows.append(VerifiedRow("async_linear", rate, there, here, _lasted(arrivals, there, here)))
     return rows

@@ -45,7 +45,7 @@ def compare(
     best: str | None, probability: float | None, delta: float | None, out: Path | None, as_json: bool, quiet: bool,
     **options: Unpack[StudyKeywords],
 ) -> None:  # fmt: skip
-    """Run a scenario under several policies with common random numbers, and say which is better.
+    """Compare policies under common random numbers, and say which is better.
 
     Without --policy these are the values of the scenario's sweep over `policy`, if it has one, else its own
     policy and fcfs, fcfs_skip and sjf. One run of each says nothing about chance: use --replications.
@@ -97,7 +97,7 @@ def compare(
 
 
 def _default_policies(raw: dict[str, Any]) -> dict[str, Any]:
-    """Label -> policy: the scenario's sweep over policies, or its own policy and the usual ones."""
+    """Return the policies to compare by default: the sweep's, or the usual ones."""
     from hetsim.experiment.policies import named_policies
     from hetsim.registry import policies as known
 

@@ -1,4 +1,4 @@
-"""What the shell completes: scenarios, policies, metrics, and the keys of scenarios for `--set`.
+"""Shell completion: commands, scenarios, policies, metrics, and keys of --set.
 
 A function is asked by click with what stands before the cursor (`incomplete`); it never fails, since a shell has no
 place for a message.  Keys come from the JSON Schema of the scenario format, names in them from the scenario itself.
@@ -18,7 +18,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def scenarios(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The command's own commands, shipped scenarios; of a text that none begins with, and of a path, files."""
+    """Complete commands and shipped scenarios; a path completes to files."""
     from hetsim.scenario.file.shipped import shipped
 
     within = getattr(context.command, "commands", {}).items()
@@ -46,7 +46,7 @@ def metrics(context: click.Context, parameter: click.Parameter, incomplete: str)
 
 
 def keys(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Paths of keys one level at a time: `cluster.`, `workload.jobs.`, ...; after `=` nothing."""
+    """Complete a path of keys by one level; after `=` propose nothing."""
     from hetsim.scenario.schema.whole import json_schema
 
     if "=" in incomplete:
@@ -59,10 +59,10 @@ def keys(context: click.Context, parameter: click.Parameter, incomplete: str) ->
     for key in above:
         options = [under for one in _plain(options, schema) for under in _under(one, key)]
         document = _entry(document, key)
-    keys_there = dict.fromkeys(key for one in _plain(options, schema) for key in one.get("properties", ()))
+    keys_here = dict.fromkeys(key for one in _plain(options, schema) for key in one.get("properties", ()))
     names = _names(document) if any("items" in one for one in _plain(options, schema)) else []
     prefix = "".join(f"{key}." for key in above)
-    return [CompletionItem(prefix + key, help=_help(options, schema, key)) for key in [*names, *keys_there]
+    return [CompletionItem(prefix + key, help=_help(options, schema, key)) for key in [*names, *keys_here]
             if key.startswith(begun)]  # fmt: skip
 
 
@@ -76,7 +76,7 @@ COMPLETERS: dict[str, Completer] = {
 
 
 def completed(command: click.Command) -> click.Command:
-    """The command, whose parameters (and those of its own commands) complete what `COMPLETERS` knows."""
+    """Make a command and its own commands complete what `COMPLETERS` knows."""
     for parameter in command.params:
         if parameter._custom_shell_complete is None and parameter.name in COMPLETERS:
             parameter._custom_shell_complete = COMPLETERS[parameter.name]
@@ -116,7 +116,7 @@ def _plain(options: list[Schema], schema: Schema) -> list[Schema]:
 
 
 def _under(one: Schema, key: str) -> list[Schema]:
-    """What a key leads to: a property, or an entry of a list, which is named or numbered."""
+    """Return the schemas below a key: of a property, or of an entry of a list."""
     if key in one.get("properties", ()):
         return [one["properties"][key]]
     if "items" in one:

@@ -1,4 +1,4 @@
-"""What goes where: data on stdout; notes, warnings and progress on stderr."""
+"""Output: data go to stdout; notes, warnings and progress to stderr."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hetsim.errors import RunError, visible
+from hetsim.errors import RunError, visible_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,22 +34,17 @@ def verdict(text: str, kind: str) -> str:
 
 
 def lines(texts: Iterable[str], verdicts: Mapping[str, str] | None = None) -> None:
-    """Data, on stdout; names that come from a file cannot write to the terminal as they like.
+    """Print data on stdout, with control characters of names as escapes.
 
     verdicts: patterns, and the kinds of verdict that they match, the first that does.  Colors are added to finished
     lines, as they would count as columns of a table before.
     """
-    text = "\n".join(map(plain, texts))
+    text = "\n".join(map(visible_lines, texts))
     kinds = [*(verdicts or {}).values()]
     if verdicts:
         pattern = "|".join(f"(?P<v{number}>{one})" for number, one in enumerate(verdicts))
         text = re.sub(pattern, lambda match: verdict(match[0], kinds[int(str(match.lastgroup)[1:])]), text, flags=re.M)
     click.echo(text)
-
-
-def plain(text: str) -> str:
-    """A text of one or more lines in which nothing is hidden from a reader or obeyed by a terminal."""
-    return "\n".join(map(visible, text.split("\n")))
 
 
 def as_json(value: Any) -> None:
@@ -62,11 +57,11 @@ def as_json(value: Any) -> None:
 def note(text: str, quiet: bool = False) -> None:
     """For people, on stderr."""
     if not quiet:
-        click.echo(plain(text), err=True)
+        click.echo(visible_lines(text), err=True)
 
 
 def check_replaceable(target: Path | None, force: bool) -> None:
-    """Refuse to replace a file without --force, before anything is computed for it; None is no file."""
+    """Refuse to replace a file without --force, before anything is computed."""
     if target is not None and target.exists() and not force:
         raise click.UsageError(f"{target} exists; --force replaces it")
 
@@ -83,29 +78,29 @@ def picture(target: Path | None, draw: Callable[[], Figure], quiet: bool = False
 def warnings(texts: Iterable[str], quiet: bool = False) -> None:
     for text in texts:
         if not quiet:
-            click.echo(f"{verdict('warning:', 'unsure')} {plain(text)}", err=True)
+            click.echo(f"{verdict('warning:', 'unsure')} {visible_lines(text)}", err=True)
 
 
 @contextmanager
 def own_warnings(quiet: bool) -> Iterator[None]:
-    """Warnings of pictures that fail, damaged files and unknown inputs are told as ours."""
+    """Print warnings about pictures, damaged files and unknown inputs as our own."""
     from hetsim.errors import DamageWarning, PictureWarning, UnknownInputs
 
     with python_warnings.catch_warnings():
         show = python_warnings.showwarning
 
-        def told(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        def show_own(message: Warning | str, category: type[Warning], *where: Any) -> None:
             if issubclass(category, DamageWarning | PictureWarning | UnknownInputs):
                 warnings([str(message)], quiet)
             else:
                 show(message, category, *where)
 
-        python_warnings.showwarning = told  # type: ignore[assignment]
+        python_warnings.showwarning = show_own  # type: ignore[assignment]
         yield
 
 
 class CaseLines:
-    """Progress where there is no terminal: a line on stderr for each case, in the order of cases."""
+    """Progress off a terminal: a line on stderr for each case, in their order."""
 
     def __call__(self, share: float) -> None:
         """The share of all work that is done, of which a pipe is not told."""
@@ -116,7 +111,7 @@ class CaseLines:
 
 @contextmanager
 def progress(quiet: bool, cases: bool = False) -> Iterator[TerminalBar | CaseLines | None]:
-    """A progress bar if stderr is a terminal; else with `cases` a line for each of them."""
+    """Show a progress bar on a terminal; elsewhere, with `cases`, a line a case."""
     if quiet or not sys.stderr.isatty():
         yield CaseLines() if cases and not quiet else None
         return
@@ -131,7 +126,7 @@ def progress(quiet: bool, cases: bool = False) -> Iterator[TerminalBar | CaseLin
 
 @contextmanager
 def shard_reports(to_json: bool) -> Iterator[None]:
-    """Of a study that was asked for a part of its runs, print what it did, and end the command."""
+    """End the command of a shard with a report on the runs that it made."""
     from hetsim.experiment.shard import ShardOver
 
     try:
@@ -148,7 +143,7 @@ def shard_reports(to_json: bool) -> Iterator[None]:
 def making(
     directory: Path | None, otherwise: Path, cache: str | Path | None, to_json: bool, quiet: bool, cases: bool = False
 ) -> Iterator[TerminalBar | CaseLines | None]:
-    """What the verbs do that make runs and show their tables: those of `searching`, and the tables of a failed run."""
+    """Run a study: as `searching`, and keep the tables of a run that fails."""
     kept = None if cache is None else _goes_on(cache)
     with keeping_partial(directory, otherwise, quiet), searching(kept, to_json, quiet, cases) as bar:
         yield bar
@@ -158,9 +153,10 @@ def making(
 def searching(
     kept: str | None, to_json: bool, quiet: bool, cases: bool = False
 ) -> Iterator[TerminalBar | CaseLines | None]:
-    """What every verb that makes runs does: progress, warnings, shards; `kept` is said where it ends before its time.
+    """Run a study with progress, warnings, shards and a note on an early end.
 
-    By an interrupt, a full disk, or workers that are gone.  cases: see `progress`.
+    `kept` is that note, printed after an interrupt, a full disk, or the loss of workers. cases: see `progress`.
+
     """
     try:
         with shard_reports(to_json), own_warnings(quiet), progress(quiet, cases) as bar:
@@ -172,7 +168,7 @@ def searching(
 
 
 def of_cache(cache: str | Path | None) -> str:
-    """What is said where a search ends before its time."""
+    """Return the note on a search that ends early."""
     return "nothing was kept; with --cache DIR it can be resumed" if cache is None else _goes_on(cache)
 
 
@@ -200,6 +196,6 @@ def keeping_partial(directory: Path | None, otherwise: Path, quiet: bool) -> Ite
         except Exception as problem:  # the error of the run matters more than that of saving it
             remark = f"{when} could not be saved: {problem}"
         number = error.result.replication
-        of = f"In replication {number}. " if number else ""
-        error.args = (f"{error.args[0]}\n       {of}{remark}", *error.args[1:])
+        where = f"In replication {number}. " if number else ""
+        error.args = (f"{error.args[0]}\n       {where}{remark}", *error.args[1:])
         raise

@@ -25,7 +25,7 @@ MAX_SETTINGS = 10
 @JSON
 @VERBOSITY
 def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool) -> None:
-    """Set two runs side by side, which `hetsim run --out RUN` or `hetsim compare --out` wrote.
+    """Compare two runs that `run --out` or `compare --out` wrote, task by task.
 
     Of replications the first is taken. Tasks are matched by their id.
     """
@@ -37,11 +37,11 @@ def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool)
         if not run.is_dir():
             raise click.UsageError(f'there is no directory "{run}"; `hetsim run --out {run} ...` would write it')
     with reading_stored(a, b):
-        differences = difference(first_run(a), first_run(b), column)
+        difference_of_runs = difference(first_run(a), first_run(b), column)
         if as_json:
-            console.as_json(differences.to_json(top))
+            console.as_json(difference_of_runs.to_json(top))
         else:
-            console.lines(_lines(differences, by, top))
+            console.lines(_lines(difference_of_runs, by, top))
 
 
 def _lines(found: Any, by: str | None, top: int) -> list[str]:
@@ -73,7 +73,7 @@ def _value(value: Any) -> str:
 
 
 def _written(column: str, columns: list[list[float]]) -> list[list[str]]:
-    """The columns of a table, all in one unit: what is set side by side is compared at a glance."""
+    """Format the columns of a table in one unit, so that they compare at a glance."""
     from hetsim.report.terminal import several, units_of
 
     units = units_of("response" if column in ("start", "finish") else column)

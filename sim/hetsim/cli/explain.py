@@ -21,7 +21,7 @@ MAX_STRETCHES = 25
 @JSON
 @VERBOSITY
 def explain(run: Path, task: str | None, by: str | None, as_json: bool) -> None:
-    """Say why TASK of the run in directory RUN waited, for how long for each cause, and how it ended.
+    """Say why TASK of a run waited, how long for each cause, and how it ended.
 
     RUN is what `hetsim run --out RUN` wrote; of replications the first is explained.
     """
@@ -68,15 +68,15 @@ def _task(result: Any, task: str, as_json: bool) -> None:
     started = bool(record.start[row] == record.start[row])
     if as_json:
         about = {"task": str(record.input.tasks.name(row)), "started": started, "wait": wait, "causes": causes}
-        shares = {} if network is None else {"computing": network}
-        console.as_json({**about, **_told(ended), **shares, "stretches": table.to_dict("records")})
+        network_part = {} if network is None else {"computing": network}
+        console.as_json({**about, **_told(ended), **network_part, "stretches": table.to_dict("records")})
         return
     lines = _task_lines(result, row, table, causes, wait, ended)
     console.lines(lines if network is None else [*lines[:2], _network_line(network), *lines[2:]])
 
 
 def _request(result: Any, rows: list[int], table: Any, ended: dict[str, Any], as_json: bool) -> None:
-    """A request that passes through stages: the waiting in all of them, and each of them by itself.
+    """Explain a request with stages: its waiting in all of them, then in each.
 
     Of several items, many of which may wait at a time, the sum can be longer than the request took: the text says so.
     """
@@ -157,7 +157,7 @@ def _task_lines(
 
 
 def _network_line(found: dict[str, float]) -> str:
-    """Why a task that sends over the network computed longer than it would have in the best place, alone."""
+    """Say how much longer than in the best place a task's communication took."""
     from hetsim.report import terminal
 
     names = {"placement": "for its place", "neighbors": "for others on its links", "devices": "for slow devices"}
@@ -213,5 +213,6 @@ def _ending_line(ended: dict[str, Any]) -> str:
 
 
 def cause_name(cause: str) -> str:
-    names = {"no_capacity": "no free capacity", "head_of_line": "head of line", "choice": "policy's choice"}
+    names = {"no_capacity": "no free capacity", "head_of_line": "head of line", "choice": "policy's choice",
+             "scheduler": "the scheduler's own time"}  # fmt: skip
     return names.get(cause, cause)

@@ -20,20 +20,20 @@ LISTS = ("policies", "scenarios", "metrics", "traces", "clusters", "arrivals", "
 @JSON
 @VERBOSITY
 def list_(what: str, kind: str | None, as_json: bool) -> None:
-    """List what can be named in a scenario or on the command line, with its parameters."""
+    """List the names that scenarios and commands take, with their parameters."""
     if kind is not None and what != "policies":
         raise click.UsageError(f"--kind is for policies; {what} have none")
     entries = {
         "policies": _policies, "scenarios": _scenarios, "metrics": _metrics, "traces": _traces,
         "clusters": _clusters, "arrivals": _arrivals, "models": _models,
     }[what]  # fmt: skip
-    rows = entries(kind) if what == "policies" else entries()  # type: ignore[operator]
+    listed = entries(kind) if what == "policies" else entries()  # type: ignore[operator]
     if as_json:
-        console.as_json(rows)
-    elif not rows:
+        console.as_json(listed)
+    elif not listed:
         console.note(f"there are no {what}" + (f" of kind {kind}" if kind else ""))
     else:
-        console.lines(_text(rows))
+        console.lines(_text(listed))
 
 
 def _policies(kind: str | None) -> list[dict[str, Any]]:
@@ -132,15 +132,15 @@ def parameters(kind: str, item: Any) -> dict[str, Any]:
     from hetsim import registry
 
     if kind in ("trace", "nodes"):
-        taken = dict(inspect.signature(item).parameters)
+        parameters = dict(inspect.signature(item).parameters)
     elif kind == "scheduler" and not inspect.isclass(item):
         from hetsim.policy.lists import ListScheduler
 
         # An order key is scheduled by the list scheduler; the user may set its other parameters.
-        taken = {name: p for name, p in registry.parameters(ListScheduler).items() if name != "order"}
+        parameters = {name: p for name, p in registry.parameters(ListScheduler).items() if name != "order"}
     else:
-        taken = registry.parameters(item)
-    return {name: None if p.default is p.empty else _default(p.default) for name, p in taken.items()}
+        parameters = registry.parameters(item)
+    return {name: None if p.default is p.empty else _default(p.default) for name, p in parameters.items()}
 
 
 def _default(value: Any) -> str:
@@ -179,5 +179,5 @@ def _text(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _parameter(name: str, default: str | None) -> str:
-    """`path` where it must be given, `window=0.0`, `placement=` where nothing is the default."""
+    """Write a parameter: `path` if required, `window=0.0`, else `placement=`."""
     return name if default is None else f"{name}={default}" if default else f"[{name}]"

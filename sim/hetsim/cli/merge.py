@@ -17,7 +17,7 @@ from hetsim.cli.options import FOLDER, PATH, QUIET, VERBOSITY
 @QUIET
 @VERBOSITY
 def merge(sources: tuple[Path, ...], into: Path, quiet: bool) -> None:
-    """Copy the finished runs of caches (--cache) and of directories of sweeps (--out) into one.
+    """Copy finished runs of caches (--cache) and sweeps (--out) into one folder.
 
     For shards that had no folder in common. Every run is checked; files with damaged ones are named. The command of the
     study, with that folder and without --shard, then makes what is missing, and the tables.

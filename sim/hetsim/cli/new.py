@@ -26,7 +26,7 @@ README = "README.md"
 @QUIET
 @VERBOSITY
 def new(folder: Path, kind: str | None, quiet: bool) -> None:
-    """Make a folder with a scenario to change, the files that it names, and a README with the next three commands.
+    """Make a folder to start from: a scenario, its files, and a README.
 
     FOLDER must be new or empty.
     """

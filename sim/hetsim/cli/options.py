@@ -83,7 +83,7 @@ class Share(click.ParamType):
 
 
 class Folder(click.Path):
-    """A folder to write, as `--out` is everywhere; a name that ends as a file does is refused."""
+    """A folder to write; a name that ends as a file does is refused."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path, file_okay=False)
@@ -107,7 +107,7 @@ def _file_instead(path: Path, context: click.Context | None) -> str:
 
 
 class OutputFile(click.Path):
-    """One file to write, of a kind that its name tells; refused before anything is computed for it."""
+    """One file to write, of a kind that its suffix names; checked first."""
 
     def __init__(self, what: str, *suffixes: str):
         super().__init__(path_type=Path, dir_okay=False)
@@ -140,7 +140,7 @@ KNOWN_SUFFIXES = tuple(
 
 
 def study_options(keywords: type | None = None, **changes: dict[str, Any]) -> Decorator:
-    """The options of a study that `keywords` and `changes` name, as `hetsim.experiment.options` declares them.
+    """Add the options of a study that `keywords` and `changes` name.
 
     changes: by name, what the verb says otherwise, such as {"help": ...}.
     """

@@ -96,7 +96,7 @@ def _drawn(
     profile: Path, cuts: Cuts, found: PipelinePartition, groups: list[EqualDevices], levels: list[NetworkLevel],
     inference: bool, ignore_activations: bool,
 ) -> Figure:  # fmt: skip
-    """Micro-batches in the stages: enough of them that the pipeline is full for a while."""
+    """Draw enough micro-batches in the stages to show the pipeline full."""
     from hetsim.formulas.partition import EqualDevices, StageWay, slower_link
     from hetsim.formulas.pipeline_schedule import partition_schedule
     from hetsim.plots.pipeline import pipeline
@@ -199,7 +199,7 @@ def _number(text: str) -> float:
 
 
 def _known(cuts: Cuts, groups: list[EqualDevices], profile: Path) -> None:
-    """ScenarioError for devices that the profile has no times of; no groups are equal devices."""
+    """Raise ScenarioError for devices that the profile has no times of."""
     from hetsim.errors import Problem, ScenarioError
 
     measured = sorted(cuts.layers[0].on or {})

@@ -1,4 +1,4 @@
-"""`hetsim plan`: what a static policy would do, step by step; and plans of pipelines and of training."""
+"""`hetsim plan`: plans of static policies, of pipelines and of training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS = 20
 
 
 class Plan(click.Command):
-    """A command on a scenario that has commands of its own, by a first word that is the name of one of them."""
+    """A command on a scenario that also has commands of its own, by first word."""
 
     commands = {"partition": partition, "training": training}
 
@@ -65,30 +65,30 @@ def plan(
     """
     from hetsim.experiment.plan import plan as make
 
-    plan_ = make(scenario, policy=policy, overrides=overrides, seed=seed)
+    planned = make(scenario, policy=policy, overrides=overrides, seed=seed)
     if table is not None:
-        plan_.save(table)
+        planned.save(table)
         console.note(f"plan: {table}", quiet)
     if as_json:
-        rows = plan_.table.astype(object).where(plan_.table.notna(), None).to_dict("records")
-        console.as_json({"scenario": plan_.name, "policy": plan_.policy, "plan": plan_.figures, "steps": rows})
+        rows = planned.table.astype(object).where(planned.table.notna(), None).to_dict("records")
+        console.as_json({"scenario": planned.name, "policy": planned.policy, "plan": planned.figures, "steps": rows})
         return
-    console.lines(_lines(plan_))
+    console.lines(_lines(planned))
 
 
 def _lines(found: Any) -> list[str]:
     from hetsim.report import terminal
 
     plan = found.plan
-    known = [] if plan.makespan is None else [f"planned makespan {terminal.seconds(plan.makespan)}"]
+    facts = [] if plan.makespan is None else [f"planned makespan {terminal.seconds(plan.makespan)}"]
     if plan.bound is not None:
-        known.append(f"no schedule takes less than {terminal.seconds(plan.bound)}")
+        facts.append(f"no schedule takes less than {terminal.seconds(plan.bound)}")
     if plan.copies:
-        known.append(f"{len(plan.copies):,} prefetches and drops")
+        facts.append(f"{len(plan.copies):,} prefetches and drops")
     if plan.fused:
-        known.append(f"{len(plan.fused):,} launches of several kernels as one")
+        facts.append(f"{len(plan.fused):,} launches of several kernels as one")
     head = f"plan of {found.policy} for {found.name}: {len(plan.steps):,} steps"
-    lines = ["; ".join([head, *known])]
+    lines = ["; ".join([head, *facts])]
     covers = plan.notes.get("covers")
     if covers:
         lines.append("transfers and the like: " + ", ".join(f"{what} {word}" for what, word in covers.items()))

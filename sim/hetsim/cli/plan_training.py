@@ -1,4 +1,4 @@
-"""`hetsim plan training`: the best degrees, schedule and micro-batch for a cluster."""
+"""`hetsim plan training`: the best parallel training plan for a cluster."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def training(
     scenario: str, overrides: tuple[str, ...], entry: str | None, gpus: str | None, rank: Literal["time", "cost"],
     top: int, picture: Path | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Compare all degrees of parallelism, schedules and micro-batches for the `training:` of a scenario.
+    """Compare parallel degrees, schedules and micro-batches of `training:`.
 
     Each row has the time of a step and its parts, the GPU-hours of all steps, the memory of the fullest GPU, and the
     bytes that a GPU sends to other nodes a step. Nothing is run. A job is on one type of GPU, in the partition of its
@@ -74,8 +74,8 @@ def _drawn(name: str, one: PlanCandidate) -> Figure:
     from hetsim.plots.pipeline import pipeline
 
     plan = one.plan
-    caption = f"{name}: tensor {plan.tensor}, data {plan.data}, micro-batch {plan.micro_batch}"
-    return pipeline(replace(one.schedule(), name=caption)).get_figure(root=True)  # type: ignore[return-value]
+    text = f"{name}: tensor {plan.tensor}, data {plan.data}, micro-batch {plan.micro_batch}"
+    return pipeline(replace(one.schedule(), name=text)).get_figure(root=True)  # type: ignore[return-value]
 
 
 def _figures(one: PlanCandidate) -> dict[str, Any]:
@@ -120,9 +120,9 @@ def _text(name: str, found: list[PlanCandidate], top: int) -> list[str]:
             plan, step = refused[0].plan, refused[0].step
             degrees = f"tensor {plan.tensor}, pipeline {plan.pipeline}, data {plan.data}"
             degrees = f"{degrees}, micro-batch {plan.micro_batch}, {terminal.seconds(step.seconds)}"
-            all_of_them = " all" if not any(one.plan.gpus == size for one in fitting) else ""
+            all_plans = " all" if not any(one.plan.gpus == size for one in fitting) else ""
             on_gpus = f" on {size:,} GPUs" if len(sizes) > 1 else ""
-            text = f"refused{on_gpus}:{all_of_them} {len(refused):,}; the first ({degrees}): "
+            text = f"refused{on_gpus}:{all_plans} {len(refused):,}; the first ({degrees}): "
             lines += ["", *terminal.wrapped(text + refused[0].refusal)]
     return lines
 
@@ -130,10 +130,10 @@ def _text(name: str, found: list[PlanCandidate], top: int) -> list[str]:
 def _shown(fitting: list[PlanCandidate], sizes: list[int], top: int) -> list[PlanCandidate]:
     """The first of each number of GPUs, in the order in which they are."""
     each = -(-top // len(sizes))
-    remaining = dict.fromkeys(sizes, each)
+    rows_left = dict.fromkeys(sizes, each)
     shown = []
     for one in fitting:
-        if remaining[one.plan.gpus]:
-            remaining[one.plan.gpus] -= 1
+        if rows_left[one.plan.gpus]:
+            rows_left[one.plan.gpus] -= 1
             shown.append(one)
     return shown

@@ -1,4 +1,4 @@
-"""The command group: its verbs, and how whatever goes wrong ends: in a sentence and an exit code.
+"""The command group: its verbs, their errors and exit codes.
 
 0 done, 1 the run failed, 2 wrong usage, 3 invalid scenario, 4 nothing meets the target (size), 130 interrupted,
 143 terminated.
@@ -22,7 +22,7 @@ import click
 import hetsim as package
 from hetsim.cli import console
 from hetsim.cli.completion import completed
-from hetsim.errors import HetsimError, InvariantError, RunError, ScenarioError, UnknownName, visible
+from hetsim.errors import HetsimError, InvariantError, RunError, ScenarioError, UnknownName, visible, visible_lines
 
 VERBS = {
     "new": "hetsim.cli.new:new",
@@ -120,12 +120,12 @@ class Program(Verbs):
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal asked this process to end (kill, timeout, scancel): as an interrupt, with another word and code."""
+    """A signal that asks this process to end (kill, timeout, scancel)."""
 
 
 @contextmanager
 def termination_heard() -> Iterator[None]:
-    """SIGTERM raises `Terminated` meanwhile, so that what is under way is tidied up and what can be resumed says so."""
+    """Raise `Terminated` on SIGTERM, so that work in progress is cleaned up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -193,7 +193,7 @@ def _writing(context: click.Context | None) -> list[str]:
 
 
 def tell(error: HetsimError) -> None:
-    """An error of ours: problems of an input one a line, anything else as one sentence."""
+    """Print an error of ours: problems of an input by line, others as a sentence."""
     if isinstance(error, ScenarioError):
         number = len(error.problems)
         for problem in error.problems[:MAX_PROBLEMS]:
@@ -212,7 +212,7 @@ def tell(error: HetsimError) -> None:
 
 
 def fail(message: str) -> None:
-    click.echo(f"{console.verdict('error:', 'bad')} {console.plain(message)}", err=True)
+    click.echo(f"{console.verdict('error:', 'bad')} {visible_lines(message)}", err=True)
 
 
 def defect(error: Exception) -> str:
@@ -232,7 +232,7 @@ def defect(error: Exception) -> str:
 )
 @click.version_option(f"{package.__version__} ({package.__build__})", prog_name="hetsim")
 def hetsim() -> None:
-    """Which scheduling policy should this CPU+GPU cluster use under this load, and what will it do?
+    """Simulate a CPU+GPU cluster under a load, and compare scheduling policies.
 
     Start with `hetsim new`, or with `hetsim list scenarios` and `hetsim run NAME`.
     """

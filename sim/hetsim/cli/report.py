@@ -16,8 +16,7 @@ from hetsim.cli.options import PAGE, PATH, QUIET, VERBOSITY
 @QUIET
 @VERBOSITY
 def report(directory: Path, page: Path | None, quiet: bool) -> None:
-    """Write a page with the figures, tables and pictures of DIR, which `run`, `compare` or `sweep` wrote with --out.
-
+    """Write an HTML page about DIR, which `run`, `compare` or `sweep` wrote.
     The page needs no network and no other file.
     """
     from hetsim.experiment.directory import load_any

@@ -46,7 +46,7 @@ def run(
     by: tuple[str, ...], batched: bool, precision: float | None, as_json: bool, quiet: bool,
     **options: Unpack[StudyKeywords],
 ) -> None:  # fmt: skip
-    """Run a scenario, a file or a shipped one by name, and print the figures that matter.
+    """Run a scenario, a file or a shipped one, and print the main figures.
 
     Nothing is written unless --out is given. A run that fails keeps its tables up to then in DIR/partial
     (without --out in runs/NAME-HASH/partial).
@@ -125,7 +125,7 @@ def _check(metrics: tuple[str, ...], by: tuple[str, ...], one_by_one: bool) -> N
 def _plan(
     scenario: Any, precision: float, metrics: tuple[str, ...], options: StudyKeywords, as_json: bool, quiet: bool
 ) -> None:
-    """What a precision of each metric costs."""
+    """Say how many replications a precision of each metric takes."""
     from hetsim.experiment.precision import PILOT, plan_precision
     from hetsim.report.overview import remarks
     from hetsim.report.terminal import wrapped
@@ -154,7 +154,7 @@ def _one_run(options: StudyKeywords) -> None:
 
 
 def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
-    """Batch means of the metrics asked for, else of the usual ones, as lines and as JSON; UsageError without any."""
+    """Return batch means of metrics as lines and as JSON; UsageError if none."""
     from hetsim.errors import UsageError
     from hetsim.report import terminal
     from hetsim.results.one_run.batch_means import METHOD, candidates
@@ -181,20 +181,20 @@ def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
 def _json(outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], tables: dict[str, Any]) -> dict[str, Any]:
     from hetsim.results.one_run.metric_sets import expanded
 
-    answer: dict[str, Any] = outcome.to_json()
+    shown: dict[str, Any] = outcome.to_json()
     many = hasattr(outcome, "column")
     if tables:
         from hetsim.results.many_runs.groups import groups_json
 
         by_policy = groups_json(tables, many)
-        answer["groups"] = {name: next(iter(policies.values())) for name, policies in by_policy.items()}
+        shown["groups"] = {name: next(iter(policies.values())) for name, policies in by_policy.items()}
     if batched:
-        answer["batch_means"] = batched["json"]
+        shown["batch_means"] = batched["json"]
     elif metrics and not many:
         from hetsim.results.formatting import json_values
 
-        answer["summary"] |= json_values(outcome.values(expanded(metrics)))
-    return answer
+        shown["summary"] |= json_values(outcome.values(expanded(metrics)))
+    return shown
 
 
 def default_directory(scenario: Any, seed: int | None) -> Path:
@@ -218,17 +218,14 @@ def _show(outcome: Any, scenario: Any, metrics: tuple[str, ...] = ()) -> None:
 
 
 def _details(outcome: Any, scenario: Any) -> None:
-    """What -v tells: how much work the run was."""
+    """Say how much work a run was, for -v."""
     from hetsim.report.overview import first_of
 
     first = first_of(outcome)
     stats = ", ".join(f"{value:,.0f} {name}" for name, value in first.record.stats.items())
     console.note(f"ended at t = {first.end:g} s after {stats}")
     if first.notes:
-        console.note("the policy notes: " + ", ".join(_noted(name, value) for name, value in first.notes.items()))
+        texts = (f"{name} {value:{'.6g' if isinstance(value, float) else ''}}" for name, value in first.notes.items())
+        console.note(f"the policy notes: {', '.join(texts)}")
     for remark in scenario.notes:
         console.note(remark)
-
-
-def _noted(name: str, value: Any) -> str:
-    return f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"

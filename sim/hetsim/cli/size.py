@@ -1,4 +1,4 @@
-"""`hetsim size`: the smallest cluster, or the cheapest of many combinations, that meets targets."""
+"""`hetsim size`: the smallest or cheapest cluster that meets targets."""
 
 from __future__ import annotations
 
@@ -58,8 +58,10 @@ def size(
     minimize: str | None, confidence: float, delta: float, policies: tuple[str, ...], out: Path | None,
     replications: int, as_json: bool, quiet: bool, **options: Unpack[SearchKeywords],
 ) -> None:  # fmt: skip
-    """Find the smallest value of a whole number in a scenario, such as how many nodes there are, that meets a target;
-    or, of several numbers, policies and targets, the cheapest combination that meets all.
+    """Find the smallest cluster, or the cheapest combination, that meets targets.
+
+    One key without values is a whole number, such as how many nodes there are; its smallest value is found. Of several
+    numbers, policies and targets the cheapest combination that meets all is found.
 
     The targets are about what replications estimate, not about one of them. One number without values is found by
     bisection, which supposes that more is never worse; of combinations nothing is supposed, and each is judged by
@@ -72,18 +74,18 @@ def size(
     keys: Any = _over(over, least, most)
     tell = None if quiet else _tell
     with console.searching(console.of_cache(options["cache"]), as_json, quiet) as options["progress"]:
-        decision = search(
+        sizing = search(
             scenario, targets, keys, least=least, most=most, minimize=minimize, confidence=confidence, delta=delta,
             policy=policies[0] if len(policies) == 1 else None, policies=policies if len(policies) > 1 else None,
             replications=replications, tell=tell, **options,
         )  # fmt: skip
     if as_json:
-        console.as_json(decision.to_json())
+        console.as_json(sizing.to_json())
     else:
-        console.lines(_decision_lines(decision) if hasattr(decision, "candidates") else _lines(decision), VERDICTS)
+        console.lines(_decision_lines(sizing) if hasattr(sizing, "candidates") else _lines(sizing), VERDICTS)
     if out is not None:
-        _write(decision, out, quiet)
-    if not decision.met:  # what was tried is printed all the same
+        _write(sizing, out, quiet)
+    if not sizing.met:  # what was tried is printed all the same
         click.get_current_context().exit(NothingMeets.exit_code)
 
 
@@ -94,9 +96,9 @@ def _over(texts: tuple[str, ...], least: int | None, most: int | None) -> Any:
     plain = [text for text in texts if "=" not in text]
     if len(texts) == 1 and plain:
         return texts[0]
-    ranges: dict[str, Any] = over_given(tuple(text for text in texts if "=" in text)) or {}
+    values: dict[str, Any] = over_given(tuple(text for text in texts if "=" in text)) or {}
     given = {text: range(least or 1, most + 1) if most is not None else None for text in plain}
-    return {text.partition("=")[0]: (ranges | given)[text.partition("=")[0]] for text in texts}
+    return {text.partition("=")[0]: (values | given)[text.partition("=")[0]] for text in texts}
 
 
 def _tell(one: Any) -> None:

@@ -48,7 +48,7 @@ def sweep(
     sample_seed: int, metrics: tuple[str, ...], keep: tuple[str, ...], by_replication: bool, out: Path | None,
     resume: bool, dry_run: bool, as_json: bool, quiet: bool, **options: Unpack[StudyKeywords],
 ) -> None:  # fmt: skip
-    """Run a scenario at many points and under several policies, with common random numbers.
+    """Run a scenario at many points and under several policies; one table.
 
     Without --over and --points: the scenario's `sweep`. Several keys make a grid. Nothing is written unless --out
     (or --cache) is given; with it, every run is on disk as soon as it has ended, and the same command goes on after
@@ -79,7 +79,9 @@ def sweep(
         _show(outcome, metrics)
     failed = len(outcome.failed)
     if failed:
-        console.warnings([f"{failed:,} of {len(outcome):,} rows failed, the first: {_first_error(outcome)}"], quiet)
+        row = outcome.failed.iloc[0]
+        first = f"point {row['point']} ({row['policy']}): {row['error']}"
+        console.warnings([f"{failed:,} of {len(outcome):,} rows failed, the first: {first}"], quiet)
     console.warnings(_common_warnings(outcome), quiet)
     if out is not None:
         console.note(f"tables: {out}", quiet)
@@ -89,12 +91,12 @@ def over_given(texts: tuple[str, ...]) -> dict[str, Any] | None:
     from hetsim.errors import UsageError
     from hetsim.experiment.points import parse_over
 
-    ranges: dict[str, Any] = {}
+    values_of_keys: dict[str, Any] = {}
     for key, values in map(parse_over, texts):
-        if key in ranges:
+        if key in values_of_keys:
             raise UsageError(f"--over {key} is given twice; give all its values at once")
-        ranges[key] = values
-    return ranges or None
+        values_of_keys[key] = values
+    return values_of_keys or None
 
 
 def _interrupted(out: Path | None, cache: str | Path | None) -> str:
@@ -113,7 +115,7 @@ def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
         console.as_json({
             "scenario": plan.base.name, "rows": rows, "replications": plan.replications, "runs": found.runs,
             "there": found.there, "seconds": None if found.total != found.total else round(found.total, 1),
-            "lower_bound": found.at_least,
+            "lower_bound": found.is_bound,
         })  # fmt: skip
         return
     rows = [[str(title) for title in shown.columns]]
@@ -121,11 +123,11 @@ def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
     lines = terminal.table(rows)
     if len(shown) > SHOWN_POINTS:
         lines.append(f"... {len(shown) - SHOWN_POINTS:,} more rows")
-    each, maximum = "", plan.amount.maximum
+    each, max_runs = "", plan.amount.maximum
     if plan.amount.precision is not None:
-        each = f", {MIN_FOR_PRECISION} to {maximum:,} replications each"
-    elif maximum > 1:
-        each = f", {maximum:,} replications each"
+        each = f", {MIN_FOR_PRECISION} to {max_runs:,} replications each"
+    elif max_runs > 1:
+        each = f", {max_runs:,} replications each"
     head = f"{plan.base.name}: {len(shown):,} rows{each}"
     remarks = [line for text in plan.remarks for line in terminal.wrapped(text, indent=2)]
     console.lines([head, "", *lines, "", *remarks, found.sentence])
@@ -150,20 +152,15 @@ def _best(outcome: Any) -> list[str]:
     from hetsim.report import terminal
     from hetsim.results.declared import has_direction
 
-    lines = []
+    rows = []
     for name in outcome.shown_metrics:
         if not has_direction(name) or not outcome.table[name].notna().any():
             continue
         row = outcome.best(name)
         which = ", ".join(f"{key}={outcome.points.loc[row['point'], key]}" for key in outcome.keys)
         where = ", ".join(part for part in (row["policy"], which) if part)
-        lines.append([f"best {terminal.metric_name(name)}", terminal.formatter(name)(row[name]), where])
-    return terminal.table(lines)
-
-
-def _first_error(outcome: Any) -> str:
-    row = outcome.failed.iloc[0]
-    return f"point {row['point']} ({row['policy']}): {row['error']}"
+        rows.append([f"best {terminal.metric_name(name)}", terminal.formatter(name)(row[name]), where])
+    return terminal.table(rows)
 
 
 def _common_warnings(outcome: Any) -> list[str]:

@@ -53,8 +53,10 @@ def train(
     seed: int, file: Path | None, checkpoint: Path | None, force: bool, baselines: tuple[str, ...],
     metrics: tuple[str, ...], replications: int | None, as_json: bool, quiet: bool, **options: Unpack[LocalKeywords],
 ) -> None:  # fmt: skip
-    """Learn which waiting task goes on which type of device, or with --decides admission which tasks may wait at all
-    under the scenario's own scheduler; and compare what was learned with other policies.
+    """Learn a scheduling or an admission policy, and compare it with others.
+
+    A scheduling policy decides which waiting task goes on which type of device; with --decides admission it decides
+    which tasks may wait at all under the scenario's own scheduler.
 
     For scenarios in which tasks wait for a scheduler. It learns from loads of its own and is compared on the scenario's
     seed, which it has not met.  A scenario runs the file under policy: {scheduler: {name: learned, path: FILE.npz}},
@@ -106,16 +108,16 @@ def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
     from hetsim.errors import ScenarioError
     from hetsim.scenario.file.document import parse_value
 
-    settings_read: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in texts:
         key, sign, value = text.partition("=")
         if not sign or not key.strip():
             raise click.UsageError(f'--setting needs key=value, such as rate=0.0005, not "{text}"')
         try:
-            settings_read[key.strip()] = parse_value(value)
+            values[key.strip()] = parse_value(value)
         except ScenarioError as error:
             raise click.UsageError(f"--setting {text} {error.problems[0].message}") from None
-    return settings_read
+    return values
 
 
 def _reward(text: str | None) -> Any:

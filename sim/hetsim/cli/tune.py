@@ -29,7 +29,9 @@ from hetsim.results.declared import DEFAULT_METRIC
 @study_options(SearchKeywords)
 @TELLING
 def tune(scenario: str, over: tuple[str, ...], as_json: bool, quiet: bool, **options: Any) -> None:
-    """Find the best parameters of a policy: settings are dropped by and by as replications tell (successive halving).
+    """Find the best parameters of a policy by successive halving.
+
+    Settings are dropped as replications show that they are worse.
 
     All settings meet the same replications. The winner's figure is from further ones that had no part in the choice,
     compared with that of the present setting.
@@ -38,12 +40,12 @@ def tune(scenario: str, over: tuple[str, ...], as_json: bool, quiet: bool, **opt
     from hetsim.experiment.tune import tune as search
 
     with console.searching(console.of_cache(options["cache"]), as_json, quiet, cases=True) as options["progress"]:
-        tuned = search(scenario, over=over_given(over) or {}, **options)
-    console.warnings(tuned.warnings, quiet)
+        tuning = search(scenario, over=over_given(over) or {}, **options)
+    console.warnings(tuning.warnings, quiet)
     if as_json:
-        console.as_json(tuned.to_json())
+        console.as_json(tuning.to_json())
         return
-    _show(tuned)
+    _show(tuning)
 
 
 def _show(found: object) -> None:

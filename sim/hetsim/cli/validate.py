@@ -1,4 +1,4 @@
-"""`hetsim validate`: would these scenarios run?"""
+"""`hetsim validate`: check scenarios without running them."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from hetsim.engine.control.faults import FaultInjector
 from hetsim.engine.control.interrupts import Interrupts
 from hetsim.engine.control.starts import Starts, all_steady, compute_only
 from hetsim.engine.control.waiting import Waiting
+from hetsim.engine.core.pacing import Pacing
 from hetsim.engine.core.policy_errors import call, illegal
 from hetsim.engine.core.recorder import Recorder
 from hetsim.engine.core.rounds import Rounds
@@ -38,6 +39,7 @@ from hetsim.errors import Problem, ScenarioError
 from hetsim.model.plan import Placement
 from hetsim.model.record import RunInput
 from hetsim.model.service import Service
+from hetsim.model.tasks import Mode
 from hetsim.policy.batching import Counter
 from hetsim.policy.contract import PlanProblem, Scheduler
 from hetsim.policy.iterating import WantedReplica
@@ -53,7 +55,8 @@ class Parts:
         self.state = state = _state_of(run)
         self.signals = signals = Signals()
         self.rounds = Rounds(state, signals)
-        quick = compute_only(state.tasks)
+        paced = state.pacing is not None
+        quick: frozenset[Mode] = frozenset() if paced else compute_only(state.tasks)
         state.steady = all_steady(state.tasks, quick)
         received = AttainedService(state)
         self.launches = Launches(state, signals, received)
@@ -163,7 +166,10 @@ def _state_of(run: RunInput) -> RunState:
     links = Links(run.cluster, clock, run.tasks.modes, bool(run.tasks.items))
     places = Places(run.cluster, capacity, links, run.tasks)
     graph = None if run.tasks.predecessors is None else Graph(run.tasks.predecessors)
-    return RunState(run, run.tasks, run.scheduler, clock, capacity, links, places, Recorder(run), graph, steady=False)
+    pacing = None if run.decisions is None else Pacing(run.decisions)
+    return RunState(
+        run, run.tasks, run.scheduler, clock, capacity, links, places, Recorder(run), graph, steady=False, pacing=pacing
+    )  # fmt: skip
 
 
 def _told(service: Service, run: RunInput) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from hetsim.errors import HetsimError, InvariantError, RunError, UsageError
 from hetsim.model.record import LAUNCH_RUNNING, NOT_ARRIVED, UNFINISHED, Record, RunInput
 from hetsim.model.task import Task
 from hetsim.model.tasks import Tasks
-from hetsim.policy.contract import Decision, Imagined, PlanProblem, Scheduler
+from hetsim.policy.contract import Decision, Imagined, PlanProblem, Scheduler, View
 from hetsim.policy.iterating import Foreseen
 
 
@@ -55,7 +56,7 @@ class Simulation:
         if self.state.closed:
             raise RunError("a simulation runs once; build another for another run")
         try:
-            schedule = self.state.scheduler.schedule
+            schedule = self.schedule
             view, apply, advance = self.view, self.parts.decisions.apply, self.parts.rounds.advance
             while advance():
                 decision = None
@@ -122,6 +123,22 @@ class Simulation:
         """Validate and carry out one decision; an illegal one raises PolicyError."""
         self.parts.decisions.apply(decision)
 
+    @property
+    def schedule(self) -> Callable[[View], Iterable[Decision]]:
+        """The scheduler's decisions of a round, as many as one cycle of it makes."""
+        scheduler, pacing = self.state.scheduler, self.state.pacing
+        if pacing is None or pacing.time.max_starts is None:
+            return scheduler.schedule
+        return partial(self._cycle, scheduler)
+
+    def _cycle(self, scheduler: Scheduler, view: View) -> Iterator[Decision]:
+        pacing = self.state.pacing
+        for decision in scheduler.schedule(view):
+            yield decision
+            if pacing is not None and pacing.starts_left <= 0:
+                self.state.clock.round_due = True  # the rest of its queue is left to the next cycle
+                return
+
     def at(self, time: float, action: Callable[[], None]) -> None:
         """Do something at a time, in the order of faults (before arrivals, after finishes)."""
         clock = self.state.clock
@@ -170,6 +187,9 @@ class Simulation:
         record = state.recorder.record(end, {name: float(value) for name, value in stats.items()})
         if state.network is not None:
             record.stays, record.links = state.network.columns()
+        if state.pacing is not None:
+            asked, decided = np.array(state.pacing.cycles, float).reshape(-1, 2).T
+            record.cycles = {"asked": asked, "decided": decided}
         record.notes, record.planning = dict(state.scheduler.notes), state.planning
         return record
 

@@ -1,11 +1,12 @@
-"""The digest of an object with all the code and data that it reaches: what a policy of the user's adds to a run's name.
+"""The digest of an object with all the code and data that it reaches.
 
-The digest is of values in memory, not of the text of files: of a function its byte code, constants, defaults, closure
-and the globals that it names, with what these name in turn; of an object its state; of a class what is in it and its
-bases.  Modules of Python and of hetsim count by name and packages by version; a package that is installed from a local
-folder, or that nothing has installed, is the user's own code.  Equal objects have equal digests in every process.
+It is what a policy of the user's adds to a run's name.  The digest is of values in memory, not of the text of files: of
+a function its byte code, constants, defaults, closure and the globals that it names, with what these name in turn; of
+an object its state; of a class what is in it and its bases.  Modules of Python and of hetsim count by name and packages
+by version; a package that is installed from a local folder, or that nothing has installed, is the user's own code.
+Equal objects have equal digests in every process.
 
-What decides a run and is no such value (files that are opened, the environment, a state in C) is told as a reason.
+What decides a run and is not such a value (files that are opened, the environment, a state in C) is told as a reason.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def stated_identity(item: Any) -> str | None:
 
 
 def code_digest(item: Any, own: str = "") -> tuple[str, tuple[str, ...]]:
-    """The digest of an object with the code that it reaches, and what it leaves out: for each a reason.
+    """The digest of an object with the code that it reaches; reasons of what it omits.
 
     own: a package whose code counts as the user's, even where it is installed.
     UsageError if the source of a function is not what was imported.
@@ -108,21 +109,21 @@ def code_digest(item: Any, own: str = "") -> tuple[str, tuple[str, ...]]:
 
 
 def _patched() -> dict[str, Any]:
-    """Functions of the user's code that stand as attributes in modules of libraries, by their places there."""
-    found: dict[str, Any] = {}
+    """Functions of the user's code that are attributes of libraries, by their places."""
+    patched: dict[str, Any] = {}
     own = dict.fromkeys(_PATCHED, False)
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in _PATCHED:
             for attribute, value in list(vars(module).items()) if isinstance(module, types.ModuleType) else ():
                 if type(value) is types.FunctionType:
-                    of = str(value.__globals__.get("__name__")).partition(".")[0]
-                    if own[of] if of in own else own.setdefault(of, not _origin(of, "")):
-                        found[f"{name}.{attribute}"] = value
-    return found
+                    package = str(value.__globals__.get("__name__")).partition(".")[0]
+                    if own[package] if package in own else own.setdefault(package, not _origin(package, "")):
+                        patched[f"{name}.{attribute}"] = value
+    return patched
 
 
 class _Walk:
-    """One walk over all that an object reaches; everything is put into `hash`, what cannot be into `reasons`."""
+    """A walk over all that an object reaches; `reasons` has what cannot be hashed."""
 
     def __init__(self, own: str = "", reasons: dict[str, None] | None = None, place: str = "") -> None:
         """place: the function or class at which the walk is, for reasons."""
@@ -235,7 +236,7 @@ class _Walk:
         self.value((function.__defaults__, function.__kwdefaults__, function.__dict__))
 
     def _names(self, code: types.CodeType, names: Mapping[str, Any], around: Mapping[str, Any] | None = None) -> None:
-        """The globals that code names, and what it imports; `around`: modules and classes around it, by name."""
+        """The globals that code names, and its imports; `around`: modules and classes."""
         steps, bound, imported = list(dis.get_instructions(code)), dict(around or {}), None
         for at, step in enumerate(steps):
             if step.opname in _GLOBAL:
@@ -276,7 +277,7 @@ class _Walk:
         self.value(value)
 
     def _import(self, name: str, level: int, wanted: Any, names: Mapping[str, Any]) -> types.ModuleType | None:
-        """Walk what code imports when it runs, imported now unless it is of a package; the module that a name gets."""
+        """Walk what code imports when it runs; the module that a name gets."""
         try:
             full = importlib.util.resolve_name("." * level + name, names.get("__package__") or "") if level else name
             of_package = _origin(full, self.own) not in ("", "python", "hetsim")
@@ -332,7 +333,7 @@ class _Walk:
             self._reduced(value, kind)
 
     def _reduced(self, value: Any, kind: type) -> None:
-        """What `copy` and `pickle` take for the object, walked."""
+        """Walk the state that `copy` and `pickle` take for the object."""
         try:
             made = copyreg.dispatch_table[kind](value) if kind in copyreg.dispatch_table else value.__reduce_ex__(4)
         except Exception:
@@ -370,7 +371,7 @@ class _Walk:
 
 
 def _origin(module: Any, own: str) -> str:
-    """`python`, `hetsim`, or name and version of the package that a module is from; empty for the user's own code."""
+    """`python`, `hetsim`, or a package with its version; empty for the user's code."""
     if not isinstance(module, str):  # of some classes in C
         return "python"
     top = module.partition(".")[0]
@@ -429,9 +430,9 @@ def _check_source(function: types.FunctionType, module: str) -> None:
 @cache
 def _codes_in(file: str, size: int, changed: int) -> frozenset[bytes]:
     """Digests of all code in a file, which is read again when it has changed."""
-    todo, found = [compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)], set()
+    todo, digests = [compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)], set()
     while todo:
         code = todo.pop()
-        found.add(_Walk().alone(code))
+        digests.add(_Walk().alone(code))
         todo += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
-    return frozenset(found)
+    return frozenset(digests)

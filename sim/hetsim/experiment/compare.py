@@ -1,4 +1,4 @@
-"""Compare policies on one scenario: replication r of each meets the same arrivals, sizes and faults."""
+"""Comparisons: policies that meet the same arrivals, sizes and faults."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Refusals:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """What each says, without the place of the policy, which is the policy itself."""
+        """The message of each without the place of the policy, which is the policy itself."""
         return {
             label: "; ".join(": ".join(filter(None, (one.key, one.message))) for one in error.problems)
             for label, error in self.errors.items()
@@ -70,7 +70,7 @@ def compare(
     by: str | Iterable[str] = (),
     **options: Unpack[StudyKeywords],
 ) -> Comparison:
-    """Compare policies: a table, paired differences, and sentences that say which is better and by how much.
+    """Compare policies: a table, paired differences, and which is better by how much.
 
     A policy that refuses the scenario before its clock starts is in `Comparison.refused`, with its reason, and the
     others are compared.
@@ -111,11 +111,11 @@ def compare(
         asked = asked_for(
             names, by, best=best, probability=probability, delta=delta, replications=study_options.replications
         )
-    found = evaluate(
+    comparison = evaluate(
         runs, names, baseline=baseline, confidence=confidence, selection=selection, refused=refusals.reasons
     )
-    found.asked = asked
-    return found
+    comparison.asked = asked
+    return comparison
 
 
 def asked_for(
@@ -141,7 +141,7 @@ def select_best(
     by: str | Iterable[str] = (),
     refusals: Refusals | None = None,
 ) -> tuple[dict[str, Replications], Selection]:
-    """The best policy by one metric, and the runs that showed it, by label; see `compare`.
+    """The best policy by one metric, and its and the other runs; see `compare`.
 
     The replications of `options` are those of the first stage.  `refusals`: as in `run_policies`; two policies have to
     be left.
@@ -171,17 +171,17 @@ def select_best(
 
     setup = Setup(tuple(case.scenario for case in cases.values()), tuple(dict.fromkeys([*kept, best])), options.check,
                   options.audit)  # fmt: skip
-    most = max(selection.MOST, first)
+    maximum = max(selection.MOST, first)
     on_refusal = [partial(withdraw, label) for label in cases]
     with begun(options, setup, first * len(cases)) as study:
-        warmups, remarks, warnings = cut_warmup(study, [*cases.values()], [most] * len(cases), on_refusal)
+        warmups, remarks, warnings = cut_warmup(study, [*cases.values()], [maximum] * len(cases), on_refusal)
         series = {
             label: whole_series(case, first, warmup=warmup, on_refusal=partial(withdraw, label))
             for (label, case), warmup in zip(cases.items(), warmups, strict=True)
             if label in race.left
         }
         stop_at_part(options, study, series.values())
-        select(study, race, series, first=first, most=most)
+        select(study, race, series, first=first, most=maximum)
     tell_all(series.values(), remarks, warnings)
     return {label: one.runs for label, one in series.items() if one.runs is not None and not one.refused}, race.found()
 
@@ -219,10 +219,7 @@ def prepared(
     scenario: str | Path | Mapping[str, Any] | Scenario, values: Mapping[str, Any], options: StudyOptions,
     refusals: Refusals | None,
 ) -> dict[str, Case]:  # fmt: skip
-    """The scenario under each policy, by label, without those that need a parameter which is not given.
-
-    Whatever else is wrong when it is read, such as a misspelled parameter, is a mistake and no refusal.
-    """
+    """The scenario under each policy, without those that lack a required parameter."""
     from hetsim.scenario.file.problems import MISSING
 
     cases, mistakes = {}, dict[Problem | str, None]()

@@ -50,7 +50,7 @@ MAX_CANDIDATES = 10_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """A combination of values under a policy, and what its replications say; `objective` NaN where it is not known."""
+    """A combination under a policy, and its trial; `objective` NaN if not known."""
 
     number: int
     values: Mapping[str, Any]
@@ -98,18 +98,20 @@ class Decision:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row a candidate: its values, policy, objective, replications, verdict, reason; METRIC, METRIC_half_width
-        (one-sided) and METRIC_verdict of each target."""
+        """A row a candidate: values, policy, objective, replications, verdict, reason.
+
+        Of each target METRIC, METRIC_half_width (one-sided) and METRIC_verdict.
+        """
         import pandas as pd
 
-        found = []
+        rows = []
         for one in self.candidates:
             row: dict[str, Any] = {**one.values, "policy": one.policy, self.objective: one.objective}
             row |= {"replications": one.trial.replications, "verdict": one.trial.verdict, "reason": one.trial.reason}
             for name, finding in zip(self._names, one.trial.findings, strict=True):
                 row |= {name: finding.mean, f"{name}_half_width": finding.half, f"{name}_verdict": finding.verdict}
-            found.append(row)
-        return pd.DataFrame(found)
+            rows.append(row)
+        return pd.DataFrame(rows)
 
     @property
     def _names(self) -> list[str]:
@@ -123,26 +125,26 @@ class Decision:
     def front(self) -> list[Candidate]:
         """Candidates of which no other is as cheap and as good by the first target."""
         sign = 1.0 if self.targets[0].below else -1.0
-        found: list[Candidate] = []
+        front: list[Candidate] = []
         for one in sorted(self.candidates, key=lambda c: (c.objective, sign * c.trial.findings[0].mean)):
             mean = one.trial.findings[0].mean
             if math.isnan(mean) or math.isnan(one.objective):
                 continue
-            if not found or sign * mean < sign * found[-1].trial.findings[0].mean:
-                found.append(one)
-        return found
+            if not front or sign * mean < sign * front[-1].trial.findings[0].mean:
+                front.append(one)
+        return front
 
     @property
     def sentences(self) -> list[str]:
         level = f"{100 * self.confidence:g} %"
         texts = " and ".join(target.text for target in self.targets)
         tried = len(self.candidates)
-        of = f"{tried:,} of {self.count:,} combinations tried" if tried < self.count else f"all {tried:,} tried"
+        share = f"{tried:,} of {self.count:,} combinations tried" if tried < self.count else f"all {tried:,} tried"
         if self.best is None:
-            return [f"No combination is shown to meet {texts} ({of}).", *self._open()]
+            return [f"No combination is shown to meet {texts} ({share}).", *self._open()]
         said = [
             f"{self.best.label} meets {texts} with the least {self._objective(self.best)}: {self._said(self.best)} "
-            f"({level} confidence in all verdicts; {of})."
+            f"({level} confidence in all verdicts; {share})."
         ]
         if self.tied:
             said.append(f"Not told from it after {MOST:,} replications: {'; '.join(one.label for one in self.tied)}.")
@@ -153,10 +155,10 @@ class Decision:
     def _open(self) -> list[str]:
         """Candidates that might have been taken, had more been known."""
         limit = math.inf if self.best is None else self.best.objective
-        left = [one for one in self.candidates if one.trial.verdict == OPEN and not one.objective >= limit]
-        if not left:
+        open_ones = [one for one in self.candidates if one.trial.verdict == OPEN and not one.objective >= limit]
+        if not open_ones:
             return []
-        few = "; ".join(one.label for one in left[:3]) + ("; …" if len(left) > 3 else "")
+        few = "; ".join(one.label for one in open_ones[:3]) + ("; …" if len(open_ones) > 3 else "")
         return [f"Neither shown to meet nor to miss a target: {few}. More replications would tell."]
 
     def _objective(self, one: Candidate) -> str:
@@ -168,8 +170,8 @@ class Decision:
 
     def _said(self, one: Candidate) -> str:
         texts = [
-            f"{metric_name(target.metric)} {several([found.mean], units_of(target.metric), [found.half])[0]}"
-            for target, found in zip(self.targets, one.trial.findings, strict=True)
+            f"{metric_name(target.metric)} {several([finding.mean], units_of(target.metric), [finding.half])[0]}"
+            for target, finding in zip(self.targets, one.trial.findings, strict=True)
         ]
         return f"{', '.join(texts)}, n = {one.trial.replications}"
 
@@ -179,16 +181,16 @@ class Decision:
         facts = ["policy"] if several_policies else []
         titles = [*self.keys, *facts, *(metric_name(t.metric) for t in self.targets)]
         titles += ["replications", self.objective, ""]
-        found = [titles]
+        rows = [titles]
         for one in self.candidates:
             cells = [str(one.values[key]) for key in self.keys] + ([one.policy] if several_policies else [])
             for target, finding in zip(self.targets, one.trial.findings, strict=True):
                 cells += several([finding.mean], units_of(target.metric), [finding.half])
-            known = "" if math.isnan(one.objective) else f"{one.objective:.6g}"
+            cost = "" if math.isnan(one.objective) else f"{one.objective:.6g}"
             mark = " ◂" if self.best is not None and one.number == self.best.number else ""
             verdict = one.trial.verdict + (f" ({one.trial.reason})" if one.trial.reason else "") + mark
-            found.append([*cells, str(one.trial.replications), known, verdict])
-        return found
+            rows.append([*cells, str(one.trial.replications), cost, verdict])
+        return rows
 
     def to_json(self) -> dict[str, Any]:
         from hetsim.results.formatting import json_number
@@ -211,7 +213,7 @@ class Decision:
         }  # fmt: skip
 
     def plot(self) -> Figure:
-        """The objective against the first target's metric, with what is out of bounds and the front."""
+        """Plot the objective against the first target's metric, with bounds and front."""
         return drawn("decision.decision", self)
 
     def __repr__(self) -> str:
@@ -240,17 +242,20 @@ def decide(
     _, given = rows(base, points=points, policies=policies)
     cases, labels, prices = _cases(base, given, options.seed)
     objective = minimize or (PRICE if any(prices) else TOTAL)
-    known = _known(objective, prices, given)
-    metrics = list(dict.fromkeys([*(t.metric for t in targets), *([] if known else [objective])]))
-    allowed = (1 - confidence) / (1 if known else 2)
+    known_costs = _known(objective, prices, given)
+    metrics = list(dict.fromkeys([*(t.metric for t in targets), *([] if known_costs else [objective])]))
+    allowed = (1 - confidence) / (1 if known_costs else 2)
     with begun(options, Setup((base,), tuple(metrics), options.check, options.audit), first * len(cases)) as study:
         stop_at_part(options, study, [Replicates(case, first) for case in cases if not case.auto_warmup])
         judge = Judge(study, targets, first, allowed / (len(targets) * len(cases)))
         about = [(row.values, label) for row, label in zip(given, labels, strict=True)]
-        search = _Search(judge, cases=cases, about=about, known=known, tell=tell)
-        best = search.cheapest() if known else search.best(objective, 1 - allowed, delta)
+        search = _Search(judge, cases=cases, about=about, known=known_costs, tell=tell)
+        best = search.cheapest() if known_costs else search.best(objective, 1 - allowed, delta)
     tried = [search.tried[number] for number in sorted(search.tried)]
-    _check_tried(tried)
+    if all(one.trial.reason for one in tried):
+        raise UsageError(f"no combination can run: {tried[-1].trial.reason}")
+    if all(one.trial.verdict == UNDEFINED or one.trial.reason for one in tried):
+        raise UsageError("a target's metric is not defined with any combination tried: choose another metric")
     return Decision(
         scenario=base.name, keys=list(values), targets=list(targets), objective=objective, confidence=confidence,
         delta=delta, best=None if best is None else search.tried[best], candidates=tried, count=len(cases),
@@ -258,16 +263,8 @@ def decide(
     )  # fmt: skip
 
 
-def _check_tried(tried: Sequence[Candidate]) -> None:
-    """UsageError where no combination tells anything."""
-    if all(one.trial.reason for one in tried):
-        raise UsageError(f"no combination can run: {tried[-1].trial.reason}")
-    if all(one.trial.verdict == UNDEFINED or one.trial.reason for one in tried):
-        raise UsageError("a target's metric is not defined with any combination tried: choose another metric")
-
-
 def _cases(base: Scenario, given: Sequence[PointRow], seed: int | None) -> tuple[list[Case], list[str], list[float]]:
-    """What is run for each combination, under the name of which policy, and the price of its cluster."""
+    """The case of each combination, its policy, and the price of its cluster."""
     cases, labels, prices = [], [], []
     for row in given:
         cases.append(Case(base, row.overrides, seed))
@@ -282,7 +279,7 @@ def _cases(base: Scenario, given: Sequence[PointRow], seed: int | None) -> tuple
 
 
 def _known(objective: str, prices: list[float], given: Sequence[PointRow]) -> list[float]:
-    """What each combination costs, where that is known without a run; none where the objective is a metric."""
+    """The costs that are known without a run; none where the objective is a metric."""
     if objective == PRICE:
         if not any(prices):
             raise UsageError("the cluster has no prices (cluster.prices): nothing to minimize by price")
@@ -310,15 +307,14 @@ def _numbers(key: str, given: Any) -> list[int]:
             raise UsageError(f"{key}: {error}") from None
     if isinstance(given, Range):
         given = given.grid() if given.steps is not None else range(math.ceil(given.low), math.floor(given.high) + 1)
-    found = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
-    if not found or not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in found):
+    values = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    if not values or not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in values):
         raise UsageError(f"{key}: expected whole numbers, such as 1..8 or 2,4,8")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(values))
 
 
 def _price(scenario: Scenario) -> float:
-    """Of the whole cluster, for an hour; 0 of one without prices, and of one that cannot be built (a cluster of
-    nothing), which is tried early and missed with its reason."""
+    """The price of the cluster for an hour; 0 without prices or a possible cluster."""
     from hetsim.scenario.building.cluster import build_cluster
 
     if not scenario.model.cluster.prices and "price" not in repr(scenario.raw["cluster"]):
@@ -344,7 +340,7 @@ class _Search:
         self.tied: list[int] = []
 
     def cheapest(self) -> int | None:
-        """The first that meets all targets, in the order of the objective; of equals the first."""
+        """The first candidate that meets all targets, in the order of the objective."""
         for number in sorted(range(len(self.cases)), key=lambda number: self.known[number]):
             if self._try(number).trial.verdict == MET:
                 return number
@@ -352,28 +348,24 @@ class _Search:
 
     def best(self, objective: str, probability: float, delta: float) -> int | None:
         """That with the best mean of a metric among those that meet all targets."""
-        left = [number for number in range(len(self.cases)) if self._try(number).trial.verdict == MET]
-        values = {number: self._values(number, objective) for number in left}
+        remaining = [number for number in range(len(self.cases)) if self._try(number).trial.verdict == MET]
+        values = {number: self._values(number, objective) for number in remaining}
         for number in self.tried:
             if number in self.series:
                 mean = float(np.mean([value for value, _ in self._values(number, objective)]))
                 self._put(number, self.tried[number].trial, mean)
-        sound = [number for number in left if all(math.isfinite(value) for value, _ in values[number])]
+        sound = [number for number in remaining if all(math.isfinite(value) for value, _ in values[number])]
         if not sound:
             return None
         sign = -1.0 if higher_is_better(objective) else 1.0
         by_mean = sorted(sound, key=lambda number: sign * self.tried[number].objective)
         if len(sound) == 1 or all(len(set(values[number])) == 1 for number in sound):
             return by_mean[0]  # nothing random to decide by
-        return self._race(sound, objective, probability, delta)
-
-    def _race(self, sound: list[int], objective: str, probability: float, delta: float) -> int:
-        """Ranking and selection: further replications of those that may be the best."""
+        # Ranking and selection: further replications of those that may be the best.
         race = Race([str(number) for number in sound], objective, probability, delta)
         series = {str(number): self.series[number] for number in sound}
         select(self.judge.study, race, series, first=max(self.judge.looks[-2], 3), most=MOST)
-        first, *others = (int(label) for label in race.left)
-        self.tied = others
+        first, *self.tied = (int(label) for label in race.left)
         return first
 
     def _values(self, number: int, objective: str) -> list[tuple[float, float]]:

@@ -23,7 +23,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,17 +45,11 @@ Groups = Mapping[str, "pd.DataFrame"]
 """By what tasks are grouped -> the table of `hetsim.results.one_run.groups.table_of_groups`."""
 
 PICTURE = "picture.png"
-REPLICATIONS = "replications.parquet"
-FIRST = "replication-0"
-"""The run of replications that is kept in full."""
-
 PARTIAL = "partial"
 """Where a run that failed keeps its tables up to then."""
 
 MAX_BARS = 20_000
 """Launches beyond which a Gantt chart shows nothing that the default picture does not."""
-
-_COMPARISON = "comparison.json"
 
 
 def folder_name(text: str) -> str:
@@ -67,8 +60,7 @@ def folder_name(text: str) -> str:
 def save(
     outcome: Result | Replications, directory: str | Path, *, picture: bool = True, groups: Groups | None = None
 ) -> Path:
-    """Write the directory of a Result or of Replications, with tables of groups (`hetsim.report.groups`) if there are.
-    """
+    """Write the directory of a Result or of Replications, with tables of `groups`."""
     from hetsim.results.one_run.store import write_directory
 
     def write(folder: Path) -> None:
@@ -84,7 +76,7 @@ def save(
 
 
 def check_target(directory: str | Path) -> Path:
-    """The directory, if it can be written when the run is over; UsageError now rather than after an hour."""
+    """The directory, if it can be written; UsageError now rather than after the run."""
     from hetsim.results.one_run.store import MARK
 
     target = Path(directory)
@@ -111,7 +103,7 @@ def save_partial(result: Result, directory: str | Path) -> Path:
 
 
 def _drop_partial(target: Path) -> None:
-    """A directory that only a failed run wrote to becomes that of a run that did not fail."""
+    """Empty a directory that only a failed run wrote to."""
     from hetsim.results.one_run.store import MARK
 
     partial = target / PARTIAL
@@ -127,7 +119,8 @@ def save_comparison(
     picture: bool = True,
     groups: Groups | None = None,
 ) -> Path:
-    """Write the directory of a comparison and of its runs; `groups`: its tables by class, GPUs and user."""
+    """Write the directory of a comparison and of its runs, with tables of `groups`."""
+    from hetsim.results.many_runs.compare import COMPARISON
     from hetsim.results.one_run.store import versions, write_csv, write_directory, write_mark
 
     def write(folder: Path) -> None:
@@ -142,9 +135,9 @@ def save_comparison(
         write_csv(comparison.pairs, folder / "pairs.csv", index=False)
         if not comparison.plans.empty:
             write_csv(_without_clock(comparison.plans), folder / "plans.csv")
-        for name, found in (groups or {}).items():
-            _write_groups(found, folder / f"by_{name}.csv")
-        _write_json(folder / _COMPARISON, comparison_json(comparison, runs, groups))
+        for name, group_table in (groups or {}).items():
+            _write_groups(group_table, folder / f"by_{name}.csv")
+        _write_json(folder / COMPARISON, comparison_json(comparison, runs, groups))
         first = next(iter(runs.values()))
         folders = {label: folder_name(label) for label in runs}
         about = {"name": first.name, "seed": first.seed, "policies": folders, "versions": versions()}
@@ -169,8 +162,8 @@ def _write_groups(table: pd.DataFrame, path: Path) -> None:
 def _draw_comparison(
     comparison: Comparison, runs: Mapping[str, Result | Replications], groups: Groups, folder: Path
 ) -> None:
-    """All pictures of a comparison: of each policy, of them together, and of groups of tasks."""
-    first = {label: whole[0] for label, outcome in runs.items() if (whole := _whole_runs(outcome))}
+    """Draw each policy, all of them together, and the groups of tasks."""
+    first = {label: kept_runs[0] for label, outcome in runs.items() if (kept_runs := _whole_runs(outcome))}
     # Gantt charts of plans have a common end of their time axes.
     until = None if comparison.plans.empty else max(run.end for run in first.values())
     for label, outcome in runs.items():
@@ -179,8 +172,8 @@ def _draw_comparison(
     if first:
         _save_figure("distributions", first, folder / "distributions.png")
         _save_figure("over_time", first, folder / "over_time.png")
-    for name, found in groups.items():
-        _save_figure("groups", found, folder / f"by_{name}.png")
+    for name, group_table in groups.items():
+        _save_figure("groups", group_table, folder / f"by_{name}.png")
 
 
 def _whole_runs(outcome: Result | Replications) -> list[Result]:
@@ -190,14 +183,14 @@ def _whole_runs(outcome: Result | Replications) -> list[Result]:
 
 
 def _without_clock(plans: pd.DataFrame) -> pd.DataFrame:
-    """The plans without planning times: those differ from run to run, and what is written must not."""
+    """The plans without planning times, which differ from run to run."""
     return plans.drop(columns="planning_s")
 
 
 def comparison_json(
     comparison: Comparison, runs: Mapping[str, Result | Replications], groups: Groups | None = None
 ) -> dict[str, Any]:
-    """{"scenario", "seed", "policies": {label: summary}, "differences": [...], "winners", "sentences"}.
+    """{"scenario", "seed", "policies": {label: summary}, "differences", ...}.
 
     Where a policy has a plan, "plans": {label: {planned_makespan, makespan, lower_bound, ratio}} besides, and with
     tables of groups "groups": {by: {label: {group: {metric: value, or {mean, half_width, n}}}}} and
@@ -242,89 +235,61 @@ def _selection(found: Selection) -> dict[str, Any]:
     return {**{key: getattr(found, key) for key in keys}, "left": list(found.left), "replications": dict(found.runs)}
 
 
-def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Scenario | Result | Replications | Sweep:
-    """Load what was saved, or what can be run.
+def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Scenario:
+    """Load a scenario, to look at, change and run.
+
+    `Result.load`, `Replications.load`, `Comparison.load` and `Sweep.load` read what was saved.
 
     Parameters:
-        source: a folder is a run directory (its Result, or its Replications), or that of a sweep.  Anything else is a
-            scenario, as `run` takes it: a file, the name of a shipped scenario, or a mapping.
-        overrides: values of a scenario to change.
-    Returns: what was found; where its type matters to you, `Result.load` and `Scenario.load` give one only.
+        source: the scenario, as `run` takes it: a file, the name of a shipped scenario, or a mapping.
+        overrides: values of it to change.
+    Returns: the scenario.
     Raises:
         ScenarioError: the scenario is invalid.
-        UsageError: the folder holds nothing that hetsim wrote, or is damaged.
+        UsageError: there is no such scenario; a folder of results names the class that reads it.
     """
-    from hetsim.results.many_runs.sweep import MARK as SWEPT
-    from hetsim.results.many_runs.sweep import Sweep
-    from hetsim.results.one_run.store import MARK
-    from hetsim.results.stored_files import reading_stored
-    from hetsim.scenario.file.shipped import shipped
     from hetsim.scenario.scenario import load as load_scenario
 
     if isinstance(source, str | Path):
-        folder = Path(source)
-        named = str(source) in {one.name for one in shipped()} and not (folder / MARK).is_file()
-        with reading_stored(folder):
-            if (folder / SWEPT).is_file():
-                return Sweep.load(folder)
-            if folder.is_dir() and not named:
-                return load_run(folder)
+        kind = _kind_of(Path(source))
+        if kind is not None:
+            raise UsageError(f"{source} holds results, not a scenario: hetsim.{kind.__name__}.load reads them")
     return load_scenario(source, overrides)
 
 
-def load_run(directory: str | Path) -> Result | Replications:
-    """A run directory: its Result, or its Replications."""
+def load_any(directory: str | Path) -> Result | Replications | Comparison | Sweep:
+    """Load the results in a directory, whichever verb wrote it."""
     from hetsim.results.one_run.result import Result
 
-    folder = _not_comparison(Path(directory))
-    return _load_replications(folder) if holds_replications(folder) else Result.load(folder)
+    return (_kind_of(Path(directory)) or Result).load(directory)
 
 
-def load_any(directory: str | Path) -> Result | Replications | Comparison | Sweep:
-    """What a directory holds, whichever verb wrote it."""
+def _kind_of(folder: Path) -> type[Result | Replications | Comparison | Sweep] | None:
+    """The class of the results in a folder; None if there are none."""
+    from hetsim.results.many_runs.compare import COMPARISON, Comparison
+    from hetsim.results.many_runs.replications import REPLICATIONS, Replications
     from hetsim.results.many_runs.sweep import MARK as SWEPT
     from hetsim.results.many_runs.sweep import Sweep
+    from hetsim.results.one_run.result import Result
+    from hetsim.results.one_run.store import MARK
 
-    folder = Path(directory)
-    if (folder / SWEPT).is_file():
-        return Sweep.load(folder)
-    return load_comparison(folder) if (folder / _COMPARISON).is_file() else load_run(folder)
-
-
-def load_comparison(directory: str | Path) -> Comparison:
-    """A comparison from its directory: evaluated again from its runs, by the same metrics and against the same one."""
-    from hetsim.results.many_runs.compare import compare
-    from hetsim.results.one_run.store import MARK, read_mark
-    from hetsim.results.sealed import check_names
-    from hetsim.results.stored_files import read_json
-
-    folder = Path(directory)
-    try:
-        about = read_mark(folder)
-        told = read_json(folder / _COMPARISON)
-        pairs = {(row["policy"], row["other"]) for row in told["differences"]}
-        metrics = list(dict.fromkeys(row["metric"] for row in told["differences"]))
-        check_names(folder / MARK, about["policies"].values())
-        labels = {label: folder / name for label, name in about["policies"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise UsageError(f"{folder} is not the directory of a comparison: {problem}") from None
-    runs = {label: load_run(place) for label, place in labels.items()}
-    others = sorted({other for _, other in pairs})
-    baseline = told.get("baseline", others[0] if len(others) == 1 and len(runs) > 2 else None)
-    found = compare(runs, metrics or None, baseline=baseline, refused=told.get("refused"))
-    return replace(found, asked=about.get("asked", {}))
+    kinds = {SWEPT: Sweep, COMPARISON: Comparison, REPLICATIONS: Replications, MARK: Result}
+    return next((kind for name, kind in kinds.items() if (folder / name).is_file()), None)
 
 
 def first_run(directory: str | Path) -> Result:
     """The run of a directory; of replications the first."""
+    from hetsim.results.many_runs.replications import FIRST, REPLICATIONS
     from hetsim.results.one_run.result import Result
 
     folder = _not_comparison(Path(directory))
-    return Result.load(folder / FIRST if holds_replications(folder) else folder)
+    return Result.load(folder / FIRST if (folder / REPLICATIONS).is_file() else folder)
 
 
 def _not_comparison(folder: Path) -> Path:
-    if (folder / _COMPARISON).is_file():
+    from hetsim.results.many_runs.compare import COMPARISON
+
+    if (folder / COMPARISON).is_file():
         runs = sorted(str(inner) for inner in folder.iterdir() if inner.is_dir())
         raise UsageError(f"{folder} holds a comparison; name one of its runs: {', '.join(runs)}")
     if (folder / "sweep.json").is_file():
@@ -335,34 +300,9 @@ def _not_comparison(folder: Path) -> Path:
     return folder
 
 
-def holds_replications(folder: Path) -> bool:
-    return (folder / REPLICATIONS).is_file()
-
-
-def _load_replications(folder: Path) -> Replications:
-    from hetsim.results.many_runs.replications import Replications
-    from hetsim.results.one_run.result import Result
-    from hetsim.results.one_run.store import read_mark
-    from hetsim.results.stored_files import read_frame
-
-    try:
-        about = read_mark(folder)
-        values = read_frame(folder / REPLICATIONS)
-        runs = Replications()
-        for row in values.reset_index().to_dict("records"):
-            runs.add_values({str(name): value for name, value in row.items()})
-        runs.name, runs.policy, runs.seed = about["name"], about["policy"], about["seed"]
-        runs.warnings = list(about["warnings"])
-        runs.remarks = list(about.get("remarks", ()))
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise UsageError(f"{folder} is not a directory of replications: {problem}") from None
-    runs.results.append(Result.load(folder / FIRST))
-    return runs
-
-
 def _write(outcome: Result | Replications, folder: Path) -> None:
     """The files of an outcome, into a folder that need not exist."""
-    from hetsim.results.many_runs.replications import Replications
+    from hetsim.results.many_runs.replications import FIRST, REPLICATIONS, Replications
     from hetsim.results.one_run.store import versions, write_mark, write_table
 
     if not isinstance(outcome, Replications):
@@ -393,7 +333,7 @@ def _write_json(path: Path, value: Any) -> None:
 
 
 def _draw(outcome: Result | Replications, path: Path, until: float | None = None) -> None:
-    """The picture that suits an outcome; with `until` the Gantt chart of its first run up to there."""
+    """Draw the picture that suits an outcome; `until`: a Gantt chart up to there."""
     runs = _whole_runs(outcome)
     if until is None or not runs or len(runs[0].launches) > MAX_BARS:
         _save_figure("default", outcome, path)

@@ -1,4 +1,4 @@
-"""What a sweep would cost: a few of its runs are made, or begun, and timed."""
+"""The estimated cost of a sweep: a few of its runs are made, or begun, and timed."""
 
 from __future__ import annotations
 
@@ -20,16 +20,13 @@ START = 1.5
 
 @dataclass(frozen=True)
 class Estimate:
-    """`runs` are to be made, `there` were; `spent`: seconds of one run, each time one was tried.
-
-    `at_least`: there may be more of them, as only the runs tell how many a precision takes.
-    """
+    """Numbers of runs to make and `there` already; `spent`: seconds of each one tried."""
 
     runs: int
     there: int
     workers: int
     spent: tuple[float, ...]
-    at_least: bool = False
+    is_bound: bool = False
 
     @property
     def total(self) -> float:
@@ -41,7 +38,7 @@ class Estimate:
 
     @property
     def sentence(self) -> str:
-        number = f"{'at least ' if self.at_least else ''}{self.runs:,} run{'s' if self.runs != 1 else ''} to make"
+        number = f"{'at least ' if self.is_bound else ''}{self.runs:,} run{'s' if self.runs != 1 else ''} to make"
         if self.there:
             number += f", {self.there:,} there already"
         if not self.runs:
@@ -54,13 +51,13 @@ class Estimate:
         tried = f"{len(self.spent)} of them" if len(self.spent) > 1 else "one of them"
         total = seconds(float(f"{self.total:.2g}"))
         text = f"{number}: about {total} with {by} ({each} a run, from {tried} tried now)"
-        if self.at_least:
+        if self.is_bound:
             return f"{text}, which is a lower bound: how many the precision takes, the runs will tell."
         return f"{text}."
 
 
-def estimate(jobs: Sequence[RunJob], there: int, setup: Setup, workers: int, at_least: bool = False) -> Estimate:
-    """From the first, the middle and the last job; `at_least`: more may turn out to be needed."""
+def estimate(jobs: Sequence[RunJob], there: int, setup: Setup, workers: int, is_bound: bool = False) -> Estimate:
+    """Time the first, the middle and the last job; `is_bound`: there may be more."""
     chosen = sorted({0, len(jobs) // 2, len(jobs) - 1}) if jobs else []
     spent = []
     for number in chosen[:SAMPLES]:
@@ -68,7 +65,7 @@ def estimate(jobs: Sequence[RunJob], there: int, setup: Setup, workers: int, at_
             spent.append(_time(jobs[number], setup))
         except HetsimError:
             continue  # it will be a row with its error
-    return Estimate(runs=len(jobs), there=there, workers=workers, spent=tuple(spent), at_least=at_least)
+    return Estimate(runs=len(jobs), there=there, workers=workers, spent=tuple(spent), is_bound=is_bound)
 
 
 def _time(job: RunJob, setup: Setup) -> float:

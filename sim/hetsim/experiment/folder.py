@@ -1,4 +1,4 @@
-"""The directory of a sweep: its mark, its finished runs, and in the end its tables.
+"""The directory of a sweep: its mark, finished runs, and at the end tables.
 
     sweep.json              what is swept: keys, points, policies, replications, versions, the digests of the rows
     scenario.yaml           the scenario behind all points
@@ -14,8 +14,6 @@ however often it was interrupted.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -220,7 +218,3 @@ def _lock(folder: Path) -> int | None:
         return None
     return handle
 
-
-def digest(value: Any) -> str:
-    """Of plain data."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

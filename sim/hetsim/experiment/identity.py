@@ -1,9 +1,10 @@
-"""What decides the outcome of a run, as a digest: the name under which it is kept, and what a worker verifies first.
+"""The digest of all that decides the outcome of a run.
 
-The digest covers the resolved scenario, the contents of the files it names, seed and replication, the versions of
-Python, hetsim and the libraries that it uses, hetsim's own source code, and all code and data that policies, trace
-readers and arrival processes of the user's reach (`hetsim.experiment.code_digest`).  What only names or arranges runs
-(`name`, `description`, `sweep`, `replications`) is left out.
+A run is kept under it, and a worker verifies it first.  The digest covers the resolved scenario, the contents of the
+files it names, seed and replication, the versions of Python, hetsim and the libraries that it uses, hetsim's own source
+code, and all code and data that policies, trace readers and arrival processes of the user's reach
+(`hetsim.experiment.code_digest`).  What only names or arranges runs (`name`, `description`, `sweep`, `replications`) is
+left out.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Signature = tuple[Path, int, int]
 
 @cache
 def fingerprint() -> dict[str, str]:
-    """Versions, and a digest of hetsim's source: what must be equal for the same scenario to give the same figures."""
+    """Versions and a digest of hetsim's source: if equal, figures are the same."""
     from hetsim.results.one_run.store import versions
 
     digest = hashlib.sha256()
@@ -72,23 +73,23 @@ class Identity:
         """Why the digest of a scenario does not cover all that decides its runs, by the digest, where it does not."""
 
     def parts(self, scenario: Scenario) -> dict[str, str]:
-        """Digests of all that decides the runs of a scenario besides seed and replication, by what they are of."""
+        """Digests by part of all that decides runs besides seed and replication."""
         values = {key: value for key, value in scenario.raw.items() if key not in _NO_PART}
-        return {**fingerprint(), "scenario": _digest([FORMAT, values, self.check]), **self.inputs(scenario)}
+        return {**fingerprint(), "scenario": plain_digest([FORMAT, values, self.check]), **self.inputs(scenario)}
 
     def inputs(self, scenario: Scenario) -> dict[str, str]:
-        """Digests of the files that a scenario names, and of the sources of what is not hetsim's."""
+        """Digests of the files that a scenario names, and of code that is not hetsim's."""
         files = {f"file {os.path.relpath(path, scenario.base)}": self._file(path) for path in scenario.files}
         return {**files, **self._sources_of(scenario)}
 
     def scenario(self, scenario: Scenario) -> str:
         """Digest of a scenario without seed and replication."""
         parts = self.parts(scenario)
-        found = _digest(parts)
+        digest = plain_digest(parts)
         unknown = {name.removeprefix(UNKNOWN): why for name, why in parts.items() if name.startswith(UNKNOWN)}
         if unknown:
-            self.unknown[found] = "; ".join(f"{name}: {why}" for name, why in unknown.items())
-        return found
+            self.unknown[digest] = "; ".join(f"{name}: {why}" for name, why in unknown.items())
+        return digest
 
     def run(self, scenario: str, seed: int, replication: int) -> str:
         """Digest of one run of a scenario with that digest."""
@@ -98,7 +99,7 @@ class Identity:
         key = signature(path)
         if key not in self._files:
             if path.is_dir():  # what is in it is a file of the scenario too
-                self._files[key] = _digest(sorted(inner.name for inner in path.iterdir()))
+                self._files[key] = plain_digest(sorted(inner.name for inner in path.iterdir()))
             else:
                 with path.open("rb") as stream:
                     self._files[key] = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -106,22 +107,21 @@ class Identity:
         return self._files[key]
 
     def _sources_of(self, scenario: Scenario) -> dict[str, str]:
-        """Of each policy, reader and arrival process that is not hetsim's a digest of its code, what that leaves out,
-        as it was when it was first asked for; of hetsim's the versions of packages that they import."""
-        found = {}
+        """Digests of code that is not hetsim's, as first asked for, and what they omit."""
+        parts = {}
         for kind, name, item in _named(scenario):
             if isinstance(item, str) and item.partition(".")[0] in OURS:
-                found.update(packages_of(item.partition(":")[0]))
+                parts.update(packages_of(item.partition(":")[0]))
                 continue
             key = kind, name, id(item)
             if key not in self._sources:
                 own = item.partition(".")[0].partition(":")[0] if isinstance(item, str) else ""
                 value = registry.load_object(item) if isinstance(item, str) else item
                 self._sources[key] = item, *_watched(kind, value, *code_digest(value, own))
-            _, found[f"source of {kind} {name}"], reasons = self._sources[key]
+            _, parts[f"source of {kind} {name}"], reasons = self._sources[key]
             if reasons:
-                found[f"{UNKNOWN}{kind} {name}"] = "; ".join(reasons)
-        return found
+                parts[f"{UNKNOWN}{kind} {name}"] = "; ".join(reasons)
+        return parts
 
     def at_first(self, scenario: Scenario) -> dict[str, str]:
         """The parts, with files as they were when they were first asked for."""
@@ -137,12 +137,13 @@ def signature(path: Path) -> Signature:
 _ENCODER = json.JSONEncoder(sort_keys=True, default=str)
 
 
-def _digest(value: Any) -> str:
+def plain_digest(value: Any) -> str:
+    """The digest of plain data."""
     return hashlib.sha256(_ENCODER.encode(value).encode()).hexdigest()
 
 
 def differences(here: Mapping[str, str], there: Mapping[str, str], where: tuple[str, str] = ("there", "here")) -> str:
-    """`numpy 2.1.0 there, 2.2.0 here; file jobs.csv: sha256 1a2b… there, 3c4d… here`: what would give other figures."""
+    """The inputs that differ: `numpy 2.1.0 there, 2.2.0 here; file x: sha256 …`."""
     texts = []
     for name in {**here, **there}:
         one, other = there.get(name, "none"), here.get(name, "none")
@@ -160,7 +161,7 @@ def differences(here: Mapping[str, str], there: Mapping[str, str], where: tuple[
 
 
 def _named(scenario: Scenario) -> list[tuple[str, str, Any]]:
-    """Kind, name and reference (or object) of all that a scenario names and other packages may have brought."""
+    """Kind, name and reference of all that other packages may have brought."""
     named = [(spec.kind, spec.name, registry.reference(spec.kind, spec.name)) for spec in _specs(scenario)]
     own = {kind: registry.third_party(kind) for kind in ("traces", "arrivals", "clusters")}
     if any(own.values()):
@@ -171,17 +172,19 @@ def _named(scenario: Scenario) -> list[tuple[str, str, Any]]:
 
 
 def undeclared(scenario: Scenario, opened: InputFiles) -> str:
-    """A warning of files that a run opened and no digest covers; empty where all code that is not hetsim's says itself
-    what it is, and so what it reads."""
-    found = scenario.undeclared(opened)
+    """A warning of files that a run opened and no digest covers.
+
+    Empty where all code of the user's states its identity, and so what it reads.
+    """
+    warning = scenario.undeclared(opened)
     theirs = [item for _, _, item in _named(scenario)
-              if not (isinstance(item, str) and item.partition(".")[0] in OURS)] if found else []  # fmt: skip
+              if not (isinstance(item, str) and item.partition(".")[0] in OURS)] if warning else []  # fmt: skip
     loaded = [registry.load_object(item) if isinstance(item, str) else item for item in theirs]
-    return "" if loaded and all(stated_identity(item) is not None for item in loaded) else found
+    return "" if loaded and all(stated_identity(item) is not None for item in loaded) else warning
 
 
 def _watched(kind: str, item: Any, digest: str, reasons: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Of code that is told a file to open, that it opens files is no reason: its runs are watched for others."""
+    """The digest and reasons; opening files is none where runs are watched for others."""
     annotations = [one.annotation for one in registry.parameters(item).values()]
     kinds = [inner for one in annotations for inner in (one, *get_args(one))]
     if ExistingFile not in kinds and ExistingFolder not in kinds and kind in registry.POLICY_KINDS:
@@ -203,10 +206,10 @@ def _texts(value: Any) -> Iterator[str]:
 
 @cache
 def packages_of(module: str) -> dict[str, str]:
-    """Versions of the packages that a policy of hetsim's imports, perhaps only when it runs: `package ortools`."""
+    """Versions of the packages that a policy of hetsim's imports: `package ortools`."""
     from hetsim.results.one_run.store import package_version, versions
 
-    found: dict[str, str] = {}
+    packages: dict[str, str] = {}
     todo, seen = [module], set[str]()
     while todo:
         one = todo.pop()
@@ -217,8 +220,8 @@ def packages_of(module: str) -> dict[str, str]:
         names = [getattr(node, "module", None) or inner.name for node in steps for inner in node.names]
         todo += names
         for top in {name.partition(".")[0] for name in names} - {*OURS, *versions(), *sys.stdlib_module_names}:
-            found[f"package {top}"] = package_version(top)
-    return found
+            packages[f"package {top}"] = package_version(top)
+    return packages
 
 
 def _specs(scenario: Scenario) -> list[PolicySpec]:
@@ -226,10 +229,10 @@ def _specs(scenario: Scenario) -> list[PolicySpec]:
     policies = scenario.policies
     first = [policies.scheduler, policies.admission, policies.batching, policies.routing]
     todo = [*first, *policies.of_service.values(), *policies.routing_of.values()]
-    found = []
+    specs = []
     while todo:
         spec = todo.pop()
         if spec is not None:
-            found.append(spec)
+            specs.append(spec)
             todo += [value for value in spec.parameters.values() if isinstance(value, PolicySpec)]
-    return sorted(found, key=lambda spec: (spec.kind, spec.name))
+    return sorted(specs, key=lambda spec: (spec.kind, spec.name))

@@ -1,4 +1,4 @@
-"""The options of a study, each declared once: its default, its bounds, and what commands and functions say of it.
+"""The options of a study, each declared once for commands and functions.
 
 `StudyOptions` goes from every front door to the runner as one object.  The keyword classes say, for type checkers,
 which of them a function takes as `**options`; `with_options` shows these in its signature and docstring, and
@@ -31,7 +31,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _option(default: Any, **about: Any) -> Any:
-    """A field.  about: flag, metavar and help of commands; python: what functions say; low, high: bounds of a number.
+    """A field; about: flag, metavar, help; python: for functions; low, high: bounds.
 
     An option without a flag is one of functions only; without `python` the help serves both.
     """
@@ -40,7 +40,7 @@ def _option(default: Any, **about: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions:
-    """How a study is made, kept and told of; UsageError for values out of bounds, or that exclude one another."""
+    """The options of a study; UsageError for values out of bounds or in conflict."""
 
     overrides: Overrides = _option(
         (), flag="--set", metavar="KEY.PATH=VALUE",
@@ -152,10 +152,10 @@ def declared_options(names: Iterable[str]) -> dict[str, Field[Any]]:
 
 
 def with_options(keywords: type) -> Callable[[Function], Function]:
-    """A decorator that shows what `**options` are, one of the classes of keywords, in `help` and the reference.
+    """A decorator that shows what `**options` are in `help` and the reference.
 
-    They stand in the signature, and in the docstring in place of the line `options: ...`, but for those of which the
-    docstring says something itself.  Other keywords are a TypeError.
+    They are one of the classes of keywords. They stand in the signature, and in the docstring in place of the line
+    `options: ...`, but for those of which the docstring says something itself. Other keywords are a TypeError.
     """
     options = declared_options(keywords.__annotations__)
 
@@ -164,13 +164,13 @@ def with_options(keywords: type) -> Callable[[Function], Function]:
         parameters = list(signature.parameters.values())[:-1]
         parameters += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
                        for name, one in options.items()]  # fmt: skip
-        known = [one.name for one in parameters]
+        names = [one.name for one in parameters]
 
         @wraps(function)
         def checked(*arguments: Any, **given: Any) -> Any:
             for name in given:
-                if name not in known:
-                    raise TypeError(f'{function.__name__}() has no parameter "{name}"{suggestion(name, known)}')
+                if name not in names:
+                    raise TypeError(f'{function.__name__}() has no parameter "{name}"{suggestion(name, names)}')
             return function(*arguments, **given)
 
         text = inspect.getdoc(function) or ""

@@ -31,18 +31,18 @@ class Planned:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row a step (task, mode, device, order, planned start and finish), then one a prefetch or drop."""
+        """A row a step (task, mode, device, order, times), then one a prefetch or drop."""
         from hetsim.model.plan_table import plan_table
 
         return plan_table(self.plan, self.tasks)
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Planned makespan and lower bound in seconds, and the planner's notes, as plain values."""
+        """Planned makespan and lower bound (s), and the planner's notes, as plain values."""
         return {**self.plan.figures, **told(self.plan.notes)}
 
     def save(self, path: str | Path) -> None:
-        """Write the table that the policy `replay` follows; Parquet if the name ends so, else CSV."""
+        """Write the table for the policy `replay`: Parquet if the name ends so, else CSV."""
         from hetsim.model.plan_table import write_plan
 
         write_plan(self.plan, self.tasks, path)

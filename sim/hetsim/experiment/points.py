@@ -1,4 +1,4 @@
-"""The points of a sweep: a grid, a list, or samples of ranges; each crossed with all policies."""
+"""The points of a sweep: a grid, a list or samples, each under all policies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Points = Iterable[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class PointRow:
-    """A point under a policy: `values` as written, by key; `overrides` make its scenario of the sweep's."""
+    """A point under a policy: `values` as written, and `overrides` of the scenario."""
 
     point: int
     values: dict[str, Any]
@@ -109,7 +109,7 @@ class SampledValues(PointValues):
 
 
 class PointRows(Sequence[PointRow]):
-    """The rows of a sweep, point by point under every policy.  Each is made when it is looked at, and not held."""
+    """The rows of a sweep, point by point under every policy, each made when read."""
 
     def __init__(self, points: PointValues, policies: Mapping[str | None, Any]):
         self.points, self.policies = points, list(policies.items())
@@ -141,7 +141,7 @@ def shown_value(value: Any) -> Any:
 
 
 def parse_over(text: str) -> tuple[str, Any]:
-    """`key=a,b,c`, `key=[a, b]` or `key=1..8 log` as (key, list or range); UsageError if it is none of these."""
+    """Read `key=a,b,c`, `key=[a, b]` or `key=1..8 log` as (key, list or range)."""
     key, sign, value = text.partition("=")
     key, value = key.strip(), value.strip()
     if not sign or not all(part.strip() for part in key.split(".")):
@@ -149,11 +149,11 @@ def parse_over(text: str) -> tuple[str, Any]:
     if not value:
         raise UsageError(f"--over {text}: no values to try")
     try:
-        whole = documents.parse_value(value)
+        parsed = documents.parse_value(value)
     except ScenarioError:
-        whole = None  # `[0, 1], [2, 3]`, for instance
-    if isinstance(whole, list) or is_range(whole):
-        return key, whole
+        parsed = None  # `[0, 1], [2, 3]`, for instance
+    if isinstance(parsed, list) or is_range(parsed):
+        return key, parsed
     try:
         return key, documents.parse_value(f"[{value}]")
     except ScenarioError as error:
@@ -161,11 +161,11 @@ def parse_over(text: str) -> tuple[str, Any]:
 
 
 def read_points(path: str | Path) -> list[dict[str, Any]]:
-    """Points from a CSV file: the header has the keys, each row a value for every one, written as in a scenario.
+    """Points from a CSV file: a header of keys, and rows of values as in a scenario.
 
-    UsageError, with the line, for what is no such table and for a point that is there twice.
+    UsageError, with the line, for what is not such a table and for a point that is there twice.
     """
-    found: list[dict[str, Any]] = []
+    point_list: list[dict[str, Any]] = []
     lines: dict[str, int] = {}
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as stream:
@@ -181,11 +181,11 @@ def read_points(path: str | Path) -> list[dict[str, Any]]:
                 if len(row) != len(header):
                     raise UsageError(f"{path}:{reader.line_num}: {len(row)} values for {len(header)} keys")
                 values = zip(header, row, strict=True)
-                found.append({key.strip(): documents.parse_value(text.strip()) for key, text in values})
-                first = lines.setdefault(_same(found[-1]), reader.line_num)
+                point_list.append({key.strip(): documents.parse_value(text.strip()) for key, text in values})
+                first = lines.setdefault(_same(point_list[-1]), reader.line_num)
                 if first != reader.line_num:
                     raise UsageError(f"{path}:{reader.line_num}: the same point as in line {first}; give it once")
-                if len(found) > MAX_ROWS:
+                if len(point_list) > MAX_ROWS:
                     raise UsageError(f"{path}: more than {MAX_ROWS:,} points, the most that a sweep takes")
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
@@ -195,11 +195,11 @@ def read_points(path: str | Path) -> list[dict[str, Any]]:
         raise UsageError(f"{path} is not CSV: {error}") from None
     except ScenarioError as error:
         raise UsageError(f"{path}:{reader.line_num}: a value {error.problems[0].message}") from None
-    return found
+    return point_list
 
 
 def _same(point: Mapping[str, Any]) -> str:
-    """What two points have in common that are the same: their values, however these are written."""
+    """The values of a point, however they are written, as a key."""
     return repr(
         [
             (key, named_policy(value)[0] if key == "policy" else _as_number(value))
@@ -209,7 +209,7 @@ def _same(point: Mapping[str, Any]) -> str:
 
 
 def _as_number(value: Any) -> Any:
-    """A text with a unit as number and dimension, but for the last digits; anything else as it is."""
+    """A text with a unit as number and dimension, rounded; anything else as it is."""
     if not isinstance(value, str):
         return int(value) if isinstance(value, float) and value.is_integer() else value
     try:
@@ -229,19 +229,19 @@ def rows(
     n: int | None = None,
     sample_seed: int = 0,
 ) -> tuple[list[str], Sequence[PointRow]]:
-    """The keys that are swept besides `policy`, and a row for every point and policy, in order.
+    """The keys that are swept besides `policy`, and a row for every point and policy.
 
     Without `over` and `points`: the scenario's `sweep`.  Its `policy` and that of `over` are the policies.
     """
     if points is not None:
         if over or sample != "grid" or n is not None:
             raise UsageError("points are given or made: leave out over, sample and n (--over, --sample, --n)")
-        keys, found = _listed(points)
+        keys, given = _listed(points)
         if "policy" in keys:
             if policies is not None:
                 raise UsageError("policies are given twice: in the points, and by themselves")
-            return _with_own_policies(base, keys, found)
-        values = PointValues(found)
+            return _with_own_policies(base, keys, given)
+        values = PointValues(given)
     else:
         axes = dict(base.raw.get("sweep") or {}) if over is None else dict(over)
         own = axes.pop("policy", None)
@@ -284,7 +284,7 @@ def _with_own_policies(
 
 
 def is_sampled(over: Mapping[str, Any]) -> bool:
-    """Is there a range without steps, of which no grid can be made?"""
+    """Return True if there is a range without steps, of which no grid can be made."""
     axes = [_axis(key, value) for key, value in over.items()]
     return any(isinstance(axis, Range) and axis.steps is None for axis in axes)
 
@@ -306,24 +306,24 @@ def _axis(key: str, value: Any) -> Axis:
 
 
 def _listed(points: Points) -> tuple[list[str], list[dict[str, Any]]]:
-    found: list[dict[str, Any]] = []
+    point_list: list[dict[str, Any]] = []
     numbers: dict[str, int] = {}
     for number, point in enumerate(several(points, "points", "a list of mappings")):
         if not isinstance(point, Mapping) or not point:
             raise UsageError(f"point {number}: expected a mapping of keys to values, not {point!r}")
-        found.append(documents.from_mapping(dict(point)).data)
+        point_list.append(documents.from_mapping(dict(point)).data)
         # Without policies a point may come again, as in a sample: it is another row of the same runs.
-        first = numbers.setdefault(_same(found[-1]), number) if "policy" in found[-1] else number
+        first = numbers.setdefault(_same(point_list[-1]), number) if "policy" in point_list[-1] else number
         if first != number:
             raise UsageError(f"point {number} is the same as point {first}; give it once")
-        missing = sorted(set(found[0]) ^ set(found[-1]))
+        missing = sorted(set(point_list[0]) ^ set(point_list[-1]))
         if missing:
             raise UsageError(f"point {number} and point 0 have different keys: {', '.join(missing)}")
-        _check_count(len(found))
-    if not found:
+        _check_count(len(point_list))
+    if not point_list:
         raise UsageError("there are no points")
-    keys = list(found[0])
-    return keys, [{key: point[key] for key in keys} for point in found]
+    keys = list(point_list[0])
+    return keys, [{key: point[key] for key in keys} for point in point_list]
 
 
 def _made(axes: dict[str, Axis], sample: str, n: int | None, seed: int) -> PointValues:
@@ -403,10 +403,7 @@ def _check_keys(base: Scenario, keys: Sequence[str]) -> None:
 
 
 def check_all(base: Scenario, given: Sequence[PointRow], each: Any) -> None:
-    """Call `each(row, scenario)` for every row in order; ScenarioError with the points named if some are invalid.
-
-    Only one scenario is held at a time: a hundred thousand of them would not fit.
-    """
+    """Call `each(row, scenario)` for every row; ScenarioError names invalid points."""
     wrong: dict[tuple[str, str], list[PointRow]] = {}
     for row in given:
         try:
@@ -431,16 +428,16 @@ def _whose(which: list[PointRow], count: int) -> str:
 
 
 def column_of(values: Sequence[Any]) -> list[Any]:
-    """The values of a key as a column of the table: numbers in base units where all are, else texts."""
+    """The values of a key as a column: numbers in base units if all are, else texts."""
     if all(isinstance(value, bool) for value in values):
         return list(values)
     if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
         fits = all(-(1 << 63) <= value < 1 << 63 for value in values)  # a seed may have 128 bits
         return list(values) if fits else [str(value) for value in values]
-    found = [quantity(value) for value in values]
-    kinds = {one[1] for one in found if one is not None and one[0] != 0}
-    if None not in found and len(kinds) <= 1:
-        return [one[0] for one in found if one is not None]
+    quantities = [quantity(value) for value in values]
+    kinds = {one[1] for one in quantities if one is not None and one[0] != 0}
+    if None not in quantities and len(kinds) <= 1:
+        return [one[0] for one in quantities if one is not None]
     return [_text(value) for value in values]
 
 

@@ -1,4 +1,4 @@
-"""Naming the policy of an experiment: `sjf`, `sjf + predicted_wait`, a mapping, or a class of one's own."""
+"""Policies of an experiment: `sjf`, `sjf + predicted_wait`, a mapping, or a class."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def named_policy(policy: PolicyLike) -> tuple[str, Any]:
         return _label(policy), dict(policy)
     if callable(policy):
         name = getattr(policy, "__name__", type(policy).__name__)
-        known = registry.policies("scheduler").get(name)
-        if known is not None and known is not policy and not _redefined(known, policy):
+        registered = registry.policies("scheduler").get(name)
+        if registered is not None and registered is not policy and not _redefined(registered, policy):
             raise UsageError(
                 f'there is a policy "{name}" already; register yours under another name: '
                 f'hetsim.register("my_{name}", {name})'
@@ -40,7 +40,7 @@ def named_policy(policy: PolicyLike) -> tuple[str, Any]:
 
 
 def named_policies(policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) -> dict[str, Any]:
-    """Label -> value for `policy:`, in order; labels of a mapping are its keys.  UsageError for a label given twice.
+    """Label -> value for `policy:`, in order; UsageError for a label given twice.
 
     "all" stands for every scheduler that is registered.
     """
@@ -48,21 +48,18 @@ def named_policies(policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) ->
         policies = [policies]
     if isinstance(policies, Mapping):
         return {str(label): named_policy(policy)[1] for label, policy in policies.items()}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     listed = several(policies, "policies", "a list of policies, or a mapping of labels to them")
     for policy in (name for one in listed for name in (registry.policies("scheduler") if one == "all" else [one])):
         label, value = named_policy(policy)
-        if label in found:
+        if label in values:
             raise UsageError(f'policy "{label}" is given twice')
-        found[label] = value
-    return found
+        values[label] = value
+    return values
 
 
 def written(label: str, value: Any = None) -> str | None:
-    """What `--policy` takes for the policy with this label, or with this value under `policy:` where it is known.
-
-    None for a label that was chosen in Python and does not tell the policy.
-    """
+    """The text of `--policy` for a label, or for a value; None if there is none."""
     from hetsim.scenario.schema.policy import long_form
 
     try:
@@ -83,7 +80,7 @@ def _flow(value: Any) -> str:
 
 
 def _from_label(label: str) -> dict[str, Any] | None:
-    """The mapping behind a label such as `fcfs_skip (placement: earliest_finish) + queue_limit (limit: 5)`."""
+    """The mapping behind a label such as `fcfs_skip (placement: best_fit) + sla`."""
     import yaml
 
     value: dict[str, Any] = {}
@@ -101,11 +98,9 @@ def _from_label(label: str) -> dict[str, Any] | None:
 
 
 def _redefined(known: Any, policy: Any) -> bool:
-    """The same definition run again, as in a notebook."""
-    return not isinstance(known, str) and (known.__module__, known.__qualname__) == (
-        policy.__module__,
-        policy.__qualname__,
-    )
+    """Return True for the same definition run again, as in a notebook."""
+    places = [(one.__module__, one.__qualname__) for one in (known, policy) if not isinstance(one, str)]
+    return len(places) == 2 and places[0] == places[1]
 
 
 def _from_text(text: str) -> tuple[str, Any]:
@@ -140,9 +135,9 @@ def _from_text(text: str) -> tuple[str, Any]:
 
 
 def _known(kind: str, name: str) -> None:
-    known = registry.policies(kind)
-    if name not in known:
-        raise UnknownName(kind, name, known, " (hetsim list policies)")
+    names = registry.policies(kind)
+    if name not in names:
+        raise UnknownName(kind, name, names, " (hetsim list policies)")
 
 
 def _label(value: Any) -> str:

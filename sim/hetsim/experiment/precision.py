@@ -1,4 +1,4 @@
-"""What a precision costs: how many replications of what length, from a pilot."""
+"""The cost of a precision: how many replications of what length, from a pilot."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class PrecisionPlan:
         return f"about {seconds(float(f'{total:.2g}'))} with {by}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return all but the time: what is printed for programs does not depend on the machine."""
+        """Return all but the time, which depends on the machine."""
         return {
             "metric": self.metric, "precision": self.precision, "confidence": self.confidence, "mean": self.mean,
             "half_width": self.half_width, "pilot": self.pilot, "replications": self.replications, "low": self.low,
@@ -119,7 +119,7 @@ def plan_precision(
     seed: int | None = None,
     **options: Unpack[LocalKeywords],
 ) -> PrecisionPlan:
-    """Tell from a pilot how many replications, and how much time, a relative precision of a metric takes.
+    """Estimate from a pilot the replications and the time that a precision takes.
 
     Parameters:
         scenario, policy, seed: as for `run`.
@@ -154,18 +154,20 @@ def plan_precision(
     high, low = (spread * math.sqrt((pilot - 1) / value) for value in upper)
     number = needed(spread, mean, precision, confidence, metric)
     half = half_width(values, metric, 0.5 + confidence / 2)
+    first = runs.results[0]
+    length = seconds(first.horizon) if math.isfinite(first.horizon) else f"{len(first.tasks):,} tasks"
     longer = {times: needed(spread / math.sqrt(times), mean, precision, confidence, metric) for times in LONGER}
     return PrecisionPlan(
         metric=metric, precision=precision, confidence=confidence, mean=mean, half_width=half, pilot=pilot,
         replications=number, low=needed(low, mean, precision, confidence, metric),
         high=needed(high, mean, precision, confidence, metric),
         longer={times: many for times, many in longer.items() if number > MIN_FOR_PRECISION and many < number},
-        length=_length(runs), spent=spent, workers=Workers(study_options.workers).workers, runs=runs,
+        length=length, spent=spent, workers=Workers(study_options.workers).workers, runs=runs,
     )  # fmt: skip
 
 
 def needed(spread: float, mean: float, precision: float, confidence: float, metric: str = "") -> int:
-    """The minimum number of replications, ten or more, for an interval this narrow at that standard deviation."""
+    """The minimum number of replications (ten or more) for an interval this narrow."""
     if not spread:
         return MIN_FOR_PRECISION
 
@@ -182,7 +184,7 @@ def needed(spread: float, mean: float, precision: float, confidence: float, metr
 
 
 def _pilot(case: Case, metric: str, pilot: int, progress: Progress | bool | None) -> tuple[Replications, float]:
-    """The replications, and the wall clock of one, taken in this process while nothing else of ours runs."""
+    """The replications, and the wall clock of one, made in this process."""
     setup = Setup((case.scenario,), (metric,))
     with Meter(progress, pilot) as meter, Study(setup, Workers(), meter=meter) as study:
         (warmup,), remarks, warnings = cut_warmup(study, [case], [pilot])
@@ -193,9 +195,3 @@ def _pilot(case: Case, metric: str, pilot: int, progress: Progress | bool | None
     tell_all([series], remarks, warnings)
     assert series.runs is not None
     return series.runs, spent / pilot
-
-
-def _length(runs: Replications) -> str:
-    """`72 h`, or how many tasks they have where they go on until these are done."""
-    first = runs.results[0]
-    return seconds(first.horizon) if math.isfinite(first.horizon) else f"{len(first.tasks):,} tasks"

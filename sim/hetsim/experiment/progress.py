@@ -1,4 +1,4 @@
-"""Progress of a study: to a function or on a bar; on a terminal as text, in a notebook as a line written anew."""
+"""Progress of a study: to a function, or as a bar on a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class NotebookBar:
 
     @staticmethod
     def text(share: float, passed: float) -> str:
-        """What it says after this number of seconds."""
-        left = f", about {seconds(float(f'{passed * (1 - share) / share:.2g}'))} left" if 0 < share < 1 else ""
-        return f"{100 * share:.0f} % done, {seconds(float(f'{passed:.2g}'))} passed{left}"
+        """The text after this number of seconds."""
+        remaining = f", about {seconds(float(f'{passed * (1 - share) / share:.2g}'))} left" if 0 < share < 1 else ""
+        return f"{100 * share:.0f} % done, {seconds(float(f'{passed:.2g}'))} passed{remaining}"
 
     def close(self, done: bool) -> None:
         passed = seconds(float(f"{time.monotonic() - self.began:.2g}"))
@@ -87,7 +87,7 @@ class TerminalBar:
 
 @contextmanager
 def reporting(progress: Progress | bool | None) -> Iterator[Progress | None]:
-    """The function that is told of progress; with True a bar, where there is a terminal or a notebook."""
+    """The function that progress is reported to; True: a bar, where one can be shown."""
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise UsageError(f"progress must be True, or a function of the share done, not {progress!r}")
     bar = None
@@ -103,10 +103,7 @@ def reporting(progress: Progress | bool | None) -> Iterator[Progress | None]:
 
 
 class Meter:
-    """How far a study is, told to a function, or with True on a bar where there is a terminal or a notebook.
-
-    It reports from a thread of its own, so that the engine's loop does not pay for it.
-    """
+    """The progress of a study, reported from a thread, to a function or on a bar."""
 
     def __init__(self, progress: Progress | bool | None, runs: int = 0):
         self._bar = reporting(progress)
@@ -121,15 +118,14 @@ class Meter:
         self._thread: threading.Thread | None = None
 
     def expect(self, runs: int) -> None:
-        """So many more runs (fewer where negative) than were expected."""
+        """Expect this number of runs more, or fewer if negative."""
         self.runs += runs
 
     def finished(self) -> None:
         self.done += 1
 
     def share(self) -> float:
-        """Of the runs that are expected, and of those `ahead` that a selection may take besides; never less than was
-        told before, even where more turn out to be needed."""
+        """The share that is done of expected runs and those `ahead`; it never decreases."""
         all_runs = max(self.runs, 1) + max(self.ahead, 0)
         self._told = max(self._told, min(1.0, (self.done + run_share(self.simulation)) / all_runs))
         return self._told
@@ -156,7 +152,7 @@ class Meter:
 
 
 def run_share(simulation: Simulation | None) -> float:
-    """How far a run is: by tasks that ended or by time to the horizon, whichever is further."""
+    """The progress of a run, by ended tasks or by time, whichever is further."""
     if simulation is None:
         return 0.0
     ended = simulation.state.ended / max(len(simulation.input.tasks), 1)
@@ -165,7 +161,7 @@ def run_share(simulation: Simulation | None) -> float:
 
 
 def in_notebook() -> bool:
-    """Does an IPython kernel show what is displayed?"""
+    """Return True if an IPython kernel shows what is displayed."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and hasattr(shell, "kernel")

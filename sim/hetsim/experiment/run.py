@@ -50,10 +50,10 @@ def run(
     """
     study_options = StudyOptions(**options)
     loaded = prepare(scenario, policy, study_options.overrides)
-    most = checked_amount(loaded, None).maximum
-    result = one_run(loaded, study_options, most)
-    if most > 1:
-        asked = f"the scenario asks for {most:,} replications, and this is the first"
+    count = checked_amount(loaded, None).maximum
+    result = one_run(loaded, study_options, count)
+    if count > 1:
+        asked = f"the scenario asks for {count:,} replications, and this is the first"
         result.record.input.warnings.append(f"{asked}: hetsim.replicate makes all, and intervals")
     return result
 
@@ -86,11 +86,11 @@ def replicate(
     study_options = StudyOptions(**options)
     loaded = prepare(scenario, policy, study_options.overrides)
     kept = to_keep(loaded, metrics, by, study_options)
-    found = run_cases([Case(loaded, seed=study_options.seed)], study_options, kept, keep, several=True)[0]
-    assert isinstance(found, Replications)
-    if study_options.replications is None and len(found) < 2:
-        found.warnings.append("one replication has no intervals: give replications=10, or use hetsim.run")
-    return found
+    replications = run_cases([Case(loaded, seed=study_options.seed)], study_options, kept, keep, several=True)[0]
+    assert isinstance(replications, Replications)
+    if study_options.replications is None and len(replications) < 2:
+        replications.warnings.append("one replication has no intervals: give replications=10, or use hetsim.run")
+    return replications
 
 
 def one_run(scenario: Scenario, options: StudyOptions | None = None, most: int = 1) -> Result:
@@ -108,7 +108,7 @@ def one_run(scenario: Scenario, options: StudyOptions | None = None, most: int =
 
 @contextmanager
 def begun(options: StudyOptions, setup: Setup, runs: int = 0, identity: Identity | None = None) -> Iterator[Study]:
-    """A study with these options, of so many runs as far as that is known."""
+    """A study with these options, and the number of runs as far as it is known."""
     pool = Workers(options.workers, options.dask, options.executor)
     if part_of(options) is not None and options.cache is None:
         raise UsageError("shards need a folder that all of them share: give cache (--cache DIR)")
@@ -164,14 +164,14 @@ def run_cases(
 def whole_series(
     case: Case, goal: int, *, keep: bool = False, most: int = 0, several: bool = False, **more: Any
 ) -> Replicates:
-    """Replications of which the first run stays whole, to be shown, drawn and explained for all; with `keep` all."""
-    most = max(goal, most)
-    runs = Replications() if several or most > 1 else None
-    return Replicates(case, goal, most=most, whole=most if keep else 1, strict=True, runs=runs, **more)
+    """Replications of which the first run is kept entire; with `keep` all."""
+    maximum = max(goal, most)
+    runs = Replications() if several or maximum > 1 else None
+    return Replicates(case, goal, most=maximum, whole=maximum if keep else 1, strict=True, runs=runs, **more)
 
 
 def tell_all(found: Iterable[Replicates], remarks: list[str], warnings: list[str]) -> None:
-    """What was said of all cases together, with the figures of each."""
+    """Add the remarks and warnings of all cases to the figures of each."""
     for series in found:
         if series.runs is not None:
             series.runs.remarks[:0] = remarks
@@ -179,13 +179,13 @@ def tell_all(found: Iterable[Replicates], remarks: list[str], warnings: list[str
 
 
 def rehearse(scenario: Scenario) -> RunInput:
-    """Everything that `run` does with a scenario before its clock starts, and no more: the input of the run."""
+    """Do all that `run` does before its clock starts: the input of the run."""
     checked_amount(scenario, None)
     return scenario.begin().input
 
 
 def to_keep(scenario: Scenario, metrics: Iterable[str], by: str | Iterable[str], options: StudyOptions) -> list[str]:
-    """What replications are asked to keep besides the metrics of the summary: further metrics, and groups.
+    """The further metrics and groups that replications are to keep.
 
     Which users have a row of their own is decided by the workload of the first replication, for all of them.
     """

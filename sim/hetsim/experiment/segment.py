@@ -127,6 +127,8 @@ class Segment:
                 self.index = np.frombuffer(index, ENTRY)
                 self.columns, self.sets, self.notes = head["columns"], head["sets"], head["notes"]
                 self._names = [None if own is None else tuple(self.columns[at] for at in own) for own in self.sets]
+                if not all(isinstance(name, str) for name in self.columns):
+                    raise TypeError
                 for note in self.notes:
                     outcome_of_plain(note, None)
             except (ValueError, KeyError, TypeError, IndexError, AttributeError):
@@ -174,4 +176,4 @@ class Segment:
         numbers = array("d", row[8:])
         if not self._in_order[own]:
             numbers = array("d", [numbers[at] for at in places])
-        return outcome_of_plain(note, Packed.of(names, numbers))
+        return outcome_of_plain(note, Packed.from_numbers(names, numbers))

@@ -30,7 +30,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Read `2/8`; UsageError if that is no part."""
+        """Read `2/8`; UsageError if it is not a part."""
         match = re.fullmatch(r"\s*(\d{1,7})\s*/\s*(\d{1,7})\s*", text)
         index, count = (int(match[1]), int(match[2])) if match else (0, 0)
         if not 1 <= index <= count:
@@ -81,10 +81,7 @@ class ShardOver(Exception):  # noqa: N818
 
 
 def make_part(study: Study, series: Iterable[Replicates], shard: Shard) -> ShardReport:
-    """Make the shard's part of the replications that these cases need for certain.
-
-    The first runs of cases that are kept whole are left to the call that keeps them.
-    """
+    """Make the shard's part of the replications that these cases need for certain."""
     single = (
         Replicates(one.case, 1, begin=one.begin + number, warmup=one.warmup)
         for one in series for number in range(one.whole, one.goal)

@@ -1,9 +1,10 @@
-"""The smallest cluster that meets a target: bisection over a whole number of the scenario, each judged by replications.
+"""The smallest cluster that meets a target, by bisection over a whole number.
 
-A number is taken to meet the target only where that is shown: by a one-sided t interval for the expectation of a
-replication's value.  All tests of a search together err with at most the stated probability (Bonferroni, over the
-sizes that a bisection can try and the looks at each), so "meets" holds for the size that is named.  What bisection
-supposes, that more is never worse, is looked at among the sizes tried, and told where it fails.
+Each number is judged by replications.  A number is taken to meet the target only where that is shown: by a one-sided t
+interval for the expectation of a replication's value.  All tests of a search together err with at most the stated
+probability (Bonferroni, over the sizes that a bisection can try and the looks at each), so "meets" holds for the size
+that is named.  What bisection supposes, that more is never worse, is looked at among the sizes tried, and told where it
+fails.
 
 Where waits or responses are to stay below a bound, nothing is run of the numbers with which the queue of a service
 grows so long by the end of its arrivals that the target is missed for certain.
@@ -38,13 +39,13 @@ if TYPE_CHECKING:
 
 FIRST = 10
 """Replications of the first look at a size."""
-MOST = 4096
+MAX_SIZE = 4096
 """The largest number that is tried unless told otherwise."""
 
 
 @dataclass(frozen=True)
 class SizeTrial:
-    """One size and what its replications say; `half` is that of the one-sided test, `reason` why it cannot run."""
+    """One size and its trial; `half`: one-sided; `reason`: why it cannot run."""
 
     size: int
     replications: int
@@ -56,7 +57,7 @@ class SizeTrial:
 
 @dataclass(frozen=True)
 class Sizing:
-    """The smallest number shown to meet a target: `size`, None (and `met` False) if none from `least` to `most` does.
+    """The smallest number shown to meet a target: `size`, None if none does.
 
     `trials`: every size tried, ascending.  `confidence`: that all verdicts met and missed are right.
     """
@@ -74,7 +75,7 @@ class Sizing:
 
     @property
     def met(self) -> bool:
-        """Is there a size that is shown to meet the target?"""
+        """Return True if a size is shown to meet the target."""
         return self.size is not None
 
     @cached_property
@@ -170,7 +171,7 @@ def size(
     tell: Callable[[Any], None] | None = None,
     **options: Unpack[SearchKeywords],
 ) -> Sizing | Decision:
-    """Find the smallest value of a whole number, or the cheapest of many combinations, that meets targets.
+    """Find the smallest number, or the cheapest combination, that meets targets.
 
     Parameters:
         target: `response_p99 < 200 ms`, `slo_attainment > 99%`: of what replications estimate; one, or several.
@@ -200,7 +201,7 @@ def size(
         raise UsageError(f"a verdict takes at least 2 replications, not {replications}: one run has no interval")
     study_options = StudyOptions(**options)
     loaded = prepare(scenario, policy, study_options.overrides)
-    top, bottom = MOST if most is None else most, 1 if least is None else least
+    top, bottom = MAX_SIZE if most is None else most, 1 if least is None else least
     if not 1 <= bottom <= top:
         raise UsageError(f"sizes are looked for from {bottom} to {top}: that is no range of whole numbers from 1 on")
     if not isinstance(over, str) or len(targets) != 1 or minimize is not None or policies is not None:
@@ -223,7 +224,7 @@ def size(
             study, key=over, target=aim, confidence=confidence, seed=seed, first=replications, least=bottom, most=top,
             tell=tell,
         )  # fmt: skip
-        found = search.smallest(doubling=most is None)
+        smallest = search.smallest(doubling=most is None)
     trials = tuple(search.trials[number] for number in sorted(search.trials))
     if all(trial.reason for trial in trials):
         raise UsageError(f"no {over} from {bottom} to {top} can run: {trials[-1].reason}")
@@ -231,13 +232,13 @@ def size(
         remedy = "make the horizon longer than the deadlines, or " if aim.metric in in_set("deadlines") else ""
         raise UsageError(f"{aim.metric} is not defined with any {over} tried: {remedy}choose another metric")
     return Sizing(
-        scenario=loaded.name, key=over, target=aim, confidence=confidence, size=found, least=bottom, most=top,
+        scenario=loaded.name, key=over, target=aim, confidence=confidence, size=smallest, least=bottom, most=top,
         trials=trials, overload=overload,
     )  # fmt: skip
 
 
 def _first_sustained(scenario: Scenario, aim: Target, over: str, most: int, seed: int | None) -> tuple[int, str]:
-    """The least number with which no overload makes the target be missed, and what is said of the one below it.
+    """The minimum number that overload does not rule out, and why not the one below.
 
     Inputs of runs are built and nothing is run; it supposes, as the search does, that more is never worse.
     """
@@ -293,7 +294,7 @@ class _Search:
         self._expect(1)
 
     def _expect(self, sizes: int) -> None:
-        """So many sizes are still to be tried, with a first look each."""
+        """Expect this number of further sizes, with a first look each."""
         meter = self.judge.study.meter
         meter.expect(meter.done + sizes * self.judge.first - meter.runs)
 
@@ -323,9 +324,9 @@ class _Search:
 
     def _try(self, number: int) -> SizeTrial:
         case = Case(self.judge.study.setup.scenarios[0], {self.key: number}, self.seed)
-        found, _ = self.judge.try_(case, f"{self.key} = {number}")
-        one = found.findings[0]
+        trial, _ = self.judge.try_(case, f"{self.key} = {number}")
+        one = trial.findings[0]
         return SizeTrial(
-            size=number, replications=found.replications, mean=one.mean, half=one.half, verdict=one.verdict,
-            reason=found.reason,
+            size=number, replications=trial.replications, mean=one.mean, half=one.half, verdict=one.verdict,
+            reason=trial.reason,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""When a case has enough replications, and where its warm-up ends, for every front door."""
+"""When a case has enough replications, and where its warm-up ends."""
 
 from __future__ import annotations
 
@@ -136,7 +136,10 @@ def select(study: Study, race: Race, series: Mapping[str, Replicates], first: in
                 break
             for number in range(entered, wanted):
                 for label in race.left:
-                    _enter(race, label, series[label], number)
+                    values = series[label].taken[number].values
+                    assert values is not None
+                    customers = values.get(weight_of(race.metric) or "", 1.0)  # over which the value is a mean
+                    race.add(label, values.get(race.metric, math.nan), customers)
             if not entered:
                 race.start()
             entered = wanted
@@ -154,13 +157,6 @@ def select(study: Study, race: Race, series: Mapping[str, Replicates], first: in
     if all(one.done for one in series.values()):
         look()
     study.make([one for one in series.values() if not one.done])
-
-
-def _enter(race: Race, label: str, series: Replicates, number: int) -> None:
-    """Tell the race a value, and the number of customers over which it is a mean."""
-    values = series.taken[number].values
-    assert values is not None
-    race.add(label, values.get(race.metric, math.nan), values.get(weight_of(race.metric) or "", 1.0))
 
 
 # Where the warm-up ends -------------------------------------------------------------------------------------------

@@ -157,12 +157,6 @@ class Store:
         if journal is not None:
             Path(str(journal.name)).unlink(missing_ok=True)
 
-    def take(self, segment: Path) -> None:
-        """Copy a segment of another folder."""
-        assert self.folder is not None
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / segment.name, partial(shutil.copyfile, segment), durable=True)
-
     def close(self, complete: bool) -> None:
         """Release the files.  complete: no runs remain, so that all can be sealed."""
         if complete:
@@ -288,7 +282,9 @@ class _StoredFiles:
         copied = 0
         for number, segment in enumerate(self.segments):
             if self._load(number) and not any(True for row in range(len(segment)) for _ in into.kept(segment.run(row))):
-                into.take(segment.path)
+                assert into.folder is not None
+                into.folder.mkdir(parents=True, exist_ok=True)
+                write_whole(into.folder / segment.path.name, partial(shutil.copyfile, segment.path), durable=True)
                 self._dropped.add(number)
                 self._loaded.remove(number)
                 copied += len(segment)
@@ -364,7 +360,8 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
     target = _runs_of(into)
     copied, there, damaged = 0, 0, list[Path]()
     for source in sources:
-        files = _StoredFiles(_runs_of(source), damaged)
+        own_damaged: list[Path] = []
+        files = _StoredFiles(_runs_of(source), own_damaged)
         store = Store(target, trust=True)
         before = copied + there
         copied += files.copy_segments(store)
@@ -381,8 +378,12 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
                     "made them gives other figures from the same inputs; make them with one kind of machine"
                 )
         if copied + there == before:
-            raise UsageError(f"there are no finished runs in {source}: it is no cache and no directory of a sweep")
+            reason = "it is neither a cache nor the directory of a sweep"
+            if own_damaged:
+                reason = f"{own_damaged[0]} is damaged"
+            raise UsageError(f"there are no finished runs in {source}: {reason}")
         store.close(complete=False)
+        damaged += own_damaged
     return Merged(copied, there, damaged)
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from hetsim.errors import UsageError
-from hetsim.experiment.folder import Directory, check_folder, claim, digest, mark_of
-from hetsim.experiment.identity import Identity, fingerprint
+from hetsim.experiment.folder import Directory, check_folder, claim, mark_of
+from hetsim.experiment.identity import Identity, fingerprint, plain_digest
 from hetsim.experiment.options import StudyKeywords, StudyOptions, with_options
 from hetsim.experiment.points import PointRow, PointRows, Points, check_all, column_of, rows, shown_value
 from hetsim.experiment.policies import PolicyLike
@@ -207,12 +207,6 @@ class SweepPlan:
         return list(self.checked.pilots.values())
 
     @property
-    def labels(self) -> list[str]:
-        """The policy of each row."""
-        names = list(self.checked.names)
-        return [names[number] for number in self.checked.policy]
-
-    @property
     def max_runs(self) -> int:
         return len(self.rows) * self.amount.maximum + sum(pilot.size for pilot in self.pilots)
 
@@ -351,7 +345,7 @@ class SweepPlan:
             "keys": self.keys,
             "points": [list(point) for point in zip(*columns, strict=True)] or [[]],
             "policies": list(self.checked.names),
-            "scenario": digest({key: value for key, value in self.base.raw.items() if key != "sweep"}),
+            "scenario": plain_digest({key: value for key, value in self.base.raw.items() if key != "sweep"}),
             "versions": fingerprint(),
             "remarks": self.remarks,
             "rows": self.checked.runs.hex(),
@@ -365,7 +359,7 @@ class SweepPlan:
         values = [[shown_value(row.values[key]) for key in self.keys] for row in self.rows]
         frame = pd.DataFrame(values, columns=pd.Index(self.keys), dtype=object)
         frame.insert(0, "point", [row.point for row in self.rows])
-        frame["policy"] = self.labels
+        frame["policy"] = np.array(list(self.checked.names), dtype=object)[self.checked.policy]
         return frame
 
     def tables(self, directory: Directory | None = None) -> SweepTables:
@@ -416,15 +410,11 @@ class SweepPlan:
             if outcome.error:
                 row.errors.append(prefix + outcome.error)
             row.warnings += [prefix + text for text in outcome.warnings]
-        row.warnings += [*made.warnings, *self._not_precise(made.series)]
+        row.warnings += made.warnings
+        if made.series is not None and made.series.runs is not None and not made.series.failed:
+            text, is_warning = self.amount.remark(made.series.runs)  # that the precision was not reached
+            row.warnings += [text] if is_warning else []
         return row
-
-    def _not_precise(self, series: Replicates | None) -> list[str]:
-        """That the precision was not reached."""
-        if series is None or series.runs is None or series.failed:
-            return []
-        text, warns = self.amount.remark(series.runs)
-        return [text] if warns else []
 
 
 class OpenBlocks:
@@ -464,10 +454,7 @@ class OpenBlocks:
 
 @dataclass(slots=True)
 class RowRuns:
-    """The replications of a row, or the error for which it has none.
-
-    warmup: the one that a pilot found for it.  lasting: another try would find the same error.
-    """
+    """The replications of a row, or the error for which it has none."""
 
     series: Replicates | None = None
     error: str = ""
@@ -504,6 +491,7 @@ def plan_sweep(
 ) -> SweepPlan:
     """Everything of a sweep but the runs; all points are checked."""
     from hetsim.results.one_run.metric_sets import listed
+    from hetsim.results.one_run.metrics import metric
     from hetsim.scenario.scenario import load
 
     study_options = StudyOptions(**options)
@@ -511,7 +499,8 @@ def plan_sweep(
     base = load(scenario, study_options.overrides).moved()
     names = list(dict.fromkeys(listed(metrics)))
     figures = list(dict.fromkeys(listed(keep)))
-    _check_metrics([*names, *figures])
+    for name in [*names, *figures]:
+        metric(name)  # an unknown one is refused here
     amount = amount_of(base, study_options.replications)
     keys, given = rows(base, over=over, points=points, policies=policies, sample=sample, n=n, sample_seed=sample_seed)
     if seed is not None and "seed" in keys:
@@ -555,13 +544,6 @@ def plan_sweep(
     return plan
 
 
-def _check_metrics(names: list[str]) -> None:
-    from hetsim.results.one_run.metrics import metric
-
-    for name in names:
-        metric(name)
-
-
 # Running it -------------------------------------------------------------------------------------------------------
 
 
@@ -602,5 +584,5 @@ def estimate_sweep(plan: SweepPlan, out: str | Path | None, resume: bool) -> Est
     open_end = plan.amount.precision is not None and any(not one.done for one in series)
     jobs = [study.job(*place) for place in [*todo, *outstanding]]
     return estimate(
-        jobs, study.found, plan.setup, workers=Workers(options.workers, options.dask).workers, at_least=open_end
+        jobs, study.found, plan.setup, workers=Workers(options.workers, options.dask).workers, is_bound=open_end
     )

@@ -25,7 +25,7 @@ MORE = 4
 
 
 def looks(replications: int) -> list[int]:
-    """Replications at each look at a case: a third of those asked for, these, and `MORE` times as many."""
+    """Replications at each look: a third of those asked for, these, and `MORE` times."""
     third = math.ceil(replications / 3)
     return [*([third] if third >= 3 else []), replications, MORE * replications]
 
@@ -45,10 +45,7 @@ NO_SIZES = {
 
 @dataclass(frozen=True)
 class Target:
-    """`metric < value`, or another relation: what the estimate of a metric has to be.
-
-    `strict`: the value itself does not do (< and >).
-    """
+    """`metric < value`, or another relation; `strict`: equality does not do (< and >)."""
 
     metric: str
     below: bool
@@ -98,7 +95,7 @@ class Target:
         return math.copysign(missed * math.log(allowed / missed), gap)
 
     def missed_by(self, waits: Sequence[float], tasks: int) -> bool:
-        """Return True if an overload's numbers (`RunInput.overloads`) make each run of this number of tasks miss it."""
+        """Return True if an overload (`RunInput.overloads`) makes each run miss it."""
         served, longest = waits
         measure = re.fullmatch(r"(?:response|wait)_(?:mean|p(\d\d))", self.metric)
         if measure is None or not self.below or longest <= self.value:
@@ -130,7 +127,7 @@ def _value(text: str, name: str) -> float:
 
 @dataclass(frozen=True)
 class TargetFinding:
-    """What the replications say of one target; `half` is that of the one-sided test."""
+    """The estimate for one target; `half` is that of the one-sided test."""
 
     mean: float
     half: float
@@ -139,10 +136,7 @@ class TargetFinding:
 
 @dataclass(frozen=True)
 class TargetsTrial:
-    """What the replications of one case say of all targets; `reason`: why it cannot run at all.
-
-    It is missed if a target is, and met if all are.
-    """
+    """The findings of one case for all targets; `reason`: why it cannot run at all."""
 
     replications: int
     findings: tuple[TargetFinding, ...]
@@ -155,14 +149,14 @@ class TargetsTrial:
 
 
 class Judge:
-    """Makes replications of cases, and judges them: all tests of a target at a case err with at most `error`."""
+    """Judges replications; the tests of a target at a case err by at most `error`."""
 
     def __init__(self, study: Study, targets: Sequence[Target], replications: int, error: float):
         self.study, self.targets, self.looks = study, targets, looks(replications)
         self.first, self.error = self.looks[0], error / len(self.looks)
 
     def try_(self, case: Case, where: str) -> tuple[TargetsTrial, Replicates | None]:
-        """A first look at a case, and further ones with more replications where that leaves it open.
+        """Look at a case, and again with more replications where that leaves it open.
 
         A case that the scenario's checks refuse (a gang that never fits) is missed.  UsageError, which names `where`,
         for runs too short to find a warm-up from; RunError for one that fails in another way.
@@ -204,13 +198,13 @@ class Judge:
     def _look(self, series: Replicates) -> TargetsTrial:
         runs = series.runs
         assert runs is not None
-        found = []
+        findings = []
         for target in self.targets:
             values = runs.column(target.metric)
             if values.notna().all():
                 values = runs.contributions(target.metric)
-            found.append(self._judge(target, values.to_numpy(dtype=float)))
-        return TargetsTrial(len(series.taken), tuple(found))
+            findings.append(self._judge(target, values.to_numpy(dtype=float)))
+        return TargetsTrial(len(series.taken), tuple(findings))
 
     def _judge(self, target: Target, values: np.ndarray) -> TargetFinding:
         import numpy as np

@@ -1,4 +1,4 @@
-"""Every way to divide the training of a scenario among its GPUs: degrees, schedule and micro-batch.
+"""All ways to divide a training among its GPUs: degrees, schedule, micro-batch.
 
 The time of a step and the memory are those that a run of the scenario has (`hetsim.formulas.training`) when its nodes
 lie in as few racks as can be; nothing is run.
@@ -36,7 +36,7 @@ MAX_CHUNKS = 8
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """One way on one type of GPU; `room` is the memory of a GPU, None where the scenario does not say."""
+    """One way on one type of GPU; `room`: the memory of a GPU, None if not stated."""
 
     device: str
     plan: formulas.ParallelPlan
@@ -63,7 +63,7 @@ class PlanCandidate:
         return too_large(self.state, self.kept, self.room or 0, self.device)
 
     def schedule(self) -> PipelineSchedule:
-        """How the micro-batches of a step go through its stages; UsageError of a single stage."""
+        """The schedule of the micro-batches of a step; UsageError of a single stage."""
         if self.pipeline is None:
             raise UsageError("there is one stage, so that no pipeline could be drawn")
         seconds = {name: getattr(self.step, name) for name in self.pipeline.phases}
@@ -73,13 +73,13 @@ class PlanCandidate:
 def training_plans(
     scenario: Scenario, entry: str | None = None, *, gpus: Sequence[int] | None = None, rank: Rank = "time"
 ) -> list[PlanCandidate]:
-    """All candidates for an entry of the workload with `training:`, those that fit first, then by `rank`: the time of
-    a step, or the GPU-hours.
+    """All candidates for an entry with `training:`, those that fit first, by `rank`.
 
-    What the entry says of the model, the batch, recomputation, sharding and overlap stays.  `gpus`: numbers of GPUs to
-    compare; those of the entry's nodes (or of each of its `widths`) unless given.  A job is on nodes of one type of
-    GPU, in the partition of the entry.  ScenarioError where no entry or class trains, the name is of none, no type of
-    GPU has a known peak, there are too few nodes, or nothing fits: with both figures.
+    rank: the time of a step, or the GPU-hours. What the entry says of the model, the batch, recomputation, sharding and
+    overlap stays. `gpus`: numbers of GPUs to compare; those of the entry's nodes (or of each of its `widths`) unless
+    given. A job is on nodes of one type of GPU, in the partition of the entry. ScenarioError where no entry or class
+    trains, the name is of none, no type of GPU has a known peak, there are too few nodes, or nothing fits: with both
+    figures.
     """
     path, chosen = _entry(scenario, entry)
     where = (*path, "training")
@@ -91,16 +91,16 @@ def training_plans(
     nodes = _allowed(cluster, chosen, path, document)
     training = chosen.training
     assert training is not None
-    found: list[PlanCandidate] = []
+    candidates: list[PlanCandidate] = []
     refused: dict[str, None] = {}
     for wanted, each in _widths(chosen, gpus):
-        before = len(found)
+        before = len(candidates)
         problems: list[str] = []
         for device in _types(cluster, chosen):
             of_type, problem = _on(cluster, nodes, device, wanted, each, training)
-            found += of_type
+            candidates += of_type
             problems += [] if problem is None else [problem]
-        if len(found) == before:
+        if len(candidates) == before:
             layers = training.transformer().layers
             text = f"no degrees divide {wanted * each} GPUs, {layers} layers and a batch of {training.batch}"
             refused.update(dict.fromkeys(problems or [text]))
@@ -108,14 +108,14 @@ def training_plans(
             refused.update(dict.fromkeys([ONE_TYPE] if several else []))
     if refused:
         raise ScenarioError(document.problem(where, "; ".join(refused)))
-    found.sort(key=lambda one: (not one.fits, *_ranked(one, rank), one.state + one.kept))
-    if not found[0].fits:
-        least = min(found, key=lambda one: one.state + one.kept)
-        plan = least.plan
+    candidates.sort(key=lambda one: (not one.fits, *_ranked(one, rank), one.state + one.kept))
+    if not candidates[0].fits:
+        smallest = min(candidates, key=lambda one: one.state + one.kept)
+        plan = smallest.plan
         degrees = f"with tensor {plan.tensor}, pipeline {plan.pipeline}, data {plan.data}"
-        text = f"nothing fits: {degrees}, which needs the least memory, {least.refusal}"
+        text = f"nothing fits: {degrees}, which needs the least memory, {smallest.refusal}"
         raise ScenarioError(document.problem(where, text))
-    return found
+    return candidates
 
 
 def _ranked(one: PlanCandidate, rank: Rank) -> tuple[float, float]:
@@ -138,19 +138,19 @@ def _allowed(cluster: Cluster, entry: Demand, path: Path_, document: Document) -
     """The nodes of the entry's partition, or of the default one."""
     given = entry.partition
     if given is None:
-        found = default_of(cluster)
+        default = default_of(cluster)
     elif not isinstance(given, str) or given not in cluster.partitions:
         text = unknown_partition(given, cluster) if isinstance(given, str) else "name a partition; no rows tell it"
         raise ScenarioError(document.problem((*path, "partition"), text))
     else:
-        found = cluster.partitions[given]
-    return [node for node in cluster.nodes if found is None or found.mask >> node.index & 1]
+        default = cluster.partitions[given]
+    return [node for node in cluster.nodes if default is None or default.mask >> node.index & 1]
 
 
 def _on(
     cluster: Cluster, allowed: list[Node], device: DeviceType, wanted: int, each: int, training: TrainingSpec
 ) -> tuple[list[PlanCandidate], str | None]:
-    """The candidates on this number of nodes with this number of GPUs of a type; or why there can be none."""
+    """The candidates on a number of nodes with GPUs of a type; or why there are none."""
     peak = peak_of(device)
     if peak is None:
         return [], f"nothing is known of how fast {device.name} is; give it a peak under cluster"
@@ -162,7 +162,7 @@ def _on(
     specs = dict.fromkeys(node.spec for node in nodes[:wanted])
     across = _across(cluster, nodes[:wanted])
     model = training.transformer()
-    found = []
+    candidates = []
     for plan in _plans(training, wanted * each):
         machines = [machine_of(spec, each, device, peak, training) for spec in specs]
         steps = [formulas.step(model, plan, machine, across) for machine in machines]
@@ -170,27 +170,27 @@ def _on(
         pipeline = formulas.step_pipeline(model, plan, machines[slowest])
         state, kept = formulas.memory(model, plan)
         mean = training.steps.mean
-        found.append(
+        candidates.append(
             PlanCandidate(
                 device=device.name, plan=plan, step=steps[slowest], state=state, kept=kept, room=device.memory,
                 steps=mean, pipeline=pipeline,
             )  # fmt: skip
         )  # fmt: skip
-    return found, None
+    return candidates, None
 
 
 def _trains(scenario: Scenario) -> Iterator[tuple[str, Path_, Demand]]:
-    """Entries and classes with `training:`: their name, where they stand, and what they demand."""
+    """Entries and classes with `training:`: their name, place and demand."""
     for number, entry in enumerate(scenario.model.workload):
         here: Path_ = ("workload", number)
         own = entry.name or f"{number}"
         if not entry.classes and entry.training is not None:
             yield own, here, entry
         for place, one in enumerate(entry.classes or ()):
-            whole = one.over(entry)
-            if whole.training is not None:
+            merged = one.over(entry)
+            if merged.training is not None:
                 inside = (*here, "classes", place) if one.training is not None else here
-                yield one.class_ or f"{own}.{place}", inside, whole
+                yield one.class_ or f"{own}.{place}", inside, merged
 
 
 def _entry(scenario: Scenario, name: str | None) -> tuple[Path_, Demand]:
@@ -218,7 +218,7 @@ def _types(cluster: Cluster, entry: Demand) -> Iterator[DeviceType]:
 
 
 def _together(nodes: list[Node], device: DeviceType, gpus: int) -> list[Node]:
-    """The nodes with this number of GPUs of a type, rack by rack, those of the fullest rack first."""
+    """The nodes with this number of GPUs of a type, those of the fullest rack first."""
     racks: dict[str | None, list[Node]] = {}
     for node in nodes:
         if sum(one.type is device for one in node.accelerators) >= gpus:
@@ -227,7 +227,7 @@ def _together(nodes: list[Node], device: DeviceType, gpus: int) -> list[Node]:
 
 
 def _across(cluster: Cluster, nodes: list[Node]) -> Callable[[Phase], float] | None:
-    """Seconds of a phase on the links of these nodes; None where they share a rack, so that no uplink counts."""
+    """Seconds of a phase on the links of these nodes; None where they share a rack."""
     if len({node.spec.rack for node in nodes}) == 1:
         return None
     devices = [node.cpu for node in nodes]

@@ -1,4 +1,4 @@
-"""Tuning: which parameters of a policy are best in a scenario, by successive halving over replications.
+"""Tuning: the best parameters of a policy, by successive halving.
 
 All settings meet the same replications (common random numbers).  After the first few the better third goes on to three
 times as many, and so on until one is left (Jamieson and Talwalkar, Non-stochastic best arm identification and
@@ -62,15 +62,15 @@ def tune(
     confidence: float = 0.95,
     **options: Unpack[SearchKeywords],
 ) -> Tuning:
-    """Find the best setting of a policy's parameters, with its interval and what it gains over the present one.
+    """Find the best setting of a policy, and its gain over the present one.
 
     Parameters:
         scenario, policy: as for `run`.
         over: parameter -> list of values or range, as for `sweep`.  A parameter is named alone (`limit`) where one part
             of the policy has it, or with its path (`policy.admission.limit`).
         metric: by which; more or less is better as the metric says.
-        n, sample, sample_seed: so many settings, drawn ("sobol", "latin_hypercube", "random"); or "grid".  Without: all
-            combinations if only lists and ranges with steps are given, else 27 drawn as a Sobol sequence.
+        n, sample, sample_seed: settings, if drawn ("sobol", "latin_hypercube", "random"); or "grid".  Without:
+            all combinations if only lists and ranges with steps are given, else 27 drawn as a Sobol sequence.
         first: replications of every setting before any leaves.
         final: those of the winner and of the present setting for their intervals, none of them used for the choice.
         confidence: of the intervals.
@@ -105,14 +105,14 @@ def tune(
     setup = Setup((base,), (metric,), study_options.check, study_options.audit)
     runs = _planned(len(given), first) + 2 * final
     with begun(study_options, setup, runs, identity) as study:
-        (found,), remarks, warnings = cut_warmup(study, cases[-1:], [PILOT])
-        race = _Race(study, cases, metric, found)
+        (warmup,), remarks, warnings = cut_warmup(study, cases[-1:], [PILOT])
+        race = _Race(study, cases, metric, warmup)
         stop_at_part(study_options, study, race.begun(first))
         best = race.run(first)
         used = max(len(series.taken) for series in race.series)
         last = sorted({best, len(given) - 1})
-        found, *_ = cut_warmup(study, [cases[number] for number in last], [PILOT] * len(last))[0]
-        ours, present = (race.further(number, used, final, found) for number in (best, len(given) - 1))
+        warmup, *_ = cut_warmup(study, [cases[number] for number in last], [PILOT] * len(last))[0]
+        ours, present = (race.further(number, used, final, warmup) for number in (best, len(given) - 1))
     settings = [
         Setting(
             {names[path]: value for path, value in row.values.items()}, race.stages[number],
@@ -129,20 +129,20 @@ def tune(
 
 
 def _different(base: Scenario, given: Iterable[PointRow]) -> list[PointRow]:
-    """One row of each that mean the same, and none that means what is there now, if any other is left."""
-    found: dict[str, PointRow] = {}
+    """One row of each meaning, without the present one if any other remains."""
+    rows: dict[str, PointRow] = {}
     for row in given:
         try:
             meant = _meaning(base.with_overrides(row.overrides))
         except ScenarioError:  # which is told later, with the row's number
             meant = repr(row.overrides)
-        found.setdefault(meant, row)
+        rows.setdefault(meant, row)
     now = _meaning(base)
-    return [row for meant, row in found.items() if meant != now] or list(found.values())
+    return [row for meant, row in rows.items() if meant != now] or list(rows.values())
 
 
 def _meaning(scenario: Scenario) -> str:
-    """What two scenarios have in common that are the same, defaults of policies written out or not."""
+    """The meaning of a scenario, with the defaults of its policies written out."""
     rest = {key: value for key, value in scenario.raw.items() if key != "policy"}
     return repr((rest, _whole(scenario.policies)))
 
@@ -150,8 +150,8 @@ def _meaning(scenario: Scenario) -> str:
 def _whole(value: Any) -> Any:
     """Policies as their names and all of their parameters."""
     if isinstance(value, PolicySpec):
-        known = policy_parameters(value.kind, registry.policy(value.kind, value.name))
-        parameters = {key: value.parameters.get(key, one.default) for key, one in known.items()}
+        signature = policy_parameters(value.kind, registry.policy(value.kind, value.name))
+        parameters = {key: value.parameters.get(key, one.default) for key, one in signature.items()}
         return value.kind, value.name, {key: _whole(one) for key, one in parameters.items()}
     if isinstance(value, Policies):
         return [_whole(one) for one in vars(value).values()]
@@ -161,16 +161,16 @@ def _whole(value: Any) -> Any:
 
 
 def _stages(settings: int, first: int) -> Iterable[tuple[int, int, int]]:
-    """Of each stage: settings that are left, and replications of each before and after it."""
-    left, before, after = settings, 0, first
-    while left > 1:
-        yield left, before, after
-        left, before, after = math.ceil(left / SHARE), after, after * SHARE
+    """Of each stage: remaining settings, and replications of each before and after."""
+    remaining, before, after = settings, 0, first
+    while remaining > 1:
+        yield remaining, before, after
+        remaining, before, after = math.ceil(remaining / SHARE), after, after * SHARE
 
 
 def _planned(settings: int, first: int) -> int:
     """Runs of all stages."""
-    return sum((after - before) * left for left, before, after in _stages(settings, first))
+    return sum((after - before) * remaining for remaining, before, after in _stages(settings, first))
 
 
 class _Race:
@@ -187,26 +187,22 @@ class _Race:
         return [Replicates(series.case, first, warmup=series.warmup) for series in self.series]
 
     def run(self, first: int) -> int:
-        """The number of the setting that is left; UsageError if none has the metric defined."""
-        left = list(range(len(self.series)))
-        for stage, (_, _, after) in enumerate(_stages(len(left), first), 1):
-            self._replicate(left, after)
-            for number in left:
+        """The number of the best setting; UsageError if none has the metric defined."""
+        remaining = list(range(len(self.series)))
+        for stage, (_, _, after) in enumerate(_stages(len(remaining), first), 1):
+            for number in remaining:
+                self.series[number].goal = self.series[number].most = after
+            self.study.make([self.series[number] for number in remaining])
+            for number in remaining:
+                self._note(number, self.series[number])
                 self.stages[number] = stage
-            left.sort(key=self._score)  # stable: of equals the first
-            left = left[: math.ceil(len(left) / SHARE)]
-        best = left[0]
+            remaining.sort(key=self._score)  # stable: of equals the first
+            remaining = remaining[: math.ceil(len(remaining) / SHARE)]
+        best = remaining[0]
         if math.isinf(self._score(best)) and math.isnan(float(np.mean(self.seen(best)))):
             said = f": {self.errors[best]}" if best in self.errors else ""
             raise UsageError(f"{self.metric} is not defined under any setting{said}")
         return best
-
-    def _replicate(self, numbers: Iterable[int], count: int) -> None:
-        for number in numbers:
-            self.series[number].goal = self.series[number].most = count
-        self.study.make([self.series[number] for number in numbers])
-        for number in numbers:
-            self._note(number, self.series[number])
 
     def _note(self, number: int, series: Replicates) -> None:
         """Keep the first error of a setting."""
@@ -215,17 +211,17 @@ class _Race:
                 self.errors.setdefault(number, outcome.error)
 
     def _value(self, outcome: RunOutcome) -> tuple[float, float]:
-        """The metric in a replication, and the number of customers over which it is a mean."""
+        """The metric in a replication, and the number of customers of its mean."""
         if outcome.values is None:
             return math.nan, math.nan
         return float(outcome.values[self.metric]), float(outcome.values.get(weight_of(self.metric) or "", 1.0))
 
     def seen(self, number: int) -> tuple[float, ...]:
-        """What the replications of a setting contribute to its estimate (`hetsim.results.one_run.estimands`)."""
+        """The contributions of the replications of a setting to its estimate."""
         return _contributions([self._value(outcome) for outcome in self.series[number].taken])
 
     def _score(self, number: int) -> float:
-        """Less is better; a setting that fails, or leaves the metric undefined, comes last."""
+        """The score of a setting, less being better; last if it fails or is undefined."""
         mean = float(np.mean(self.seen(number)))
         if math.isnan(mean):
             return math.inf
@@ -248,20 +244,20 @@ def _contributions(pairs: Sequence[tuple[float, float]]) -> tuple[float, ...]:
 
 
 def parameter_path(base: Scenario, key: str) -> str:
-    """The full path of a parameter; UsageError with what there is if no part of the policy has it, or several do."""
+    """The full path of a parameter; UsageError if there is none or several."""
     if key.partition(".")[0] in ScenarioModel.model_fields and "." in key:
         return key
-    having, known = [], []
+    having, parameters = [], []
     for part in PARTS:
         given = base.raw["policy"].get(part)
         if isinstance(given, Mapping):
             names = policy_parameters(part, registry.policy(part, given["name"]))
-            known += list(names)
+            parameters += list(names)
             if key.partition(".")[0] in names:
                 having.append(f"policy.{part}.{key}")
     if len(having) == 1:
         return having[0]
     if having:
         raise UsageError(f'"{key}" is a parameter of several parts of the policy: name it {" or ".join(having)}')
-    listed = f"; there are {', '.join(dict.fromkeys(known))}" if known else "; it has no parameters"
-    raise UsageError(f'{base.policies.label} has no parameter "{key}"{suggestion(key, known) or listed}')
+    listed = f"; there are {', '.join(dict.fromkeys(parameters))}" if parameters else "; it has no parameters"
+    raise UsageError(f'{base.policies.label} has no parameter "{key}"{suggestion(key, parameters) or listed}')

@@ -1,4 +1,4 @@
-"""How much wider the intervals of a forecast have to be, by the errors of forecasts made earlier.
+"""How much wider forecasts have to be, by the errors of earlier forecasts.
 
 A forecast of random run times and arrivals holds what is random, and not what is unknown of a site.  Forecasts from
 earlier snapshots of the same history, held against what came, tell how far off they were: each quantile is moved by
@@ -26,7 +26,7 @@ ENOUGH_STARTS = 30
 
 @dataclass
 class Past:
-    """One earlier snapshot: the quantiles that were told, a row a job, and what came; at most the horizon."""
+    """One earlier snapshot: the forecast quantiles, a row a job, and what came."""
 
     known_at: float
     """When all of that was known."""
@@ -43,25 +43,25 @@ class Widening:
     snapshots: int
 
     def moved(self, told: Sequence[float] | np.ndarray, horizon: float) -> np.ndarray:
-        """The quantiles of `SHARES` of a start, moved; what lies beyond the horizon is the horizon, and stays there."""
+        """The quantiles of `SHARES` of a start, moved; the horizon stays the maximum."""
         capped = np.minimum(np.asarray(told, dtype=float), horizon)
-        found = np.clip(capped + np.array(self.moves), 0.0, horizon)
-        middle = found[..., 2] = capped[..., 2]
-        found[..., 1] = np.minimum(found[..., 1], middle)
-        found[..., 0] = np.minimum(found[..., 0], found[..., 1])
-        found[..., 3] = np.maximum(found[..., 3], middle)
-        found[..., 4] = np.maximum(found[..., 4], found[..., 3])
-        return found
+        moved = np.clip(capped + np.array(self.moves), 0.0, horizon)
+        middle = moved[..., 2] = capped[..., 2]
+        moved[..., 1] = np.minimum(moved[..., 1], middle)
+        moved[..., 0] = np.minimum(moved[..., 0], moved[..., 1])
+        moved[..., 3] = np.maximum(moved[..., 3], middle)
+        moved[..., 4] = np.maximum(moved[..., 4], moved[..., 3])
+        return moved
 
 
 def widening(pasts: Sequence[Past], now: float) -> Widening | None:
     """From the forecasts of which all was known by now; None where they are too few."""
-    known = [past for past in pasts if past.known_at <= now and len(past.actual)]
-    starts = sum(len(past.actual) for past in known)
+    finished = [past for past in pasts if past.known_at <= now and len(past.actual)]
+    starts = sum(len(past.actual) for past in finished)
     if starts < ENOUGH_STARTS:
         return None
-    told = np.concatenate([past.told for past in known])
-    actual = np.concatenate([past.actual for past in known])
+    told = np.concatenate([past.told for past in finished])
+    actual = np.concatenate([past.actual for past in finished])
     error = actual[:, None] - told
     moves = []
     for column, share in enumerate(SHARES):
@@ -69,4 +69,4 @@ def widening(pasts: Sequence[Past], now: float) -> Widening | None:
         rank = min(starts, math.ceil((starts + 1) * outside))
         score = error[:, column] if share > 0.5 else -error[:, column]
         moves.append(math.copysign(1.0, share - 0.5) * float(np.sort(score)[rank - 1]) if share != 0.5 else 0.0)
-    return Widening(tuple(moves), starts, len(known))
+    return Widening(tuple(moves), starts, len(finished))

@@ -67,7 +67,7 @@ class RunJob:
 
 
 class OtherInputs(Exception):
-    """The inputs of a job are others where it was to be made: their digests, or a `problem` with reading them."""
+    """The inputs of a job differ where it was to be made, or cannot be read."""
 
     def __init__(self, job: RunJob, parts: Mapping[str, str], problem: str = "", host: str = ""):
         self.job, self.parts, self.problem, self.host = job, dict(parts), problem, host or platform.node()
@@ -102,7 +102,7 @@ class RunOutcome:
         return replace(self, values=Packed(self.values))
 
     def only(self, figures: Sequence[str]) -> RunOutcome:
-        """The same with these figures alone, and what estimates of them take; with all, if none is named."""
+        """The same with these figures and what their estimates take; with all if none."""
         if not figures or self.values is None:
             return self
         wanted = needed_for(figures)
@@ -121,14 +121,14 @@ class Packed(Mapping[str, float]):
         self.numbers = array("d", values.values())
 
     @classmethod
-    def of(cls, names: tuple[str, ...], numbers: array[float]) -> Packed:
+    def from_numbers(cls, names: tuple[str, ...], numbers: array[float]) -> Packed:
         packed = cls.__new__(cls)
         packed._names, packed._at = _positions(names)
         packed.numbers = numbers
         return packed
 
     def __reduce__(self) -> tuple:
-        return Packed.of, (self._names, self.numbers)
+        return Packed.from_numbers, (self._names, self.numbers)
 
     def __getitem__(self, name: str) -> float:
         return self.numbers[self._at[name]]
@@ -196,7 +196,7 @@ def simulate(
 
 
 def outcome_of(setup: Setup, scenario: Scenario, job: RunJob, meter: Meter | None = None) -> RunOutcome:
-    """What a run gives, as numbers."""
+    """The outcome of a run, as numbers."""
     from hetsim.results.many_runs.replications import replication_values
     from hetsim.results.many_runs.warmup import response_series
 
@@ -213,7 +213,7 @@ def outcome_of(setup: Setup, scenario: Scenario, job: RunJob, meter: Meter | Non
 
 
 def outcome_or_error(setup: Setup, shelf: Shelf, digest: str, job: RunJob, meter: Meter | None = None) -> RunOutcome:
-    """What a run gives, or why it failed."""
+    """The outcome of a run, or why it failed."""
     try:
         return outcome_of(setup, shelf.scenario(setup, digest, job), job, meter)
     except OtherInputs:
@@ -242,7 +242,7 @@ def of_environment(error: BaseException | None) -> bool:
 
 
 class Shelf:
-    """The scenarios and traces of the last jobs: those of a case have one scenario, and often all have one trace."""
+    """The scenarios and traces of the last jobs, which the next ones often share."""
 
     def __init__(self) -> None:
         self.scenarios: OrderedDict[str, Scenario] = OrderedDict()
@@ -252,7 +252,7 @@ class Shelf:
         self.lock = threading.Lock()
 
     def scenario(self, setup: Setup, digest: str, job: RunJob) -> Scenario:
-        """The scenario of a job; `digest` tells setups apart.  OtherInputs if it is not that of the job here."""
+        """The scenario of a job; OtherInputs if its digest differs here."""
         key = hashlib.sha256(f"{digest} {job.scenario} {job.overrides!r}".encode()).hexdigest()
         with self.lock:
             scenario = self.scenarios.get(key)
@@ -276,7 +276,7 @@ class Shelf:
         self._keep(self.verified, job.digest, [signature(path) for path in scenario.files])
 
     def _unchanged(self, digest: str) -> bool:
-        """Are the files those that were verified?"""
+        """Return True if the files are those that were verified."""
         try:
             return all(signature(one[0]) == one for one in self.verified[digest])
         except (OSError, KeyError):

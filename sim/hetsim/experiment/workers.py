@@ -1,4 +1,4 @@
-"""Where runs are made: in this process, in processes of this machine, or on a Dask cluster.
+"""Workers: this process, processes of this machine, or a Dask cluster.
 
 All code uses the interface of `concurrent.futures.Executor`.  A `GivenPool` wraps an executor and adds what that
 interface lacks: how many jobs keep it busy, what to do after a worker has died, and how to close it.
@@ -46,7 +46,7 @@ TAKEN_BY_RUNS = [
 
 
 class _Processes(ProcessPoolExecutor):
-    """A pool whose processes start uninterrupted: a signal in between would leave one that reports an empty pipe."""
+    """A pool whose processes start without signals, so that none leaves an empty pipe."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future:
         try:
@@ -77,7 +77,7 @@ def signals_held() -> Iterator[None]:
 
 
 def process_pool(workers: int, initializer: Callable[..., None], *arguments: Any) -> ProcessPoolExecutor:
-    """A pool of processes on this machine, which share no state with this process except what they are sent.
+    """A pool of processes on this machine, which share no state with this process.
 
     On Linux they are forked from a server that has imported what a run takes and does nothing else: a worker then
     starts in milliseconds, and all of them share the memory of the libraries.  Elsewhere each starts by itself, since
@@ -104,17 +104,11 @@ def close_pool(pool: ProcessPoolExecutor, *, at_once: bool) -> None:
 
 
 def as_worker() -> None:
-    """In a worker process: leave interrupts to the process that started it, and end with that process."""
+    """In a worker: leave interrupts to the parent process, and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-
-
-def _end_with(sentinel: Any) -> None:
-    """End this process as soon as the one with this sentinel has ended."""
-    wait([sentinel])
-    os._exit(1)
+        threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
 
 
 @contextmanager
@@ -134,7 +128,7 @@ def interrupts_held() -> Iterator[None]:
 
 
 def packed(setup: Any) -> bytes:
-    """Pickle the setup of workers and the policies registered here; UsageError names what cannot be sent."""
+    """Pickle the setup and the policies registered here; UsageError if one cannot be."""
     try:
         return pickle.dumps((registry.to_send(), setup))
     except (pickle.PicklingError, AttributeError, TypeError) as problem:
@@ -144,17 +138,10 @@ def packed(setup: Any) -> bytes:
 
 
 def unpacked(sent: bytes) -> Any:
-    """In a worker: the setup that was packed; the policies that came with it are registered here too."""
+    """In a worker: the setup that was packed; its policies are registered here too."""
     registered, setup = pickle.loads(sent)
     registry.receive(registered)
     return setup
-
-
-def start_error(error: RuntimeError) -> Exception:
-    """The error to raise for a RuntimeError at the start of processes."""
-    if "bootstrapping" in str(error):  # we are in a worker that reads the script which started it
-        return UsageError(GUARD)
-    return error
 
 
 class GivenPool:
@@ -182,11 +169,11 @@ class GivenPool:
         raise RunError("the executor is broken: a worker of it died")
 
     def close(self, *, at_once: bool) -> None:
-        """Close the pool: all jobs are done, or (`at_once`) their results are no longer wanted."""
+        """Close the pool: all jobs are done, or (`at_once`) no longer wanted."""
 
 
 class Processes(GivenPool):
-    """Worker processes of this machine; when one dies, all are started anew."""
+    """Worker processes of this machine; when one dies, all are started again."""
 
     elsewhere = False
 
@@ -204,7 +191,8 @@ class Processes(GivenPool):
         except RuntimeError as error:
             if isinstance(error, BrokenExecutor):
                 raise
-            raise start_error(error) from None
+            # In a worker that reads the script which started it, or anything else.
+            raise (UsageError(GUARD) if "bootstrapping" in str(error) else error) from None
 
     def renew(self) -> None:
         greeting, self._greeting = self._greeting, None
@@ -240,7 +228,7 @@ def _nothing() -> None:
 
 
 class DaskCluster(GivenPool):
-    """The workers of a Dask cluster, which itself reassigns the jobs of workers that die."""
+    """The workers of a Dask cluster, which reassigns the jobs of workers that die."""
 
     def __init__(self, address: str, greet: Callable[[], Any], expected: Any):
         """`greet` is called on a worker first, and must return `expected`."""
@@ -260,7 +248,7 @@ class DaskCluster(GivenPool):
 
     def _greet(self, greet: Callable[[], Any], expected: Any) -> None:
         try:
-            found = self.executor.submit(greet).result(PATIENCE)
+            greeting = self.executor.submit(greet).result(PATIENCE)
         except TimeoutError:
             raise UsageError(
                 f"the Dask scheduler at {self.address} has no worker that answers within {PATIENCE:g} s; start some: "
@@ -271,8 +259,10 @@ class DaskCluster(GivenPool):
                 f"the workers at {self.address} cannot run hetsim ({type(error).__name__}: {error}); "
                 "install it there as it is here"
             ) from None
-        if found != expected:
-            raise UsageError(f"the workers at {self.address} are not like this machine: {differences(expected, found)}")
+        if greeting != expected:
+            raise UsageError(
+                f"the workers at {self.address} are not like this machine: {differences(expected, greeting)}"
+            )
 
     @property
     def room(self) -> int:
@@ -294,10 +284,7 @@ class DaskCluster(GivenPool):
 
 
 class Workers:
-    """Where the runs of a study execute: in this process, in worker processes, on an executor or on Dask.
-
-    The worker pool is opened when there are runs for it, and closed at the end of the study.
-    """
+    """Where runs execute: this process, worker processes, an executor or Dask."""
 
     def __init__(self, workers: int | None = 1, dask: str | None = None, executor: Executor | None = None):
         """workers: None for one a core."""
@@ -307,14 +294,11 @@ class Workers:
 
     @property
     def remote(self) -> bool:
-        """Does even a single run execute on a worker?"""
+        """Return True if even a single run executes on a worker."""
         return self.dask is not None or self.executor is not None
 
     def open(self, runs: int, likely: int = 0) -> bool:
-        """Open the pool for this number of runs; False: they execute in this process.
-
-        likely: runs that are expected in all, beyond which a worker would have nothing to do.
-        """
+        """Open the pool for this number of runs; False: they execute in this process."""
         if self.pool is None and runs:
             if self.executor is not None:
                 self.pool = GivenPool(self.executor, self.workers if self.workers > 1 else cores())

@@ -40,7 +40,7 @@ def gallery(
     names: tuple[str, ...], everything: bool, short: bool, cases: tuple[str, ...], inputs: Path | None,
     as_recorded: bool, record: bool, out: Path | None, workers: int | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Published results, reproduced: the paper's figures, ours, and why they differ.
+    """Run published results, and compare them with their authors' figures.
 
     Without a name the entries are listed, with what came out when they were last recorded and how long that took. A
     name, or the expected.yaml of an entry of your own, runs it. Exit code 1: a figure is outside its tolerance.
@@ -66,59 +66,54 @@ def gallery(
     for entry in entries:
         entry.inputs = inputs
     _check_axes(entries, chosen)
-    note = None if quiet else console.note
+    show = None if quiet else console.note
     done = []
     for entry in entries:
         entry.check()
         if as_recorded:
             outcome = outcomes.recorded(entry)
         else:
-            outcome = outcomes.run(entry, chosen, short=short, workers=workers, told=note, keep=record)
+            outcome = outcomes.run(entry, chosen, short=short, workers=workers, told=show, keep=record)
         done.append((entry, outcome, outcome.comparison()))
     if out is not None:
         _write(done, out, quiet)
-    _print(done, as_json)
+    if as_json:
+        console.as_json([_json(entry, outcome, table) for entry, outcome, table in done])
+    else:
+        console.lines((line for entry, outcome, table in done for line in _text(entry, outcome, table)), VERDICTS)
     outside = sum(int((~table["within"].dropna().astype(bool)).sum()) for _, _, table in done)
     if outside and not short:
         click.get_current_context().exit(1)
 
 
-def _print(done: list[tuple[Entry, Outcome, pd.DataFrame]], as_json: bool) -> None:
-    """Print the outcome of entries, compared with the published figures."""
-    if as_json:
-        console.as_json([_json(entry, outcome, table) for entry, outcome, table in done])
-    else:
-        console.lines((line for entry, outcome, table in done for line in _text(entry, outcome, table)), VERDICTS)
-
-
 def _chosen(cases: tuple[str, ...]) -> dict[str, list[str]]:
     from hetsim.errors import UsageError
 
-    chosen: dict[str, list[str]] = {}
+    values_of_axes: dict[str, list[str]] = {}
     for text in cases:
         axis, sign, values = text.partition("=")
         if not sign or not axis.strip() or not values.strip():
             raise UsageError(f'--case needs AXIS=VALUE, not "{text}"')
-        chosen.setdefault(axis.strip(), []).extend(value.strip() for value in values.split(","))
-    return chosen
+        values_of_axes.setdefault(axis.strip(), []).extend(value.strip() for value in values.split(","))
+    return values_of_axes
 
 
 def _check_axes(entries: list[Entry], chosen: dict[str, list[str]]) -> None:
     """Axes and values that no table has are mistakes."""
     from hetsim.errors import UsageError, suggestion
 
-    axes_there: dict[str, dict[str, None]] = {}
+    known_values: dict[str, dict[str, None]] = {}
     for entry in entries:
         for number, table in enumerate(entry.expected.tables):
             for axis, ways in entry.ways(number, table).items():
-                axes_there.setdefault(axis, {}).update(dict.fromkeys(ways))
+                known_values.setdefault(axis, {}).update(dict.fromkeys(ways))
     for axis, values in chosen.items():
-        if axis not in axes_there:
-            there = f"; there are {', '.join(axes_there)}" if axes_there else ""
-            raise UsageError(f'--case: no axis "{axis}"{suggestion(axis, axes_there) or there}')
+        if axis not in known_values:
+            there = f"; there are {', '.join(known_values)}" if known_values else ""
+            raise UsageError(f'--case: no axis "{axis}"{suggestion(axis, known_values) or there}')
         for value in values:
-            if value not in axes_there[axis]:
-                near = suggestion(value, axes_there[axis]) or f"; there are {', '.join(axes_there[axis])}"
+            if value not in known_values[axis]:
+                near = suggestion(value, known_values[axis]) or f"; there are {', '.join(known_values[axis])}"
                 raise UsageError(f'--case: {axis} has no value "{value}"{near}')
 
 
@@ -165,21 +160,19 @@ def _text(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> list[str]:
             texts.append(outcomes.difference(row, table.tolerance, unit))
             if table.tolerance.shape and figures[0] != "–":
                 texts[0] = f"place {figures[0]}"
-            rows.append([*(str(row[axis]) for axis in axes), value.label or row["value"], *texts, _mark(row["within"])])
-        line = f"tolerance: {table.tolerance.text}"
+            within = row["within"]
+            mark = "outside" if within is not None and within == within and not within else ""
+            rows.append([*(str(row[axis]) for axis in axes), value.label or row["value"], *texts, mark])
+        tolerance = f"tolerance: {table.tolerance.text}"
         if table.tolerance.mean_ratio is not None:
-            line += "; mean {:.4f}, largest {:.4f}".format(*outcomes.ratios(mine))
-        lines += [f"{table.title or table.name} ({line})", ""]
+            tolerance += "; mean {:.4f}, largest {:.4f}".format(*outcomes.ratios(mine))
+        lines += [f"{table.title or table.name} ({tolerance})", ""]
         lines += [*terminal.table(rows, right=range(len(axes) + 1, len(axes) + 4)), ""]
     lines += terminal.wrapped(outcomes.sentence(comparison) + f"; {_time(found.seconds)}.")
     for text in (expected.property, expected.differences):
         if text:
             lines += terminal.wrapped(text)
     return [*lines, ""]
-
-
-def _mark(within: Any) -> str:
-    return "" if within is None or within != within else "" if within else "outside"
 
 
 def _json(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> dict[str, Any]:

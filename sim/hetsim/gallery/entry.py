@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -63,7 +63,7 @@ class Entry:
         return ScenarioError(self.document.problem(key, message))
 
     def scenario_of(self, given: str | None, key: Key) -> Path | str:
-        """A scenario of the expected file: a file relative to it, or a shipped one."""
+        """Find a scenario by its file, relative to the expected file, or by name."""
         if given is None:
             scenario = self.folder.parent / f"{self.folder.name}.yaml"
             if scenario.exists():
@@ -144,12 +144,12 @@ class Entry:
     def _ways(self, number: int, table: FiguresTable, name: str, axis: Axis) -> dict[str, AxisValue]:
         key = ("tables", number, "axes", name)
         figures = self.figures[table.name]
-        values = list(dict.fromkeys(figures[name])) if name in figures else None
+        in_figures = list(dict.fromkeys(figures[name])) if name in figures else None
         if axis.values is not None:
-            self._check_values(axis.values, values, table, name, key)
+            self._check_values(axis.values, in_figures, table, name, key)
             return {**axis.values, **axis.extra_values}
         assert axis.each is not None
-        rows = self._filling(axis, values, table, name, key)
+        rows = self._filling(axis, in_figures, table, name, key)
         folder = str((self.inputs or self.folder).resolve())
         ways = {value: filled(axis.each, value, row | {"inputs": folder}) for value, row in rows.items()}
         return ways | dict(axis.extra_values)
@@ -157,20 +157,20 @@ class Entry:
     def _check_values(
         self, values: Mapping[str, AxisValue], found: list[str] | None, table: FiguresTable, name: str, key: Key
     ) -> None:
-        """Check that each value in the figures has a case, and each case has figures."""
+        """Check that the figures' values of an axis and its stated ways are the same."""
         for value in found or []:
             if value not in values:
-                text = f'the figures have {name} "{value}", and nothing is said of how it is run'
-                raise self.problem((*key, "values"), f"{text}; there are {', '.join(values)}")
+                problem = f'the figures have {name} "{value}", and nothing is said of how it is run'
+                raise self.problem((*key, "values"), f"{problem}; there are {', '.join(values)}")
         for value in values:
             if found is not None and value not in found:
-                text = f'the figures of table {table.name} have nothing of {name} "{value}"'
-                raise self.problem((*key, "values", value), f"{text}; put it under extra_values if that is meant")
+                problem = f'the figures of table {table.name} have nothing of {name} "{value}"'
+                raise self.problem((*key, "values", value), f"{problem}; put it under extra_values if that is meant")
 
     def _filling(
         self, axis: Axis, found: list[str] | None, table: FiguresTable, name: str, key: Key
     ) -> dict[str, dict[str, str]]:
-        """The filling of an axis's pattern by value: itself, or a row of a table."""
+        """Return by value what fills an axis's pattern: the value, or a table's row."""
         if axis.table is None:
             if found is None:
                 raise self.problem(key, f'the figures of table {table.name} have no column "{name}", and no table')
@@ -196,7 +196,7 @@ class Entry:
         return {str(row[column]): {str(k): str(v) for k, v in row.items()} for row in frame.to_dict("records")}
 
     def cases(self, chosen: Mapping[str, list[str]] | None = None) -> Iterator[TableCase]:
-        """All cases of all tables, or those with a chosen value on each axis."""
+        """Return cases of all tables, or those with the chosen values of axes."""
         for number, table in enumerate(self.expected.tables):
             if all(axis in table.axes for axis in chosen or {}):
                 yield from self.cases_of(number, table, chosen)
@@ -257,9 +257,9 @@ class Entry:
                 continue
             if not path.is_file():
                 return f"{needed.file} does not ship; get it from {needed.url} and give its folder with --inputs"
-            if needed.sha256 is not None and (content := content_hash(path)[0]) != needed.sha256:
-                told = f"the content of {path} has SHA-256 {content}, not {needed.sha256}: it is another file"
-                raise self.problem(("inputs", place, "sha256"), told)
+            if needed.sha256 is not None and (actual := content_hash(path)[0]) != needed.sha256:
+                problem = f"the content of {path} has SHA-256 {actual}, not {needed.sha256}: it is another file"
+                raise self.problem(("inputs", place, "sha256"), problem)
         return None
 
     # Checks -------------------------------------------------------------------------------------------------------
@@ -293,9 +293,9 @@ class Entry:
         proposed = [long_form(scenario.raw.get("policy")), *map(long_form, _proposals(scenario.raw))]
         for case in cases:
             if case.policy is not None and case.source == cases[0].source and long_form(case.policy) not in proposed:
-                text = f"the policy of {case.text} is none of those of the scenario {case.source}"
+                problem = f"the policy of {case.text} is none of those of the scenario {case.source}"
                 raise self.problem(
-                    ("tables", number, "axes"), f"{text} (policy, sweep.policy): put it into one of both"
+                    ("tables", number, "axes"), f"{problem} (policy, sweep.policy): put it into one of both"
                 )
         if table.seeds is not None:
             seeds = self.figures[table.name][table.seeds].nunique()
@@ -316,16 +316,15 @@ class Entry:
 def _proposals(raw: Mapping[str, Any]) -> list[Any]:
     sweep = raw.get("sweep")
     policies = sweep.get("policy", []) if isinstance(sweep, Mapping) else []
-    if isinstance(policies, Mapping):
-        return list(policies.values())
-    return list(policies) if isinstance(policies, list) else []
+    policies = policies.values() if isinstance(policies, Mapping) else policies
+    return list(policies) if isinstance(policies, Iterable) and not isinstance(policies, str) else []
 
 
 _PLACE = re.compile(r"\{(\w*)\}")
 
 
 def filled(way: AxisValue, value: str, row: Mapping[str, str]) -> AxisValue:
-    """A pattern with the value and its row in place of `{}` and `{column}`."""
+    """Fill a pattern: `{}` with the value, `{column}` with the value's row."""
 
     def fill(given: Any) -> Any:
         if isinstance(given, str) and _PLACE.search(given):
@@ -352,22 +351,22 @@ def shipped() -> dict[str, Path]:
     from hetsim.scenario.file.shipped import _folder
 
     folder = _folder()
-    files = sorted(folder.glob(f"published/*/{EXPECTED}")) if folder is not None else []
-    return {path.parent.name: path for path in files}
+    paths = sorted(folder.glob(f"published/*/{EXPECTED}")) if folder is not None else []
+    return {path.parent.name: path for path in paths}
 
 
 def entry(name: str | Path) -> Entry:
-    """The entry of that name, file or folder; ScenarioError for its problems."""
-    entries = shipped()
+    """Find an entry by name, expected file or folder; ScenarioError if invalid."""
+    shipped_entries = shipped()
     path = Path(name)
-    if str(name) in entries:
-        path = entries[str(name)]
+    if str(name) in shipped_entries:
+        path = shipped_entries[str(name)]
     elif path.is_dir() and (path / EXPECTED).exists():
         path = path / EXPECTED
     elif not path.exists():
         if path.suffix in (".yaml", ".yml") or "/" in str(name):
             raise ScenarioError(Problem("there is no such file", file=str(name)))
-        raise UnknownName("entry of the gallery", str(name), entries, " (hetsim gallery lists them)")
+        raise UnknownName("entry of the gallery", str(name), shipped_entries, " (hetsim gallery lists them)")
     elif path.is_dir():
         raise UsageError(f"{path}: there is no {EXPECTED} in this folder")
     return read(path)

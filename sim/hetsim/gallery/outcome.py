@@ -57,7 +57,7 @@ class Outcome:
         found_rows: list[dict[str, Any]] = []
         figures = self.entry.figures[table.name]
         shown = [axis for axis in table.axes if axis in figures]
-        values = self._found(table)
+        figures_here = self._found(table)
         groups: dict[tuple[str, ...], list[tuple[tuple[str, str], ...]]] = {}
         for case in self.entry.cases_of(number, table):
             labels = dict(case.labels)
@@ -72,7 +72,7 @@ class Outcome:
             rows = rows_of.get(key)
             for column, value in table.values.items():
                 paper = of_paper(columns[column][rows], value) if rows else (math.nan, math.nan)
-                ours = [values.get((labels, column)) for labels in cases]
+                ours = [figures_here.get((labels, column)) for labels in cases]
                 found_rows.append(
                     {
                         "table": table.name,
@@ -102,7 +102,7 @@ class Outcome:
 
 
 def of_paper(figures: Any, value: FigureValue) -> tuple[float, float]:
-    """Mean and standard deviation over the authors' seeds; of a column, its tasks."""
+    """Return mean and deviation over the authors' seeds, or a column's task count."""
     if value.column is not None:
         return float(len(figures)), 0.0
     return float(figures.mean()), float(figures.std(ddof=1)) if len(figures) > 1 else 0.0
@@ -111,12 +111,12 @@ def of_paper(figures: Any, value: FigureValue) -> tuple[float, float]:
 def judged(
     paper: tuple[float, float], ours: Sequence[tuple[float, float, int] | None], tolerance: Tolerance
 ) -> dict[str, Any]:
-    """The columns of the comparison for one figure; `ours`: of its cases."""
-    defined = [one for one in ours if one is not None]
-    complete = len(defined) == len(ours)
-    mean = sum(one[0] for one in defined) / len(defined) if defined and complete else math.nan
-    deviation = defined[0][1] if len(defined) == 1 else math.nan
-    runs = sum(one[2] for one in defined)
+    """Return the comparison's columns for one figure; its mean is over `ours`."""
+    known_values = [one for one in ours if one is not None]
+    complete = len(known_values) == len(ours)
+    mean = sum(one[0] for one in known_values) / len(known_values) if known_values and complete else math.nan
+    deviation = known_values[0][1] if len(known_values) == 1 else math.nan
+    runs = sum(one[2] for one in known_values)
     allowed, within = allowance(paper, (mean, deviation, runs), tolerance)
     return {
         "paper": paper[0], "paper_deviation": paper[1], "hetsim": mean, "deviation": deviation, "runs": runs,
@@ -125,22 +125,22 @@ def judged(
 
 
 def on_average(rows: Sequence[dict[str, Any]], bound: float) -> None:
-    """Return True if the ratios to the paper's figures are within bounds on average."""
+    """Judge all rows of a value by the mean ratio to the paper's figures."""
     for value in dict.fromkeys(row["value"] for row in rows):
-        comparable = [row for row in rows if row["value"] == value and not math.isnan(row["paper"])]
-        ratios = [row["hetsim"] / row["paper"] for row in comparable]
+        judged_rows = [row for row in rows if row["value"] == value and not math.isnan(row["paper"])]
+        ratios = [row["hetsim"] / row["paper"] for row in judged_rows]
         if not ratios or any(math.isnan(ratio) for ratio in ratios):
             continue  # some were not run
         mean = math.fsum(ratios) / len(ratios)
-        for row in comparable:
+        for row in judged_rows:
             row["within"] = mean <= bound * (1 + 1e-9)
             row["allowed"] = abs((bound - 1) * row["paper"])
 
 
 def ratios(rows: pd.DataFrame) -> tuple[float, float]:
     """Mean and largest ratio to the paper's figures."""
-    ratios_of_rows = rows["hetsim"] / rows["paper"]
-    return float(ratios_of_rows.mean()), float(ratios_of_rows.max())
+    ratio = rows["hetsim"] / rows["paper"]
+    return float(ratio.mean()), float(ratio.max())
 
 
 def difference(row: Mapping[Any, Any], tolerance: Tolerance, unit: str = "") -> str:
@@ -153,10 +153,10 @@ def difference(row: Mapping[Any, Any], tolerance: Tolerance, unit: str = "") -> 
 
 
 def in_order(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
-    """For places without figures: whether each row is on the right side of others."""
-    comparable = [row for row in rows if not math.isnan(row["paper"]) and not math.isnan(row["hetsim"])]
-    for row in comparable:
-        others = [one for one in comparable if all(one[name] == row[name] for name in ("value", *groups))]
+    """Judge each row of a group by its order, where the paper has places only."""
+    places = [row for row in rows if not math.isnan(row["paper"]) and not math.isnan(row["hetsim"])]
+    for row in places:
+        others = [one for one in places if all(one[name] == row[name] for name in ("value", *groups))]
         others = [one for one in others if one["paper"] != row["paper"]]
         if others:
             row["within"] = all(
@@ -167,12 +167,12 @@ def in_order(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
 def allowance(
     paper: tuple[float, float], ours: tuple[float, float, int], tolerance: Tolerance
 ) -> tuple[float, bool | None]:
-    """The tolerated distance of a figure, and whether it is met; None if unstated."""
+    """Return the allowed difference, and whether the figure is within it, if judged."""
     figure, spread = paper
     mean, deviation, runs = ours
     if math.isnan(figure) or math.isnan(mean) or tolerance.shape or tolerance.mean_ratio is not None:
         return math.nan, None
-    if tolerance.at_most:
+    if tolerance.upper_bound:
         return 0.0, mean <= figure * (1 + 1e-9)
     if tolerance.absolute is not None:
         allowed = tolerance.absolute
@@ -302,7 +302,7 @@ def measured(
 
 
 def _equal(entry: Entry, table: FiguresTable, case: TableCase, result: Result, column: str, value: FigureValue) -> int:
-    """The number of tasks with the figures' value; the order of ids is free."""
+    """Count the tasks with the value of the figures, in any order of ids."""
     assert value.column is not None
     figures = entry.figures[table.name]
     for axis, label in case.labels:
@@ -310,8 +310,8 @@ def _equal(entry: Entry, table: FiguresTable, case: TableCase, result: Result, c
             figures = figures[figures[axis] == label]
     wanted = dict(zip(figures[value.key].astype(str), figures[column].to_numpy(float), strict=True))
     tasks = result.tasks
-    pairs = zip(tasks["id"].astype(str), tasks[value.column].to_numpy(float) * value.scale, strict=True)
-    return sum(name in wanted and abs(wanted[name] - number) <= EQUAL for name, number in pairs)
+    measured_values = zip(tasks["id"].astype(str), tasks[value.column].to_numpy(float) * value.scale, strict=True)
+    return sum(name in wanted and abs(wanted[name] - number) <= EQUAL for name, number in measured_values)
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float, int]:
@@ -345,7 +345,7 @@ def parsed(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def recorded(entry: Entry) -> Outcome:
-    """The outcome of the entry's last run, from its file; None before any run."""
+    """Read the outcome of the entry's last run; it is empty before the first."""
     import pandas as pd
 
     path = entry.folder / RECORDED

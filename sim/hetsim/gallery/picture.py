@@ -1,4 +1,4 @@
-"""The picture of an entry: the authors' figures and ours as bars side by side."""
+"""The picture of a gallery entry: the authors' figures and ours as bars."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ MAX_GROUPS = 40
 
 
 def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
-    """Two bars a figure of one table, or one for places; None if nothing was run."""
+    """Draw two bars a figure, one for places; None where nothing was run."""
     rows = comparison[(comparison["table"] == table.name) & comparison["hetsim"].notna()]
     if not len(rows) or table.picture == "none":
         return None
-    axes = [axis for axis in table.axes if axis in rows.columns and _varies(rows[axis])]
+    axes = [axis for axis in table.axes if axis in rows and rows[axis].notna().all() and rows[axis].nunique() > 1]
     values = [name for name in table.values if (rows["value"] == name).any()]
-    across = _across(table, axes)
+    across = table.across if table.across in axes else axes[-1] if axes else None  # along it bars stand side by side
     panels = [axis for axis in axes if axis != across]
-    groups = [(value, key) for value in values for key in _keys(rows, panels)]
+    keys = list(dict.fromkeys(rows[panels].itertuples(index=False, name=None))) if panels else [()]
+    groups = [(value, key) for value in values for key in keys]
     places = {label: x for x, label in enumerate(dict.fromkeys(rows[across]))} if across is not None else {}
     height = min(2.0 + 1.9 * len(groups), 22.0)
     picture = style.figure(9.0, height)
@@ -44,7 +45,11 @@ def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
         shown = table.values[value]
         unit = f" ({shown.unit})" if shown.unit else ""
         place.set_ylabel(f"{shown.label or value}{unit}")
-        _fit(place, *reach)
+        low, high = reach
+        if low > 0 and high / low > 30:
+            place.set_yscale("log")
+        elif low > 0.6 * high:  # bars that are alike could not be told apart on an axis from 0
+            place.set_ylim(low - 0.6 * (high - low) - 0.02 * high, high + 0.02 * high)
         labels = [style.short(style.plain(str(label))) for label in places or [value]]
         place.set_xticks(range(len(labels)), labels, rotation=20, ha="right")
         if key:
@@ -56,22 +61,10 @@ def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
     return picture
 
 
-def _across(table: FiguresTable, axes: list[str]) -> str | None:
-    """The axis along which bars stand side by side: named, or last; None if none."""
-    if table.across in axes:
-        return table.across
-    return axes[-1] if axes else None
-
-
-def _varies(axis: pd.Series) -> bool:
-    """Return True if an axis has a value in every row, and several different ones."""
-    return bool(axis.notna().all()) and axis.nunique() > 1
-
-
 def _pairs_of_bars(
     place: Axes, rows: pd.DataFrame, x: np.ndarray, series: Mapping[str, str]
 ) -> tuple[float, float]:
-    """A bar of each series at each x; the range of bars and deviations."""
+    """Draw a bar of each series at each x; return the range with its deviations."""
     reach = []
     for number, (name, color) in enumerate(series.items()):
         spread = rows["deviation" if name == "hetsim" else "paper_deviation"].replace(0, np.nan)
@@ -79,18 +72,3 @@ def _pairs_of_bars(
         place.bar(x + offset, rows[name], 0.38, color=color, label=name, yerr=spread)
         reach += [rows[name] - spread.fillna(0.0), rows[name] + spread.fillna(0.0)]
     return float(np.nanmin(reach)), float(np.nanmax(reach))
-
-
-def _fit(place: Axes, low: float, high: float) -> None:
-    """An axis that shows the bars: logarithmic if distant, cut off if alike."""
-    if low > 0 and high / low > 30:
-        place.set_yscale("log")
-    elif low > 0.6 * high:
-        place.set_ylim(low - 0.6 * (high - low) - 0.02 * high, high + 0.02 * high)
-
-
-def _keys(rows: pd.DataFrame, panels: list[str]) -> list[tuple[str, ...]]:
-    """Values of the axes that have a panel each, in the order of the rows."""
-    if not panels:
-        return [()]
-    return list(dict.fromkeys(rows[panels].itertuples(index=False, name=None)))

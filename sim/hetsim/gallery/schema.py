@@ -92,7 +92,7 @@ class FigureValue(Model):
 
 
 class Tolerance(Model):
-    """The tolerance of a figure: the first that is given, as the source has it."""
+    """The difference that is close enough, as the source allows; the first given."""
 
     absolute: NotNegative | None = None
     """At most this far from it."""
@@ -100,7 +100,7 @@ class Tolerance(Model):
     """At most this share of it away."""
     deviations: NotNegative | None = None
     """The number of standard deviations of the authors' seeds that it may be away."""
-    at_most: bool = False
+    upper_bound: bool = False
     """The figure is a bound that may not be exceeded."""
     mean_ratio: Annotated[float, Field(gt=0)] | None = None
     """The figures are the best known, and the mean ratio to them over the whole table is at most this."""
@@ -111,10 +111,10 @@ class Tolerance(Model):
 
     @model_validator(mode="after")
     def _one(self) -> Tolerance:
-        given = [self.absolute is not None, self.relative is not None, self.deviations is not None, self.at_most,
+        given = [self.absolute is not None, self.relative is not None, self.deviations is not None, self.upper_bound,
                  self.mean_ratio is not None, self.interval is not None, self.shape]  # fmt: skip
         if sum(given) != 1:
-            raise ValueError("give one of absolute, relative, deviations, at_most, mean_ratio, interval, shape")
+            raise ValueError("give one of absolute, relative, deviations, upper_bound, mean_ratio, interval, shape")
         return self
 
     @property
@@ -130,7 +130,7 @@ class Tolerance(Model):
             return f"a mean ratio of at most {self.mean_ratio:g} to the best known"
         if self.interval is not None:
             return f"inside the {100 * self.interval:g} % interval"
-        return "at most" if self.at_most else "the same order"
+        return "at most" if self.upper_bound else "the same order"
 
 
 class WideFigures(Model):

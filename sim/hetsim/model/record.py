@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.model.cluster import Cluster
+from hetsim.model.decision_time import DecisionTime
 from hetsim.model.faults import Faults
 from hetsim.model.randomness import RandomTree
 from hetsim.model.service import LanguageService, Service
@@ -84,6 +85,8 @@ class RunInput:
     unplanned: list[str] = field(default_factory=list)
     """Keys of the scenario that no proof of a planner takes into account."""
     faults: list[Faults] = field(default_factory=list)
+    decisions: DecisionTime | None = None
+    """The time that the scheduler itself takes, where it takes any."""
     grace: float | None = None
     """Seconds after their time limit at which tasks are killed; None: they may overrun it."""
     traces: list[str] = field(default_factory=list)
@@ -116,6 +119,8 @@ class Record:
     behind those of the node before it (`hetsim.model.plan.cores_on`).
     `device_log`: (time, device index, what, value) with what in frequency, sleep, wake, awake, down, up.
     `holds`: (time, task, cause) as told by the policy.
+    `cycles`: columns asked and decided of the cycles of a scheduler that takes time (`RunInput.decisions`), where
+    they differ.
     `fused`: of launches of several tasks as one kernel, by number: their rows in order, and the bytes of memory traffic
     of each that fell away.
     `stays` and `links`: columns of what jobs over nodes did on the network (see
@@ -151,6 +156,7 @@ class Record:
     device_log: list[tuple[float, int, str, float]] = field(default_factory=list)
     holds: list[tuple[float, int, str]] = field(default_factory=list)
     fused: dict[int, tuple[tuple[int, ...], tuple[float, ...]]] = field(default_factory=dict)
+    cycles: dict[str, np.ndarray] | None = None
     stays: dict[str, np.ndarray] | None = None
     links: dict[str, np.ndarray] | None = None
     stats: dict[str, float] = field(default_factory=dict)

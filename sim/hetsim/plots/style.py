@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -13,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from hetsim.errors import visible
+from hetsim.errors import PictureWarning, visible_lines
 from hetsim.results.formatting import PERCENT, SECONDS, Unit, fitting, units_of
 
 if TYPE_CHECKING:
@@ -45,12 +47,27 @@ class Picture(Figure):
     """A figure that a notebook shows by itself, without pyplot."""
 
     def savefig(self, fname: Any, **options: Any) -> None:
-        """Write the figure as `Figure.savefig` does, without a date."""
-        for text in self.findobj(Text):  # names from files; a control character makes an SVG unreadable
-            text.set_text("\n".join(map(visible, text.get_text().split("\n"))))
+        """Write the figure without a date; characters that its font lacks are one warning."""
+        self._escape_names()
         form = str(options.get("format") or Path(str(fname)).suffix[1:]).lower()
-        with rc_context(EDITABLE):
+        with rc_context(EDITABLE), warnings.catch_warnings(record=True) as raised:
+            warnings.filterwarnings("always", "Glyph ")
             super().savefig(fname, **{"metadata": UNDATED.get(form), **options})
+        missing = {chr(int(match[1])) for one in raised if (match := re.match(r"Glyph (\d+)", str(one.message)))}
+        if missing:
+            some = " ".join(sorted(missing)[:8]) + (" …" if len(missing) > 8 else "")
+            message = f"the font of pictures lacks {some}: name one that has them as font.family in a matplotlibrc"
+            warnings.warn(message, PictureWarning, stacklevel=2)
+
+    def _escape_names(self) -> None:
+        """Write control characters of names as escapes: they make an SVG unreadable."""
+        for axis in (axis for ax in self.axes for axis in (ax.xaxis, ax.yaxis)):
+            labels = [label.get_text() for label in axis.get_ticklabels()]
+            escaped = [visible_lines(label) for label in labels]
+            if escaped != labels:
+                axis.set_ticks(axis.get_ticklocs(), escaped)
+        for text in self.findobj(Text):
+            text.set_text(visible_lines(text.get_text()))
 
     def _repr_png_(self) -> bytes:
         data = BytesIO()

@@ -229,9 +229,13 @@ class Backfilling(ListScheduler):
                 break
             placement = view.fit(task) if rule is None else rule(task, view)
             if placement is not None:
-                yield task, placement
-                if task.state != WAITING:
-                    window.take(position)
+                try:
+                    yield task, placement
+                finally:  # a cycle of the scheduler may end with this start (`policy.decisions.max_starts`)
+                    started = task.state != WAITING
+                    if started:
+                        window.take(position)
+                if started:
                     here = position
                     continue
             elif plain or fits_nowhere(task, view):

@@ -197,6 +197,7 @@ def _no_engine(_: Any) -> Any:
 # What policies are ----------------------------------------------------------------------------------------
 
 PlacementRule = Callable[[Task, "View"], Placement | None]
+Preference = Literal["node", "load", "tightest", "roomiest"]
 """Chooses among the placements that fit now, or declines with None."""
 
 OrderKey = Callable[[Task], Any]
@@ -215,6 +216,8 @@ class Scheduler:
     sets_devices: ClassVar[bool] = False
     """Does it put devices to sleep and wake them?  A policy that does so itself does not build on one that says yes."""
 
+    at_own_times: bool = False
+    """Does it decide at exact times of its own, so that decisions may not take time (`policy.decisions`)?"""
     knows_rates: bool = False
     """Is it given the true `rates`?  Only a policy with a predictor that is a yardstick is: the declared exception."""
 
@@ -460,14 +463,15 @@ class View(Protocol):
         *,
         node: int | None = None,
         among: int | Mapping[int, int] | None = None,
-        by: Literal["node", "load"] = "node",
+        by: Preference = "node",
     ) -> Placement | None:
         """The first devices on which a mode fits now; with a task, with room for its data (`node`, `by`, or neither).
 
         node: on this node alone.  among: on these nodes; bit n is set for node n.  A mapping: a gang with exactly that
         much on each of its nodes: GPUs, thousandths of cores, or 1 for a part of a gang of equal parts.  by="load": of
         the devices on which a mode of one whole device fits the one with the least in flight, among equals one that
-        holds the data.
+        holds the data.  by="tightest", "roomiest": on the node with the least or most free share of such accelerators,
+        then free cores; a mode of whole accelerators or cores, and no data are looked at.
         """
         ...
 

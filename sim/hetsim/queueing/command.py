@@ -1,4 +1,4 @@
-"""`hetsim theory`: the prediction of queueing theory, next to the simulation."""
+"""`hetsim theory`: queueing theory of a scenario, next to its simulation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VERDICTS = {
 }
 
 
-MOST_NAMED = 6
+MAX_NAMED = 6
 """Assumptions that the first sentence names; the table below it has all."""
 
 
@@ -40,8 +40,9 @@ def theory(
     scenario: str, policy: str | None, predict_only: bool, as_json: bool, quiet: bool,
     **options: Unpack[StudyKeywords],
 ) -> None:  # fmt: skip
-    """Find the model that a scenario matches, and compare its prediction with runs.
+    """Compare a scenario with the queueing model that it matches.
 
+    The match is exact, or has a stated error.
     Every assumption of the model is listed with whether it holds. Where a hard one fails there is no prediction.
     A scenario nearly matches where the error of the prediction is known to be 10 % at most.
     """
@@ -50,15 +51,15 @@ def theory(
     from hetsim.queueing.model_check import simulate
 
     loaded = prepare(scenario, policy, options.pop("overrides"))
-    matched = match(loaded)
+    model_match = match(loaded)
     beside: list[PredictionCheck] = []
-    if matched.rows and not predict_only:
+    if model_match.rows and not predict_only:
         with console.progress(quiet) as options["progress"]:
-            beside = simulate(loaded, matched.rows, **options)
+            beside = simulate(loaded, model_match.rows, **options)
     if as_json:
-        console.as_json(_json(loaded, matched, beside))
+        console.as_json(_json(loaded, model_match, beside))
     else:
-        console.lines(_text(loaded, matched, beside), VERDICTS)
+        console.lines(_text(loaded, model_match, beside), VERDICTS)
 
 
 def _json(scenario: Any, found: Match, beside: list[PredictionCheck]) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def _text(scenario: Any, found: Match, beside: list[PredictionCheck]) -> list[st
     rows = []
     for one in found.assumptions:
         state = "holds" if one.holds else "near" if one.soft and one.error <= NEARLY else "FAILS"
-        rows.append([state, one.text, f"{one.key}: {one.found}".strip(": ")])
+        rows.append([state, one.text, f"{one.key}: {one.value}".strip(": ")])
     lines = [*terminal.wrapped(_headline(scenario, found)), "", *terminal.table(rows)]
     if found.rows:
         lines += ["", *_figures(found, beside)]
@@ -117,13 +118,13 @@ def _headline(scenario: Any, found: Match) -> str:
     load = next((one for one in found.failed if one.text == STABLE), None)
     if load is not None and sum(not one.soft for one in found.failed) == 1:
         return (
-            f"{scenario.name} has no steady state: its load is {load.found}, not below 1, and the queue grows without "
+            f"{scenario.name} has no steady state: its load is {load.value}, not below 1, and the queue grows without "
             f"bound. No figure can be given; lower the rate ({load.key}), add devices, or limit admission."
         )
-    hard = [f"{one.text} ({one.key}: {one.found})" for one in found.failed if not one.soft]
+    hard = [f"{one.text} ({one.key}: {one.value})" for one in found.failed if not one.soft]
     first = f"{scenario.name} matches no exact model. The nearest is {found.model}, and of its assumptions fail: "
-    more = [f"{len(hard) - MOST_NAMED} more"] if len(hard) > MOST_NAMED else []
-    return first + "; ".join(hard[:MOST_NAMED] + more)
+    more = [f"{len(hard) - MAX_NAMED} more"] if len(hard) > MAX_NAMED else []
+    return first + "; ".join(hard[:MAX_NAMED] + more)
 
 
 def _error(error: float) -> str:

@@ -46,12 +46,12 @@ STABLE = "the load is below 1"
 
 
 class Assumption(NamedTuple):
-    """An assumption of a model, the `key` that decides it, and its value there."""
+    """An assumption of a model: its key in the scenario, and its value there."""
 
     text: str
     holds: bool
     key: str = ""
-    found: str = ""
+    value: str = ""
     soft: bool = False
     """If it fails, there is a prediction nevertheless, with an error."""
     error: float = math.inf
@@ -87,7 +87,7 @@ class Match:
 
     @property
     def error(self) -> float:
-        """The relative error of the prediction: of formula and failed soft assumptions."""
+        """Relative error of the prediction: of its formula and failed soft assumptions."""
         return abs(self.formula_error) + max((one.error for one in self.failed), default=0.0)
 
     @property
@@ -96,7 +96,7 @@ class Match:
 
 
 class Law(NamedTuple):
-    """A distribution: exponential, constant or general, with two moments."""
+    """A distribution: exponential, constant, or general with two known moments."""
 
     mean: float
     scv: float
@@ -169,9 +169,9 @@ class Facts:
         self.recognized = False
 
     def suppose(
-        self, text: str, holds: bool, key: str = "", found: str = "", soft: bool = False, error: float = math.inf
+        self, text: str, holds: bool, key: str = "", value: str = "", soft: bool = False, error: float = math.inf
     ) -> bool:
-        self.assumptions.append(Assumption(text, bool(holds), key, found, soft, error))
+        self.assumptions.append(Assumption(text, bool(holds), key, value, soft, error))
         return bool(holds)
 
     def recognize(self, family: str) -> None:
@@ -358,7 +358,7 @@ class Facts:
             self.suppose("a GPU takes one task at a time", streams == 1, "cluster.nodes.gpus.streams", str(streams))
 
     def order(self, blind: bool = True) -> str:
-        """fcfs, blind or other; true of the first, of the second if the model says so."""
+        """Assume first come, first served; or, if the model allows, any blind order."""
         name, order = self.policies.scheduler.name, self.scheduler
         single = len({one.priority for one in self.customers}) == 1
         level = order == PRIORITIES and single and not self.parameter("scheduler", "preemptive", False)
@@ -397,7 +397,7 @@ class Facts:
         self.suppose("no blocking: every task is admitted", self.admission == OPEN, "policy.admission", name)
 
     def steady(self, load: float, servers: int, law: Law, bounded: bool = False) -> bool:
-        """Assume a stable load, and a warm-up and run long enough to forget the start."""
+        """Assume a stable load, and a warm-up and a run that outlast the start."""
         from hetsim.results.formatting import seconds
 
         if not bounded and not self.suppose(
@@ -422,7 +422,7 @@ class Facts:
         return True
 
     def transient(self, relaxation: float) -> float:
-        """The share by which means are too low, as the system starts empty."""
+        """Return the share by which an empty start lowers this run's means."""
         warm = 0.0 if math.isnan(self.warmup) else self.warmup
         lasts = self.lasts - warm
         return math.exp(-warm / relaxation) * min(1.0, relaxation / lasts) if lasts > 0 else 1.0

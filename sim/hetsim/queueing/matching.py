@@ -1,4 +1,4 @@
-"""Model match: the model that fits a scenario, its assumptions and prediction.
+"""Model match: the queueing model of a scenario, its assumptions and predictions.
 
 A scenario suggests one model: services batches, several priorities Cobham's formula, a limit on the queue M/M/c/K, and
 so on.  Each assumption of that model is then looked up in the scenario, with the key that decides it.  If a hard one
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def match(scenario: Scenario) -> Match:
-    """The model of a scenario, with assumptions, and a prediction if they hold."""
+    """Match a scenario to a model; a failed hard assumption gives no prediction."""
     facts = Facts(scenario)
     family = _family(facts)
     facts.recognize(family)
@@ -50,7 +50,7 @@ def match(scenario: Scenario) -> Match:
 
 
 def _family(facts: Facts) -> str:
-    """The family of models: by workload, admission, tasks and scheduler."""
+    """Return the family of models by workload, admission, tasks and scheduler."""
     entries = facts.model.workload
     if any(entry.service is not None for entry in entries):
         return "batches"
@@ -462,21 +462,21 @@ def _services(facts: Facts) -> Match:
         return _result(facts, model)
     per_item, fixed = line
     largest = min(limit for limit in (mode.batch_limit, batching and batching.parameters.get("max_batch")) if limit)
-    max_size: int | None = largest if largest <= UNLIMITED else None
+    max_batch: int | None = largest if largest <= UNLIMITED else None
     rate = facts.rate
-    load = rate * per_item if max_size is None else rate * (per_item + fixed / max_size)
+    load = rate * per_item if max_batch is None else rate * (per_item + fixed / max_batch)
     if not facts.steady(load, 1, Law(per_item + fixed, 0.0, "constant")):
         return _result(facts, model)
     if any(not a.holds and not a.soft for a in facts.assumptions):
         return _result(facts, model)
     try:
-        prediction = batches.greedy_batches(rate, per_item, fixed, max_size)
+        prediction = batches.greedy_batches(rate, per_item, fixed, max_batch)
     except UsageError as error:
         facts.suppose("the exact chain is small enough", False, "workload.0.arrivals.rate", str(error))
         return _result(facts, model)
     computing = rate * (service.per_item[0] + mode.fixed / prediction.batch_mean)
-    rows = [row for row in _rows(facts, prediction, computing, True) if row.metric != "wait_p95" or max_size is None]
-    largest = f"b = {max_size}" if max_size is not None else "no largest batch"
+    rows = [row for row in _rows(facts, prediction, computing, True) if row.metric != "wait_p95" or max_batch is None]
+    largest = f"b = {max_batch}" if max_batch is not None else "no largest batch"
     return _result(facts, f"{model} with {largest}", prediction, rows)
 
 
@@ -485,7 +485,7 @@ UNLIMITED = 1_000_000
 
 
 def _batches_take_a_line(facts: Facts, mode: Mode, own: float) -> tuple[float, float] | None:
-    """Seconds by request and once a batch, if the engine's clock agrees."""
+    """Return seconds by request and by batch, if the engine's batches take that."""
     measured = any(isinstance(stage, StageTable) for stage in (mode.upload, mode.table, mode.download))
     per_item = mode.upload.per_item + own + mode.download.per_item
     fixed = mode.upload.fixed + mode.fixed + mode.download.fixed

@@ -1,4 +1,4 @@
-"""Model check: a prediction next to the confidence intervals of replications."""
+"""Model check: predictions compared with CIs of the scenario's replications."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hetsim.results.statistics import Interval
     from hetsim.scenario.scenario import Scenario
 
-LEAST = 10
+MIN_REPLICATIONS = 10
 """Replications where the scenario has fewer than two."""
 
 
@@ -41,12 +41,12 @@ def simulate(
     confidence: float = 0.95,
     **options: Unpack[StudyKeywords],
 ) -> list[PredictionCheck]:
-    """The scenario's own replications (ten if none), with intervals of the figures."""
+    """Run the scenario's replications, or ten, and return CIs of predicted figures."""
     from hetsim.experiment.run import replicate
 
     given = scenario.model.replications
     if options.get("replications") is None and isinstance(given, int) and given < 2:
-        options["replications"] = LEAST
+        options["replications"] = MIN_REPLICATIONS
     metrics = [row.metric for row in rows if row.metric != "loss"]
     by_class = any(row.class_ for row in rows)
     if by_class:
@@ -70,7 +70,7 @@ def _of_all(row: PredictedRow, runs: Replications, confidence: float) -> Interva
 
 
 def _of_class(row: PredictedRow, tables: list[pd.DataFrame], confidence: float) -> Interval:
-    """The interval of a figure of a class, from a table for each replication."""
+    """Return the CI of a class's figure, from a table of classes by replication."""
     import numpy as np
 
     from hetsim.results.one_run.estimands import weight_of
@@ -91,7 +91,7 @@ def _of_class(row: PredictedRow, tables: list[pd.DataFrame], confidence: float) 
 
 
 def _of_shares(values: np.ndarray, weights: np.ndarray, confidence: float, metric: str) -> Interval:
-    """The interval of a mean over tasks, whose number differs by replication."""
+    """Return the CI of a mean over tasks, weighted by each replication's tasks."""
     from hetsim.results.one_run.estimands import ratio_contributions
     from hetsim.results.statistics import student_interval
 

@@ -10,17 +10,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hetsim.model import bandwidth, batch_times, cluster, exchange, fabric, ragged, randomness, record, service, slices
+from hetsim.model import (
+    bandwidth,
+    batch_times,
+    cluster,
+    decision_time,
+    exchange,
+    fabric,
+    ragged,
+    randomness,
+    record,
+    service,
+    slices,
+)
 from hetsim.model import step_times as steps
 from hetsim.model import tasks as task
 from hetsim.workload.costs import measured_training, roofline
 
-VERSION = 1
+VERSION = 2
 """Of the files of `record/`.  Older versions are read; version 0 states none."""
 LEFT_OUT = "scheduler admission closed batching iteration faults overloads unplanned"
 """Of the input: policies, what draws random numbers, and what is told before a run.  One that is over needs none."""
 _TABLE: dict[type, str] = {
-    record.RunInput: "run: name cluster tasks random horizon warmup policy services language warnings grace traces",
+    record.RunInput: "run: name cluster tasks random horizon warmup policy services language warnings grace traces "
+        "decisions",
+    decision_time.DecisionTime: "decision_time: cycle per_cycle per_waiting per_start max_starts overlap",
     randomness.RandomTree: "random_tree: seed replication loads", cluster.Cluster: "cluster: specs partitions fabric",
     fabric.Fabric: "fabric: uplinks contention", bandwidth.BandwidthCurve: "bandwidth_curve: sizes rates",
     cluster.NodeSpec: "node_spec: cpus memory accelerators count name cpu_type switch_size island_size nvlink cards "

@@ -160,7 +160,9 @@ workload.service
 
 # Policies: the parameters of those that declare a model (`queueing`).
 policy
-    plan-training: scheduler.** admission.** batching.** routing.** routing routing.name
+    plan-training: scheduler.** admission.** batching.** routing.** routing routing.name decisions decisions.**
+    none: decisions decisions.cycle decisions.per_cycle decisions.per_waiting decisions.per_start decisions.max_starts
+    none: decisions.overlap
     all: scheduler scheduler.name
     tasks, size: scheduler.placement scheduler.placement.name scheduler.placement.scores scheduler.discipline
     tasks: scheduler.preemptive scheduler.aging

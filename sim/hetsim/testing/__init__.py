@@ -8,18 +8,17 @@ In a test file::
 
 or anywhere: `check_policy(MyScheduler)`, which raises AssertionError with a sentence for every rule broken.
 Both run the policy over small systems with the engine's own invariants on, and recount the results.
-`check_predictor(MyPredictor)` does the same for predictors; `check_trace(path)` for a file of `hetsim run --perfetto`.
+`check_predictor(MyPredictor)` does the same for predictors.
 `random_system(seed)` and the hypothesis strategy `systems()` give systems for property tests.
 """
 
 from hetsim.testing.audit import audit
-from hetsim.testing.chrome_trace import check_trace
 from hetsim.testing.conformance import ContractBreach, PolicyTestCase, check_policy, examine, other_hash_seed
 from hetsim.testing.generate import FEATURES, random_system, systems
 from hetsim.testing.predictors import check_predictor
 from hetsim.testing.systems import System, small_systems, workload
 
 __all__ = [
-    "FEATURES", "ContractBreach", "PolicyTestCase", "System", "audit", "check_policy", "check_predictor", "check_trace",
+    "FEATURES", "ContractBreach", "PolicyTestCase", "System", "audit", "check_policy", "check_predictor",
     "examine", "other_hash_seed", "random_system", "small_systems", "systems", "workload",
 ]  # fmt: skip

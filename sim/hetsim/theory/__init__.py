@@ -1,4 +1,4 @@
-"""Exact models of queueing theory: predictions in closed form or from a chain that is solved exactly.
+"""Exact queueing models: closed forms, or chains that are solved exactly.
 
     theory.mmc(13.7, 1.0, servers=16).wait_mean              # Erlang's delay system
     theory.servers_for_wait(13.7, 1.0, longest=0.2)          # how many GPUs for a mean wait of 0.2 s

@@ -1,4 +1,4 @@
-"""Admission control: reservation of servers, a limit on the workload, token buckets."""
+"""Admission control: server reservation, workload limits, token buckets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from hetsim.errors import UsageError
 from hetsim.theory.general import ConstantJumps
-from hetsim.theory.prediction import Prediction, not_negative, positive, whole
+from hetsim.theory.prediction import Prediction, not_negative, positive, whole_number
 from hetsim.theory.queues import birth_death
 
 MAX_STATES = 30_000
@@ -23,7 +23,7 @@ ROUNDING = 1e-9
 
 
 class Stream(NamedTuple):
-    """Poisson arrivals of a class, its mean exponential service, and how many servers it must leave free."""
+    """A class: Poisson arrivals, exponential service, servers that it leaves free."""
 
     rate: float
     service_mean: float
@@ -32,7 +32,7 @@ class Stream(NamedTuple):
 
 @dataclass(frozen=True)
 class Losses:
-    """A loss system of several classes: shares lost by class, and the share of time that a server is busy."""
+    """A loss system of several classes: losses by class, and utilization."""
 
     loss: tuple[float, ...]
     utilization: float
@@ -42,22 +42,23 @@ class Losses:
 
 
 def trunk_reservation(servers: int, classes: Sequence[Stream | tuple]) -> Losses:
-    """Trunk reservation: a class gets in while more servers are free than it must leave free, else it is lost.
+    """Trunk reservation: each class leaves a number of servers free, or is lost.
 
+    A class gets in while more servers are free than it must leave free.
     One mean service for all: birth and death in the number busy, whatever the number of servers.  Different means: the
     chain of all numbers by class, solved directly (up to 30,000 states; there is no product form).  Exact for
     exponential service; without reservation it is Erlang's B for any.
     Reference: Miller, A Queueing Reward System with Several Customer Classes (1969), where such limits are optimal;
     Roberts, Teletraffic Models for the Telecom 1 Integrated Services Network (1983).
     """
-    whole(1, servers=servers)
+    whole_number(1, servers=servers)
     servers = int(servers)
     given = [Stream(*one) for one in classes]
     if not given:
         raise UsageError("trunk reservation needs at least one class: (rate, service_mean, reserved)")
     for one in given:
         positive(rate=one.rate, service_mean=one.service_mean)
-        whole(0, reserved=one.reserved)
+        whole_number(0, reserved=one.reserved)
         if one.reserved >= servers:
             raise UsageError(f"a class that leaves {one.reserved} of {servers} servers free never gets in")
     given = [one._replace(reserved=int(one.reserved)) for one in given]
@@ -128,8 +129,9 @@ def _busy_of_many(servers: int, given: list[Stream]) -> np.ndarray:
 
 
 def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction:
-    """M/M/1 that admits an arrival if it finds at most `limit` seconds of work ahead.  Any load.
+    """M/M/1 that admits an arrival if at most `limit` seconds of work are ahead.
 
+    Any load.
     The workload has density λ p_0 exp(-(μ - λ) x) up to the limit and falls as exp(-μ x) beyond it; an
     admitted customer waits for the workload that it finds.  Exact, distributions included.
     Reference: Gavish and Schweitzer, The Markovian Queue with Bounded Waiting Time (1977).
@@ -159,7 +161,7 @@ def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction
     throughput = rate * accepted
 
     def between(t: float) -> float:
-        """∫_t^limit λ exp(-slope y) dy, the unnormalized probability of a workload from t to the limit.
+        """∫_t^limit λ exp(-slope y) dy, the unnormalized probability of a workload there.
 
         Computed as a product: mass(limit) - mass(t) would cancel where the two are nearly equal.
         """
@@ -192,7 +194,9 @@ def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction
 
 
 def token_bucket(rate: float, refill: float, depth: float) -> float:
-    """The share of Poisson arrivals that find less than one token in a bucket of `depth` filled at `refill` per second.
+    """Return the share of Poisson arrivals that a token bucket turns away.
+
+    They find less than one token in a bucket of `depth` that is filled at `refill` per second.
 
     What is missing in the bucket is the workload V of an M/D/1 with service 1 / refill that takes no jump over `depth`.
     With G(x) = P(V ≤ x) / P(V = 0) of that queue, x in tokens, the loss is 1 - G / (1 + ρ G) at x = depth - 1,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import UsageError
-from hetsim.theory.prediction import Prediction, either_ends, not_negative, positive, whole
+from hetsim.theory.prediction import Prediction, either_ends, not_negative, positive, whole_number
 
 NEGLIGIBLE = 1e-13
 """Weight of the states beyond those that are kept."""
@@ -20,7 +20,7 @@ MAX_DENSE = 6000
 
 @dataclass(frozen=True)
 class BatchPrediction(Prediction):
-    """A batch server in steady state; `batch_mean` is the mean size of a batch, `idle` the share of time idle."""
+    """A batch server in steady state, with mean batch size and share of idle time."""
 
     batch_mean: float = math.nan
     idle: float = math.nan
@@ -36,9 +36,10 @@ class BatchBounds:
     upper: float
 
 
-def bulk_service(rate: float, service_mean: float, most: int) -> BatchPrediction:
-    """M/M^[b]/1: the server takes up to b = `most` waiting customers, for an exponential time whatever their number.
+def bulk_service(rate: float, service_mean: float, max_batch: int) -> BatchPrediction:
+    """M/M^[b]/1: the server takes up to b waiting customers at a time.
 
+    b is `max_batch`; service is exponential, whatever their number.
     An arrival during a service waits for its end.  With r the root in (0, 1) of μ r^(b+1) - (λ + μ) r + λ = 0, k wait
     behind a busy server with probability A r^k, and P(W > t) = A / (1 - r) exp(-μ (1 - r^b) t).  Exact.
     Reference: Bailey, On Queueing Processes with Bulk Service (1954); Neuts, A General Class of Bulk Queues with
@@ -48,22 +49,22 @@ def bulk_service(rate: float, service_mean: float, most: int) -> BatchPrediction
     from scipy.optimize import brentq
 
     positive(rate=rate, service_mean=service_mean)
-    whole(1, the_largest_batch=most)
-    load = rate * service_mean / most
+    whole_number(1, the_largest_batch=max_batch)
+    load = rate * service_mean / max_batch
     if load >= 1:
-        raise _overloaded(f"M/M^[{most}]/1", load)
+        raise _overloaded(f"M/M^[{max_batch}]/1", load)
     offered = rate * service_mean  # λ / μ
     # In gap = 1 - r, without the root r = 1: (1 - r^b) r / (1 - r) = λ / μ.
 
     def excess(gap: float) -> float:
-        return -math.expm1(most * math.log1p(-gap)) * (1 - gap) / gap - offered
+        return -math.expm1(max_batch * math.log1p(-gap)) * (1 - gap) / gap - offered
 
     low = 1e-15
     gap = float(brentq(excess, low, 1 - 1e-16, xtol=1e-17, rtol=1e-14))
     r = 1 - gap
     busy_empty = 1 / (1 / offered + 1 / gap)  # A: the server is busy, and the queue is empty
     delayed = busy_empty / gap
-    own, drain = 1 / service_mean, -math.expm1(most * math.log1p(-gap)) / service_mean
+    own, drain = 1 / service_mean, -math.expm1(max_batch * math.log1p(-gap)) / service_mean
     wait = delayed / drain
     idle = 1 - delayed
 
@@ -75,36 +76,38 @@ def bulk_service(rate: float, service_mean: float, most: int) -> BatchPrediction
         return math.exp(-own * t) + delayed * either_ends(own, drain, t)
 
     return BatchPrediction(
-        model=f"M/M^[{most}]/1", load=load, utilization=1 - idle, wait_mean=wait, response_mean=wait + service_mean,
+        model=f"M/M^[{max_batch}]/1", load=load, utilization=1 - idle,
+        wait_mean=wait, response_mean=wait + service_mean,
         queue_length_mean=busy_empty * r / gap**2, jobs_in_system_mean=rate * (wait + service_mean), throughput=rate,
         delayed=delayed, wait_above=wait_above, response_above=response_above,
         batch_mean=rate * service_mean / (1 - idle), idle=idle,
     )  # fmt: skip
 
 
-def greedy_batches(rate: float, per_item: float, fixed: float, most: int | None = None) -> BatchPrediction:
-    """Greedy batch service, M/D^[1,b]/1: as soon as the server is idle it takes all waiting customers (at most
-    `most`), and a batch of n takes per_item · n + fixed seconds exactly.
+def greedy_batches(rate: float, per_item: float, fixed: float, max_batch: int | None = None) -> BatchPrediction:
+    """Greedy batch service, M/D^[1,b]/1.
 
+    As soon as the server is idle it takes all waiting customers (at most `max_batch`), and a batch of n takes
+    per_item · n + fixed seconds exactly.
     The numbers that wait when services end are a Markov chain; its stationary distribution gives all means by renewal
-    reward, and without `most` also the distributions (an arrival during a service of length s waits a uniform part of
-    it, and its batch has 1 + Poisson(λ s) members).  Exact up to a cut of 1e-13 of the probability.
+    reward, and without `max_batch` also the distributions (an arrival during a service of length s waits a uniform
+    part of it, and its batch has 1 + Poisson(λ s) members).  Exact up to a cut of 1e-13 of the probability.
     Reference: Neuts, A General Class of Bulk Queues with Poisson Input (1967); Inoue, Queueing Analysis of GPU-Based
     Inference Servers with Dynamic Batching: A Closed-Form Characterization (2021).
     """
     positive(rate=rate)
     not_negative(per_item=per_item, fixed=fixed)
     positive(the_time_of_a_batch=per_item + fixed)
-    name = f"greedy batches{'' if most is None else f' of at most {most}'}"
-    if most is not None:
-        whole(1, the_largest_batch=most)
-        most = int(most)
-    load = rate * per_item if most is None else rate * (per_item + fixed / most)
+    name = f"greedy batches{'' if max_batch is None else f' of at most {max_batch}'}"
+    if max_batch is not None:
+        whole_number(1, the_largest_batch=max_batch)
+        max_batch = int(max_batch)
+    load = rate * per_item if max_batch is None else rate * (per_item + fixed / max_batch)
     if load >= 1:
         raise _overloaded(name, load)
-    chance = _waiting_at_ends(rate, per_item, fixed, most, name)
+    chance = _waiting_at_ends(rate, per_item, fixed, max_batch, name)
     waiting = np.arange(len(chance))
-    batch = np.maximum(waiting if most is None else np.minimum(waiting, most), 1)
+    batch = np.maximum(waiting if max_batch is None else np.minimum(waiting, max_batch), 1)
     times = per_item * batch + fixed
     empty = float(chance[0])
     cycle = float(chance @ times) + empty / rate
@@ -115,7 +118,7 @@ def greedy_batches(rate: float, per_item: float, fixed: float, most: int | None 
     service = float(chance @ (batch * times)) / served
     sizes = np.bincount(batch, weights=chance)
     tail_figures = {}
-    if most is None:
+    if max_batch is None:
         tail_figures = _tails(rate, per_item, fixed, sizes, empty)
     return BatchPrediction(
         model=name, load=load, utilization=1 - empty / rate / cycle, wait_mean=wait, response_mean=wait + service,
@@ -124,34 +127,34 @@ def greedy_batches(rate: float, per_item: float, fixed: float, most: int | None 
     )  # fmt: skip
 
 
-def _waiting_at_ends(rate: float, per_item: float, fixed: float, most: int | None, name: str) -> np.ndarray:
-    """Stationary distribution of the number waiting when a service ends, cut where nothing is left."""
+def _waiting_at_ends(rate: float, per_item: float, fixed: float, max_batch: int | None, name: str) -> np.ndarray:
+    """Return the distribution of the number waiting as services end, its tail cut."""
     slope = rate * per_item
-    if most is None:
+    if max_batch is None:
         mean = (rate * fixed + 1) / (1 - slope)
         spread = math.sqrt(mean / (1 - slope**2) + rate * fixed + 1)
     else:
-        full = rate * (per_item * most + fixed)
-        mean, spread = most + full, full / (most - full) + math.sqrt(full) + 1
+        full = rate * (per_item * max_batch + fixed)
+        mean, spread = max_batch + full, full / (max_batch - full) + math.sqrt(full) + 1
     size = int(mean + 12 * spread) + 40
     while True:
-        cells = size * size if most is None else size * (4 * most + 60)
-        if cells > MAX_CELLS or (most is None and size > MAX_DENSE):
+        cells = size * size if max_batch is None else size * (4 * max_batch + 60)
+        if cells > MAX_CELLS or (max_batch is None and size > MAX_DENSE):
             text = "too near to saturation, or batches too large, for the exact chain; see inoue_bounds"
             raise UsageError(f"{name}: {text}")
-        chance = _solve(rate, per_item, fixed, most, size)
+        chance = _solve(rate, per_item, fixed, max_batch, size)
         if chance[-max(1, size // 50) :].sum() < NEGLIGIBLE:
             return chance
         size *= 2
 
 
-def _solve(rate: float, per_item: float, fixed: float, most: int | None, size: int) -> np.ndarray:
-    if most is None:
+def _solve(rate: float, per_item: float, fixed: float, max_batch: int | None, size: int) -> np.ndarray:
+    if max_batch is None:
         rows = np.array([_poisson(rate * (per_item * max(n, 1) + fixed), size) for n in range(size)])
         system = np.eye(size - 1) - rows[1:, 1:].T
         rest = np.linalg.solve(system, rows[0, 1:])
     else:
-        rest = _solve_banded(rate, per_item, fixed, most, size)
+        rest = _solve_banded(rate, per_item, fixed, max_batch, size)
     if rest.sum() < 0:
         # A server that is as good as never idle: the system is singular but for rounding, which then decides the sign.
         # What comes out is one step of inverse iteration, the stationary vector to the last digits.
@@ -160,20 +163,20 @@ def _solve(rate: float, per_item: float, fixed: float, most: int | None, size: i
     return chance / chance.sum()
 
 
-def _solve_banded(rate: float, per_item: float, fixed: float, most: int, size: int) -> np.ndarray:
-    """The same with at most `most` a batch: per batch the queue falls by at most `most` and rises by at most `come`."""
+def _solve_banded(rate: float, per_item: float, fixed: float, max_batch: int, size: int) -> np.ndarray:
+    """Return the same for batches of at most `max_batch`, by a banded system."""
     from scipy.linalg import solve_banded
 
-    full = rate * (per_item * most + fixed)
+    full = rate * (per_item * max_batch + fixed)
     come = int(full + 12 * math.sqrt(full) + 30)
     lower = min(come, size - 2)  # rows below the diagonal: from fewer waiting to more
-    upper = min(most, size - 2)
+    upper = min(max_batch, size - 2)
     band = np.zeros((lower + upper + 1, size - 1))
     first = np.zeros(size)
-    arrivals = {n: _poisson(rate * (per_item * n + fixed), come + 1) for n in range(1, min(most, size) + 1)}
+    arrivals = {n: _poisson(rate * (per_item * n + fixed), come + 1) for n in range(1, min(max_batch, size) + 1)}
     first[: min(come + 1, size)] = arrivals[1][: min(come + 1, size)]
     for waiting in range(1, size):
-        batch = min(waiting, most)
+        batch = min(waiting, max_batch)
         chances = arrivals[batch]
         start = waiting - batch
         # to state start + k, k = 0..come, in column `waiting`: row index in the band is upper + to - waiting
@@ -218,7 +221,7 @@ def _tails(rate: float, per_item: float, fixed: float, sizes: np.ndarray, empty:
 
 
 def inoue_bounds(rate: float, per_item: float, fixed: float) -> BatchBounds:
-    """Bounds on the mean response of greedy batches without a largest size, in closed form.
+    """Bound the mean response of greedy batches of any size, in closed form.
 
     E[T] is a decreasing function of the mean batch E[B] alone; E[B] ≥ max(1, λ τ / (1 - λα)) gives Inoue's upper bound
     min(φ_0, φ_1), with α per item and τ fixed: φ_1 = 3τ / (2 (1 - λα)) + α (λα + 2) / (2 (1 - λ²α²)).  As the
@@ -237,9 +240,9 @@ def inoue_bounds(rate: float, per_item: float, fixed: float) -> BatchBounds:
         moment = (1 + 2 * rate * slope * fixed + (rate * fixed) ** 2 / batch) / (1 - slope**2)  # E[B²] / E[B]
         return per_item * (1 + slope / 2) * moment + fixed * (1 + slope) + rate * fixed**2 / (2 * batch)
 
-    lower = rate * fixed / (1 - slope)
+    min_response = rate * fixed / (1 - slope)
     largest = (rate * fixed + math.exp(-rate * (per_item + fixed))) / (1 - slope)
-    return BatchBounds(response(max(largest, 1.0)), response(max(lower, 1.0)))
+    return BatchBounds(response(max(largest, 1.0)), response(max(min_response, 1.0)))
 
 
 def _overloaded(name: str, load: float) -> UsageError:

@@ -13,15 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hetsim.errors import UsageError
-from hetsim.theory.prediction import positive, proportion, stable, whole
+from hetsim.theory.prediction import positive, proportion, stable, whole_number
 
 MAX_SERVERS = 10_000_000
 
 
 def erlang_b(load: float, servers: int) -> float:
-    """B(c, a): the share of arrivals that find all servers busy and are lost; `load` is a = λ E[S] in servers."""
+    """B(c, a): the share of arrivals lost at c servers and a load a = λ E[S]."""
     positive(load=load)
-    whole(0, servers=servers)
+    whole_number(0, servers=servers)
     lost = 1.0
     for server in range(1, int(servers) + 1):
         lost *= load
@@ -30,9 +30,9 @@ def erlang_b(load: float, servers: int) -> float:
 
 
 def erlang_c(load: float, servers: int) -> float:
-    """C(c, a): the share of arrivals that must wait in M/M/c; UsageError for a load of `servers` or more."""
+    """C(c, a): the share of arrivals that wait in M/M/c; UsageError for a ≥ c."""
     positive(load=load)
-    whole(1, servers=servers)
+    whole_number(1, servers=servers)
     stable(load, servers, f"M/M/{servers}")
     return _delayed(erlang_b(load, servers), load, servers)
 
@@ -42,7 +42,7 @@ def _delayed(lost: float, load: float, servers: int) -> float:
 
 
 def servers_for_loss(load: float, most: float) -> int:
-    """The least number of servers that loses at most a share `most` of the arrivals: B(c, a) ≤ most."""
+    """Return the minimum number of servers at which B(c, a) ≤ `most`."""
     positive(load=load)
     proportion(the_largest_loss=most)
     lost, servers = 1.0, 0
@@ -55,14 +55,14 @@ def servers_for_loss(load: float, most: float) -> int:
 
 
 def servers_for_delay(load: float, most: float) -> int:
-    """The least number of servers at which at most a share `most` of the arrivals waits: C(c, a) ≤ most."""
+    """Return the minimum number of servers at which C(c, a) ≤ `most`."""
     positive(load=load)
     proportion(the_largest_share_delayed=most)
     return _first_delay_system(load, lambda servers, delayed: delayed <= most)
 
 
 def servers_for_wait(rate: float, service_mean: float, longest: float, share: float | None = None) -> int:
-    """The minimum number of servers for a mean wait of M/M/c of at most `longest` seconds.
+    """Return the minimum number of servers for an M/M/c mean wait up to `longest`.
 
     With `share`, as in service levels: at least that share of the arrivals waits no longer than `longest` (which may
     then be 0).
@@ -100,8 +100,8 @@ def _bounded(servers: int) -> None:
 
 
 def load_for_loss(servers: int, most: float) -> float:
-    """The largest load a = λ E[S] of which `servers` servers lose at most a share `most`."""
-    whole(1, servers=servers)
+    """Return the maximum load a = λ E[S] at a loss of at most `most`."""
+    whole_number(1, servers=servers)
     proportion(the_largest_loss=most)
     # B grows with a, and at most the carried load fits: a (1 - B) < c.
     return _root(lambda load: _smooth_b(load, servers) - most, servers / (1 - most) + 1,
@@ -109,8 +109,8 @@ def load_for_loss(servers: int, most: float) -> float:
 
 
 def load_for_delay(servers: int, most: float) -> float:
-    """The largest load a = λ E[S] at which at most a share `most` of the arrivals waits for one of `servers`."""
-    whole(1, servers=servers)
+    """Return the maximum load a = λ E[S] at which at most `most` of arrivals wait."""
+    whole_number(1, servers=servers)
     proportion(the_largest_share_delayed=most)
 
     def above(load: float, lost: float) -> float:
@@ -121,7 +121,7 @@ def load_for_delay(servers: int, most: float) -> float:
 
 
 def _root(quick: Callable[[float], float], high: float, exact: Callable[[float], float]) -> float:
-    """The root of an increasing function, found with a quick form of it and polished with the exact one."""
+    """Find the root of an increasing function by its quick form, then its exact one."""
     from scipy.optimize import brentq
 
     near = float(brentq(quick, high * 1e-12, high, xtol=1e-14 * high, rtol=1e-14, maxiter=300))
@@ -168,8 +168,9 @@ class Staffing:
 
 
 def halfin_whitt(rate: float, service_mean: float, delayed: float) -> Staffing:
-    """M/M/c with a share `delayed` of the arrivals waiting: c ≈ a + β √a, where (1 + β Φ(β) / φ(β))^-1 = delayed.
+    """M/M/c with a share `delayed` of the arrivals waiting: square-root staffing.
 
+    c ≈ a + β √a, where (1 + β Φ(β) / φ(β))^-1 = delayed.
     The rule is the limit for many servers; the exact number is given, too.  It is within two servers of the rule, and
     of 480 pairs of a load from 0.5 to 5,000 and a share from 0.1 to 95 % within one for 87 %.
     Reference: Halfin and Whitt, Heavy-Traffic Limits for Queues with Many Exponential Servers (1981).

@@ -1,4 +1,4 @@
-"""Queues with general service or arrivals: Pollaczek and Khinchine, constant service, sharing, G/G/c.
+"""Queues with general service or arrivals: M/G/1, M/D/1, sharing, G/G/c.
 
 scv is the squared coefficient of variation, variance / mean²: 0 constant, 1 exponential.
 """
@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 from hetsim.errors import UsageError
 from hetsim.theory.erlang import erlang_c
-from hetsim.theory.prediction import Prediction, not_negative, positive, stable, steady, whole
+from hetsim.theory.prediction import Prediction, not_negative, positive, stable, steady, whole_number
 
 
 def mg1(rate: float, service_mean: float, service_scv: float) -> Prediction:
-    """M/G/1: E[W] = λ E[S²] / (2 (1 - ρ)).  Exact, means only, for every order that does not look at sizes.
+    """M/G/1: E[W] = λ E[S²] / (2 (1 - ρ)), by Pollaczek and Khinchine.
 
+    Exact, means only, for every order that does not look at sizes.
     Reference: Pollaczek, Über eine Aufgabe der Wahrscheinlichkeitstheorie (1930); Khinchine (1932).
     """
     positive(rate=rate, service_mean=service_mean)
@@ -28,8 +29,9 @@ def mg1(rate: float, service_mean: float, service_scv: float) -> Prediction:
 
 
 def md1(rate: float, service_mean: float) -> Prediction:
-    """M/D/1: service takes the same time always; E[W] is half of that of M/M/1.  Exact, distributions included.
+    """M/D/1: constant service; E[W] is half of that of M/M/1.
 
+    Exact, distributions included.
     P(W ≤ t) by Franx's formula, a sum of positive terms over the distribution of the queue's length: Erlang's own
     (1909) alternates in sign and loses all its digits from about t = 25 E[S] on.  Far out, where 1 - P(W ≤ t) would
     lose them in its turn, P(W > t) is its leading exponential.
@@ -40,7 +42,7 @@ def md1(rate: float, service_mean: float) -> Prediction:
     load = rate * service_mean
     stable(load, 1, "M/D/1")
     workload = ConstantJumps(load)
-    leading = _LeadingExponential.of(load)
+    leading = _LeadingExponential.at_load(load)
 
     def wait_above(t: float) -> float:
         x = t / service_mean
@@ -56,9 +58,9 @@ def md1(rate: float, service_mean: float) -> Prediction:
 
 
 class _LeadingExponential(NamedTuple):
-    """P(V > x) ≈ factor exp(-decay x) of the workload V of M/D/1, in service times: exact to rounding beyond
-    `alone_from`.
+    """P(V > x) ≈ factor exp(-decay x) of the workload V of M/D/1.
 
+    V is in service times; the form is exact to rounding beyond `alone_from`.
     The transform of P(V > x) has a pole at -z for every root z ≠ 0 of z = ρ (exp(z) - 1), by Lambert's function
     -ρ - W_k(-ρ exp(-ρ)); `decay` is the real one, and the next pair decides where nothing else is left.
     """
@@ -68,8 +70,8 @@ class _LeadingExponential(NamedTuple):
     alone_from: float
 
     @classmethod
-    def of(cls, load: float) -> _LeadingExponential | None:
-        """None for a load so small that its tail is below rounding before it is an exponential."""
+    def at_load(cls, load: float) -> _LeadingExponential | None:
+        """Return the tail at a load; None if it is below rounding at small loads."""
         from scipy.optimize import brentq
         from scipy.special import lambertw
 
@@ -86,8 +88,9 @@ class _LeadingExponential(NamedTuple):
 
 
 class ConstantJumps:
-    """G(x) = P(V ≤ x) / P(V = 0) of the workload V of M/D/1, in service times: Σ_k (-ρ(x-k))^k / k! exp(ρ(x-k)).
+    """G(x) = P(V ≤ x) / P(V = 0) of the workload V of M/D/1, in service times.
 
+    G(x) = Σ_k (-ρ(x-k))^k / k! exp(ρ(x-k)).
     For a load of 1 and more, where V has no steady state, it is what workloads that stay below a limit follow.
     """
 
@@ -95,6 +98,8 @@ class ConstantJumps:
     """Beyond this it is as good as infinite."""
 
     def __init__(self, load: float):
+        from scipy.special import gammainc
+
         self.load = load
         self.free = math.exp(-load)
         above = -math.expm1(-load)
@@ -103,18 +108,13 @@ class ConstantJumps:
         while above > 1e-17 or number <= load:  # P(arrivals in a service ≥ number)
             self.more.append(above)
             term *= load / number
-            above = self._tail(number + 1)
+            above = float(gammainc(number + 1, load))
             number += 1
         self.weights = [1.0]
         self.sums = [1.0]
 
-    def _tail(self, number: int) -> float:
-        from scipy.special import gammainc
-
-        return float(gammainc(number, self.load))
-
     def _grow(self, size: int) -> None:
-        """Weights of the number in system up to `size`: what leaves {0..n} upward equals what comes back."""
+        """Return weights of the number in system up to `size`, by balance of flows."""
         weights, more = self.weights, self.more
         while len(weights) <= size:
             n = len(weights) - 1
@@ -146,8 +146,9 @@ class ConstantJumps:
 
 
 def mg1_ps(rate: float, service_mean: float) -> Prediction:
-    """M/G/1 processor sharing: E[T] = E[S] / (1 - ρ) whatever the distribution, x / (1 - ρ) for a task of size x.
+    """M/G/1 processor sharing: E[T] = E[S] / (1 - ρ) for every distribution.
 
+    A task of size x takes x / (1 - ρ).
     Exact, means only; no customer waits.  Reference: Kleinrock, Time-Shared Systems: A Theoretical Treatment (1967);
     Sakata, Noguchi and Oizumi (1971) for general service.
     """
@@ -215,7 +216,7 @@ def allen_cunneen(rate: float, service_mean: float, servers: int, arrival_scv: f
     """
     positive(rate=rate, service_mean=service_mean)
     not_negative(arrival_scv=arrival_scv, service_scv=service_scv)
-    whole(1, servers=servers)
+    whole_number(1, servers=servers)
     load = rate * service_mean
     name = f"G/G/{servers}"
     stable(load, servers, name)
@@ -226,8 +227,9 @@ def allen_cunneen(rate: float, service_mean: float, servers: int, arrival_scv: f
 
 
 def _error_of_mgc(load: float, servers: int, service_scv: float) -> float:
-    """Relative error of the mean wait by Allen and Cunneen for M/G/c; `load` is that of a server.
+    """Return the relative error of Allen and Cunneen's mean wait for M/G/c.
 
+    `load` is that of a server.
     Above an scv of 1 fitted to exact M/PH/c with hyperexponential service of balanced means (scv up to 25, c up to 32,
     loads from 0.3): busy = 0.4 (s - 1) / (s + 3.2) · (c - 1)^0.68 · (1 - ρ) / ρ and, at low loads on many servers,
     idle = (s - 1) / 2.  From a load of 0.6 on and up to an scv of 9 it is within 0.3 of the error.  Below an scv of 1

@@ -23,7 +23,7 @@ class Station(NamedTuple):
 
 @dataclass(frozen=True)
 class Network:
-    """A network in steady state: its stations, each an M/M/c of its own, and what holds from end to end.
+    """A network in steady state: its stations, each an M/M/c, and end-to-end figures.
 
     response_mean        seconds from the outside to the outside
     jobs_in_system_mean  customers in all stations together
@@ -52,9 +52,10 @@ class Network:
 def jackson(
     stations: Sequence[Station | tuple], arrivals: Sequence[float], routing: Sequence[Sequence[float]]
 ) -> Network:
-    """An open Jackson network: `arrivals[i]` per second from outside to station i, from which a share `routing[i][j]`
-    goes on to j; the rest leaves.
+    """An open Jackson network.
 
+    `arrivals[i]` per second come from outside to station i, from which a share `routing[i][j]` goes on to j; the rest
+    leaves.
     In steady state the stations are independent M/M/c queues with the rates of the traffic equations λ = γ + λ P.
     Exact, means only.  Reference: Jackson, Networks of Waiting Lines (1957).
     """
@@ -95,7 +96,7 @@ def _station(one: Station, rate: float, number: int) -> Prediction:
 
 
 def tandem(rate: float, stations: Sequence[Station | tuple[Any, ...]]) -> Network:
-    """Poisson arrivals that pass all stations in turn, as tasks do with CPU, PCIe and GPU.
+    """Poisson arrivals that pass all stations in turn, as CPU, PCIe and GPU.
 
     What leaves an M/M/c is Poisson again, so that each station is an M/M/c with the same rate: exact.  With single
     servers throughout, the times at the stations are independent, and the distribution of their sum is exact too.
@@ -112,7 +113,7 @@ def tandem(rate: float, stations: Sequence[Station | tuple[Any, ...]]) -> Networ
 
 
 def _sum_above(rates: list[float]) -> Tail:
-    """P(sum of independent exponentials > t): the chance that a chain has not gone through all its phases."""
+    """P(sum of independent exponentials > t): a chain has phases left at time t."""
     phases = np.diag([-rate for rate in rates]) + np.diag(rates[:-1], 1)
 
     def above(t: float) -> float:

@@ -1,4 +1,4 @@
-"""Naor's thresholds: up to which length a queue should be joined, for one customer, for all, and for revenue."""
+"""Naor's thresholds of queue length: for a customer, for all, and for revenue."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from hetsim.theory.prediction import positive
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Maximum number of customers in an M/M/1 system, the arriving one included, at which it joins.
+    """Maximum numbers of customers in an M/M/1 system at which an arrival joins.
 
+    The arriving customer is counted.
     individual  what each chooses for itself; social: for the most welfare of all; revenue: by the fee that earns most
     welfare     reward less cost of waiting, per second, under the social threshold
     welfare_individual  the same where each chooses for itself
@@ -28,8 +29,9 @@ class Thresholds:
 
 
 def naor(rate: float, service_mean: float, reward: float, cost: float) -> Thresholds:
-    """M/M/1 in which a service is worth `reward` and each second in the system costs `cost`; the queue is seen.
+    """Naor's M/M/1: a service has a `reward`, and each second in the system a `cost`.
 
+    Arriving customers see the queue.
     Individual: n_s = ⌊R μ / C⌋.  Social: the n with the most λ R (1 - p_n) - C L_n, by Naor's inequality.  Revenue: a
     fee of R - C n / μ keeps the queue at n and earns λ (1 - p_n) (R - C n / μ).  Always revenue ≤ social ≤ individual.
     Exact, any load.
@@ -57,8 +59,9 @@ def naor(rate: float, service_mean: float, reward: float, cost: float) -> Thresh
 
 
 def _social(load: float, ratio: float, most: int) -> int:
-    """The last n that is worth it for all: (n (1 - ρ) - ρ (1 - ρ^n)) / (1 - ρ)² ≤ Rμ/C, as a sum of positive terms.
+    """Return the last n that is worth it for all customers together.
 
+    (n (1 - ρ) - ρ (1 - ρ^n)) / (1 - ρ)² ≤ Rμ/C, as a sum of positive terms.
     The welfare itself is too flat near its maximum to be compared.
     """
     power = inner = needed = 1.0
@@ -72,7 +75,10 @@ def _social(load: float, ratio: float, most: int) -> int:
 
 
 def _revenue(load: float, ratio: float, most: int) -> int:
-    """The last n that earns more than n - 1: n + (1 - ρ^(n-1)) (1 - ρ^(n+1)) / (ρ^(n-1) (1 - ρ)²) ≤ Rμ/C."""
+    """Return the last n that earns more than n - 1.
+
+    n + (1 - ρ^(n-1)) (1 - ρ^(n+1)) / (ρ^(n-1) (1 - ρ)²) ≤ Rμ/C.
+    """
     below = 0.0
     power, above = load, 1 + load
     # below: (1 + ... + ρ^(n-2)) / ρ^(n-1); above: 1 + ... + ρ^n
@@ -91,7 +97,7 @@ def _welfare(load: float, ratio: float, n: int) -> float:
 
 
 def _full(load: float, n: int) -> tuple[float, float]:
-    """For M/M/1/n: the share of arrivals that find it full, and the mean number in the system."""
+    """M/M/1/n: the share of arrivals that find it full, and the mean number in it."""
     if load > 1:  # count the empty places instead: they are M/M/1/n at the inverse load
         empty, places = _chances(1 / load, n)
         return empty, n - places

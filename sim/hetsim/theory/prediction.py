@@ -16,7 +16,7 @@ Tail = Callable[[float], float]
 
 @dataclass(frozen=True)
 class Prediction:
-    """A model in steady state.  Figures have the names and the meaning of the simulator's metrics.
+    """A model in steady state; figures are named as the simulator's metrics.
 
     model                what it is, in Kendall's letters
     load                 offered load of a server, λ E[S] / c
@@ -116,7 +116,7 @@ def percentile(tail: Tail, share: float, scale: float) -> float:
 
 
 def either_ends(own: float, other: float, t: float) -> float:
-    """own ∫_0^t exp(-own (t - s)) exp(-other s) ds, for any two rates: equal, far apart, or either the larger."""
+    """own ∫_0^t exp(-own (t - s)) exp(-other s) ds, stable for any two rates."""
     apart = abs(own - other) * t
     return own * t * math.exp(-min(own, other) * t) * (1.0 if apart == 0 else -math.expm1(-apart) / apart)
 
@@ -161,7 +161,7 @@ def not_negative(**values: float) -> None:
             raise UsageError(f"{name.replace('_', ' ')} must be a number not below 0, not {value!r}")
 
 
-def whole(least: int = 1, **values: int) -> None:
+def whole_number(least: int = 1, **values: int) -> None:
     for name, value in values.items():
         if not (_number(value) and math.isfinite(value) and value == int(value) and value >= least):
             raise UsageError(f"{name.replace('_', ' ')} must be a whole number of at least {least}, not {value!r}")
@@ -180,9 +180,9 @@ def _number(value: Any) -> bool:
 def stable(load: float, servers: int, what: str) -> None:
     """UsageError for an offered load that the servers can never work off."""
     if load >= servers:
-        needed = math.floor(load) + 1
+        min_servers = math.floor(load) + 1
         remedy = (
-            f"at least {needed} servers, a lower rate or a limit on admission are needed"
+            f"at least {min_servers} servers, a lower rate or a limit on admission are needed"
             if servers > 1 or load < 1e6
             else "a lower rate or a limit on admission is needed"
         )

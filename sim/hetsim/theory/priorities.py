@@ -1,4 +1,4 @@
-"""Priorities at one server, and at several where all classes have one exponential service."""
+"""Priorities at one server; at several, with one exponential service for all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hetsim.errors import UsageError
 from hetsim.theory.erlang import erlang_c
-from hetsim.theory.prediction import Prediction, not_negative, positive, stable, steady, whole
+from hetsim.theory.prediction import Prediction, not_negative, positive, stable, steady, whole_number
 
 
 class Class(NamedTuple):
@@ -19,8 +19,9 @@ class Class(NamedTuple):
 
 
 def nonpreemptive(classes: Sequence[Class | tuple[float, ...]], servers: int = 1) -> tuple[Prediction, ...]:
-    """Non-preemptive priorities, the highest first: E[W_k] = W_0 / ((1 - σ_{k-1}) (1 - σ_k)).
+    """Non-preemptive priorities, the highest first.
 
+    E[W_k] = W_0 / ((1 - σ_{k-1}) (1 - σ_k)).
     σ_k is the load of classes 1 to k and W_0 = Σ λ_i E[S_i²] / 2, what an arrival finds left in service.  With several
     servers W_0 = C(c, a) / (cμ) for one exponential service common to all.  Exact, means only.
     Reference: Cobham, Priority Assignment in Waiting Line Problems (1954).
@@ -42,7 +43,7 @@ def nonpreemptive(classes: Sequence[Class | tuple[float, ...]], servers: int = 1
 
 
 def preemptive_resume(classes: Sequence[Class | tuple[float, ...]], servers: int = 1) -> tuple[Prediction, ...]:
-    """Preemptive-resume priorities, the highest first; stopping costs nothing and loses nothing.
+    """Preemptive-resume priorities, the highest first; stopping costs nothing.
 
     One server: E[T_k] = E[S_k] / (1 - σ_{k-1}) + Σ_{i ≤ k} λ_i E[S_i²] / 2 / ((1 - σ_{k-1}) (1 - σ_k)).  Several, with
     one exponential service common to all: classes 1 to k together are an M/M/c.  Exact, means only; `wait_mean` is
@@ -75,7 +76,7 @@ def _of_class(kind: str, number: int, one: Class, servers: int, wait: float) -> 
 
 
 def _checked(classes: Sequence[Class | tuple[float, ...]], servers: int) -> list[Class]:
-    whole(1, servers=servers)
+    whole_number(1, servers=servers)
     given = [Class(*one) for one in classes]
     if not given:
         raise UsageError("priorities need at least one class: (rate, service_mean, service_scv), the highest first")

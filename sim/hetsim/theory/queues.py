@@ -1,4 +1,4 @@
-"""Queues of the Markov kind: Poisson arrivals and exponential service, solved as birth and death.
+"""Markov queues: Poisson arrivals and exponential service, as birth and death.
 
 μ = 1 / E[S], a = λ E[S], c servers, ρ = a / c.
 """
@@ -12,30 +12,31 @@ import numpy as np
 
 from hetsim.errors import UsageError
 from hetsim.theory.erlang import erlang_c
-from hetsim.theory.prediction import Prediction, either_ends, positive, stable, steady, whole
+from hetsim.theory.prediction import Prediction, either_ends, positive, stable, steady, whole_number
 
 MAX_STATES = 20_000_000
 Floats = np.ndarray
 
 
 def _mean(chance: np.ndarray, values: np.ndarray) -> float:
-    """Σ chance × value; not a matrix product: its threads can cost more than the sum where others use the cores."""
+    """Return Σ chance × value, without the threads of a matrix product."""
     return float((chance * values).sum())
 
 
 def mm1(rate: float, service_mean: float) -> Prediction:
-    """M/M/1: E[T] = 1 / (μ - λ), and T is exponential.  Exact.  Reference: Erlang (1917)."""
+    """M/M/1: E[T] = 1 / (μ - λ), and T is exponential.  Exact.  Erlang (1917)."""
     return mmc(rate, service_mean, 1)
 
 
 def mmc(rate: float, service_mean: float, servers: int) -> Prediction:
-    """M/M/c, first come first served: E[W] = C(c, a) / (cμ - λ), P(W > t) = C(c, a) exp(-(cμ - λ) t).
+    """M/M/c, first come first served: E[W] = C(c, a) / (cμ - λ).
 
+    P(W > t) = C(c, a) exp(-(cμ - λ) t).
     Exact, distributions included.  The means hold for every order that does not look at sizes.
     Reference: Erlang (1917); Kleinrock, Queueing Systems I (1975), ch. 3.
     """
     positive(rate=rate, service_mean=service_mean)
-    whole(1, servers=servers)
+    whole_number(1, servers=servers)
     load = rate * service_mean
     name = f"M/M/{servers}"
     stable(load, servers, name)
@@ -54,13 +55,13 @@ def mmc(rate: float, service_mean: float, servers: int) -> Prediction:
 
 
 def mmck(rate: float, service_mean: float, servers: int, room: int) -> Prediction:
-    """M/M/c/K: at most `room` in the system; an arrival that finds it full is lost.  Any load.
+    """M/M/c/K: at most `room` in the system; further arrivals are lost.  Any load.
 
     Birth and death up to K; waits are of the admitted customers.  Exact, distributions included.
     Reference: Kleinrock, Queueing Systems I (1975), ch. 3.
     """
     positive(rate=rate, service_mean=service_mean)
-    whole(1, servers=servers, room=room)
+    whole_number(1, servers=servers, room=room)
     servers, room = int(servers), int(room)
     if room < servers:
         raise UsageError(f"a room for {room} cannot hold {servers} servers' customers; room is at least servers")
@@ -98,8 +99,9 @@ def mmck(rate: float, service_mean: float, servers: int, room: int) -> Predictio
 
 
 def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mean: float) -> Prediction:
-    """M/M/c + M (Erlang A): a waiting customer reneges after an exponential patience with mean 1 / θ.  Any load.
+    """M/M/c + M (Erlang A): waiting customers renege after exponential patience.
 
+    Its mean is 1 / θ.  Any load.
     Birth and death with θ per waiting customer besides the servers.  `loss` is the share that reneges; `wait_mean` is
     of the customers served: number j + 1 in the queue is served with probability cμ / (cμ + (j + 1) θ), after
     Σ_{i ≤ j + 1} 1 / (cμ + iθ), and the two are independent.  Exact, means only.
@@ -107,7 +109,7 @@ def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mea
     Reiman, Designing a Call Center with Impatient Customers (2002).
     """
     positive(rate=rate, service_mean=service_mean, patience_mean=patience_mean)
-    whole(1, servers=servers)
+    whole_number(1, servers=servers)
     servers = int(servers)
     capacity, leaving = servers / service_mean, 1 / patience_mean
     queue = _longest_queue(rate, capacity, leaving)
@@ -155,13 +157,14 @@ def _longest_queue(rate: float, capacity: float, leaving: float) -> int:
 
 
 def closed_loop(clients: int, think_mean: float, service_mean: float, servers: int = 1) -> Prediction:
-    """N clients that think, send one task each, and wait for its end: the machine repair model M/M/c//N.
+    """N clients that think, send one task each, and wait for its end.
 
+    The machine repair model M/M/c//N.
     Birth and death with births (N - k) / Z and deaths min(k, c) μ.  Exact, whatever the distribution of thinking
     (Baskett, Chandy, Muntz and Palacios 1975).  Reference: Palm, The Assignment of Workers in Servicing Automatic
     Machines (1958).
     """
-    whole(1, clients=clients, servers=servers)
+    whole_number(1, clients=clients, servers=servers)
     positive(think_mean=think_mean, service_mean=service_mean)
     if clients > MAX_STATES:
         raise UsageError(f"{int(clients):,} clients are too many to follow one by one; at most {MAX_STATES:,}")
@@ -184,8 +187,9 @@ def closed_loop(clients: int, think_mean: float, service_mean: float, servers: i
 
 
 def birth_death(births: Sequence[float] | Floats, deaths: Sequence[float] | Floats) -> Floats:
-    """Stationary probabilities of 0, 1, ..., n: `births[k]` is the rate from k to k + 1, `deaths[k]` the rate back.
+    """Return stationary probabilities of 0, 1, ..., n of a birth and death chain.
 
+    `births[k]` is the rate from k to k + 1, `deaths[k]` the rate back.
     p_k = p_0 Π births / deaths (Feller, An Introduction to Probability Theory I, 1950).  Exact: products are taken
     outward from the most likely state, so that nothing overflows and no digits are lost for 100,000 states.
     """
@@ -208,8 +212,9 @@ def birth_death(births: Sequence[float] | Floats, deaths: Sequence[float] | Floa
 
 
 def stationary(matrix: Sequence[Sequence[float]] | Floats) -> Floats:
-    """Stationary probabilities of an irreducible chain, from its transition probabilities or its rates.
+    """Return stationary probabilities of an irreducible chain.
 
+    From its transition probabilities, or its rates.
     Grassmann, Taksar and Heyman, Regenerative Analysis and Steady State Distributions for Markov Chains (1985): an
     elimination without subtractions, accurate to the last digits.  The diagonal is not looked at.
     """

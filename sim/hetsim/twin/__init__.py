@@ -1,1 +1,1 @@
-"""A twin of a live cluster: forecasts of its waiting jobs from a snapshot and its history, and how they held."""
+"""A twin of a live cluster: forecasts of its waiting jobs, and their quality."""

@@ -57,7 +57,7 @@ def twin(
     look_back: int, policy: str, overrides: tuple[str, ...], site: Path | None, changes: tuple[str, ...],
     only: tuple[str, ...], judge: int | None, page: Path | None, force: bool, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Forecast a live Slurm cluster: when waiting jobs start, when nodes are free for maintenance, and what if.
+    """Forecast a live Slurm cluster: starts of jobs, free nodes, and what if.
 
     \b
     squeue --all --format="%i|%P|%u|%a|%q|%T|%V|%S|%l|%C|%b|%m|%D|%N|%r|%Q" > squeue.txt
@@ -137,7 +137,7 @@ def _report(
     made: list[Any], known: _Known, changes: tuple[str, ...], only: tuple[str, ...], notes: list[str],
     page: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Print the forecast, with that of the changed cluster if there is one, and write the page."""
+    """Print the forecast, with that of a changed cluster, and write the page."""
     from hetsim.twin import report as report
     from hetsim.twin.page import write_twin
     from hetsim.workload.logs.history import forecast_errors
@@ -154,7 +154,7 @@ def _report(
 
 @dataclass(frozen=True)
 class _Known:
-    """What all forecasts of one snapshot begin with: its jobs and time, the history, and keys of the scenario."""
+    """The common input of all forecasts of one snapshot: jobs, history, keys."""
 
     jobs: list[SnapshotJob]
     now: float
@@ -165,7 +165,7 @@ class _Known:
     seed: int
 
     def forecast(self, listed: list[dict[str, Any]], policy: str, samples: int, altered: Sequence[str] = ()) -> Any:
-        """What comes on these nodes."""
+        """Forecast the jobs on these nodes."""
         from hetsim.errors import ScenarioError
         from hetsim.twin.forecast import Twin
 
@@ -181,7 +181,7 @@ class _Known:
     def widened(
         self, listed: list[dict[str, Any]], policy: str, count: int, quiet: bool
     ) -> tuple[Any, list[str]]:
-        """How far intervals are moved by the errors of earlier snapshots, and a note where that is not known."""
+        """How far errors of earlier snapshots move intervals; a note where unknown."""
         from hetsim.experiment.widening import ENOUGH_STARTS, widening
         from hetsim.twin.judge import earlier_instants, look_back
 
@@ -262,7 +262,7 @@ def _identified(table: Any, source: str, quiet: bool) -> str:
 
 
 def _nodes(given: str, down: bool = True) -> list[dict[str, Any]]:
-    """The nodes of a list; `down`: also those that are down, drained or draining, where the format knows them."""
+    """The nodes of a list; `down`: also those that are down or draining."""
     from hetsim.traces.node_lists import read_nodes
 
     form, file = _split(given, "slurm_nodes")
@@ -270,7 +270,7 @@ def _nodes(given: str, down: bool = True) -> list[dict[str, Any]]:
 
 
 def _in_use(listed: list[dict[str, Any]], up: list[dict[str, Any]], jobs: list[SnapshotJob]) -> list[dict[str, Any]]:
-    """The nodes that are up, and those that are draining: what runs there ends there, and nothing else starts."""
+    """The nodes that are up or draining; on the latter nothing else starts."""
     taking = {str(node.get("name", "")) for node in up}
     holding = {name for job in jobs for name in job.nodes}
     nodes = []

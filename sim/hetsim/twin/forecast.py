@@ -1,4 +1,4 @@
-"""A twin of a live cluster: its jobs of now, played on many times with run times and arrivals drawn from its history.
+"""A twin of a live cluster: its present jobs, simulated on from their history.
 
 One scenario holds the nodes, the partitions, the jobs of the snapshot and those that the history lets expect; each
 sample is a run of it with other run times and other arrivals.  Jobs that run begin at time 0, with what they have left,
@@ -46,7 +46,7 @@ COLUMNS = ("id", "arrival", *LABELS, "cpu_time", "gpu_time", "nodes", "cpus", "g
 
 @dataclass
 class SnapshotCluster:
-    """The nodes as a scenario has them, and further keys of the scenario (`site`, ...)."""
+    """The nodes as a scenario has them, and further keys of it (`site`, ...)."""
 
     nodes: list[dict[str, Any]]
     more: Mapping[str, Any] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class SnapshotCluster:
 
 @dataclass
 class TwinForecast:
-    """What comes of the jobs of a snapshot; a row a sample, times in seconds from the snapshot."""
+    """Samples of the future of a snapshot's jobs, in seconds from the snapshot."""
 
     jobs: list[SnapshotJob]
     """Those that wait, in the order in which they go."""
@@ -77,7 +77,7 @@ class TwinForecast:
     """By the errors of earlier forecasts; None: intervals are those of the samples."""
 
     def quantiles(self, job: int, shares: Sequence[float]) -> list[float]:
-        """Of the start of a job, those of `SHARES` widened where that is known: inf beyond the horizon."""
+        """Quantiles of the start of a job, widened where known: inf beyond the horizon."""
         if self.widening is None:
             return self.drawn(job, shares)
         moved = self.widening.moved(self.drawn(job, SHARES), self.horizon).tolist()
@@ -94,7 +94,7 @@ class TwinForecast:
 
 
 class Twin:
-    """A cluster at an instant, ready to be played on; ScenarioError where its parts do not go together.
+    """A cluster at an instant, ready to simulate; ScenarioError if parts disagree.
 
     now: the instant, on the clock of jobs and history.  What had not happened by then is not looked at.
     """
@@ -158,7 +158,7 @@ class Twin:
         self.capacity = float(gpus or sum(node.cpus for node in self.run.cluster.nodes))
 
     def _left_out(self) -> list[str]:
-        """Jobs of the snapshot that fit on no node; those that wait are no part of the forecast."""
+        """Jobs of the snapshot that fit on no node; waiting ones are not forecast."""
         missing = [job.id for job, row in zip(self.waiting, self._rows["w"], strict=True) if row < 0]
         lost = [job.id for job, row in zip(self.running, self._rows["r"], strict=True) if row < 0]
         notes = []
@@ -173,7 +173,7 @@ class Twin:
         return notes
 
     def _count_in_partitions(self, pinned: set[str]) -> None:
-        """Let the limits of partitions count the jobs that run there, each of which is bound to its own nodes.
+        """Let limits of partitions count the running jobs, each bound to its nodes.
 
         Where more run than a limit allows, those that end last by their time limits are counted: until they end nothing
         else may start.
@@ -252,7 +252,7 @@ class Twin:
         return float(self.run_times.draw(job.user, job.group, job.limit, 0.0, 1, random)[0])
 
     def _told(self, job: SnapshotJob, elapsed: float = 0.0) -> float:
-        """What the scheduler thinks a job has left: its limit, or what such jobs take."""
+        """The scheduler's remaining time of a job: its limit, or what such jobs take."""
         total = job.limit
         if not math.isfinite(total):
             total = self.run_times.median(job.user, job.group, job.limit, elapsed)
@@ -298,7 +298,7 @@ class Twin:
         return np.array([mode.millicores / 1000 for mode in modes])[shapes]
 
     def _free(self, ends: np.ndarray) -> dict[str, np.ndarray]:
-        """By node when it is free if nothing starts any more; only nodes on which something is known to run."""
+        """By node when it is free if nothing starts any more; only where jobs run."""
         free = {"all": ends.max(axis=1) if ends.shape[1] else np.zeros(len(ends))}
         for name in dict.fromkeys(node for job in self.running for node in job.nodes):
             here = [k for k, job in enumerate(self.running) if name in job.nodes]
@@ -307,7 +307,7 @@ class Twin:
 
 
 def _pin(described: documents.Document, pinned: Mapping[str, Any]) -> None:
-    """Add a partition for each job that runs; to a site that is none, which is said later, nothing."""
+    """Add a partition for each running job; nothing where the site is not one."""
     site = described.data.get("site")
     site = {} if site is None else site
     if pinned and isinstance(site, dict):
@@ -318,7 +318,7 @@ def _pin(described: documents.Document, pinned: Mapping[str, Any]) -> None:
 
 
 def _cells(name: str, labels: tuple[str, ...], nodes: float, cpus: float, gpus: float, kind: str) -> tuple[Any, ...]:
-    """A row of the table.  A job of several nodes with equal parts has a part on each; others may lie on any number."""
+    """A row of the table; jobs with equal parts have one on each of their nodes."""
     times = ("", 1) if gpus else (1, "")
     if nodes > 1 and cpus % nodes == 0 and gpus % nodes == 0:
         return (name, 0, *labels, *times, int(nodes), cpus / nodes, gpus / nodes, kind if gpus else "")

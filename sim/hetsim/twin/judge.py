@@ -1,4 +1,4 @@
-"""How good predicted starts are: a log is stopped at some instants, forecast from there, and held against its record.
+"""The quality of predicted starts: a log is stopped, forecast and compared.
 
 At each instant the twin knows what a snapshot would show: which jobs run and since when, which wait, and the history
 up to then.  Of each waiting job it tells intervals for its wait from then on, widened by the errors of earlier
@@ -39,7 +39,7 @@ LAST = 50
 
 @dataclass
 class Method:
-    """The intervals and medians of one way to predict, by job: seconds from the instant on."""
+    """Intervals and medians of one method, by job: seconds from the instant on."""
 
     median: list[float] = field(default_factory=list)
     intervals: dict[float, list[tuple[float, float]]] = field(default_factory=lambda: {share: [] for share in SHARES})
@@ -47,7 +47,7 @@ class Method:
 
 @dataclass
 class JudgedForecasts:
-    """What was predicted and what came, over all instants."""
+    """Predictions and outcomes over all instants."""
 
     instants: list[float]
     horizon: float
@@ -58,7 +58,7 @@ class JudgedForecasts:
     methods: dict[str, Method]
 
     def table(self) -> list[dict[str, Any]]:
-        """A row a method: coverage and mean width of its intervals, median and mean error of its median.
+        """A row a method: coverage and width of its intervals, error of its median.
 
         What lies beyond the horizon counts as the horizon, predicted or recorded.
         """
@@ -89,7 +89,7 @@ def judge(
     progress: Callable[[str], None] = lambda _: None,
     overrides: Overrides = (),
 ) -> JudgedForecasts:
-    """Judge forecasts at instants spread evenly over the last half of the time between the first and last submission.
+    """Judge forecasts at instants spread over the last half of the submissions.
 
     ScenarioError where no job waits at any of them, or the log is too short.
     """
@@ -141,7 +141,7 @@ def look_back(
     history: JobHistory, cluster: SnapshotCluster, instants: Sequence[float], horizon: float, samples: int = 50,
     policy: Any = POLICY, seed: int = 0, progress: Callable[[str], None] = lambda _: None, overrides: Overrides = (),
 ) -> list[Past]:  # fmt: skip
-    """Forecasts from earlier instants of a history, with what came of them; none where no job waits.
+    """Forecasts from earlier instants of a history, with their outcomes.
 
     Each knows the history up to its instant; of jobs that are not in the history, as they still run, nothing is known.
     """
@@ -173,7 +173,7 @@ def _past(told: TwinForecast, rows: dict[str, int], history: JobHistory, now: fl
 
 
 def first_instant(history: JobHistory, horizon: float) -> float:
-    """From when on forecasts are judged: the second half of the log, with a horizon of it before."""
+    """The first instant to judge: the second half of the log, after a horizon."""
     low, high = float(history.submit[0]), float(history.submit[-1])
     return max(low + horizon, (low + high) / 2)
 
@@ -181,7 +181,7 @@ def first_instant(history: JobHistory, horizon: float) -> float:
 def with_limits(
     history: JobHistory, cluster: SnapshotCluster, table: TaskTable, before: float
 ) -> tuple[JobHistory, SnapshotCluster]:
-    """The same with the limits by user that the log shows before an instant, each as a partition of all nodes.
+    """The same with limits by user that the log shows before an instant.
 
     Unchanged where there are none, or the cluster has partitions.
     """
@@ -210,7 +210,7 @@ def with_limits(
 
 
 def snapshot_of(history: JobHistory, now: float) -> tuple[list[SnapshotJob], dict[str, int]]:
-    """The jobs that run or wait at an instant of a log, and the rows of those that wait by their ids."""
+    """The jobs that run or wait at an instant of a log; rows of waiting ones by id."""
     here = np.flatnonzero((history.submit <= now) & (history.end > now))
     jobs, rows = [], {}
     for row in here.tolist():
@@ -229,7 +229,7 @@ def snapshot_of(history: JobHistory, now: float) -> tuple[list[SnapshotJob], dic
 
 
 def _waits(past: JobHistory, user: str, waited: float) -> np.ndarray:
-    """What a user's jobs waited, less what this one has waited already; never below 0."""
+    """The remaining waits of a user's jobs, given this one's so far; not below 0."""
     own = past.labels["user"] == user
     rows: Sequence[int] | np.ndarray = np.flatnonzero(own)[-LAST:]
     if len(rows) < FEW:

@@ -59,7 +59,7 @@ def twin_page(
 
 
 def draw(told: TwinForecast, other: TwinForecast | None = None) -> Figure:
-    """Draw what is held over time, with a changed cluster next to it, the starts of waiting jobs, and free nodes."""
+    """Draw occupancy over time, starts of waiting jobs, and free nodes."""
     jobs, nodes = min(MOST, len(told.jobs)), min(MOST, len(told.free))
     rows = max(jobs, nodes, 4)
     picture = figure(9, 4.2 + 0.24 * rows)
@@ -104,7 +104,7 @@ def _starts(ax: Axes, told: TwinForecast, other: TwinForecast | None, count: int
 
 
 def _interval(ax: Axes, told: TwinForecast, job: int, y: float, color: str) -> None:
-    """90 % thin, 50 % thick, the median a dot; what lies beyond the horizon ends at the edge."""
+    """90 % thin, 50 % thick, the median a dot; cut at the horizon."""
     low, first, half, third, high = np.minimum(told.quantiles(job, (0.05, 0.25, 0.5, 0.75, 0.95)), told.horizon)
     ax.plot([low, high], [y, y], color=color, linewidth=1.1)
     ax.plot([first, third], [y, y], color=color, linewidth=4, alpha=0.55, solid_capstyle="butt")

@@ -1,4 +1,4 @@
-"""What there is to say of a forecast for a live cluster, as lines of a terminal and for programs."""
+"""A forecast for a live cluster as lines of a terminal and for programs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SHOWN = 20
 
 
 def moment(seconds: float, now: float) -> str:
-    """An instant of the forecast on the clock of the cluster; a dash beyond the horizon."""
+    """An instant of the forecast on the cluster's clock; a dash beyond the horizon."""
     if not math.isfinite(seconds):
         return "–"
     return f"{datetime.fromtimestamp(now + seconds, UTC):%d %b %H:%M}"
 
 
 def job_rows(told: TwinForecast, now: float) -> list[list[str]]:
-    """A row a job that waits: id, user, partition, when it starts, and how likely within the horizon."""
+    """A row a waiting job: id, user, partition, start, chance within the horizon."""
     rows = []
     for place, job in enumerate(told.jobs):
         starts = [moment(value, now) for value in told.quantiles(place, (0.05, 0.5, 0.95))]
@@ -41,7 +41,7 @@ HEADS = ["job", "user", "partition", "start, 5 %", "median", "95 %", "within", "
 
 
 def free_rows(told: TwinForecast, now: float) -> list[list[str]]:
-    """A row a node that is in use, the whole cluster first: when it is free if nothing starts there any more."""
+    """A row a node in use, the cluster first: when it is free if nothing starts."""
     rows = []
     for name, ends in told.free.items():
         half, late = np.quantile(ends, [0.5, 0.95])
@@ -121,7 +121,7 @@ def lines(
 def mapping(
     told: TwinForecast, now: float, errors: Mapping[str, float], other: TwinForecast | None = None, changed: str = ""
 ) -> dict[str, Any]:
-    """The same for programs: instants in seconds from the snapshot, null beyond the horizon."""
+    """The forecast for programs: seconds from the snapshot, null beyond the horizon."""
     figures: dict[str, Any] = {
         "now": f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%S}", "horizon": told.horizon, "unit": told.unit,
         "capacity": told.capacity, "samples": len(told.starts),

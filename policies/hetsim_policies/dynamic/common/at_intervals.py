@@ -74,6 +74,8 @@ class IntervalJob:
 class AtIntervals(Scheduler):
     """Deals out whole GPUs at every multiple of `interval`."""
 
+    at_own_times = True
+
     def __init__(self, interval: Annotated[Seconds, Field(gt=0)] = 60.0):
         self.interval = interval
         self._last = 0

@@ -20,6 +20,7 @@ from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.policy import PlacementRule, View
+from hetsim.policy.contract import Preference
 
 
 class PartView:
@@ -79,7 +80,7 @@ class PartView:
         *,
         node: int | None = None,
         among: int | Mapping[int, int] | None = None,
-        by: Literal["node", "load"] = "node",
+        by: Preference = "node",
     ) -> Placement | None:
         view = self._view
         named = among if isinstance(among, Mapping) else () if node is None else (node,)
@@ -94,6 +95,8 @@ class PartView:
                 return elsewhere
             there = [place for node in self.nodes.fitting(mode) if (place := view.first(mode, task, node=node))]
             return min(there, key=lambda place: view.load(place.devices[0]), default=None)
+        if by != "node":
+            return view.first(mode, among=mask, by=by)
         placement = view.first(mode, among=mask)
         if placement is None or task is None or not view.items or view.holds(task, placement):
             return placement

@@ -144,8 +144,8 @@ class FaultInjector:
 
     def _maintain(self, window: Maintenance, source: int) -> None:
         self._at(window.announced, self._announce, window)
-        self._at(window.start, self._begin_maintenance, window, source)
-        self._at(window.end, self._end_maintenance, window, source)
+        self._at(window.start, self._turn, window, [], [(source, math.inf)])
+        self._at(window.end, self._turn, window, [(source, math.inf)], [])
 
     def _announce(self, window: Maintenance) -> None:
         devices = self.run.input.cluster.devices
@@ -155,15 +155,12 @@ class FaultInjector:
                 self.devices.close(devices[index], True)
         self.rounds.changed("change")
 
-    def _begin_maintenance(self, window: Maintenance, source: int) -> None:
+    def _turn(self, window: Maintenance, ended: list[Reason], begun: list[Reason]) -> None:
+        """Maintenance begins or ends."""
         for index in window.devices:
-            self._change(index, [], [(source, math.inf)])
-
-    def _end_maintenance(self, window: Maintenance, source: int) -> None:
-        for index in window.devices:
-            if window.drain:
+            if ended and window.drain:
                 self.devices.close(self.run.input.cluster.devices[index], False)
-            self._change(index, [(source, math.inf)], [])
+            self._change(index, ended, begun)
 
     # What is in effect ----------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ class Rounds:
         self.signals = signals
         self.clock = state.clock
         self._wake = Timer(self._woken)
+        self._cycle = Timer(self._cycled)
         self._idle_wakes = 0
 
     def advance(self) -> bool:
@@ -34,6 +35,11 @@ class Rounds:
         state, clock = self.state, self.clock
         if not clock.advance():
             return False
+        while state.pacing is not None and (at := state.pacing.next_time(clock._now, self._waiting())) > clock._now:
+            clock.round_due = False
+            clock.again(at, TIMER, self._cycle)
+            if not clock.advance():
+                return False
         clock.round_due = False
         state.rounds += 1
         state.wake_on = "change"
@@ -43,6 +49,14 @@ class Rounds:
         if state.wanting:
             self.signals.offer()
         return True
+
+    def _cycled(self, _: Timer) -> None:
+        """A cycle of the scheduler begins, or it decides."""
+        self.clock.round_due = True
+
+    def _waiting(self) -> int:
+        """The number of tasks and requests that wait."""
+        return len(self.state.waiting) + sum(len(queue) for queue in self.state.queues)
 
     def changed(self, cause: str) -> None:
         """Something of this kind happened: is the policy to be asked?  cause: change, release or ready."""

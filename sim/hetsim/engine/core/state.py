@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from hetsim.engine.core.pacing import Pacing
 from hetsim.engine.core.recorder import Recorder
 from hetsim.engine.flight.contention import SharedNetwork
 from hetsim.engine.flight.data_locations import Places
@@ -43,6 +44,8 @@ class RunState:
 
     network: SharedNetwork | None = None
     """Links that jobs over several nodes share, where there are such jobs."""
+    pacing: Pacing | None = None
+    """The time that the scheduler itself takes, where it takes any."""
     sources: Sources = field(init=False)
     patience: Patience | None = None
     queues: list[Any] = field(default_factory=list)

@@ -38,6 +38,7 @@ class Boundaries:
         self.links = state.links
         self.places = state.places
         self.recorder = state.recorder
+        self.pacing = state.pacing
         self.signals = signals
         self.received = received
         self.speeds = Speeds(clock, capacity)

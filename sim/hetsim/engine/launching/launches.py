@@ -24,9 +24,12 @@ class Launches(Boundaries):
 
     def begin(self, launch: Launch) -> None:
         """Compute when the stages of a launch are, once it has taken its devices."""
+        now = self.clock._now
+        if self.pacing is not None:
+            self._begin_delayed(launch, now, self.pacing.effective(now))
+            return
         if self.sketches.begin(launch):
             return
-        now = self.clock._now
         devices = launch.placement.devices
         if len(devices) == 1 and not self.places.items:
             state = self.capacity.of[devices[0].index]
@@ -38,14 +41,16 @@ class Launches(Boundaries):
                     # Nothing that others did delays this one but the engines themselves.
                     self._begin_simply(launch, lane, now)
                     return
-        self._begin_delayed(launch, now)
+        self._begin_delayed(launch, now, now)
 
-    def _begin_delayed(self, launch: Launch, now: float) -> None:
-        """`begin` of a launch that others may delay: by saving their state, by its own former launches, by items."""
+    def _begin_delayed(self, launch: Launch, now: float, begin: float) -> None:
+        """`begin` of a launch that others may delay.
+
+        They save their state, or bring items; its own former launches count too.  begin: when its start takes effect.
+        """
         of = self.capacity.of
         table = launch.own_table = Timetable(now, work(launch))
         lanes: list[Lane] = []
-        begin = now
         for device in launch.placement.devices:
             state = of[device.index]
             if state.__class__ is GpuState:

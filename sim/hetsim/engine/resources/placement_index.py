@@ -64,11 +64,11 @@ class PlacementIndex:
             for kind, available in enumerate(node.open):
                 if available:
                     self.with_open[kind] |= node.bit
-        self._having: list[list[int]] = [[] for _ in self.types]
+        self.having: list[list[int]] = [[] for _ in self.types]
         """By type number: indexes of the nodes that have a device of the type."""
         for node in self.nodes:
             for kind in dict.fromkeys([self.types[node.device.type], *(gpu.kind for gpu in node.gpus)]):
-                self._having[kind].append(node.index)
+                self.having[kind].append(node.index)
         self._log_limit = 4 * len(self.nodes) + 1000
         self.budgets: dict[Partition, Budget] = {}
         """Usage of partitions with a limit on all that runs there."""
@@ -122,7 +122,7 @@ class PlacementIndex:
         changed: Iterable[int] = log[seen:]
         # Not asked since the log was cleared, or more entries than nodes: look at every node that has such a device.
         if seen < 0 or len(log) - seen > len(nodes):
-            mask, changed = 0, self._having[index.kind]
+            mask, changed = 0, self.having[index.kind]
         if mode.nodes is not None:
             own = mode.nodes
             changed = [number for number in changed if own >> number & 1]

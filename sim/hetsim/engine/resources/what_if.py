@@ -72,26 +72,17 @@ class Tally:
         self.cpu_free = node.cpu_free
         self.mem_free = node.mem_free
 
-    def release(self, placement: Placement) -> None:
-        """Give back what a launch holds, all of it on this node."""
+    def change(self, placement: Placement, sign: int) -> None:
+        """Give back (1) or take (-1) what a launch occupies, all of it on this node."""
         mode = placement.mode
-        self.cpu_free += mode.millicores
-        self.mem_free += mode.memory
-        if mode.gpus:
-            for device in placement.devices:
-                gpu = self.node.gpus[device.local]
-                if gpu.up and not gpu.asleep:
-                    self.open[gpu.kind] |= gpu.bit
-
-    def occupy(self, placement: Placement) -> None:
-        """Take what a launch would hold, all of it on this node."""
-        mode = placement.mode
-        self.cpu_free -= mode.millicores
-        self.mem_free -= mode.memory
-        if mode.gpus:
-            for device in placement.devices:
-                gpu = self.node.gpus[device.local]
+        self.cpu_free += sign * mode.millicores
+        self.mem_free += sign * mode.memory
+        for device in placement.devices if mode.gpus else ():
+            gpu = self.node.gpus[device.local]
+            if sign < 0:
                 self.open[gpu.kind] &= ~gpu.bit
+            elif gpu.up and not gpu.asleep:
+                self.open[gpu.kind] |= gpu.bit
 
     def fits(self, mode: Mode, kind: int) -> bool:
         """Would a mode (on accelerators of type number `kind`) fit?"""

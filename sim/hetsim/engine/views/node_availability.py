@@ -7,10 +7,9 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
-from hetsim.engine.core.state import RunState
+from hetsim.engine.core.state import RunState, launches_since
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.launching.stopping import Stops
-from hetsim.engine.resources.occupancy import NodeState
 from hetsim.engine.resources.what_if import Tally
 from hetsim.engine.views.forecast import Forecast
 from hetsim.model.tasks import Mode
@@ -105,10 +104,6 @@ class Ends:
         self._stops = 0
         """Launches stopped before the last look."""
 
-    @property
-    def running(self) -> dict[int, Launch]:
-        return self.state.running
-
     def as_known(self) -> bool:
         """As `known`, for questions about what was found before: where nothing can end early or late, launches need
         not be looked at before a time is asked for."""
@@ -116,11 +111,7 @@ class Ends:
 
     def known(self) -> bool:
         """Take in what has started and ended; False if the room that a running launch takes cannot be counted."""
-        last, fresh, crowded = self._last, [], []
-        for launch in reversed(self.running.values()):
-            if launch.number <= last:
-                break
-            fresh.append(launch)
+        fresh, crowded = launches_since(self.state, self._last), []
         self._last = self.state.last_launch
         stopped, self._stops = self._stops != self.stops.count, self.stops.count
         exact, expected = self._exact, self._expected
@@ -150,21 +141,18 @@ class Ends:
 
     def _as_expected(self) -> bool:
         """Do all launches still run that were expected to, overdue ones included?  Found by counting."""
-        expected, running, now = self._expected, self.running, self.forecast.now
+        expected, running, now = self._expected, self.state.running, self.forecast.now
         while expected and expected[0][0] <= now:
             number = heappop(expected)[1]
             if number in running:
                 self._overdue.add(number)
             self._early.discard(number)
         # Replicas of language models hold and free devices, and are no launches.
-        return self._total() == len(running) and not self.language
-
-    def _total(self) -> int:
-        return len(self._expected) - len(self._early) + len(self._overdue)
+        return len(expected) - len(self._early) + len(self._overdue) == len(running) and not self.language
 
     def _look_at_changed(self) -> None:
         """Find launches that ended before or after their expected time; bounds computed with the former are void."""
-        running, now = self.running, self.forecast.now
+        running, now = self.state.running, self.forecast.now
         changed: Iterable[int] = set(self.capacity.log[self._position :])
         if self._generation != self.capacity.log_generation:
             changed = range(len(self.on))
@@ -198,7 +186,7 @@ class Ends:
 
     def launches(self, number: int) -> list[tuple[float, int, Launch]]:
         """What runs on a node, by end, of what was known."""
-        here, running = self.on[number], self.running
+        here, running = self.on[number], self.state.running
         if self._exact:
             here = here[bisect_left(here, (self.forecast.now,)) :]  # what was to end earlier has
         return [entry for entry in here if entry[1] in running]
@@ -232,7 +220,8 @@ class Ends:
         """When a mode (on type number `kind`) will fit on a node; -inf if it does now, inf if it never will."""
         node = self.capacity.nodes[number]
         here = self.on[number] = self.launches(number)
-        if mode.gpus and self.capacity.undisturbed and _only_gpus(node, mode):
+        host = mode.millicores <= node.cpu_free and mode.memory <= node.mem_free
+        if mode.gpus and self.capacity.undisturbed and host and (mode.nodes is None or mode.nodes & node.bit):
             # Nothing but accelerators can be missing: a count will do, three times as fast as a tally.
             missing = mode.gpus - node.open[kind].bit_count()
             if missing <= 0:
@@ -249,14 +238,7 @@ class Ends:
         if tally.fits(mode, kind):
             return -math.inf
         for end, _, launch in here:
-            tally.release(launch.placement)
+            tally.change(launch.placement, 1)
             if tally.fits(mode, kind):
                 return end
         return math.inf
-
-
-def _only_gpus(node: NodeState, mode: Mode) -> bool:
-    """Is there nothing that a mode lacks on a node but accelerators?"""
-    if mode.millicores > node.cpu_free or mode.memory > node.mem_free:
-        return False
-    return mode.nodes is None or bool(mode.nodes & node.bit)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.transfers import Transfers
 from hetsim.engine.resources.nodes import NodeColumns
 from hetsim.engine.resources.occupancy import GpuState
 from hetsim.engine.resources.offers import Offers
+from hetsim.engine.resources.room_index import RoomIndex
 from hetsim.model.cluster import WHOLE, Cluster, Device, DeviceType
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode, Shape
+from hetsim.policy.contract import Preference
 
 
 class Placing:
@@ -28,6 +30,9 @@ class Placing:
         self.cluster: Cluster = state.input.cluster
         self.nodes = NodeColumns(state.capacity)
         self._offers: Offers | None = None
+        self._rooms: dict[int, RoomIndex] = {}
+        """By number of a type, from the first question on."""
+        self._shapes = state.tasks.shapes
         self._with_items = bool(state.tasks.items)
         self._specs: dict[DeviceType, int] = {}
         self._only: dict[Mode, tuple[Any, ...]] = {}
@@ -55,10 +60,12 @@ class Placing:
         *,
         node: int | None = None,
         among: int | Mapping[int, int] | None = None,
-        by: Literal["node", "load"] = "node",
+        by: Preference = "node",
     ) -> Placement | None:
         if by == "load":
             return self._emptiest(mode, task)
+        if by != "node":
+            return self._by_room(mode, among if isinstance(among, int) else -1, by == "tightest")
         if node is not None:
             return self._on_node(mode, node, task)
         if among is not None:
@@ -66,6 +73,22 @@ class Placing:
         if task is not None and self._with_items:
             return self._first_with_items(mode, task)
         return self._capacity.first(mode)
+
+    def _by_room(self, mode: Mode, among: int, tightest: bool) -> Placement | None:
+        """The first devices of the tightest or roomiest of these nodes."""
+        mask = self._capacity.mask(mode) & among
+        if not mask:
+            return None
+        kind = self._capacity.types[mode.type]
+        rooms = self._rooms.get(kind)
+        if rooms is None:
+            rooms = self._rooms[kind] = RoomIndex(self._capacity, kind, self._only_whole(mode.type))
+        return self._capacity.on_node(mode, self._capacity.nodes[rooms.node(mode, mask, tightest)])
+
+    def _only_whole(self, kind: DeviceType) -> bool:
+        """Return True if accelerators of a type are either free or taken as a whole."""
+        modes = (mode for shape in self._shapes for mode in shape.modes if mode.type is kind)
+        return kind.streams == 1 and kind.sharing.kind == "exclusive" and all(mode.whole for mode in modes)
 
     def _first_with_items(self, mode: Mode, task: Task) -> Placement | None:
         """Passing over devices without room for the task's data."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetsim.engine.core.policy_errors import Questions
-from hetsim.engine.core.state import RunState
+from hetsim.engine.core.state import RunState, launches_since
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.launching.stopping import Stops
 from hetsim.engine.resources.occupancy import NodeState
@@ -191,9 +191,7 @@ class EarliestFit:
         numbers = self._capacity.having_room(mode)
         for number in self._sketches:
             numbers |= 1 << number
-        for launch in reversed(self.state.running.values()):
-            if launch.number <= self._known:
-                break
+        for launch in launches_since(self.state, self._known):
             for device in launch.placement.devices:
                 numbers |= 1 << device.node
         return self._capacity._across(mode, map(self._sketch, self._capacity.nodes_in(numbers)))
@@ -212,7 +210,9 @@ class EarliestFit:
         """Where it would start; None if it never will."""
         if self._placement is None:
             if self._tally is not None:
-                self._place_counted(self._tally)
+                assert self._at is not None
+                self._give_back(self._tally)
+                self._placement = self._tally.place(self._at[1], self._capacity.types[self._at[1].type])
             elif self.anywhere and self.time < math.inf and self.mode is not None:
                 self._walk([self.mode])
             elif self._free >= 0 and self._gang is not None:
@@ -272,36 +272,28 @@ class EarliestFit:
     def _give_back(self, tally: Tally) -> None:
         """Bring the node to the shadow time."""
         for _, _, launch in self._due:
-            tally.release(launch.placement)
+            tally.change(launch.placement, 1)
         self._due = []
-
-    def _place_counted(self, tally: Tally) -> None:
-        """Place the task on the devices that will be free on its node."""
-        assert self._at is not None
-        self._give_back(tally)
-        mode = self._at[1]
-        self._placement = tally.place(mode, self._capacity.types[mode.type])
 
     def _sketch(self, number: int) -> NodeState:
         """The node as it will be at the shadow time, as far as is known."""
-        if number not in self._sketches and self._at is not None:
-            sketch = self._sketches[number] = what_if_copy(self._capacity.nodes[number])
-            for end, _, running in self._at[2].launches(number):
-                if max(self.forecast.now, end) <= self.time:
-                    release(sketch, running.placement, running)
-            for placement in self._accepted:
-                if placement.devices[0].node == number:
-                    occupy(sketch, placement)
-        elif number not in self._sketches:
-            sketch = self._sketches[number] = what_if_copy(self._capacity.nodes[number])
-            # What was started since the shadow was found may be over by then.
-            for launch in reversed(self.state.running.values()):
-                if launch.number <= self._known:
-                    break
-                here = any(device.node == number for device in launch.placement.devices)
-                if here and self.forecast.finish_of(launch) <= self.time:
-                    release(sketch, launch.placement, launch)
-        return self._sketches[number]
+        sketch = self._sketches.get(number)
+        if sketch is not None:
+            return sketch
+        sketch = self._sketches[number] = what_if_copy(self._capacity.nodes[number])
+        if self._at is not None:
+            now, there = self.forecast.now, self._at[2].launches(number)
+            over = [launch for end, _, launch in there if max(now, end) <= self.time]
+        else:  # what was started since the shadow was found may be over by then
+            over = [launch for launch in launches_since(self.state, self._known)
+                    if any(device.node == number for device in launch.placement.devices)
+                    and self.forecast.finish_of(launch) <= self.time]  # fmt: skip
+        for launch in over:
+            release(sketch, launch.placement, launch)
+        for placement in self._accepted:
+            if placement.devices[0].node == number:
+                occupy(sketch, placement)
+        return sketch
 
     def survives(self, task: Task, placement: Placement) -> bool:
         """True if `task` may start there without delaying the shadow; the answer counts on that it then does."""
@@ -310,8 +302,6 @@ class EarliestFit:
             return True
         if self.anywhere:
             return self._spares_anywhere(placement)
-        if not self._budgets:
-            return self._spares(placement)
         partition = placement.mode.partition
         budget = None if partition is None else self._budgets.get(partition)
         if budget is None:
@@ -319,10 +309,8 @@ class EarliestFit:
         budget.take(placement.mode, placement.devices)
         head = self.placement
         assert head is not None
-        if head.mode.partition is partition and budget.refusal(head.mode, head.devices) is not None:
-            budget.give(placement.mode, placement.devices)
-            return False
-        if not self._spares(placement):
+        beyond = head.mode.partition is partition and budget.refusal(head.mode, head.devices) is not None
+        if beyond or not self._spares(placement):
             budget.give(placement.mode, placement.devices)
             return False
         return True
@@ -390,10 +378,9 @@ class EarliestFit:
     def _survives_counted(self, placement: Placement, tally: Tally, mode: Mode) -> bool:
         """As `survives`, on the one node where the task is to start."""
         self._give_back(tally)
-        kind = self._capacity.types[mode.type]
         before = list(tally.open), tally.cpu_free, tally.mem_free
-        tally.occupy(placement)
-        if not tally.fits(mode, kind):
+        tally.change(placement, -1)
+        if not tally.fits(mode, self._capacity.types[mode.type]):
             tally.open, tally.cpu_free, tally.mem_free = before
             return False
         self._placement = None  # on what is left; found when it is asked for

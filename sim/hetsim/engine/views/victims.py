@@ -126,7 +126,7 @@ class Victims:
         """What would be free on a node without these tasks, where counting is enough."""
         tally = Tally(self._capacity.nodes[number])
         for victim in victims:
-            tally.release(victim._launch.placement)
+            tally.change(victim._launch.placement, 1)
         return tally
 
     def _released(self, number: int, victims: list[Task]) -> NodeState:
@@ -139,14 +139,13 @@ class Victims:
     def _sparing_counted(self, number: int, mode: Mode, victims: list[Task]) -> tuple[Placement, list[Task]]:
         """As `_sparing`, where counting is enough."""
         kind = self._capacity.types[mode.type]
-        tally = self._tally_without(number, victims)
-        needed = list(victims)
+        tally, needed = self._tally_without(number, victims), list(victims)
         for spared in victims[:-1]:
-            tally.occupy(spared._launch.placement)
+            tally.change(spared._launch.placement, -1)
             if tally.fits(mode, kind):
                 needed.remove(spared)
             else:
-                tally.release(spared._launch.placement)
+                tally.change(spared._launch.placement, 1)
         return tally.place(mode, kind), needed
 
     def _sparing(self, number: int, mode: Mode, victims: list[Task]) -> tuple[Placement, list[Task]]:
@@ -158,13 +157,8 @@ class Victims:
 
     def _needed(self, number: int, mode: Mode, victims: list[Task]) -> list[Task]:
         """The victims on a node that must stop for the mode to fit; the best ones are spared first."""
-        capacity = self._capacity
         needed = list(victims)
         for spared in victims[:-1]:
-            sketch = what_if_copy(capacity.nodes[number])
-            for victim in needed:
-                if victim is not spared:
-                    release(sketch, victim._launch.placement, victim._launch)
-            if sketch.fits(mode):
+            if self._released(number, [victim for victim in needed if victim is not spared]).fits(mode):
                 needed.remove(spared)
         return needed

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
+import html
 from collections.abc import Callable, Iterable, Sequence
-from html import escape
 from io import BytesIO
 from typing import Any, NamedTuple
 
-from hetsim.errors import UsageError
+from hetsim.errors import UsageError, visible_lines
 from hetsim.results.pictures import attempt
 
 STYLE = """
@@ -75,6 +75,11 @@ document.querySelectorAll("table.sortable").forEach(table => {
 """
 
 PICTURE_DPI = 110
+
+
+def escape(text: str) -> str:
+    """A text as HTML shows it, control characters as escapes."""
+    return html.escape(visible_lines(text))
 
 
 class Cell(NamedTuple):

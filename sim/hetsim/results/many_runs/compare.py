@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,17 +21,20 @@ from hetsim.errors import UnknownName, UsageError
 from hetsim.results.declared import declaration, has_direction, hide_if_zero, higher_is_better
 from hetsim.results.formatting import SECONDS, figures, fitting, metric_name, one, several, units_of, with_unit
 from hetsim.results.many_runs.findings import COLUMNS, Finding, better, paired_findings
-from hetsim.results.many_runs.replications import ENERGY, Replications
+from hetsim.results.many_runs.replications import ENERGY, REPLICATIONS, Replications
 from hetsim.results.many_runs.selection import Selection
-from hetsim.results.one_run import metric_sets
+from hetsim.results.one_run import metric_sets, store
 from hetsim.results.one_run.plans import PLAN_COLUMNS, plans_table, reservations
 from hetsim.results.one_run.result import Result
 from hetsim.results.pictures import drawn
+from hetsim.results.sealed import check_names
 from hetsim.results.statistics import student_interval
+from hetsim.results.stored_files import read_json, reading_stored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+COMPARISON = "comparison.json"
 PLAN_TITLES = ("planned makespan", "simulated makespan", "lower bound", "ratio", "planning time")
 
 
@@ -66,6 +70,34 @@ class Comparison:
     baseline: str | None = None
     asked: Mapping[str, Any] = field(default_factory=dict, repr=False)
     refused: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Comparison:
+        """Load a comparison: evaluated again from its runs, by the same metrics and against the same one.
+
+        Parameters: directory: where it lies.
+        Returns: the comparison.
+        Raises: UsageError: there is none, or the directory is damaged.
+        """
+        folder = Path(directory)
+        with reading_stored(folder):
+            try:
+                about = store.read_mark(folder)
+                stored = read_json(folder / COMPARISON)
+                pairs = {(row["policy"], row["other"]) for row in stored["differences"]}
+                metrics = list(dict.fromkeys(row["metric"] for row in stored["differences"]))
+                check_names(folder / store.MARK, about["policies"].values())
+                labels = {label: folder / name for label, name in about["policies"].items()}
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+                raise UsageError(f"{folder} is not the directory of a comparison: {problem}") from None
+            runs: dict[str, Result | Replications] = {
+                label: Replications.load(inner) if (inner / REPLICATIONS).is_file() else Result.load(inner)
+                for label, inner in labels.items()
+            }
+            others = sorted({other for _, other in pairs})
+            baseline = stored.get("baseline", others[0] if len(others) == 1 and len(runs) > 2 else None)
+            again = compare(runs, metrics or None, baseline=baseline, refused=stored.get("refused"))
+            return replace(again, asked=about.get("asked", {}))
 
     @property
     def metrics(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,16 +13,23 @@ import pandas as pd
 from hetsim.errors import UnknownName, UsageError
 from hetsim.results.declared import in_set
 from hetsim.results.formatting import json_values, several, units_of
+from hetsim.results.one_run import store
 from hetsim.results.one_run.estimands import contributions, weight_of, weights
 from hetsim.results.one_run.result import Result, html_table
 from hetsim.results.pictures import drawn
 from hetsim.results.statistics import Interval, deviation, student_interval
+from hetsim.results.stored_files import read_frame, reading_stored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ENERGY = ("energy_j", "energy_idle_j")
 """What is taken to one common end where policies are compared."""
+
+
+REPLICATIONS = "replications.parquet"
+FIRST = "replication-0"
+"""The run of replications that is kept in full."""
 
 
 class Replications:
@@ -54,6 +62,30 @@ class Replications:
         self._rows: dict[int, dict[str, float]] = {}
         for result in results:
             self.add(result)
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Replications:
+        """Load the replications in a directory; the first run is there in full.
+
+        Parameters: directory: where they lie.
+        Returns: the replications.
+        Raises: UsageError: there are none, or the directory is damaged.
+        """
+        folder = Path(directory)
+        with reading_stored(folder):
+            try:
+                about = store.read_mark(folder)
+                values = read_frame(folder / REPLICATIONS)
+                runs = cls()
+                for row in values.reset_index().to_dict("records"):
+                    runs.add_values({str(name): value for name, value in row.items()})
+                runs.name, runs.policy, runs.seed = about["name"], about["policy"], about["seed"]
+                runs.warnings = list(about["warnings"])
+                runs.remarks = list(about.get("remarks", ()))
+            except (OSError, ValueError, KeyError, TypeError) as problem:
+                raise UsageError(f"{folder} is not a directory of replications: {problem}") from None
+        runs.results.append(Result.load(folder / FIRST))
+        return runs
 
     def add(self, result: Result) -> None:
         """Take in one more run."""

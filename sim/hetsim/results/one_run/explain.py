@@ -5,13 +5,14 @@ At every moment between ready and the decision to start, in this order:
 - `no_capacity`: none of its modes fits anywhere, and the free capacity of the cluster summed would not do.
 - `fragmentation`: none fits anywhere, though the sum would do.
 - `quota`, `reservation`, `choice`: it would fit, and the policy told this cause (`Annotate`).
+- `scheduler`: it would fit, and a cycle of the scheduler is wanted or under way (`policy.decisions`).
 - `head_of_line`: it would fit, and a task that became ready earlier waits and does not fit, which may use some of
   the same nodes (their partitions share any).
 - `choice`: it would fit, and nothing else explains it: the policy's choice.
 
-From the decision to the first stage is `transfer` (queues for links and for the compute engine, data moved first,
-wake-up).  Only the wait before the first start is split; of a task that never started, the time until it ended or the
-run did.
+From the decision to the first stage is `scheduler` until the start takes effect, then `transfer` (queues for links and
+for the compute engine, data moved first, wake-up).  Only the wait before the first start is split; of a task that never
+started, the time until it ended or the run did.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from hetsim.results.one_run.rows import TableRows
 if TYPE_CHECKING:
     from hetsim.results.one_run.measured import Run
 
-CAUSES = ("no_capacity", "fragmentation", "head_of_line", "quota", "reservation", "transfer", "choice")
-_NO_CAPACITY, _FRAGMENTED, _BEHIND, _TRANSFER, _CHOICE = 0, 1, 2, 5, 6
+CAUSES = ("no_capacity", "fragmentation", "head_of_line", "quota", "reservation", "transfer", "choice", "scheduler")
+_NO_CAPACITY, _FRAGMENTED, _BEHIND, _TRANSFER, _CHOICE, _SCHEDULER = 0, 1, 2, 5, 6, 7
 _FITS = 2
 _NO_TASK = np.iinfo(np.int64).max
 
@@ -52,13 +53,15 @@ class _Waits:
 
     Stretch k is [grid[k], grid[k + 1]).  `state[v, k]` says for tasks of variant v: 0 no capacity, 1
     fragmented, 2 fits; `head[p, k]` is the rank (by ready time) of the earliest waiting task that does not fit, of
-    those with which tasks of partition number p may share a node; `part[v]` is the partition of variant v.
+    those with which tasks of partition number p may share a node; `part[v]` is the partition of variant v;
+    `cycle[k]`: a cycle of the scheduler is wanted or under way.
     """
 
     record: Record
     row: np.ndarray
     ready: np.ndarray
     decided: np.ndarray
+    effective: np.ndarray
     until: np.ndarray
     variant: np.ndarray
     rank: np.ndarray
@@ -67,6 +70,7 @@ class _Waits:
     state: np.ndarray
     head: np.ndarray
     part: np.ndarray
+    cycle: np.ndarray
     holds: dict[int, tuple[list[float], list[int]]]
 
     def stretches(self, at: int) -> tuple[slice, np.ndarray]:
@@ -77,6 +81,7 @@ class _Waits:
         fits = cause == _FITS
         if fits.any():
             why = np.where(self.head_of(at)[part] < self.rank[at], _BEHIND, _CHOICE)
+            why = np.where(self.cycle[part], _SCHEDULER, why)
             told = self.holds.get(int(self.row[at]))
             if told is not None:
                 index = np.searchsorted(told[0], self.grid[part], side="right") - 1
@@ -106,7 +111,8 @@ def _causes(result: Run) -> tuple[pd.DataFrame, np.ndarray]:
     for at in np.flatnonzero(waits.decided > waits.ready).tolist():
         part, cause = waits.stretches(at)
         seconds[at] = np.bincount(cause, weights=lengths[part], minlength=len(CAUSES))
-    seconds[:, _TRANSFER] += waits.until - waits.decided
+    seconds[:, _SCHEDULER] += waits.effective - waits.decided
+    seconds[:, _TRANSFER] += waits.until - waits.effective
     wait, rows = waits.until - waits.ready, waits.row
     tasks = result.record.input.tasks
     ids = None if tasks.id is None else np.asarray(tasks.id)
@@ -179,8 +185,10 @@ def _stretches(waits: _Waits, at: int) -> pd.DataFrame:
         detail = f"behind task {_name(waits, head)}" if code == _BEHIND else ""
         if not lines or lines[-1][1:] != [CAUSES[code], detail]:
             lines.append([float(begin), CAUSES[code], detail])
-    if waits.until[at] > waits.decided[at]:
-        lines.append([float(waits.decided[at]), "transfer", "decided; its first stage had not begun"])
+    if waits.effective[at] > waits.decided[at]:
+        lines.append([float(waits.decided[at]), "scheduler", "decided; its start had not taken effect"])
+    if waits.until[at] > waits.effective[at]:
+        lines.append([float(waits.effective[at]), "transfer", "decided; its first stage had not begun"])
     ends = ([line[0] for line in lines] + [float(waits.until[at])])[1:]
     rows = [(line[0], end, end - line[0], *line[1:]) for line, end in zip(lines, ends, strict=True)]
     table = pd.DataFrame(rows, columns=["from", "to", "seconds", "cause", "detail"])
@@ -281,7 +289,9 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
         groups.append(list(range(len(asked), len(asked) + len(modes))))
         asked += modes
     state = FreeCapacity(record.input.cluster, asked)
-    replay = RunReplay(record, table, state, [ready, until, decided, np.array([time for time, _, _ in record.holds])])
+    wanted, answered = (np.zeros(0), np.zeros(0)) if record.cycles is None else record.cycles.values()
+    noted = np.array([time for time, _, _ in record.holds])
+    replay = RunReplay(record, table, state, [ready, until, decided, noted, wanted, answered])
     states = np.zeros((len(pairs), len(replay.grid)), np.int8)
     # A task competes only with tasks that can use one of its nodes, or of its devices there.
     partitions = [tasks.shapes[shape].modes[0].partition for shape, _ in pairs]
@@ -306,7 +316,12 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
             if len(blocked):
                 head[mask, number] = blocked.min()
     grid = replay.grid
-    return _Waits(record, row, ready, decided, until, variant, rank, by_rank, grid, states, head, part, _holds(record))
+    effective = np.clip(_effective(record, decided, row), decided, until)
+    cycle = np.searchsorted(wanted, grid, side="right") > np.searchsorted(answered, grid, side="right")
+    return _Waits(
+        record, row, ready, decided, effective, until, variant, rank, by_rank, grid, states, head, part, cycle,
+        _holds(record),
+    )  # fmt: skip
 
 
 def _anybody(grid: np.ndarray, ready: np.ndarray, decided: np.ndarray) -> np.ndarray:
@@ -344,6 +359,31 @@ def _decided(record: Record) -> np.ndarray:
     requests = language.rows_of(record.input)  # their replica's launches are not theirs alone
     decided[requests] = record.start[requests]
     return decided
+
+
+def _effective(record: Record, decided: np.ndarray, row: np.ndarray) -> np.ndarray:
+    """When the first start of each task took effect.
+
+    Starts do so one after another, in the order of decisions.
+    """
+    time = record.input.decisions
+    if time is None or not time.per_start or record.launches is None:
+        return decided
+    columns = record.launches
+    when = np.asarray(columns["decided"], dtype=np.float64)
+    number = launch_numbers(columns)
+    order = np.argsort(number)
+    place, last = np.arange(len(when)) + 1, np.empty(len(when))
+    last[order] = np.maximum.accumulate(when[order] - time.per_start * (place - 1)) + time.per_start * place
+    effective = np.full(len(record.status), -np.inf)
+    task = np.asarray(columns["task"])
+    first = np.lexsort((when, task))[::-1]  # the earliest is written last
+    effective[task[first]] = last[first]
+    if record.batch is not None:
+        of_number = dict(zip(number.tolist(), last.tolist(), strict=True))
+        members = np.flatnonzero(record.batch >= 0)
+        effective[members] = [of_number[one] for one in record.batch[members].tolist()]
+    return effective[row]
 
 
 def _holds(record: Record) -> dict[int, tuple[list[float], list[int]]]:

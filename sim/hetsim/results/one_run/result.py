@@ -30,6 +30,7 @@ from hetsim.results.one_run.steps import steps_table, token_gaps
 from hetsim.results.one_run.tables import due_times, observed_until, stages_table, tasks_table
 from hetsim.results.one_run.usage import Usage, devices_table, timeline_table, usage
 from hetsim.results.pictures import drawn
+from hetsim.results.stored_files import reading_stored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -383,12 +384,14 @@ class Result:
 
         Parameters: directory: where it lies.
         Returns: the run.
+        Raises: UsageError: there is none, or the directory is damaged.
         """
-        saved = store.open_run(Path(directory))
-        result = cls(None, inputs=saved.inputs, **saved.named)
-        result.saved = saved
-        result.__dict__.update(saved.known)  # instead of what would be derived from the record
-        result._values.update(saved.values)
+        with reading_stored(directory):
+            saved = store.open_run(Path(directory))
+            result = cls(None, inputs=saved.inputs, **saved.named)
+            result.saved = saved
+            result.__dict__.update(saved.known)  # instead of what would be derived from the record
+            result._values.update(saved.values)
         return result
 
     def _title(self) -> str:

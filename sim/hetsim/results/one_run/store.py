@@ -46,7 +46,7 @@ FURTHER = ("steps", "links", "stages")
 """Tables of runs with language models, with jobs on nodes that share a network, and with pipelines."""
 LATER = (*(f"{name}.parquet" for name in (*TABLES, *FURTHER)), "record/")
 _COLUMNS = CLASSES["record/tasks"][1]
-_OPTIONAL = ("launches", "stays", "links", "steps")
+_OPTIONAL = ("launches", "cycles", "stays", "links", "steps")
 _PACKAGES = ("hetsim", "simpy", "numpy", "pandas", "scipy", "pyarrow")
 
 
@@ -308,7 +308,8 @@ def open_run(directory: Path) -> Saved:
             raise TypeError(f"{MARK} has no texts as name, policy and warnings")
         values = {name: _number(value) for name, value in summary.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
-        why = f"it has no {MARK}" if not (directory / MARK).is_file() else str(problem)
+        why = f"{MARK} has no {problem}" if isinstance(problem, KeyError) else str(problem)
+        why = why if (directory / MARK).is_file() else f"it has no {MARK}"
         raise UsageError(f"{directory} is not a run directory: {why}") from None
     return Saved(directory, listed, about.get("inputs", {}), named, known, values)
 

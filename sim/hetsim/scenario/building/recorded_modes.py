@@ -313,7 +313,7 @@ def _mode(
     )  # fmt: skip
     if device.kind == "cpu" and span == ANY and entry.span == "any":
         span = IF_WIDER  # it ran on one node if it fits on one: a log does not say which jobs were spread
-    mode = make(span_any=span == ANY)
+    mode = make(span_any=bool(span == ANY))
     return make(span_any=True) if span == IF_WIDER and not context.modes.fits(mode) else mode
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from hetsim import registry
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.cluster import Cluster
+from hetsim.model.decision_time import DecisionTime
 from hetsim.model.faults import Faults
 from hetsim.model.randomness import JUDGED, RandomTree
 from hetsim.model.record import RunInput
@@ -30,6 +31,8 @@ from hetsim.scenario.readers import PLAN, UNKNOWN, not_understood
 from hetsim.scenario.schema.policy import inner_type
 from hetsim.scenario.schema.workload import WorkloadEntry
 
+SHORT_CYCLES = 10
+"""Tasks that compute for fewer cycles of the scheduler than these are short."""
 HOPELESS = 0.01
 """Part of the tasks from which on hopeless deadlines are a warning rather than a note."""
 LONG = 120.0
@@ -75,6 +78,10 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     scheduler.check(problem)
     if isinstance(admission, Admission):
         admission.check(problem)
+    if policies.decisions is not None and scheduler.at_own_times:
+        text = f"{policies.scheduler.name} decides at exact times of its own, which nothing may delay; leave this out"
+        raise ScenarioError(scenario.document.problem(("policy", "decisions"), text))
+    context.warnings += _short_tasks(tasks, policies.decisions)
     context.warnings += may_take_long(scheduler, policies.scheduler.name, problem)
     unplanned = not_understood(scenario, PLAN) if _plans(scheduler) else []
     context.notes += [f"{one}; the plans of {policies.scheduler.name} do without it" for one in unplanned]
@@ -94,6 +101,7 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         batching=batching,
         language=language,
         iteration=iteration,
+        decisions=policies.decisions,
         warnings=context.warnings,
         overloads=context.overloads,
         unplanned=[one.message.removeprefix(UNKNOWN) for one in unplanned if isinstance(scheduler, PlannedScheduler)],
@@ -101,6 +109,18 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         grace=model.site.grace if model.site.at_limit == "kill" else None,
         traces=[stream.resampled for stream in streams if stream.resampled is not None],
     )
+
+
+def _short_tasks(tasks: Tasks, decisions: DecisionTime | None) -> list[str]:
+    """Warn where most tasks are short next to a cycle of the scheduler."""
+    if decisions is None or not len(tasks):
+        return []
+    fastest = tasks.computing(tasks.time).min(axis=1)
+    short = int((fastest < SHORT_CYCLES * decisions.shortest_cycle).sum())
+    if 2 * short <= len(tasks):
+        return []
+    text = f"{short:,} of {len(tasks):,} tasks compute less than {SHORT_CYCLES} cycles of the scheduler "
+    return [f"{text}({decisions.shortest_cycle:g} s each): it decides how long they take"]
 
 
 def _faults(given: Any, cluster: Cluster, scenario: ScenarioSource, problems: list[Problem]) -> list[Faults]:

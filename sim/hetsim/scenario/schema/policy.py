@@ -13,11 +13,19 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from hetsim import registry
 from hetsim.errors import Problem, UnknownName, suggestion
+from hetsim.model.decision_time import DecisionTime
 from hetsim.scenario.file.document import Document, Path_
 from hetsim.scenario.file.problems import translate
+from hetsim.scenario.generated import Mirror, keys_of
 
 DEFAULT_SCHEDULER = "fcfs"
 PARTS = registry.POLICY_PARTS
+KEYS = (*PARTS, "decisions")
+
+
+@keys_of(DecisionTime)
+class DecisionsSpec(Mirror):
+    """How long decisions of the scheduler take."""
 
 
 def long_form(policy: Any) -> Any:
@@ -32,7 +40,7 @@ def long_form(policy: Any) -> Any:
     if not isinstance(policy, dict):
         return policy
     if "name" in policy and not set(policy) & {"scheduler"}:
-        outer = {key: policy[key] for key in ("admission", "batching", "routing") if key in policy}
+        outer = {key: policy[key] for key in ("admission", "batching", "routing", "decisions") if key in policy}
         policy = {"scheduler": {key: v for key, v in policy.items() if key not in outer}, **outer}
     parts = {key: _named(value) if key in PARTS else value for key, value in policy.items()}
     scheduler = parts.setdefault("scheduler", {"name": DEFAULT_SCHEDULER})
@@ -98,6 +106,8 @@ class Policies:
     routing: PolicySpec | None = None
     routing_of: dict[int, PolicySpec] = field(default_factory=dict)
     """Likewise routing policies."""
+    decisions: DecisionTime | None = None
+    """How long the scheduler's decisions take."""
 
     @property
     def label(self) -> str:
@@ -122,11 +132,17 @@ def check_policies(
     if not isinstance(policy, dict):
         return None, [document.problem(here, "expected the name of a scheduler, or a mapping")]
     specs: dict[str, PolicySpec | None] = {}
+    decisions: DecisionTime | None = None
     for part, value in policy.items():
         if part == "placement":
             problems.append(document.problem((*here, part), "the scheduler has a placement of its own; give it once"))
+        elif part == "decisions":
+            try:
+                decisions = DecisionsSpec.model_validate(value).made()
+            except ValidationError as error:
+                problems += translate(error, document, DecisionsSpec, (*here, part))
         elif part not in PARTS:
-            near = _owner(part, policy) or suggestion(part, PARTS) or f"; the keys here are {', '.join(PARTS)}"
+            near = _owner(part, policy) or suggestion(part, KEYS) or f"; the keys here are {', '.join(KEYS)}"
             problems.append(document.problem((*here, part), f'unknown key "{part}"{near}'))
         else:
             specs[part], found = _check(document, (*here, part), part, value, base)
@@ -135,7 +151,7 @@ def check_policies(
     if problems or scheduler is None:
         return None, problems
     admission, batching, routing = (specs.get(part) for part in ("admission", "batching", "routing"))
-    return Policies(scheduler, admission, batching, of_service, routing, routing_of), []
+    return Policies(scheduler, admission, batching, of_service, routing, routing_of, decisions), []
 
 
 def _of_services(document: Document, base: Path, kind: str) -> tuple[dict[int, PolicySpec], list[Problem]]:

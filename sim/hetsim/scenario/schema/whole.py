@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from hetsim.scenario.file.document import Document
 from hetsim.scenario.file.problems import translate
 from hetsim.scenario.schema.cluster import ClusterSpec
 from hetsim.scenario.schema.faults import Fault
+from hetsim.scenario.schema.policy import DecisionsSpec
 from hetsim.scenario.schema.site import SiteSpec
 from hetsim.scenario.schema.sweep import is_range, read_range
 from hetsim.scenario.schema.workload import DataItem, WorkloadEntry
@@ -82,6 +84,7 @@ class Precision(Model):
 _Runs = Annotated[Count, Field(le=MAX_REPLICATIONS), VALUE]
 Replications = Annotated[_Runs | Annotated[Precision, MAPPING], VALUE_OR_MAPPING]
 
+_DEFS = "#/$defs/"
 _NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 _POLICY_SCHEMA: dict[str, Any] = {
     "anyOf": [
@@ -121,7 +124,7 @@ class ScenarioModel(Model):
     """What breaks and when: random failures, slowdowns, maintenance, files of events; nothing unless given."""
     policy: Annotated[Any, Field(json_schema_extra=lambda schema: schema.update(_POLICY_SCHEMA))] = None
     """A scheduler's name, or scheduler, placement, admission, batching and routing, each a name or a mapping of name
-    and parameters; fcfs unless given."""
+    and parameters, and decisions, the time that decisions take; fcfs unless given, in no time."""
     sweep: Annotated[dict[str, Any], Short(lambda v: {} if v is None else v, {"type": "null"})] = {}
     """Values to try by key: a list, or a range with low and high; `hetsim sweep` runs all combinations."""
 
@@ -165,7 +168,12 @@ def check(document: Document, base: Path) -> tuple[ScenarioModel | None, list[Pr
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of scenario files."""
-    schema = _with_titles(ScenarioModel.model_json_schema(by_alias=True, mode="validation"))
+    model = ScenarioModel.model_json_schema(by_alias=True, mode="validation")
+    # Policies are checked apart, and so is the time that they take.
+    model["$defs"]["DecisionsSpec"] = DecisionsSpec.model_json_schema()
+    named = model["properties"]["policy"] = deepcopy(model["properties"]["policy"])
+    named["anyOf"][1]["properties"]["decisions"] = {"$ref": f"{_DEFS}DecisionsSpec"}
+    schema = _with_titles(model)
     for definition in [schema, *schema.get("$defs", {}).values()]:
         properties = definition.get("properties", {})
         if "gpu_time.*" in properties:
@@ -198,4 +206,3 @@ def _with_titles(schema: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-_DEFS = "#/$defs/"

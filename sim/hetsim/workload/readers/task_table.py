@@ -496,10 +496,13 @@ def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     import pyarrow as pa
     from pyarrow import compute
 
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     if not pa.types.is_string(column.type):
-        if pa.types.is_large_string(column.type):
+        types = pa.types
+        if types.is_large_string(column.type):
             column = column.cast(pa.string())
-        elif any(fits(column.type) for fits in (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)):
+        elif any(fits(column.type) for fits in (types.is_integer, types.is_floating, types.is_decimal, types.is_null)):
             values = np.array(column.cast(pa.float64(), safe=False).to_numpy(), dtype=float)  # beyond 2⁵³ rounded
             return values, np.zeros(len(values), dtype=bool)
         else:

@@ -1,0 +1,69 @@
+"""Cycles of a scheduler whose decisions take time (`policy.decisions`)."""
+
+from __future__ import annotations
+
+import math
+
+from hetsim.model.decision_time import DecisionTime
+
+
+class Pacing:
+    """The scheduler as a server of one cycle at a time.  Plain data: forks copy it."""
+
+    def __init__(self, time: DecisionTime):
+        self.time = time
+        self.asked = -1.0
+        """Since when a cycle is wanted; negative: none is."""
+        self.begins_at = -1.0
+        """When the cycle that is wanted begins; negative: no cycle is wanted."""
+        self.decides_at = -1.0
+        """End of the cycle under way; negative: none is under way."""
+        self.free_at = 0.0
+        """When the last cycle ended."""
+        self.tick = -1
+        """The last multiple of `cycle` at which a cycle began."""
+        self.bound_until = 0.0
+        """When the last start so far takes effect."""
+        self.starts_left = math.inf
+        """Starts that the cycle still allows."""
+        self.cycles: list[tuple[float, float]] = []
+        """When each cycle was wanted, and when the scheduler decided, where these differ."""
+
+    def next_time(self, now: float, waiting: int) -> float:
+        """The time of the scheduler's next step; now, if it decides now.
+
+        A step is the begin of a cycle, or the decision at its end.  This is called whenever a round is due.  Rounds in
+        which no task waits take no time, and are none of its cycles.
+        """
+        if not waiting and self.decides_at < 0:
+            self.starts_left = math.inf
+            return now
+        if self.begins_at < 0:
+            self.asked, self.begins_at = now, self._cycle_begin(now)
+        if self.decides_at < 0:
+            if now < self.begins_at:
+                return self.begins_at
+            self.decides_at = now + self.time.per_cycle + self.time.per_waiting * waiting
+        if now < self.decides_at:
+            return self.decides_at
+        if now > self.asked:
+            self.cycles.append((self.asked, now))
+        self.begins_at = self.decides_at = -1.0
+        self.free_at = now
+        self.starts_left = math.inf if self.time.max_starts is None else self.time.max_starts
+        return now
+
+    def _cycle_begin(self, now: float) -> float:
+        begin = max(now, self.free_at if self.time.overlap else self.bound_until)
+        if not self.time.cycle:
+            return begin
+        self.tick = max(math.ceil(begin / self.time.cycle), self.tick + 1)
+        return max(begin, self.tick * self.time.cycle)
+
+    def effective(self, now: float) -> float:
+        """When a start that is decided now takes effect."""
+        self.starts_left -= 1
+        if self.time.per_start:
+            self.bound_until = max(self.bound_until, now) + self.time.per_start
+            return self.bound_until
+        return now
