@@ -144,7 +144,9 @@ class RandomFit(ScoredRule):
 def _any_gpu(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
     if not mode.gpus or mode.whole:
         return view.first(mode, task, node=node)
-    return on_gpu(task, mode, node, view, view.random.permutation(len(view.cluster.nodes[node].accelerators)))
+    return on_gpu(
+        task, mode, node, view=view, order=view.random.permutation(len(view.cluster.nodes[node].accelerators))
+    )
 
 
 def _by_room(task: Task, view: View, tightest: bool) -> Placement | None:

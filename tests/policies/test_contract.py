@@ -330,8 +330,8 @@ def test_a_finished_task_leaves_no_object_behind(policy, stopping):
     class Tracked(Task):
         __slots__ = ("__weakref__",)
 
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
+        def __init__(self, *arguments, **named):
+            super().__init__(*arguments, **named)
             alive.add(self)
 
     import hetsim.engine.queues.sources as sources

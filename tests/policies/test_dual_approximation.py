@@ -228,7 +228,7 @@ def test_a_program_that_is_too_large_is_coarsened_and_what_is_proven_stays_true(
 def test_the_program_refines_until_it_decides(monkeypatch):
     """With the cut and the counts away, and one unit to begin with, the ratio is still kept."""
     monkeypatch.setattr(dual_approximation, "FIRST_UNITS", 1)
-    monkeypatch.setattr(dual_approximation, "counting_refuses", lambda *_: False)
+    monkeypatch.setattr(dual_approximation, "counting_refuses", lambda *_, **named: False)
     for p, q, m, k in instances("heavy-tailed", each=some(2, 1), most=8, seed=20):
         exact = optimum(p, q, m, k)
         worst = earliest_finish(p, q, m, k, np.argsort(p + q))

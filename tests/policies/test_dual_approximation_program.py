@@ -517,7 +517,7 @@ def test_bisection_halves_the_logarithm(monkeypatch):
     p, q = np.array([6.0, 6.0, 6.0]), np.full(3, 100.0)
     seen = []
 
-    def refuse(p, q, m, k, guess, *_):
+    def refuse(p, q, m, k, guess, **named):
         seen.append(guess)
 
     monkeypatch.setattr(dual_approximation, "attempt", refuse)
@@ -585,7 +585,7 @@ def test_coarse_programs_are_as_coarse_as_the_ratio_allows(monkeypatch):
 
     monkeypatch.setattr(Shelves, "units", watched)
     monkeypatch.setattr(dual_approximation, "relaxation", lambda p, q, m, k, guess, order: fixed(len(p)))
-    monkeypatch.setattr(dual_approximation, "counting_refuses", lambda *_: False)
+    monkeypatch.setattr(dual_approximation, "counting_refuses", lambda *_, **named: False)
     p = np.full(9, 9.0)
     known = TwoSidedSchedule(mask(9, []), np.zeros(9), np.zeros(9), math.inf)
     for ratio, k, wanted in ((RATIO, 2, 1.0), (5 / 3, 2, 3.0), (5 / 3, 1, 2.0)):

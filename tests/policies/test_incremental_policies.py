@@ -72,7 +72,7 @@ class Plain(SlurmMultifactor):
     def _nothing_fits(self, view):
         return False
 
-    def _last_fitting(self, fitting, order, *_):
+    def _last_fitting(self, fitting, order, *_, **named):
         return len(order) - 1
 
 

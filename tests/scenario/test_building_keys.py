@@ -16,7 +16,7 @@ COPIED = {
     ("job_steps", "flops bandwidth cards latency efficiency passes"): "a machine of `hetsim.theory` is made of both",
     ("language_model", "gpus name max_num_batched_tokens"): "merged with what replicas and variants say",
     ("pipeline", "cpus"): DEMANDS,
-    ("recorded", "work"): "a column that was drawn",
+    ("recorded", "shape time work"): "columns that were drawn",
     ("run_input", "decisions name"): "the name of the run; the class is the schema's",
     ("served", "name"): "of the stream, which the entry or its number named",
     ("site", "name"): "nodes are matched with partitions by it",
@@ -24,11 +24,17 @@ COPIED = {
 """File and keys, and why they are copied."""
 
 
+def makes(call):
+    """True if a class is called, or a copy made; arguments of functions are named wherever there are more than four."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return name[:1].isupper() or name in ("replace", "model_copy", "partial")
+
+
 def copied():
-    """Keys that a call in building/ takes as they are from a value that has them under the same name."""
+    """Keys with which building/ makes an object from a value that has them under the same name."""
     for file in sorted((Path(hs.__file__).parent / "scenario" / "building").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            for given in node.keywords if isinstance(node, ast.Call) else ():
+            for given in node.keywords if isinstance(node, ast.Call) and makes(node) else ():
                 if given.arg in NAMES and isinstance(given.value, ast.Attribute) and given.value.attr == given.arg:
                     yield file.stem, given.arg
 

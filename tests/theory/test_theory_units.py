@@ -820,7 +820,7 @@ def test_staffing_is_stable_even_for_a_share_of_nearly_all():
 def test_the_states_of_greedy_batches_are_doubled_until_nothing_is_left(monkeypatch):
     sizes = []
 
-    def solved(rate, per_item, fixed, most, size):
+    def solved(rate, per_item, fixed, max_batch, size):
         sizes.append(size)
         chance = np.zeros(size)
         chance[-1 if len(sizes) < 3 else 0] = 1.0

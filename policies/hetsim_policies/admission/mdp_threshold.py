@@ -175,7 +175,7 @@ class ThresholdTable:
         arrive, reward = np.array(rates), np.array(rewards)
         accept = self.up >= 0
         for _ in range(SWEEPS):
-            values, self.gain = self._evaluate(accept, arrive, leave, reward, cost)
+            values, self.gain = self._evaluate(accept, arrive, leave, reward=reward, cost=cost)
             worth = np.where(self.up >= 0, reward + values[self.up] - values[:, None], -np.inf)
             margin = TOLERANCE * np.abs(values).max()
             better = np.where(accept, worth > -margin, worth > margin)

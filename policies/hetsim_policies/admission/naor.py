@@ -76,7 +76,7 @@ class Naor(AtStations):
         used_rate, used_time, limit = self._solved.get(station, (0.0, 0.0, 0))
         if abs(rate - used_rate) > MOVED * used_rate or abs(time - used_time) > MOVED * used_time:
             count = servers(self.stations.view.cluster, mode)
-            limit = threshold(self.objective, count, rate, time, self.worth)
+            limit = threshold(self.objective, count, rate, time=time, worth=self.worth)
             self._solved[station] = rate, time, limit
         return limit
 

@@ -110,7 +110,7 @@ class AsyncLinear(Batching):
             return self._launch(min(waiting, max_size), queue, view, max_size)
         end = view.free_at(device, "compute")
         if waiting >= self.full or waiting >= max_size:
-            return self._fill(min(waiting, max_size), queue, view, end, max_size)
+            return self._fill(min(waiting, max_size), queue, view, end=end, most=max_size)
         time_left = self._until_upload(end - view.now, waiting)
         if time_left <= self.upload.slope or view.now + time_left <= view.now:
             return self._launch(waiting, queue, view, max_size)

@@ -215,7 +215,7 @@ def matching(ways: Sequence[Sequence[JobMode]], delays: Sequence[np.ndarray]) ->
         if cost[job, place] < impossible:
             kind = int(np.searchsorted(first, place, side="right")) - 1
             after, number = (int(column[place - first[kind]]) for column in places[kind])
-            matched.append(Matched(job, _cheapest(ways[job], kind, after), kind, number, after))
+            matched.append(Matched(job, _cheapest(ways[job], kind, after), kind, device=number, behind=after))
     return matched
 
 

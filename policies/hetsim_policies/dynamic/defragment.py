@@ -112,7 +112,7 @@ class Defragment(ListScheduler):
         plain = mode.gpus and mode.whole and mode.type.streams == 1 and mode.type.sharing.kind == "exclusive"
         if not plain or view.free(mode.type.name) < mode.gpus or any(view.fits(other) for other in task.modes):
             return []
-        cheapest = _cheapest(_Nodes(mode, view), mode, self._movable(mode, view), self.max_moves, view)
+        cheapest = _cheapest(_Nodes(mode, view), mode, self._movable(mode, view), max_moves=self.max_moves, view=view)
         if cheapest is None:
             return []
         cost, moves = cheapest

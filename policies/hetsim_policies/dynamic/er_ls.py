@@ -72,7 +72,7 @@ class ErLs(AssigningScheduler):
         line = self._line[mode.type]
         need = self.need(mode) * max(1, mode.gpus)
         seconds = task.remaining_in(mode)
-        return LineTask(task, mode, None, (line,), need, line.free_at(need, view.now), seconds)
+        return LineTask(task, mode, None, lines=(line,), need=need, begin=line.free_at(need, view.now), length=seconds)
 
     def _possible(self, job: LineTask, view: View) -> bool:
         """Return True if the mode could run on some empty node, with the task's data."""

@@ -34,7 +34,7 @@ class FinishTimeFairness(SideBySideScheduler):
         self, round_length: RoundLength = 360.0, rule: Rule = "ratio", levels: Levels = 1, pairs: bool = False,
         threshold: Threshold = 1.0, mid_round: bool = True,
     ):  # fmt: skip
-        super().__init__(round_length, rule, pairs, threshold, mid_round)
+        super().__init__(round_length, rule, pairs, threshold=threshold, mid_round=mid_round)
         self.levels = levels
 
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
@@ -44,4 +44,4 @@ class FinishTimeFairness(SideBySideScheduler):
         done = np.array([min(job.alone, 0.99) for job in jobs])
         with np.errstate(divide="ignore"):
             alone = elapsed + (1.0 - done) / share
-        return min_worst_ratio(offers, elapsed, remaining, alone, self.levels)
+        return min_worst_ratio(offers, elapsed, remaining, alone=alone, levels=self.levels)

@@ -89,7 +89,9 @@ class Gandiva(ListScheduler):
             self.queue.remove(head)
             yield Start(head, pair.place)
             remaining = (1.0 - head.done, _left(pair.partner, view))
-            self._trials[head.index] = PairTrial(head, pair.partner, view.now, view.now + self.trial, remaining)
+            self._trials[head.index] = PairTrial(
+                head, pair.partner, view.now, end=view.now + self.trial, remaining=remaining
+            )
         if not closed and self._parts:
             self._parts = False
             for task in view.running("start", own=True):

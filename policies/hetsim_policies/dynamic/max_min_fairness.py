@@ -40,7 +40,7 @@ class MaxMinFairness(SideBySideScheduler):
         self, round_length: RoundLength = 360.0, rule: Rule = "ratio", levels: Levels = 4, pairs: bool = False,
         threshold: Threshold = 1.0, mid_round: bool = True,
     ):  # fmt: skip
-        super().__init__(round_length, rule, pairs, threshold, mid_round)
+        super().__init__(round_length, rule, pairs, threshold=threshold, mid_round=mid_round)
         self.levels = levels
 
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:

@@ -43,7 +43,7 @@ class MaxThroughput(SideBySideScheduler):
         self, round_length: RoundLength = 360.0, rule: Rule = "ratio", costs: Costs | None = None, pairs: bool = False,
         threshold: Threshold = 1.0, mid_round: bool = True,
     ):  # fmt: skip
-        super().__init__(round_length, rule, pairs, threshold, mid_round)
+        super().__init__(round_length, rule, pairs, threshold=threshold, mid_round=mid_round)
         self.costs = costs
         self.spare = costs is None
 

@@ -81,7 +81,7 @@ class Pollux(AtIntervals):
             row = job.task.index
             self._widest[row] = max(self._widest.get(row, 0), sum(job.share.values()))
         nodes = list(room)
-        search = GeneticSearch(self, jobs, nodes, np.array([room[node] for node in nodes]), view)
+        search = GeneticSearch(self, jobs, nodes, room=np.array([room[node] for node in nodes]), view=view)
         matrices = search.run(self._adapted(jobs, nodes))
         self._last_rows, self._last_nodes = [job.task.index for job in jobs], nodes
         self._last_matrices = matrices

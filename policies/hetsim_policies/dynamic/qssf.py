@@ -43,7 +43,7 @@ class Qssf(ListScheduler):
         window: Annotated[int, Field(ge=1)] = 100,
     ):
         super().__init__(self.predicted, placement, discipline)
-        self.history = DurationHistory(decay, trust, default, quantile, window)
+        self.history = DurationHistory(decay, trust, default, quantile=quantile, window=window)
         self.score = Score(0.5 if quantile is None else quantile)
         self.notes: dict[str, Any] = {}
         self._said: dict[int, float] = {}

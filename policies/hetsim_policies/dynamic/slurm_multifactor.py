@@ -391,7 +391,7 @@ class SlurmMultifactor(Scheduler):
                     silent.pop()
             elif position <= last:
                 if not reserved.stands(task):
-                    last = self._last_fitting(fitting, order, view, position, reserved)
+                    last = self._last_fitting(fitting, order, view, first=position, reserved=reserved)
                 reservation = reserved.reserve(task) if position <= last else None
                 due = reservation is not None and reservation.time <= view.now
                 placement = reservation.placement(task, view) if reservation is not None and due else None

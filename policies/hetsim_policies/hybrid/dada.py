@@ -91,7 +91,8 @@ class Dada(Dmda):
         assert line.device is not None
         need = self.need(mode)
         return LineTask(
-            task, mode, Placement(mode, (line.device,)), (line,), need, line.free_at(need, view.now), seconds
+            task, mode, Placement(mode, (line.device,)), lines=(line,), need=need, begin=line.free_at(need, view.now),
+            length=seconds
         )
 
     def _deal(self, tasks: Sequence[Task], view: View) -> None:
@@ -112,7 +113,7 @@ class Dada(Dmda):
                     local[j, number] = by_memory.get(_memory(line), 0)
         free = [[max(0.0, end + line.shift - view.now) for end in line.ends] for line in lines]
         on_cores = np.array([line.type.kind == "cpu" for line in lines])
-        chosen = dealt(Activation(seconds, need, local, free, on_cores), self.alpha)
+        chosen = dealt(Activation(seconds, need, local, free=free, on_cores=on_cores), self.alpha)
         for j, row in enumerate(rows):
             way = ways[row][chosen[j]]
             assert way is not None
@@ -202,7 +203,7 @@ def dealt(given: Activation, alpha: float) -> list[int]:
     tried: list[LinesLayout] = []
     guess = low
     for _ in range(MAX_GUESSES):
-        layout = laid_out(given, guess, alpha, order, pairs)
+        layout = laid_out(given, guess, alpha, order=order, pairs=pairs)
         if layout is None:
             low = max(low, guess)
         else:
@@ -214,7 +215,7 @@ def dealt(given: Activation, alpha: float) -> list[int]:
     if not tried:
         return best.line
     # As much time as the best layout takes anyway may be given away by affinity.
-    again = laid_out(given, min(layout.end for layout in tried), alpha, order, pairs)
+    again = laid_out(given, min(layout.end for layout in tried), alpha, order=order, pairs=pairs)
     tried += [] if again is None else [again]
     return min(tried, key=lambda layout: (layout.end * (1 - ROUNDING), layout.missing)).line
 

@@ -181,7 +181,9 @@ class Hierarchical(Scheduler):
         self._types = [kind for kind in view.cluster.types.values() if view.cluster.count(kind.name)]
         self._types.sort(key=lambda kind: kind.kind != "cpu")
         for group in self._make(view.cluster):
-            group.view = PartView(view, group.mask, group.lanes, group.waiting, group.running)
+            group.view = PartView(
+                view, group.mask, group.lanes, waiting_tasks=group.waiting, running_tasks=group.running
+            )
             group.scheduler.begin(group.view)  # type: ignore[arg-type]
 
     # Hooks ----------------------------------------------------------------------------------------------------
@@ -386,7 +388,8 @@ class Hierarchical(Scheduler):
                 needs = [kind.expected(p, coming[kind.number]) * max(kind.modes[p].width, 1e-3) for p in possible]
                 work[row, column] = min(needs, default=np.inf)
         split = shares(
-            work, np.array([lanes[kind] for kind in self._types], dtype=float), self.epoch, self.planner, fill
+            work, np.array([lanes[kind] for kind in self._types], dtype=float), self.epoch, planner=self.planner,
+            fill=fill
         )
         for row, kind in enumerate(planned):
             if kind in wanted:

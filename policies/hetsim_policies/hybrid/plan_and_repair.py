@@ -312,7 +312,7 @@ class PlanAndRepair(Scheduler):
             placement = placement_of(step, tasks, self._problem.cluster)
             lanes = tuple(self._board.lanes[name] for name in step.devices)
             task = self._waiting.get(step.task)
-            job = PlannedJob(step.task, placement, lanes, self._seconds(step.task, step.mode), task)
+            job = PlannedJob(step.task, placement, lanes, seconds=self._seconds(step.task, step.mode), task=task)
             was = old.get(step.task)
             job.fetched = was is not None and was.fetched and was.lanes == lanes
             self._board.put(job)
@@ -342,7 +342,7 @@ class PlanAndRepair(Scheduler):
                 ends[lane.number] = end
                 placement = lane.placed(task.modes[position])
                 assert placement is not None
-                board.put(PlannedJob(task.index, placement, (lane,), seconds, task))
+                board.put(PlannedJob(task.index, placement, (lane,), seconds=seconds, task=task))
         self._new = {}
 
     def _seconds(self, row: int, position: int) -> float:

@@ -184,7 +184,7 @@ class Predictive(Scheduler):
         predictor = self.predictor()
         if self.knows_rates:
             predictor.truth = partial(self._true_load, kind, names)
-        return Series(predictor, self.interval, lead + self.interval, self.score, self.memory)
+        return Series(predictor, self.interval, lead + self.interval, score=self.score, memory=self.memory)
 
     def _true_load(self, kind: DeviceType, names: Collection[str] | None, time: float) -> float:
         """Mean busy devices of the arrivals at a time, of some classes or of all."""

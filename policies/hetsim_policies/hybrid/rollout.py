@@ -330,7 +330,7 @@ class Rollout(Scheduler):
         self._led.first = first
         try:
             expected = None if future.believed is None else future.believed.parts
-            fork = view.fork(self._led, (), future.seed, future.coming, future.ratios, expected)
+            fork = view.fork(self._led, (), future.seed, coming=future.coming, ratios=future.ratios, expected=expected)
         finally:
             self._led.first = None
         self.notes["forks"] += 1

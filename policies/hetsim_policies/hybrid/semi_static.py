@@ -293,7 +293,7 @@ class GapView:
                 return placement
             end = self.end(task, placement)
             nodes = self._view.nodes.fitting(mode)
-            placement = self._planned.spared(mode, end, self._slack, nodes, self._view)
+            placement = self._planned.spared(mode, end, self._slack, nodes=nodes, view=self._view)
             if placement is not None and self._view.holds(task, placement):
                 return placement
         return None

@@ -124,4 +124,4 @@ class Fgd(ScoredRule):
         share = view.nodes.accelerators.share[node]
         best = sorted(rises, key=lambda free: (round(rises[free], 9), free))
         order = np.concatenate([np.flatnonzero(share == free) for free in best])
-        return on_gpu(task, mode, node, view, order)
+        return on_gpu(task, mode, node, view=view, order=order)

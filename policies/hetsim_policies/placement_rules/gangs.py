@@ -140,7 +140,7 @@ class Topology:
             for number in enough[np.lexsort([enough, free[enough]])].tolist():
                 row, positions = np.nonzero(inside & (part == number))
                 node = int(nodes[row[0]])
-                placement = self._devices(task, mode, node, positions, view)
+                placement = self._devices(task, mode, node, positions=positions, view=view)
                 if placement is not None:
                     rate = mode.span_rate(placement.devices)
                     yield (-rate, float(narrowness), float(free[number])), placement
@@ -153,7 +153,7 @@ class Topology:
             free = np.array([(part == number).sum() for number in part])
             positions = positions[np.lexsort([positions, part, free])]
         if mode.gpus == 1:
-            return on_gpu(task, mode, node, view, positions)
+            return on_gpu(task, mode, node, view=view, order=positions)
         accelerators = view.cluster.nodes[node].accelerators
         return _if_it_fits(task, mode, [accelerators[position] for position in positions[: mode.gpus].tolist()], view)
 

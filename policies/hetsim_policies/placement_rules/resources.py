@@ -90,7 +90,9 @@ class Spread(_Weighing):
     def pick(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
         if not mode.gpus or mode.whole:
             return view.first(mode, task, node=node)
-        return on_gpu(task, mode, node, view, np.argsort(-view.nodes.accelerators.share[node], kind="stable"))
+        return on_gpu(
+            task, mode, node, view=view, order=np.argsort(-view.nodes.accelerators.share[node], kind="stable")
+        )
 
     def keys(self, mode: Mode, nodes: np.ndarray, totals: Totals, view: View) -> Sequence[np.ndarray]:
         return (_allocated(mode, nodes, totals, view),)

@@ -68,9 +68,9 @@ class Score:
             self.count,
             self._parts / counted if counted else math.nan,
             self._loss / self.count if self.count else math.nan,
-            self._excess / self.count if self.count else math.nan,
-            self.zeros,
-            self.quantile,
+            bias=self._excess / self.count if self.count else math.nan,
+            zeros=self.zeros,
+            quantile=self.quantile,
         )
 
 

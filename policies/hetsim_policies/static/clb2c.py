@@ -53,6 +53,6 @@ def clb2c(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = N
         task = order[head] if kind else order[tail]
         head, tail = (head + 1, tail) if kind else (head, tail - 1)
         since, lane = free[kind][0]
-        end = schedule.put(task, max(since, arrivals[task]), float(times[task, kind]), kind, lane)
+        end = schedule.put(task, max(since, arrivals[task]), float(times[task, kind]), kind=kind, lane=lane)
         heapq.heapreplace(free[kind], (end, lane))
     return schedule

@@ -93,8 +93,8 @@ class ColumnPricing(PlannedScheduler):
             chosen = np.argsort(-load, kind="stable")
             rest = random.permutation(chosen[LANES // 2 :])
             chosen = np.sort(np.append(chosen[: LANES // 2], rest[: LANES // 2]))
-            trial = self._solved(times, lane, chosen, since, prices, seconds)
-            trial = improved(instance.time, instance.counts, trial, bound, since, rounds=0)
+            trial = self._solved(times, lane, chosen, since=since, prices=prices, seconds=seconds)
+            trial = improved(instance.time, instance.counts, trial, enough=bound, since=since, rounds=0)
             after = loads(times, trial, since)
             if after.max() <= load.max():
                 lane, load = trial, after

@@ -159,7 +159,10 @@ class ConstraintInjection(PlannedScheduler):
             return
         sites, seen = by_place(instance), [plan.steps for plan in free]
         at_once = 1 if self.patterns is not None or problem.in_mid_run else self.max_fused
-        solver = Solver(instance, sites, traffic, near, self.node_limit, self.max_variables, at_once)
+        solver = Solver(
+            instance, sites, traffic, unit=near, node_limit=self.node_limit, max_variables=self.max_variables,
+            as_one=at_once
+        )
         for names, made in walk(SharingTree(instance, sites, traffic, near).tree(), solver.plan):
             for plan in (made, apart(made)) if made.fused else (made,):
                 if plan.steps not in seen and race.tried < self.candidates:
@@ -242,10 +245,15 @@ class Solver:
         instance, tasks = self.instance, self.instance.problem.tasks
         if find_cycle(with_order(tasks.predecessors, instance.size, constraints) or []) is not None:
             return None
-        site_of = assigned(instance, self.sites, constraints, self.unit, self.node_limit, self.max_variables)
+        site_of = assigned(
+            instance, self.sites, constraints, unit=self.unit, node_limit=self.node_limit,
+            max_variables=self.max_variables
+        )
         if site_of is None:
             return None
-        plan = plan_of(instance, ordered(instance, self.sites, site_of, constraints, self.traffic), draft=True)
+        plan = plan_of(
+            instance, ordered(instance, self.sites, site_of, constraints=constraints, traffic=self.traffic), draft=True
+        )
         rows = [one.tasks for one in constraints if isinstance(one, Fuse)]
         return as_one(plan, tasks, rows, self.as_one) if rows and self.as_one > 1 else plan
 
@@ -264,7 +272,10 @@ def assigned(
     """
     tasks, counts = instance.problem.tasks, [len(site.lanes) for site in sites]
     times = times_at(instance, sites)
-    program = AssignmentProgram(times, counts, unit, tasks.predecessors, tasks.arrival, constraints, frugal=FRUGAL)
+    program = AssignmentProgram(
+        times, counts, unit, predecessors=tasks.predecessors, arrivals=tasks.arrival, constraints=constraints,
+        frugal=FRUGAL
+    )
     if len(program.task) <= max_variables:
         return program.integral(node_limit, gap=GAP).site_of
     solution = program.relaxed()
@@ -420,7 +431,7 @@ class SharingTree:
         numbers: dict[tuple[int, int], int] = {}
         switch = [None if d.switch is None else numbers.setdefault((d.node, d.switch), len(numbers)) for d in behind]
         cost = self.traffic.first_cost[:, places]
-        return Groups(np.array(work), [self._items(group) for group in groups], cost, reads, switch)
+        return Groups(np.array(work), [self._items(group) for group in groups], cost, reads=reads, switch=switch)
 
     def _device(self, site: int) -> Device:
         place = self.sites[site].place
@@ -461,8 +472,8 @@ class SharingTree:
             {number: list(group) for number, group in enumerate(given)},
             {number: self.times[list(group)].sum(axis=0) for number, group in enumerate(given)},
             {number: self._items(group) for number, group in enumerate(given)} if view != "flow" else {},
-            self._flow(given) if view != "inputs" else {number: {} for number in range(len(given))},
-            self.cost,
+            flow=self._flow(given) if view != "inputs" else {number: {} for number in range(len(given))},
+            cost=self.cost,
         )
         near = {number: dict.fromkeys(flow) for number, flow in merging.flow.items()}
         for one, other in self._neighbors(merging.items):

@@ -104,7 +104,7 @@ class ConvexEnergy(PlannedScheduler):
         elif trial is None:
             plan = make(deadline)
         else:
-            plan = _in_time(make, trial, make(deadline), full, deadline)
+            plan = _in_time(make, trial, make(deadline), full=full, deadline=deadline)
         plan.notes |= {
             "deadline": deadline,
             "full_speed_makespan": shortest,
@@ -259,7 +259,9 @@ class Machine:
             lane = int(lanes[task])
             kind = int(self.lane_kind[lane])
             start = max(float(free[lane]), float(arrival[task]))
-            free[lane] = schedule.put(task, start, float(needs[task]), kind, lane - int(self.first_lane[kind]))
+            free[lane] = schedule.put(
+                task, start, float(needs[task]), kind=kind, lane=lane - int(self.first_lane[kind])
+            )
         return schedule
 
     def makespan(self, schedule: Schedule, frequencies: np.ndarray) -> float:
@@ -340,8 +342,8 @@ def relaxed(machine: Machine, deadline: float, min_frequency: float) -> tuple[np
     points = [lanes * part for part in np.linspace(0.0, 1.0, 9)]
     best, value = None, 0.0
     for _ in range(12):
-        tangents, limits = _tangents(points, lanes, watts, min_frequency, count)
-        answer = linprog(price, tangents, limits, sums, total, bounds, method="highs")
+        tangents, limits = _tangents(points, lanes, watts, min_frequency=min_frequency, count=count)
+        answer = linprog(price, tangents, limits, A_eq=sums, b_eq=total, bounds=bounds, method="highs")
         if answer.x is None:
             break
         best, value = answer.x, max(value, float(answer.fun))
@@ -457,7 +459,7 @@ def slownesses(machine: Machine, schedule: Schedule, min_frequency: float, deadl
     limits: list[float] = []
     slow = safe
     for _ in range(80):
-        slow, value = _slowest(cost, points, paths, limits, min_frequency)
+        slow, value = _slowest(cost, points, paths, limits=limits, min_frequency=min_frequency)
         late, path, limit = _overrun(machine, schedule, slow, deadline)
         exact = float((cost / slow**2).sum())
         if late <= ROUNDING * deadline and exact <= value * (1 + 1e-4) + 1e-12:

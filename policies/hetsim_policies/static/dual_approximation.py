@@ -146,7 +146,7 @@ class DualApproximation(PlannedScheduler):
         m, k = (instance.counts[sides[cpu]] if cpu in sides else 0 for cpu in (True, False))
         if instance.free is not None:
             both = [sides.get(True), sides.get(False)]
-            return rest_of_two_types(instance, p, q, both, lambda p, q: self._solve(p, q, m, k))
+            return rest_of_two_types(instance, p, q, kinds=both, solve=lambda p, q: self._solve(p, q, m, k))
         solution = self._solve(p, q, m, k)
         best = solution.schedule
         order = np.argsort(best.starts, kind="stable").tolist()
@@ -156,7 +156,7 @@ class DualApproximation(PlannedScheduler):
         return plan
 
     def _solve(self, p: np.ndarray, q: np.ndarray, m: int, k: int) -> Solution:
-        return solve(p, q, m, k, self.ratio, self.tolerance, self.method)
+        return solve(p, q, m, k=k, ratio=self.ratio, tolerance=self.tolerance, method=self.method)
 
 
 # The algorithm ------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def solve(
     p, q = _checked(p, q, m, k)
     _check_parameters(ratio, tolerance, method)
     low = linear_bound(p, q, m, k)
-    best = shortest(descend(p, q, m, k, rival, low * (1 + tolerance)) for rival in rivals(p, q, m, k))
+    best = shortest(descend(p, q, m, k=k, schedule=rival, enough=low * (1 + tolerance)) for rival in rivals(p, q, m, k))
     low, high = min(low, best.makespan), best.makespan
     order = by_gain(p, q)
     guesses = 0
@@ -184,16 +184,16 @@ def solve(
             break
         guesses += 1
         if method == "paper":
-            schedule = as_published(p, q, m, k, guess)
+            schedule = as_published(p, q, m, k=k, guess=guess)
         else:
-            schedule = attempt(p, q, m, k, guess, ratio, order, best)
+            schedule = attempt(p, q, m, k=k, guess=guess, ratio=ratio, order=order, known=best)
         if schedule is None:
             low = guess
             continue
-        best = shortest([best, descend(p, q, m, k, schedule, low * (1 + tolerance))])
+        best = shortest([best, descend(p, q, m, k=k, schedule=schedule, enough=low * (1 + tolerance))])
         high = min(guess, best.makespan)
     guarantee = max(RATIO, best.makespan / high if high > 0 else 1.0) * (1 + tolerance)
-    return Solution(best, low, guarantee, guesses, high)
+    return Solution(best, low, guarantee, guesses=guesses, guess=high)
 
 
 def attempt(
@@ -203,18 +203,18 @@ def attempt(
 
     The schedule may be longer where the program is too large for fine units.
     """
-    relaxed = relaxation(p, q, m, k, guess, order)
-    if relaxed is None or counting_refuses(p, q, m, k, guess, relaxed):
+    relaxed = relaxation(p, q, m, k=k, guess=guess, order=order)
+    if relaxed is None or counting_refuses(p, q, m, k=k, guess=guess, relaxed=relaxed):
         return None
-    schedule = longest_first(p, q, m, k, relaxed.cut)
+    schedule = longest_first(p, q, m, k=k, on_gpu=relaxed.cut)
     if schedule.makespan <= ratio * guess:
         return schedule
-    shelves = Shelves(p, q, m, k, guess, relaxed)
+    shelves = Shelves(p, q, m, k=k, guess=guess, relaxed=relaxed)
     finest = shelves.units(coarseness=1 + 3 * k * max(0.0, ratio - RATIO))
     last = max(1, min(finest, LARGEST // shelves.cells_a_unit))
     units = min(FIRST_UNITS, last)
     while (on_gpu := shelves.assignment(units)) is not None:
-        schedule = longest_first(p, q, m, k, on_gpu)
+        schedule = longest_first(p, q, m, k=k, on_gpu=on_gpu)
         if min(schedule.makespan, known.makespan) <= ratio * guess or units == last:
             return schedule
         units = min(8 * units, last)
@@ -392,7 +392,7 @@ def as_published(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float) -> 
             other, units = int(before_gpu[gpu_step[j]][other]), units - int(area[j])
         else:
             pair = int(before_cpu[cpu_step[j]][pair])
-    return longest_first(p, q, m, k, on_gpu)
+    return longest_first(p, q, m, k=k, on_gpu=on_gpu)
 
 
 def pairs(devices: int) -> list[tuple[int, int]]:
@@ -504,7 +504,7 @@ def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndar
         heap, end = (gpus, on_gpus) if on_gpus <= on_cpus else (cpus, on_cpus)
         lanes[task] = heap[0][1]
         heapq.heapreplace(heap, (end, heap[0][1]))
-    return shortest([sequenced(p, q, m, lanes), longest_first(p, q, m, k, lanes >= m)])
+    return shortest([sequenced(p, q, m, lanes), longest_first(p, q, m, k=k, on_gpu=lanes >= m)])
 
 
 def rivals(p: np.ndarray, q: np.ndarray, m: int, k: int) -> list[TwoSidedSchedule]:
@@ -514,7 +514,7 @@ def rivals(p: np.ndarray, q: np.ndarray, m: int, k: int) -> list[TwoSidedSchedul
     with np.errstate(divide="ignore", invalid="ignore"):
         acceleration = np.abs(np.log(p) - np.log(q))
     keys = (shortest_time, mean, np.where(np.isnan(acceleration), 0.0, acceleration))
-    return [earliest_finish(p, q, m, k, np.argsort(-key, kind="stable")) for key in keys]
+    return [earliest_finish(p, q, m, k=k, order=np.argsort(-key, kind="stable")) for key in keys]
 
 
 # Input --------------------------------------------------------------------------------------------------------

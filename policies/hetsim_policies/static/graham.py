@@ -48,7 +48,10 @@ class Graham(PlannedScheduler):
             return listed(problem, "graham", lambda all_, some: wide_graham(all_, some, self.list(all_.fastest())))
         instance, tasks = runnable(problem, "graham"), problem.tasks
         order = self.list(instance.time.min(axis=1, initial=np.inf))
-        schedule = graham(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors, instance.free)
+        schedule = graham(
+            instance.time, instance.counts, order, ready=tasks.arrival, predecessors=tasks.predecessors,
+            since=instance.free
+        )
         bound = graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival)
         return plan_of(instance, schedule, bound)
 
@@ -129,6 +132,6 @@ def graham(
                 task = waiting.take(kind)
                 if task is None:
                     break
-                end = schedule.put(task, now, float(times[task, kind]), kind, heapq.heappop(idle[kind]))
+                end = schedule.put(task, now, float(times[task, kind]), kind=kind, lane=heapq.heappop(idle[kind]))
                 heapq.heappush(events, (end, ENDS, task, kind))
     return schedule

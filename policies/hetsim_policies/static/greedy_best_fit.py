@@ -127,11 +127,11 @@ def best_fit(instance: Instance, room: MemoryRoom) -> Schedule:
         if not able.any():
             raise _too_large(instance, task, room, alone)
         time = np.where(able, instance.time[task, kind_of], np.inf)
-        lane = _choose(time, needs, free[room.place], room.capacity[room.place], load, budget)
+        lane = _choose(time, needs, free[room.place], capacity=room.capacity[room.place], load=load, budget=budget)
         before = () if tasks.predecessors is None else tasks.predecessors[task]
         ready = max([float(tasks.arrival[task]), *(float(schedule.finish[one]) for one in before)])
         start = max(ready, float(tail[lane]))
-        tail[lane] = schedule.put(task, start, float(time[lane]), int(kind_of[lane]), int(lane_of[lane]))
+        tail[lane] = schedule.put(task, start, float(time[lane]), kind=int(kind_of[lane]), lane=int(lane_of[lane]))
         load[lane] += time[lane]
         place = int(room.place[lane])
         free[place] -= needs[lane]

@@ -53,7 +53,7 @@ class Hlp(PlannedScheduler):
     def plan(self, problem: PlanProblem) -> Plan:
         instance, tasks = runnable(problem, "hlp"), problem.tasks
         before = graph_of(tasks)
-        schedule, bound = hlp(instance.time, instance.counts, before, tasks.arrival, instance.free)
+        schedule, bound = hlp(instance.time, instance.counts, before, ready=tasks.arrival, since=instance.free)
         return plan_of(instance, schedule, bound)
 
 
@@ -72,7 +72,7 @@ def hlp(
     chosen[rows, kind] = times[rows, kind]
     rank = upward(times[rows, kind], ways(predecessors), topological(predecessors))
     order = np.argsort(-np.asarray(rank), kind="stable").tolist()
-    schedule = graham(chosen, counts, order, ready, predecessors, since)
+    schedule = graham(chosen, counts, order, ready=ready, predecessors=predecessors, since=since)
     return schedule, max(bound, graph_bound(times, counts, predecessors, ready))
 
 
@@ -93,7 +93,9 @@ def graph_linear_program(
     upper = Heft.placed(Insertion(allowed, counts, predecessors, arrivals)).makespan - float(arrivals.min())
     # No schedule that is as short as this one runs a task where it alone takes longer.
     allowed[allowed > upper * (1 + TOLERANCE)] = np.inf
-    solution = AssignmentProgram(allowed, counts, upper * ROOM, predecessors, arrivals, frugal=FRUGAL).relaxed()
+    guess = upper * ROOM
+    program = AssignmentProgram(allowed, counts, guess, predecessors=predecessors, arrivals=arrivals, frugal=FRUGAL)
+    solution = program.relaxed()
     if solution is None:
         raise ScenarioError(Problem("hlp: the solver found no solution; its times are too far apart", key=KEY))
     return solution.share, solution.bound / (1 + FRUGAL)

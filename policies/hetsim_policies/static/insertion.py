@@ -287,7 +287,9 @@ class Insertion:
     def place(self, task: int, lane: int, begin: np.ndarray, cost: np.ndarray) -> None:
         """Put a task on one of the lanes as they were offered."""
         start, tail = float(begin[lane]), float(self.free[lane])
-        finish = self.schedule.put(task, start, float(cost[lane]), int(self.kind[lane]), int(self.number[lane]))
+        finish = self.schedule.put(
+            task, start, float(cost[lane]), kind=int(self.kind[lane]), lane=int(self.number[lane])
+        )
         gaps = self._gaps[lane]
         if start >= tail:
             if start > tail:

@@ -113,7 +113,7 @@ def integer_program(
     if node_limit is None:
         node_limit = max(MIN_NODES, EFFORT // variables**2)
     counts = [len(site.lanes) for site in sites]
-    program = AssignmentProgram(times, counts, upper, tasks.predecessors, tasks.arrival)
+    program = AssignmentProgram(times, counts, upper, predecessors=tasks.predecessors, arrivals=tasks.arrival)
     renumbered = beyond_first(times, [site.kind for site in sites]) if exact else None
     solution = program.integral(node_limit, time_limit, gap, renumbered)
     if solution.site_of is not None:
@@ -146,7 +146,7 @@ def by_dual_approximation(instance: Instance, sides: Sequence[bool]) -> Schedule
     for task in np.argsort(seed.starts, kind="stable").tolist():
         kind = sides.index(not seed.on_gpu[task])
         at = begin + float(seed.starts[task])
-        schedule.put(task, at, float(instance.time[task, kind]), kind, int(seed.lanes[task]))
+        schedule.put(task, at, float(instance.time[task, kind]), kind=kind, lane=int(seed.lanes[task]))
     return schedule
 
 

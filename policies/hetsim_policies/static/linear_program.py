@@ -60,7 +60,9 @@ def roundings(instance: Instance) -> tuple[list[Schedule], float]:
     tasks, sites = instance.problem.tasks, by_type(instance)
     times, simple = times_at(instance, sites), all_at_once(instance)
     upper = span(instance, by_completion(instance))
-    program = AssignmentProgram(times, instance.counts, upper, tasks.predecessors, tasks.arrival, longest=False)
+    program = AssignmentProgram(
+        times, instance.counts, upper, predecessors=tasks.predecessors, arrivals=tasks.arrival, longest=False
+    )
     solution = program.relaxed()
     bound = graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival)
     if solution is None:  # the solver gave up: each task where it is shortest
@@ -96,7 +98,9 @@ def by_completion(instance: Instance) -> Schedule:
         order = topological(graph_of(tasks))
     else:
         order = np.lexsort((-instance.time.min(axis=1, initial=np.inf), tasks.arrival)).tolist()
-    return mct(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors, instance.free)
+    return mct(
+        instance.time, instance.counts, order, ready=tasks.arrival, predecessors=tasks.predecessors, since=instance.free
+    )
 
 
 def span(instance: Instance, schedule: Schedule) -> float:

@@ -34,7 +34,10 @@ class LoadBalance(PlannedScheduler):
         instance = runnable(problem, "load_balance")
         tasks = problem.tasks
         order = list(range(len(tasks))) if tasks.predecessors is None else topological(tasks.predecessors)
-        return plan_of(instance, load_balance(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors))
+        return plan_of(
+            instance,
+            load_balance(instance.time, instance.counts, order, ready=tasks.arrival, predecessors=tasks.predecessors)
+        )
 
 
 def load_balance(
@@ -64,7 +67,7 @@ def load_balance(
         if predecessors is not None:
             there = max([there, *(float(schedule.finish[before]) for before in predecessors[task])])
         start = max(there, free[kind][lane])
-        free[kind][lane] = schedule.put(task, start, float(times[task, kind]), kind, lane)
+        free[kind][lane] = schedule.put(task, start, float(times[task, kind]), kind=kind, lane=lane)
     return schedule
 
 

@@ -69,7 +69,7 @@ def roundings(
     bound, share = min_deadline(times, counts)
     largest = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
     kinds = {kind.tobytes(): kind for kind in (rounded(share), spread(share, times, counts), largest)}
-    schedules = [listed(times, counts, kind, ready, since) for kind in kinds.values()]
+    schedules = [listed(times, counts, kind, ready=ready, since=since) for kind in kinds.values()]
     return sorted(schedules, key=lambda schedule: schedule.makespan), bound
 
 
@@ -83,9 +83,11 @@ def listed(
         order = tasks[np.argsort(-times[tasks, number], kind="stable")].tolist()
         if not order:
             continue
-        starts, lanes = list_schedule(times[:, number], count, order, ready, since[number] if since else None)
+        starts, lanes = list_schedule(
+            times[:, number], count, order, ready=ready, since=since[number] if since else None
+        )
         for task in order:
-            schedule.put(task, float(starts[task]), float(times[task, number]), number, int(lanes[task]))
+            schedule.put(task, float(starts[task]), float(times[task, number]), kind=number, lane=int(lanes[task]))
     return schedule
 
 

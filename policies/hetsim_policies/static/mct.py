@@ -41,7 +41,10 @@ class Mct(DescendingPlanner):
         instance = runnable(problem, "mct")
         tasks = problem.tasks
         order = list(range(len(tasks))) if tasks.predecessors is None else topological(tasks.predecessors)
-        schedule = mct(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors, instance.free)
+        schedule = mct(
+            instance.time, instance.counts, order, ready=tasks.arrival, predecessors=tasks.predecessors,
+            since=instance.free
+        )
         bound = graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival)
         return plan_of(instance, schedule, bound, descent=self.descent)
 
@@ -72,6 +75,6 @@ def mct(
         ends = [max(there, lanes[0][0]) + time for lanes, time in zip(free, rows[task], strict=True)]
         kind = min(range(len(ends)), key=ends.__getitem__)
         at, lane = free[kind][0]
-        finish[task] = schedule.put(task, max(there, at), rows[task][kind], kind, lane)
+        finish[task] = schedule.put(task, max(there, at), rows[task][kind], kind=kind, lane=lane)
         heapq.heapreplace(free[kind], (finish[task], lane))
     return schedule

@@ -49,7 +49,9 @@ class Prioritized(PlannedScheduler):
     def plan(self, problem: PlanProblem) -> Plan:
         instance, tasks = runnable(problem, "prioritized"), problem.tasks
         order = ranking(tasks, instance.time, self.by)
-        schedule = prioritized(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors)
+        schedule = prioritized(
+            instance.time, instance.counts, order, ready=tasks.arrival, predecessors=tasks.predecessors
+        )
         plan = plan_of(instance, schedule)
         plan.notes |= missed(schedule, tasks)
         return plan

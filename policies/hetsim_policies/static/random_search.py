@@ -117,7 +117,7 @@ class Genetic(BudgetedSearch):
         lane, key = landscape.encoded(search.seed.schedule)
         lanes, keys = np.tile(lane, (self.population, 1)), np.tile(key, (self.population, 1))
         first = slice(1, None)  # the seed itself stays
-        mutate(landscape, lanes[first], keys[first], self.mutation, random)
+        mutate(landscape, lanes[first], keys[first], mutation=self.mutation, random=random)
         granted = search.budget.spend(self.population)
         lanes, keys = lanes[:granted], keys[:granted]
         if not granted:
@@ -131,7 +131,7 @@ class Genetic(BudgetedSearch):
             mine = random.random((granted, lanes.shape[1])) < 0.5
             young = np.where(mine, lanes[parents[0]], lanes[parents[1]])
             young_keys = np.where(mine, keys[parents[0]], keys[parents[1]]) if landscape.uses_keys else keys[parents[0]]
-            mutate(landscape, young, young_keys, self.mutation, random)
+            mutate(landscape, young, young_keys, mutation=self.mutation, random=random)
             lanes, keys = np.concatenate([lanes[kept], young]), np.concatenate([keys[kept], young_keys])
             length = np.concatenate([length[kept], landscape.makespans(young, young_keys)])
         best = int(length.argmin())
@@ -189,8 +189,8 @@ class SimulatedAnnealing(BudgetedSearch):
         best, best_length = (lanes.copy(), keys.copy()), float(ends.max())
         while granted := budget.spend(self.moves):
             heat = hottest * COLDEST**budget.part
-            drawn = propose(landscape, lanes, keys, ends, granted, random)
-            after = ends_after(landscape, lanes, keys, ends, drawn)
+            drawn = propose(landscape, lanes, keys, ends=ends, count=granted, random=random)
+            after = ends_after(landscape, lanes, keys, ends=ends, moves=drawn)
             heights = _height(after)
             passes = heights - now <= -heat * np.log1p(-random.random(granted))
             if not passes.any():
@@ -274,7 +274,7 @@ def propose(
     other = np.where((way == 1) & fits, other, -1)
     lane = np.where(other >= 0, theirs, np.where(way == 2, back, lane))
     key = np.where(way == 2, random.random(count), keys[task]) if len(keys) else np.empty(0)
-    return Moves(task, lane, key, other, back)
+    return Moves(task, lane, key, other=other, back=back)
 
 
 def ends_after(landscape: Landscape, lanes: np.ndarray, keys: np.ndarray, ends: np.ndarray, moves: Moves) -> np.ndarray:
@@ -405,7 +405,7 @@ class Climb:
             plan = replace(plan, copies=copies_ahead(self.instance, rows) if ahead else [])
         makespan = simulated(self.problem, plan)
         self.seeded = min(self.seeded, makespan)
-        return Found(rows, plan, makespan, seed, bool(plan.copies))
+        return Found(rows, plan, makespan, seed=seed, ahead=bool(plan.copies))
 
     # Changes
 
@@ -425,7 +425,7 @@ class Climb:
             makespan = simulated(self.problem, plan)
             threshold = HOTTEST * (1 - self.budget.part)
             if makespan <= (1 + threshold) * best.makespan:
-                now, idle = Found(tuple(rows), plan, makespan, best.seed, now.ahead), there
+                now, idle = Found(tuple(rows), plan, makespan, seed=best.seed, ahead=now.ahead), there
                 if makespan < best.makespan:
                     best = now
             elif now.makespan > (1 + threshold) * best.makespan:

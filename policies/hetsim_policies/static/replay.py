@@ -131,7 +131,7 @@ def _copy(row: Mapping[str, str], row_of: Mapping[str, int], item_of: Mapping[st
             f"{', '.join(MOMENTS[:-1])} or {MOMENTS[-1]} is meant"
         )
     moment = MOMENTS[MOMENTS.index(after)]  # the same text, as the type that it has
-    return Copy(item_of[row["item"]], row["device"], row_of[row["task"]], moment, row["mode"] == "drop")
+    return Copy(item_of[row["item"]], row["device"], row_of[row["task"]], moment=moment, drop=row["mode"] == "drop")
 
 
 def _rows(path: Path) -> Iterator[tuple[int | None, dict[str, str]]]:

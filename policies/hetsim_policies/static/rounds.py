@@ -98,12 +98,12 @@ class Sufferage(DescendingPlanner):
 
 def min_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
     """Min-min on the `counts[t]` lanes of each type; ties: first task, type, lane."""
-    return rounds(times, counts, ready, lambda first, second: -first.min(axis=0), since)
+    return rounds(times, counts, ready, choice=lambda first, second: -first.min(axis=0), since=since)
 
 
 def max_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
     """Max-min on the `counts[t]` lanes of each type; ties: first task, type, lane."""
-    return rounds(times, counts, ready, lambda first, second: first.min(axis=0), since)
+    return rounds(times, counts, ready, choice=lambda first, second: first.min(axis=0), since=since)
 
 
 def sufferage(
@@ -122,7 +122,7 @@ def sufferage(
         best = np.partition(ends, 1, axis=0)
         return best[1] - best[0]
 
-    return rounds(times, counts, ready, suffers, since)
+    return rounds(times, counts, ready, choice=suffers, since=since)
 
 
 def rounds(
@@ -153,7 +153,7 @@ def rounds(
         at = int(choice(first, second).argmax())
         kind = int(first[:, at].argmin())
         begin, lane = free[kind][0]
-        end = schedule.put(int(rest[at]), max(begin, float(there[at])), float(need[kind, at]), kind, lane)
+        end = schedule.put(int(rest[at]), max(begin, float(there[at])), float(need[kind, at]), kind=kind, lane=lane)
         heapq.heapreplace(free[kind], (end, lane))
         kept = np.arange(len(rest)) != at
         rest, there, need = rest[kept], there[kept], need[:, kept]

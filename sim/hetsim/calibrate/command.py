@@ -107,14 +107,20 @@ def calibrate(
     if (model is None) == (not tables):
         raise click.UsageError("give --model to measure, or --from for what was measured elsewhere")
     if model is None:
-        _from_tables(tables, batch, time_, unit, rows, samples, shape, scenario, out, name, force, as_json, quiet)
+        _from_tables(
+            tables, batch, time_, unit=unit, rows=rows, samples=samples, shape=shape, scenario=scenario, out=out,
+            name=name, force=force, as_json=as_json, quiet=quiet
+        )
         return
     from hetsim.calibrate.load import load_device
 
     sizes = _sizes(batches)
     if profile is not None:
         service, checked = _profile(profile)
-        _verify(load_device(model, where), profile, service, checked, list(rates), seconds, seed, as_json, quiet)
+        _verify(
+            load_device(model, where), profile, service, service=checked, rates=list(rates), seconds=seconds, seed=seed,
+            as_json=as_json, quiet=quiet
+        )
         return
     from hetsim.experiment.directory import folder_name
 
@@ -122,7 +128,7 @@ def calibrate(
     targets = [begin.with_name(f"{begin.name}.{kind}.yaml") for kind in ("service", "link")]
     for target in targets:
         console.check_replaceable(target, force)
-    _measure(load_device(model, where), sizes, repeats, targets, as_json, quiet)
+    _measure(load_device(model, where), sizes, repeats, targets=targets, as_json=as_json, quiet=quiet)
 
 
 calibrate.add_command(nccl)
@@ -155,9 +161,14 @@ def _from_tables(
         if shape is not None and (kind == "log" or scenario is not None):
             raise click.UsageError("--as names the shape of measured steps; here the scenario says what is fitted")
         if kind == "steps":
-            language.steps(files[0][1], unit, _picked(rows), wanted, scenario, target, as_json, quiet)
+            language.steps(
+                files[0][1], unit, _picked(rows), shape=wanted, scenario=scenario, target=target, as_json=as_json,
+                quiet=quiet
+            )
         else:
-            language.log(files[0][1], unit, _picked(rows), scenario, target, as_json, quiet)
+            language.log(
+                files[0][1], unit, _picked(rows), scenario=scenario, target=target, as_json=as_json, quiet=quiet
+            )
         return
     if scenario is not None:
         text = "--server is for profiles of steps and logs of requests of language models"
@@ -169,7 +180,7 @@ def _from_tables(
     elif len(files) > 1 or files[0][0] is not None:
         raise click.UsageError("--from SIZE=FILE, or several of them, is for files of perf_analyzer; give one table")
     else:
-        elsewhere = read.table(files[0][1], batch, time, unit, _picked(rows), samples)
+        elsewhere = read.table(files[0][1], batch, time, unit=unit, where=_picked(rows), samples=samples)
     stages = {stage: shaped(tuple(times), tuple(times.values()), wanted) for stage, times in elsewhere.stages.items()}
     profile = from_elsewhere(elsewhere.what, stages)
     if as_json:
@@ -301,7 +312,7 @@ def _verify(
     profile = ServiceProfile.from_service(service)
     wanted = rates or [share * profile.capacity for share in LOADS]
     tell = lambda text: console.note(text, quiet)  # noqa: E731
-    rows = verify(device, data["service"], profile, wanted, seconds, seed, tell=tell)
+    rows = verify(device, data["service"], profile, rates=wanted, seconds=seconds, seed=seed, tell=tell)
     if as_json:
         console.as_json([
             {"policy": row.policy, "rate": row.rate, "requests": len(row.measured), "error": row.error}

@@ -40,7 +40,7 @@ def steps(
 
     settings = read.read(path, unit, where)
     if scenario is not None:
-        _roofline(path, settings, scenario, target, as_json, quiet)
+        _roofline(path, settings, scenario, target=target, as_json=as_json, quiet=quiet)
         return
     fitted = read.fit(str(path), settings, shape)
     profile, stages = read.profile(fitted), {"prefill": fitted.prefill, "decode": fitted.decode}

@@ -142,7 +142,7 @@ def spans(
     kept = several & (over <= until)
     return Spans(
         (over - begun)[kept], (output - 1)[kept].astype(float), ((running_sum[out] - running_sum[into]) * rate)[kept],
-        ((context_sum[out] - context_sum[into]) * rate)[kept], first[kept], last[kept], read,
+        context=((context_sum[out] - context_sum[into]) * rate)[kept], first=first[kept], last=last[kept], read=read,
     )  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def fit(log: Spans) -> Reading | None:
     reads = constant + slopes[0] * knots[0] + np.concatenate([[0.0], np.cumsum(rises)])
     if not (fixed > 0 and reads[0] > 0):
         return None
-    return Reading(fixed, each, context, tuple(map(int, knots)), tuple(map(float, reads)), error)
+    return Reading(fixed, each, context, sizes=tuple(map(int, knots)), reads=tuple(map(float, reads)), error=error)
 
 
 def _shapes(log: Spans) -> list[np.ndarray]:

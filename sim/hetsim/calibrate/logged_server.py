@@ -105,7 +105,9 @@ class Server:
         later = (log.arrival + log.ttft)[count:]
         until = float(later.min()) if len(later) else math.inf  # from then on steps do what those requests want
         budget = service.max_num_batched_tokens
-        return log_steps.fit(log_steps.spans(arrival, prompt, output, ttft, latency, budget, until))
+        return log_steps.fit(
+            log_steps.spans(arrival, prompt, output, ttft=ttft, latency=latency, budget=budget, until=until)
+        )
 
     def simulated(self, times: StepTimes, front_end: float) -> tuple[np.ndarray, np.ndarray, Record]:
         """Seconds to the first token and to the end of each request; NaN: never."""

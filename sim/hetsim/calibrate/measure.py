@@ -67,7 +67,7 @@ def measure(
         medians[name] = tuple(map(_median, times))
         spread[name] = statistics.mean(map(_spread, times))
     lines = {name: fit(batches, values) for name, values in medians.items()}
-    measured = MeasuredStages(device, tuple(batches), repeats, medians, lines, spread)
+    measured = MeasuredStages(device, tuple(batches), repeats, medians=medians, lines=lines, spread=spread)
     _check(measured)
     if isinstance(device, Overlapping) and device.kind != "cpu":
         tell("measuring two streams")

@@ -51,8 +51,8 @@ def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
     columns = PickedColumns(path, where)
     arrival = np.array(columns.seconds(ARRIVAL, unit or _plain(columns, ARRIVAL), positive=False), dtype=float)
     prompt, output = columns.whole_numbers(PROMPT), columns.whole_numbers(OUTPUT)
-    ttft = _since(columns, TTFT, FIRST, unit, arrival)
-    latency = _since(columns, LATENCY, END, unit, arrival)
+    ttft = _since(columns, TTFT, FIRST, unit=unit, arrival=arrival)
+    latency = _since(columns, LATENCY, END, unit=unit, arrival=arrival)
     first, end = (columns.first_of((*spans, *instants)) for spans, instants in ((TTFT, FIRST), (LATENCY, END)))
     for place, line in enumerate(columns.lines):
         if ttft[place] < 0:
@@ -68,7 +68,10 @@ def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
     begin = arrival[order[0]]
     users = None if user is None else [user[place] for place in order.tolist()]
     tokens = [np.array(values)[order] for values in (prompt, output)]
-    return Log(path, (arrival - begin)[order], tokens[0], tokens[1], ttft[order], latency[order], users)
+    return Log(
+        path, (arrival - begin)[order], tokens[0], output=tokens[1], ttft=ttft[order], latency=latency[order],
+        user=users
+    )
 
 
 def _plain(columns: PickedColumns, wanted: tuple[str, ...]) -> str | None:

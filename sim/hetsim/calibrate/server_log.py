@@ -141,7 +141,9 @@ def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
         numbers, fitted = _by_simplex(search, tell)
         step = server.step_of(numbers)
         figures = _held_back(server, fitted)
-    return Fitted(step, fitted.front_end, search.trials, figures, len(log) - count, fitted.error)
+    return Fitted(
+        step, fitted.front_end, search.trials, figures=figures, held_back=len(log) - count, fitted_error=fitted.error
+    )
 
 
 def _paced(search: _Search, reading: Reading) -> _Found:

@@ -116,7 +116,7 @@ def _judge(shape: str, fit: Callable[[np.ndarray, np.ndarray], Predict], n: np.n
         errors.append(abs(fit(n[rest], tau[rest])(int(n[place])) / float(tau[place]) - 1))
     worst = int(np.argmax(errors))
     scatter = float(np.std(errors, ddof=1)) / math.sqrt(len(errors)) if len(errors) > 1 else 0.0
-    return JudgedShape(shape, float(np.mean(errors)), scatter, errors[worst], int(n[places[worst]]))
+    return JudgedShape(shape, float(np.mean(errors)), scatter, worst=errors[worst], worst_size=int(n[places[worst]]))
 
 
 def _points(n: np.ndarray, tau: np.ndarray) -> tuple[float, float]:

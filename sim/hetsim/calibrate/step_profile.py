@@ -149,7 +149,7 @@ def fit(what: str, settings: list[MeasuredSetting], wanted: str | None = None) -
             _choose(one)
     if not each:
         remarks.append("steps take no longer with more context, or no two contexts were measured: none is charged")
-    return StepProfile(what, read, decode, each, settings, remarks)
+    return StepProfile(what, read, decode, per_context_token=each, settings=settings, remarks=remarks)
 
 
 def _choose(one: Shaped) -> None:
@@ -175,7 +175,7 @@ def _judged(settings: list[MeasuredSetting], shape: str) -> JudgedShape:
     values = list(errors.values())
     worst = max(errors, key=lambda batch: errors[batch])
     scatter = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return JudgedShape(shape, statistics.mean(values), scatter, errors[worst], worst)
+    return JudgedShape(shape, statistics.mean(values), scatter, worst=errors[worst], worst_size=worst)
 
 
 def profile(found: StepProfile) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def table(
     """
     names = rows_of(path, form_of(path)).names
     batch, time = batch or _usual(path, names, BATCH, "--batch"), time or _usual(path, names, TIMES, "--time")
-    sizes, seconds, _ = latency_table.read(path, batch, time, unit, where, {}, samples)
+    sizes, seconds, _ = latency_table.read(path, batch, time, unit=unit, where=where, quantiles={}, samples=samples)
     return Elsewhere(f"{path}: {time} by {batch}", {"compute": dict(zip(sizes, seconds, strict=True))})
 
 

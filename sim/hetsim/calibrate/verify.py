@@ -201,12 +201,12 @@ def verify(
             warm(device, max_size)
         tell(f"driving {rate:.4g} requests/s for {seconds:g} s")
         there = serve_serial(device, arrivals, max_size, clock)
-        here = simulated(service, device.kind, arrivals, "serial_greedy", 1, base)
-        rows.append(VerifiedRow("serial_greedy", rate, there, here, _lasted(arrivals, there, here)))
+        here = simulated(service, device.kind, arrivals, policy="serial_greedy", streams=1, base=base)
+        rows.append(VerifiedRow("serial_greedy", rate, there, simulated=here, lasted=_lasted(arrivals, there, here)))
         if isinstance(device, Overlapping) and device.kind != "cpu":
-            there = serve_overlapped(device, arrivals, profile, max_size, clock)
-            here = simulated(service, device.kind, arrivals, "async_linear", 2, base)
-            rows.append(VerifiedRow("async_linear", rate, there, here, _lasted(arrivals, there, here)))
+            there = serve_overlapped(device, arrivals, profile, most=max_size, clock=clock)
+            here = simulated(service, device.kind, arrivals, policy="async_linear", streams=2, base=base)
+            rows.append(VerifiedRow("async_linear", rate, there, simulated=here, lasted=_lasted(arrivals, there, here)))
     return rows
 
 

@@ -74,13 +74,15 @@ def compare(
         check_target(out)
     groups = by if out is None else USUAL_GROUPS  # what is written has all of them
     folder = default_directory(loaded, options["seed"])
-    with console.making(out, folder, options["cache"], as_json, quiet, cases=True) as options["progress"]:
+    with console.making(out, folder, options["cache"], to_json=as_json, quiet=quiet, cases=True) as options["progress"]:
         comparison = evaluate(
             loaded, chosen, metrics=metrics or None, baseline=baseline, best=best, probability=probability or 0.95,
             delta=delta or 0.01, by=groups, **options,
         )  # fmt: skip
     runs: Any = comparison.runs
-    comparison.asked = asked_for(metrics, by, best, probability, delta, options["replications"])
+    comparison.asked = asked_for(
+        metrics, by, best, probability=probability, delta=delta, replications=options["replications"]
+    )
     from hetsim.report.overview import comparison_remarks
     from hetsim.results.many_runs.groups import tables_of_groups
 
@@ -88,7 +90,7 @@ def compare(
     if as_json:
         console.as_json(comparison_json(comparison, runs, {name: tables[name] for name in by if name in tables}))
     else:
-        _show(comparison, runs, tables, by, metrics)
+        _show(comparison, runs, tables, by=by, metrics=metrics)
     console.warnings(comparison_remarks(runs), quiet)
     if out is not None:
         with console.own_warnings(quiet):
@@ -129,4 +131,6 @@ def _show(
     from hetsim.results.one_run.metric_sets import by_name
 
     lines = [comparison_headline(runs), "", *comparison_lines(comparison), *common_remarks(runs)]
-    console.lines([*lines, *groups_lines(tables, by, by_name(metrics), comparison, by_name(metrics))], VERDICTS)
+    console.lines(
+        [*lines, *groups_lines(tables, by, by_name(metrics), comparison=comparison, only=by_name(metrics))], VERDICTS
+    )

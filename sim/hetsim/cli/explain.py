@@ -48,7 +48,7 @@ def _task(result: Any, task: str, as_json: bool) -> None:
     rows = find_tasks(result, task)
     ended = ending(result, task)
     if len(rows) > 1:
-        _request(result, rows, stretches_of(result, task), ended, as_json)
+        _request(result, rows, stretches_of(result, task), ended=ended, as_json=as_json)
         return
     (row,) = rows
     if result.record.ready[row] != result.record.ready[row]:
@@ -71,7 +71,7 @@ def _task(result: Any, task: str, as_json: bool) -> None:
         network_part = {} if network is None else {"computing": network}
         console.as_json({**about, **_told(ended), **network_part, "stretches": table.to_dict("records")})
         return
-    lines = _task_lines(result, row, table, causes, wait, ended)
+    lines = _task_lines(result, row, table, causes=causes, wait=wait, ended=ended)
     console.lines(lines if network is None else [*lines[:2], _network_line(network), *lines[2:]])
 
 

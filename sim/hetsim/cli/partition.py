@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,10 +87,11 @@ def partition(
         )  # fmt: skip
         alone = [(one.name, math.fsum(seconds_on(layer, one, inference) for layer in cuts.layers)) for one in groups]
     if as_json:
-        console.as_json(_json(profile, cuts, plan, alone, inference))
+        console.as_json(_json(profile, cuts, plan, alone=alone, inference=inference))
     else:
-        console.lines(_text(profile, cuts, plan, alone, inference))
-    console.picture(picture, lambda: _drawn(profile, cuts, plan, groups, joined, inference, ignore_activations), quiet)
+        console.lines(_text(profile, cuts, plan, alone=alone, inference=inference))
+    drawn = partial(_drawn, profile, cuts, plan, groups=groups, levels=joined, inference=inference)
+    console.picture(picture, lambda: drawn(ignore_activations=ignore_activations), quiet)
 
 
 def _drawn(

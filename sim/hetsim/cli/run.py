@@ -66,7 +66,7 @@ def run(
             raise UsageError(
                 "--plan-precision only says what a precision costs: it takes neither --batch-means nor --out"
             )
-        _plan(loaded, precision, metrics, options, as_json, quiet)
+        _plan(loaded, precision, metrics, options=options, as_json=as_json, quiet=quiet)
         return
     if batched:
         _one_run(options)
@@ -75,7 +75,7 @@ def run(
     if perfetto is not None:
         check_trace_file(perfetto)
     folder = default_directory(loaded, options["seed"])
-    with console.making(out, folder, options["cache"], as_json, quiet) as options["progress"]:
+    with console.making(out, folder, options["cache"], to_json=as_json, quiet=quiet) as options["progress"]:
         outcome: Result | Replications
         if checked_amount(loaded, options["replications"]).maximum == 1 and options["shard"] is None:
             chosen = StudyOptions(

@@ -64,25 +64,39 @@ class Parts:
         limited = run.grace is not None and run.tasks.time_limit is not None
         limits = TimeLimits(state, signals, run.grace or 0.0) if limited else None
         self.serving = Serving(state, self.rounds, signals, check) if run.language else None
-        self.view = EngineView(state, signals, received, self.launches, stops, self.serving)
+        self.view = EngineView(state, signals, received, launches=self.launches, stops=stops, serving=self.serving)
         linked = state.graph is not None or bool(run.closed) or bool(run.tasks.items)
         asked = bool(run.admission or state.graph or run.tasks.items or run.tasks.refused)
         bell: dict[Any, bool] = {}
         state.queues = [
-            Queue(number, service, run, state.clock, state.links, bell, not (asked or _told(service, run)))
+            Queue(
+                number, service, run, clock=state.clock, links=state.links, bell=bell,
+                by_clock=not (asked or _told(service, run))
+            )
             for number, service in enumerate(run.services)
         ]
         state.queue_of = {queue.service.shape: queue for queue in state.queues}
         state.requests_left = sum(queue.total for queue in state.queues if queue.column is not None)
         self.waiting = Waiting(state, signals, self.serving, linked)
-        self.completion = Completion(state, self.rounds, self.waiting, received, limits, self.serving, linked)
-        interrupts = Interrupts(state, self.rounds, self.waiting, self.completion, stops, limits)
-        self.devices = Devices(state, self.rounds, self.launches, self.completion, interrupts, self.serving)
-        arrivals = Arrivals(state, self.rounds, self.waiting, self.completion, self.serving, self.view)
+        self.completion = Completion(
+            state, self.rounds, self.waiting, received=received, limits=limits, serving=self.serving, linked=linked
+        )
+        interrupts = Interrupts(
+            state, self.rounds, self.waiting, completion=self.completion, stops=stops, limits=limits
+        )
+        self.devices = Devices(
+            state, self.rounds, self.launches, completion=self.completion, interrupts=interrupts, serving=self.serving
+        )
+        arrivals = Arrivals(
+            state, self.rounds, self.waiting, completion=self.completion, serving=self.serving, view=self.view
+        )
         finish_quick = self.completion.finish_quick
-        self.starts = Starts(state, signals, self.launches, self.waiting, limits, finish_quick, quick)
+        self.starts = Starts(
+            state, signals, self.launches, waiting=self.waiting, limits=limits, finish_quick=finish_quick, quick=quick
+        )
         self.decisions = Decisions(
-            state, self.rounds, self.starts, self.launches, self.completion, interrupts, self.devices
+            state, self.rounds, self.starts, launches=self.launches, completion=self.completion, interrupts=interrupts,
+            devices=self.devices
         )  # fmt: skip
         signals.launch_completed = self.completion.launch_completed
         signals.task_completed = self.completion.completed
@@ -100,7 +114,8 @@ class Parts:
         deliver = arrivals.admit if asked or run.tasks.expires is not None else self.waiting.make_ready
         absent = [queue.service.rows for queue in state.queues if queue.column is not None]
         state.sources = Sources(
-            run, state.clock, state.recorder.status, deliver, progress, state.capacity.tidy, absent
+            run, state.clock, state.recorder.status, deliver=deliver, progress=progress, each_block=state.capacity.tidy,
+            absent=absent
         )  # fmt: skip
 
     def hooks(self) -> None:
@@ -133,7 +148,7 @@ class Parts:
         if self.serving is not None:
             self.serving.begin()
         if run.faults:
-            FaultInjector(state, self.rounds, self.devices, self.serving, run.faults)
+            FaultInjector(state, self.rounds, self.devices, serving=self.serving, faults=run.faults)
 
     def _place(self, wanted: WantedReplica) -> Placement | None:
         """Where the policy has a replica start; PolicyError for a place where it cannot."""
@@ -168,7 +183,8 @@ def _state_of(run: RunInput) -> RunState:
     graph = None if run.tasks.predecessors is None else Graph(run.tasks.predecessors)
     pacing = None if run.decisions is None else Pacing(run.decisions)
     return RunState(
-        run, run.tasks, run.scheduler, clock, capacity, links, places, Recorder(run), graph, steady=False, pacing=pacing
+        run, run.tasks, run.scheduler, clock=clock, capacity=capacity, links=links, places=places,
+        recorder=Recorder(run), graph=graph, steady=False, pacing=pacing
     )  # fmt: skip
 
 

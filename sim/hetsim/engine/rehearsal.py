@@ -24,7 +24,9 @@ from hetsim.policy.request_queue import Requests
 def problem_of(run: RunInput, random: np.random.Generator, play: Callable[[RunInput], Record]) -> PlanProblem:
     """The problem of a run, with the engine behind it: `play` runs something from its beginning to its end."""
     stage = RehearsedStage(run, play)
-    return PlanProblem(stage.tasks, run.cluster, random, stage.simulate, stage.rehearse, unplanned=run.unplanned)
+    return PlanProblem(
+        stage.tasks, run.cluster, random, simulate=stage.simulate, rehearse=stage.rehearse, unplanned=run.unplanned
+    )
 
 
 class RehearsedStage:
@@ -147,7 +149,7 @@ def plan_of(starts: dict[int, tuple[Placement, float]], record: Record, copies: 
             own, launch = own.parts[len(members)], list(together).index(id(placement))
             members.append(row)
         position = next(number for number, mode in enumerate(tasks.shapes[tasks.shape[row]].modes) if mode is own)
-        names = _names(placement, cluster, free, start, float(record.finish[row]))
+        names = _names(placement, cluster, free, start=start, finish=float(record.finish[row]))
         steps.append(Step(row, position, names, launch))
     return Plan(steps, copies=list(copies))
 

@@ -92,7 +92,9 @@ class Simulation:
         """A policy's fork (`hetsim.engine.imagined`)."""
         from hetsim.engine import imagined  # which few runs need
 
-        copy = imagined.imagine(self, self.parts, scheduler, decisions, seed, coming, ratios, expected)
+        copy = imagined.imagine(
+            self, self.parts, scheduler, decisions=decisions, seed=seed, coming=coming, ratios=ratios, expected=expected
+        )
         return imagined.Imagined(copy.state, copy.run)
 
     @staticmethod
@@ -206,9 +208,9 @@ class Simulation:
             if table is not None:
                 times = self.parts.launches.departures.close(launch, now)
                 if launch.terms is not None:
-                    recorder.batch(launch, LAUNCH_RUNNING, times, now, table.busy, table.energy)
+                    recorder.batch(launch, LAUNCH_RUNNING, times, end=now, busy=table.busy, energy=table.energy)
                     continue
-                recorder.launch(launch, LAUNCH_RUNNING, times, now, table.busy, table.energy)
+                recorder.launch(launch, LAUNCH_RUNNING, times, end=now, busy=table.busy, energy=table.energy)
                 note_start(state, launch, times[0])
                 for task in launch.tasks:
                     recorder.detail("batch")[task.index] = launch.number

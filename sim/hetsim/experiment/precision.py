@@ -7,6 +7,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -152,15 +153,16 @@ def plan_precision(
         raise UsageError(f"the mean of {metric} is 0: no precision relative to it")
     upper = (chi_square_quantile(0.5 - LEVEL / 2, pilot - 1), chi_square_quantile(0.5 + LEVEL / 2, pilot - 1))
     high, low = (spread * math.sqrt((pilot - 1) / value) for value in upper)
-    number = needed(spread, mean, precision, confidence, metric)
+    number = needed(spread, mean, precision, confidence=confidence, metric=metric)
     half = half_width(values, metric, 0.5 + confidence / 2)
     first = runs.results[0]
     length = seconds(first.horizon) if math.isfinite(first.horizon) else f"{len(first.tasks):,} tasks"
-    longer = {times: needed(spread / math.sqrt(times), mean, precision, confidence, metric) for times in LONGER}
+    fewer = partial(needed, mean=mean, precision=precision, confidence=confidence, metric=metric)
+    longer = {times: fewer(spread / math.sqrt(times)) for times in LONGER}
     return PrecisionPlan(
         metric=metric, precision=precision, confidence=confidence, mean=mean, half_width=half, pilot=pilot,
-        replications=number, low=needed(low, mean, precision, confidence, metric),
-        high=needed(high, mean, precision, confidence, metric),
+        replications=number, low=needed(low, mean, precision, confidence=confidence, metric=metric),
+        high=needed(high, mean, precision, confidence=confidence, metric=metric),
         longer={times: many for times, many in longer.items() if number > MIN_FOR_PRECISION and many < number},
         length=length, spent=spent, workers=Workers(study_options.workers).workers, runs=runs,
     )  # fmt: skip

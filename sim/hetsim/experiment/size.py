@@ -218,7 +218,7 @@ def size(
         raise UsageError("a bisection has no parts: each size follows from those before; give values (KEY=1..64)")
     overload, seed = "", study_options.seed
     if least is None and aim.below:
-        bottom, overload = _first_sustained(loaded, aim, over, top, seed)
+        bottom, overload = _first_sustained(loaded, aim, over, most=top, seed=seed)
     with begun(study_options, Setup((loaded,), (aim.metric,), study_options.check, study_options.audit)) as study:
         search = _Search(
             study, key=over, target=aim, confidence=confidence, seed=seed, first=replications, least=bottom, most=top,

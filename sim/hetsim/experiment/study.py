@@ -351,7 +351,7 @@ class Study:
         """Make a run in this process."""
         job = self.job(series, number)
         if not series.strict:
-            return outcome_or_error(self.setup, self._shelf, "", job, self.meter)
+            return outcome_or_error(self.setup, self._shelf, "", job=job, meter=self.meter)
         try:
             return self._strictly(series, number, job)
         except ScenarioError as error:

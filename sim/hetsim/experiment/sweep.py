@@ -514,7 +514,8 @@ def plan_sweep(
     kept = tuple(dict.fromkeys([*names, *figures, *([] if amount.precision is None else [amount.metric])]))
     check = study_options.check
     plan = SweepPlan(
-        base=base, setup=Setup((base,), kept, check, study_options.audit, kept if figures else ()), keys=keys,
+        base=base, setup=Setup((base,), kept, check, audit=study_options.audit, keep=kept if figures else ()),
+        keys=keys,
         rows=given, amount=amount, identity=Identity(check), metrics=names or figures, options=study_options,
     )  # fmt: skip
     if sample == "sobol" and n is not None and n & (n - 1):

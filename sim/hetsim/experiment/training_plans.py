@@ -97,7 +97,7 @@ def training_plans(
         before = len(candidates)
         problems: list[str] = []
         for device in _types(cluster, chosen):
-            of_type, problem = _on(cluster, nodes, device, wanted, each, training)
+            of_type, problem = _on(cluster, nodes, device, wanted=wanted, each=each, training=training)
             candidates += of_type
             problems += [] if problem is None else [problem]
         if len(candidates) == before:
@@ -164,7 +164,7 @@ def _on(
     model = training.transformer()
     candidates = []
     for plan in _plans(training, wanted * each):
-        machines = [machine_of(spec, each, device, peak, training) for spec in specs]
+        machines = [machine_of(spec, each, device, peak=peak, training=training) for spec in specs]
         steps = [formulas.step(model, plan, machine, across) for machine in machines]
         slowest = max(range(len(steps)), key=lambda one: steps[one].seconds)
         pipeline = formulas.step_pipeline(model, plan, machines[slowest])
@@ -234,7 +234,7 @@ def _across(cluster: Cluster, nodes: list[Node]) -> Callable[[Phase], float] | N
 
     @cache
     def seconds(phase: Phase) -> float:
-        ((_, loads),) = Exchange(cluster, 0.0, 0.0, (phase,), 0.0).of(devices).phases
+        ((_, loads),) = Exchange(cluster, 0.0, 0.0, phases=(phase,), nominal=0.0).of(devices).phases
         return max([phase.inside, *(load.seconds for load in loads)])
 
     return seconds

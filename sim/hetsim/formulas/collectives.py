@@ -60,5 +60,7 @@ def all_reduce_over_nodes(
     latency_inside: float = 0.0,
 ) -> float:  # fmt: skip
     """Seconds of an all-reduce of `each` ranks on each of some nodes with `cards`."""
-    sent, within, latencies = ring_over_nodes(2, nodes, each, size, inside, latency, latency_inside)
+    sent, within, latencies = ring_over_nodes(
+        2, nodes, each, size=size, inside=inside, latency=latency, latency_inside=latency_inside
+    )
     return latencies + max(within, sent / (card * min(cards, each)))

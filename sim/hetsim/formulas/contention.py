@@ -149,7 +149,7 @@ def step_times(
     share = np.minimum(1.0, 1.0 / np.broadcast_to(np.asarray(width, dtype=float), needs.shape))[some]
     met, more = None, None
     for _ in range(2):
-        met = delays(alone[some], needs[some], share, rule, met, more)
+        met = delays(alone[some], needs[some], share, rule=rule, before=met, more=more)
         more = (met.seen * met.delays).sum(axis=1)
     seconds = alone + needs
     seconds[some] += more

@@ -118,7 +118,10 @@ def pipeline_partition(
         if number == 1 and memory < math.inf:
             room = _Room(StageMemory(cuts, inference=False), memory, total)
         solved.append(
-            _level(cuts, times, weights, level, within, number == len(levels), activations, replication, room)
+            _level(
+                cuts, times, weights, level=level, within=within, last=number == len(levels), activations=activations,
+                replication=replication, room=room
+            )
         )  # fmt: skip
         times = solved[-1].best[level.count - 1]
         within = level.count
@@ -130,7 +133,7 @@ def pipeline_partition(
             several = "" if len(levels) == 1 else " (and more in nested levels)"
             raise NothingMeets(_too_little(needed, f"each has {_size(memory)}{several}"))
         raise UsageError(f"{len(cuts.sets)} cuts do not make {parts} stages without replication; use fewer devices")
-    return PipelinePartition(tuple(_stages(solved, len(solved) - 1, 0, len(cuts.sets) - 1, 1)), seconds)
+    return PipelinePartition(tuple(_stages(solved, len(solved) - 1, 0, j=len(cuts.sets) - 1, replicas=1)), seconds)
 
 
 def _size(size: float) -> str:
@@ -220,7 +223,7 @@ def _stages(solved: list[_Solved], level: int, i: int, j: int, replicas: int) ->
             break
         j, m = cut, m - parts
     for first, last, parts in reversed(stages):
-        yield from _stages(solved, level - 1, first, last, replicas * parts)
+        yield from _stages(solved, level - 1, first, j=last, replicas=replicas * parts)
 
 
 def unlike_partition(

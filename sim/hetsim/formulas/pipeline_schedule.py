@@ -173,7 +173,7 @@ def pipeline_schedule(
     Without `boundaries` nothing is sent but what stages exchange when they do not compute.
     Cost is O(n log n) of n = 2 × stages × chunks × micro-batches passes.
     """
-    return _Layout(stages, micro_batches, order, chunks, boundaries).schedule()
+    return _Layout(stages, micro_batches, order, chunks=chunks, boundaries=boundaries).schedule()
 
 
 class _Layout:
@@ -189,7 +189,8 @@ class _Layout:
             flying = 1 + math.ceil(behind / stage.replicas)
             self.devices.append([
                 _Stage(number, replica, stage_order(
-                    order, len(stages), number, range(replica, micro_batches, stage.replicas), chunks, flying))
+                    order, len(stages), number, micro_batches=range(replica, micro_batches, stage.replicas),
+                    chunks=chunks, flying=flying))
                 for replica in range(stage.replicas)
             ])  # fmt: skip
         self.lanes = [[0.0] * one.lanes for one in self.boundaries]
@@ -213,7 +214,8 @@ class _Layout:
                 stage, (_, number, _) = came
                 self._start(self.devices[stage][number % len(self.devices[stage])], now)
         return PipelineSchedule(
-            self.order, tuple(self.stages), self.micro_batches, self.chunks, tuple(self.slots), tuple(self.transfers)
+            self.order, tuple(self.stages), self.micro_batches, chunks=self.chunks, slots=tuple(self.slots),
+            transfers=tuple(self.transfers)
         )
 
     def _start(self, device: _Stage, now: float) -> None:
@@ -231,7 +233,8 @@ class _Layout:
         end = now + seconds
         free = end + stage.exchange[0 if ahead else 1]
         device.next, device.free = device.next + 1, False
-        self.slots.append(PipelineSlot(device.stage, device.replica, number, chunk, ahead, now, end, free))
+        times = {"begin": now, "end": end, "free": free}
+        self.slots.append(PipelineSlot(device.stage, device.replica, number, chunk=chunk, forward=ahead, **times))
         heapq.heappush(self.events, (free, next(self.numbers), device, None))
         self._send(device.stage, one, end, free)
 
@@ -259,7 +262,7 @@ class _Layout:
                 end = max(free, lanes[lane])
                 arrives = lanes[lane] = end + seconds
         if target != stage and arrives > end:
-            self.transfers.append(PipelineTransfer(stage, target, number, ahead, end, arrives))
+            self.transfers.append(PipelineTransfer(stage, target, number, forward=ahead, begin=end, end=arrives))
         heapq.heappush(self.events, (arrives, next(self.numbers), None, (target, then)))
 
 

@@ -276,7 +276,8 @@ def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> 
     size = 2 * plan.micro_batch * model.sequence * model.hidden
     reduces = m * model.layers / p * (6 if plan.recomputation == "full" else 4)
     hosts, inside, waits = -(-t // each), min(t, each), (p - 1) / (v * m)
-    sent, within, fixed = (reduces * one for one in _reduced(machine, machine.within(inside), hosts, inside, size))
+    reduced = _reduced(machine, machine.within(inside), hosts, each=inside, size=size)
+    sent, within, fixed = (reduces * one for one in reduced)
     phase_of = {"tensor": Phase("ring", hosts, sent, fixed, cards=inside, waits=waits, inside=within)}
     if p > 1:
         hops, senders = 2 * v * m, min(each, t * d)
@@ -293,8 +294,10 @@ def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> 
     hosts, gradients = -(-d // ranks), 2 * _held(model, plan)
     hidden = (1 - 1 / plan.buckets) * model.layers / p * layer_seconds(model, plan, machine) * 2 / 3
     rings = each / ranks  # of one rank in each group of tensor-parallel ranks, at once
-    sent, within, fixed = _reduced(machine, machine.within(ranks * t), hosts, ranks, gradients, rings)
-    phase_of["data"] = Phase("ring", hosts * max(1, t // each), sent, fixed, hidden, cards=each, inside=within)
+    sent, within, fixed = _reduced(machine, machine.within(ranks * t), hosts, each=ranks, size=gradients, rings=rings)
+    phase_of["data"] = Phase(
+        "ring", hosts * max(1, t // each), sent, fixed=fixed, hidden=hidden, cards=each, inside=within
+    )
     return phase_of
 
 
@@ -319,7 +322,9 @@ def _reduced(
 ) -> tuple[float, float, float]:
     """Of this number of all-reduces at once: bytes that each node sends, seconds within nodes at the same time, and
     seconds in addition."""
-    sent, within, fixed = ring_over_nodes(2, hosts, each, size, inside, machine.latency, machine.latency_inside)
+    sent, within, fixed = ring_over_nodes(
+        2, hosts, each, size=size, inside=inside, latency=machine.latency, latency_inside=machine.latency_inside
+    )
     if hosts > 1 and machine.network is not None:  # what was measured contains latencies and steps within nodes
         return sent * rings, 0.0, sent * rings * machine.excess(size) / machine.used(round(each * rings))
     return sent * rings, within, fixed

@@ -146,10 +146,10 @@ class Entry:
         figures = self.figures[table.name]
         in_figures = list(dict.fromkeys(figures[name])) if name in figures else None
         if axis.values is not None:
-            self._check_values(axis.values, in_figures, table, name, key)
+            self._check_values(axis.values, in_figures, table, name=name, key=key)
             return {**axis.values, **axis.extra_values}
         assert axis.each is not None
-        rows = self._filling(axis, in_figures, table, name, key)
+        rows = self._filling(axis, in_figures, table, name=name, key=key)
         folder = str((self.inputs or self.folder).resolve())
         ways = {value: filled(axis.each, value, row | {"inputs": folder}) for value, row in rows.items()}
         return ways | dict(axis.extra_values)
@@ -228,7 +228,7 @@ class Entry:
                 overrides |= way.set
                 if way.scenario is not None:
                     here = self.scenario_of(way.scenario, ("tables", number, "axes", axis))
-            yield TableCase(table.name, labels, here, policy, tuple(overrides.items()))
+            yield TableCase(table.name, labels, here, policy=policy, overrides=tuple(overrides.items()))
 
     def short_cases(self) -> Iterator[tuple[TableCase, int | None]]:
         """The cases that are run at every change, and how many replications."""

@@ -281,7 +281,7 @@ def ran_case(entry: Entry, case: TableCase, count: int | None = None) -> Ran:
         job = RunJob(0, {}, scenario.model.seed, replication)
         result = simulate(scenario, job, described=False)
         for column, value in table.values.items():
-            values[column].append(measured(entry, table, case, result, column, value))
+            values[column].append(measured(entry, table, case, result=result, column=column, value=value))
     return Ran(case, values, perf_counter() - begun)
 
 
@@ -290,7 +290,7 @@ def measured(
 ) -> float:
     """One value of one run."""
     if value.column is not None:
-        return float(_equal(entry, table, case, result, column, value))
+        return float(_equal(entry, table, case, result=result, column=column, value=value))
     assert value.metric is not None
     if value.start is not None and value.to is not None:
         from hetsim.results.one_run.metrics import Measured, metric

@@ -70,7 +70,7 @@ class StageTable:
 
     def above(self, floor: float) -> StageTable:
         """The same times, of which so much does not depend on the size."""
-        return StageTable(self.sizes, self.seconds, self.between, self.spread, floor)
+        return StageTable(self.sizes, self.seconds, self.between, spread=self.spread, floor=floor)
 
     def of(self, count: int) -> float:
         """Seconds for a launch of a number of tasks."""

@@ -412,21 +412,25 @@ class Cluster:
             first = self.types.setdefault(kind.name, kind)
             if first != kind:
                 raise ValueError(f'device type "{kind.name}" is described in two ways')
-        cpu = self._device(f"{name}/cpu", spec.cpu_type, index, -1, spec)
+        cpu = self._device(f"{name}/cpu", spec.cpu_type, index, local=-1, spec=spec)
         accelerators: list[Device] = []
         for kind, count in spec.accelerators:
             for _ in range(count):
                 local = len(accelerators)
-                accelerators.append(self._device(f"{name}/g{local}", kind, index, local, spec))
+                accelerators.append(self._device(f"{name}/g{local}", kind, index, local=local, spec=spec))
         cores = spec.cpus - spec.drivers
         if cores < 0:
             raise ValueError(f"{spec.drivers} driver cores are more than the {spec.cpus} cores of node {name}")
-        self.nodes.append(Node(index, name, cores, spec.memory, cpu, tuple(accelerators), spec))
+        self.nodes.append(
+            Node(index, name, cores, memory=spec.memory, cpu=cpu, accelerators=tuple(accelerators), spec=spec)
+        )
 
     def _device(self, name: str, kind: DeviceType, node: int, local: int, spec: NodeSpec) -> Device:
         switch = None if spec.switch_size is None or local < 0 else local // spec.switch_size
         island = None if spec.island_size is None or local < 0 else local // spec.island_size
-        device = Device(len(self.devices), name, kind, node, local, switch, island, spec.rack)
+        device = Device(
+            len(self.devices), name, kind, node=node, local=local, switch=switch, island=island, rack=spec.rack
+        )
         self.devices.append(device)
         return device
 

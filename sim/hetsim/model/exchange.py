@@ -232,7 +232,7 @@ class Exchange:
                     rate = self._rates[link]
                     loads.append(Load(link, needed / rate, moved / rate, rate == math.inf))
             phases.append((phase, tuple(loads)))
-        return TrafficProfile(self.compute, self.filling, tuple(phases), sent, across)
+        return TrafficProfile(self.compute, self.filling, tuple(phases), bytes=sent, across=across)
 
     def _crossing(self, phase: Phase, nodes: tuple[int, ...]) -> dict[int, tuple[float, float]]:
         """Bytes that a phase sends over each uplink: in sequence, and in all."""

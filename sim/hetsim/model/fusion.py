@@ -124,7 +124,7 @@ def fusion_of(tasks: Tasks, rows: Iterable[int], readers: Sequence[int], writers
         away += sum(tasks.items[item].size for item in written if item not in kept or last_write[item] > number)
         saved.append(float(away))
         seen.update(dict.fromkeys((*read, *written)))
-    return Fusion(rows, tuple(inputs), tuple(outputs), tuple(inside), tuple(saved))
+    return Fusion(rows, tuple(inputs), tuple(outputs), inside=tuple(inside), saved=tuple(saved))
 
 
 def fused_seconds(

@@ -227,7 +227,7 @@ def timeline(result: Result, axes: tuple[Axes, Axes] | None = None) -> tuple[Axe
     time, end = table["time"].to_numpy(), result.end
     waiting = table["waiting"].to_numpy(dtype=float)
     edges = intervals(upper, end, waiting)
-    draw_steps(upper, time, waiting, end, edges, color=BLUE, fill=True)
+    draw_steps(upper, time, waiting, end=end, edges=edges, color=BLUE, fill=True)
     upper.set_ylim(0, None if table["waiting"].any() else 1)
     upper.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     upper.set_ylabel(steps_label("tasks waiting", edges, shaded=True), fontsize=9, color=INK)
@@ -241,7 +241,7 @@ def timeline(result: Result, axes: tuple[Axes, Axes] | None = None) -> tuple[Axe
         shares[f"{plain(short(label, 30))} ({there}{cores})"] = 100 * busy / there
     labels, edges = list(shares), intervals(lower, end, *shares.values())
     for number, (label, share) in enumerate(shares.items()):
-        draw_steps(lower, time, share, end, edges, label=label, **look(number))  # dashes show a line below
+        draw_steps(lower, time, share, end=end, edges=edges, label=label, **look(number))  # dashes show a line below
     lower.set_ylim(0, 105)
     lower.set_ylabel(steps_label("busy (%)", edges), fontsize=9, color=INK)
     if kinds:

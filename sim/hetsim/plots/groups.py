@@ -44,7 +44,7 @@ def groups(table: pd.DataFrame, metrics: Iterable[str] | None = None) -> Figure:
     picture = figure(9.5, 0.9 + len(chosen) * 1.9)
     panels = picture.subplots(len(chosen), 1, sharex=True, squeeze=False)[:, 0]
     for ax, metric in zip(panels, chosen, strict=True):
-        _bars(ax, pd.DataFrame(table[metric]), names, policies, metric)
+        _bars(ax, pd.DataFrame(table[metric]), names, policies=policies, metric=metric)
     panels[-1].set_xticks(range(len(names)), [_short(str(name)) for name in names])
     if sum(min(len(str(name)), 16) for name in names) > 75:
         panels[-1].tick_params(axis="x", labelrotation=30)

@@ -161,7 +161,7 @@ def _between(schedule: PipelineSchedule, rows: dict[tuple[int, int], int], add: 
         if sent:
             edges = np.array([rows[max(one.source, one.target), 0] - 0.5 for one in sent])
             at = edges + (-0.04 if forward else 0.04)
-            add([one.begin for one in sent], [one.end for one in sent], at, ORANGE, 0.035, 3)
+            add([one.begin for one in sent], [one.end for one in sent], at, color=ORANGE, half=0.035, z=3)
 
 
 def _numbers(ax: Axes, schedule: PipelineSchedule, rows: dict[tuple[int, int], int], end: float) -> None:

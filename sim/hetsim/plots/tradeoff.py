@@ -41,14 +41,14 @@ def pareto(found: Comparison | Sweep, x: str, y: str, ax: Axes | None = None, *,
     ax = own_axes(ax, 7.5, 5)
     table = front(found, x, y, better)
     keys = getattr(found, "keys", [])
-    across, up = _scale_of("x", x, table, keys, better), _scale_of("y", y, table, keys, better)
+    across, up = _scale_of("x", x, table, keys=keys, better=better), _scale_of("y", y, table, keys=keys, better=better)
     best = table["front"].to_numpy()
     groups = table["policy"].astype(str).to_numpy()
     several = len(table) > len(set(groups))
     colors = {policy: PALETTE[number % len(PALETTE)] for number, policy in enumerate(dict.fromkeys(groups))}
     of_points = [colors[group] if several else ORANGE if good else BLUE
                  for group, good in zip(groups, best, strict=True)]  # fmt: skip
-    spans = _draw_points(ax, across, up, best, of_points)
+    spans = _draw_points(ax, across, up, best=best, colors=of_points)
     order = np.flatnonzero(best)[np.argsort(across.values[best], kind="stable")]
     # Between two points of the front nothing is known to be reachable but what either of them is.
     where: Any = "pre" if across.more else "post"
@@ -105,10 +105,10 @@ def _scale_of(
         side,
         f"{called}{f' ({unit})' if unit else ''}, {'more' if more else 'less'} is better",
         values,
-        table[f"{name}_half"].to_numpy(dtype=float) / factor,
-        (-np.inf, np.inf) if is_key else possible(name, values, factor),
-        more,
-        is_key,
+        half=table[f"{name}_half"].to_numpy(dtype=float) / factor,
+        limits=(-np.inf, np.inf) if is_key else possible(name, values, factor),
+        more=more,
+        is_key=is_key,
     )
 
 

@@ -116,7 +116,9 @@ class Progress:
         rows.sort(key=since.__getitem__)  # stable
         tasks = self._table(rows, [since[row] for row in rows])
         simulate = _not_with_foresight if foresight else Trials(view, self.problem, rows).simulate
-        problem = in_mid_run(self.problem, tasks, now, free_at, self._data(rows, running, view), simulate)
+        problem = in_mid_run(
+            self.problem, tasks, now, free_at=free_at, data=self._data(rows, running, view), simulate=simulate
+        )
         return RemainingProblem(problem, rows, list(left_out))
 
     def _can_run(self, row: int, up: Container[DeviceType]) -> bool:

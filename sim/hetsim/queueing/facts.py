@@ -171,7 +171,7 @@ class Facts:
     def suppose(
         self, text: str, holds: bool, key: str = "", value: str = "", soft: bool = False, error: float = math.inf
     ) -> bool:
-        self.assumptions.append(Assumption(text, bool(holds), key, value, soft, error))
+        self.assumptions.append(Assumption(text, bool(holds), key, value=value, soft=soft, error=error))
         return bool(holds)
 
     def recognize(self, family: str) -> None:
@@ -202,7 +202,9 @@ class Facts:
             for demand, weight, where in kinds:
                 if weight > 0:
                     label, law, priority = demand.class_ or name, self._law(demand), demand.priority or 0.0
-                    classes.append(Customers(label, rate * weight / total, demand, where, law, priority))
+                    classes.append(
+                        Customers(label, rate * weight / total, demand, key=where, law=law, priority=priority)
+                    )
         return classes
 
     @property

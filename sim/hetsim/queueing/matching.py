@@ -142,12 +142,12 @@ def _delay_system(facts: Facts, rate: float, law: Law, servers: int) -> Predicti
             return queues.mmc(rate, law.mean, servers)
         if servers == 1:
             return general.md1(rate, law.mean) if law.kind == "constant" else general.mg1(rate, law.mean, law.scv)
-        prediction = general.allen_cunneen(rate, law.mean, servers, 1.0, law.scv)
+        prediction = general.allen_cunneen(rate, law.mean, servers, arrival_scv=1.0, service_scv=law.scv)
         return replace(prediction, model=f"M/G/{servers} (Allen and Cunneen)")
     scv = 0.0 if arrivals.process == "deterministic" else float(arrivals.scv)
     if servers == 1 and law.kind == "exponential":
         return general.gim1(rate, law.mean, _gap_complement(arrivals, rate, scv), "D/M/1" if scv == 0 else "GI/M/1")
-    prediction = general.allen_cunneen(rate, law.mean, servers, scv, law.scv)
+    prediction = general.allen_cunneen(rate, law.mean, servers, arrival_scv=scv, service_scv=law.scv)
     # An scv of 1 does not make arrivals Poisson: never exact here, and the error was not measured.
     return replace(prediction, model=f"G/G/{servers} (Allen and Cunneen)", error=math.inf)
 

@@ -145,7 +145,7 @@ def trace_events(result: Result) -> Iterator[Event]:
     for number, service in enumerate(result.record.input.language):
         yield from _request_events(result, service, CLUSTER + 1 + len(nodes) + number)
     yield from _counters(result, process)
-    yield from _arrows(result, bars, slices, pid, tid)
+    yield from _arrows(result, bars, slices, pid=pid, tid=tid)
 
 
 def _named(what: str, process: int, thread: int, arguments: dict[str, Any]) -> Event:

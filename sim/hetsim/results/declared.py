@@ -94,8 +94,9 @@ def metric(
         words = title or called.removesuffix("_j").replace("_", " ")
         home = module or function.__module__
         declared = Declaration(
-            called, function, unit, better, of, weight, places, words, hide_if_zero, congested, needs_end,
-            is_percent, home
+            called, function, unit, better=better, of=of, weight=weight, sets=places, title=words,
+            hide_if_zero=hide_if_zero, congested=congested, needs_end=needs_end,
+            is_percent=is_percent, module=home
         )  # fmt: skip
         if home.removeprefix(_PACKAGE) in MODULES:
             _ours[called] = declared

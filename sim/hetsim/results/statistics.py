@@ -67,9 +67,9 @@ def student_interval(values: Sequence[float] | np.ndarray, confidence: float = 0
     count = len(array)
     mean = float(array.mean()) if count else math.nan
     if count < 2 or not np.isfinite(array).all():
-        return Interval(metric, mean, math.nan, math.nan, confidence, count)
+        return Interval(metric, mean, math.nan, high=math.nan, confidence=confidence, n=count)
     half = half_width(array, metric, 0.5 + confidence / 2)
-    return Interval(metric, mean, mean - half, mean + half, confidence, count)
+    return Interval(metric, mean, mean - half, high=mean + half, confidence=confidence, n=count)
 
 
 def half_width(values: np.ndarray, metric: str, share: float) -> float:
@@ -182,7 +182,7 @@ def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) ->
             p = 2 * student_tail(abs(mean) / error, count - 1)
         results.append((mean, error, p, count))
     testable = sorted((i for i in range(len(results)) if not math.isnan(results[i][2])), key=lambda i: results[i][2])
-    result = [PairedDifference(mean, math.nan, p, False, count) for mean, _, p, count in results]
+    result = [PairedDifference(mean, math.nan, p, significant=False, n=count) for mean, _, p, count in results]
     level, holds, adjusted = 0.0, True, 0.0
     for step, index in enumerate(testable):
         mean, error, p, count = results[index]
@@ -191,5 +191,5 @@ def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) ->
             holds = p <= level
         half = student_quantile(1 - level / 2, count - 1) * error
         adjusted = max(adjusted, min(1.0, p * (len(testable) - step)))
-        result[index] = PairedDifference(mean, half, adjusted, holds, count)
+        result[index] = PairedDifference(mean, half, adjusted, significant=holds, n=count)
     return result

@@ -247,7 +247,7 @@ def not_understood(scenario: ReadScenario, reader: str, entry: int | None = None
     entry: the only one of the workload that it reads; None: all.
     """
     first_paths: dict[str, Path_] = {}
-    for path, pattern in _unknown(scenario.document.data, (), "", reader, scenario.base):
+    for path, pattern in _unknown(scenario.document.data, (), "", reader=reader, base=scenario.base):
         other = entry is not None and path[0] == "workload" and isinstance(path[1], int) and path[1] != entry
         if not other and pattern not in first_paths and not _as_if_absent(scenario, path):
             first_paths[pattern] = path
@@ -268,13 +268,13 @@ def _unknown(value: Any, path: Path_, pattern: str, reader: str, base: Path) -> 
     elif isinstance(value, list):
         for number, one in enumerate(value):
             if isinstance(one, dict):
-                yield from _unknown(one, (*path, number), pattern, reader, base)
+                yield from _unknown(one, (*path, number), pattern, reader=reader, base=base)
     elif isinstance(value, dict):
         section = _PROFILES.get(pattern)
         if section is not None and isinstance(value.get("profile"), str):
             value = {**documents.read(base / value["profile"]).data[section], **value}
         for key, inner in value.items():
-            yield from _unknown(inner, (*path, key), _below(pattern, str(key)), reader, base)
+            yield from _unknown(inner, (*path, key), _below(pattern, str(key)), reader=reader, base=base)
 
 
 def _below(pattern: str, key: str) -> str:

@@ -253,7 +253,7 @@ def from_document(
     problems += [problem for problem in trace_problems if problem not in problems]
     if problems or model is None or policies is None:
         raise _in_order(problems + _further(document, base, traces))
-    return Scenario(document, base, model, policies, traces, inputs)
+    return Scenario(document, base, model, policies=policies, traces=traces, inputs=inputs)
 
 
 def _in_order(problems: list[Problem]) -> ScenarioError:

@@ -73,7 +73,9 @@ def occupations(record: Record) -> Iterator[Occupation]:
         until = record.end if math.isnan(end) else float(end)
         where = tuple(cluster.devices[index] for index in devices)
         named = tuple(map(tuple, cores_on(devices, cores, cluster)))
-        yield Occupation(int(task), modes[mode], where, named, float(start), until, int(outcome), fused)
+        yield Occupation(
+            int(task), modes[mode], where, cores=named, start=float(start), end=until, outcome=int(outcome), fused=fused
+        )
 
 
 def _placements(record: Record, launches: list[Occupation]) -> Iterator[str]:
@@ -114,8 +116,8 @@ def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
         for device in launch.devices:
             if mode.gpus:
                 share = device.type.streams * WHOLE
-                hold("share (millionths)", device.name, mode.share, share, launch)
-                hold("memory (bytes)", device.name, mode.gpu_memory, device.type.memory, launch)
+                hold("share (millionths)", device.name, mode.share, most=share, launch=launch)
+                hold("memory (bytes)", device.name, mode.gpu_memory, most=device.type.memory, launch=launch)
         for node in dict.fromkeys(device.node for device in launch.devices):
             here = record.input.cluster.nodes[node]
             count = sum(device.node == node for device in launch.devices)
@@ -128,10 +130,10 @@ def _capacities(record: Record, launches: list[Occupation]) -> Iterator[str]:
             cores, memory = mode.millicores, mode.memory
             if all_of and count != all_of:
                 cores, memory = math.ceil(cores * count / all_of), math.ceil(memory * count / all_of)
-            hold("cores (thousandths)", here.name, cores, here.cpus * 1000, launch)
-            hold("host memory (bytes)", here.name, memory, here.memory, launch)
+            hold("cores (thousandths)", here.name, cores, most=here.cpus * 1000, launch=launch)
+            hold("host memory (bytes)", here.name, memory, most=here.memory, launch=launch)
             for core in named:
-                hold("core", f"{here.name}/cpu{core}", 1, 1, launch)
+                hold("core", f"{here.name}/cpu{core}", 1, most=1, launch=launch)
     for (what, where), changes in occupied.items():
         total = 0.0
         for time, amount, task in sorted(changes):

@@ -132,7 +132,7 @@ class _Maker:
             columns["predecessors"] = self.graph(count)
         if self.has("items"):
             columns.update(self.data(cluster, count, columns))
-        return Tasks(self.arrivals(count), number, shapes, times, estimate, **columns)
+        return Tasks(self.arrivals(count), number, shapes, time=times, estimate=estimate, **columns)
 
     def arrivals(self, count: int) -> np.ndarray:
         kind = self.one_of("at once", "steady", "bursts")

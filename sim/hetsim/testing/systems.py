@@ -42,7 +42,9 @@ class System:
         """A run of it under this policy."""
         name = type(scheduler).__name__
         random = RandomTree(self.seed)
-        return RunInput(self.name, self.cluster, self.tasks, scheduler, admission, random, policy=name)
+        return RunInput(
+            self.name, self.cluster, self.tasks, scheduler=scheduler, admission=admission, random=random, policy=name
+        )
 
     def __repr__(self) -> str:
         return f"System({self.name!r}: {self.cluster.describe()}, {len(self.tasks)} tasks)"
@@ -59,8 +61,8 @@ def workload(rows: Sequence[Sequence[float]], shapes: Sequence[Shape], **columns
         np.array([row[0] for row in rows], dtype=float),
         np.array([row[1] for row in rows], dtype=np.int32),
         list(shapes),
-        times,
-        times if estimate is None else _table(estimate),
+        time=times,
+        estimate=times if estimate is None else _table(estimate),
         **columns,
     )
 

@@ -120,7 +120,7 @@ class LanguageLives:
         for service in self.services:
             for row in service.rows.tolist():
                 if self.record.status[row] == COMPLETED:
-                    yield from self._of(service, row, look, row in waiting, row in running)
+                    yield from self._of(service, row, look, waits=row in waiting, runs=row in running)
         if self.services and not self.record.device_log:
             yield from self._of_replicas(look)
 

@@ -105,7 +105,7 @@ def greedy_batches(rate: float, per_item: float, fixed: float, max_batch: int | 
     load = rate * per_item if max_batch is None else rate * (per_item + fixed / max_batch)
     if load >= 1:
         raise _overloaded(name, load)
-    chance = _waiting_at_ends(rate, per_item, fixed, max_batch, name)
+    chance = _waiting_at_ends(rate, per_item, fixed, max_batch=max_batch, name=name)
     waiting = np.arange(len(chance))
     batch = np.maximum(waiting if max_batch is None else np.minimum(waiting, max_batch), 1)
     times = per_item * batch + fixed
@@ -119,7 +119,7 @@ def greedy_batches(rate: float, per_item: float, fixed: float, max_batch: int | 
     sizes = np.bincount(batch, weights=chance)
     tail_figures = {}
     if max_batch is None:
-        tail_figures = _tails(rate, per_item, fixed, sizes, empty)
+        tail_figures = _tails(rate, per_item, fixed, sizes=sizes, empty=empty)
     return BatchPrediction(
         model=name, load=load, utilization=1 - empty / rate / cycle, wait_mean=wait, response_mean=wait + service,
         queue_length_mean=rate * wait, jobs_in_system_mean=rate * (wait + service), throughput=rate,
@@ -142,7 +142,7 @@ def _waiting_at_ends(rate: float, per_item: float, fixed: float, max_batch: int 
         if cells > MAX_CELLS or (max_batch is None and size > MAX_DENSE):
             text = "too near to saturation, or batches too large, for the exact chain; see inoue_bounds"
             raise UsageError(f"{name}: {text}")
-        chance = _solve(rate, per_item, fixed, max_batch, size)
+        chance = _solve(rate, per_item, fixed, max_batch=max_batch, size=size)
         if chance[-max(1, size // 50) :].sum() < NEGLIGIBLE:
             return chance
         size *= 2
@@ -154,7 +154,7 @@ def _solve(rate: float, per_item: float, fixed: float, max_batch: int | None, si
         system = np.eye(size - 1) - rows[1:, 1:].T
         rest = np.linalg.solve(system, rows[0, 1:])
     else:
-        rest = _solve_banded(rate, per_item, fixed, max_batch, size)
+        rest = _solve_banded(rate, per_item, fixed, max_batch=max_batch, size=size)
     if rest.sum() < 0:
         # A server that is as good as never idle: the system is singular but for rounding, which then decides the sign.
         # What comes out is one step of inverse iteration, the stationary vector to the last digits.

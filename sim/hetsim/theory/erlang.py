@@ -182,7 +182,9 @@ def halfin_whitt(rate: float, service_mean: float, delayed: float) -> Staffing:
     safety = float(brentq(lambda beta: limit_delayed(beta) - delayed, 1e-12, 40.0, xtol=1e-13))
     load = rate * service_mean
     servers = max(math.ceil(load + safety * math.sqrt(load)), math.floor(load) + 1)
-    return Staffing(servers, safety, erlang_c(load, servers), delayed, servers_for_delay(load, delayed))
+    return Staffing(
+        servers, safety, erlang_c(load, servers), delayed_limit=delayed, exact_servers=servers_for_delay(load, delayed)
+    )
 
 
 def limit_delayed(safety: float) -> float:

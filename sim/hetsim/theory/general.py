@@ -25,7 +25,7 @@ def mg1(rate: float, service_mean: float, service_scv: float) -> Prediction:
     load = rate * service_mean
     stable(load, 1, "M/G/1")
     wait = load * service_mean * (1 + service_scv) / (2 * (1 - load))
-    return steady("M/G/1", rate, service_mean, 1, wait, delayed=load)
+    return steady("M/G/1", rate, service_mean, servers=1, wait=wait, delayed=load)
 
 
 def md1(rate: float, service_mean: float) -> Prediction:
@@ -53,7 +53,7 @@ def md1(rate: float, service_mean: float) -> Prediction:
     def response_above(t: float) -> float:
         return 1.0 if t < service_mean else wait_above(t - service_mean)
 
-    return steady("M/D/1", rate, service_mean, 1, load * service_mean / (2 * (1 - load)), delayed=load,
+    return steady("M/D/1", rate, service_mean, servers=1, wait=load * service_mean / (2 * (1 - load)), delayed=load,
                   wait_above=wait_above, response_above=response_above)  # fmt: skip
 
 
@@ -201,7 +201,7 @@ def gim1(
     busy = 1 - free
     drain = free / service_mean
     return steady(
-        name, rate, service_mean, 1, busy / drain, delayed=busy,
+        name, rate, service_mean, servers=1, wait=busy / drain, delayed=busy,
         wait_above=lambda t: busy * math.exp(-drain * t), response_above=lambda t: math.exp(-drain * t),
     )  # fmt: skip
 
@@ -223,7 +223,7 @@ def allen_cunneen(rate: float, service_mean: float, servers: int, arrival_scv: f
     delayed = erlang_c(load, servers)
     wait = (arrival_scv + service_scv) / 2 * delayed * service_mean / (servers - load)
     error = _error_of_mgc(load / servers, servers, service_scv) if arrival_scv == 1 else math.inf
-    return steady(name, rate, service_mean, servers, wait, error=error)
+    return steady(name, rate, service_mean, servers=servers, wait=wait, error=error)
 
 
 def _error_of_mgc(load: float, servers: int, service_scv: float) -> float:

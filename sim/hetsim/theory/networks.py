@@ -87,7 +87,10 @@ def _station(one: Station, rate: float, number: int) -> Prediction:
     positive(service_mean=one.service_mean)
     name = one.name or f"station {number}"
     if rate <= 0:
-        return Prediction(f"{name}: no arrivals", 0, 0, 0, one.service_mean, 0, 0, 0, delayed=0)
+        return Prediction(
+            f"{name}: no arrivals", 0, 0, wait_mean=0, response_mean=one.service_mean, queue_length_mean=0,
+            jobs_in_system_mean=0, throughput=0, delayed=0
+        )
     try:
         queue = mmc(rate, one.service_mean, one.servers)
     except UsageError as error:
@@ -109,7 +112,7 @@ def tandem(rate: float, stations: Sequence[Station | tuple[Any, ...]]) -> Networ
     queues_of = tuple(_station(one, rate, number) for number, one in enumerate(given))
     response = sum(one.response_mean for one in queues_of)
     tail = _sum_above([1 / one.response_mean for one in queues_of]) if all(s.servers == 1 for s in given) else None
-    return Network(queues_of, response, rate * response, rate, tail)
+    return Network(queues_of, response, rate * response, throughput=rate, response_above=tail)
 
 
 def _sum_above(rates: list[float]) -> Tail:

@@ -52,9 +52,9 @@ def naor(rate: float, service_mean: float, reward: float, cost: float) -> Thresh
         individual,
         social,
         revenue,
-        cost * _welfare(load, ratio, social),
-        cost * _welfare(load, ratio, individual),
-        toll,
+        welfare=cost * _welfare(load, ratio, social),
+        welfare_individual=cost * _welfare(load, ratio, individual),
+        toll=toll,
     )
 
 

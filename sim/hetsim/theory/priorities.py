@@ -37,7 +37,7 @@ def nonpreemptive(classes: Sequence[Class | tuple[float, ...]], servers: int = 1
     for number, one in enumerate(given, 1):
         here = above + one.rate * one.service_mean / servers
         wait = residual / ((1 - above) * (1 - here))
-        predictions.append(_of_class("non-preemptive", number, one, servers, wait))
+        predictions.append(_of_class("non-preemptive", number, one, servers=servers, wait=wait))
         above = here
     return tuple(predictions)
 
@@ -65,14 +65,16 @@ def preemptive_resume(classes: Sequence[Class | tuple[float, ...]], servers: int
             load = rates * one.service_mean
             before, inside = inside, load + erlang_c(load, servers) * load / (servers - load)
             response = (inside - before) / one.rate
-        predictions.append(_of_class("preemptive-resume", number, one, servers, response - one.service_mean))
+        predictions.append(
+            _of_class("preemptive-resume", number, one, servers=servers, wait=response - one.service_mean)
+        )
         above = here
     return tuple(predictions)
 
 
 def _of_class(kind: str, number: int, one: Class, servers: int, wait: float) -> Prediction:
     letters = "M/G/1" if servers == 1 else f"M/M/{servers}"
-    return steady(f"{letters} {kind}, class {number}", one.rate, one.service_mean, servers, wait)
+    return steady(f"{letters} {kind}, class {number}", one.rate, one.service_mean, servers=servers, wait=wait)
 
 
 def _checked(classes: Sequence[Class | tuple[float, ...]], servers: int) -> list[Class]:

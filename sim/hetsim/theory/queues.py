@@ -50,8 +50,10 @@ def mmc(rate: float, service_mean: float, servers: int) -> Prediction:
         # the customer's own service, at once or after an exponential wait of rate cμ - λ
         return math.exp(-t / service_mean) + delayed * either_ends(1 / service_mean, drain, t)
 
-    return steady(name, rate, service_mean, servers, delayed / drain, delayed=delayed, wait_above=wait_above,
-                  response_above=response_above)  # fmt: skip
+    return steady(
+        name, rate, service_mean, servers=servers, wait=delayed / drain, delayed=delayed, wait_above=wait_above,
+        response_above=response_above
+    )
 
 
 def mmck(rate: float, service_mean: float, servers: int, room: int) -> Prediction:

@@ -168,7 +168,9 @@ def validate(
         told.lines.append(f"{file}: valid; {len(table):,} {rows_word(table)}")
         told.remarks += table.notes
     if not table.requests and (source is None or _one_trace(source)):
-        waits = _Waits(file, source, _trace_of(file, form, options), table, policy, scenario, page)
+        waits = _Waits(
+            file, source, _trace_of(file, form, options), table=table, policy=policy, scenario=scenario, page=page
+        )
         waits.tell(told, as_json)
     elif scenario is not None or page is not None:
         raise UsageError("--scenario and --page are for one log of jobs; this is none")
@@ -212,7 +214,9 @@ class _Waits:
 
         simulate = (self.source is not None or self.scenario is not None) and self.policy != "as_recorded"
         subject = waits_command.subject_of(Path(self.file), self.source, self.trace, self.table)
-        explained, compared = waits_command.explained_waits(subject, self.policy, simulate, self.scenario, as_json)
+        explained, compared = waits_command.explained_waits(
+            subject, self.policy, simulate, out=self.scenario, quiet=as_json
+        )
         if explained is not None:
             told.remarks += waits_command.not_explained(self.file, subject)
             told.mapping["waits"] = waits_report.mapping(explained, compared, simulate)
@@ -222,7 +226,9 @@ class _Waits:
             return
         if explained is None:
             raise UsageError(f"--page: nothing is to be said of waits in {self.file}: no job has a recorded one")
-        write_waits(self.page, Path(self.file).name, explained, compared, simulate, told.remarks)
+        write_waits(
+            self.page, Path(self.file).name, explained, compared=compared, simulated=simulate, notes=told.remarks
+        )
         console.note(f"page: {self.page}")
 
 
@@ -336,7 +342,7 @@ def convert(
     if target is None or target.suffix.lower() in YAML.suffixes:
         text = "a trace is written as a table: give TARGET as a name that ends in .csv or .parquet"
         raise click.UsageError(f"{text} (hetsim trace map proposes a mapping, as YAML)")
-    _converted(file, form, options, target, force)
+    _converted(file, form, options, target=target, force=force)
 
 
 @trace.command(short_help="Public logs: where they are; verify and convert a downloaded one.")
@@ -377,7 +383,7 @@ def fetch(
         console.lines([f"{file}: SHA-256 {found}; that of {log.name} is not known here"])
     if target is not None:
         given = (*(f"{key}={value}" for key, value in log.options.items()), *options)
-        _converted(str(file), log.format, given, target, force)
+        _converted(str(file), log.format, given, target=target, force=force)
 
 
 def _logs(logs: list[Any], as_json: bool) -> None:

@@ -83,7 +83,7 @@ def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
     names = table.extra.get("recorded_node")
     parts = node_parts(names, gpus, begin, begin + took)
     if parts is not None:
-        return _named(table, parts, begin, begin + took, (gpus, cores))
+        return _named(table, parts, begin, end=begin + took, amounts=(gpus, cores))
     if not gpus.any():
         peak, nodes = max(1, _most(begin, begin + took, cores)), table.numbers.get("nodes")
         if nodes is None or not (nodes > 1).any():
@@ -91,7 +91,7 @@ def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
         count = np.where(np.isnan(nodes), 1.0, nodes)
         each = math.ceil((cores / count).max())
         return [{"name": "n", "count": max(math.ceil(peak / each), int(count.max())), "cpus": each}]
-    return _pools(table, begin, begin + took, gpus, cores)
+    return _pools(table, begin, begin + took, gpus=gpus, cores=cores)
 
 
 def _named(

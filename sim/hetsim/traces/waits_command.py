@@ -53,7 +53,9 @@ def subject_of(file: Path, document: Mapping[str, Any] | None, trace: Mapping[st
         entry = {"unfit": "leave_out", "span": "any", **entry}
     document = document or {}
     name, policy = str(document.get("name", file.stem)), document.get("policy")
-    return Subject(table, {**document, **document_of(name, trace, inferred_nodes(table), policy, entry)}, True)
+    return Subject(
+        table, {**document, **document_of(name, trace, inferred_nodes(table), policy=policy, entry=entry)}, True
+    )
 
 
 def not_explained(file: str, subject: Subject) -> list[str]:

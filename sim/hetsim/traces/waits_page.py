@@ -91,8 +91,8 @@ def _held(ax: Axes, explained: Explained) -> None:
     times, level = occupancy.times, occupancy.level
     # Shaded up to the highest level of each interval: what matters is how near it comes to the capacity.
     edges = intervals(ax, high - low, level)
-    draw_steps(ax, times, level, high, None if edges is None else low + edges, fill=True, color=BLUE, linewidth=1.0,
-               label="held")  # fmt: skip
+    edges = None if edges is None else low + edges
+    draw_steps(ax, times, level, end=high, edges=edges, fill=True, color=BLUE, linewidth=1.0, label="held")
     points = [*explained.curve, (high, explained.curve[-1][1])]
     at, up = zip(*points, strict=True)
     ax.step(at, up, where="post", color=VERMILION, linewidth=1.6, label="capacity, as inferred")

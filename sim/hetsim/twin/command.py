@@ -77,12 +77,15 @@ def twin(
         if page is not None or changes or only or now is not None or squeue is not None:
             text = "--judge looks at the history alone; --squeue, --now, --job, --what-if and --page are for forecasts"
             raise click.UsageError(text)
-        _judge(log, table, nodes, more, (judge, hours * 3600, samples, policy, seed), overrides, as_json, quiet)
+        _judge(
+            log, table, nodes, more=more, asked=(judge, hours * 3600, samples, policy, seed), overrides=overrides,
+            as_json=as_json, quiet=quiet
+        )
         return
     assert squeue is not None and nodes is not None
     listed, snapshot = _snapshot(squeue, nodes)
     _check_waiting(only, snapshot, squeue)
-    facts = _Known(snapshot.jobs, _time_of(snapshot, now), log, more, hours, overrides, seed)
+    facts = _Known(snapshot.jobs, _time_of(snapshot, now), log, more=more, hours=hours, overrides=overrides, seed=seed)
     kept, other, altered = _changed(listed, changes, policy)
     widened, before = facts.widened(listed, policy, look_back, quiet)
     made = [facts.forecast(listed, policy, samples)]
@@ -92,7 +95,7 @@ def twin(
         one.widening = widened
     notes = [*snapshot.notes, *made[0].notes, *before, *table.notes]
     notes += [f"what if: {note}" for one in made[1:] for note in one.notes if note not in made[0].notes]
-    _report(made, facts, changes, only, notes, page, as_json)
+    _report(made, facts, changes, only=only, notes=notes, page=page, as_json=as_json)
     for remark in notes:
         console.note(remark, quiet)
     if page is not None:
@@ -141,11 +144,11 @@ def _report(
     plain, beside, changed = made[0], made[1] if changes else None, ", ".join(changes)
     errors = forecast_errors(known.log, known.hours * 3600)
     if page is not None:
-        write_twin(page, plain, known.now, errors, beside, changed, notes)
+        write_twin(page, plain, known.now, errors=errors, other=beside, changed=changed, notes=notes)
     if as_json:
-        console.as_json(report.mapping(plain, known.now, errors, beside, changed))
+        console.as_json(report.mapping(plain, known.now, errors, other=beside, changed=changed))
     else:
-        console.lines(report.lines(plain, known.now, errors, beside, changed, only), VERDICTS)
+        console.lines(report.lines(plain, known.now, errors, other=beside, changed=changed, only=only), VERDICTS)
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,10 @@ class _Known:
         overrides = (*self.overrides, *altered)
         cluster, horizon = _cluster(listed, self.more), self.hours * 3600
         try:
-            model = Twin(self.jobs, self.now, self.log, cluster, horizon, _policy(policy), overrides)
+            model = Twin(
+                self.jobs, self.now, self.log, cluster=cluster, horizon=horizon, policy=_policy(policy),
+                overrides=overrides
+            )
         except ScenarioError as error:
             named = {f"--set {text.partition('=')[0]}": f"--what-if {text.partition('=')[0]}" for text in altered}
             raise ScenarioError([replace(p, file=named.get(p.file or "", p.file)) for p in error.problems]) from None
@@ -185,8 +191,10 @@ class _Known:
             return None, []
         instants = earlier_instants(float(self.log.submit[0]), self.now, self.hours * 3600, count)
         cluster, horizon = _cluster(listed, self.more), self.hours * 3600
-        pasts = look_back(self.log, cluster, instants, horizon, EARLIER_SAMPLES, _policy(policy), self.seed,
-                          lambda text: console.note(text, quiet), self.overrides)  # fmt: skip
+        pasts = look_back(
+            self.log, cluster, instants, horizon=horizon, samples=EARLIER_SAMPLES, policy=_policy(policy),
+            seed=self.seed, progress=lambda text: console.note(text, quiet), overrides=self.overrides
+        )
         wider = widening(pasts, self.now)
         if wider is not None:
             return wider, []
@@ -328,8 +336,8 @@ def _judge(
     listed = inferred_nodes(table) if nodes is None else _nodes(nodes)
     instants, horizon, samples, policy, seed = asked
     log, cluster = with_limits(log, _cluster(listed, more), table, first_instant(log, horizon))
-    judged = judge(log, cluster, instants, horizon, samples, _policy(policy), seed,
-                   lambda text: console.note(text, quiet), overrides)  # fmt: skip
+    judged = judge(log, cluster, instants, horizon=horizon, samples=samples, policy=_policy(policy), seed=seed,
+                   progress=lambda text: console.note(text, quiet), overrides=overrides)  # fmt: skip
     if as_json:
         console.as_json({"jobs": len(judged.actual), "instants": judged.instants, "horizon": judged.horizon,
                          "beyond_horizon": float(judged.beyond.mean()), "methods": judged.table()})  # fmt: skip

@@ -211,11 +211,14 @@ class Twin:
                 for number, job in enumerate(jobs):
                     inside = f"of {job.id}" if f"of {job.id}" in pinned else job.partition
                     labels = (job.user, job.group, inside, job.account, job.qos)
-                    table.writerow(_cells(f"{kind}:{number}", labels, job.count, job.cpus, job.gpus, job.gpu_type))
+                    table.writerow(
+                        _cells(f"{kind}:{number}", labels, job.count, cpus=job.cpus, gpus=job.gpus, kind=job.gpu_type)
+                    )
             labeled = [log.labels[name] for name in LABELS]
             for row in range(len(log)):
                 labels = tuple(column[row] for column in labeled)
-                table.writerow(_cells(f"h:{row}", labels, log.nodes[row], log.cpus[row], log.gpus[row], log.kind[row]))
+                cpus, gpus, kind = log.cpus[row], log.gpus[row], log.kind[row]
+                table.writerow(_cells(f"h:{row}", labels, log.nodes[row], cpus=cpus, gpus=gpus, kind=kind))
 
     # Samples --------------------------------------------------------------------------------------------------
 
@@ -232,7 +235,9 @@ class Twin:
             ends[number] = [self._left(job, random) for job in self.running]
             lengths = [float(self._drawn(job, random)) for job in self.waiting]
             at, rows = self.arrivals.draw(random)
-            starts[number], occupied[number] = self._play(ends[number], lengths, at, rows, random, times)
+            starts[number], occupied[number] = self._play(
+                ends[number], lengths, at, like=rows, random=random, times=times
+            )
             came[number] = len(rows)
         at_limit = [self._told(job, self.now - job.start) for job in self.running]
         limits = [self._told(job) for job in self.waiting]
@@ -245,11 +250,11 @@ class Twin:
 
     def _left(self, job: SnapshotJob, random: np.random.Generator) -> float:
         elapsed = max(0.0, self.now - job.start)
-        drawn = self.run_times.draw(job.user, job.group, job.limit, elapsed, 1, random)[0]
+        drawn = self.run_times.draw(job.user, job.group, job.limit, elapsed=elapsed, count=1, random=random)[0]
         return max(float(drawn) - elapsed, BEHIND)
 
     def _drawn(self, job: SnapshotJob, random: np.random.Generator) -> float:
-        return float(self.run_times.draw(job.user, job.group, job.limit, 0.0, 1, random)[0])
+        return float(self.run_times.draw(job.user, job.group, job.limit, elapsed=0.0, count=1, random=random)[0])
 
     def _told(self, job: SnapshotJob, elapsed: float = 0.0) -> float:
         """The scheduler's remaining time of a job: its limit, or what such jobs take."""

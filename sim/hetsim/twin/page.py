@@ -28,7 +28,7 @@ def write_twin(
     changed: str = "", notes: list[str] | None = None,
 ) -> None:  # fmt: skip
     """Write the page, whole or not at all."""
-    text = twin_page(told, now, errors, other, changed, notes or [])
+    text = twin_page(told, now, errors, other=other, changed=changed, notes=notes or [])
     write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
 
 
@@ -89,9 +89,9 @@ def _held(ax: Axes, told: TwinForecast, other: TwinForecast | None) -> None:
 def _starts(ax: Axes, told: TwinForecast, other: TwinForecast | None, count: int) -> None:
     places = {} if other is None else {job.id: place for place, job in enumerate(other.jobs)}
     for row, job in enumerate(told.jobs[:count]):
-        _interval(ax, told, row, row - (0.16 if other is not None else 0.0), BLUE)
+        _interval(ax, told, row, y=row - (0.16 if other is not None else 0.0), color=BLUE)
         if other is not None and job.id in places:
-            _interval(ax, other, places[job.id], row + 0.16, VERMILION)
+            _interval(ax, other, places[job.id], y=row + 0.16, color=VERMILION)
         limit = told.by_limits[row]
         if np.isfinite(limit):
             ax.plot([limit], [row], marker="|", color=MUTED, markersize=9, markeredgewidth=1.4)

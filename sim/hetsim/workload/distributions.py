@@ -733,7 +733,8 @@ def read_column(path: Path, column: str) -> Floats:
     numbers = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
     bad = np.flatnonzero(~(numbers >= 0) | np.isinf(numbers))
     if len(bad):
-        raise ScenarioError(_bad_cell(path, column, row, cells.iloc[row], parquet) for row in bad[:20].tolist())
+        shown = bad[:20].tolist()
+        raise ScenarioError(_bad_cell(path, column, row, cell=cells.iloc[row], parquet=parquet) for row in shown)
     if not len(numbers):
         raise ScenarioError(Problem(f'column "{column}" is empty', file=str(path)))
     return numbers

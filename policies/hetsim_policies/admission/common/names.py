@@ -11,7 +11,7 @@ from hetsim.policy import PlanProblem
 def known_classes(problem: PlanProblem, names: Iterable[str], key: str) -> None:
     """ScenarioError for a class that no task has."""
     classes = [name for name in problem.tasks.classes if name]
-    _known(names, classes, "class", "classes", f"policy.admission.{key}")
+    _known(names, classes, "class", many="classes", key=f"policy.admission.{key}")
 
 
 def known_devices(problem: PlanProblem, names: Iterable[str], key: str) -> None:
@@ -19,7 +19,7 @@ def known_devices(problem: PlanProblem, names: Iterable[str], key: str) -> None:
     cluster = problem.cluster
     types = [device_type for device_type in cluster.types.values() if cluster.count(device_type.name)]
     type_names = list(dict.fromkeys(name for one in types for name in (one.name, one.kind)))
-    _known(names, type_names, "device type", "device types", f"policy.admission.{key}")
+    _known(names, type_names, "device type", many="device types", key=f"policy.admission.{key}")
 
 
 def _known(names: Iterable[str], known: list[str], one: str, many: str, key: str) -> None:

@@ -80,9 +80,11 @@ def outlook(queue: RequestQueue, placement: Placement, view: View) -> Outlook:
     device, now = placement.devices[0], view.now
     loading = _loading(queue, placement, view) if view.items else 0.0
     if view.load(device) <= 0:
-        return Outlook(now, now, now, now, loading)
+        return Outlook(now, now, now, download=now, loading=loading)
     free = view.free_at
-    return Outlook(now, free(device, "upload"), free(device, "compute"), free(device, "download"), loading)
+    return Outlook(
+        now, free(device, "upload"), free(device, "compute"), download=free(device, "download"), loading=loading
+    )
 
 
 def _loading(queue: RequestQueue, placement: Placement, view: View) -> float:

@@ -113,7 +113,7 @@ class EarliestLine(AssigningScheduler):
                 begin, end = self.expected(task, placement, free, view)
                 if chosen is None or end < best:
                     best = end
-                    chosen = LineTask(task, mode, placement, lines, need, begin, end - begin)
+                    chosen = LineTask(task, mode, placement, lines=lines, need=need, begin=begin, length=end - begin)
         return chosen
 
     def _candidates(self, mode: Mode, need: int, near: list[int], view: View) -> Iterator[tuple[DeviceLine, ...]]:

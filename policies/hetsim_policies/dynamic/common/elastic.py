@@ -221,7 +221,7 @@ class Elastic(Scheduler):
         chosen: dict[int, Mode] = {}
         wishes = self.wishes(remaining)
         waiting = sorted(jobs, key=lambda task: (self.first(task, remaining[task.index]), task.arrival, task.index))
-        waiting = self._begin_all(waiting, sizes, free, chosen, wishes)
+        waiting = self._begin_all(waiting, sizes, free, chosen=chosen, wishes=wishes)
         too_wide: dict[str, list[GrowthStep]] = {}
         """By type: steps for which there is no room."""
         while (step := wishes.take()) is not None:
@@ -237,7 +237,7 @@ class Elastic(Scheduler):
                 wishes.add(further)
             if old != name:
                 free[old] += step.here.width
-                waiting = self._begin_all(waiting, sizes, free, chosen, wishes)
+                waiting = self._begin_all(waiting, sizes, free, chosen=chosen, wishes=wishes)
                 for other in too_wide.pop(old, ()):
                     wishes.add(other)
         return chosen

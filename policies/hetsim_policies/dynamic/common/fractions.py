@@ -81,7 +81,9 @@ def equal_share(offers: ModeOffers) -> np.ndarray:
         alone = offers.beside < 0
         job, kind, width, time = (column[alone] for column in (offers.job, offers.kind, offers.width, offers.time))
         shares = np.zeros(len(alone))
-        shares[alone] = equal_share(ModeOffers(job, kind, width, time, offers.capacity, offers.weight))
+        shares[alone] = equal_share(
+            ModeOffers(job, kind, width, time=time, capacity=offers.capacity, weight=offers.weight)
+        )
         return shares
     part = offers.weight[offers.job] / offers.weight.sum() if offers.jobs else np.zeros(0)
     same = np.zeros((offers.jobs, len(offers.capacity)))
@@ -130,7 +132,7 @@ def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndar
 
     Where the least are too much together, the sum of what is missing (in parts of each) is minimized first.
     """
-    time, room = _limits(offers.job, offers.jobs, offers.kind, offers.width, offers.capacity)
+    time, room = _limits(offers.job, offers.jobs, offers.kind, width=offers.width, capacity=offers.capacity)
     bound = ties(offers.own, offers.beside, offers.job, np.ones(offers.jobs))
     needy = np.flatnonzero(least > 0)
     if len(needy):
@@ -249,14 +251,15 @@ class _Groups:
         sizes, groups = np.array(count, dtype=float), np.array(group, dtype=int)
         own, beside = (None if some is None else some[chosen] for some in (offers.own, offers.beside))
         return _Groups(
-            len(count), sizes, groups, offers.kind[chosen], offers.width[chosen], gain[chosen], offers.capacity, column,
-            ties(own, beside, groups, sizes),
+            len(count), sizes, groups, kind=offers.kind[chosen], width=offers.width[chosen], gain=gain[chosen],
+            capacity=offers.capacity, column=column,
+            ties=ties(own, beside, groups, sizes),
         )  # fmt: skip
 
     @cached_property
     def limits(self) -> tuple[csr_array, np.ndarray]:
         width = self.width * self.count[self.group]
-        time, room = _limits(self.group, self.size, self.kind, width, self.capacity)
+        time, room = _limits(self.group, self.size, self.kind, width=width, capacity=self.capacity)
         return vstack([time[0], room[0]], format="csr"), np.concatenate([time[1], room[1]])
 
     @cached_property
@@ -416,7 +419,7 @@ def ties(own: np.ndarray | None, beside: np.ndarray | None, group: np.ndarray, c
     odd, odd_limits = _odd(number, group[inside], count, len(ring))
     over = csr_array((np.ones(len(odd[0])), (odd[0], len(own) + odd[1])), (len(odd_limits), width))
     upper = vstack([csr_array(halves, (len(mine), width)), over])
-    return Ties(equal, upper, np.concatenate([np.zeros(len(mine)), odd_limits]), len(own), len(ring))
+    return Ties(equal, upper, np.concatenate([np.zeros(len(mine)), odd_limits]), fractions=len(own), sums=len(ring))
 
 
 def _odd(number: np.ndarray, group: np.ndarray, count: np.ndarray, rings: int) -> tuple[np.ndarray, np.ndarray]:

@@ -83,7 +83,7 @@ class FreeProfile:
             if self._counts[number] > 1:
                 timeline = self._reserved[number]
                 timeline.forget(self._view.now)
-                timeline.occupy(reserved.time, reserved.end, reserved.mode, count, -1)
+                timeline.occupy(reserved.time, reserved.end, reserved.mode, count=count, sign=-1)
         self.release(reserved)
 
     def release(self, reserved: Reservation) -> None:
@@ -166,7 +166,7 @@ class FreeProfile:
         pool = None if mode.partition is None else self.pools.get(mode.partition)
         if pool is not None:
             for number, timeline in enumerate(self._timelines()):
-                start = self._within_limit(timeline, pool, mode, duration, now, best)
+                start = self._within_limit(timeline, pool, mode, duration=duration, now=now, before=best)
                 if start is not None:
                     best, chosen = start, number
                     if start <= now:
@@ -220,7 +220,7 @@ class FreeProfile:
         timelines = self._timelines()
         pool = None if mode.partition is None else self.pools.get(mode.partition)
         if mode.node_count > 1 and pool is None:
-            return self._on_nodes(mode, timelines, duration, now, before)
+            return self._on_nodes(mode, timelines, duration, now=now, before=before)
         # What each node could take at the moment, and how that changes; enough of it has to stay for the duration.
         here_now = [0] * len(timelines)
         changes: list[tuple[float, int, int]] = []

@@ -231,7 +231,7 @@ class RoundScheduler(Scheduler):
         weight = np.array([job.task.weight for job in jobs])
         offers = ModeOffers(
             np.array(columns[0], dtype=int), np.array(columns[1], dtype=int), np.array(columns[2], dtype=float),
-            np.array(columns[3], dtype=float), capacity, np.maximum(weight, 1e-9),
+            time=np.array(columns[3], dtype=float), capacity=capacity, weight=np.maximum(weight, 1e-9),
         )  # fmt: skip
         return offers, positions
 

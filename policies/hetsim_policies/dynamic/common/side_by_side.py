@@ -265,8 +265,9 @@ class SideBySideScheduler(RoundScheduler):
         mates = np.array(beside, dtype=int)
         widths = offers.width[source] * np.where(mates < 0, 1.0, 0.5)
         return ModeOffers(
-            offers.job[source], offers.kind[source], widths, offers.time[source] / np.array(speed), offers.capacity,
-            offers.weight, np.array(labels, dtype=int)[source], mates,
+            offers.job[source], offers.kind[source], widths, time=offers.time[source] / np.array(speed),
+            capacity=offers.capacity,
+            weight=offers.weight, own=np.array(labels, dtype=int)[source], beside=mates,
         ), ways  # fmt: skip
 
     # Rounds -----------------------------------------------------------------------------------------------------

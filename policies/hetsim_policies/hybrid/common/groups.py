@@ -210,7 +210,9 @@ def make_groups(cluster: Cluster, grouping: Grouping) -> list[DeviceGroup]:
     if grouping == "type":
         present = [kind for kind in cluster.types.values() if cluster.count(kind.name)]
         having = {kind: [node for node in cluster.nodes if kind in _types([node])] for kind in present}
-        return [DeviceGroup(number, kind.name, having[kind], [kind], None) for number, kind in enumerate(present)]
+        return [
+            DeviceGroup(number, kind.name, having[kind], types=[kind], mask=None) for number, kind in enumerate(present)
+        ]
     parts: dict[Any, list[Node]] = {}
     for node in cluster.nodes:
         if grouping == "node":
@@ -227,7 +229,7 @@ def make_groups(cluster: Cluster, grouping: Grouping) -> list[DeviceGroup]:
     for key, nodes in parts.items():
         name = "without a rack" if key is None else str(key) if isinstance(key, str) else _span(nodes)
         mask = sum(1 << node.index for node in nodes)
-        groups.append(DeviceGroup(len(groups), name, nodes, _types(nodes), mask))
+        groups.append(DeviceGroup(len(groups), name, nodes, types=_types(nodes), mask=mask))
     return groups
 
 

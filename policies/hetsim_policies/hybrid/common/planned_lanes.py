@@ -268,7 +268,7 @@ class Board:
             if self.fits(task, placement, view):
                 time = seconds(task, placement, view)
                 if best is None or time < best.seconds:
-                    best = PlannedJob(task.index, placement, (lane,), time, task)
+                    best = PlannedJob(task.index, placement, (lane,), seconds=time, task=task)
         return best
 
     def lateness(self, row: int, now: float) -> float:

@@ -130,7 +130,7 @@ def on_fullest(task: Task, mode: Mode, node: int, view: View) -> Placement | Non
     """The node's first devices, for a fraction its fullest GPU that takes it."""
     if not mode.gpus or mode.whole:
         return view.first(mode, task, node=node)
-    return on_gpu(task, mode, node, view, np.argsort(view.nodes.accelerators.share[node], kind="stable"))
+    return on_gpu(task, mode, node, view=view, order=np.argsort(view.nodes.accelerators.share[node], kind="stable"))
 
 
 def by_room(task: Task, modes: Sequence[Mode], view: View, tightest: bool) -> Placement | None:
@@ -171,11 +171,11 @@ def _gpu_by_room(task: Task, modes: Sequence[Mode], view: View, sign: float) -> 
     best = np.flatnonzero(free == free.min())
     best = best[node[best] == node[best].min()]
     first = best[position[best].argmin()]
-    placement = on_gpu(task, modes[owner[first]], int(node[first]), view, position[first : first + 1])
+    placement = on_gpu(task, modes[owner[first]], int(node[first]), view=view, order=position[first : first + 1])
     if placement is not None:
         return placement
     for place in np.lexsort([position, node, free]).tolist():
-        placement = on_gpu(task, modes[owner[place]], int(node[place]), view, position[place : place + 1])
+        placement = on_gpu(task, modes[owner[place]], int(node[place]), view=view, order=position[place : place + 1])
         if placement is not None:
             return placement
     return None

@@ -73,7 +73,7 @@ class NodeStates:
             if number is None:
                 number = self._known[key] = len(self.states)
                 names = tuple(single.types[k] for k in kind.tolist())
-                self.states.append(NodeClass(cores, memory, names, share, room))
+                self.states.append(NodeClass(cores, memory, names, share=share, room=room))
             self.number[node] = number
         self._seen = single.look
 

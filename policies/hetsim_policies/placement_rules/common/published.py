@@ -77,7 +77,7 @@ class Scored:
         nodes, owner = _fitting(modes, view)
         if not len(nodes):
             return first_across(task, modes, view)
-        score = self.score(modes[0], nodes, owner, modes, view)
+        score = self.score(modes[0], nodes, owner, modes=modes, view=view)
         rank = self._rank[nodes]
         best = np.flatnonzero(score == score.max())
         first = best[rank[best].argmin()]
@@ -122,7 +122,9 @@ class PublishedRandom(Scored):
         return scores
 
     def gpu(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-        return on_gpu(task, mode, node, view, view.random.permutation(view.nodes.accelerators.share.shape[1]))
+        return on_gpu(
+            task, mode, node, view=view, order=view.random.permutation(view.nodes.accelerators.share.shape[1])
+        )
 
 
 class _Weighing(Scored):
@@ -258,7 +260,7 @@ class PublishedFgd(Scored):
         points = {free: int(_points(np.array([rise]))[0]) for free, rise in rises.items()}
         share = view.nodes.accelerators.share[node]
         score = np.array([points.get(int(free), -1) for free in share.tolist()])
-        return on_gpu(task, mode, node, view, np.argsort(-score, kind="stable"))
+        return on_gpu(task, mode, node, view=view, order=np.argsort(-score, kind="stable"))
 
 
 def _fitting(modes: Sequence[Mode], view: View) -> tuple[np.ndarray, np.ndarray]:

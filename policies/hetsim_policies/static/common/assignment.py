@@ -334,7 +334,7 @@ class AssignmentProgram:
             return None
         upper, limit, equal, exact = self._matrices()
         bounds = np.column_stack([self.low, self.high])
-        solution = linprog(self.cost, upper, limit, equal, exact, bounds, method="highs-ds")
+        solution = linprog(self.cost, upper, limit, A_eq=equal, b_eq=exact, bounds=bounds, method="highs-ds")
         if solution.x is None or solution.status != 0:
             return None
         share = np.zeros(self.number.shape)
@@ -410,7 +410,9 @@ def ordered(
             key = {**key, **{task: (head, number) for number, task in enumerate(one.tasks)}}
     order.sort(key=key.__getitem__)
     since = None if instance.free is None else [instance.free[site.kind][list(site.lanes)] for site in sites]
-    made = graham(times, counts, order, tasks.arrival, graph, since)
+    made = graham(times, counts, order, ready=tasks.arrival, predecessors=graph, since=since)
     lanes = [sites[site].lanes[lane] for site, lane in zip(made.kind.tolist(), made.lane.tolist(), strict=True)]
     kinds = [sites[site].kind for site in made.kind.tolist()]
-    return Schedule(made.start, made.finish, np.array(kinds, dtype=int), np.array(lanes, dtype=int), made.order)
+    return Schedule(
+        made.start, made.finish, np.array(kinds, dtype=int), lane=np.array(lanes, dtype=int), order=made.order
+    )

@@ -55,15 +55,15 @@ def linear_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, precision: float 
     if np.isinf(low):
         return low
     low = max(low, area_bound(p, q, m, k))
-    if low == 0 or relaxation(p, q, m, k, low) is not None:
+    if low == 0 or relaxation(p, q, m, k=k, guess=low) is not None:
         return low
     high = 2 * low
     order = by_gain(p, q)
-    while relaxation(p, q, m, k, high, order) is None:
+    while relaxation(p, q, m, k=k, guess=high, order=order) is None:
         low, high = high, 2 * high
     while high > low * (1 + precision):
         guess = float(np.sqrt(low * high))
-        if relaxation(p, q, m, k, guess, order) is None:
+        if relaxation(p, q, m, k=k, guess=guess, order=order) is None:
             low = guess
         else:
             high = guess

@@ -244,14 +244,16 @@ def descended(
     if instance.free is not None:
         since = np.maximum(0.0, np.concatenate(instance.free) - begin)
     lane, *more = (first[one.kind] + one.lane for one in (schedule, *others))
-    better = improved(instance.time, instance.counts, lane, enough or 0.0, since, others=more)
+    better = improved(instance.time, instance.counts, lane, enough=enough or 0.0, since=since, others=more)
     made = Schedule.empty(instance.size)
     free = np.full(sum(instance.counts), begin) if since is None else since + begin
     kinds = np.repeat(np.arange(len(instance.counts)), instance.counts)
     needs = instance.time[np.arange(instance.size), kinds[better]]
     for task in np.argsort(-needs, kind="stable").tolist():
         to = int(better[task])
-        free[to] = made.put(task, float(free[to]), float(needs[task]), int(kinds[to]), to - int(first[kinds[to]]))
+        free[to] = made.put(
+            task, float(free[to]), float(needs[task]), kind=int(kinds[to]), lane=to - int(first[kinds[to]])
+        )
     return made if made.makespan < schedule.makespan else schedule
 
 

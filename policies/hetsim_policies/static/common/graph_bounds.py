@@ -53,7 +53,7 @@ def graph_bound(
     if len(counts) <= 2:
         p, q = times[:, 0], times[:, 1] if len(counts) > 1 else np.full(len(times), np.inf)
         m, k = (*counts, 0, 0)[:2]
-        return max(float(bounds[0].max()), *(released_bound(p, q, m, k, r) for r in (heads, ends)))
+        return max(float(bounds[0].max()), *(released_bound(p, q, m, k=k, release=r) for r in (heads, ends)))
     cost = priced(times, counts, good_prices(times, counts))
     for release in (heads, ends):
         order = np.argsort(-release, kind="stable")

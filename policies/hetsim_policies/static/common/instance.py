@@ -122,19 +122,22 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
                 continue
             usable = True
             kind = column[mode.type]
-            parts = np.array(staged(tasks, rows, position, mode, ways[mode.type], private))
+            parts = np.array(staged(tasks, rows, position, mode=mode, way=ways[mode.type], private=private))
             seconds = occupied(parts, mode)
             better = seconds < time[rows, kind]
             time[rows[better], kind] = seconds[better]
             stages[:, rows[better], kind] = parts[:, better]
             mode_of[rows[better], kind] = position
         if not usable:
-            problems[_misfit(planner, tasks.name(int(rows[0])), len(rows), shape, hosts)] = None
+            problems[_misfit(planner, tasks.name(int(rows[0])), len(rows), shape=shape, hosts=hosts)] = None
     if problems:
         raise ScenarioError([Problem(text, key="policy.scheduler") for text in problems])
     lanes = [lanes_by_type[kind] for kind in types]
     up, compute, down = stages
-    return Instance(problem, types, lanes, time, mode_of, _free_from(problem, lanes), up, compute, down, private)
+    return Instance(
+        problem, types, lanes, time=time, mode=mode_of, free=_free_from(problem, lanes), up=up, compute=compute,
+        down=down, private=private
+    )
 
 
 def _lanes_by_type(problem: PlanProblem) -> dict[DeviceType, list[str]]:

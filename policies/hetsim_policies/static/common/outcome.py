@@ -84,7 +84,9 @@ def plan_of(
     placed[schedule.order] = np.arange(instance.size)
     order = np.lexsort((placed, schedule.finish, schedule.start))
     rows = zip(order.tolist(), schedule.kind[order].tolist(), schedule.lane[order].tolist(), strict=True)
-    return planned(instance, ordered(instance, rows), bound, guaranteed, frequencies, draft)
+    return planned(
+        instance, ordered(instance, rows), bound, guaranteed=guaranteed, frequencies=frequencies, draft=draft
+    )
 
 
 def planned(
@@ -106,9 +108,9 @@ def planned(
     # A bound that is met exactly may lie above by the last bits, as it adds the same times in another order.
     best = min(best, makespan) if best is not None and times.exact else best
     promised = guaranteed is not None and together(instance) and not problem.in_mid_run
-    notes = notes_of(covers, times.exact, makespan, best, guaranteed if promised else None)
+    notes = notes_of(covers, times.exact, makespan, bound=best, guaranteed=guaranteed if promised else None)
     timetable = np.column_stack([times.start, times.finish])[[task for task, _, _ in placed]]
-    plan = Plan(steps, makespan, best, notes, dict(frequencies), timetable=timetable)
+    plan = Plan(steps, makespan, best, notes=notes, frequencies=dict(frequencies), timetable=timetable)
     return plan if draft else finished(instance, plan)
 
 
@@ -333,7 +335,7 @@ def _prices(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
     once = coo_array((np.ones(len(task)), (task, number)), shape=(size, len(task) + 1)).tocsr()
     goal = np.zeros(len(task) + 1)
     goal[-1] = 1.0
-    solution = linprog(goal, upper, np.zeros(len(rows)), once, np.ones(size), method="highs-ds")
+    solution = linprog(goal, upper, np.zeros(len(rows)), A_eq=once, b_eq=np.ones(size), method="highs-ds")
     if solution.x is None:
         return even
     dual = np.maximum(0.0, -solution.ineqlin.marginals) / capacity

@@ -142,7 +142,10 @@ def wide(problem: PlanProblem, planner: str) -> WideTasks:
     names = [[lane for pool in pools if pool.kind == kind for lane in pool.lanes] for kind in range(len(types))]
     outline = Instance(problem, types, names, areas, np.zeros(areas.shape, dtype=np.int32), None, *stages)
     homes = [one.homes for one in options]
-    return WideTasks(problem, types, pools, task, modes, kinds, widths, seconds, homes, first, complete, outline)
+    return WideTasks(
+        problem, types, pools, task=task, mode=modes, kind=kinds, width=widths, seconds=seconds, pools_of=homes,
+        first=first, complete=complete, outline=outline
+    )
 
 
 def _options(
@@ -165,13 +168,13 @@ def _options(
                 continue  # a type without lanes
             kind, width = column[mode.type], _width(mode)
             complete &= bool(width) and mode.span_speeds is None and mode.batch_limit == 1
-            homes = _homes(problem, pools, kind, width, mode)
+            homes = _homes(problem, pools, kind, width=width, mode=mode)
             if not homes:
                 continue
-            parts = np.array(staged(tasks, of_shape, position, mode, ways_of[mode.type], private))
+            parts = np.array(staged(tasks, of_shape, position, mode=mode, way=ways_of[mode.type], private=private))
             seconds = occupied(parts, mode)
             stages[:, of_shape, kind] = np.maximum(stages[:, of_shape, kind], np.where(np.isfinite(parts), parts, 0.0))
-            options += [_Option(task, position, kind, width, time, homes) for task, time in
+            options += [_Option(task, position, kind, width=width, seconds=time, homes=homes) for task, time in
                       zip(of_shape.tolist(), seconds.tolist(), strict=True) if time < np.inf]  # fmt: skip
     options.sort(key=lambda one: (one.task, one.mode))
     return options, complete
@@ -254,7 +257,7 @@ class PoolLanes:
         del free[last - width : last]
         for _, lane in taken:
             insort(free, (finish, lane))
-        self.placed.append(LanePlacing(option, pool, tuple(lane for _, lane in taken), start, finish))
+        self.placed.append(LanePlacing(option, pool, tuple(lane for _, lane in taken), start=start, finish=finish))
         return finish
 
     @property
@@ -311,7 +314,7 @@ def wide_plan(
     if best is not None and problem.in_mid_run and instance.size:
         best += float(tasks.arrival.min()) - problem.origin
     best = min(best, makespan) if best is not None and exact else best
-    notes = notes_of(covers, exact, makespan, best, guaranteed)
+    notes = notes_of(covers, exact, makespan, bound=best, guaranteed=guaranteed)
     return finished(instance.outline, Plan(steps, makespan, best, notes, timetable=times))
 
 

@@ -21,7 +21,7 @@ class Schedule:
     def empty(cls, size: int) -> Schedule:
         """No task placed yet: start and finish NaN, type and lane -1."""
         nowhere = np.full(size, -1, dtype=np.int64)
-        return cls(np.full(size, np.nan), np.full(size, np.nan), nowhere, nowhere.copy(), [])
+        return cls(np.full(size, np.nan), np.full(size, np.nan), nowhere, lane=nowhere.copy(), order=[])
 
     def put(self, task: int, start: float, time: float, kind: int, lane: int) -> float:
         """Place a task; its finish."""

@@ -85,10 +85,10 @@ def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
             Seed(Heft.placed(Insertion(*given, since=free)), "heft"),
             Seed(Heft.placed(Insertion(*given, overlap=False, since=free)), "heft"),
             Seed(Peft.placed(Insertion(*given, since=free)), "peft"),
-            Seed(mct(times, counts, topological(before), tasks.arrival, before, free), "mct"),
+            Seed(mct(times, counts, topological(before), ready=tasks.arrival, predecessors=before, since=free), "mct"),
         ]
     longest = np.argsort(-times.min(axis=1, initial=np.inf), kind="stable").tolist()
-    seeds = [Seed(mct(times, counts, longest, tasks.arrival, None, free), "mct")]
+    seeds = [Seed(mct(times, counts, longest, ready=tasks.arrival, predecessors=None, since=free), "mct")]
     bound = None
     if len(instance.types) <= 2:
         schedule, bound = greedy_dual(*two_types(instance, "greedy_dual"), tasks.arrival)
@@ -206,7 +206,7 @@ class Loads(Landscape):
             kind = int(self.lane_kind[lane])
             start = max(float(free[lane]), float(self.arrival[task]))
             local = lane - int(self.first_lane[kind])
-            free[lane] = schedule.put(task, start, float(self.instance.time[task, kind]), kind, local)
+            free[lane] = schedule.put(task, start, float(self.instance.time[task, kind]), kind=kind, lane=local)
         return schedule
 
 
@@ -297,7 +297,7 @@ class Ranked(Landscape):
             task = int(self.order[number])
             kind = int(self.lane_kind[lanes[task]])
             begin, end = float(start[0, number]), float(finish[0, number])
-            schedule.put(task, begin, end - begin, kind, int(lanes[task] - self.first_lane[kind]))
+            schedule.put(task, begin, end - begin, kind=kind, lane=int(lanes[task] - self.first_lane[kind]))
             schedule.finish[task] = end
         return schedule
 
@@ -341,7 +341,7 @@ class Search:
         random = instance.problem.random or np.random.default_rng(0)
         seeds = seeds_of(instance, traffic)
         best = min(seeds, key=lambda seed: seed.schedule.makespan)
-        return cls(landscape, best, budget, random, seeds, descent)
+        return cls(landscape, best, budget, random=random, seeds=seeds, descent=descent)
 
     @property
     def hopeless(self) -> bool:

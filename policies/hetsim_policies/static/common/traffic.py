@@ -95,7 +95,9 @@ def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
     extra = (np.where(instance.serial, 0.0, instance.idle_while_held)[:, kind]) + late
     private = (instance.up + instance.down)[:, kind] + late
     lanes = np.array([number[device] for device in devices])
-    return Traffic(lanes, latency, pace, sources, firsts, first_cost, extra, private)
+    return Traffic(
+        lanes, latency, pace, sources=sources, firsts=firsts, first_cost=first_cost, extra=extra, private=private
+    )
 
 
 def _reads(instance: Instance, predecessors: Graph) -> tuple[list[dict[int, int]], list[tuple[int, ...]], np.ndarray]:

@@ -52,9 +52,9 @@ def by_sides(
         order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
         if not order:
             continue
-        starts, lanes = list_schedule(need, counts[kind], order, ready, since[kind] if since else None)
+        starts, lanes = list_schedule(need, counts[kind], order, ready=ready, since=since[kind] if since else None)
         for task in order:
-            schedule.put(task, float(starts[task]), float(need[task]), kind, int(lanes[task]))
+            schedule.put(task, float(starts[task]), float(need[task]), kind=kind, lane=int(lanes[task]))
     return schedule
 
 
@@ -114,7 +114,7 @@ def rest_of_two_types(
             continue
         tasks = np.flatnonzero(solution.schedule.on_gpu[:size] == bool(side))
         given = need, tasks, since[side], problem.tasks.arrival
-        lanes = _renamed(solution.schedule.lanes, tasks, busy[side], first, len(since[side]))
+        lanes = _renamed(solution.schedule.lanes, tasks, busy[side], first=first, count=len(since[side]))
         ways = [_spread(*given)] + ([] if lanes is None else [_spread(*given, lanes)])
         starts, chosen, end = min(ways, key=lambda way: way[2])
         placed += [(float(starts[task]), task, kind, int(chosen[task])) for task in tasks.tolist()]
@@ -151,7 +151,7 @@ def _spread(
     """Starts, lanes and end of one side's tasks, longest first, on lanes as given."""
     order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
     if lanes is None:
-        starts, lanes = list_schedule(need, len(since), order, arrival, since)
+        starts, lanes = list_schedule(need, len(since), order, ready=arrival, since=since)
     else:
         free, starts = since.copy(), np.full(len(need), np.nan)
         for task in order:

@@ -125,7 +125,7 @@ class Decisions:
         first, rows = queue.take(requests.count)
         for task in queue.seen(first, rows, requests.count) or ():
             task.state = ENDED
-        state.recorder.discard(queue.number, first, requests.count, status, state.clock._now, reason)
+        state.recorder.discard(queue.number, first, requests.count, status=status, time=state.clock._now, reason=reason)
         state.requests_left -= requests.count
         state.ended += requests.count
         self.rounds.look_whether_drained()
@@ -145,7 +145,9 @@ class Decisions:
     def _fetch(self, decision: Fetch) -> None:
         self.devices.state(decision.device)
         self.state.last_launch += 1  # a place in the start order of the upload engine
-        problem = fetch(self.launches.transfers, decision.item, decision.device, self.state.last_launch, self._fetched)
+        problem = fetch(
+            self.launches.transfers, decision.item, decision.device, number=self.state.last_launch, then=self._fetched
+        )
         if problem is not None:
             raise illegal(self.state, f"fetches item {decision.item} to {decision.device}, but {problem}")
 

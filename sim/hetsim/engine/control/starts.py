@@ -78,7 +78,7 @@ class Starts:
                     row = task.index
                     del state.waiting[row]
                     then = self.finish_quick if quick else self._boundary
-                    task._launch = launch = Launch(then, number, (task,), placement, now)
+                    task._launch = launch = Launch(then, number, (task,), placement=placement, now=now)
                     launch.cores = cores
                     launch.position = position
                     if quick:
@@ -139,7 +139,7 @@ class Starts:
         terms.own_rows = rows
         for row in rows:
             terms.requests.queue.remove(row)
-        self._start_batch(batch, placement, batch[0].shape.position[mode], terms, cores)
+        self._start_batch(batch, placement, batch[0].shape.position[mode], terms=terms, cores=cores)
 
     def _start_fused(self, batch: tuple[Task, ...], placement: Placement) -> None:
         """Launch several tasks as one kernel: they wait, or wait only for those before them in the launch."""
@@ -159,7 +159,7 @@ class Starts:
         now = self.clock._now
         fusion = self.launches.transfers.fusion(batch)
         self.state.last_launch = number = self.state.last_launch + 1
-        launch = FusedLaunch(self._boundary, number, batch, placement, now, fusion)
+        launch = FusedLaunch(self._boundary, number, batch, placement=placement, now=now, fusion=fusion)
         launch.cores = self.capacity.take(placement, launch) if cores < 0 else cores
         self.state.running[number] = launch
         for task in batch:
@@ -195,7 +195,7 @@ class Starts:
         queue = requests.queue
         terms.first, terms.own_rows = queue.take(requests.count)
         tasks = queue.seen(terms.first, terms.own_rows, requests.count)
-        self._start_batch(tasks, placement, position, terms, cores)
+        self._start_batch(tasks, placement, position, terms=terms, cores=cores)
 
     def _start_batch(
         self, tasks: tuple[Task, ...] | None, placement: Placement, position: int, terms: Terms, cores: int
@@ -203,7 +203,7 @@ class Starts:
         """Launch requests that have left their queue; `tasks`: as objects, where they are such."""
         state, queue = self.state, terms.requests.queue
         state.last_launch = number = state.last_launch + 1
-        launch = Launch(self._boundary, number, (), placement, self.clock._now)
+        launch = Launch(self._boundary, number, (), placement=placement, now=self.clock._now)
         launch._tasks = tasks
         launch.terms, launch.position = terms, position
         launch.cores = self.capacity.take(placement, launch) if cores < 0 else cores
@@ -235,7 +235,7 @@ class Starts:
         now = self.clock._now
         task, mode = batch[0], placement.mode
         self.state.last_launch = number = self.state.last_launch + 1
-        launch = Launch(self.finish_quick, number, batch, placement, now)
+        launch = Launch(self.finish_quick, number, batch, placement=placement, now=now)
         launch.position = task.shape.position[mode]
         launch.cores = self.capacity.take(placement, launch) if cores < 0 else cores
         self.state.running[number] = launch

@@ -333,7 +333,9 @@ class Recorder:
         as_they_are: dict[str, Any] = {name: detail.get(name) for name in DETAILS}
         launches = None
         if len(self._launches["launch"]):
-            launches = self._merged_launches(start, finish, mode, place, status, detail.get("batch"), end)
+            launches = self._merged_launches(
+                start, finish, mode, place=place, status=status, batch=detail.get("batch"), end=end
+            )
             plain = (status == COMPLETED) & (detail["batch"] < 0) & (place >= 0)
             if not self._lean:
                 detail["compute"][plain] = (finish - start)[plain]
@@ -348,7 +350,7 @@ class Recorder:
             place=place,
             places=self._places.table(),
             **as_they_are,
-            energy=energies(tasks, detail, status, start, finish, mode),
+            energy=energies(tasks, detail, status, start=start, finish=finish, mode=mode),
             batch=detail.get("batch") if self.batched else None,
             first_token=None if self._first_token is None else np.asarray(self._first_token),
             reasons=self.reasons,

@@ -85,4 +85,4 @@ def seconds_of(tasks: Sequence[Task], fusion: Fusion, modes: Sequence[Mode], est
     positions = [task.shape.position[mode] for task, mode in zip(tasks, modes, strict=True)]
     own = [(task.estimates if estimated else task._time)[at] for task, at in zip(tasks, positions, strict=True)]
     left = [1.0 - (task.done if estimated else task._done) for task in tasks]
-    return fused_seconds(tasks[0]._table, fusion, positions, modes, own, left)
+    return fused_seconds(tasks[0]._table, fusion, positions, modes=modes, own=own, left=left)

@@ -119,7 +119,7 @@ class FusedLaunch(Launch):
 
     def __init__(self, then: Callable[[Any], None], number: int, tasks: tuple[Task, ...], placement: Placement,
                  now: float, fusion: Fusion):  # fmt: skip
-        super().__init__(then, number, tasks, placement, now)
+        super().__init__(then, number, tasks, placement=placement, now=now)
         self.fusion = fusion
         self.position = self.position_of(0)
 
@@ -172,7 +172,7 @@ def _written_out(launch: Launch, sketch: Sketch) -> Timetable:
     table.compute_end = table.finish_at = computed
     table.end = table.armed = end
     if up_at == up_at:
-        up = Part(launch, lane, device, lane.up, up_bytes, up_seconds)
+        up = Part(launch, lane, device, line=lane.up, size=up_bytes, seconds=up_seconds)
         up.ask, up.at, up.until = begin, up_at, uploaded
         insert_part(lane.uploads, up)  # one that starts now may be there already
         table.up = (up,)
@@ -181,7 +181,7 @@ def _written_out(launch: Launch, sketch: Sketch) -> Timetable:
             up.sent(up_flow)
     table.stepwise = lane.shared
     if down_bytes or down_seconds:
-        down = Part(launch, lane, device, lane.down, down_bytes, down_seconds)
+        down = Part(launch, lane, device, line=lane.down, size=down_bytes, seconds=down_seconds)
         down.ask, down.at, down.until = computed, down_at, end
         insert_part(lane.downloads, down)
         table.down = (down,)

@@ -95,7 +95,9 @@ class ContendingJobs:
             if self.rule == "random" and (any(elsewhere) or np.ptp(first.share) > ALIKE):
                 more = np.array([stake.member.longest for stake in self.stakes])
                 caps = _caps(first, elsewhere) if any(elsewhere) else None
-                second = delays(first.own, first.spent, first.share, self.rule, first.met, more, caps)
+                second = delays(
+                    first.own, first.spent, first.share, rule=self.rule, before=first.met, more=more, caps=caps
+                )
             self.kept = second
         return second
 

@@ -65,7 +65,7 @@ class Links:
                 self._up[device.index] = tuple(pipe for pipe in ways_up if pipe.rate < math.inf)
                 self._down[device.index] = tuple(pipe for pipe in ways_down if pipe.rate < math.inf)
                 self._latency[device.index] = latency
-                self._add_lines(device, ways_up, ways_down, items, parted)
+                self._add_lines(device, ways_up, ways_down, items=items, parted=parted)
 
     def _add_lines(
         self, device: Device, ways_up: list[Pipe], ways_down: list[Pipe], items: bool, parted: set[DeviceType]
@@ -160,7 +160,7 @@ class Links:
         for pipe in pipes:
             other = pipe.booked
             if pipe.group is not None or (other is not None and other.until >= now and other.there(now, called)):
-                flow = self.send(way, size, seconds, done, owner, called)
+                flow = self.send(way, size, seconds, done=done, owner=owner, called=called)
                 flow.bookable = True
                 return flow
         self.moved += size

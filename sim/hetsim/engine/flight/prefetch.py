@@ -30,7 +30,7 @@ def fetch(transfers: Transfers, item: int, device: Device, number: int, then: Ca
         return None
     if transfers.places.claim([item], device) > state.room:
         return f"it has room for {state.room:,} bytes only"
-    Fetching(transfers, item, state, number, then).begin()
+    Fetching(transfers, item, state, number=number, done=then).begin()
     return None
 
 

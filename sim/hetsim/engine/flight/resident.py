@@ -22,7 +22,7 @@ class Resident(Launch):
     resident = True
 
     def __init__(self, then: Callable[[Any], None], number: int, placement: Placement, now: float, holder: Any):
-        super().__init__(then, number, (), placement, now)
+        super().__init__(then, number, (), placement=placement, now=now)
         self.holder = holder
         self.cores = 0
         self.position = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from hetsim.engine.flight.data_locations import Eviction, Places, Way, host, items_of, reads
@@ -101,7 +102,7 @@ class Transfers:
         for item in self.places.evict(gpu):
             eviction = Eviction(gpu, item, self.places.items[item].size, self.places.version[item])
             here.leaving[eviction] = None
-            self.links.send(self.links.down(gpu.device), eviction.size, 0.0, self._written_back, eviction)
+            self.links.send(self.links.down(gpu.device), eviction.size, 0.0, done=self._written_back, owner=eviction)
         if gpu.room - here.unpinned - sum(eviction.size for eviction in here.leaving) >= 0:
             return 0
         for eviction in here.leaving:
@@ -123,12 +124,12 @@ class Transfers:
         device = launch.placement.devices[0]
         up_bytes, up_seconds, down_bytes, down_seconds = self.private(launch)
         if up_bytes or up_seconds:
-            table.up = (Part(launch, lane, device, lane.up, up_bytes, up_seconds),)
+            table.up = (Part(launch, lane, device, line=lane.up, size=up_bytes, seconds=up_seconds),)
             table.up[0].ask = table.begin  # whether its times are worked out for it alone, or with all others here
             lane.uploads += table.up
             table.stepwise = table.stepwise or not lane.up.private
         if down_bytes or down_seconds:
-            table.down = (Part(launch, lane, device, lane.down, down_bytes, down_seconds),)
+            table.down = (Part(launch, lane, device, line=lane.down, size=down_bytes, seconds=down_seconds),)
             lane.downloads += table.down
             table.stepwise = table.stepwise or not lane.down.private
 
@@ -174,7 +175,9 @@ class Transfers:
             if size or seconds:
                 share = size / len(placement.devices)
                 pairs = zip(placement.devices, table.lanes, strict=True)
-                table.up = tuple([self._part(launch, lane, device, share, seconds) for device, lane in pairs])
+                table.up = tuple(
+                    [self._part(launch, lane, device, size=share, seconds=seconds) for device, lane in pairs]
+                )
             return
         parts = []
         for device in placement.devices:
@@ -183,18 +186,19 @@ class Transfers:
                 lane = None if mode.on_cpu else self.capacity.of[device.index].lane
                 hops, size, seconds, items = transfers[0]
                 if len(transfers) == len(hops) == 1 and not items and lane is not None:
-                    parts.append(self._part(launch, lane, device, size, seconds))
+                    parts.append(self._part(launch, lane, device, size=size, seconds=seconds))
                 else:
                     parts.append(Part(launch, lane, device))
         table.up = tuple(parts)
         if table.items:
-            table.estimate = (max([self._alone(self.missing(launch.tasks, placement, part.device, terms, False))
-                                   for part in parts], default=0.0), 0.0)  # fmt: skip
+            devices = (part.device for part in parts)
+            missing = [self.missing(launch.tasks, placement, one, terms=terms, true=False) for one in devices]
+            table.estimate = (max(map(self._alone, missing), default=0.0), 0.0)
 
     def _part(self, launch: Launch, lane: Lane, device: Device, size: float, seconds: float) -> Part:
         """A transfer from the device's host: where nothing shares its way it lasts as long as its bytes tell."""
         line = self.links.up_lines[device.index]
-        return Part(launch, lane, device, line if line.private else None, size, seconds)
+        return Part(launch, lane, device, line=line if line.private else None, size=size, seconds=seconds)
 
     def missing(
         self, tasks: Sequence[Task], placement: Placement, device: Device, terms: Terms | None = None,
@@ -266,8 +270,8 @@ class Transfers:
         histories: Sequence[History | None] | None = None,
     ) -> float:  # fmt: skip
         """The upload stage as it would be on idle links and engines."""
-        missing = (self.missing(tasks, placement, device, terms, False, histories) for device in placement.devices)
-        return max(map(self._alone, missing))
+        asked = partial(self.missing, tasks, placement, terms=terms, true=False, histories=histories)
+        return max(self._alone(asked(device)) for device in placement.devices)
 
     # The turn of a part that is not alone on its way ----------------------------------------------------------
 
@@ -276,7 +280,9 @@ class Transfers:
         launch: Launch = part.owner
         part.begun = True
         if part.settled:
-            part.flow = self.links.send(self.links.up(part.device), part.size, part.seconds, self.brought, part)
+            part.flow = self.links.send(
+                self.links.up(part.device), part.size, part.seconds, done=self.brought, owner=part
+            )
             return
         transfers = self.missing(launch.tasks, launch.placement, part.device, launch.terms)
         part.moved = bool(transfers)
@@ -293,7 +299,7 @@ class Transfers:
             self.arrived(part)
             return
         way, size, seconds, _, _ = part.legs[0]
-        part.flow = self.links.send(way, size, seconds, self._leg_done, part)
+        part.flow = self.links.send(way, size, seconds, done=self._leg_done, owner=part)
 
     def _leg_done(self, flow: Any) -> None:
         part = flow.owner
@@ -327,7 +333,7 @@ class Transfers:
         parts = []
         for device, lane in zip(placement.devices, table.lanes, strict=True):
             line = self.links.down_lines[device.index]
-            parts.append(Part(launch, lane, device, line, size / len(placement.devices), seconds))
+            parts.append(Part(launch, lane, device, line=line, size=size / len(placement.devices), seconds=seconds))
         table.down = tuple(parts)
 
     def final_bytes(
@@ -358,7 +364,9 @@ class Transfers:
     def bring_down(self, part: Part) -> None:
         """The part has the download engine; its path is shared, so its transfer is a flow."""
         part.begun = True
-        part.flow = self.links.send(self.links.down(part.device), part.size, part.seconds, self.brought, part)
+        part.flow = self.links.send(
+            self.links.down(part.device), part.size, part.seconds, done=self.brought, owner=part
+        )
 
     def brought(self, flow: Any) -> None:
         """A transfer over one shared way has ended; its owner is the part."""

@@ -55,13 +55,13 @@ class Replica:
         self.placement = placement
         self.prefills_only = prefills_only
         fleet.state.last_resident -= 1
-        self.launch = Resident(self._fired, fleet.state.last_resident, placement, self.clock._now, self)
+        self.launch = Resident(self._fired, fleet.state.last_resident, placement, now=self.clock._now, holder=self)
         self.memory = KVMemory(kind.blocks, service.block, service.prefix_block)
         self.sequences = Sequences(self, self.memory)
         self.times = kind.steps
-        self.stage = Steps(self.clock, self.launch, kind.steps, self.sequences, kind.width)
+        self.stage = Steps(self.clock, self.launch, kind.steps, sequences=self.sequences, width=kind.width)
         self.periods = Periods(fleet, kind, placement, self.stage)
-        self.requests = Members(self, fleet, self.memory, self.sequences, self.periods)
+        self.requests = Members(self, fleet, self.memory, sequences=self.sequences, periods=self.periods)
         self.prefill: list[tuple[Generation, int]] = []
         """What the step under way reads of prompts."""
         self.changes: bool = self.policy.changes

@@ -26,7 +26,7 @@ class KVTransfers:
         """
         ways, size = self._ways(request, target)
         for way in ways:
-            request.flows.append(self.links.send(way, size, 0.0, self._part_fetched, (request, target)))
+            request.flows.append(self.links.send(way, size, 0.0, done=self._part_fetched, owner=(request, target)))
 
     def alone(self, request: Generation, target: Any) -> float:
         """The seconds that this takes over idle links."""

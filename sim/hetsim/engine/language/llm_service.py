@@ -68,7 +68,7 @@ class Fleet(ServiceCalls):
         """Requests that ended before they came."""
         self.transfers = KVTransfers(state.links, service.token_bytes)
         self.clients = Clients(self) if service.timeout < math.inf else None
-        self.replicas = ReplicaSet(self, state, rounds, signals, devices_free)
+        self.replicas = ReplicaSet(self, state, rounds, signals=signals, devices_free=devices_free)
 
     # Their way ----------------------------------------------------------------------------------------------
 
@@ -78,7 +78,7 @@ class Fleet(ServiceCalls):
         names = () if self.names is None else tuple(self.names[row].tolist())
         announced = self.service.max_output
         longest = 0 if announced is None else announced or output
-        request = Generation(task, prompt, output, longest, names)
+        request = Generation(task, prompt, output, longest=longest, hashes=names)
         service = self.service
         need = -(-(prompt + (longest if self.batching.reserves else output) - 1) // service.block)
         if need > self.largest:
@@ -240,7 +240,10 @@ class Fleet(ServiceCalls):
     ) -> None:  # fmt: skip
         task = row if row >= 0 else int(self.service.rows[0])
         place = self.recorder.place_code(placement, 0)
-        self.recorder.period(number, task, served, kind.position, place, outcome, times, busy, powered * kind.watts)
+        self.recorder.period(
+            number, task, served, mode=kind.position, place=place, outcome=outcome, times=times, busy=busy,
+            energy=powered * kind.watts
+        )
 
     def close(self, end: float) -> None:
         """Write down what is under way at the end of the run."""

@@ -96,7 +96,7 @@ class ReplicaSet:
 
     def _new(self, placement: Placement, prefills_only: bool) -> Replica:
         kind = next(kind for kind in self.kinds if kind.mode is placement.mode)
-        replica = Replica(self.fleet, self.numbered, kind, placement, prefills_only)
+        replica = Replica(self.fleet, self.numbered, kind, placement=placement, prefills_only=prefills_only)
         self.numbered += 1
         self._occupy(replica)
         self.rerate(replica)
@@ -123,7 +123,7 @@ class ReplicaSet:
         links = self.state.links
         for device in devices:
             size = new.kind.weights / len(devices)
-            new.flows.append(links.send(links.up(device), size, 0.0, self._part_loaded, new))
+            new.flows.append(links.send(links.up(device), size, 0.0, done=self._part_loaded, owner=new))
         return True
 
     def _part_loaded(self, flow: Flow) -> None:

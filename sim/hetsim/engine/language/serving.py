@@ -25,7 +25,8 @@ class Serving:
         self.fleets: dict[Shape, Fleet] = {}
         for service, (batching, routing) in zip(run.language, run.iteration, strict=True):
             self.fleets[service.shape] = Fleet(
-                state, rounds, signals, self.refill, service, batching, routing, checked
+                state, rounds, signals, devices_free=self.refill, service=service, batching=batching, routing=routing,
+                checked=checked
             )  # fmt: skip
 
     def begin(self) -> None:

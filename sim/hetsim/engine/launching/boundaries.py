@@ -43,13 +43,14 @@ class Boundaries:
         self.received = received
         self.speeds = Speeds(clock, capacity)
         self.transfers = Transfers(
-            clock, capacity, state.links, state.places, self._arrived, self._cleared, self.follow_lanes
+            clock, capacity, state.links, places=state.places, arrived=self._arrived, cleared=self._cleared,
+            asked=self.follow_lanes
         )  # fmt: skip
         if any(mode.exchange is not None and mode.node_count > 1 for mode in modes):
             state.network = SharedNetwork(clock, capacity.cluster, self._paced)
         self.network: SharedNetwork | None = state.network
         self.departures = Departures(state, self.speeds, received)
-        self.sketches = Sketches(state, self.speeds, self.transfers, self._write, self._due)
+        self.sketches = Sketches(state, self.speeds, self.transfers, ended=self._write, due=self._due)
         self.boundary = self.sketches.boundary
         """Called when the entry of a launch has come."""
         give_lanes(capacity, self.links, modes, self._group_due)
@@ -162,7 +163,8 @@ class Boundaries:
                 self.follow_lanes(table.lanes)
             return
         lanes = table.lanes
-        if len(lanes) == 1 and not self.places.items and data_came(lanes[0], launch, table, now, self.speeds.plan):
+        alone = len(lanes) == 1 and not self.places.items
+        if alone and data_came(lanes[0], launch, table, now=now, rate=self.speeds.plan):
             self.arm(launch)
         else:
             self.follow(launch)
@@ -250,16 +252,16 @@ class Boundaries:
             self.capacity.give(placement, launch, launch.cores)
         _, busy, watts = self.speeds.nominal_of(launch)
         elapsed = now - began
-        self._write(launch, (began, NAN, NAN, began, now, NAN), now, busy * elapsed, watts * elapsed)
+        self._write(launch, (began, NAN, NAN, began, now, NAN), now, busy=busy * elapsed, energy=watts * elapsed)
 
     def _write(self, launch: Launch, times: tuple[float, ...], end: float, busy: float, energy: float) -> None:
         """Write down a launch that has ended well, but for one of several tasks, and tell of it."""
         if launch.terms is not None:
-            self.recorder.batch(launch, LAUNCH_COMPLETED, times, end, busy, energy)
+            self.recorder.batch(launch, LAUNCH_COMPLETED, times, end=end, busy=busy, energy=energy)
             if self.received.asked:
                 self.received.batch(launch, busy)
         else:
-            self.recorder.completed(launch, times, end, busy, energy)
+            self.recorder.completed(launch, times, end, busy=busy, energy=energy)
             if self.received.asked:
                 self.received.staged(launch.task, busy)
         self.signals.launch_completed(launch, times)
@@ -279,12 +281,12 @@ class Boundaries:
         self.departures.release(launch, table)
         times = table.all_times()
         if launch.terms is None and len(launch.tasks) > 1:
-            self.recorder.launch(launch, LAUNCH_COMPLETED, times, now, table.busy, table.energy)
-            self.departures.account(launch, table, times, now, 1.0, True)
+            self.recorder.launch(launch, LAUNCH_COMPLETED, times, end=now, busy=table.busy, energy=table.energy)
+            self.departures.account(launch, table, times, end=now, kept=1.0, complete=True)
             self.signals.launch_completed(launch, times)
             launch._tasks = ()
         else:
-            self._write(launch, times, now, table.busy, table.energy)
+            self._write(launch, times, now, busy=table.busy, energy=table.energy)
 
     def _paced(self, launch: Launch) -> None:
         """Update a launch when its pace on the network has changed."""

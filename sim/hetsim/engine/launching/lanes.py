@@ -29,4 +29,4 @@ def give_lanes(
             up, down = links.up_lines[gpu.device.index], links.down_lines[gpu.device.index]
             direct = simple and kind.sharing.kind != "mig" and up.private == down.private
             sliced, regular = kind.sharing.kind == "timeslice", simple or kind not in ganged
-            gpu.lane = Lane(up, down, group, sliced, simple, regular, direct)
+            gpu.lane = Lane(up, down, group, sliced=sliced, simple=simple, regular=regular, direct=direct)

@@ -79,7 +79,9 @@ class Sketches:
             elif at > now or lane.ready > now:
                 return False
             else:
-                flow = self.links.book(self.links.up(devices[0]), up_bytes, up_seconds, self._drained, launch, INF)
+                flow = self.links.book(
+                    self.links.up(devices[0]), up_bytes, up_seconds, done=self._drained, owner=launch, called=INF
+                )
                 at = flow.until
             uploaded = at
         if at < lane.ready:
@@ -145,7 +147,7 @@ class Sketches:
             if called < 0.0:
                 called = launch.decided if up_flow is None else times[2]
             way = self.links.down(launch.placement.devices[0])
-            flow = self.links.book(way, moves[2], moves[3], self._drained, launch, called)
+            flow = self.links.book(way, moves[2], moves[3], done=self._drained, owner=launch, called=called)
             lane.download = end = flow.until
             launch.sketch = lane, left, rates, (*times[:5], now), end, moves, up_flow, flow
             if end < INF:

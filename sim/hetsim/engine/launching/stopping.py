@@ -66,7 +66,7 @@ class Stops:
                 table.settle(table.compute_end)
                 table.left = 0.0
             progress = 1.0
-        kept = self._keep(launch, table, progress, keep, fault) * (1.0 - flushed)
+        kept = self._keep(launch, table, progress, keep=keep, fault=fault) * (1.0 - flushed)
         # Only what this launch computed is new; what was saved before is saved still.
         saving = self._save_seconds(launch, residual) if keep and not fault and progress > 0 else 0.0
         moved = launches.speeds.leave(launch) if table.joined and not table.computed else []
@@ -78,7 +78,9 @@ class Stops:
         if outcome == LAUNCH_STOPPED and (fault or not keep):
             outcome = LAUNCH_LOST
         times = start, up, uploaded, began, computed, down
-        self._write(launch, table, times, now + residual, outcome, kept, progress, flushed)
+        self._write(
+            launch, table, times, end=now + residual, outcome=outcome, kept=kept, progress=progress, flushed=flushed
+        )
         for task in () if killed else launch.tasks:
             self.recorder.detail("migrations" if outcome == LAUNCH_MOVED else "preemptions")[task.index] += 1
         self._left.update(dict.fromkeys(table.lanes))
@@ -108,14 +110,14 @@ class Stops:
     ) -> None:
         """A row for the launch, and what its tasks have of it."""
         lost = table.busy * (1.0 - kept) if progress or flushed else 0.0
-        row = self.recorder.launch(launch, outcome, times, end, table.busy, table.energy, lost)
+        row = self.recorder.launch(launch, outcome, times, end=end, busy=table.busy, energy=table.energy, lost=lost)
         for task in launch.tasks:
             if task._done == 0.0:
                 self.recorder.lose(task._history.rows)  # with all that earlier launches did
                 task._history.rows = []
             else:
                 task._history.rows.append(row)
-        self.launches.departures.account(launch, table, times, end, kept if progress else 0.0)
+        self.launches.departures.account(launch, table, times, end=end, kept=kept if progress else 0.0)
 
     def _occupy(self, launch: Launch, until: float) -> None:
         """The devices save the launch's state until then."""

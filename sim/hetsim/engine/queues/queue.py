@@ -220,7 +220,7 @@ class Queue:
         estimates = times if table.estimate is table.time else list(map(tuple, table.estimate[at].tolist()))
         found = []
         for row, arrival, time, estimate in zip(at.tolist(), table.arrival[at].tolist(), times, estimates, strict=True):
-            task = Task(row, arrival, shape, time, estimate, table)
+            task = Task(row, arrival, shape, time=time, estimates=estimate, table=table)
             task.ready = arrival + delay
             found.append(task)
         return found
@@ -238,7 +238,7 @@ class Queue:
         if self.column is not None and self.table.expires is not None:
             rows = self.service.rows
             ends = np.maximum(self.table.expires[rows], self.column.times)
-            self.patience = RowPatience(rows, ends, self.clock, self.may_wait, expire)
+            self.patience = RowPatience(rows, ends, self.clock, may_wait=self.may_wait, expire=expire)
 
     def ring(self, again: bool = False) -> None:
         """Something has happened here: as many requests wait as were wanted, or (`again`) a batch has ended."""

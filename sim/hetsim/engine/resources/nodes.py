@@ -58,7 +58,7 @@ class NodeColumns:
                 for gpu in node.gpus:
                     kind[node.index, gpu.device.local] = gpu.kind
             self._accelerators = AcceleratorColumns(
-                np.zeros(size, np.int64), np.zeros(size), kind, names, np.zeros(len(nodes), np.int64)
+                np.zeros(size, np.int64), np.zeros(size), kind, types=names, stamp=np.zeros(len(nodes), np.int64)
             )
             self._generation = -1  # every node anew
             self.refresh()

@@ -73,7 +73,7 @@ class Dqn:
                 practice.reset(counts["episode"])
             if step % self.every == 0 and step >= 10 * self.batch:
                 rate = self.rate * (1.0 - 0.9 * step / steps)
-                trainer.adam.step(self._gradients(practice, network, target, memory, random), rate)
+                trainer.adam.step(self._gradients(practice, network, target, memory=memory, random=random), rate)
                 counts["updates"] += 1
                 if counts["updates"] % self.target == 0:
                     target = network.copy()

@@ -185,7 +185,8 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
     if shapes[0][0] != layout.inputs:
         raise wrong(f"is damaged: its network reads {shapes[0][0]} numbers an action, and there are {layout.inputs}")
     return LearnedPolicy(
-        ScoreNetwork(arrays), layout.window, layout.types, scale, about["agent"], training, layout.decides
+        ScoreNetwork(arrays), layout.window, layout.types, scale=scale, agent=about["agent"], training=training,
+        decides=layout.decides
     )
 
 

@@ -240,7 +240,7 @@ class Acting(Window):
         for number, option in enumerate(actions.options):
             for place, node in enumerate(actions.places):
                 fits[number, place] = any(
-                    self._placed(task, mode, node, known, single) for mode in self._modes_of(task, option)
+                    self._placed(task, mode, node, known=known, single=single) for mode in self._modes_of(task, option)
                 )
         return fits.ravel()
 

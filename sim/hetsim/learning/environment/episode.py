@@ -148,7 +148,9 @@ class Episodes:
 
     def acting(self, kind: type[Acting] | None = None, choice: Choice | None = None) -> Any:
         """A window with what this environment shows and lets choose."""
-        return (kind or Acting)(self.window, self.scale, self.switches, self.observer, choice, self.order)
+        return (kind or Acting)(
+            self.window, self.scale, self.switches, observation=self.observer, choice=choice, order=self.order
+        )
 
     @property
     def observer(self) -> Callable[[PlanProblem, int, float], Observation] | None:
@@ -172,7 +174,7 @@ class Episodes:
         return self._factor
 
     def _usual(self) -> float:
-        pilot = type(self)(self.scenario, self.window, self._reward, self.scale, self.ahead)
+        pilot = type(self)(self.scenario, self.window, self._reward, scale=self.scale, ahead=self.ahead)
         rewards: list[list[float]] = []
         time = 0.0
         for episode in range(PILOT):
@@ -336,7 +338,8 @@ def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> t
 
         def __init__(self) -> None:
             super().__init__(
-                episodes.window, episodes.scale, episodes.switches, episodes.observer, choice, episodes.order
+                episodes.window, episodes.scale, episodes.switches, observation=episodes.observer, choice=choice,
+                order=episodes.order
             )
 
         def check(self, problem: PlanProblem) -> None:

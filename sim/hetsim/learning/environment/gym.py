@@ -77,7 +77,12 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         render_mode: str | None = None,
     ):
         self.render_mode = render_mode
-        self._begin(Episodes(scenario, window, reward, scale, ahead, normalize, observation, actions, order))
+        self._begin(
+            Episodes(
+                scenario, window, reward, scale=scale, ahead=ahead, normalize=normalize, observation=observation,
+                actions=actions, order=order
+            )
+        )
 
     @classmethod
     def from_episodes(cls, episodes: Episodes) -> Self:
@@ -218,7 +223,7 @@ class AdmissionEnv(SchedulingEnv):
         render_mode: str | None = None,
     ):
         self.render_mode = render_mode
-        self._begin(Admissions(scenario, window, reward, scale, ahead, normalize))
+        self._begin(Admissions(scenario, window, reward, scale=scale, ahead=ahead, normalize=normalize))
 
 
 ENVIRONMENTS: dict[str, type[SchedulingEnv]] = {SCHEDULING: SchedulingEnv, ADMISSION: AdmissionEnv}

@@ -236,7 +236,7 @@ class Arrays(Observation):
         single = acting._singly([task])
         remaining = 1.0 - task.done
         for position, mode in enumerate(task.modes):
-            fits = acting._placed(task, mode, None, known, single) and not (
+            fits = acting._placed(task, mode, None, known=known, single=single) and not (
                 task.allowed and position not in task.allowed
             )
             time = max(task.estimate_at(position) * remaining, SHORTEST)

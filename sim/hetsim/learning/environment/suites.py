@@ -84,12 +84,12 @@ class Suite:
 
 SUITES = {suite.name: suite for suite in (
     Suite("deeprm", "The job sets of DeepRM (HotNets 2016): ten cores, 10 GB, a load of 130 %.",
-          ("deeprm",), ("deeprm",), Slowdown.metric, 50, {"window": 10}),
+          ("deeprm",), test=("deeprm",), metric=Slowdown.metric, replications=50, options={"window": 10}),
     Suite("affinity", "Jobs that lose different parts of their speed on old GPUs, with gangs among them.",
-          ("learned-affinity",), ("learned-affinity",), Slowdown.metric, 20),
+          ("learned-affinity",), test=("learned-affinity",), metric=Slowdown.metric, replications=20),
     Suite("cholesky", "Cholesky graphs of 4, 5 and 6 tiles to train on, of 8 to be judged by; the graph is observed.",
-          ("cholesky-4", "cholesky-5", "cholesky-6"), ("cholesky-8",), Makespan.metric, 1,
-          {"observation": "graph", "reward": Makespan.name}),
+          ("cholesky-4", "cholesky-5", "cholesky-6"), test=("cholesky-8",), metric=Makespan.metric, replications=1,
+          options={"observation": "graph", "reward": Makespan.name}),
 )}  # fmt: skip
 
 

@@ -84,8 +84,8 @@ class ActionScores(nn.Module):
         if episodes.switches or episodes.first is not None:
             raise UsageError("a file has the usual vector and actions; register a scheduler instead")
         policy = LearnedPolicy(
-            ScoreNetwork(self.arrays()), episodes.window, episodes.layout.types, episodes.scale, "torch",
-            {"scenario": episodes.scenario.name, "reward": dict(episodes.parts)}, episodes.decides,
+            ScoreNetwork(self.arrays()), episodes.window, episodes.layout.types, scale=episodes.scale, agent="torch",
+            training={"scenario": episodes.scenario.name, "reward": dict(episodes.parts)}, decides=episodes.decides,
         )  # fmt: skip
         save(policy, path)
         return Path(path)

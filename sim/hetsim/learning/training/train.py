@@ -162,7 +162,7 @@ def train(
             f"the reward {' + '.join(parts)} is a function, which is called at each step; to train and compare, give a "
             "class derived from hetsim.learning.environment.rewards.Reward: its sum is known for other policies, too"
         )
-    practice = TrainingPractice(loaded, window, parts, seed, steps, decides)
+    practice = TrainingPractice(loaded, window, parts, seed=seed, steps=steps, decides=decides)
     if checkpoint is not None:
         practice.checkpoint_at(Path(checkpoint), {
             "scenario": loaded.name,
@@ -174,22 +174,24 @@ def train(
         network = learner.train(practice, steps, np.random.default_rng([seed, 0]))
     network = practice.best(network)
     policy = LearnedPolicy(
-        network, practice.episodes.window, practice.layout.types, practice.scale, agent,
-        {
+        network, practice.episodes.window, practice.layout.types, scale=practice.scale, agent=agent,
+        training={
             "scenario": loaded.name, "steps": steps, "seed": seed, "reward": dict(parts),
             "settings": asdict(learner), "kept_after": practice.kept_after,
         },
-        decides,
+        decides=decides,
     )  # fmt: skip
     if out is not None:
         agent_files.save(policy, out)
     others = given if given is not None else hand_written(loaded, parts, practice.played)
     beside = {label: practice.played(prepare(loaded, value)) for label, value in others.items()}
     if not others:
-        return Training(policy, practice.table(), beside, None, {})
+        return Training(policy, practice.table(), beside, comparison=None, runs={})
     figures = metrics or list(dict.fromkeys(metric_of(name, parts) for name in parts))
-    comparison, runs, earned = _compared(loaded, policy, others, figures, study_options, practice)
-    return Training(policy, practice.table(), beside, comparison, runs, earned)
+    comparison, runs, earned = _compared(
+        loaded, policy, others, metrics=figures, options=study_options, practice=practice
+    )
+    return Training(policy, practice.table(), beside, comparison=comparison, runs=runs, earned=earned)
 
 
 def _check_numbers(steps: Any, seed: Any) -> None:

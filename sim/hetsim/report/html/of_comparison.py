@@ -49,7 +49,7 @@ def of_comparison(found: Comparison, folder: str) -> Parts:
     options += _asked(found)
     title = f"{first.name or 'comparison'}: {len(policies)} policies compared"
     place = f"{folder}/{_folder(policies[0])}" if folder else ""
-    again = commands(first, place, "compare", _replications(found), options)
+    again = commands(first, place, "compare", replications=_replications(found), more=options)
     words = elements.items([*_in_words(found), *found.plan_notes])
     return title, [comparison_headline(runs)], [
         Section("In words", words + elements.warnings(comparison_remarks(runs))),

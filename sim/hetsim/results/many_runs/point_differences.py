@@ -56,7 +56,7 @@ def findings_by_point(
         if len(there) < 2 or (base is not None and base not in there):
             continue
         pairs = list(combinations(there, 2)) if base is None else [(one, base) for one in there if one != base]
-        pairs_of[point] = _pairs(mine, there, pairs, metric, others)
+        pairs_of[point] = _pairs(mine, there, pairs, metric=metric, others=others)
     tested = iter(paired_findings(metric, [pair for pairs in pairs_of.values() for pair in pairs], confidence))
     return {point: list(islice(tested, len(pairs))) for point, pairs in pairs_of.items()}
 

@@ -64,7 +64,7 @@ class SweepTables:
                     self.names.update(dict.fromkeys(run))
         here = {key: column[self.rows : self.rows + len(rows)] for key, column in self.columns.items()}
         self.rows += len(rows)
-        frames = tables(here, rows, list(self.names), self.several, self.text_seeds)
+        frames = tables(here, rows, list(self.names), several=self.several, text_seeds=self.text_seeds)
         if self._files is None:
             self.parts.append(frames)
         else:
@@ -173,7 +173,7 @@ def tables(
             columns[f"{name}_ci_high"] = means[:, at] + half[:, at]
     numbers = [name for name in kept if name.startswith("_")]
     both = np.concatenate([cube[:, :, : len(names)], full_cube[:, :, [cube_of[name] for name in numbers]]], axis=2)
-    return pd.DataFrame(columns), _each(keys, rows, both, [*names, *numbers], text_seeds)
+    return pd.DataFrame(columns), _each(keys, rows, both, names=[*names, *numbers], text_seeds=text_seeds)
 
 
 def _common_counts(rows: Sequence[SweepRow], counts: np.ndarray, failed: np.ndarray) -> np.ndarray:

@@ -65,7 +65,9 @@ def batch_interval(values: np.ndarray, metric: str, batches: int = BATCHES, conf
             "Make the run longer, or ask for replications"
         )
     student = student_interval(means_of(values, batches), confidence)
-    return Interval(metric, student.mean, student.low, student.high, confidence, batches, METHOD)
+    return Interval(
+        metric, student.mean, student.low, high=student.high, confidence=confidence, n=batches, method=METHOD
+    )
 
 
 def candidates(result: Run) -> list[str]:

@@ -300,7 +300,7 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
     part = np.array([masks.index(mask) for mask in bound], np.int64)
     shares = [np.array([mask & other != 0 for other in bound], dtype=np.bool_) for mask in masks]
     head = np.full((len(masks), len(replay.grid)), _NO_TASK, np.int64)
-    queues = _Queues(record, row, ready, decided, variant, rank, len(pairs))
+    queues = _Queues(record, row, ready, decided=decided, variant=variant, rank=rank, variants=len(pairs))
     owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     now = _verdict(state, owner, len(groups))
     waiting = _anybody(replay.grid, ready, decided)
@@ -319,8 +319,9 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
     effective = np.clip(_effective(record, decided, row), decided, until)
     cycle = np.searchsorted(wanted, grid, side="right") > np.searchsorted(answered, grid, side="right")
     return _Waits(
-        record, row, ready, decided, effective, until, variant, rank, by_rank, grid, states, head, part, cycle,
-        _holds(record),
+        record, row, ready, decided=decided, effective=effective, until=until, variant=variant, rank=rank,
+        by_rank=by_rank, grid=grid, state=states, head=head, part=part, cycle=cycle,
+        holds=_holds(record),
     )  # fmt: skip
 
 

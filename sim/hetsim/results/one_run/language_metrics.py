@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from hetsim.results.one_run.measured import Measured, Metric
 
 declare_statistics(
-    "ttft", "time from arrival to the first token", "s", {}, "tokens", weight="_first_tokens", module=__name__
+    "ttft", "time from arrival to the first token", "s", sets={}, every="tokens", weight="_first_tokens",
+    module=__name__
 )
-declare_statistics("tpot", "time per further token", "s", {}, "tokens", weight="_further_tokens", module=__name__)
+declare_statistics(
+    "tpot", "time per further token", "s", sets={}, every="tokens", weight="_further_tokens", module=__name__
+)
 
 
 @metric(unit="1/s", better="more", of="run", sets=("tokens",))

@@ -119,14 +119,14 @@ def _derived(record: Record, table: ModeTable) -> LaunchColumns:
         task,
         mode,
         record.place[task],
-        start,
-        start,
-        compute_start,
-        compute_end,
-        end,
-        busy,
-        energy,
-        unfinished,
+        decided=start,
+        start=start,
+        compute_start=compute_start,
+        compute_end=compute_end,
+        end=end,
+        busy=busy,
+        energy=energy,
+        open=unfinished,
     )
 
 

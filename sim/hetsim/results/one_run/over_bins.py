@@ -33,7 +33,7 @@ def busy_over_time(result: Run, bins: int = 120, by: str = "device") -> pd.DataF
     launches, places = launches_of(result.record, result.modes), PlaceColumns(result.record)
     launch, device, rate = places.divided(launches.place, _rate(launches.busy, launches))
     begin, end = launches.compute_start[launch], launches.compute_end[launch]
-    seconds = _in_bins(begin, end, rate, owner[device], len(names), edges)
+    seconds = _in_bins(begin, end, rate, row=owner[device], rows=len(names), edges=edges)
     share = seconds / (most[:, None] * np.diff(edges))
     return pd.DataFrame(share, index=pd.Index(names, name=by), columns=pd.Index(edges[:-1], name="time"))
 
@@ -51,7 +51,7 @@ def power_over_time(result: Run, bins: int = 200) -> pd.DataFrame:
     launches, places = launches_of(record, result.modes), PlaceColumns(record)
     launch, device, watts = places.divided(launches.place, _rate(launches.energy, launches))
     begin, end = launches.compute_start[launch], launches.compute_end[launch]
-    work = _in_bins(begin, end, watts, type_of[device], len(kinds), edges)
+    work = _in_bins(begin, end, watts, row=type_of[device], rows=len(kinds), edges=edges)
     count = np.array(cluster.powered_units, float)
     draws = [device.type.power for device in cluster.devices]
     idle_watts = np.array([draw.idle for draw in draws]) * count

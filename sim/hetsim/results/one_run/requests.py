@@ -67,8 +67,8 @@ def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float
         ("overhead", np.where(completed, 0.0, np.nan)),
     ):  # fmt: skip
         put(name, np.where(together, values, found[name].to_numpy()))
-    _ratios(found, put, rows(staged.alone), completed, bounded, bound)
-    _placed(found, frame, rows, position, of_stages)
+    _ratios(found, put, rows(staged.alone), completed=completed, bounded=bounded, bound=bound)
+    _placed(found, frame, rows, position=position, of_stages=of_stages)
     met = completed & (finish <= found["deadline"].to_numpy())
     given = found["met_deadline"].array
     found["met_deadline"] = pd.arrays.BooleanArray(

@@ -311,7 +311,7 @@ def open_run(directory: Path) -> Saved:
         why = f"{MARK} has no {problem}" if isinstance(problem, KeyError) else str(problem)
         why = why if (directory / MARK).is_file() else f"it has no {MARK}"
         raise UsageError(f"{directory} is not a run directory: {why}") from None
-    return Saved(directory, listed, about.get("inputs", {}), named, known, values)
+    return Saved(directory, listed, about.get("inputs", {}), named=named, known=known, values=values)
 
 
 def _number(value: Any) -> float:

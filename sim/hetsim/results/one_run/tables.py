@@ -99,9 +99,9 @@ def _each_task(record: Record, table: ModeTable, bound: float) -> pd.DataFrame:
         bounded = response / np.maximum(alone, bound)
     np.maximum(bounded, 1.0, out=bounded)
     del alone
-    upload, compute, download = _stages(record, rows, start, finish, status)
+    upload, compute, download = _stages(record, rows, start, finish=finish, status=status)
     plain = record.compute is None and record.launches is None
-    overhead = _held(start, finish, completed, upload, compute, download, plain)
+    overhead = _held(start, finish, completed, upload=upload, compute=compute, download=download, plain=plain)
     codes = table.codes(tasks.shape, record.mode)
     where = rows(record.place)
     place, node = places.names(where), places.node_names(where)
@@ -287,7 +287,7 @@ def launch_cost(record: Record, table: ModeTable, launches: LaunchColumns) -> np
     seconds, devices = launches.end - launches.decided, len(cluster.devices)
     share, cores = table.share[launches.mode], table.cores[launches.mode]
     apart = places.spread(launches.place, seconds * share, devices)
-    together = allocated(record, launches, places, seconds, share, 0.0, record.end)
+    together = allocated(record, launches, places, held=seconds, share=share, low=0.0, high=record.end)
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = np.where(apart > 0, together / apart, 1.0)
     by_place = np.bincount(places.owner, weights=(price * factor)[places.flat], minlength=places.count)

@@ -63,7 +63,7 @@ def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
 
     occupied = overlap(launches.decided, launches.end, low, high)
     cores, share = table.cores[launches.mode], table.share[launches.mode]
-    taken = allocated(record, launches, places, occupied, share, low, high)
+    taken = allocated(record, launches, places, held=occupied, share=share, low=low, high=high)
     taken += places.spread(launches.place, occupied * cores, devices, to_hosts=True)
     begun = (launches.decided >= low) & (launches.decided < high)
     number = places.begun(launches.place, begun.astype(np.float64), devices)
@@ -270,7 +270,7 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
         columns[name] = steps(since, until).astype(np.int64)
     if by is not None:
         amount = np.where(gpus > 0, gpus / 1e6, cores / MILLI)
-        for name, weight in _groups(record, table, launches, places, amount, by):
+        for name, weight in _groups(record, table, launches, places=places, amount=amount, by=by):
             columns[f"busy.{name}"] = steps(computed, finished, weight)
             columns[f"allocated.{name}"] = steps(launches.decided, ended, weight)
     return pd.DataFrame(columns, copy=False)

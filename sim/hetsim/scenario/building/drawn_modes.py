@@ -120,9 +120,9 @@ class DrawnModes:
                 cluster,
                 spec,
                 nodes,
-                communication.every,
-                0.0,
-                [communication.phase(nodes, each, spec, beyond)],
+                compute=communication.every,
+                filling=0.0,
+                phases=[communication.phase(nodes, each, spec, beyond)],
                 largest=communication.largest,
             )
             for spec in kinds_of(nodes_with_device)
@@ -187,7 +187,9 @@ class DrawnModes:
         if devices and not timed:
             names = ", ".join(one.name for one in devices)
             raise ValueError(f"nothing is known of how fast {names} is; give it a peak under cluster")
-        return [(one, _on(one, peak, seconds, one.sharing.share_of(way.slice) or gpus, cores)) for one, peak in timed]
+        shares = [one.sharing.share_of(way.slice) or gpus for one, _ in timed]
+        ways = zip(timed, shares, strict=True)
+        return [(one, _on(one, peak, seconds, gpus=share, cores=cores)) for (one, peak), share in ways]
 
     def _work_time(self, work: Work) -> Seconds:
         return lambda peak, share: np.full(self.n, work.seconds(peak, share))
@@ -244,8 +246,8 @@ class DrawnModes:
                 refused.append(too_large(state, kept, device.memory, device.name))
                 continue
             exchange = max(
-                (training_step(self.context.cluster, spec, nodes, model, plan,
-                               machine_of(spec, gpus, device, peak, training))
+                (training_step(self.context.cluster, spec, nodes, model=model, plan=plan,
+                               machine=machine_of(spec, gpus, device, peak=peak, training=training))
                  for spec in specs), key=lambda one: one.nominal)  # fmt: skip
             slowest = exchange.nominal
             narrowest = min(spec.island_size or gpus for spec in specs)
@@ -269,7 +271,7 @@ class DrawnModes:
             wanted = demand.devices is None or device.name in demand.devices or device.kind in demand.devices
             if peak is None or not wanted or not self._of(device.name):
                 continue
-            times = _on(device, peak, seconds, device.sharing.share_of(demand.slice) or gpus, cores)
+            times = _on(device, peak, seconds, gpus=device.sharing.share_of(demand.slice) or gpus, cores=cores)
             before = len(self.found)
             if device.kind == "cpu":
                 self.found.append(self._cpu_mode(device, times))

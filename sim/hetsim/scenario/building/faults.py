@@ -45,7 +45,7 @@ def build_faults(entries: list[Fault], cluster: Cluster, document: Document, bas
             elif entry.file is not None:
                 sources += read_events(base / entry.file, cluster, f"fault{number}")
             else:
-                sources.append(_process(entry, number, cluster, document, path))
+                sources.append(_process(entry, number, cluster, document=document, path=path))
         except ScenarioError as error:
             problems += error.problems
     if problems:
@@ -248,5 +248,5 @@ def _event(row: dict[str, str], names: dict[str, int], events: list[FaultEvent],
         return f'"{row["time"]}" or "{row.get("factor")}" is not a number'
     if not 0 <= time < math.inf or not 1 <= factor < math.inf:
         return f"a time of at least 0 and a factor of at least 1 are meant, not {time:g} and {factor:g}"
-    events.append(FaultEvent(time, names[device], what, factor, source))
+    events.append(FaultEvent(time, names[device], what, factor=factor, source=source))
     return None

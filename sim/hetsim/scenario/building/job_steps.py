@@ -64,7 +64,10 @@ def training_step(
     flops = model.flops(plan.batch, "none") / plan.gpus / machine.flops
     pipeline = formulas.step_pipeline(model, plan, machine)
     compute = step.compute + step.update
-    return exchange_over(cluster, spec, nodes, compute, step.filling, phases, flops, model.largest, pipeline)
+    return exchange_over(
+        cluster, spec, nodes, compute=compute, filling=step.filling, phases=phases, at_peak=flops,
+        largest=model.largest, pipeline=pipeline
+    )
 
 
 def exchange_over(
@@ -76,7 +79,10 @@ def exchange_over(
     seconds = compute + filling
     for phase in phases:
         seconds += (1 + phase.waits) * max(0.0, phase.fixed + phase.over(card, spec.cards) - phase.hidden)
-    return Exchange(cluster, compute, filling, tuple(phases), seconds, at_peak, largest, pipeline)
+    return Exchange(
+        cluster, compute, filling, phases=tuple(phases), nominal=seconds, at_peak=at_peak, largest=largest,
+        pipeline=pipeline
+    )
 
 
 def stretch_of(exchange: Exchange | None) -> float:

@@ -82,7 +82,7 @@ def merge(
     if any(partitions) and "partition" not in tasks.extra:
         codes = np.zeros(total, dtype=np.int32) if tasks.partition_code is None else tasks.partition_code
         tasks.extra["partition"] = np.array(partitions, dtype=object)[codes]
-    _join_graph(tasks, streams, starts, rank, order)
+    _join_graph(tasks, streams, starts, rank=rank, order=order)
     tasks.staged = _staged(streams, starts, rank)
     _join_items(tasks, streams, order)
     _results_in_place(tasks)
@@ -201,7 +201,8 @@ def _staged(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray) -> 
         return None
     total = len(rank)
     staged = StagedRequests(
-        np.arange(total), np.full(total, -1, np.int32), [], np.empty(total, dtype=object), np.full(total, math.nan)
+        np.arange(total), np.full(total, -1, np.int32), [], id=np.empty(total, dtype=object),
+        alone=np.full(total, math.nan)
     )
     for stream, start in zip(streams, starts.tolist(), strict=False):
         own = rank[start : start + len(stream)]

@@ -53,7 +53,7 @@ def pipeline_stream(entry: WorkloadEntry, name: str, path: Path_, arrival: np.nd
     where = (*path, "pipeline")
     cuts = measurements.reader("layers")(spec.profile)
     places = _places(spec, cuts, where, context)
-    plan = _plan(entry, spec, places, where, context)
+    plan = _plan(entry, spec, places, where=where, context=context)
     stages = plan.stages
     context.notes.append(f"{name}: {_told(cuts, plan)}")
     rows = len(arrival) * spec.items * len(stages)
@@ -64,13 +64,17 @@ def pipeline_stream(entry: WorkloadEntry, name: str, path: Path_, arrival: np.nd
     shapes, seconds = [], []
     for number, stage in enumerate(stages, 1):
         place = by_name[stage.device]
-        mode_partition = _nodes_of(place, stage, used, f"{name} stage {number}", context.cluster, bool(entry.cpus))
+        mode_partition = _nodes_of(
+            place, stage, used, name=f"{name} stage {number}", cluster=context.cluster, cores=bool(entry.cpus)
+        )
         mode = context.modes.mode(place.type, Demand.model_construct(cpus=entry.cpus), partition=mode_partition)
         if not context.modes.fits(mode):
-            raise ScenarioError(unfit(context, where, rows, f"a stage of {name}", [mode], nodes_by=""))
+            raise ScenarioError(unfit(context, where, rows, first=f"a stage of {name}", refused=[mode], nodes_by=""))
         shapes.append(context.modes.shape([mode], NO_STOPPING, True))
         seconds.append(_seconds(cuts, stage, place.group, spec))
-    return _stream(entry, name, path, arrival, cuts, plan, shapes, seconds, context)
+    return _stream(
+        entry, name, path, arrival=arrival, cuts=cuts, plan=plan, shapes=shapes, seconds=seconds, context=context
+    )
 
 
 def _stream(
@@ -87,8 +91,8 @@ def _stream(
         name,
         path,
         np.repeat(arrival, each * count),
-        np.asarray(shapes, dtype=np.int32)[stage],
-        np.asarray(seconds)[stage][:, np.newaxis],
+        shape=np.asarray(shapes, dtype=np.int32)[stage],
+        time=np.asarray(seconds)[stage][:, np.newaxis],
     )
     stream.predecessors = [(row - 1,) if row % count else () for row in range(len(stage))]
     numbers = [f"{k}" if each == 1 else f"{k}.{i}" for k in range(len(arrival)) for i in range(each)]
@@ -171,8 +175,8 @@ def _plan(
 
     def planned(latency: float) -> theory.PipelinePartition:
         return _planned(
-            spec.profile, about.st_mtime_ns, about.st_size, tuple(place.group for place in places), ways,
-            spec.training, spec.replication, latency,
+            spec.profile, about.st_mtime_ns, about.st_size, groups=tuple(place.group for place in places), ways=ways,
+            training=spec.training, replication=spec.replication, due=latency,
         )  # fmt: skip
 
     try:

@@ -49,33 +49,37 @@ class _Chosen:
 def build_recorded(entry: WorkloadEntry, name: str, path: Path_, table: TaskTable, context: Context) -> TaskStream:
     """The stream of an entry with `trace`, whose keys fill in columns."""
     _check_estimates(entry, path, table, context)
-    served = _served(entry, name, path, table, context)
+    served = _served(entry, name, path, table=table, context=context)
     if served is None:
         check_effect(entry, path, table, context)
     table = with_computed_times(entry, table, path, context)
     context.note_unused(name, table.times)
-    chosen = _resampled(entry, name, path, table, _kept_rows(entry, path, table, context), context)
+    chosen = _resampled(entry, name, path, table=table, kept=_kept_rows(entry, path, table, context), context=context)
     codes = np.zeros(len(chosen.rows), dtype=np.int32)
     bound: list[Partition | None] = [None]
     refused: dict[int, str] = {}
     if served is None:
-        codes, bound, refused = recorded_partitions(entry, path, table, chosen.rows, context)
-        modes = modes_of_rows(TraceRows(entry, path, table, chosen.rows, codes, bound), refused, context)
+        codes, bound, refused = recorded_partitions(entry, path, table, kept=chosen.rows, context=context)
+        modes = modes_of_rows(
+            TraceRows(entry, path, table, kept=chosen.rows, partition_code=codes, partitions=bound), refused, context
+        )
         if modes.fits is not None:
             position = np.cumsum(modes.fits) - 1
             refused = {int(position[row]): reason for row, reason in refused.items() if modes.fits[row]}
             codes, chosen = codes[modes.fits], chosen.take(modes.fits)
             context.warnings.append(f"{name}: {modes.left_out}")
     else:
-        modes = _requests(entry, served, table, chosen.rows, context)
-    arrival = _arrival(entry, name, path, table, chosen, context)
+        modes = _requests(entry, served, table, kept=chosen.rows, context=context)
+    arrival = _arrival(entry, name, path, table=table, chosen=chosen, context=context)
     if entry.load is not None:
-        arrival = loaded(arrival, modes.time, modes.shape, entry.load, path, context)
-    stream = TaskStream(name, path, arrival, modes.shape, modes.time, modes.estimate, work=modes.work)
+        arrival = loaded(arrival, modes.time, modes.shape, load=entry.load, path=path, context=context)
+    stream = TaskStream(
+        name, path, arrival, shape=modes.shape, time=modes.time, estimate=modes.estimate, work=modes.work
+    )
     stream.resampled = None if entry.arrivals is not None else described(entry)
     stream.refused = refused
     _name_partitions(stream, bound, codes)
-    _fill_columns(stream, entry, table, chosen, context.random)
+    _fill_columns(stream, entry, table, chosen=chosen, random=context.random)
     if served is not None:
         stream.extra |= served.extra
         stream.hash_ids = None if table.hash_ids is None else table.hash_ids.take(chosen.rows)
@@ -119,11 +123,11 @@ def _fill_columns(
         stream.user_code, stream.users = _codes(table.user, kept, entry.user or "")
         if chosen.copies is not None:
             _copied_users(stream, chosen.copies)
-    stream.priority = _column(table, "priority", kept, entry.priority, 0.0)
-    stream.weight = _column(table, "weight", kept, entry.weight, 1.0)
+    stream.priority = _column(table, "priority", kept, default=entry.priority, neutral=0.0)
+    stream.weight = _column(table, "weight", kept, default=entry.weight, neutral=1.0)
     stream.deadline = _deadline(stream, entry, table, kept)
-    stream.patience = _patience(stream, entry, table, kept, random)
-    _fill_transfers(stream, entry, table, kept, random)
+    stream.patience = _patience(stream, entry, table, kept=kept, random=random)
+    _fill_transfers(stream, entry, table, kept=kept, random=random)
     stream.predecessors = table.predecessors
     stream.items = table.items
     stream.extra = {key: values[kept] for key, values in table.extra.items()}
@@ -219,7 +223,9 @@ def _requests(
     fits = [way for way in ways if context.modes.fits(way[0])]
     if not fits:
         refused = [mode for mode, _ in ways]
-        raise ScenarioError(unfit(context, served.path, n, f"a request of {served.name}", refused, nodes_by=""))
+        raise ScenarioError(
+            unfit(context, served.path, n, first=f"a request of {served.name}", refused=refused, nodes_by="")
+        )
     stopping, preemptible = stopping_of(entry)
     shape = context.modes.shape([mode for mode, _ in fits], stopping, preemptible)
     return RowModes(np.full(n, shape, dtype=np.int32), np.column_stack([times for _, times in fits]))
@@ -337,7 +343,7 @@ def loaded(
 
     if len(arrival) == 0 or arrival.max() <= arrival.min():
         raise context.fail((*path, "load"), "the tasks of this trace all come at one instant")
-    tasks = Tasks(arrival, shape, context.modes.shapes, time, time)
+    tasks = Tasks(arrival, shape, context.modes.shapes, time=time, estimate=time)
     offered = offered_load(tasks, ModeTable(tasks, context.cluster))
     if not offered:
         raise context.fail((*path, "load"), "the tasks of this trace are no work for the cluster")

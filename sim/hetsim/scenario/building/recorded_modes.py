@@ -64,7 +64,7 @@ class RowModes:
         fits = ~lost
         estimate = None if self.estimate is None else self.estimate[fits]
         work = None if self.work is None else self.work.take(np.flatnonzero(fits))
-        return RowModes(self.shape[fits], self.time[fits], estimate, work, fits, told)
+        return RowModes(self.shape[fits], self.time[fits], estimate, work=work, fits=fits, left_out=told)
 
 
 class _Way(NamedTuple):
@@ -137,12 +137,12 @@ def _groups(rows: TraceRows, refused: dict[int, str], context: Context) -> Itera
         usable = [one for one, there in zip(possible, finite, strict=True) if there[row]]
         demand = {key: demands[key][row] for key in DEMANDS}
         sizes = [None] if table.curves is None else table.curves.kinds[table.curves.kind[kept[row]]]
-        bound = rows.partitions[rows.partition_code[row]]
+        made = partial(_mode, entry, partition=rows.partitions[rows.partition_code[row]], context=context)
         ways = [
             _Way(mode, column, factor if size is None else factor * size[1].seconds)
             for device, column, factor in usable
             for size in sizes
-            if (mode := _mode(entry, device, demand, profiles[row], bound, spans[row], context, size)) is not None
+            if (mode := made(device, demand, profile=profiles[row], span=spans[row], size=size)) is not None
         ]
         group = _Group(order[bounds[number] : bounds[number + 1]], ways, [way for way in ways if modes.fits(way.mode)])
         if not group.plan and (turned_away[row] or entry.unfit == "reject"):
@@ -165,7 +165,7 @@ def _timed(rows: TraceRows, groups: list[_Group], shape: np.ndarray, stopping: S
         here = rows.kept[group.rows]
         for position, way in enumerate(group.plan):
             if work is not None:
-                _fill_work(work, group.rows, position, way.mode, table, here)
+                _fill_work(work, group.rows, position, mode=way.mode, table=table, here=here)
             if way.column is None:
                 time[group.rows, position] = 0.0
                 if estimate is not None:
@@ -342,7 +342,10 @@ def _lost(rows: TraceRows, lost: list[_Group], context: Context) -> list[Problem
     worst = min(lost, key=lambda group: int(rows.kept[group.rows].min()))
     row = int(rows.kept[worst.rows].min())
     first = f"task {table.name(row)} ({table.source}, {_where(table, row)})"
-    problem = unfit(context, rows.path, count, first, worst.refused, rows.types(row), nodes_by(rows.entry))
+    problem = unfit(
+        context, rows.path, count, first=first, refused=worst.refused, types=rows.types(row),
+        nodes_by=nodes_by(rows.entry)
+    )
     way_out = "unfit: reject counts such tasks as rejected, leave_out leaves them out"
     if rows.entry.unfit == "leave_out":
         graph = "a task graph cannot do without some of its tasks" if table.predecessors is not None else ""

@@ -47,7 +47,7 @@ def batching_policies(
         if isinstance(policy, Batching):
             modes = context.modes.shapes[int(stream.shape[0])].modes
             context.warnings += [f"{stream.name}: {spec.name} {text}" for text in policy.remarks(modes)]
-            _note_overload(stream, spec, policy, scenario, context)
+            _note_overload(stream, spec, policy, scenario=scenario, context=context)
     return made
 
 
@@ -101,7 +101,7 @@ def iteration_policies(
             )
         )
         if isinstance(made[-1][0], IterationPolicy):
-            _note_overload(stream, spec, made[-1][0], scenario, context)
+            _note_overload(stream, spec, made[-1][0], scenario=scenario, context=context)
             joining = joining_problem(stream, made[-1][0])
             if joining is not None:
                 problems.append(document.problem((*stream.path, "service", joining[0]), f"{spec.name}: {joining[1]}"))

@@ -139,7 +139,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         own = [_own(compute, stream.time[:, number]) for number, (_, compute) in enumerate(fitting)]
         modes = [mode for mode, _ in fitting]
         size_in, size_out = (0.0 if c is None else float(c.min()) for c in (stream.bytes_in, stream.bytes_out))
-        alone = [_stages(mode, 1, 0.0, size_in, size_out).total for mode in modes]
+        alone = [_stages(mode, 1, 0.0, bytes_in=size_in, bytes_out=size_out).total for mode in modes]
         least = min(rest + shortest for rest, (shortest, _) in zip(alone, own, strict=True))
         away = sum(self.service.network.given.values())
         shortest = math.inf if stream.deadline is None else float(np.nanmin(stream.deadline))
@@ -151,7 +151,8 @@ class DrawnService(DrawnRequests[ServiceSpec]):
 
         def capacity(limit: int) -> float:
             means = zip(modes, own, strict=True)
-            return sum(self._capacity(mode, limit, mean, mean_in, mean_out) for mode, (_, mean) in means)
+            bytes_ = {"bytes_in": mean_in, "bytes_out": mean_out}
+            return sum(self._capacity(mode, limit, mean, **bytes_) for mode, (_, mean) in means)
 
         rate = request_rate(entry, stream)
 
@@ -182,11 +183,11 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         most = min(mode.batch_limit, limit, 10**9)
         stages = [stage for stage in (mode.upload, mode.table, mode.download) if isinstance(stage, StageTable)]
         sizes = {most, *(size for stage in stages for size in stage.sizes if size < most)}
-        return max(self._served(mode, size, each, bytes_in, bytes_out) for size in sizes)
+        return max(self._served(mode, size, each, bytes_in=bytes_in, bytes_out=bytes_out) for size in sizes)
 
     def _served(self, mode: Mode, size: int, each: float, bytes_in: float, bytes_out: float) -> float:
         """Requests per second in batches of one size, as a pipeline of stages."""
-        up, compute, down = _stages(mode, size, each, bytes_in, bytes_out)
+        up, compute, down = _stages(mode, size, each, bytes_in=bytes_in, bytes_out=bytes_out)
         longest = max(compute, up + down if mode.type.link.duplex == "half" else max(up, down))
         streams = 1 if mode.on_cpu else mode.type.streams
         cluster = self.context.cluster

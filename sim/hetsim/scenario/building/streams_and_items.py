@@ -56,7 +56,7 @@ def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) ->
         for number, entry in valid.items()
         if entry is not None and (entry.trace is None or number in tables)
     }
-    book = Context(document, built, ModeBook(built), RandomTree(0, 0), limit)
+    book = Context(document, built, ModeBook(built), random=RandomTree(0, 0), horizon=limit)
     _, _, problems = build_parts(checked, [item for item in items if item], tables.__getitem__, book)
     return problems
 
@@ -116,7 +116,7 @@ def build_parts(
                 if entry.trace is None:
                     streams.append(build_synthetic(entry, name, path, context))
                 else:
-                    streams.append(build_recorded(entry, name, path, tables(number), context))
+                    streams.append(build_recorded(entry, name, path, table=tables(number), context=context))
         except ScenarioError as error:
             problems += error.problems
         except ArithmeticError:

@@ -50,7 +50,7 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
     """The stream of an entry with `arrivals`."""
     arrival, clients = _arrivals(entry, name, path, context)
     if entry.pipeline is not None:
-        return pipeline_stream(entry, name, path, arrival, context)
+        return pipeline_stream(entry, name, path, arrival=arrival, context=context)
     n = len(arrival)
     classes = entry.whole_demands
     labels = [one.class_ or name for one in classes]
@@ -67,11 +67,14 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
         rows: np.ndarray | slice = slice(None) if codes is None else np.flatnonzero(codes == k)
         count = n if isinstance(rows, slice) else len(rows)
         label = (name, str(k), demand.class_ or "") if entry.classes else (name,)
-        one = _draw(demand, count, label, context, served, where[k])
+        one = _draw(demand, count, label, context=context, served=served, path=where[k])
         if not one.modes:
             types = [key.removeprefix(GPU_TIME) for key in demand.typed_gpu_time]
             nodes_by = "nodes: N" if served is None else ""
-            problems.append(unfit(context, where[k], count, f"a task of {labels[k]}", one.refused, types, nodes_by))
+            first = f"a task of {labels[k]}"
+            problems.append(
+                unfit(context, where[k], count, first=first, refused=one.refused, types=types, nodes_by=nodes_by)
+            )
         drawn.append((rows, one))
     if problems:
         raise ScenarioError(problems)
@@ -79,7 +82,7 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
     if served is not None:
         served.finish(stream, entry)
     stream.class_code, stream.classes = codes, labels
-    stream.user_code, stream.users = _users(entry, classes, codes, n, context, name)
+    stream.user_code, stream.users = _users(entry, classes, codes, n=n, context=context, name=name)
     if entry.weight is not None:
         stream.weight = np.full(n, entry.weight)
     if clients:
@@ -118,7 +121,7 @@ def _arrivals(
     rng = context.random.stream("arrivals", name)
     limit = until if math.isfinite(until) else None
     if not arrivals.closed:
-        _check_amount(arrivals, until, entry.count, path, context)
+        _check_amount(arrivals, until, entry.count, path=path, context=context)
     if not arrivals.closed:
         return arrivals.times(rng, limit, entry.count), []
     probe = _probe(entry, name, context) if entry.count is None else 0.0
@@ -150,7 +153,7 @@ def _probe(entry: WorkloadEntry, name: str, context: Context) -> float:
     weighted: list[tuple[Demand, float]] = [(one.over(entry), one.weight) for one in entry.classes or []]
     for k, (demand, weight) in enumerate(weighted or [(entry, 1.0)]):
         served = serving_of(entry, name, (), context)
-        drawn = _draw(demand, PROBE, ("probe", name, str(k)), context, served)
+        drawn = _draw(demand, PROBE, ("probe", name, str(k)), context=context, served=served)
         if drawn.modes:
             total += weight * float(drawn.time.min(axis=1).mean())
             weights += weight
@@ -201,7 +204,7 @@ def _draw(
     means = None
     if demand.estimates is not None and demand.estimates.known == "mean" and len(time):
         unknown = demand.model_copy(update={"estimates": None})
-        means = _draw(unknown, FOR_MEANS, ("mean", *label), context, served, path).time.mean(axis=0)
+        means = _draw(unknown, FOR_MEANS, ("mean", *label), context=context, served=served, path=path).time.mean(axis=0)
 
     def drawn(key: str, distribution: Any) -> np.ndarray | None:
         return None if distribution is None else distribution.sample(stream(key, *label), n)
@@ -218,14 +221,14 @@ def _draw(
         modes,
         refused,
         time,
-        time if means is None else np.broadcast_to(means, time.shape),
-        demand,
-        context.modes.shape(modes, stopping, preemptible) if modes else -1,
-        estimate_error(demand, n, stream("estimates", *label)),
-        columns,
-        _labels(demand, n) if served is None else served.extra,
-        ways.partition,
-        ways.work,
+        known=time if means is None else np.broadcast_to(means, time.shape),
+        demand=demand,
+        shape=context.modes.shape(modes, stopping, preemptible) if modes else -1,
+        error=estimate_error(demand, n, stream("estimates", *label)),
+        columns=columns,
+        extra=_labels(demand, n) if served is None else served.extra,
+        partition=ways.partition,
+        work=ways.work,
     )
 
 
@@ -246,7 +249,7 @@ def _assemble(
         time = np.full((n, max(len(one.modes) for _, one in drawn)), np.inf)
         for rows, one in drawn:
             time[rows, : len(one.modes)] = one.time
-    stream = TaskStream(name, path, arrival, np.empty(n, dtype=np.int32), time)
+    stream = TaskStream(name, path, arrival, shape=np.empty(n, dtype=np.int32), time=time)
     for rows, one in drawn:
         stream.shape[rows] = one.shape
         _fill_estimate(stream, rows, one)

@@ -79,7 +79,7 @@ class Document:
             prefix = path[:end]
             if prefix in self.positions:
                 line, column = self.positions[prefix]
-                return Problem(message, key, self.file, line, column)
+                return Problem(message, key, self.file, line=line, column=column)
             # Not in the file: an override below it made it.
             made = [source for path_set, source in self.set_by.items() if path_set[:end] == prefix] if end else []
             if made:
@@ -155,7 +155,9 @@ def parse(content: str | bytes, file: str | None = None) -> Document:
     document = _Builder(file).document(content)
     if not isinstance(document.data, dict):
         what = "empty" if document.data is None else "a list" if isinstance(document.data, list) else "a single value"
-        raise ScenarioError(Problem(f"a scenario is a mapping of keys to values; this is {what}", "", file, 1, 1))
+        raise ScenarioError(
+            Problem(f"a scenario is a mapping of keys to values; this is {what}", "", file, line=1, column=1)
+        )
     return document
 
 
@@ -189,7 +191,7 @@ def _decode(content: bytes, file: str | None) -> str:
         line = before.count(b"\n") + 1
         column = error.start - (before.rfind(b"\n") + 1) + 1
         message = f"is not UTF-8 text (byte 0x{content[error.start]:02x}); save it as UTF-8"
-        problem = Problem(message, "", file, line, column)
+        problem = Problem(message, "", file, line=line, column=column)
         raise ScenarioError(problem) from None
 
 
@@ -258,7 +260,7 @@ class _Builder:
             is_deep = "nesting depth" in str(error.problem)
             deep = f"is nested more than {MAX_DEPTH} levels deep"
             text = deep if is_deep else f"is not valid YAML: {', '.join(words)}"
-            problem = Problem(text, "", self.file, line, column)
+            problem = Problem(text, "", self.file, line=line, column=column)
             raise ScenarioError([*self.problems, problem]) from None
         except yaml.YAMLError as error:  # characters that YAML does not allow carry no line
             message = " ".join(str(error).split())
@@ -293,7 +295,7 @@ class _Builder:
             self._fail(event, f'tags such as "{event.tag}" are not allowed')
         value: dict | list = {} if isinstance(event, yaml.MappingStartEvent) else []
         path = self._place(event, value)
-        self.stack.append(_Open(value, path, event.anchor, self.nodes, self.long))
+        self.stack.append(_Open(value, path, event.anchor, first=self.nodes, long=self.long))
 
     def _scalar(self, event: Any) -> None:
         self._count(event, 1)
@@ -325,7 +327,7 @@ class _Builder:
             where = f"; it stands already at line {first[0]}" if first else ""
             line, column = event.start_mark.line + 1, event.start_mark.column + 1
             key = key_of(path)
-            self.problems.append(Problem(f"this key is given twice{where}", key, self.file, line, column))
+            self.problems.append(Problem(f"this key is given twice{where}", key, self.file, line=line, column=column))
         top.keys.add(event.value)
         top.key = event.value
         self.positions.setdefault((*top.path, event.value), (event.start_mark.line + 1, event.start_mark.column + 1))
@@ -356,7 +358,9 @@ class _Builder:
 
     def _fail(self, event: Any, message: str) -> None:
         mark = event.start_mark
-        raise ScenarioError([*self.problems, Problem(message, "", self.file, mark.line + 1, mark.column + 1)])
+        raise ScenarioError(
+            [*self.problems, Problem(message, "", self.file, line=mark.line + 1, column=mark.column + 1)]
+        )
 
 
 class _Dumper(yaml.SafeDumper):

@@ -50,7 +50,7 @@ def translate(
         word = words.get(detail["loc"][:-1])
         message = _sentence(detail, model) if word is None else _or_word(detail, word, model)
         if detail["type"] == "extra_forbidden":
-            place = _place_of(str(detail["loc"][-1]), detail["loc"], model, data, prefix, holder)
+            place = _place_of(str(detail["loc"][-1]), detail["loc"], model, data=data, prefix=prefix, holder=holder)
             message = f'unknown key "{detail["loc"][-1]}"{place}' if place else message
         by_place.setdefault((path, message), document.problem((*prefix, *path), message))
     return list(by_place.values())

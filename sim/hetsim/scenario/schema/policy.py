@@ -145,13 +145,16 @@ def check_policies(
             near = _owner(part, policy) or suggestion(part, KEYS) or f"; the keys here are {', '.join(KEYS)}"
             problems.append(document.problem((*here, part), f'unknown key "{part}"{near}'))
         else:
-            specs[part], found = _check(document, (*here, part), part, value, base)
+            specs[part], found = _check(document, (*here, part), part, value=value, base=base)
             problems += found
     scheduler = specs.get("scheduler")
     if problems or scheduler is None:
         return None, problems
     admission, batching, routing = (specs.get(part) for part in ("admission", "batching", "routing"))
-    return Policies(scheduler, admission, batching, of_service, routing, routing_of, decisions), []
+    return Policies(
+        scheduler, admission, batching, of_service=of_service, routing=routing, routing_of=routing_of,
+        decisions=decisions
+    ), []
 
 
 def _of_services(document: Document, base: Path, kind: str) -> tuple[dict[int, PolicySpec], list[Problem]]:
@@ -164,7 +167,7 @@ def _of_services(document: Document, base: Path, kind: str) -> tuple[dict[int, P
         value = service.get(kind) if isinstance(service, dict) else None
         if value is not None:
             path: Path_ = ("workload", number, "service", kind)
-            spec, wrong = _check(document, path, kind, value, base)
+            spec, wrong = _check(document, path, kind, value=value, base=base)
             problems += wrong
             if spec is not None:
                 specs[number] = spec
@@ -207,9 +210,11 @@ def _check(
     for key, wanted in inner.items():
         where = (*path, key)
         if wanted is None:
-            spec, wrong = _check(document, where, "placement", given.pop(key), base)
+            spec, wrong = _check(document, where, "placement", value=given.pop(key), base=base)
         else:
-            spec, wrong = _check_inner(document, where, f'{kind} "{name}"', wanted, given.pop(key), base)
+            spec, wrong = _check_inner(
+                document, where, f'{kind} "{name}"', wanted=wanted, value=given.pop(key), base=base
+            )
         problems += wrong
         if spec:
             nested[key] = spec
@@ -217,7 +222,9 @@ def _check(
     try:
         checked = model.model_validate(given, context={"base": str(base)})
     except ValidationError as error:
-        return None, problems + _parameter_problems(error, document, path, model, kind, name, signature)
+        return None, problems + _parameter_problems(
+            error, document, path, model=model, kind=kind, name=name, signature=signature
+        )
     values = {key: getattr(checked, key) for key in signature if key in checked.model_fields_set}
     return (None if problems else PolicySpec(kind, name, {**values, **nested}, given)), problems
 
@@ -262,7 +269,7 @@ def _check_inner(
     """The scheduler, or predictor, that another policy works with."""
     from hetsim.policy import PlannedScheduler, Predictor, Scheduler
 
-    spec, problems = _check(document, path, "predictor" if wanted is Predictor else "scheduler", value, base)
+    spec, problems = _check(document, path, "predictor" if wanted is Predictor else "scheduler", value=value, base=base)
     if spec is None or wanted is Scheduler:
         return spec, problems
     item = registry.policy(spec.kind, spec.name)
@@ -295,7 +302,7 @@ def _parameter_problems(
             key = problem.key.rpartition(".")[2]
             listed = f"; its parameters are {', '.join(signature)}" if signature else "; it has no parameters"
             message = f'{kind} "{name}" has no parameter "{key}"{suggestion(key, signature) or listed}'
-            problem = Problem(message, problem.key, problem.file, problem.line, problem.column)
+            problem = Problem(message, problem.key, problem.file, line=problem.line, column=problem.column)
         said.append(problem)
     return said
 

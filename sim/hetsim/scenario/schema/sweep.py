@@ -95,7 +95,7 @@ def read_range(value: Any) -> Range:
         raise ValueError(f"a log scale starts above 0, not at {given['low']}")
     if integer and not (low.is_integer() and high.is_integer()):
         raise ValueError(f"whole numbers from {given['low']} to {given['high']}: both ends must be whole")
-    return Range(low, high, unit, scale, integer, _steps(given.get("steps")))
+    return Range(low, high, unit, scale=scale, integer=integer, steps=_steps(given.get("steps")))
 
 
 def _ends(low: Any, high: Any) -> tuple[float, float, str]:

@@ -70,7 +70,7 @@ def _check(
     try:
         checked = model.model_validate(given, context={"base": str(base)})
     except ValidationError as error:
-        return None, translate(error, document, model, path, WorkloadEntry)
+        return None, translate(error, document, model, prefix=path, holder=WorkloadEntry)
     values = {key: getattr(checked, key) for key in checked.model_fields_set}
     check = getattr(reader, "check", None)
     if check is not None:

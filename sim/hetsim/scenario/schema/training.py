@@ -71,7 +71,7 @@ class TransformerSpec(Mirror):
             tied=shape.tied,
         )
         return training.Transformer(
-            shape.layers, shape.hidden, shape.heads, self.sequence, shape.vocabulary, block
+            shape.layers, shape.hidden, shape.heads, sequence=self.sequence, vocabulary=shape.vocabulary, block=block
         )
 
 
@@ -99,7 +99,9 @@ class Communication(Model):
         size, ranks, beside = float(self.bytes), nodes * each, 0.0
         ways, latency, latency_inside = WAYS.get(self.pattern), spec.network.latency, spec.nvlink.latency
         if ways is not None:
-            sent, beside, fixed = ring_over_nodes(ways, nodes, each, size, inside, latency, latency_inside)
+            sent, beside, fixed = ring_over_nodes(
+                ways, nodes, each, size=size, inside=inside, latency=latency, latency_inside=latency_inside
+            )
         elif self.pattern == "ring":  # one rank of each node sends to another node, over a card of its own
             sent = size
             fixed = latency if nodes > 1 else message(size, rate_at(inside, size), latency_inside) if each > 1 else 0.0
@@ -113,7 +115,10 @@ class Communication(Model):
             # A measured ring contains its latencies and its steps within nodes.
             fixed, beside = (longer, 0.0) if ways is not None else (fixed + longer, beside)
         shape: Literal["all_to_all", "ring"] = "all_to_all" if self.pattern == "all_to_all" else "ring"
-        return Phase(shape, nodes, sent if nodes > 1 else 0.0, fixed, self.overlap * self.every, cards, inside=beside)
+        return Phase(
+            shape, nodes, sent if nodes > 1 else 0.0, fixed=fixed, hidden=self.overlap * self.every, cards=cards,
+            inside=beside
+        )
 
 
 @keys_of(training.ParallelPlan)

@@ -132,28 +132,34 @@ def _model(layers: int, hidden: int, heads: int, kv_heads: int, intermediate: in
 
 MODELS: dict[str, Architecture] = {
     # The file config.json next to each model's published weights; Bloom, OPT, GPT-3 and Falcon: their papers.
-    "bloom-176b": _model(70, 14336, 112, 112, 57344, 250880, gated=False, tied=True),
-    "falcon-40b": _model(60, 8192, 128, 8, 32768, 65024, gated=False),
-    "gemma-2-9b": _model(42, 3584, 16, 8, 14336, 256000, head_size=256, tied=True),
-    "gemma-2-27b": _model(46, 4608, 32, 16, 36864, 256000, head_size=128, tied=True),
-    "gpt-3-175b": _model(96, 12288, 96, 96, 49152, 50257, gated=False, tied=True),
-    "llama-2-7b": _model(32, 4096, 32, 32, 11008, 32000),
-    "llama-2-13b": _model(40, 5120, 40, 40, 13824, 32000),
-    "llama-2-70b": _model(80, 8192, 64, 8, 28672, 32000),
-    "llama-3-8b": _model(32, 4096, 32, 8, 14336, 128256),
-    "llama-3-70b": _model(80, 8192, 64, 8, 28672, 128256),
-    "llama-3.1-405b": _model(126, 16384, 128, 8, 53248, 128256),
-    "mistral-7b": _model(32, 4096, 32, 8, 14336, 32000),
-    "mixtral-8x7b": _model(32, 4096, 32, 8, 14336, 32000, experts=8, active_experts=2),
-    "mixtral-8x22b": _model(56, 6144, 48, 8, 16384, 32768, experts=8, active_experts=2),
-    "opt-13b": _model(40, 5120, 40, 40, 20480, 50272, gated=False, tied=True),
-    "opt-66b": _model(64, 9216, 72, 72, 36864, 50272, gated=False, tied=True),
-    "phi-3-mini": _model(32, 3072, 32, 32, 8192, 32064),
-    "qwen2.5-7b": _model(28, 3584, 28, 4, 18944, 152064),
-    "qwen2.5-32b": _model(64, 5120, 40, 8, 27648, 152064),
-    "qwen2.5-72b": _model(80, 8192, 64, 8, 29568, 152064),
-    "qwen3-30b-a3b": _model(48, 2048, 32, 4, 768, 151936, head_size=128, experts=128, active_experts=8),
-    "qwen3-235b-a22b": _model(94, 4096, 64, 4, 1536, 151936, head_size=128, experts=128, active_experts=8),
+    "bloom-176b": _model(70, 14336, 112, kv_heads=112, intermediate=57344, vocabulary=250880, gated=False, tied=True),
+    "falcon-40b": _model(60, 8192, 128, kv_heads=8, intermediate=32768, vocabulary=65024, gated=False),
+    "gemma-2-9b": _model(42, 3584, 16, kv_heads=8, intermediate=14336, vocabulary=256000, head_size=256, tied=True),
+    "gemma-2-27b": _model(46, 4608, 32, kv_heads=16, intermediate=36864, vocabulary=256000, head_size=128, tied=True),
+    "gpt-3-175b": _model(96, 12288, 96, kv_heads=96, intermediate=49152, vocabulary=50257, gated=False, tied=True),
+    "llama-2-7b": _model(32, 4096, 32, kv_heads=32, intermediate=11008, vocabulary=32000),
+    "llama-2-13b": _model(40, 5120, 40, kv_heads=40, intermediate=13824, vocabulary=32000),
+    "llama-2-70b": _model(80, 8192, 64, kv_heads=8, intermediate=28672, vocabulary=32000),
+    "llama-3-8b": _model(32, 4096, 32, kv_heads=8, intermediate=14336, vocabulary=128256),
+    "llama-3-70b": _model(80, 8192, 64, kv_heads=8, intermediate=28672, vocabulary=128256),
+    "llama-3.1-405b": _model(126, 16384, 128, kv_heads=8, intermediate=53248, vocabulary=128256),
+    "mistral-7b": _model(32, 4096, 32, kv_heads=8, intermediate=14336, vocabulary=32000),
+    "mixtral-8x7b": _model(32, 4096, 32, kv_heads=8, intermediate=14336, vocabulary=32000, experts=8, active_experts=2),
+    "mixtral-8x22b": _model(
+        56, 6144, 48, kv_heads=8, intermediate=16384, vocabulary=32768, experts=8, active_experts=2
+    ),
+    "opt-13b": _model(40, 5120, 40, kv_heads=40, intermediate=20480, vocabulary=50272, gated=False, tied=True),
+    "opt-66b": _model(64, 9216, 72, kv_heads=72, intermediate=36864, vocabulary=50272, gated=False, tied=True),
+    "phi-3-mini": _model(32, 3072, 32, kv_heads=32, intermediate=8192, vocabulary=32064),
+    "qwen2.5-7b": _model(28, 3584, 28, kv_heads=4, intermediate=18944, vocabulary=152064),
+    "qwen2.5-32b": _model(64, 5120, 40, kv_heads=8, intermediate=27648, vocabulary=152064),
+    "qwen2.5-72b": _model(80, 8192, 64, kv_heads=8, intermediate=29568, vocabulary=152064),
+    "qwen3-30b-a3b": _model(
+        48, 2048, 32, kv_heads=4, intermediate=768, vocabulary=151936, head_size=128, experts=128, active_experts=8
+    ),
+    "qwen3-235b-a22b": _model(
+        94, 4096, 64, kv_heads=4, intermediate=1536, vocabulary=151936, head_size=128, experts=128, active_experts=8
+    ),
 }
 
 

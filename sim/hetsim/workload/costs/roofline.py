@@ -128,69 +128,83 @@ DEVICES: dict[str, Peak] = {
     # Of the matrix units the peak with dense matrices of 16-bit numbers, from the same sources; of links one direction:
     # all NVLinks of a GPU together, or PCIe (16 GB/s of generation 3, 32 of 4, 64 of 5) where it has none.
     # GeForce GTX 1080 Ti product page; compute capability 6.1.
-    "gtx1080ti": _gpu("11.34 TFLOP/s", "484 GB/s", "11 GB", 28, "1.582 GHz", shared_memory="96 KiB"),
+    "gtx1080ti": _gpu(
+        "11.34 TFLOP/s", "484 GB/s", "11 GB", multiprocessors=28, clock="1.582 GHz", shared_memory="96 KiB"
+    ),
     # Tesla K20 board specification BD-06455; white paper "Kepler GK110"; compute capability 3.5.
-    "k20": _gpu("3.52 TFLOP/s", "208 GB/s", "5 GB", 13, "0.706 GHz", blocks=16),
+    "k20": _gpu("3.52 TFLOP/s", "208 GB/s", "5 GB", multiprocessors=13, clock="0.706 GHz", blocks=16),
     # White paper "NVIDIA Tesla P100" (SXM2); compute capability 6.0, two partitions a multiprocessor.
     "p100": _gpu(
-        "10.6 TFLOP/s", "732 GB/s", "16 GB", 56, "1.48 GHz", shared_memory="64 KiB", warp_granularity=2,
+        "10.6 TFLOP/s", "732 GB/s", "16 GB", multiprocessors=56, clock="1.48 GHz", shared_memory="64 KiB",
+        warp_granularity=2,
         matrix_flops="21.2 TFLOP/s", link="80 GB/s",
     ),
     # White paper "NVIDIA Tesla V100 GPU architecture" (SXM2, 16 GB); compute capability 7.0.
     "v100": _gpu(
-        "15.7 TFLOP/s", "900 GB/s", "16 GB", 80, "1.53 GHz", matrix_flops="125 TFLOP/s", link="150 GB/s",
+        "15.7 TFLOP/s", "900 GB/s", "16 GB", multiprocessors=80, clock="1.53 GHz", matrix_flops="125 TFLOP/s",
+        link="150 GB/s",
         shared_memory="96 KiB", shared_memory_per_block="96 KiB",
     ),
     # White paper "NVIDIA Turing GPU architecture" (Tesla T4); compute capability 7.5.
     "t4": _gpu(
-        "8.1 TFLOP/s", "320 GB/s", "16 GB", 40, "1.59 GHz",
+        "8.1 TFLOP/s", "320 GB/s", "16 GB", multiprocessors=40, clock="1.59 GHz",
         threads=1024, blocks=16, shared_memory="64 KiB", shared_memory_per_block="64 KiB",
         matrix_flops="65 TFLOP/s", link="16 GB/s",
     ),
     # White paper "NVIDIA A100 Tensor Core GPU architecture" (SXM4, 40 GB); compute capability 8.0.
     "a100-40gb": _gpu(
-        "19.5 TFLOP/s", "1555 GB/s", "40 GB", 108, "1.41 GHz", matrix_flops="312 TFLOP/s", link="300 GB/s", **_AMPERE
+        "19.5 TFLOP/s", "1555 GB/s", "40 GB", multiprocessors=108, clock="1.41 GHz", matrix_flops="312 TFLOP/s",
+        link="300 GB/s", **_AMPERE
     ),
     # The same with more and faster memory: data sheet "NVIDIA A100 80GB" (SXM).
     "a100-80gb": _gpu(
-        "19.5 TFLOP/s", "2039 GB/s", "80 GB", 108, "1.41 GHz", matrix_flops="312 TFLOP/s", link="300 GB/s", **_AMPERE
+        "19.5 TFLOP/s", "2039 GB/s", "80 GB", multiprocessors=108, clock="1.41 GHz", matrix_flops="312 TFLOP/s",
+        link="300 GB/s", **_AMPERE
     ),
     # Data sheet "NVIDIA A10G" (the A10 of a cloud provider, with slower tensor cores), without its multiprocessors.
     "a10g": Peak(flops="31.5 TFLOP/s", bandwidth="600 GB/s", memory="24 GB", launch_overhead="5 us",
                  matrix_flops="70 TFLOP/s", link="32 GB/s"),
     # Data sheet "NVIDIA A10"; compute capability 8.6.
     "a10": _gpu(
-        "31.2 TFLOP/s", "600 GB/s", "24 GB", 72, "1.695 GHz", matrix_flops="125 TFLOP/s", link="32 GB/s", **_SMALL,
+        "31.2 TFLOP/s", "600 GB/s", "24 GB", multiprocessors=72, clock="1.695 GHz", matrix_flops="125 TFLOP/s",
+        link="32 GB/s", **_SMALL,
         blocks=16,
     ),
     # Data sheet "NVIDIA RTX A6000"; compute capability 8.6.
     "rtx-a6000": _gpu(
-        "38.7 TFLOP/s", "768 GB/s", "48 GB", 84, "1.8 GHz", matrix_flops="154.8 TFLOP/s", link="56 GB/s", **_SMALL,
+        "38.7 TFLOP/s", "768 GB/s", "48 GB", multiprocessors=84, clock="1.8 GHz", matrix_flops="154.8 TFLOP/s",
+        link="56 GB/s", **_SMALL,
         blocks=16,
     ),
     # White paper "NVIDIA Ada GPU architecture", data sheets; compute capability 8.9.
     "rtx4090": _gpu(
-        "82.6 TFLOP/s", "1008 GB/s", "24 GB", 128, "2.52 GHz", matrix_flops="165.2 TFLOP/s", link="32 GB/s", **_SMALL,
+        "82.6 TFLOP/s", "1008 GB/s", "24 GB", multiprocessors=128, clock="2.52 GHz", matrix_flops="165.2 TFLOP/s",
+        link="32 GB/s", **_SMALL,
         blocks=24,
     ),
     "l4": _gpu(
-        "30.3 TFLOP/s", "300 GB/s", "24 GB", 58, "2.04 GHz", matrix_flops="121 TFLOP/s", link="32 GB/s", **_SMALL,
+        "30.3 TFLOP/s", "300 GB/s", "24 GB", multiprocessors=58, clock="2.04 GHz", matrix_flops="121 TFLOP/s",
+        link="32 GB/s", **_SMALL,
         blocks=24,
     ),
     "l40s": _gpu(
-        "91.6 TFLOP/s", "864 GB/s", "48 GB", 142, "2.52 GHz", matrix_flops="362 TFLOP/s", link="32 GB/s", **_SMALL,
+        "91.6 TFLOP/s", "864 GB/s", "48 GB", multiprocessors=142, clock="2.52 GHz", matrix_flops="362 TFLOP/s",
+        link="32 GB/s", **_SMALL,
         blocks=24,
     ),
     # White paper "NVIDIA H100 Tensor Core GPU architecture", data sheet; compute capability 9.0. Without a suffix SXM5.
     "h100": _gpu(
-        "66.9 TFLOP/s", "3350 GB/s", "80 GB", 132, "1.98 GHz", matrix_flops="989 TFLOP/s", link="450 GB/s", **_HOPPER
+        "66.9 TFLOP/s", "3350 GB/s", "80 GB", multiprocessors=132, clock="1.98 GHz", matrix_flops="989 TFLOP/s",
+        link="450 GB/s", **_HOPPER
     ),
     "h100-pcie": _gpu(
-        "51.2 TFLOP/s", "2000 GB/s", "80 GB", 114, "1.755 GHz", matrix_flops="756 TFLOP/s", link="64 GB/s", **_HOPPER
+        "51.2 TFLOP/s", "2000 GB/s", "80 GB", multiprocessors=114, clock="1.755 GHz", matrix_flops="756 TFLOP/s",
+        link="64 GB/s", **_HOPPER
     ),
     # Data sheet "NVIDIA H200" (SXM); compute capability 9.0.
     "h200": _gpu(
-        "66.9 TFLOP/s", "4800 GB/s", "141 GB", 132, "1.98 GHz", matrix_flops="989 TFLOP/s", link="450 GB/s", **_HOPPER
+        "66.9 TFLOP/s", "4800 GB/s", "141 GB", multiprocessors=132, clock="1.98 GHz", matrix_flops="989 TFLOP/s",
+        link="450 GB/s", **_HOPPER
     ),
     # Data sheet "NVIDIA HGX B200"; its multiprocessors are not published there.
     "b200": Peak(flops="75 TFLOP/s", bandwidth="8000 GB/s", memory="180 GB", launch_overhead="5 us",
@@ -394,7 +408,9 @@ class Work(Described):
             busy = roofline(self.flops, self.bytes, peak, self.efficiency, share=share)
             return self.kernels * overhead + busy
         flops, bytes = self.flops / self.kernels, self.bytes / self.kernels
-        kernel = kernel_time(self.launch, flops, bytes, peak, self.efficiency, overhead, share)
+        kernel = kernel_time(
+            self.launch, flops, bytes, peak=peak, efficiency=self.efficiency, launch_overhead=overhead, share=share
+        )
         return self.kernels * kernel
 
     def parts(self, peak: Peak) -> tuple[float, float, float, float]:

@@ -48,7 +48,7 @@ def node_parts(labels: np.ndarray | None, amount: np.ndarray, start: np.ndarray,
     plain = [name.partition(".")[0] if name.partition(".")[0] in short else name for names in lists for name in names]
     node = np.array([codes.setdefault(name, len(codes)) for name in plain])
     count = np.array([len(names) for names in lists])
-    parts = NodeParts(list(codes), job, node, (amount / count)[job], count == 1)
+    parts = NodeParts(list(codes), job, node, amount=(amount / count)[job], alone=count == 1)
     _merge_renamed(parts, start[job], end[job])
     return parts
 
@@ -106,7 +106,7 @@ def capacity_of(
     busy = max(float(length[over_time.level > 0].sum()), 1e-9)
     capacity.full = float(length[over_time.level >= capacity.amount - 1e-6].sum()) / busy
     if _exceeds(over_time, capacity.amount):
-        capacity.beyond.append(("", *_beyond(start, end, over_time, capacity.amount, np.arange(len(start)))))
+        capacity.beyond.append(("", *_beyond(start, end, over_time, most=capacity.amount, jobs=np.arange(len(start)))))
     elif parts is not None and stated is None:
         for node, name in enumerate(parts.names):
             rows = parts.jobs_on(node)
@@ -114,7 +114,9 @@ def capacity_of(
                 began, ended, part = _spans(parts, rows, start, end)
                 own = HeldOverTime(began, ended, part)
                 if name in by_node and _exceeds(own, by_node[name]):
-                    capacity.beyond.append((name, *_beyond(began, ended, own, by_node[name], parts.job[rows])))
+                    capacity.beyond.append(
+                        (name, *_beyond(began, ended, own, most=by_node[name], jobs=parts.job[rows]))
+                    )
     return capacity
 
 

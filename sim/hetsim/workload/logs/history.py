@@ -89,7 +89,10 @@ def history_of(table: TaskTable, source: str) -> JobHistory:
     begun = np.maximum(start, table.arrival)
     counts = table.numbers.get("nodes")
     nodes = np.ones(len(table)) if counts is None else np.where(counts > 1, counts, 1.0)
-    whole = JobHistory(source, table.arrival, begun, took, limit, cpus, gpus, kind, labels, nodes)
+    whole = JobHistory(
+        source, table.arrival, begun, runtime=took, limit=limit, cpus=cpus, gpus=gpus, kind=kind, labels=labels,
+        nodes=nodes
+    )
     return whole.take(rows)
 
 
@@ -138,7 +141,9 @@ class RunTimes:
 
     def median(self, user: str, class_: str, limit: float, elapsed: float = 0.0) -> float:
         """Of a job without a limit: what a scheduler would be told."""
-        return float(np.median(self.draw(user, class_, limit, elapsed, 101, np.random.default_rng(0))))
+        return float(
+            np.median(self.draw(user, class_, limit, elapsed=elapsed, count=101, random=np.random.default_rng(0)))
+        )
 
 
 class ArrivalTimes:
@@ -187,7 +192,7 @@ def forecast_errors(history: JobHistory, horizon: float) -> dict[str, float]:
             if len(ended) < ENOUGH:
                 continue
             model, made = RunTimes(ended), number
-        drawn = model.draw(users[row], classes[row], float(history.limit[row]), 0.0, 200, random)
+        drawn = model.draw(users[row], classes[row], float(history.limit[row]), elapsed=0.0, count=200, random=random)
         actual = float(history.runtime[row])
         errors.append(abs(float(np.median(drawn)) - actual) / max(actual, 1.0))
         inside.append(bool(np.quantile(drawn, 0.05) <= actual <= np.quantile(drawn, 0.95)))

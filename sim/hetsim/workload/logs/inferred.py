@@ -61,7 +61,7 @@ def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Lim
         found, explained, starts = {}, 0.0, 0
         for code, name in enumerate(jobs.names[kind]):
             rows = np.flatnonzero(jobs.labels[kind] == code)
-            told = _limit(jobs, steps, rows, capacity, warm)
+            told = _limit(jobs, steps, rows, capacity=capacity, warm=warm)
             if told is not None:
                 found[name], seconds, count = told
                 explained, starts = explained + seconds, starts + count
@@ -171,7 +171,7 @@ def capacity_curve(
     chosen = chosen_of(jobs, steps)
     for row, part in steps.waiting(jobs, chosen[jobs.evidence[chosen]]):
         fits = capacity - steps.held[part] >= jobs.amount[row] - SLACK
-        pressed[part] |= fits & ~limited(jobs, steps, row, part, at_limit)
+        pressed[part] |= fits & ~limited(jobs, steps, row, part=part, at_limit=at_limit)
     time = np.bincount(bin_of, steps.length, bins)
     share = np.bincount(bin_of, steps.length * pressed, bins) / np.maximum(time, SLACK)
     most = np.zeros(bins)

@@ -41,33 +41,49 @@ LOGS = {
     log.name: log
     for log in (
         PublicLog("lublin-256", "10,000 jobs of Lublin's model on 256 processors",
-                  f"{HUB}/LoCinder/ILOS/blob/91c36e9/data/lublin_256.swf", "MIT", "swf",
+                  f"{HUB}/LoCinder/ILOS/blob/91c36e9/data/lublin_256.swf", license="MIT", format="swf",
                   size=649_089,
                   sha256="a394ab3d81179ebcf645a1cbd593a60b6dff7f11a510e1e6285c45f43310c962"),
-        PublicLog("ricc", "RICC 2010, 447,794 jobs on 8,192 cores", f"{PWA}/l_ricc/", ACKNOWLEDGE, "swf"),
-        PublicLog("sdsc-sp2", "SDSC SP2 1998, on 128 nodes", f"{PWA}/l_sdsc_sp2/", ACKNOWLEDGE, "swf"),
-        PublicLog("hpc2n", "HPC2N 2002, on 240 processors", f"{PWA}/l_hpc2n/", ACKNOWLEDGE, "swf"),
-        PublicLog("ctc-sp2", "CTC SP2 1996, on 338 nodes", f"{PWA}/l_ctc_sp2/", ACKNOWLEDGE, "swf"),
-        PublicLog("anl-intrepid", "ANL Intrepid 2009, on 163,840 cores", f"{PWA}/l_anl_int/", ACKNOWLEDGE, "swf"),
-        PublicLog("philly", "Microsoft's GPU clusters 2017", f"{HUB}/msr-fiddle/philly-traces", "CC-BY-4.0", "philly"),
-        PublicLog("helios", "SenseTime's GPU clusters 2020", f"{HUB}/S-Lab-System-Group/HeliosData", "CC-BY-4.0",
-                  "helios"),
+        PublicLog(
+            "ricc", "RICC 2010, 447,794 jobs on 8,192 cores", f"{PWA}/l_ricc/", license=ACKNOWLEDGE, format="swf"
+        ),
+        PublicLog("sdsc-sp2", "SDSC SP2 1998, on 128 nodes", f"{PWA}/l_sdsc_sp2/", license=ACKNOWLEDGE, format="swf"),
+        PublicLog("hpc2n", "HPC2N 2002, on 240 processors", f"{PWA}/l_hpc2n/", license=ACKNOWLEDGE, format="swf"),
+        PublicLog("ctc-sp2", "CTC SP2 1996, on 338 nodes", f"{PWA}/l_ctc_sp2/", license=ACKNOWLEDGE, format="swf"),
+        PublicLog(
+            "anl-intrepid", "ANL Intrepid 2009, on 163,840 cores", f"{PWA}/l_anl_int/", license=ACKNOWLEDGE,
+            format="swf"
+        ),
+        PublicLog(
+            "philly", "Microsoft's GPU clusters 2017", f"{HUB}/msr-fiddle/philly-traces", license="CC-BY-4.0",
+            format="philly"
+        ),
+        PublicLog("helios", "SenseTime's GPU clusters 2020", f"{HUB}/S-Lab-System-Group/HeliosData",
+                  license="CC-BY-4.0", format="helios"),
         PublicLog("acme", "Seren and Kalos, language models 2023", f"{HUB}/InternLM/AcmeTrace",
-                  "see the repository", "acme"),
+                  license="see the repository", format="acme"),
         PublicLog("openb", "Alibaba's GPU cluster 2023: pods with shares of GPUs",
-                  f"{HUB}/alibaba/clusterdata/tree/master/cluster-trace-gpu-v2023", "for research or study", "openb"),
+                  f"{HUB}/alibaba/clusterdata/tree/master/cluster-trace-gpu-v2023",
+                  license="for research or study", format="openb"),
         PublicLog("pai", "Alibaba's PAI 2020, task table",
-                  f"{HUB}/alibaba/clusterdata/tree/master/cluster-trace-gpu-v2020", "for research or study", "pai"),
+                  f"{HUB}/alibaba/clusterdata/tree/master/cluster-trace-gpu-v2020",
+                  license="for research or study", format="pai"),
         PublicLog("azure-llm-code", "Azure 2023, an hour of a language model that completes code",
-                  f"{HUB}/Azure/AzurePublicDataset/blob/master/data/AzureLLMInferenceTrace_code.csv", "CC-BY-4.0",
-                  "azure_llm"),
+                  f"{HUB}/Azure/AzurePublicDataset/blob/master/data/AzureLLMInferenceTrace_code.csv",
+                  license="CC-BY-4.0", format="azure_llm"),
         PublicLog("azure-llm-conv", "Azure 2023, an hour of a language model in conversations",
-                  f"{HUB}/Azure/AzurePublicDataset/blob/master/data/AzureLLMInferenceTrace_conv.csv", "CC-BY-4.0",
-                  "azure_llm"),
+                  f"{HUB}/Azure/AzurePublicDataset/blob/master/data/AzureLLMInferenceTrace_conv.csv",
+                  license="CC-BY-4.0", format="azure_llm"),
         PublicLog("chameleon", "Measured kernel times of Cholesky and LU graphs on cores and GPUs",
-                  f"{HUB}/marcosamaris/heterogeneous-SWF", "for research; cite the repository", "hetero_dag"),
-        PublicLog("mooncake", "Requests with common prefixes", f"{HUB}/kvcache-ai/Mooncake", "Apache-2.0", "mooncake"),
-        PublicLog("burstgpt", "Requests to GPT-3.5 and GPT-4", f"{HUB}/HPMLL/BurstGPT", "CC-BY-4.0", "burstgpt"),
+                  f"{HUB}/marcosamaris/heterogeneous-SWF",
+                  license="for research; cite the repository", format="hetero_dag"),
+        PublicLog(
+            "mooncake", "Requests with common prefixes", f"{HUB}/kvcache-ai/Mooncake", license="Apache-2.0",
+            format="mooncake"
+        ),
+        PublicLog(
+            "burstgpt", "Requests to GPT-3.5 and GPT-4", f"{HUB}/HPMLL/BurstGPT", license="CC-BY-4.0", format="burstgpt"
+        ),
     )
 }  # fmt: skip
 

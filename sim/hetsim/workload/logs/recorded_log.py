@@ -52,7 +52,7 @@ class Jobs:
 
     def capacity(self, stated: float | None = None) -> Capacity:
         """What the cluster has: as stated, or as these jobs show it."""
-        return capacity_of(self.start, self.end, self.amount, self.nodes, stated)
+        return capacity_of(self.start, self.end, self.amount, parts=self.nodes, stated=stated)
 
 
 def jobs_of(table: TaskTable) -> Jobs | None:
@@ -68,7 +68,9 @@ def jobs_of(table: TaskTable) -> Jobs | None:
         return None
     rows = rows[np.argsort(table.arrival[rows], kind="stable")]
     begun = np.maximum(start[rows], table.arrival[rows])
-    jobs = Jobs("GPUs" if gpus.any() else "cores", table.arrival[rows], begun, begun + took[rows], amount[rows])
+    jobs = Jobs(
+        "GPUs" if gpus.any() else "cores", table.arrival[rows], begun, end=begun + took[rows], amount=amount[rows]
+    )
     jobs.lines = [table.line(row) or row + 1 for row in rows.tolist()]
     labels = table.extra.get("recorded_node")
     jobs.nodes = node_parts(None if labels is None else labels[rows], jobs.amount, jobs.start, jobs.end)

@@ -77,12 +77,12 @@ def explain(
     warm = float(jobs.arrival[0]) if cut else warm_end(jobs, steps)
     limits = limits_of(jobs, steps, amount, warm)
     at_limit = at_limit_of(jobs, steps, limits)
-    curve = capacity_curve(jobs, steps, amount, warm, at_limit)
+    curve = capacity_curve(jobs, steps, amount, warm=warm, at_limit=at_limit)
     order = order_of(jobs)
-    shares, looked_at = _attributed(jobs, steps, amount, curve, warm, at_limit, order)
+    shares, looked_at = _attributed(jobs, steps, amount, curve=curve, warm=warm, at_limit=at_limit, order=order)
     points = [(float(steps.times[0]), float(curve[0]))]
     points += [(float(steps.times[k]), float(curve[k])) for k in (np.flatnonzero(np.diff(curve)) + 1).tolist()]
-    return Explained(jobs, site, points, warm, limits, order, shares, looked_at)
+    return Explained(jobs, site, points, warm_end=warm, limits=limits, order=order, shares=shares, looked_at=looked_at)
 
 
 def half_of(arrival: np.ndarray) -> np.ndarray:
@@ -144,7 +144,7 @@ def _attributed(
             capacity - steps.held[part] < amount,
             curve[part] - steps.held[part] < amount,
             steps.times[part] < warm,
-            limited(jobs, steps, row, part, at_limit),
+            limited(jobs, steps, row, part=part, at_limit=at_limit),
             first,
             earliest[part] < jobs.arrival[row],
             _split(jobs, row, part, widest),

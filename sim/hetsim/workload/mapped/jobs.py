@@ -256,7 +256,7 @@ class MappedJobs:
             return
         if start is None and end is not None and took is not None and end - took < arrival - ROUNDED:
             log.remark("ran longer than the time from their submission to their end", line)
-        settled = self.times.settle(line, arrival, start, None if log.times else end, took)
+        settled = self.times.settle(line, arrival, start, end=None if log.times else end, took=took)
         if settled is None:
             return
         arrival, start, took = settled
@@ -270,7 +270,8 @@ class MappedJobs:
             found["start"] = start
         columns = {name: value for name, value in found.items() if value != ""}
         key = None if id_ is not None or log.cut.sample == 1 else whole
-        self.times.added(log.add(line, id_, arrival, math.nan if took is None else took, key, whole, **columns))
+        duration = math.nan if took is None else took
+        self.times.added(log.add(line, id_, arrival, duration=duration, key=key, whole=whole, **columns))
 
     def _limits(self, line: int, found: dict[str, Any], took: float | None) -> None:
         """Name the deadline as tables do; without estimates a time limit is one."""

@@ -48,7 +48,7 @@ def read(
             picked.append((number, values[0], values[1 : 1 + len(columns)]))
     times = [_pointed(path, rows, name, [row[2][place] for row in picked]) for place, name in enumerate(columns)]
     for (number, size, _), pointed in zip(picked, zip(*times, strict=True), strict=True):
-        table.add(number, batch, size, columns, [*pointed], factors)
+        table.add(number, batch, size, columns=columns, cells=[*pointed], factors=factors)
     row_problems.fail_if_any()
     if not table.rows:
         condition = " and ".join(f"{name} = {value}" for name, value in where.items())

@@ -62,7 +62,7 @@ class LogMap:
         """All contradictions, as key and sentence; `names`: the columns of the file."""
         problems = [*self._whole(), *self._twice(), *self._of_units(), *self._of_missing(), *self._of_forms()]
         for key, fold in (("fold", self.fold), ("gang", self.gang)):
-            problems += [] if fold is None else self._of_fold(key, fold, names, file, missing)
+            problems += [] if fold is None else self._of_fold(key, fold, names, file=file, missing=missing)
         for target, source in self.columns.items():
             for column in source.columns:
                 if column in missing:

@@ -82,7 +82,10 @@ def csv(
     gang: GangOf | None = None, attempts: Attempts | None = None,
 ) -> JobLog:  # fmt: skip
     """Jobs of a CSV file with its own columns (`columns`; see hetsim trace map)."""
-    made = _map_of(columns, units, time, zone, missing, missing_values, decimal, fold, gang, attempts)
+    made = _map_of(
+        columns, units, time, zone=zone, missing=missing, missing_values=missing_values, decimal=decimal, fold=fold,
+        gang=gang, attempts=attempts
+    )
     return _read(log, made, rows_of(log.path, "csv", separator, header))
 
 
@@ -93,7 +96,10 @@ def parquet(
     gang: GangOf | None = None, attempts: Attempts | None = None,
 ) -> JobLog:  # fmt: skip
     """Jobs of a Parquet file with its own columns (`columns`; see hetsim trace map)."""
-    made = _map_of(columns, units, time, zone, missing, missing_values, ".", fold, gang, attempts)
+    made = _map_of(
+        columns, units, time, zone=zone, missing=missing, missing_values=missing_values, decimal=".", fold=fold,
+        gang=gang, attempts=attempts
+    )
     return _read(log, made, rows_of(log.path, "parquet"))
 
 
@@ -104,7 +110,10 @@ def jsonl(
     gang: GangOf | None = None, attempts: Attempts | None = None,
 ) -> JobLog:  # fmt: skip
     """Jobs of JSON lines with their own keys (`columns`; see hetsim trace map)."""
-    made = _map_of(columns, units, time, zone, missing, missing_values, ".", fold, gang, attempts)
+    made = _map_of(
+        columns, units, time, zone=zone, missing=missing, missing_values=missing_values, decimal=".", fold=fold,
+        gang=gang, attempts=attempts
+    )
     return _read(log, made, rows_of(log.path, "jsonl"))
 
 
@@ -121,8 +130,8 @@ def _map_of(
         text = "attempts: restarts is a fold by id of its own, and separate means none; give one of fold and attempts"
         raise ScenarioError(Problem(text))
     return LogMap(
-        mapping.columns_of(columns), units, forms, where, missing, blanks, decimal == ",",
-        restarts() if attempts == "restarts" else fold, gang, attempts,
+        mapping.columns_of(columns), units, forms, zone=where, missing=missing, blanks=blanks, comma=decimal == ",",
+        fold=restarts() if attempts == "restarts" else fold, gang=gang, attempts=attempts,
     )  # fmt: skip
 
 
@@ -161,7 +170,7 @@ def read_records(
 ) -> JobLog:
     """Jobs from records that a reader made; `time`: how their instants are written."""
     columns = {name: CellSource("column", (name,)) for name in RECORDED}
-    made = _map_of(columns, {}, time, zone, {}, attempts=attempts)
+    made = _map_of(columns, {}, time, zone=zone, missing={}, attempts=attempts)
     made = replace(made, missing={name: Missing("default") for name in RECORDED if kind_of(name) != "text"})
     log.dated = True
     _localize(log, made)

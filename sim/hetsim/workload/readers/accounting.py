@@ -141,7 +141,7 @@ def lsf(log: JobLog, *, attempts: Attempts = "separate", zone: Zone | None = Non
     first = next((text for _, text in _lines(log)), "")
     if first.startswith('"'):
         return read_records(log, _of_lsb_acct(log), "epoch s", attempts=attempts)
-    return read_records(log, _of_bacct(log), BACCT_TIME, zone, attempts)
+    return read_records(log, _of_bacct(log), BACCT_TIME, zone=zone, attempts=attempts)
 
 
 def _of_lsb_acct(log: JobLog) -> Records:

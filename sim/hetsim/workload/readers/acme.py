@@ -30,5 +30,8 @@ def read(log: JobLog) -> JobLog:
         pods, size = log.number(line, "node_num", nodes, 1.0), log.number(line, "mem_per_pod_GB", memory, 0.0)
         if pods and size:
             further["memory"] = pods * size * GB
-        account(log, line, AccountRow(name, user, gpus, cpus, state, came, began, ended), **further)
+        account(
+            log, line, AccountRow(name, user, gpus, cpus=cpus, state=state, came=came, began=began, ended=ended),
+            **further
+        )
     return log

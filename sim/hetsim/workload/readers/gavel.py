@@ -61,9 +61,9 @@ def read(log: JobLog, *, throughputs: ExistingFile) -> JobLog:
     kinds = [kind for kind in rates.alone if not kind.endswith(ELSEWHERE) or kind in wanted]
     log.times = {f"time {kind}": f"gpu_time.{wanted.get(kind, kind)}" for kind in kinds}
     width = _width(log)
-    table = CsvTable(log, WANTED, ("weight", "slo"), "\t", TEN if width == 10 else SEVEN)
+    table = CsvTable(log, WANTED, ("weight", "slo"), separator="\t", header=TEN if width == 10 else SEVEN)
     for line, (name, *cells) in table:
-        _job(log, line, name, cells, rates, kinds)
+        _job(log, line, name, cells=cells, known=rates, kinds=kinds)
     pairs = sum(len(rows) for rows in rates.together.values())
     if pairs:
         apart = sum(pair is None for rows in rates.together.values() for pair in rows.values())
@@ -174,7 +174,7 @@ def table_of(path: Path) -> Throughputs:
             job = _job_of(text)
             for other, pair in speeds.items():
                 if other != "null" and job is not None:
-                    _pair(alone, together, job, other, pair, fail)
+                    _pair(alone, together, job, other=other, pair=pair, fail=fail)
     return throughputs
 
 

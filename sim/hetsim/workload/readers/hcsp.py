@@ -65,7 +65,7 @@ def read(
     `types` tells it, `unit` is that of the times, and `header` says whether the first line is `tasks machines`, with
     or without a third number (default: by its looks).
     """
-    return _Reader(Path(path), unit, types, machines, header).table()
+    return _Reader(Path(path), unit, types, machines=machines, header=header).table()
 
 
 class _Reader(ReadFile):

@@ -23,5 +23,7 @@ def read(log: JobLog) -> JobLog:
     """Jobs of SenseTime's Helios clusters: GPUs, cores, users, virtual clusters."""
     log.dated = True
     for line, (name, user, vc, gpus, cpus, state, came, began, ended) in CsvTable(log, COLUMNS):
-        account(log, line, AccountRow(name, user, gpus, cpus, state, came, began, ended), vc=vc)
+        account(
+            log, line, AccountRow(name, user, gpus, cpus=cpus, state=state, came=came, began=began, ended=ended), vc=vc
+        )
     return log

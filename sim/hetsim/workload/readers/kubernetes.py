@@ -75,7 +75,7 @@ def read(log: JobLog, *, user_label: Named = "user", gang: GangOf | Literal[Fals
     def job(line: int, row: dict[str, Any], whole: str | None) -> None:
         name, came, began, ended = (row.pop(key) for key in ("id", "arrival", "start", "end"))
         row.pop("duration", None)
-        settled = times.settle(line, came, began, ended, None)
+        settled = times.settle(line, came, began, end=ended, took=None)
         if settled is None or settled[1] is None or settled[2] is None:
             return
         if row.get("attempts", 1) > 1:
@@ -86,7 +86,7 @@ def read(log: JobLog, *, user_label: Named = "user", gang: GangOf | Literal[Fals
     rows = JobRows(log, declared_gang(by, gang.columns if gang else None), job)
     for line, pod in _pods(log):
         try:
-            row = _pod(log, line, pod, user_label, makes)
+            row = _pod(log, line, pod, user_label=user_label, makes=makes)
             name = _gang(pod["metadata"], (by,) if gang else GANGS if gang is None else ())
             if row is not None and name:
                 rows.take(name, line, row)

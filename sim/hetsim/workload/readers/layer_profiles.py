@@ -50,7 +50,7 @@ def _number(text: str, what: str, file: str, line: int, column: int | None) -> f
         value = math.nan
     if not 0 <= value <= MOST:
         said = f'{what}: expected a number from 0 to {MOST:g}, not "{text.strip()}"'
-        raise ScenarioError(Problem(said, "", file, line, column))
+        raise ScenarioError(Problem(said, "", file, line=line, column=column))
     return value
 
 
@@ -83,17 +83,18 @@ def _table(text: str, file: str) -> Cuts:
             short = f", not {len(cells)}" if cells else ""
             where = _column(raw, min(len(cells), len(header)))
             said = f"a row has {len(header)} values, as the header has{short}"
-            raise ScenarioError(Problem(said, "", file, line, where))
+            raise ScenarioError(Problem(said, "", file, line=line, column=where))
 
         def figure(name: str, row: dict = row, line: int = line, raw: str = raw) -> float:
             if name not in header:
                 return 0.0
-            return _number(row[name], name, file, line, _column(raw, header.index(name)))
+            return _number(row[name], name, file, line=line, column=_column(raw, header.index(name)))
 
         layers.append(
             Layer(
-                row["layer"], figure("forward"), figure("backward"), figure("activations"), figure("weights"),
-                {name[len(ON) :]: figure(name) for name in devices},
+                row["layer"], figure("forward"), figure("backward"), activations=figure("activations"),
+                weights=figure("weights"),
+                on={name[len(ON) :]: figure(name) for name in devices},
             )
         )  # fmt: skip
     if not layers:
@@ -114,7 +115,7 @@ def _check_header(header: list[str], devices: list[str], lines: list[str], file:
               for name in dict.fromkeys(header) if header.count(name) > 1]  # fmt: skip
     if wrong:
         places = [(said, None if place is None else _column(lines[0], place)) for said, place in wrong]
-        raise ScenarioError([Problem(said, "", file, 1, column) for said, column in places])
+        raise ScenarioError([Problem(said, "", file, line=1, column=column) for said, column in places])
 
 
 def _check_times(layers: list[Layer], header: list[str], first: str, file: str) -> None:
@@ -127,7 +128,7 @@ def _check_times(layers: list[Layer], header: list[str], first: str, file: str) 
     if empty:
         said = "every layer takes 0 s here; a profile has the times that were measured"
         raise ScenarioError(
-            [Problem(f"{name}: {said}", "", file, 1, _column(first, header.index(name))) for name in empty]
+            [Problem(f"{name}: {said}", "", file, line=1, column=_column(first, header.index(name))) for name in empty]
         )
 
 
@@ -174,10 +175,10 @@ def _layer(parts: list[str], file: str, line: int, raw: str) -> Layer:
 
     def figure(name: str) -> float:
         several = given[name].strip("[]").split(";") if given[name].startswith("[") else [given[name]]
-        return sum(_number(one, name, file, line, raw.find(f"{name}=") + len(name) + 2) for one in several)
+        return sum(_number(one, name, file, line=line, column=raw.find(f"{name}=") + len(name) + 2) for one in several)
 
     forward, backward, activations, weights = (figure(name) for name in FIGURES)
-    return Layer(parts[1], forward / 1000, backward / 1000, activations, weights)
+    return Layer(parts[1], forward / 1000, backward / 1000, activations=activations, weights=weights)
 
 
 def _remove(name: str, layers: dict[str, Layer], after: dict[str, list[str]], into: dict[str, list[str]]) -> None:

@@ -90,7 +90,7 @@ class _Reader:
             return None, "hash_ids: expected a list of whole numbers"
         if "hash_ids" in value and len(ids) != -(-prompt // BLOCK):
             self.odd += 1
-        return Request(number, time, prompt, output, (), tuple(ids)), ""
+        return Request(number, time, prompt, output=output, labels=(), ids=tuple(ids)), ""
 
 
 def _text(value: Any) -> str:

@@ -112,7 +112,7 @@ def read(log: JobLog, *, jobs: ExistingFile | None = None, instances: ExistingFi
     owners = Owners(None if jobs is None else Path(jobs))
     spans = AttemptSpans(None if instances is None else Path(instances))
     for line, cells in _rows(log, TASK):
-        _task(log, line, cells, owners, spans)
+        _task(log, line, cells, owners=owners, spans=spans)
     return log
 
 
@@ -136,7 +136,7 @@ def _task(log: JobLog, line: int, cells: list[str], owners: Owners, spans: Attem
     if span is not None:
         start, end = span.start, span.end
     came = start if math.isnan(came) else min(came, start)
-    reason = _why_left_out(start, end, cpu, gpu, cells[3])
+    reason = _why_left_out(start, end, cpu, gpu=gpu, status=cells[3])
     if reason:
         log.leave_out(reason, line)
         return

@@ -80,7 +80,10 @@ def read(
     kinds: list[tuple[tuple[int, TrainingCurve], ...]] = []
     made: dict[tuple[str, int, int | None], TrainingCurve] = {}
     for application, wanted, samples in rows:
-        curves = _curves(profiled[application], wanted, samples, sizes == "any", batch == "adaptive", max_gpus, made)
+        curves = _curves(
+            profiled[application], wanted, samples, any_size=sizes == "any", adaptive=batch == "adaptive",
+            most=max_gpus, made=made
+        )
         if not curves:
             log.fail(f"{application} with {samples} samples on {wanted} GPUs is outside of what was measured")
         kinds.append(curves)

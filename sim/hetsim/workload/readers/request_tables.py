@@ -73,7 +73,10 @@ def burstgpt(path: ExistingFile, *, model: str | None = None, failures: Flag = F
             elif not output and not failures:
                 failed += 1
             else:
-                yield Request(line, time, prompt, output, (to, session), (), (elapsed,) if recorded else ())
+                yield Request(
+                    line, time, prompt, output=output, labels=(to, session), ids=(),
+                    numbers=(elapsed,) if recorded else ()
+                )
         if model is not None and not requests.read:
             listed = ", ".join(map(shown, others)) or "none at all"
             requests.fail(f"no request is to the model {shown(model)}; there are {listed}")
@@ -99,7 +102,7 @@ def plain(path: ExistingFile, **cut: Any) -> TaskTable:
     requests = RequestRows(Path(path), cut, ("class", "user"))
     columns = RequestColumns(requests, PLAIN)
     table = requests.table(
-        Request(line, time, prompt, output, (class_, user), ids)
+        Request(line, time, prompt, output=output, labels=(class_, user), ids=ids)
         for line, (time, prompt, output, ids, class_, user) in columns
     )
     for name in ("prompt_tokens", "output_tokens"):

@@ -76,7 +76,7 @@ def read(
     times = JobTimes(log)
 
     def job(line: int, row: dict[str, Any], whole: str | None) -> None:
-        _job(log, times, line, row, whole, node_counts)
+        _job(log, times, line, row=row, whole=whole, node_counts=node_counts)
 
     def part(line: int, row: dict[str, Any], whole: str | None) -> None:
         name, plus, _ = str(row["id"]).partition("+")
@@ -120,7 +120,7 @@ def _row(log: JobLog, line: int, cells: list[str]) -> dict[str, Any] | None:
         log.leave_out("hold neither cores nor GPUs", line)
         return None
     places = [] if "None" in nodes else hosts(nodes)
-    further = _details(log, line, cell, places, allowed)
+    further = _details(log, line, cell, places=places, allowed=allowed)
     resources["nodes"] = resources.pop("node", 0.0) or float(len(places) or 1)
     number = int(name) if name.isdecimal() and len(name) < 16 else name
     return {"id": number, "arrival": came, "start": began, "end": ended, **resources, **further}
@@ -129,7 +129,9 @@ def _row(log: JobLog, line: int, cells: list[str]) -> dict[str, Any] | None:
 def _job(
     log: JobLog, times: JobTimes, line: int, row: dict[str, Any], whole: str | None, node_counts: bool
 ) -> None:
-    settled = times.settle(line, row.pop("arrival"), row.pop("start"), row.pop("end"), row.pop("duration", None))
+    settled = times.settle(
+        line, row.pop("arrival"), row.pop("start"), end=row.pop("end"), took=row.pop("duration", None)
+    )
     if settled is None or settled[1] is None or settled[2] is None:
         return
     came, began, took = settled[0], settled[1], settled[2]
@@ -138,7 +140,7 @@ def _job(
     count = row.pop("nodes")
     if node_counts:
         _divide(log, line, row, int(count))
-    times.added(log.add(line, row.pop("id"), came, took, None, whole, start=began, **row))
+    times.added(log.add(line, row.pop("id"), came, duration=took, whole=whole, start=began, **row))
 
 
 def _details(

@@ -117,7 +117,10 @@ def read(path: Path, nodes: dict[str, list[str]]) -> Snapshot:
         snapshot.remarks.append("no column TRES_PER_NODE (%b), so no job holds GPUs")
     lines: dict[str, int] = {}
     for line, cells in table:
-        _job(log, snapshot, line, dict(zip((*NEEDED, *OPTIONAL), cells, strict=True)), nodes, partitions, lines)
+        _job(
+            log, snapshot, line, cell=dict(zip((*NEEDED, *OPTIONAL), cells, strict=True)), nodes=nodes,
+            partitions=partitions, lines=lines
+        )
     log.row_problems.fail_if_any()
     if not snapshot.jobs:
         log.fail("has no jobs that run or wait")
@@ -158,8 +161,10 @@ def _job(
         lines[name] = line
         start, expected = (begun, math.nan) if runs else (math.nan, begun)
         found.jobs.append(SnapshotJob(
-            name, line, cell["USER"], inside, submit, start, math.inf if math.isnan(limit) else limit, cpus,
-            all_gpus, kind, tuple(places), cell["ACCOUNT"], cell["QOS"], _or_nan(rank), expected,
+            name, line, cell["USER"], partition=inside, submit=submit, start=start,
+            limit=math.inf if math.isnan(limit) else limit, cpus=cpus,
+            gpus=all_gpus, gpu_type=kind, nodes=tuple(places), account=cell["ACCOUNT"], qos=cell["QOS"],
+            priority=_or_nan(rank), expected=expected,
             count=max(count, float(len(places))),
         ))  # fmt: skip
 

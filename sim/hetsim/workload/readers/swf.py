@@ -64,7 +64,7 @@ def read(
                 if key.strip() == "UnixStartTime" and value.strip().isdecimal() and int(value):
                     log.origin = float(value)
         elif row:
-            _job(log, line, row, size, processors, cores_per_node)
+            _job(log, line, row, size=size, processors=processors, cores_per_node=cores_per_node)
     if not any_line:
         log.fail("is empty")
     facts = [f"{key} {header[key]}" for key in ("Computer", "MaxNodes", "MaxProcs", "UnixStartTime") if header.get(key)]

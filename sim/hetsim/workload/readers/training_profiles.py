@@ -66,7 +66,7 @@ def _application(folder: Path, local_limit: int | None) -> Application:
         row_problems = RowProblems(folder)
         row_problems.add("has no validation-N.csv: one file for each batch size N that was trained with", None)
         row_problems.fail_if_any()
-    return Application(folder.name, steps, np.array(spread), epochs, local_limit)
+    return Application(folder.name, steps, np.array(spread), epochs=epochs, local_limit=local_limit)
 
 
 def _table(path: Path, columns: tuple[str, ...]) -> np.ndarray:

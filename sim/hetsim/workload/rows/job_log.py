@@ -180,7 +180,7 @@ class JobLog(ReadFile):
             return -1
         if self.unique:
             self.keys.append(_hash(whole or (str(id_) if key is None else key), 0))
-        self._block.add(line, id_, arrival, duration, columns)
+        self._block.add(line, id_, arrival, duration=duration, columns=columns)
         if len(self._block) >= self._most:
             self._block = self.blocks.next()
         self._added += 1

@@ -84,7 +84,7 @@ class JobTimes:
             else:
                 self._tell(HOUR, "by the order of their times and the duration", line)
             return options[0]
-        return self._contradicting(line, float(arrival), _plain(start), _plain(end), took)
+        return self._contradicting(line, float(arrival), _plain(start), end=_plain(end), took=took)
 
     def _fits(self, arrival: float, start: float | None, end: float | None, took: float | None) -> bool:
         if start is None:

@@ -55,7 +55,7 @@ class RowProblems:
 
     def add(self, message: str, line: int | None = None, column: int | None = None) -> None:
         if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(Problem(message, "", self.file, line, column))
+            self.problems.append(Problem(message, "", self.file, line=line, column=column))
         else:
             self.unnamed += 1
 
@@ -137,7 +137,7 @@ def _decoded(raw: bytes, number: int, file: str) -> str:
     try:
         return raw.decode().removesuffix("\n")
     except UnicodeDecodeError as error:
-        raise ScenarioError(Problem(_no_utf8(error), "", file, number, error.start + 1)) from None
+        raise ScenarioError(Problem(_no_utf8(error), "", file, line=number, column=error.start + 1)) from None
 
 
 def _no_utf8(error: UnicodeDecodeError) -> str:
