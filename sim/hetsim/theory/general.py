@@ -228,7 +228,7 @@ def allen_cunneen(
     wait = (arrival_scv + service_scv) / 2 * delayed * service_mean / (servers - load)
     poisson = arrival_scv == 1
     error = _error_of_mgc(load / servers, servers, service_scv, service_third) if poisson else math.inf
-    return steady(name, rate, service_mean, servers, wait, error=error)
+    return steady(name, rate, service_mean, servers=servers, wait=wait, error=error)
 
 
 def _error_of_mgc(load: float, servers: int, scv: float, third: float) -> float:
