@@ -156,12 +156,12 @@ class JobLog(ReadFile):
 
     def add(
         self, line: int, id_: Any, arrival: float, duration: float, key: Any = None, whole: Any = None,
-        **columns: float | str,
+        **columns: float | str | None,
     ) -> int:  # fmt: skip
         """A job; `columns` are numbers and texts by name: those of a task table, `start` and `estimate` in seconds
-        (NaN: unknown), `devices` (types separated by |), or further ones, which are carried along.  `key`: the text by
-        which samples are told, where it is not the id; `whole`: that by which repetitions are, where it is not the key.
-        Gives its place among the rows that are kept; -1 if it is not.
+        (NaN: unknown), `devices` (types separated by |), or further ones, which are carried along; an empty text or
+        None is no value.  `key`: the text by which samples are told, where it is not the id; `whole`: that by which
+        repetitions are, where it is not the key.  Gives its place among the rows that are kept; -1 if it is not.
         """
         self.seen += 1
         cut = self.cut
@@ -222,10 +222,10 @@ class JobLog(ReadFile):
         return number
 
     def numbers(
-        self, line: int, columns: Sequence[str], cells: Sequence[str], blank: float | None = None
+        self, line: int, columns: Sequence[str], cells: Sequence[str], blank: float | None = None, least: float = 0.0
     ) -> list[float] | None:
         """The numbers in several cells; None, and a problem for each without one."""
-        values = [self.number(line, *one, blank) for one in zip(columns, cells, strict=True)]
+        values = [self.number(line, *one, blank, least) for one in zip(columns, cells, strict=True)]
         given = [value for value in values if value is not None]
         return given if len(given) == len(values) else None
 
@@ -288,6 +288,11 @@ def seconds_of(text: str, zone: tzinfo | None = None) -> float:
 
 
 # Cells by column ------------------------------------------------------------------------------------------------
+
+
+def whole_or_text(text: str) -> int | str:
+    """An id as a number where it is one as it is written."""
+    return int(text) if text.isdecimal() and len(text) < 16 and str(int(text)) == text else text
 
 
 def problem_of(path: Path, message: str, line: int | None = None) -> ScenarioError:
