@@ -13,8 +13,8 @@ from hetsim.model.units import TIME, shown
 from hetsim.workload.mapped.cells import bounded, decimal_points, plain, scaled
 from hetsim.workload.mapped.log_map import unit_in_name
 from hetsim.workload.mapped.propose import form_of
-from hetsim.workload.mapped.rows import fail, rows_of, tidied_row
-from hetsim.workload.rows.text_rows import RowProblems
+from hetsim.workload.mapped.rows import rows_of, tidied_row
+from hetsim.workload.rows.text_rows import RowProblems, problem_of
 
 LARGEST = 10**9
 MAX_LISTED = 8
@@ -36,7 +36,7 @@ class PickedColumns:
         for name in where:
             if name not in self.names:
                 near = suggestion(name, self.names) or f"; it has {', '.join(self.names[:20])}"
-                raise fail(path, f"no column {shown(name)}{near}", 1)
+                raise problem_of(path, f"no column {shown(name)}{near}", 1)
         self.lines: list[int] = []
         self._cells: list[list[Any]] = []
         seen = 0
@@ -54,7 +54,7 @@ class PickedColumns:
             picked = " and ".join(f"{name} = {value}" for name, value in where.items())
             shown_values = "; ".join(f"{name} is {_listed(values)}" for name, values in there.items())
             text = f"none of its {seen:,} rows has {picked}; {shown_values}"
-            raise fail(path, text if where and seen else "has no rows")
+            raise problem_of(path, text if where and seen else "has no rows")
 
     @staticmethod
     def bare(names: Sequence[str]) -> dict[str, str]:
@@ -75,14 +75,14 @@ class PickedColumns:
         for one in wanted:
             if one in columns:
                 return columns[one]
-        raise fail(self.path, f"no column {wanted[0]} (or {', '.join(wanted[1:])})", 1)
+        raise problem_of(self.path, f"no column {wanted[0]} (or {', '.join(wanted[1:])})", 1)
 
     def _read(self, name: str, of: Callable[[Any], Any]) -> list[Any]:
         place = self.names.index(name)
         try:
             cells = decimal_points([row[place] for row in self._cells], self._separator)
         except ValueError as error:
-            raise fail(self.path, f"column {name}: {error}") from None
+            raise problem_of(self.path, f"column {name}: {error}") from None
         values = []
         for line, cell in zip(self.lines, cells, strict=True):
             try:
@@ -119,7 +119,7 @@ class PickedColumns:
         named_unit = unit_in_name(name, "duration") or unit_in_name(f"x_{name}", "duration")
         if unit is None and named_unit is None:
             text = f"the column {shown(name)} does not say in which unit its times are; give --unit ms, for instance"
-            raise fail(self.path, text)
+            raise problem_of(self.path, text)
         factor = named_unit[1][0] if named_unit is not None else TIME[str(unit)]
 
         def read(cell: Any) -> float:
@@ -141,7 +141,7 @@ class PickedColumns:
         if mixed:
             listing = "; ".join(f"{name} is {_listed(values)}" for name, values in mixed.items())
             pick = " ".join(f"--where {name}={next(iter(values))}" for name, values in mixed.items())
-            raise fail(self.path, f"its rows are of several {what}: {listing}; pick one, for instance with {pick}")
+            raise problem_of(self.path, f"its rows are of several {what}: {listing}; pick one, such as with {pick}")
 
     def texts(self, wanted: Sequence[str]) -> list[str]:
         return self._read(self.first_of(wanted), str)

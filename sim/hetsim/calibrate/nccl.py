@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hetsim.errors import Problem, ScenarioError
+from hetsim.workload.rows.text_rows import problem_of
 
 DEEPEST = 0.5
 """A bandwidth below this share of that of a smaller size is refused."""
@@ -84,19 +85,18 @@ def read_nccl(path: str | Path, in_place: bool = False) -> MeasuredCollective:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        raise ScenarioError(Problem("this is not a text file in UTF-8", file=str(path))) from None
+        raise problem_of(path, "this is not a text file in UTF-8") from None
     except OSError as error:
-        raise ScenarioError(Problem(f"cannot be read: {error.strerror}", file=str(path))) from None
+        raise problem_of(path, f"cannot be read: {error.strerror}") from None
     lines = [_TAG.sub("", line) for line in lines]
     ranks = {match[1]: (match[2], match[3].strip()) for line in lines if (match := _RANK.search(line))}
     named = {match[1] for line in lines if line.startswith("#") and (match := _TEST.search(line))}
     rows = _rows(lines, str(path), in_place)
     if not rows:
         text = "there is no table of nccl-tests: lines of size, count, type, redop, root, time, algbw, busbw"
-        raise ScenarioError(Problem(text, file=str(path)))
+        raise problem_of(path, text)
     if len(named) > 1:
-        text = f"there are the tests {' and '.join(sorted(named))}; give a file for each"
-        raise ScenarioError(Problem(text, file=str(path)))
+        raise problem_of(path, f"there are the tests {' and '.join(sorted(named))}; give a file for each")
     collective = next(iter(named), "")
     factor = _factor(collective, len(ranks), rows)
     measured = tuple(factor * row.size / row.seconds for row in rows)
@@ -136,7 +136,7 @@ def _rows(lines: list[str], file: str, in_place: bool) -> list[_Row]:
         first = len(words) - (4 if in_place else values)
         time, algorithm, bus = (_number(words[first + k], file, number, k == 0) for k in range(3))
         wrong = words[first + 3]
-        if wrong[0] not in ("N/A", "0") and _wrong(wrong[0]):
+        if wrong[0].isdecimal() and int(wrong[0]):  # 4e-07 is an error of old versions, N/A no check
             text = f"{wrong[0]} wrong results: the test failed at this size, and its time says nothing"
             raise ScenarioError(Problem(text, "", file, line=number, column=wrong.start() + 1))
         size = int(words[0][0])
@@ -164,11 +164,6 @@ def _number(word: re.Match[str], file: str, line: int, positive: bool) -> float:
         text = f'expected a number {"above" if positive else "of at least"} 0, not "{word[0]}"'
         raise ScenarioError(Problem(text, "", file, line=line, column=word.start() + 1))
     return value
-
-
-def _wrong(text: str) -> bool:
-    """Return True for a count of wrong results (4e-07 is an error of old versions)."""
-    return text.isdecimal() and int(text) > 0
 
 
 def _factor(collective: str, ranks: int, rows: list[_Row]) -> float:

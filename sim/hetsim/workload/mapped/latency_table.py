@@ -16,8 +16,8 @@ from hetsim.model.units import TIME, shown
 from hetsim.workload.mapped.cells import bounded, decimal_points, plain, scaled
 from hetsim.workload.mapped.log_map import unit_in_name
 from hetsim.workload.mapped.propose import form_of
-from hetsim.workload.mapped.rows import FileRows, fail, rows_of, tidied_row
-from hetsim.workload.rows.text_rows import NUMBER, RowProblems
+from hetsim.workload.mapped.rows import FileRows, rows_of, tidied_row
+from hetsim.workload.rows.text_rows import NUMBER, RowProblems, problem_of
 
 MAX_SIZE = 1_000_000
 
@@ -35,7 +35,7 @@ def read(
     for name in (batch, *columns, *where):
         if name not in rows.names:
             near = suggestion(name, rows.names) or f"; it has {', '.join(rows.names[:20])}"
-            raise fail(path, f"no column {shown(name)}{near}", 1 if rows.word == "line" else None)
+            raise problem_of(path, f"no column {shown(name)}{near}", 1 if rows.word == "line" else None)
     row_problems = RowProblems(path)
     table = _Table(path, rows.word, row_problems, samples)
     factors = [_factor(path, name, unit) for name in columns]
@@ -52,7 +52,7 @@ def read(
     row_problems.fail_if_any()
     if not table.rows:
         condition = " and ".join(f"{name} = {value}" for name, value in where.items())
-        raise fail(path, f"none of its {seen:,} rows has {condition}" if where and seen else "has no rows")
+        raise problem_of(path, f"none of its {seen:,} rows has {condition}" if where and seen else "has no rows")
     return table.result(time is not None, ranks)
 
 
@@ -61,21 +61,21 @@ def _pointed(path: Path, rows: FileRows, column: str, cells: list[Any]) -> list[
     try:
         return decimal_points(cells, getattr(rows, "separator", ""))
     except ValueError as error:
-        raise fail(path, f"column {column}: {error}") from None
+        raise problem_of(path, f"column {column}: {error}") from None
 
 
 def _factor(path: Path, column: str, unit: str | None) -> float:
     """Seconds of one unit of a column."""
     named = unit_in_name(column, "duration") or unit_in_name(f"x_{column}", "duration")
     if unit is None and named is None:
-        raise fail(
+        raise problem_of(
             path, f"the column {shown(column)} does not say in which unit its times are; give unit: ms, for instance"
         )
     if unit is None:
         assert named is not None
         return named[1][0]
     if named is not None and abs(named[1][0] / TIME[unit] - 1) > 1e-9:
-        raise fail(path, f"the name of the column {shown(column)} says {named[0]}, but the unit is {unit}; correct it")
+        raise problem_of(path, f"the name of the column {shown(column)} says {named[0]}, but the unit is {unit}; correct it")
     return TIME[unit]
 
 
@@ -161,7 +161,7 @@ class _Table:
                     if quantiles[place] < quantiles[place - 1]:
                         low, high = (f"p{100 * ranks[one]:g}" for one in (place - 1, place))
                         where = self.places[size] if self.word == "line" else None
-                        raise fail(self.path, f"batches of {size}: {high} is below {low}", where)
+                        raise problem_of(self.path, f"batches of {size}: {high} is below {low}", where)
                 spread = TimeSpread(tuple(quantiles), tuple(ranks))
             if spread is not None:
                 spreads.append(spread)

@@ -22,6 +22,7 @@ from hetsim.formulas.layer_cuts import Cuts, Layer, chain
 from hetsim.formulas.partition import MAX_CUTS
 from hetsim.model.files import open_text
 from hetsim.model.units import MOST
+from hetsim.workload.rows.text_rows import problem_of
 
 FIGURES = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 COLUMNS = ("layer", "activations", "weights", "forward", "backward")
@@ -35,9 +36,9 @@ def read_profile(path: str | Path) -> Cuts:
         with open_text(path, newline=None) as source:
             text = source.read()
     except UnicodeDecodeError:
-        raise ScenarioError(Problem("this is not a text file in UTF-8", file=str(path))) from None
+        raise problem_of(path, "this is not a text file in UTF-8") from None
     except OSError as error:
-        raise ScenarioError(Problem(f"cannot be read: {error.strerror}", file=str(path))) from None
+        raise problem_of(path, f"cannot be read: {error.strerror}") from None
     if path.suffix.lower() == ".csv":
         return _table(text, str(path))
     return _pipedream(text, str(path))

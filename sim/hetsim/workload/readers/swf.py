@@ -30,9 +30,9 @@ from typing import Any, Literal
 from hetsim.model.paths import ExistingFile
 from hetsim.model.units import shown
 from hetsim.workload.rows.csv_table import LONGEST_LINE
-from hetsim.workload.rows.job_log import Count, JobLog, problem_of
+from hetsim.workload.rows.job_log import Count, JobLog
 from hetsim.workload.rows.job_reader import job_log
-from hetsim.workload.rows.text_rows import NUMBER, numbered_lines
+from hetsim.workload.rows.text_rows import NUMBER, numbered_lines, problem_of
 
 FIELDS = (
     "job", "submit", "wait", "run time", "processors", "CPU time", "memory", "requested processors", "requested time",

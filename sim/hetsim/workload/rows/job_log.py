@@ -35,7 +35,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from hetsim.errors import Problem, ScenarioError
 from hetsim.model.units import MAX_SECONDS, TIME, parse, shown
 from hetsim.workload.rows.instants import instant_of
 from hetsim.workload.rows.job_columns import Blocks
@@ -287,13 +286,6 @@ def seconds_of(text: str, zone: tzinfo | None = None) -> float:
     return instant_of(datetime.fromisoformat(text), zone)
 
 
-# Cells by column ------------------------------------------------------------------------------------------------
-
-
 def whole_or_text(text: str) -> int | str:
     """An id as a number where it is one as it is written."""
     return int(text) if text.isdecimal() and len(text) < 16 and str(int(text)) == text else text
-
-
-def problem_of(path: Path, message: str, line: int | None = None) -> ScenarioError:
-    return ScenarioError(Problem(message, file=str(path), line=line))
