@@ -12,7 +12,7 @@ from hetsim.workload.mapped.cells import Instants, plain
 from hetsim.workload.mapped.log_map import LogMap
 from hetsim.workload.mapped.mapping import CellSource, kind_of
 from hetsim.workload.mapped.rows import is_blank, tidied
-from hetsim.workload.rows.job_log import JobLog, whole_or_text
+from hetsim.workload.rows.job_log import JobLog, number_or_text
 from hetsim.workload.rows.job_times import ROUNDED, JobTimes
 from hetsim.workload.rows.rows_of_a_job import JobRows, Sink
 
@@ -286,7 +286,7 @@ class MappedJobs:
         """The id as a number where it is one; a blank one is the number of the row."""
         if "id" in self.made.columns and id_ is None:
             return f"{self.log.word} {line}"
-        return whole_or_text(id_) if isinstance(id_, str) else id_
+        return number_or_text(id_) if isinstance(id_, str) else id_
 
     def _devices(self, line: int, found: dict[str, Any], times: dict[str, float]) -> bool:
         """Make GPUs and cores of a job agree with its times; False if it is left out."""

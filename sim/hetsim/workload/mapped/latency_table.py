@@ -75,7 +75,8 @@ def _factor(path: Path, column: str, unit: str | None) -> float:
         assert named is not None
         return named[1][0]
     if named is not None and abs(named[1][0] / TIME[unit] - 1) > 1e-9:
-        raise problem_of(path, f"the name of the column {shown(column)} says {named[0]}, but the unit is {unit}; correct it")
+        text = f"the name of the column {shown(column)} says {named[0]}, but the unit is {unit}; correct it"
+        raise problem_of(path, text)
     return TIME[unit]
 
 

@@ -1,4 +1,6 @@
-"""Accounts of GPU clusters with one row a job: `format: helios` (SenseTime) and `acme` (Shanghai AI Laboratory).
+"""Accounts of GPU clusters, a row a job (`format: helios`, `acme`).
+
+Helios is of SenseTime, Acme of Shanghai AI Laboratory.
 
     job_id,user,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,...
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 from hetsim.model.units import shown
 from hetsim.workload.rows.csv_table import CsvTable
-from hetsim.workload.rows.job_log import JobLog, out_of_order, whole_or_text
+from hetsim.workload.rows.job_log import JobLog, number_or_text, out_of_order
 from hetsim.workload.rows.job_reader import job_log
 
 COLUMNS = ("job_id", "user", "gpu_num", "cpu_num", "state", "submit_time", "start_time", "end_time")
@@ -64,5 +66,5 @@ def _job(log: JobLog, line: int, cells: list[str], **further: float | str | None
     if reason:
         log.leave_out(reason, line)
         return
-    name = whole_or_text(id_) or None  # some have no id, or 0
+    name = number_or_text(id_) or None  # some have no id, or 0
     log.add(line, name, came, ended - began, gpus=gpus, cpus=cpus, start=began, user=user, status=state, **further)

@@ -158,8 +158,8 @@ class JobLog(ReadFile):
         **columns: float | str | None,
     ) -> int:  # fmt: skip
         """A job; `columns` are numbers and texts by name: those of a task table, `start` and `estimate` in seconds
-        (NaN: unknown), `devices` (types separated by |), or further ones, which are carried along; an empty text or
-        None is no value.  `key`: the text by which samples are told, where it is not the id; `whole`: that by which
+        (NaN: unknown), `devices` (types separated by |), or further ones, which are carried along; empty texts and
+        None are not kept.  `key`: the text by which samples are told, where it is not the id; `whole`: that by which
         repetitions are, where it is not the key.  Gives its place among the rows that are kept; -1 if it is not.
         """
         self.seen += 1
@@ -286,6 +286,6 @@ def seconds_of(text: str, zone: tzinfo | None = None) -> float:
     return instant_of(datetime.fromisoformat(text), zone)
 
 
-def whole_or_text(text: str) -> int | str:
+def number_or_text(text: str) -> int | str:
     """An id as a number where it is one as it is written."""
     return int(text) if text.isdecimal() and len(text) < 16 and str(int(text)) == text else text

@@ -193,7 +193,7 @@ def time_of(cell: str, unit: str) -> tuple[float, str]:
 
 
 def circle(predecessors: Sequence[Sequence[int]], ids: Sequence[Any] | np.ndarray) -> tuple[int, str] | None:
-    """A row of tasks that wait for each other, and the problem; None if there are none."""
+    """A row of tasks that wait for each other, and the problem; None without any."""
     cycle = find_cycle(predecessors)
     if not cycle:
         return None
