@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import IO, Annotated, Any, NoReturn
 
@@ -201,6 +202,25 @@ def circle(predecessors: Sequence[Sequence[int]], ids: Sequence[Any] | np.ndarra
     if len(around) > 12:
         around = [*around[:10], f"… ({len(around) - 11:,} more)", around[-1]]
     return cycle[-1], f"cyclic graph: these tasks wait for each other: {' → '.join(around)}"
+
+
+class Twice(float):
+    """A local time that the clocks of a zone showed twice, as the earlier instant."""
+
+    later = 0.0
+
+
+def instant_of(found: datetime, zone: tzinfo | None) -> float:
+    """Seconds since 1970 of a date (UTC without a zone); `Twice` if ambiguous."""
+    if found.tzinfo is not None:
+        return found.timestamp()
+    here = found.replace(tzinfo=zone or UTC)
+    first, second = here.timestamp(), here.replace(fold=1).timestamp()
+    if first >= second:
+        return first
+    twice = Twice(first)
+    twice.later = second
+    return twice
 
 
 def column_of(kind: str) -> str:
