@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.calibrate.columns import PickedColumns
+from hetsim.workload.mapped.picked_columns import PickedColumns
 from hetsim.workload.rows.text_rows import problem_of
 
 ARRIVAL = ("arrival", "arrival_time", "timestamp", "arrived_at")

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hetsim.calibrate.columns import PickedColumns
 from hetsim.errors import ScenarioError
 from hetsim.workload.mapped import latency_table
 from hetsim.workload.mapped.cells import bounded, plain
+from hetsim.workload.mapped.picked_columns import PickedColumns
 from hetsim.workload.mapped.propose import form_of
 from hetsim.workload.mapped.rows import FileRows, rows_of, tidied
 from hetsim.workload.rows.text_rows import problem_of
