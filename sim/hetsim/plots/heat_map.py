@@ -39,7 +39,7 @@ def heat_map(result: Result, ax: Axes | None = None, *, by: str | None = None, b
     if ax is None:
         ax = figure(9, min(10.0, 1.9 + 0.22 * max(rows, 4))).add_subplot()
     edges = np.append(table.columns.to_numpy(dtype=float), result.end or 1.0)
-    _shades(ax, edges, table.to_numpy(), list(map(str, table.index)), "computing (%)")
+    _shades(ax, edges, table.to_numpy(), names=list(map(str, table.index)), label="computing (%)")
     title(ax, describe(result))
     return ax
 
@@ -98,7 +98,8 @@ def links(result: Result, ax: Axes | None = None, *, bins: int = 160) -> Axes:
     for row, together in enumerate(shared):
         for place in np.flatnonzero(together > 0.5):
             ax.plot(edges[place : place + 2], [row + 0.06] * 2, color=VERMILION, linewidth=2.2, solid_capstyle="butt")
-    _shades(ax, edges, np.minimum(busy, 1.0), [names[link] for link in shown], "rate in use (%), red: shared")
+    shown_names = [names[link] for link in shown]
+    _shades(ax, edges, np.minimum(busy, 1.0), names=shown_names, label="rate in use (%), red: shared")
     more = f" · {len(order) - len(shown)} more links" if len(order) > len(shown) else ""
     title(ax, describe(result) + more)
     return ax
