@@ -27,8 +27,8 @@ from hetsim.model.randomness import VALIDATION
 from hetsim.results.one_run.result import Result
 from hetsim.results.statistics import student_interval
 from hetsim.testing import examine, small_systems
-from hetsim_policies.admission.mdp_threshold import ThresholdTable
-from hetsim_policies.learning.learned_admission import LearnedAdmission
+from hetsim_policies.admission.stations import ThresholdTable
+from hetsim_policies.learning.learned import LearnedAdmission
 
 SHIPPED = Path(__file__).parents[2] / "scenarios" / "hetsim_scenarios" / "learning"
 PAGE = Path(__file__).parents[2] / "docs" / "learning.md"

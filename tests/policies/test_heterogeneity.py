@@ -26,17 +26,18 @@ from hetsim_policies.dynamic.common.fractions import (
     min_worst_ratio,
 )
 from hetsim_policies.dynamic.common.rounds import RoundScheduler
-from hetsim_policies.dynamic.fcfs_rounds import FcfsRounds
-from hetsim_policies.dynamic.finish_time_fairness import FinishTimeFairness
-from hetsim_policies.dynamic.gandiva import Gandiva
-from hetsim_policies.dynamic.isolated import Isolated
-from hetsim_policies.dynamic.max_min_fairness import MaxMinFairness
-from hetsim_policies.dynamic.max_throughput import MaxThroughput
-from hetsim_policies.dynamic.min_makespan import MinMakespan
 from hetsim_policies.dynamic.multi_generation import MultiGeneration
+from hetsim_policies.dynamic.packing import Similarity, likeness
 from hetsim_policies.dynamic.power_down import PowerDown, break_even
-from hetsim_policies.dynamic.sharing import SharingByTable, finish_times
-from hetsim_policies.dynamic.similarity import Similarity, likeness
+from hetsim_policies.dynamic.sharing import Gandiva, SharingByTable, finish_times
+from hetsim_policies.dynamic.time_fractions import (
+    FcfsRounds,
+    FinishTimeFairness,
+    Isolated,
+    MaxMinFairness,
+    MaxThroughput,
+    MinMakespan,
+)
 
 OLD, NEW = DeviceType("old"), DeviceType("new")
 

@@ -26,7 +26,7 @@ from hetsim.errors import Problem, ScenarioError
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
-from hetsim_policies.dynamic.common.prices import check_costs, prices
+from hetsim_policies.dynamic.time_fractions import check_costs, prices
 
 ROUNDING = 1e-9
 

@@ -50,7 +50,7 @@ from hetsim.policy import (
     Wait,
 )
 from hetsim_policies.hybrid.common.groups import DeviceGroup, GroupedTask, Grouping, TaskKind, make_groups
-from hetsim_policies.hybrid.common.nesting import check_nested
+from hetsim_policies.hybrid.common.inner import check_nested
 from hetsim_policies.hybrid.common.outlook import Objective, check_objective, mean_of
 from hetsim_policies.hybrid.common.part_view import PartView
 from hetsim_policies.hybrid.common.quotas import FILL, Planner, Turns, apportion, shares

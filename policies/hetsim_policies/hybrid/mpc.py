@@ -40,9 +40,8 @@ from hetsim.policy import (
     Wait,
 )
 from hetsim.policy.remaining import Resumed
-from hetsim_policies.hybrid.common.nesting import check_nested
+from hetsim_policies.hybrid.common.inner import check_nested, default_planner, plannable
 from hetsim_policies.hybrid.common.outlook import Objective, check_objective, mean_of
-from hetsim_policies.hybrid.common.plannable import default_planner, plannable
 
 SLACK = 1e-9
 """Part of a mean by which another must be better: forks differ by rounding."""

@@ -29,9 +29,8 @@ import numpy as np
 from hetsim.model.plan import Plan
 from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.graph_bounds import graph_bound
-from hetsim_policies.static.common.instance import Free, independent, list_schedule
+from hetsim_policies.static.common.instance import Free, Schedule, independent, list_schedule
 from hetsim_policies.static.common.outcome import DescendingPlanner, plan_of
-from hetsim_policies.static.common.schedule import Schedule
 from hetsim_policies.static.common.unrelated import SAMPLE, Split, allowed_times, good_prices, priced, split
 
 RATIO = 2.0

@@ -26,8 +26,7 @@ import numpy as np
 from hetsim.model.plan import Plan
 from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim_policies.static.common.instance import refuse_graph
-from hetsim_policies.static.common.parallel import PoolLanes, WideTasks, wide, wide_plan
-from hetsim_policies.static.common.parallel_lists import wide_graham
+from hetsim_policies.static.common.parallel import PoolLanes, WideTasks, wide, wide_graham, wide_plan
 from hetsim_policies.static.common.unrelated import Split, priced, split
 from hetsim_policies.static.lst import WHOLE, rounded, spread
 

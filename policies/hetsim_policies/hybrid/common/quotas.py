@@ -83,9 +83,8 @@ def by_guess(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarra
     Where its guess comes out below `unhurried`, that is the guess: the second side is filled by speed-up as far as it
     gains (`greedy_dual.fill`).
     """
-    from hetsim_policies.static.common.two_types import by_speed_up
     from hetsim_policies.static.dual_approximation import solve
-    from hetsim_policies.static.greedy_dual import fill
+    from hetsim_policies.static.two_sides import by_speed_up, fill
 
     fastest = np.zeros(work.shape)
     fastest[np.arange(len(work)), work.argmin(axis=1)] = 1.0

@@ -20,8 +20,7 @@ import numpy as np
 from hetsim.model.cluster import Device, Link
 from hetsim.model.plan import lane_names
 from hetsim.model.stages import download_rate, way_to_host
-from hetsim_policies.static.common.disturbance import undisturbed
-from hetsim_policies.static.common.instance import Instance
+from hetsim_policies.static.common.instance import Instance, undisturbed
 
 UP, COMPUTE, DOWN = range(3)
 ARRIVE, ENGINE, LEG = range(3)
