@@ -78,7 +78,7 @@ class Starts:
                     row = task.index
                     del state.waiting[row]
                     then = self.finish_quick if quick else self._boundary
-                    task._launch = launch = Launch(then, number, (task,), placement=placement, now=now)
+                    task._launch = launch = Launch(then, number, (task,), placement, now)
                     launch.cores = cores
                     launch.position = position
                     if quick:
@@ -203,7 +203,7 @@ class Starts:
         """Launch requests that have left their queue; `tasks`: as objects, where they are such."""
         state, queue = self.state, terms.requests.queue
         state.last_launch = number = state.last_launch + 1
-        launch = Launch(self._boundary, number, (), placement=placement, now=self.clock._now)
+        launch = Launch(self._boundary, number, (), placement, self.clock._now)
         launch._tasks = tasks
         launch.terms, launch.position = terms, position
         launch.cores = self.capacity.take(placement, launch) if cores < 0 else cores
@@ -235,7 +235,7 @@ class Starts:
         now = self.clock._now
         task, mode = batch[0], placement.mode
         self.state.last_launch = number = self.state.last_launch + 1
-        launch = Launch(self.finish_quick, number, batch, placement=placement, now=now)
+        launch = Launch(self.finish_quick, number, batch, placement, now)
         launch.position = task.shape.position[mode]
         launch.cores = self.capacity.take(placement, launch) if cores < 0 else cores
         self.state.running[number] = launch
