@@ -45,8 +45,8 @@ class LinearProgram(DescendingPlanner):
     and one task of length t more, and a list schedule takes at most (cT + t)/c + (1 - 1/c) t', t' being its last task:
     *the makespan is at most T plus the longest task as placed*.  That is not a constant ratio, as T may be far below
     the longest task; `lst` leaves out the pairs that are too long and has ratio 2 for it.  Each split task where most
-    of it is, is tried too, and the shorter schedule is taken; the descent starts from both.  With a graph each task goes
-    whole to the type that has most of it, at least 1/K, so that work and paths grow by K at most and the list schedule
+    of it is, is tried too, and the shorter schedule is taken; the descent starts from both.  With a graph each task is
+    whole on the type that has most of it, at least 1/K, so that work and paths grow by K at most and the list schedule
     is within K(K + 1) times the optimum, as for `hlp`, which solves the same program.
     Reference: Lenstra, Shmoys and Tardos as above; for graphs Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with
     Precedence Constraints on Hybrid Multi-core Machines (2015).
