@@ -25,9 +25,10 @@ from hetsim_policies.admission.common.estimates import (
     RecentArrivals,
     Stations,
     capacity,
+    known_classes,
+    known_devices,
     servers,
 )
-from hetsim_policies.admission.common.names import known_classes, known_devices
 from hetsim_policies.admission.limits import AcceptAll, Codel, ControlLaw, QueueLimit, TokenBucket, UtilizationThreshold
 from hetsim_policies.admission.predicted import Adaptive, Ahead, PredictedWait, Redirect, SloFeasible, somewhere
 from hetsim_policies.admission.stations import (

@@ -15,7 +15,6 @@ from hetsim.errors import ScenarioError
 from hetsim.model.cluster import DeviceType, NodeSpec, Power, Sharing
 from hetsim.policy import ListScheduler
 from hetsim.testing import examine, random_system, small_systems
-from hetsim_policies.dynamic.allox import AlloX, JobMode, matching
 from hetsim_policies.dynamic.common import fractions
 from hetsim_policies.dynamic.common.fractions import (
     ModeOffers,
@@ -26,7 +25,6 @@ from hetsim_policies.dynamic.common.fractions import (
     min_worst_ratio,
 )
 from hetsim_policies.dynamic.common.rounds import RoundScheduler
-from hetsim_policies.dynamic.multi_generation import MultiGeneration
 from hetsim_policies.dynamic.packing import Similarity, likeness
 from hetsim_policies.dynamic.power_down import PowerDown, break_even
 from hetsim_policies.dynamic.sharing import Gandiva, SharingByTable, finish_times
@@ -38,6 +36,7 @@ from hetsim_policies.dynamic.time_fractions import (
     MaxThroughput,
     MinMakespan,
 )
+from hetsim_policies.dynamic.unlike import AlloX, JobMode, MultiGeneration, matching
 
 OLD, NEW = DeviceType("old"), DeviceType("new")
 

@@ -26,8 +26,8 @@ from hetsim_policies.static.dual_approximation import DualApproximation
 from hetsim_policies.static.greedy_best_fit import GreedyBestFit
 from hetsim_policies.static.insertion import Cpop, Heft, Peft
 from hetsim_policies.static.lists import Graham, MaxMin, Mct, MinMin, Sufferage
-from hetsim_policies.static.lst import Lst
 from hetsim_policies.static.programs import Hlp, LinearProgram
+from hetsim_policies.static.vertices import Lst
 
 GPU = DeviceType("g")
 PLANNERS = (Cpop, DualApproximation, Graham, Heft, Hlp, LinearProgram, Lst, MaxMin, Mct, MinMin, Peft, Sufferage)

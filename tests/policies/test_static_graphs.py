@@ -27,8 +27,8 @@ from hetsim_policies.static.common.unrelated import priced, split
 from hetsim_policies.static.dual_approximation import solve
 from hetsim_policies.static.insertion import Cpop, Heft, Insertion, Peft, critical_tasks, optimistic_costs
 from hetsim_policies.static.lists import Graham, Mct
-from hetsim_policies.static.lst import Lst, lst, min_deadline
 from hetsim_policies.static.programs import FRUGAL, Hlp, graph_linear_program, hlp
+from hetsim_policies.static.vertices import Lst, lst, min_deadline
 from hetsim_policies.task_graphs import downward, topological, upward
 
 NEW = [Cpop, Peft, Hlp, Lst]

@@ -12,7 +12,7 @@ from hetsim.errors import Problem, ScenarioError
 from hetsim.model.task import Task
 from hetsim.model.units import Fraction, PerSecond, Seconds
 from hetsim.policy import Accept, Admission, Defer, PlanProblem, Reject, View
-from hetsim_policies.admission.common.names import known_classes, known_devices
+from hetsim_policies.admission.common.estimates import known_classes, known_devices
 
 YES = Accept()
 

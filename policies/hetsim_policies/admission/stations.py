@@ -14,8 +14,14 @@ from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.model.units import Fraction, PerSecond, Seconds
 from hetsim.policy import Accept, PlanProblem, Reject, View
-from hetsim_policies.admission.common.estimates import MIN_SEEN, AtStations, DeviceStation, Memory, servers
-from hetsim_policies.admission.common.names import known_classes
+from hetsim_policies.admission.common.estimates import (
+    MIN_SEEN,
+    AtStations,
+    DeviceStation,
+    Memory,
+    known_classes,
+    servers,
+)
 
 YES = Accept()
 UNBOUNDED = 10**6

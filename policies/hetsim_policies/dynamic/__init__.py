@@ -18,7 +18,6 @@ Backfilling and batch systems:
 Shares:
     users                  Shares among users, by weights or by quotas
     time_fractions         Shares over time, by programs over time fractions or fixed; in rounds
-    allox                  AlloX: match jobs to devices and queue positions for the minimum mean response
 
 Widths of elastic jobs:
     elastic                Elastic jobs: sizes that grow and shrink, by the gain of the next step
@@ -28,7 +27,7 @@ Unlike devices, and data:
     earliest               Each task to one line, once and for all: where it ends first, or by rules
     lws                    Locality work stealing (`lws` of StarPU): idle workers take from neighbors
     heteroprio             HeteroPrio: accelerators take the task of most gain, cores that of least gain
-    multi_generation       Several generations: newer devices to jobs that gain most, within a budget
+    unlike                 Jobs to the types of device that suit them: by matching, or within a budget
 
 GPUs shared or packed:
     sharing                Two jobs on one GPU: by a table of slowdowns, or by trial

@@ -5,6 +5,5 @@ Fragmentation and packing:
     resources  Placements that weigh what a node has and holds: `dot_product`, `pack`, `spread`, `gpu_packing`, ...
 
 Gangs, and networks:
-    gangs      Placements of gangs: on the fewest nodes (`consolidate`), or by `topology`
-    racks      Placements of jobs over several nodes by racks, and by the load on their links
+    gangs      Placements of gangs: on the fewest nodes, by topology, or by racks and their links
 """

@@ -21,7 +21,7 @@ import math
 from collections import deque
 
 from hetsim.policy import Predictor
-from hetsim_policies.prediction.errors import Score
+from hetsim_policies.prediction.durations import Score
 from hetsim_policies.prediction.predictors import Ewma
 from hetsim_policies.prediction.recent import Recent
 

@@ -8,8 +8,7 @@ Lists, task by task:
 CPUs and GPUs, with a guarantee:
     dual_approximation    Dual approximation for independent tasks on m CPUs and k GPUs, by bisection
     two_sides             Independent tasks on two types of device, by the ratio of their times
-    moldable_dual         Dual approximation for parallel tasks: minimum work within a guess, then list
-    lst                   Lenstra, Shmoys, Tardos: a vertex of the deadline linear program, rounded
+    vertices              Programs with vertices that split few tasks, which are then made whole
 
 Programs:
     programs              Assignment programs: relaxed and rounded, or solved for whole tasks

@@ -24,8 +24,8 @@ from hetsim_policies.static.common.ranks import ways
 from hetsim_policies.static.common.unrelated import allowed_times, good_prices
 from hetsim_policies.static.insertion import Heft, Insertion
 from hetsim_policies.static.lists import graham, max_min, mct
-from hetsim_policies.static.lst import RATIO, lst
-from hetsim_policies.static.lst import roundings as vertex_roundings
+from hetsim_policies.static.vertices import RATIO, lst
+from hetsim_policies.static.vertices import roundings as vertex_roundings
 from hetsim_policies.task_graphs import Graph, graph_of, topological, upward
 
 WHOLE = 1 - 1e-6

@@ -25,8 +25,8 @@ from hetsim_policies.static.common.ranks import Traffic, traffic_of
 from hetsim_policies.static.common.timing import Placed
 from hetsim_policies.static.insertion import Heft, Insertion, Peft
 from hetsim_policies.static.lists import max_min, mct, sufferage
-from hetsim_policies.static.lst import lst
 from hetsim_policies.static.two_sides import greedy_dual, two_types
+from hetsim_policies.static.vertices import lst
 from hetsim_policies.task_graphs import Graph, topological
 
 

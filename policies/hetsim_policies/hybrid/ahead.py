@@ -1,24 +1,4 @@
-"""Rollout: try a scheduler's first decision against others, each to the end.
-
-Decides, around a base scheduler, which waiting task starts first.  In each round the run is forked (`View.fork`) once
-for the base as it is, once for each of the `candidates` best other first starts (the base goes on after it), and once
-for starting nothing until something changes, or where nothing runs one task alone.  The fork with the best mean of the
-objective wins, the base among equals; where a start wins it is made, and the rest of the round is tried again.
-Forks know what the policy knows: estimates, no fault, and of arrivals none, or those drawn from a model learned so far.
-Candidates are what fits now and the base would not start, taken by turns from the shortest, the earliest, the smallest
-and the most urgent.
-The base is left only where that is better beyond chance.  Where tasks that have ended took other times than estimated,
-too few have ended to tell, or arrivals are drawn, the best candidate is held against the base in `samples` further
-futures: each task takes what its estimate lets expect (less of it where estimates of its class told little, see
-`hetsim_policies.prediction.estimates`) times a ratio of one that has ended to that, and both meet the same times,
-arrivals and random numbers.  The lower confidence limit of the mean paired gain (Student's t, one-sided) must exceed 0,
-or `margin` of the base.
-Reference: Bertsekas, Tsitsiklis, Wu, Rollout Algorithms for Combinatorial Optimization (1997): where a fork tells the
-truth, a rollout is never worse than its base; policy improvement by one step.
-Weakness: what comes later is not foreseen unless `arrivals` is `learned`, and no test tells what that costs; ratios are
-drawn for each task by itself, whatever its user; where devices are shared they hold the waiting for others as well.
-Cost: at most `forks` forks a decision, each O(tasks that run and wait) and the base's work until its end.
-"""
+"""Schedulers that try decisions or plans out in forks of the run, around a base."""
 
 from __future__ import annotations
 
@@ -33,10 +13,24 @@ from pydantic import Field
 
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.cluster import Device
-from hetsim.model.plan import Placement
+from hetsim.model.plan import Placement, Plan
 from hetsim.model.task import WAITING, Task
+from hetsim.model.tasks import Shape
 from hetsim.model.units import Seconds
-from hetsim.policy import Counter, Decision, ListScheduler, PlanProblem, Scheduler, Start, View, Wait
+from hetsim.policy import (
+    Counter,
+    Decision,
+    ListScheduler,
+    PlannedScheduler,
+    PlanProblem,
+    Progress,
+    Scheduler,
+    Start,
+    View,
+    Wait,
+)
+from hetsim.policy.remaining import Resumed
+from hetsim_policies.hybrid.common.inner import check_nested, default_planner, plannable
 from hetsim_policies.hybrid.common.outlook import Objective, check_objective, mean_of
 from hetsim_policies.prediction.estimates import ENOUGH_ARRIVALS, ArrivalHistory, Believed, EstimateHistory
 
@@ -68,50 +62,66 @@ class Future:
     believed: Believed | None = None
 
 
-class Led(Scheduler):
+class Relay(Scheduler):
+    """A scheduler around another one, which is told of all that happens."""
+
+    def __init__(self, inner: Scheduler):
+        self.inner = inner
+
+    def begin(self, view: View) -> None:
+        self.inner.begin(view)
+
+    def serve(self, counters: Sequence[Counter], alone: bool) -> None:
+        self.inner.serve(counters, alone)
+
+    def ready(self, task: Task) -> None:
+        self.inner.ready(task)
+
+    def finished(self, task: Task) -> None:
+        self.inner.finished(task)
+
+    def gone(self, task: Task) -> None:
+        self.inner.gone(task)
+
+    def device(self, device: Device, up: bool) -> None:
+        self.inner.device(device, up)
+
+    def announced(self, device: Device, start: float, end: float) -> None:
+        self.inner.announced(device, start, end)
+
+
+class Led(Relay):
     """A base scheduler after a first decision that is not its own.
 
     What another starts is gone for the base; if it is stopped, it is ready again.
     """
 
     def __init__(self, base: Scheduler):
-        self.base = base
+        super().__init__(base)
         self.first: First | None = None
         self._taken: dict[int, None] = {}
         """Tasks that were started for the base, by row."""
 
-    def begin(self, view: View) -> None:
-        self.base.begin(view)
-
-    def serve(self, counters: Sequence[Counter], alone: bool) -> None:
-        self.base.serve(counters, alone)
-
     def ready(self, task: Task) -> None:
         self._taken.pop(task.index, None)
-        self.base.ready(task)
+        self.inner.ready(task)
 
     def finished(self, task: Task) -> None:
         if task.index in self._taken:
             del self._taken[task.index]
         else:
-            self.base.finished(task)
+            self.inner.finished(task)
 
     def gone(self, task: Task) -> None:
         if task.index in self._taken:
             del self._taken[task.index]
         else:
-            self.base.gone(task)
-
-    def device(self, device: Device, up: bool) -> None:
-        self.base.device(device, up)
-
-    def announced(self, device: Device, start: float, end: float) -> None:
-        self.base.announced(device, start, end)
+            self.inner.gone(task)
 
     def take(self, task: Task) -> None:
         """Another starts this task."""
         self._taken[task.index] = None
-        self.base.gone(task)
+        self.inner.gone(task)
 
     def schedule(self, view: View) -> Iterator[Decision]:
         first, self.first = self.first, None
@@ -123,11 +133,30 @@ class Led(Scheduler):
             yield Start(first.task, first.placement)
             if first.alone:
                 return
-        yield from self.base.schedule(view)
+        yield from self.inner.schedule(view)
 
 
-class Rollout(Scheduler):
-    """A base scheduler; forks try its first decision in each round against others.
+class Rollout(Relay):
+    """Rollout: try a scheduler's first decision against others, each to the end.
+
+    Decides, around a base scheduler, which waiting task starts first.  In each round the run is forked (`View.fork`)
+    once for the base as it is, once for each of the `candidates` best other first starts (the base goes on after it),
+    and once for starting nothing until something changes, or where nothing runs one task alone.  The fork with the best
+    mean of the objective wins, the base among equals; where a start wins it is made, and the rest of the round is tried
+    again.  Forks know what the policy knows: estimates, no fault, and of arrivals none, or those drawn from a model
+    learned so far.  Candidates are what fits now and the base would not start, taken by turns from the shortest, the
+    earliest, the smallest and the most urgent.  The base is left only where that is better beyond chance.  Where tasks
+    that have ended took other times than estimated, too few have ended to tell, or arrivals are drawn, the best
+    candidate is held against the base in `samples` further futures: each task takes what its estimate lets expect (less
+    of it where estimates of its class told little, see `hetsim_policies.prediction.estimates`) times a ratio of one
+    that has ended to that, and both meet the same times, arrivals and random numbers.  The lower confidence limit of
+    the mean paired gain (Student's t, one-sided) must exceed 0, or `margin` of the base.
+    Reference: Bertsekas, Tsitsiklis, Wu, Rollout Algorithms for Combinatorial Optimization (1997): where a fork tells
+    the truth, a rollout is never worse than its base; policy improvement by one step.
+    Weakness: what comes later is not foreseen unless `arrivals` is `learned`, and no test tells what that costs; ratios
+    are drawn for each task by itself, whatever its user; where devices are shared they hold the waiting for others as
+    well.
+    Cost: at most `forks` forks a decision, each O(tasks that run and wait) and the base's work until its end.
 
     base: another scheduler; none given: fcfs.  It must not plan beforehand, put devices to sleep, nor give tasks turns
         or sizes of its own (`round_robin`, `afs`, `optimus`, `speedup_mean`, `pollux`, `las_intervals`,
@@ -186,6 +215,7 @@ class Rollout(Scheduler):
         self.notes: dict[str, Any] = {"decisions_tried": 0, "forks": 0, "other_starts": 0, "held": 0,
                                       "in_doubt": 0}  # fmt: skip
         self._led = Led(self.base)
+        super().__init__(self._led)
         self._came = ArrivalHistory()
         self._seen: dict[int, None] = {}
         """Rows of the tasks that wait or run, each of which has come once."""
@@ -212,9 +242,6 @@ class Rollout(Scheduler):
         self._view = view
         self._led.begin(view)
 
-    def serve(self, counters: Sequence[Counter], alone: bool) -> None:
-        self._led.serve(counters, alone)
-
     def ready(self, task: Task) -> None:
         self._begun.pop(task.index, None)  # it was stopped
         if self.arrivals == "learned" and task.index not in self._seen:
@@ -233,12 +260,6 @@ class Rollout(Scheduler):
         self._seen.pop(task.index, None)
         self._begun.pop(task.index, None)
         self._led.gone(task)
-
-    def device(self, device: Device, up: bool) -> None:
-        self._led.device(device, up)
-
-    def announced(self, device: Device, start: float, end: float) -> None:
-        self._led.announced(device, start, end)
 
     # Rounds ---------------------------------------------------------------------------------------------------
 
@@ -373,3 +394,222 @@ def quantile_of_t(share: float, freedom: int) -> float:
 def _size(task: Task) -> float:
     """Devices × time, in the mode in which that is least."""
     return min(max(mode.width, 1e-9) * task.estimate_at(i) for i, mode in enumerate(task.modes))
+
+
+@dataclass
+class Change:
+    """A plan to follow from now on, by rows of the whole run, or (None) the base."""
+
+    plan: Plan | None
+    problem: PlanProblem
+
+
+class Guided(Relay):
+    """A base scheduler, and a plan for some of the tasks, which goes first."""
+
+    inner: ListScheduler
+
+    def __init__(self, base: ListScheduler):
+        super().__init__(base)
+        self.change: Change | None = None
+        """Made in the next round."""
+        self.steps: Resumed | None = None
+        self._waiting: dict[int, Task] = {}
+        """Tasks of the plan that wait, by row: for the base they are gone."""
+        self._ours: dict[int, None] = {}
+        """Rows of the tasks of the plan that have not ended, and of those that an earlier plan has started."""
+
+    @property
+    def steps_left(self) -> int:
+        """Steps of the plan that have not started."""
+        return len(self._waiting)
+
+    def ready(self, task: Task) -> None:
+        if self.steps is not None and self.steps.has(task):
+            self._waiting[task.index] = task
+            self.steps.ready(task)
+        else:
+            self._ours.pop(task.index, None)
+            self.inner.ready(task)
+
+    def finished(self, task: Task) -> None:
+        if self.steps is not None:
+            self.steps.finished(task)
+        if self._ours.pop(task.index, self) is self:
+            self.inner.finished(task)
+
+    def gone(self, task: Task) -> None:
+        self._waiting.pop(task.index, None)
+        if self.steps is not None:
+            self.steps.gone(task)
+        if self._ours.pop(task.index, self) is self:
+            self.inner.gone(task)
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        change, self.change = self.change, None
+        if change is not None:
+            self._follow(change, view)
+        if self.steps is not None:
+            for decision in self.steps.schedule(view):
+                for row in [row for row, task in self._waiting.items() if task.state != WAITING]:
+                    del self._waiting[row]
+                yield decision
+            for row in [row for row, task in self._waiting.items() if task.state != WAITING]:
+                del self._waiting[row]
+        for decision in self.inner.schedule(view):
+            if isinstance(decision, Start) and isinstance(decision.tasks, Task):
+                self._taken(decision.tasks)
+            # The base does not wait for everything that may happen: steps of the plan wait for other events.
+            yield Wait(until=decision.until) if self._waiting and isinstance(decision, Wait) else decision
+
+    def _taken(self, task: Task) -> None:
+        """The base starts a task of the plan after all: one that a limit had kept."""
+        if self._waiting.pop(task.index, None) is not None and self.steps is not None:
+            self.steps.gone(task)
+            del self._ours[task.index]
+
+    def _follow(self, change: Change, view: View) -> None:
+        """Give up the plan, and begin with another one or with none."""
+        for task in self._waiting.values():
+            del self._ours[task.index]
+            self.inner.ready(task)
+        self._waiting, self.steps = {}, None
+        if change.plan is None:
+            return
+        self.steps = Resumed(change.plan, change.problem.tasks, change.problem.cluster)
+        for task in [task for task in view.waiting(own=True) if self.steps.has(task)]:
+            self.inner.gone(task)
+            self.inner.queue.remove(task)
+            self._ours[task.index] = None
+            self._waiting[task.index] = task
+            self.steps.ready(task)
+
+
+class Mpc(Relay):
+    """Model predictive control: periodic plans of waiting tasks, followed if better.
+
+    Decides, around a base scheduler, in which order and where the next tasks start.  Every `every` seconds, as long as
+    something waits, the run is forked (`View.fork`) three times: with the plan that is followed, with the base alone,
+    and with a new plan of the `window` tasks that have waited longest (the base starts all others, behind what the plan
+    starts).  What has the best mean of the objective is followed until the next time; the base among equals, then the
+    plan that is followed already.  Tasks that come between two plans are the base's.
+    Reference: receding horizon control as in Mayne, Rawlings, Rao, Scokaert, Constrained Model Predictive Control:
+    Stability and Optimality (2000); for scheduling, rolling horizons: Ovacik, Uzsoy, Rolling Horizon Procedures (1994).
+    No ratio is proven.  Known weakness: planners minimize the makespan, so that under a steady load the base is often
+    better and is what is followed; estimates that are wrong are believed until the next plan; a plan that is followed
+    keeps its order even where a step is late.
+    Cost: every `every` seconds the planner's, and three forks, each O(tasks that run and wait) and the base's work.
+
+    base: a list scheduler; none given: fcfs that skips what does not fit.
+    planner: a static policy; none given: `dual_approximation` for independent tasks without transfers on cores and one
+        type of GPU, `peft` for task graphs, else `heft`.  Those that try plans out (`genetic`, ...) do so in forks.
+    every: seconds from plan to plan.
+    window: tasks that are planned.
+    objective: the mean by which plans are judged: response, slowdown, deadline_misses, energy (above idle) or cost.
+    """
+
+    looks_ahead = True
+
+    def __init__(
+        self,
+        base: Scheduler | None = None,
+        planner: PlannedScheduler | None = None,
+        every: Annotated[Seconds, Field(gt=0)] = 60.0,
+        window: Annotated[int, Field(ge=1, le=10_000)] = 100,
+        objective: Objective = "response",
+    ):
+        self.base = ListScheduler(discipline="skip") if base is None else base
+        check_nested(self.base, "mpc", "base", lines=False)
+        assert isinstance(self.base, ListScheduler)
+        self.planner = planner
+        self.every = every
+        self.window = window
+        self.objective: Objective = objective
+        self.notes: dict[str, Any] = {"plans": 0, "plans_followed": 0, "plans_given_up": 0}
+        self._guided = Guided(self.base)
+        super().__init__(self._guided)
+        self._next = 0.0
+        self._plannable: dict[Shape, bool] = {}
+
+    # Hooks ----------------------------------------------------------------------------------------------------
+
+    def check(self, problem: PlanProblem) -> None:
+        self.base.check(problem)
+        check_objective(self.objective, problem)
+        if self.planner is not None:
+            self.planner.check(problem)
+
+    def prepare(self, problem: PlanProblem) -> None:
+        self._problem = problem
+        self._progress = Progress(problem)
+        self._plannable = plannable(problem, self.planner)
+
+    def begin(self, view: View) -> None:
+        self._guided.begin(view)
+        self._next = view.now
+
+    def ready(self, task: Task) -> None:
+        self._progress.ready(task)
+        self._guided.ready(task)
+
+    def finished(self, task: Task) -> None:
+        self._progress.ended(task)
+        self._guided.finished(task)
+
+    def gone(self, task: Task) -> None:
+        self._progress.ended(task)
+        self._guided.gone(task)
+
+    def device(self, device: Device, up: bool) -> None:
+        self._progress.device(device, up)
+        self._guided.device(device, up)
+        self._next = min(self._next, 0.0)  # what was planned there has to go elsewhere
+
+    # Rounds ---------------------------------------------------------------------------------------------------
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        if view.now >= self._next and self._look(view):
+            self._next = view.now + self.every
+        for decision in self._guided.schedule(view):
+            if not isinstance(decision, Wait):
+                yield decision
+                continue
+            # The next plan is made in time only if something waits for it and may change until then.
+            waits = view.num_waiting(own=True) and view.running(own=True)
+            due = self._next if waits and self._next > view.now else math.inf
+            yield Wait(until=min(decision.until, due))
+            return
+
+    def _look(self, view: View) -> bool:
+        """Choose the plan to follow; return False where nothing waits to be planned."""
+        waiting = [task for task in view.waiting(own=True) if self._plannable.get(task.shape) and task.allowed is None]
+        if len(waiting) < 2:
+            return False
+        chosen = {task.index: None for task in waiting[: self.window]}
+        rest = self._progress.rest(view, foresight=False, wanted=chosen.__contains__)
+        if not rest.rows:
+            return False
+        plan = (self.planner or default_planner(rest.problem)).plan(rest.problem)
+        self.notes["plans"] += 1
+        new = Change(Plan(rest.steps(plan)), self._problem)
+        options = [Change(None, self._problem), new]
+        if self._guided.steps_left:
+            options.insert(1, None)  # type: ignore[arg-type]
+        best, best_mean = options[0], math.inf
+        for option in options:
+            mean = self._played(option, view)
+            if mean < best_mean - SLACK * abs(mean):
+                best, best_mean = option, mean
+        self.notes["plans_followed"] += best is new
+        self.notes["plans_given_up"] += bool(self._guided.steps_left) and best is options[0]
+        self._guided.change = best
+        return True
+
+    def _played(self, change: Change | None, view: View) -> float:
+        """The mean of the objective with a change, or (None) without one."""
+        self._guided.change = change
+        try:
+            fork = view.fork(self._guided)
+        finally:
+            self._guided.change = None
+        return mean_of(fork.run(), self.objective, view.now)

@@ -1,34 +1,20 @@
-"""AlloX: match jobs to devices and queue positions for the minimum mean response.
-
-Decides when and in which mode, without preemption.  A job that runs k-th from the end on a device delays itself and the
-k - 1 behind it, so on that place a job of time p costs k × p, and a device that is busy for d more seconds adds d.  The
-cheapest matching of jobs to places is the schedule of least total completion time of the waiting jobs; those at the
-front of a free device's queue start, and the matching is made again when jobs come or go.
-Reference: Le, Sun, Chowdhury, Liu, AlloX: Compute Allocation in Hybrid Clusters (EuroSys 2020); the matching is that
-of Horn, Minimizing Average Flow Time with Parallel Machines (1973), and Bruno, Coffman, Sethi, Scheduling Independent
-Tasks to Reduce Mean Finishing Time (1974): optimal for sequential jobs that are all there, on devices that are free.
-`alpha` below 1 offers devices only to that part of the users (rounded up) with the least attained service, AlloX's
-fairness.  Here a gang of w devices costs p + (k - 1) w p, as if it delayed the w queues of its devices; that is no
-optimum, and a gang that does not fit is passed, so gangs may wait long.  Weakness: estimates are believed; as with sjf
-long jobs may starve; where devices are busy the matching is the best only if busy ones do not reorder their places.
-Cost: a matching whenever something was released or has come and a device is free.  It takes a matrix of n jobs by some
-n ln n places of each type, of which those are kept that are among the n best of any job, and O(n³) steps at worst: with
-n = 32, 64 and 128 on four types of 128 devices 0.5, 1.5 and 6 ms.  n is at most `window`; of the queue only the order
-grows with its length.  A window that is too short costs more than it saves: see four-generations in docs/speed.md.
-"""
+"""Jobs to the types of device that suit them: by matching, or within a budget."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
+from hetsim.errors import Problem, ScenarioError
 from hetsim.model.task import Task
-from hetsim.policy import Decision, Scheduler, Start, View
+from hetsim.model.tasks import Mode
+from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
+from hetsim_policies.dynamic.time_fractions import check_costs, prices
 
 
 class Matched(NamedTuple):
@@ -60,7 +46,25 @@ class WaitingJobs(NamedTuple):
 
 
 class AlloX(Scheduler):
-    """Matching for the least mean response.
+    """AlloX: match jobs to devices and queue positions for the minimum mean response.
+
+    Decides when and in which mode, without preemption.  A job that runs k-th from the end on a device delays itself and
+    the k - 1 behind it, so on that place a job of time p costs k × p, and a device that is busy for d more seconds adds
+    d.  The cheapest matching of jobs to places is the schedule of least total completion time of the waiting jobs;
+    those at the front of a free device's queue start, and the matching is made again when jobs come or go.
+    Reference: Le, Sun, Chowdhury, Liu, AlloX: Compute Allocation in Hybrid Clusters (EuroSys 2020); the matching is
+    that of Horn, Minimizing Average Flow Time with Parallel Machines (1973), and Bruno, Coffman, Sethi, Scheduling
+    Independent Tasks to Reduce Mean Finishing Time (1974): optimal for sequential jobs that are all there, on devices
+    that are free. `alpha` below 1 offers devices only to that part of the users (rounded up) with the least attained
+    service, AlloX's fairness.  Here a gang of w devices costs p + (k - 1) w p, as if it delayed the w queues of its
+    devices; that is not optimal, and a gang that does not fit is passed, so gangs may wait long.  Weakness: estimates
+    are believed; as with sjf long jobs may starve; where devices are busy the matching is the best only if busy ones do
+    not reorder their places.
+    Cost: a matching whenever something was released or has come and a device is free.  It takes a matrix of n jobs by
+    some n ln n places of each type, of which those are kept that are among the n best of any job, and O(n³) steps at
+    worst: with n = 32, 64 and 128 on four types of 128 devices 0.5, 1.5 and 6 ms.  n is at most `window`; of the queue
+    only the order grows with its length.  A window that is too short costs more than it saves: see four-generations in
+    docs/speed.md.
 
     alpha: part of the users (rounded up) that have their jobs considered, those with the least attained service.
     window: the maximum number of waiting jobs, the shortest, that are matched at once; the others would come after them
@@ -228,7 +232,7 @@ def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
 def _places(jobs: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
     """Places on the devices of a type: the jobs that run after it, and the device.
 
-    A place is no better for any job than one with as many or fewer behind it on a device that is free as early.  Where
+    A place is not better for any job than one with as many or fewer behind it on a device that is free as early.  Where
     there are as many such places as jobs, one of them is left for the job that would take it.
     """
     each = [min(devices, jobs // (behind + 1)) for behind in range(jobs if devices else 0)]
@@ -269,3 +273,104 @@ def _ways(task: Task, kinds: dict[str, int]) -> tuple[JobMode, ...]:
         if math.isfinite(time):
             modes.append(JobMode(position, kinds[mode.type.name], time * part, mode.width))
     return tuple(modes)
+
+
+ROUNDING = 1e-9
+
+
+class MultiGeneration(Scheduler):
+    """Several generations: newer devices to jobs that gain most, within a budget.
+
+    Decides when and in which mode.  A job may use the modes in which it needs at most `budget` times the least energy
+    (or cost) of all its modes.  Of the waiting jobs that may use a device that is free, the one goes first that saves
+    most time a device-second there, against the slowest of its modes that are allowed: a fast device goes to the job
+    that gains most from it, and a job that gains little leaves it to others.  Energy of a mode: devices × estimated
+    time × watts above idle; cost: devices × estimated time × the type's price in the cluster, or in `costs`.
+    References: Smith, Various Optimizers for Single-Stage Production (1956), for the gain a unit of time as the order;
+    Gavel (Narayanan et al., OSDI 2020) and Gandiva_fair (Chaudhary et al., Balancing Efficiency and Fairness in
+    Heterogeneous GPU Clusters for Deep Learning, EuroSys 2020), which trade fast devices by speedup.
+    Weakness: greedy and without preemption; jobs of little gain may starve on the fast types, and with a budget of 1
+    each job has one type only, so queues grow next to idle devices.
+    Cost: a sort of the waiting jobs by type whenever one came or something was released.
+
+    budget: most energy or cost of a job, in multiples of its least.
+    measure: energy or cost.
+    costs: price of a device and time by name of type, where the cluster has none; types without a price cost 1.
+    """
+
+    def __init__(
+        self,
+        budget: Annotated[float, Field(ge=1)] = 1.5,
+        measure: Literal["energy", "cost"] = "energy",
+        costs: dict[str, Annotated[float, Field(gt=0)]] | None = None,
+    ):
+        if costs is not None and measure == "energy":
+            text = "costs are prices, and count only with `measure: cost`; take one of them out"
+            raise ScenarioError(Problem(text, key="policy.scheduler"))
+        self.budget = budget
+        self.measure = measure
+        self.costs = costs or {}
+        self.waiting: dict[int, Task] = {}
+        self._ways: dict[int, list[tuple[float, int]]] = {}
+        """By task: (gain, position) of the modes within the budget, the greatest gain first."""
+        self._prices: dict[str, float] = {}
+        self._tried: tuple[int, int] = (-1, -1)
+        self._arrivals = 0
+
+    def check(self, problem: PlanProblem) -> None:
+        check_costs(self.costs, problem.cluster)
+
+    def begin(self, view: View) -> None:
+        self._prices = prices(view.cluster, self.costs)
+
+    def ready(self, task: Task) -> None:
+        self.waiting[task.index] = task
+        self._ways[task.index] = self.ways(task)
+        self._arrivals += 1
+
+    def gone(self, task: Task) -> None:
+        self.waiting.pop(task.index, None)
+        self._ways.pop(task.index, None)
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        if not self.waiting:
+            return
+        if self._tried == (view.changes.releases, self._arrivals):
+            return
+        offers = [(-gain, task.arrival, index, position) for index, task in self.waiting.items()
+                  for gain, position in self._ways[index]]  # fmt: skip
+        blocked: dict[Mode, None] = {}
+        for _, _, index, position in sorted(offers):
+            task = self.waiting.get(index)
+            if task is None or (mode := task.modes[position]) in blocked:
+                continue
+            placement = view.first(mode)
+            if placement is None:
+                blocked[mode] = None
+            elif view.holds(task, placement):
+                self.gone(task)
+                yield Start(task, placement)
+        self._tried = (view.changes.releases, self._arrivals)
+
+    def ways(self, task: Task) -> list[tuple[float, int]]:
+        """Gain and position of the modes that the budget allows."""
+        positions = task.allowed or range(len(task.modes))
+        seconds = {p: task.estimate_at(p) for p in positions}
+        seconds = {p: value for p, value in seconds.items() if math.isfinite(value)}
+        price = {p: self._price(task.modes[p]) * value for p, value in seconds.items()}
+        limit = self.budget * min(price.values()) * (1 + ROUNDING)
+        allowed = [p for p in seconds if price[p] <= limit]
+        slowest = max(seconds[p] for p in allowed)
+
+        def gain(position: int) -> float:
+            """Seconds saved for each device-second."""
+            area = seconds[position] * task.modes[position].width
+            return (slowest - seconds[position]) / area if area > 0 else math.inf
+
+        return sorted(((gain(p), p) for p in allowed), reverse=True)
+
+    def _price(self, mode: Mode) -> float:
+        """Of a second in a mode."""
+        if self.measure == "energy":
+            return mode.width * (mode.type.power.busy - mode.type.power.idle)
+        return mode.width * self._prices[mode.type.name]
