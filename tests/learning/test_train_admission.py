@@ -286,7 +286,7 @@ def test_what_no_metric_tells_is_earned_again_on_the_seed_of_the_scenario(judged
     ],
 )
 def test_wrong_options_are_said_before_anything_is_trained(options, kind, said, monkeypatch):
-    monkeypatch.setattr("hetsim.learning.agents.dqn.Dqn.train", lambda *_: pytest.fail("it was trained"))
+    monkeypatch.setattr("hetsim.learning.agents.learners.Dqn.train", lambda *_: pytest.fail("it was trained"))
     with pytest.raises(kind, match=said):
         hs.train(CROWD, **{"steps": 100, "decides": "admission", **options})
 

@@ -63,29 +63,25 @@ class PlannedLane:
         return self.name
 
 
+@dataclass(eq=False, slots=True, repr=False)
 class PlannedJob:
     """A step of the plan: a task, its placement, lanes and expected seconds.
 
     `task` is None until it waits.
     """
 
-    __slots__ = ("row", "placement", "lanes", "seconds", "task", "fetched", "end", "overdue", "number")
-
-    def __init__(
-        self, row: int, placement: Placement, lanes: tuple[PlannedLane, ...], seconds: float, task: Task | None = None
-    ):
-        self.row = row
-        self.placement = placement
-        self.lanes = lanes
-        self.seconds = seconds
-        self.task = task
-        self.fetched = False
-        self.number = 0
-        """Of its start, in the order of starts."""
-        self.end: float | None = None
-        """When it will end if it is not late, once that was asked for in a run in which it cannot change."""
-        self.overdue = False
-        """True if the view has said that it should have ended by now; in a steady run it says so until it ends."""
+    row: int
+    placement: Placement
+    lanes: tuple[PlannedLane, ...]
+    seconds: float
+    task: Task | None = None
+    fetched: bool = False
+    number: int = 0
+    """Of its start, in the order of starts."""
+    end: float | None = None
+    """When it will end if it is not late, once that was asked for in a run in which it cannot change."""
+    overdue: bool = False
+    """True if the view has said that it should have ended by now; in a steady run it says so until it ends."""
 
     @property
     def alone(self) -> bool:
