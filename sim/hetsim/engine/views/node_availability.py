@@ -1,4 +1,4 @@
-"""When each node will have room for a mode, as far as estimates tell, kept from one question to the next."""
+"""Estimated times at which each node will have room for a mode, kept up to date."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MANY = 64
 
 
 class Bounds:
-    """By node the time at which one mode fits there; of a node that is `stale`, a time before which it does not.
+    """By node the time at which one mode fits there; of a `stale` node a lower bound.
 
     A launch that starts on a node cannot make the mode fit there earlier, and one that ends at its expected time was
     accounted for already.  So a time stays a valid lower bound, and is computed again only when it is the minimum of
@@ -99,12 +99,14 @@ class Ends:
         """Launches stopped before the last look."""
 
     def as_known(self) -> bool:
-        """As `known`, for questions about what was found before: where nothing can end early or late, launches need
-        not be looked at before a time is asked for."""
+        """As `known`, for questions about what was found before.
+
+        Where nothing can end early or late, launches need not be looked at before a time is asked for.
+        """
         return self._exact and self._stops == self.stops.count or self.known()
 
     def known(self) -> bool:
-        """Take in what has started and ended; False if the room that a running launch takes cannot be counted."""
+        """Take in what has started and ended; False if counting is not enough for a launch."""
         fresh, crowded = launches_since(self.state, self._last), []
         self._last = self.state.last_launch
         stopped, self._stops = self._stops != self.stops.count, self.stops.count
@@ -132,7 +134,7 @@ class Ends:
         return self._countable
 
     def _look_at_changed(self) -> None:
-        """Find launches that ended before or after their expected time; bounds computed with the former are void."""
+        """Void the bounds of nodes on which a launch ended before its expected time."""
         running, now = self.state.running, self.forecast.now
         changed: Iterable[int] = set(self.capacity.log[self._position :])
         if self._generation != self.capacity.log_generation:

@@ -1,4 +1,4 @@
-"""What would have to stop for a task to start: victims, and which of them can be spared after all."""
+"""Victims: tasks that would have to stop for another one to start."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from hetsim.model.tasks import Mode, Shape
 
 
 class Victims:
-    """Tries out what nodes would have room for without some of the tasks that run there."""
+    """Tries out what fits on nodes without some of the tasks that run there."""
 
     def __init__(self, capacity: Capacity, fleets: Mapping[Shape, Any]):
-        """`fleets`: by shape, the services of which replicas take in the requests: these are no victims."""
+        """`fleets`: services by shape of which replicas take in the requests: no victims."""
         self._capacity = capacity
         self._fleets = fleets
 
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
-        """A placement for the task once some of the victims have stopped, and these; None if all together are too
-        few.  Victims are added in the order given until it fits on a node; then the best ones are spared again."""
+        """A placement for the task, and the victims that must stop; None if all are too few.
+
+        Victims are added in the order given until it fits on a node; then the best ones are spared again.
+        """
         if self._fleets:
             if task.shape in self._fleets:
                 return None
@@ -73,9 +75,9 @@ class Victims:
     def _sparing(
         self, number: int, mode: Mode, needed: list[Task], sketch: Sketch
     ) -> tuple[Placement, list[Task]]:  # fmt: skip
-        """The placement on a node, and the victims that must stop for it; the best ones are spared first.
+        """The placement on a node, and the victims that must stop for it.
 
-        sketch: the node without all of these victims.
+        The first ones are spared first.  sketch: the node without all of these victims.
         """
         for spared in needed[:-1]:
             fewer = [victim for victim in needed if victim is not spared]
