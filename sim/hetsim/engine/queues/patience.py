@@ -10,9 +10,6 @@ import numpy as np
 
 from hetsim.engine.kernel.clock import TIMER, Clock, Timer
 
-BLOCK = 8192
-"""Rows held as Python numbers at once."""
-
 
 class Deadlines:
     """Rows by the time at which something is due; it keeps no task alive."""
@@ -70,33 +67,27 @@ class RowPatience:
         self.expire = expire
         self.timer = Timer(self._due)
         self._first = 0
-        self._block: list[int] = []
-        self._times: list[float] = []
-        self._base = 0
         self._arm()
 
     def _arm(self) -> None:
         """Have the event stand for the first request that may wait."""
         row = self._next()
         if row >= 0:
-            self.clock.again(max(self._times[self._first - self._base], self.clock._now), TIMER, self.timer)
+            self.clock.again(max(float(self.ends[self._first]), self.clock._now), TIMER, self.timer)
 
     def _next(self) -> int:
         """The first row that may wait; -1: none."""
-        may_wait = self.may_wait
-        while self._first < len(self.rows):
-            offset = self._first - self._base
-            if offset == len(self._block):
-                self._base, offset = self._first, 0
-                self._block = self.rows[self._base : self._base + BLOCK].tolist()
-                self._times = self.ends[self._base : self._base + BLOCK].tolist()
-            if may_wait(self._block[offset]):
-                return self._block[offset]
-            self._first += 1
+        may_wait, item = self.may_wait, self.rows.item
+        for position in range(self._first, len(self.rows)):
+            row = item(position)
+            if may_wait(row):
+                self._first = position
+                return row
+        self._first = len(self.rows)
         return -1
 
     def _due(self, _: Timer) -> None:
-        while (row := self._next()) >= 0 and self._times[self._first - self._base] <= self.clock._now:
+        while (row := self._next()) >= 0 and self.ends[self._first] <= self.clock._now:
             self._first += 1
             self.expire(row)
         if row >= 0:
@@ -106,7 +97,6 @@ class RowPatience:
         """Leave out those that will not come."""
         kept = np.array([k for k, row in enumerate(self.rows[self._first :].tolist()) if row_comes(row)], dtype=int)
         self.rows, self.ends = self.rows[self._first + kept], self.ends[self._first + kept]
-        self._first = self._base = 0
-        self._block, self._times = [], []
+        self._first = 0
         self.clock.cancel(self.timer)
         self._arm()
