@@ -59,9 +59,6 @@ class Queue:
         self.coming: ArrivalColumn | OneByOne = self.column or OneByOne(self.total)
         self.head_at = 0
         """Position in the column of the first request that waits there."""
-        self._front: list[float] = []
-        """Arrivals from `_front_at` on, to tell those of the oldest."""
-        self._front_at = 0
         self._apart: list[int] = []
         """Rows that wait before those of the column, in order of arrival, from `_first` on."""
         self._first = 0
@@ -156,15 +153,8 @@ class Queue:
             if position < apart:
                 return float(self.table.arrival[self._row(position)]) + self.service.request_delay
             position -= apart
-        offset = self.head_at + position - self._front_at
-        if not 0 <= offset < len(self._front):
-            assert self.column is not None
-            self._front_at = self.head_at
-            self._front = self.column.times[self.head_at : self.head_at + BLOCK].tolist()
-            offset = position
-            if offset >= len(self._front):
-                return float(self.column.times[self.head_at + offset])
-        return self._front[offset]
+        assert self.column is not None
+        return self.column.time(self.head_at + position)
 
     def deadline(self, position: int) -> float:
         column = self.table.deadline
