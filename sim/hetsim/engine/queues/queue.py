@@ -20,7 +20,7 @@ from hetsim.engine.flight.launch import Terms
 from hetsim.engine.flight.links import Links
 from hetsim.engine.kernel.clock import ARRIVAL, Clock, Timer
 from hetsim.engine.queues.cache import Cache, cache_of
-from hetsim.engine.queues.coming import BLOCK, ArrivalColumn, OneByOne
+from hetsim.engine.queues.coming import ArrivalColumn, OneByOne
 from hetsim.engine.queues.patience import RowPatience
 from hetsim.engine.queues.stage_noise import StageNoise
 from hetsim.model.plan import Placement
@@ -29,6 +29,9 @@ from hetsim.model.service import Service
 from hetsim.model.task import Task
 from hetsim.model.tasks import BatchTimes
 from hetsim.policy.request_queue import Requests
+
+MAX_GONE = 8192
+"""Rows that have left a list keep their places until there are more."""
 
 
 class Queue:
@@ -290,7 +293,7 @@ class Queue:
         self._first += count
         if self._first == len(self._apart):
             self._apart, self._first = [], 0
-        elif self._first > BLOCK and 2 * self._first > len(self._apart):
+        elif self._first > MAX_GONE and 2 * self._first > len(self._apart):
             del self._apart[: self._first]
             self._first = 0
 
