@@ -96,7 +96,7 @@ class Match:
 
 
 class Law(NamedTuple):
-    """A distribution: exponential, constant, or general with two or three known moments."""
+    """A distribution: exponential, constant, or general with known moments."""
 
     mean: float
     scv: float

@@ -135,7 +135,7 @@ def _ours_by(bound: float) -> dict[str, Declaration]:
 
 
 def unknown_metric(name: str, names: Iterable[str]) -> UnknownName:
-    """UnknownName, with metrics that share parts with it unless another name is spelled alike."""
+    """UnknownName, with metrics that share parts of the name where it helps."""
     parts = tuple(filter(None, name.split("_")))
     shares = {one: sum(part.startswith(parts) for part in one.split("_")) for one in names}
     near = sorted(filter(shares.get, shares), key=lambda one: -shares[one])[:3]

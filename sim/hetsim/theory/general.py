@@ -232,12 +232,12 @@ def allen_cunneen(
 
 
 def _error_of_mgc(load: float, servers: int, scv: float, third: float) -> float:
-    """Return the maximum relative error, either way, of Allen and Cunneen's mean wait for M/G/c.
+    """Return the maximum relative error of Allen and Cunneen's mean wait for M/G/c.
 
-    `load` is that of a server.  The formula is too low by at most what Cosmetatos adds for constant service (within a
-    fifth).  It is too high by at most the scv and, where the third moment is known, by a bound fitted to services of
-    two constant values, which Gupta and Osogami conjecture to be the extreme ones; `spread` is the scv of what remains
-    of a service.  Measured for up to 32 servers (docs/theory.md).
+    Either way; `load` is that of a server.  The formula is too low by at most what Cosmetatos adds for constant
+    service (within a fifth).  It is too high by at most the scv and, where the third moment is known, by a bound fitted
+    to services of two constant values, which Gupta and Osogami conjecture to be the extreme ones; `spread` is the scv
+    of what remains of a service.  Measured for up to 32 servers (docs/theory.md).
     Reference: Cosmetatos, Some Approximate Equilibrium Results for the Multi-Server Queue (M/G/r) (1976); Gupta and
     Osogami, On Markov-Krein Characterization of the Mean Waiting Time in M/G/K (2011).
     """
