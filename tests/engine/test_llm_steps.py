@@ -551,7 +551,7 @@ def test_a_fit_that_does_not_converge(tmp_path):
     ("change", "message"),
     [
         ({"prompt_time": "x"}, "column prompt_time"),
-        ({"token_time": "0"}, "is no time that a step takes"),
+        ({"token_time": "0"}, "is not a time that a step takes"),
         ({"batch_size": "0"}, "is not a whole number from 1"),
     ],
 )
