@@ -264,7 +264,7 @@ def test_more_gpus_than_heads_of_keys_hold_copies():
         ({"model": {"name": "llama-2-70b", "heads": 60}}, "service.model: a hidden size of 8192 is not a multiple"),
         ({"model": {"layers": 2}}, "service.model: hidden: Field required"),
         ({"step": {"roofline": True, "per_sequence": "1 ms"}}, "step.per_sequence: the roofline says"),
-        ({"step": {"roofline": {"memory": 0}}}, "step.roofline.memory: a share of the peak is above 0"),
+        ({"step": {"roofline": {"memory": 0}}}, "step.roofline.memory: expected a share above 0"),
         ({"step": {"decode": {"fixed": "0 s"}}}, "step.decode: a step takes some time"),
         ({"slo": {"tpot": "1 ms"}}, "service.slo: no request can meet a tpot of 1 ms"),
     ],
