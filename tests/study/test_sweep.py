@@ -43,6 +43,7 @@ from hetsim.experiment.sweep import plan_sweep, sweep
 from hetsim.experiment.work import Packed, RunOutcome
 from hetsim.experiment.workers import DaskCluster
 from hetsim.policy import ListScheduler
+from hetsim.results.many_runs.point_differences import differences
 from hetsim.results.many_runs.sweep import FACTS, Sweep
 from hetsim.results.many_runs.sweep_tables import SweepRow, SweepTables
 from hetsim.results.sealed import sealed, unsealed
@@ -738,6 +739,20 @@ def test_ctrl_c_leaves_what_can_be_resumed(tmp_path, workers: int):
     assert "Traceback" not in said
     assert 3 <= finished() < 40
     assert not list(out.rglob(".hetsim-*"))
+
+
+def test_the_same_run_many_times_over_is_no_evidence():
+    """Nothing is random here: four replications are one, of which no interval and no p can be given."""
+    workload = [
+        {"name": name, "arrivals": {"process": "deterministic", "rate": rate}, "count": 20, "gpu_time": time}
+        for name, rate, time in (("a", "1/s", "1.4 s"), ("b", "0.5/s", "0.3 s"))
+    ]
+    fixed = {"name": "fixed", "cluster": {"nodes": [{"gpus": {"type": "g"}}]}, "workload": workload, "replications": 4}
+    compared = sweep(fixed, {"workload.a.gpu_time": ["1.4 s", "1.2 s"]}, policies=["fcfs", "sjf"])
+    table = differences(compared, "wait_mean")
+    assert len(table) == 2 and (table["difference"] > 0).all()
+    assert (table["n"] == 1).all() and table[["half_width", "p"]].isna().all(axis=None)
+    assert not table["significant"].any()
 
 
 def test_a_folder_under_the_name_of_any_file_is_one_sentence(tmp_path: Path):
