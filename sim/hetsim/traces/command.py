@@ -91,8 +91,7 @@ def map_(
     from hetsim.errors import Problem, ScenarioError
     from hetsim.model.files import write_text, write_whole
     from hetsim.workload.logs.recognize import node_list, recognize
-    from hetsim.workload.mapped.proposal_text import written
-    from hetsim.workload.mapped.propose import proposal_of
+    from hetsim.workload.mapped.propose import proposal_of, written
 
     path = Path(file)
     if not path.is_file():
