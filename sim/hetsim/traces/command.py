@@ -176,6 +176,48 @@ def validate(
     output.print(as_json)
 
 
+@trace.command(short_help="Say which scheduler made a log, as far as its starts tell.")
+@READING
+@click.option("--cluster", metavar="FORMAT:FILE", help="The list of nodes of the site (see `hetsim list clusters`).")
+@click.option("--scenario", type=YAML, metavar="YAML", help="Write the scenario of the log under that scheduler there.")
+@click.option("--page", type=PAGE, metavar="HTML", help="Write a page with all schedulers there.")
+@click.option("--force", is_flag=True, help="Replace YAML and HTML if they exist.")
+@JSON
+def identify(
+    file: str, form: str | None, options: tuple[str, ...], cluster: str | None, scenario: Path | None,
+    page: Path | None, force: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Say which scheduler made a log, as far as its starts tell.
+
+    At each instant of the log each scheduler is asked what it would start, from what ran and waited then on record.
+    Orders (arrival, size, time, class, shares of users), disciplines (nothing passes, all that fits passes, EASY and
+    conservative backfilling), limits and placements are fitted on one half of the jobs and judged on the other: by the
+    share of starts that they explain to the second, or to the cycle in which the site decides.
+    """
+    from hetsim.traces import identify as report
+    from hetsim.traces.waits_command import subject_of, write_scenario
+
+    console.check_replaceable(scenario, force)
+    console.check_replaceable(page, force)
+    source = _source(file, form, options, cluster)
+    trace = _trace_of(file, form, options)
+    table = _spec(file, form if _in_yaml(file) else trace["format"], options).read()
+    subject = subject_of(Path(file), source, trace, table)
+    identified = report.identified_of(file, subject)
+    document, notes = report.scenario_of(subject, identified)
+    if as_json:
+        console.as_json({"file": file, **report.mapping(identified), "notes": table.notes + notes})
+    else:
+        console.lines(report.lines(identified))
+    for remark in table.notes + notes:
+        console.note(remark)
+    if page is not None:
+        report.write_page(page, Path(file).name, identified, table.notes + notes)
+        console.note(f"page: {page}")
+    if scenario is not None:
+        write_scenario(document, scenario)
+
+
 @dataclass
 class _Told:
     """Output of a command: a mapping as JSON, or lines; and remarks."""

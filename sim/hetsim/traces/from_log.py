@@ -17,7 +17,7 @@ import numpy as np
 
 from hetsim import registry
 from hetsim.workload.logs.capacity import NodeParts, level_of, node_parts
-from hetsim.workload.logs.recorded_log import Jobs
+from hetsim.workload.logs.recorded_log import HeldOverTime, Jobs
 from hetsim.workload.logs.summary import held, on_gpus
 from hetsim.workload.logs.waits import Explained, half_of
 from hetsim.workload.traces import TaskTable
@@ -105,6 +105,9 @@ def _named(
             continue  # the earlier name of another
         rows = parts.job[here]
         peaks = [_most(begin[rows], end[rows], amount[rows] / share[here]) for amount in amounts]
+        if peaks[0]:  # cores next to GPUs: the most that was held, so that they keep no job that ran
+            held_cores = HeldOverTime(begin[rows], end[rows], amounts[1][rows] / share[here])
+            peaks[1] = max(peaks[1], math.ceil(held_cores.level.max() - 1e-9))
         node: dict[str, Any] = {"name": name, "cpus": max(1, peaks[1])}
         if peaks[0]:
             kinds = _kinds(table)[rows][amounts[0][rows] > 0]
@@ -192,7 +195,7 @@ def variants(
     limits = explained.limits
     if limits is not None and pooled and not (first.get("site") or {}).get("partitions"):
         name = f"with the limits by {limits.kind}"
-        compared.steps.append((name, lambda last: _limit(last, limits.kind, limits.most, explained.jobs)))
+        compared.steps.append((name, lambda last: take_in_limits(last, limits.kind, limits.most, explained.jobs)))
     elif limits is not None:
         compared.notes.append("the limits are not simulated: the cluster has partitions of its own")
     return compared
@@ -248,7 +251,7 @@ def _down(explained: Explained, names: list[str] | None, offset: float) -> list[
     return windows
 
 
-def _limit(document: dict[str, Any], kind: str, most: Mapping[str, float], jobs: Jobs) -> None:
+def take_in_limits(document: dict[str, Any], kind: str, most: Mapping[str, float], jobs: Jobs) -> None:
     """A partition for each group with a limit, on all nodes, and one for all others."""
     key = "max_gpus" if jobs.unit == "GPUs" else "max_cpus"
     names = {name: f"{kind}-{name}" for name in most}

@@ -93,13 +93,13 @@ def explained_waits(
     names = [node.name for node in run.cluster.nodes]
     explained = None
     if jobs is not None:
-        capacity = _capacity(run, jobs.unit)
+        capacity = capacity_of_cluster(run, jobs.unit)
         stated = None if subject.inferred else capacity
         cut = "at_cut" in subject.table.extra
         explained = explain(subject.table, stated, cut)
     if explained is None:
         if out is not None:
-            _write(subject.document, out)
+            write_scenario(subject.document, out)
         return None, None
     document = dict(subject.document)
     if policy is not None:
@@ -110,18 +110,18 @@ def explained_waits(
         gpus = Counter(device.node for device in run.cluster.devices if device.type.kind != "cpu")
         compare(compared, half or explained, max(gpus.values(), default=0), lambda text: console.note(text, quiet))
     if out is not None:
-        _write(compared.best.document, out)
+        write_scenario(compared.best.document, out)
     return explained, compared
 
 
-def _capacity(run: Any, unit: str) -> float:
+def capacity_of_cluster(run: Any, unit: str) -> float:
     """GPUs, or cores, of a cluster."""
     if unit == "GPUs":
         return float(sum(device.type.kind != "cpu" for device in run.cluster.devices))
     return float(sum(node.cpus for node in run.cluster.nodes))
 
 
-def _write(document: dict[str, Any], out: Path) -> None:
+def write_scenario(document: dict[str, Any], out: Path) -> None:
     from hetsim.model.files import write_text, write_whole
     from hetsim.scenario.file.document import dump
 

@@ -79,7 +79,7 @@ def _site(explained: Explained) -> list[str]:
         sentences.append(f"capacity: {bound}{site.amount:,.6g} {unit}{by}; {share}")
     for name, first, seconds, level, jobs in sorted(site.beyond, key=lambda one: -one[2])[:MAX_SHOWN]:
         at, long = terminal.several([first, seconds], terminal.SECONDS)
-        lines = [str(explained.jobs.lines[job]) for job in jobs[:MAX_SHOWN]] + ["..."] * (len(jobs) > MAX_SHOWN)
+        lines = [str(explained.jobs.line(job)) for job in jobs[:MAX_SHOWN]] + ["..."] * (len(jobs) > MAX_SHOWN)
         whose = f"node {name} has" if name else f"the {site.amount:,.6g} {unit} of the cluster"
         text = f"the log holds more than {whose}: up to {level:,.6g} {unit} for {long} in all, first at {at}"
         sentences.append(f"{text}, by the rows {', '.join(lines)}")
@@ -135,7 +135,7 @@ def mapping(explained: Explained, compared: Compared | None, simulated: bool) ->
         "capacity_stated": explained.site.stated,
         "capacity_full": explained.site.full,
         "beyond": [{"node": name, "first": first, "seconds": seconds, "most": level,
-                    "rows": [explained.jobs.lines[job] for job in jobs]}
+                    "rows": [explained.jobs.line(job) for job in jobs]}
                    for name, first, seconds, level, jobs in explained.site.beyond],
         "capacity_curve": [list(point) for point in explained.curve],
         "head_until": explained.warm_end,

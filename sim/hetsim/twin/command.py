@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +40,8 @@ LOCAL = "1970-01-02"
 @click.option("--look-back", type=Whole(min=0, max=1000), default=8, show_default=True, metavar="N",
               help="Earlier snapshots of the history, to widen the intervals by their errors; 0: samples alone.")
 @click.option("--policy", default="easy_backfill", show_default=True, metavar="NAME",
-              help="How the cluster schedules; parameters as in '{name: sjf, discipline: skip}'.")
+              help="How the cluster schedules; parameters as in '{name: sjf, discipline: skip}'. "
+              "identified: as its history shows (hetsim trace identify).")
 @SET
 @click.option("--site", type=FILE, metavar="YAML", help="A file with site: (limits of partitions, quotas, ...).")
 @click.option("--what-if", "changes", multiple=True, metavar="KEY.PATH=VALUE",
@@ -73,6 +75,8 @@ def twin(
         raise click.UsageError("a forecast needs --squeue and --nodes; --judge N judges forecasts on the history")
     log, table = _history(history)
     more = _site(site)
+    if policy == "identified":
+        policy = _identified(table, history, quiet)
     if judge is not None:
         if page is not None or changes or only or now is not None or squeue is not None:
             text = "--judge looks at the history alone; --squeue, --now, --job, --what-if and --page are for forecasts"
@@ -248,6 +252,21 @@ def _history(given: str) -> tuple[JobHistory, Any]:
     if form == "slurm":
         past.submit, past.start = past.submit + _instant(LOCAL), past.start + _instant(LOCAL)
     return past, table
+
+
+def _identified(table: Any, source: str, quiet: bool) -> str:
+    """The scheduler that made the history, as `--policy` takes it; a note says more."""
+    from hetsim.errors import Problem, ScenarioError
+    from hetsim.traces.identify import explained, policy_of
+    from hetsim.workload.logs.identified import identify
+
+    identified = identify(table)
+    if identified is None:
+        text = "does not show how the cluster schedules: hardly any of its jobs waited; name a --policy"
+        raise ScenarioError(Problem(text, file=source))
+    best = next(one for one in identified.rules if one.rule.order != "class")  # whose partitions a forecast lacks
+    console.note(explained(best, identified), quiet)
+    return json.dumps(policy_of(best, identified))
 
 
 def _nodes(given: str, down: bool = True) -> list[dict[str, Any]]:

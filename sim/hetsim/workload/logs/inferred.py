@@ -212,7 +212,7 @@ def order_of(jobs: Jobs) -> Order | None:
 def _passes(jobs: Jobs, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """How many waiting jobs of one class (column) were passed by any of another (row), and how many waited."""
     found, waiting = np.zeros((count, count), dtype=int), np.zeros(count, dtype=int)
-    chosen = np.flatnonzero(jobs.wait > SHORT)
+    chosen = np.flatnonzero((jobs.wait > SHORT) & jobs.evidence)
     chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MAX_JOBS)).astype(int)] if len(chosen) else chosen
     for row in chosen.tolist():
         if codes[row] < 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,11 +30,13 @@ class Jobs:
     start: np.ndarray
     end: np.ndarray
     amount: np.ndarray
+    estimate: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    """The time that a scheduler is told."""
     labels: dict[str, np.ndarray] = field(default_factory=dict)
     """Codes by kind of label; -1 where a job has none."""
     names: dict[str, list[str]] = field(default_factory=dict)
-    lines: list[int] = field(default_factory=list)
-    """Where they stand in the file, where that is known."""
+    line: Callable[[int], int] = lambda job: job + 1  # noqa: E731
+    """Where a job stands in the file: its line, or where that is not known its number."""
     nodes: NodeParts | None = None
     used: np.ndarray | None = None
 
@@ -71,13 +73,17 @@ def jobs_of(table: TaskTable) -> Jobs | None:
     jobs = Jobs(
         "GPUs" if gpus.any() else "cores", table.arrival[rows], begun, end=begun + took[rows], amount=amount[rows]
     )
-    jobs.lines = [table.line(row) or row + 1 for row in rows.tolist()]
+    estimates = [table.estimates.get(name, time) for name, time in table.times.items()]
+    jobs.estimate = np.min(estimates, axis=0)[rows]
+    jobs.line = lambda job: table.line(int(rows[job])) or int(rows[job]) + 1
     labels = table.extra.get("recorded_node")
     jobs.nodes = node_parts(None if labels is None else labels[rows], jobs.amount, jobs.start, jobs.end)
     for kind in LABELS:
         values = {"user": table.user, "class": table.class_}.get(kind, table.extra.get(kind))
         if values is not None:
             _label(jobs, kind, values[rows])
+    if table.devices is not None:
+        _label(jobs, "devices", table.devices[rows])
     return jobs
 
 

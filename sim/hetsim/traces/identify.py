@@ -1,0 +1,234 @@
+"""The scheduler that made a log: as a table, as a page, and as a scenario."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.files import write_whole
+from hetsim.report import terminal
+from hetsim.traces import waits_report
+from hetsim.traces.waits_command import Subject, capacity_of_cluster
+from hetsim.workload.logs.decisions import ranks_of
+from hetsim.workload.logs.identified import Identified, RuleScore, identify
+from hetsim.workload.logs.recorded_log import jobs_of
+
+SHOWN = 8
+DISCIPLINES = {
+    "block": "nothing passes the first that does not fit", "skip": "whatever fits passes",
+    "easy": "EASY backfilling", "conservative": "conservative backfilling",
+}  # fmt: skip
+ORDERS = {
+    "shortest first": "sjf", "longest first": "ljf", "narrowest first": "smallest_first",
+    "widest first": "largest_first", "latest first": "lcfs", "share": "drf",
+}  # fmt: skip
+FIRST_COME = {
+    "block": "fcfs", "skip": "fcfs_skip", "easy": "easy_backfill", "conservative": "conservative_backfill",
+}  # fmt: skip
+LIMITS = {"": "–", "passed": "passed by others", "reserved": "given a reservation"}
+FIGURES = ("explained", "of_waiting", "early", "late", "rank_correlation")
+MULTIFACTOR = {"size": 0, "priority": 0, "service": 0}
+
+
+def identified_of(file: str, subject: Subject) -> Identified:
+    """Judge all rules on a log; ScenarioError where its starts tell nothing."""
+    from hetsim.scenario.scenario import load
+
+    jobs = jobs_of(subject.table)
+    if jobs is None:
+        text = "has no recorded starts (column recorded_start), so nothing shows how they were decided"
+        raise ScenarioError(Problem(text, file=file))
+    run, sizes = load(subject.document).build(), defaultdict[str, float](float)
+    for device in run.cluster.devices:
+        if device.type.kind != "cpu" and jobs.unit == "GPUs":
+            sizes[run.cluster.nodes[device.node].name] += 1
+    if jobs.unit != "GPUs":
+        sizes.update({node.name: float(node.cpus) for node in run.cluster.nodes})
+    stated = None if subject.inferred else capacity_of_cluster(run, jobs.unit)
+    identified = identify(subject.table, stated, dict(sizes), "at_cut" in subject.table.extra)
+    if identified is None:
+        text = "no scheduler can be told: hardly any of its jobs waited, or too few have a recorded start"
+        raise ScenarioError(Problem(text, file=file))
+    return identified
+
+
+def policy_of(score: RuleScore, found: Identified) -> dict[str, Any]:
+    """The policy of a scenario that decides by a rule, with the best placement."""
+    rule = score.rule
+    depth = 0 if rule.discipline == "block" else 100
+    scheduler: dict[str, Any] = {"name": FIRST_COME[rule.discipline]}
+    if rule.order in ORDERS:
+        scheduler = {"name": ORDERS[rule.order], "discipline": rule.discipline}
+    elif rule.order == "usage":
+        half_life = f"{rule.half_life / 3600:g} h"
+        scheduler = {"name": "slurm_multifactor", **MULTIFACTOR, "age": rule.age, "fair_share": 1, "partition": 0,
+                     "half_life": half_life, "depth": depth}  # fmt: skip
+    elif rule.order == "class" and found.half.order is not None:
+        ranks = ranks_of(found.half.order)
+        factors = {_partition(found, name): 1 - rank / len(ranks) for name, rank in ranks.items()}
+        scheduler = {"name": "slurm_multifactor", **MULTIFACTOR, "age": 1, "max_age": "10000 d", "fair_share": 0,
+                     "partition": 1000, "partitions": factors, "depth": depth}  # fmt: skip
+    policy: dict[str, Any] = {"scheduler": scheduler}
+    placement = found.places[0].name if found.places else found.assumed
+    if placement not in (None, "first_fit") and rule.discipline != "conservative":
+        policy["placement"] = placement
+    return policy
+
+
+def _partition(found: Identified, name: str) -> str:
+    return f"{found.half.order.kind}-{name}" if found.half.order is not None else name
+
+
+def scenario_of(subject: Subject, found: Identified) -> tuple[dict[str, Any], list[str]]:
+    """The scenario of the log under the best rule, and what it cannot say."""
+    from hetsim.traces.from_log import take_in_limits
+
+    best, half, notes = found.rules[0], found.half, list[str]()
+    document = {**subject.document, "policy": policy_of(best, found)}
+    document["workload"] = [dict(document["workload"][0])]
+    if subject.inferred and half.jobs.nodes is not None:
+        document["workload"][0]["span"] = "recorded"
+    elif found.assumed is not None:
+        document["workload"][0].pop("span", None)
+    if (document.get("site") or {}).get("partitions") or "partition" in document["workload"][0]:
+        if best.rule.limits or best.rule.order == "class":
+            notes.append("limits and the order of classes are not in the scenario: it has partitions of its own")
+    elif best.rule.order == "class" and half.order is not None:
+        names = {name: _partition(found, name) for name in ranks_of(half.order)}
+        rules: dict[str, Any] = {partition: {"nodes": "*"} for partition in names.values()}
+        document["site"] = {"partitions": {**rules, "others": {"nodes": "*", "default": True}}}
+        document["workload"][0]["partition"] = {"column": half.order.kind, "names": names, "others": "others"}
+        if best.rule.limits:
+            notes.append("the limits are not in the scenario: its partitions are those of the classes")
+    elif best.rule.limits and half.limits is not None:
+        take_in_limits(document, half.limits.kind, half.limits.most, half.jobs)
+    return document, notes
+
+
+# What is printed ------------------------------------------------------------------------------------------------
+
+
+def name_of(score: RuleScore, found: Identified) -> str:
+    """The policy by its name, with the parameters that are not the usual ones."""
+    scheduler = policy_of(score, found)["scheduler"]
+    rule = score.rule
+    text = str(scheduler["name"])
+    text += f" ({scheduler['discipline']})" if "discipline" in scheduler else ""
+    if rule.order == "usage":
+        age = f", age {rule.age:g}" if rule.age else ""
+        text += f" (fair share, half-life {scheduler['half_life']}{age}, depth {scheduler['depth']})"
+    elif rule.order == "class" and found.half.order is not None:
+        text += f" ({found.half.order.kind}, depth {scheduler['depth']})"
+    return text + (" with limits" if rule.limits else "")
+
+
+HEADS = ("scheduler", "", "order", "what may pass", "kept by a limit", "explained", "of waiting", "too early",
+         "too late", "of ranks")  # fmt: skip
+
+
+def rows(found: Identified) -> list[list[str]]:
+    """A row a rule: its policy, its parts, and how far it explains the log."""
+    lines = []
+    for number, one in enumerate(found.rules):
+        order = f"{one.rule.order} of users" if one.rule.order in ("share", "usage") else one.rule.order
+        ranks = "–" if math.isnan(one.rank_correlation) else f"{one.rank_correlation:.2f}"
+        mark = "best" if number == 0 else "alike" if one.alike else ""
+        lines.append([name_of(one, found), mark, order, DISCIPLINES[one.rule.discipline], LIMITS[one.rule.limits],
+                      *map(_percent, (one.explained, one.of_waiting, one.early, one.late)), ranks])  # fmt: skip
+    return lines
+
+
+def _percent(share: float) -> str:
+    return "–" if math.isnan(share) else f"{100 * share:.1f} %"
+
+
+def explained(score: RuleScore, found: Identified) -> str:
+    """The share of starts that a rule explains, as a sentence."""
+    starts = f"{_percent(score.explained)} of the starts within {found.cycle:.3g} s"
+    return f"{name_of(score, found)} explains {starts}, and {_percent(score.of_waiting)} of those of jobs that waited"
+
+
+def conclusion(found: Identified) -> list[str]:
+    """The best rule, those like it, and the unexplained share, a sentence each."""
+    best = found.rules[0]
+    texts = [explained(best, found)]
+    if others := [name_of(one, found) for one in found.rules[1:] if one.alike]:
+        texts.append(f"cannot be told from it by this log: {', '.join(others)}")
+    texts.append(
+        f"unexplained stay {_percent(1 - best.explained)}: {_percent(best.early)} of the jobs started later "
+        f"than it says (held back for reasons that it does not know), {_percent(best.late)} earlier"
+    )
+    if not best.of_waiting >= 0.5:
+        texts.append("most jobs that waited started at other times than any scheduler here says: do not take it for it")
+    return texts
+
+
+def places_text(found: Identified) -> str:
+    """The placement that explains the recorded nodes."""
+    if found.assumed is not None:
+        return f"placement: nodes are not named; the starts are explained best where jobs lie by {found.assumed}"
+    if not found.places:
+        return "placement: cannot be told, since the log does not name nodes, or jobs had no choice of them"
+    shares = [f"{one.name} {_percent(one.explained)}" for one in found.places]
+    alike = [one.name for one in found.places[1:] if one.alike]
+    count = len(found.places[0].right)
+    text = f"placement: {', '.join(shares)} of {count:,} places where a job had a choice"
+    text += f" ({_percent(found.by_chance)} by chance)"
+    return text + (f"; cannot be told from {found.places[0].name}: {', '.join(alike)}" if alike else "")
+
+
+def fitted(found: Identified) -> list[str]:
+    """Facts inferred from the half that rules were fitted on."""
+    judged = len(found.rules[0].right)
+    text = f"rules are fitted on one half of the {len(found.half.jobs):,} jobs and judged on {judged:,} of the other"
+    return [text, *waits_report.inferred(found.half)]
+
+
+def lines(found: Identified) -> list[str]:
+    """All of it, for a terminal."""
+    shown = max(SHOWN, sum(one.alike for one in found.rules))
+    table = [[*row[:2], *row[5:]] for row in (list(HEADS), *rows(found)[:shown])]
+    return [*conclusion(found), places_text(found), "", *terminal.table(table, right=range(2, 7)), "",
+            *(f"  {text}" for text in fitted(found))]  # fmt: skip
+
+
+def mapping(found: Identified) -> dict[str, Any]:
+    """The same for programs."""
+    rules = [
+        {"policy": policy_of(one, found), "order": one.rule.order, "discipline": one.rule.discipline,
+         "limits": one.rule.limits or None, "alike": one.alike,
+         **{name: None if math.isnan(value := getattr(one, name)) else value for name in FIGURES}}
+        for one in found.rules
+    ]  # fmt: skip
+    places = [{"name": one.name, "explained": one.explained, "alike": one.alike} for one in found.places]
+    limits, order = found.half.limits, found.half.order
+    return {
+        "jobs": len(found.half.jobs), "judged": len(found.rules[0].right), "cycle": found.cycle,
+        "capacity": found.half.capacity, "unit": found.half.jobs.unit, "rules": rules, "placements": places,
+        "placement_by_chance": found.by_chance,
+        "limits": None if limits is None else {"kind": limits.kind, "most": limits.most},
+        "order": None if order is None else {"kind": order.kind, "pairs": [list(pair) for pair in order.pairs]},
+    }  # fmt: skip
+
+
+def write_page(path: Path, name: str, found: Identified, notes: Iterable[str]) -> None:
+    """Write the page, whole or not at all."""
+    from hetsim import __version__
+    from hetsim.report.html.elements import Section, items, page, table, warnings
+
+    under = "Judged on the half of the jobs that nothing was fitted on."
+    places = [[one.name, _percent(one.explained), "alike" if one.alike else ""] for one in found.places]
+    chance = [["at random", _percent(found.by_chance), ""]]
+    sections = [
+        Section("Schedulers", table(HEADS, rows(found), under)),
+        Section("Placements", table(["Placement", "Of places explained", ""], places + chance) if places else ""),
+        Section("What was inferred", items(fitted(found))),
+        Section("Notes", warnings(notes)),
+    ]
+    head = [*conclusion(found), places_text(found)]
+    text = page(f"Which scheduler made {name}", head, sections, f"Made by hetsim {__version__}.")
+    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
