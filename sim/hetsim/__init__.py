@@ -1,4 +1,4 @@
-"""hetsim: which scheduling policy should this CPU+GPU cluster use under this load, and what will it do?
+"""hetsim compares scheduling policies of a CPU+GPU cluster under a load.
 
     import hetsim as hs
 

@@ -28,7 +28,7 @@ class UsageError(HetsimError):
 
 
 class NothingMeets(HetsimError):
-    """A search went well, and nothing there is meets what was asked for: a target, a deadline, a memory."""
+    """A search ended well, and nothing meets the target, deadline or memory."""
 
     exit_code = 4
 
@@ -102,19 +102,19 @@ class RunError(HetsimError):
 
 
 class PolicyError(RunError):
-    """A policy raised, decided something illegal, never starts what it could, or loops at one instant."""
+    """A policy raised an error, decided something illegal, stalls or loops."""
 
 
 class InvariantError(RunError):
-    """The simulator found itself in an impossible state: a defect of hetsim, please report it."""
+    """The simulator is in an impossible state: a defect of hetsim; please report it."""
 
 
 class DamageWarning(UserWarning):
-    """Files of finished runs or of a study were damaged; what they held was made again."""
+    """Files of finished runs or of a study were damaged, and were made again."""
 
 
 class UnknownInputs(UserWarning):
-    """Something decides runs that their digest does not cover; what is kept of them is not given out again."""
+    """The digest of runs does not cover all inputs; they are not given out again."""
 
 
 class PictureWarning(UserWarning):
@@ -135,7 +135,7 @@ def several(given: Any, name: str, what: str) -> Iterable[Any]:
 
 
 def visible(text: str) -> str:
-    """Write what a terminal would obey, or show in another order, as Python writes it; the rest of a text stays."""
+    """Escape the characters of a text that a terminal would obey or reorder."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
@@ -145,7 +145,7 @@ def visible_lines(text: str) -> str:
 
 
 class KeyProblem(ValueError):
-    """Raised by the check of a whole mapping: what is wrong, and with which of its keys.
+    """A key of a mapping is wrong; raised by the check of the whole mapping.
 
     `inside`: which key of what stands there, or the keys on the way to it; a short form may leave `key` itself out.
     `problems`: those of a file that the key names, told in place of the message, at their lines.

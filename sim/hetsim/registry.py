@@ -1,4 +1,4 @@
-"""Names of policies, trace readers and arrival processes, and how to load what they name.
+"""Names of policies, readers and arrival processes, and what they load.
 
 A registry maps `name -> "module:attribute"` and loads on use.  Ours stand in tables next to the code
 (`hetsim_policies.CATALOGUE`, `BUILTIN` of a module); other packages add theirs through entry-point groups.
@@ -36,39 +36,39 @@ def load_object(reference: str) -> Any:
 
 
 def policies(kind: str) -> dict[str, str]:
-    """Names and references of one kind of policy, ours and those of installed packages, sorted.
+    """Sorted names and references of one kind of policy, packages included.
 
     Third-party entry points of the group `hetsim.policies` are named `kind.name` or, for schedulers, `name`.
     """
     if kind not in POLICY_KINDS:
         raise UnknownName("policy kind", kind, POLICY_KINDS)
-    found = dict(importlib.import_module("hetsim_policies").CATALOGUE.get(kind, {}))
+    references = dict(importlib.import_module("hetsim_policies").CATALOGUE.get(kind, {}))
     for name, reference in of_packages(POLICY_GROUP).items():
         prefix, dot, rest = name.partition(".")
         its_kind, its_name = (prefix, rest) if dot else ("scheduler", name)
         if its_kind == kind:
-            found.setdefault(its_name, reference)
-    found.update(_registered.get(kind, {}))
-    return dict(sorted(found.items()))
+            references.setdefault(its_name, reference)
+    references.update(_registered.get(kind, {}))
+    return dict(sorted(references.items()))
 
 
 def reference(kind: str, name: str) -> Any:
-    """The reference of a policy, or what was registered; UnknownName with a suggestion otherwise."""
+    """The reference of a policy, or the registered object; else UnknownName."""
     for here in (_registered.get(kind, {}), importlib.import_module("hetsim_policies").CATALOGUE.get(kind, {})):
         if name in here:
             return here[name]
-    known = policies(kind)
-    if name not in known:
+    references = policies(kind)
+    if name not in references:
         check_loaded(kind, name)
         plural = {"scheduler": "policies"}.get(kind, f"policies --kind {kind}")
-        raise UnknownName(kind, name, known, f" (hetsim list {plural})")
-    return known[name]
+        raise UnknownName(kind, name, references, f" (hetsim list {plural})")
+    return references[name]
 
 
 def policy(kind: str, name: str) -> Any:
     """The class or function of a policy; UnknownName with a suggestion otherwise."""
-    found = reference(kind, name)
-    return load_object(found) if isinstance(found, str) else found
+    ref = reference(kind, name)
+    return load_object(ref) if isinstance(ref, str) else ref
 
 
 _registered: dict[str, dict[str, Any]] = {}
@@ -96,12 +96,12 @@ def register(name: str, item: Item, kind: str = "scheduler") -> Item:
 
 
 def registered(kind: str) -> dict[str, Any]:
-    """What was registered in this process of a kind, by name."""
+    """Objects of a kind that were registered in this process, by name."""
     return dict(_registered.get(kind, {}))
 
 
 def to_send() -> tuple[tuple[str, str, bytes], ...]:
-    """What was registered in this process, for another one: kind, name and what `receive` makes it of there.
+    """Registrations of this process for another: kind, name, and text for `receive`.
 
     Each by itself, for a process elsewhere may lack the module of one that no scenario of ours names.  What cannot be
     pickled raises what `pickle` raises.
@@ -112,7 +112,7 @@ def to_send() -> tuple[tuple[str, str, bytes], ...]:
 
 
 def receive(sent: tuple[tuple[str, str, bytes], ...]) -> None:
-    """Make known here what another process registered; what cannot be loaded is told when it is asked for."""
+    """Register what another process did; a failure to load is told on first use."""
     for kind, name, packed in sent:
         try:
             register(name, pickle.loads(packed), kind)
@@ -127,7 +127,7 @@ def check_loaded(kind: str, name: str) -> None:
 
 
 def table(kind: str) -> dict[str, str]:
-    """Names and references of "arrivals", "clusters" (formats of node lists) or "traces"."""
+    """Names and references of "arrivals", "clusters" (node lists) or "traces"."""
     group, module = _TABLES[kind]
     names = dict(importlib.import_module(module).BUILTIN)
     for name, reference in of_packages(group).items():
@@ -143,7 +143,7 @@ def third_party(kind: str) -> list[str]:
 
 
 def entry(kind: str, name: str) -> Any:
-    """The registered arrival process, reader of node lists or trace reader of that name."""
+    """The arrival process, reader of node lists or trace reader of that name."""
     names = table(kind)
     if name not in names:
         one = {"arrivals": "arrival process", "clusters": "format of node lists", "traces": "trace format"}[kind]
@@ -152,9 +152,9 @@ def entry(kind: str, name: str) -> Any:
 
 
 def parameters(item: Any) -> dict[str, inspect.Parameter]:
-    """The parameters a policy takes from a scenario: those of its `__init__` (a function key or rule has none)."""
-    known: Any = item
-    return dict(_parameters(known)) if inspect.isclass(item) else {}
+    """Parameters of a policy in a scenario: those of `__init__`; none of a function."""
+    loaded: Any = item
+    return dict(_parameters(loaded)) if inspect.isclass(item) else {}
 
 
 @lru_cache(500)

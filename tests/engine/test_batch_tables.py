@@ -296,7 +296,7 @@ def test_what_is_wrong_with_a_table_stands_at_its_size(tmp_path: Path, compute: 
         ("1,5\n0.5,6\n", {}, 'l.csv:3: column batch: "0.5" is not a batch size'),
         ("1,5\n2,\n", {}, 'l.csv:3: column time_ms: "" is not a number'),
         ("1,5\n2,-6\n", {}, 'l.csv:3: column time_ms: "-6" is negative'),
-        ("1,5\n2,0\n", {}, "l.csv:3: column time_ms: a batch takes no time"),
+        ("1,5\n2,0\n", {}, 'l.csv:3: column time_ms: "0" is not a time that a batch takes'),
         ("", {}, "l.csv: has no rows"),
         ("1,5\n", {"batch": "size"}, 'l.csv:1: no column "size"; it has batch, time_ms'),
         ("1,5\n", {"unit": "s"}, 'the name of the column "time_ms" says ms, but the unit is s'),

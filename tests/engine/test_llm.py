@@ -19,7 +19,7 @@ from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
 from hetsim.model.ragged import Ragged
 from hetsim.model.record import COMPLETED, EXPIRED, REJECTED
-from hetsim.policy import BatchStep, IterationPolicy
+from hetsim.policy import BatchStep, IterationPolicy, OpenReplicas
 from hetsim.results.one_run.queue_metrics import littles_law
 from hetsim.scenario.scenario import load
 from hetsim.testing.audit import audit
@@ -292,7 +292,7 @@ def test_routers_choose():
     def choose(name, ones, rounds=1):
         policy = registry.policy("routing", name)()
         random = np.random.default_rng(0)
-        return [policy.choose(None, ones, random).number for _ in range(rounds)]
+        return [policy.choose(None, OpenReplicas(ones), random).number for _ in range(rounds)]
 
     ones = [One(0, 5), One(1, 2, 512), One(4, 2)]
     assert choose("round_robin", ones, 4) == [0, 1, 4, 0]

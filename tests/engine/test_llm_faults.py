@@ -11,6 +11,7 @@ from test_fork import look
 from test_llm import C, F, P, S, load_of, requests, scenario
 from tiers import spread
 
+from hetsim.engine.language.replica_set import ReplicaSet
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import PolicyError, RunError
 from hetsim.model.faults import FaultEvent, FaultProcess
@@ -272,6 +273,24 @@ def test_nothing_is_lost_in_a_storm(name, seed):
     assert told.mean() > 0.25 and record.preemptions.sum() > 5
     assert (record.finish[told] >= record.first_token[told]).all()
     assert (record.launches["outcome"] == LAUNCH_LOST).sum() > 3
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_routers_see_the_replicas_of_now_and_their_loads(name, monkeypatch):
+    """Whenever a request is sent: exactly those that are loaded and stay, each with what is outstanding there."""
+    plain, asked = ReplicaSet.open_to, []
+
+    def open_to(replicas, prefilled):
+        takes = plain(replicas, prefilled)
+        apart = replicas.prefillers if replicas.service.prefillers and not prefilled else replicas.replicas
+        assert list(takes) == [one for one in apart if one.loaded and not one.draining]
+        assert takes.loads.tolist() == [(one.outstanding + 1) / one.speed for one in takes]
+        asked.append(len(takes))
+        return takes
+
+    monkeypatch.setattr(ReplicaSet, "open_to", open_to)
+    Simulation(stormy(name, 3)).run()
+    assert len(asked) >= 150 and len(set(asked)) > 1
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -18,6 +18,7 @@ from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec
 from hetsim.model.record import COMPLETED, EXPIRED, FAILED, LAUNCH_STOPPED, NOT_ARRIVED, REJECTED, UNFINISHED, Record
 from hetsim.model.tasks import Item, Mode, StageTime
 from hetsim.results.one_run import store
+from hetsim.results.one_run.metrics import metric
 from hetsim.results.one_run.result import Result
 
 NAN = math.nan
@@ -317,6 +318,20 @@ def test_ids_of_several_kinds_can_be_saved(tmp_path):
     assert list(run.tasks.id) == ["1", "b", "2.5"]
     assert set(run.launches.task) <= set(run.tasks.id)
     pd.testing.assert_frame_equal(Result.load(tmp_path / "run").tasks[["id"]], run.tasks[["id"]])
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("mean_wait", "wait_mean"), ("ttf", "ttft_mean"), ("p95_latency", "response_p95"), ("wait", "wait_mean"),
+    ],
+)  # fmt: skip
+def test_an_unknown_metric_is_answered_with_metrics_that_share_its_parts(name, near):
+    from hetsim.results.one_run.metric_sets import check
+
+    for ask in (metric, check):
+        with pytest.raises(UnknownName, match=rf"near: .*\b{near}\b.*; hetsim list metrics\)"):
+            ask(name)
 
 
 def test_an_unknown_metric_gets_a_suggestion():

@@ -15,7 +15,6 @@ from hetsim.workload.costs.roofline import (
     kernel_time,
     occupancy,
     roofline,
-    useful_share,
     waves,
 )
 
@@ -178,11 +177,6 @@ def test_low_occupancy_does_not_hide_latency():
     launch = KernelLaunch(grid=108, block=256)
     fast = kernel_time(launch, 1e9, 0, A100, launch_overhead=0)
     assert kernel_time(launch, 1e9, 0, peak, launch_overhead=0) == pytest.approx(4 * fast)
-
-
-def test_useful_share_of_a_small_launch():
-    assert useful_share(VECTOR_ADDITION, DEVICES["v100"]) == pytest.approx(16 / 80)
-    assert useful_share(KernelLaunch(grid=1000, block=64), DEVICES["v100"]) == 1.0
 
 
 def test_work_pays_the_overhead_of_every_kernel():

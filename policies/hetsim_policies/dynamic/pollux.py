@@ -182,7 +182,8 @@ class GeneticSearch:
         again = np.any(matrices != self.now, axis=2)
         scaled = np.where(again, speedups * self.kept, speedups) * self.scale + FLOOR
         power = self.policy.fairness
-        return np.asarray(np.mean(scaled**power, axis=1) ** (1 / power))
+        with np.errstate(divide="ignore"):  # the power of nothing is infinite, and its mean none
+            return np.asarray(np.mean(scaled**power, axis=1) ** (1 / power))
 
     # Breeding ---------------------------------------------------------------------------------------------------
 

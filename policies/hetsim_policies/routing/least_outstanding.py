@@ -6,21 +6,19 @@ delay).
 Reference: Winston, Optimality of the Shortest Line Discipline (1977), for equal exponential servers; for unlike ones
 Banawan and Zahorjan, Load Sharing in Heterogeneous Queueing Systems (INFOCOM 1989).
 Weakness: counts requests, not tokens: one long answer weighs as much as a short one.
-Cost: O(replicas) a request.
+Cost: one look at an array of loads a request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
-from hetsim.policy import Generation, Replica, Routing
+from hetsim.policy import Generation, OpenReplicas, Replica, Routing
 
 
 class LeastOutstanding(Routing):
     """The replica with the fewest requests for its speed; among equals the first."""
 
-    def choose(self, request: Generation, replicas: Sequence[Any], random: np.random.Generator) -> Replica:
-        return min(replicas, key=lambda replica: (replica.outstanding + 1) / replica.speed)
+    def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
+        chosen: Replica = replicas.least_loaded()
+        return chosen

@@ -9,18 +9,15 @@ Cost: O(1) a request.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
-from hetsim.policy import Generation, Replica, Routing
+from hetsim.policy import Generation, OpenReplicas, Replica, Routing
 
 
 class PowerOfTwo(Routing):
     """The less loaded of two different replicas drawn at random."""
 
-    def choose(self, request: Generation, replicas: Sequence[Any], random: np.random.Generator) -> Replica:
+    def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
         count = len(replicas)
         if count == 1:
             return replicas[0]

@@ -9,13 +9,12 @@ Cost: O(replicas × blocks of the prefix) a request.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
-from hetsim.policy import Generation, Replica, Routing
+from hetsim.policy import Generation, OpenReplicas, Replica, Routing
 
 
 class PrefixAffinity(Routing):
@@ -28,7 +27,7 @@ class PrefixAffinity(Routing):
     def __init__(self, slack: Annotated[int, Field(ge=1)] = 8):
         self.slack = slack
 
-    def choose(self, request: Generation, replicas: Sequence[Any], random: np.random.Generator) -> Replica:
+    def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
         fastest = max(replica.speed for replica in replicas)
         loads = [(replica.outstanding + 1) * (fastest / replica.speed) for replica in replicas]
         bound = min(loads) + self.slack

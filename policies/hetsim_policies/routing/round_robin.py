@@ -9,12 +9,9 @@ Cost: O(1) a request.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
-from hetsim.policy import Generation, Replica, Routing
+from hetsim.policy import Generation, OpenReplicas, Replica, Routing
 
 
 class RoundRobinRouting(Routing):
@@ -23,7 +20,7 @@ class RoundRobinRouting(Routing):
     def __init__(self) -> None:
         self._last = -1
 
-    def choose(self, request: Generation, replicas: Sequence[Any], random: np.random.Generator) -> Replica:
+    def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
         """The replica with the next higher number, cyclically; replicas may come and go."""
         following = [replica for replica in replicas if replica.number > self._last]
         chosen = min(following or replicas, key=lambda replica: replica.number)

@@ -24,6 +24,7 @@ from hetsim.model.step_times import StepTimes
 from hetsim.scenario.file import document
 from hetsim.scenario.scenario import Scenario, load
 from hetsim.scenario.schema.language_model import LanguageModel
+from hetsim.workload.rows.text_rows import problem_of
 
 HELD_BACK = 0.3
 """Share of the requests, the last that arrive, on which nothing is fitted."""
@@ -50,8 +51,7 @@ class Server:
         """Is a roofline written there?  The one that a preset brings is an estimate, which measured steps replace."""
         served = len(self._scenario.build().tasks)
         if served != len(self.log):
-            text = f"it serves {served:,} of the {len(self.log):,} requests of the log"
-            raise ScenarioError(Problem(text, file=str(self.path)))
+            raise problem_of(self.path, f"it serves {served:,} of the {len(self.log):,} requests of the log")
 
     def start(self) -> dict[str, float]:
         """Where the search begins: numbers read off the log, or what the scenario has."""
@@ -149,10 +149,10 @@ def entry_of(path: Path) -> dict[str, Any]:
     workload = document.read(path).data.get("workload")
     entries = [workload] if isinstance(workload, dict) else workload
     if not isinstance(entries, list) or len(entries) != 1 or not isinstance(entries[0], dict):
-        raise ScenarioError(Problem("the server of a log is a scenario with one entry of workload", file=str(path)))
+        raise problem_of(path, "the server of a log is a scenario with one entry of workload")
     service = entries[0].get("service")
     if not isinstance(service, dict) or service.get("kind") != "llm":
-        raise ScenarioError(Problem("its entry has no service: {kind: llm, ...}", file=str(path)))
+        raise problem_of(path, "its entry has no service: {kind: llm, ...}")
     return entries[0]
 
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hetsim.calibrate.step_profile import FALLS, MeasuredSetting
-from hetsim.errors import Problem, ScenarioError
 from hetsim.model.step_times import attended
 from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import Peak
 from hetsim.workload.costs.step_costs import Efficiency, roofline_steps
+from hetsim.workload.rows.text_rows import problem_of
 
 Figures = tuple[Architecture, Peak, int]
 MIN_SETTINGS = 4
@@ -48,7 +48,7 @@ def fit(figures: Figures, settings: Sequence[MeasuredSetting], what: str) -> Rea
     """Fit the efficiency to a profile; ScenarioError if the search does not end."""
     if len(settings) < MIN_SETTINGS:
         text = f"has {len(settings)} settings of prompt and batch; at least {MIN_SETTINGS} are needed for a roofline"
-        raise ScenarioError(Problem(text, file=what))
+        raise problem_of(what, text)
     settings = _whole(settings)
     fit_to_all = _fitted(figures, settings, settings, what)
     prefill = [
@@ -107,6 +107,5 @@ def _fitted(
     solution = least_squares(residuals, first, bounds=(low, high), loss="soft_l1", f_scale=0.1, max_nfev=300,
                           ftol=1e-10, xtol=1e-10, gtol=1e-10)  # fmt: skip
     if not solution.success:
-        text = f"the fit of the roofline does not converge on these measurements: {solution.message}"
-        raise ScenarioError(Problem(text, file=what))
+        raise problem_of(what, f"the fit of the roofline does not converge on these measurements: {solution.message}")
     return efficiency(solution.x)

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.calibrate.columns import PickedColumns
 from hetsim.calibrate.shapes import JudgedShape, Shaped, shaped
+from hetsim.workload.mapped.picked_columns import PickedColumns
 
 PROMPT = ("prompt_size", "prompt_tokens", "prompt", "input_tokens", "input_len")
 BATCH = ("batch_size", "batch", "sequences", "num_seqs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any
 
 import click
@@ -12,6 +13,8 @@ from hetsim.cli.options import JSON, VERBOSITY
 from hetsim.registry import POLICY_KINDS
 
 LISTS = ("policies", "scenarios", "metrics", "traces", "clusters", "arrivals", "models")
+REGISTERED = {"traces": "trace", "clusters": "nodes", "arrivals": "arrivals"}
+"""The kind that is shown of what stands in a table of the registry."""
 
 
 @click.command("list", short_help="List policies, scenarios, metrics, trace formats, models and GPUs, ...")
@@ -23,11 +26,12 @@ def list_(what: str, kind: str | None, as_json: bool) -> None:
     """List the names that scenarios and commands take, with their parameters."""
     if kind is not None and what != "policies":
         raise click.UsageError(f"--kind is for policies; {what} have none")
-    entries = {
-        "policies": _policies, "scenarios": _scenarios, "metrics": _metrics, "traces": _traces,
-        "clusters": _clusters, "arrivals": _arrivals, "models": _models,
-    }[what]  # fmt: skip
-    listed = entries(kind) if what == "policies" else entries()  # type: ignore[operator]
+    if what == "policies":
+        listed = _policies(kind)
+    elif what in REGISTERED:
+        listed = _registered(what)
+    else:
+        listed = {"scenarios": _scenarios, "metrics": _metrics, "models": _models}[what]()
     if as_json:
         console.as_json(listed)
     elif not listed:
@@ -46,24 +50,10 @@ def _policies(kind: str | None) -> list[dict[str, Any]]:
     ]
 
 
-def _traces() -> list[dict[str, Any]]:
+def _registered(what: str) -> list[dict[str, Any]]:
     from hetsim import registry
 
-    return [_row("trace", name, lambda name=name: registry.entry("traces", name)) for name in registry.table("traces")]
-
-
-def _clusters() -> list[dict[str, Any]]:
-    from hetsim import registry
-
-    names = registry.table("clusters")
-    return [_row("nodes", name, lambda name=name: registry.entry("clusters", name)) for name in names]
-
-
-def _arrivals() -> list[dict[str, Any]]:
-    from hetsim import registry
-
-    names = registry.table("arrivals")
-    return [_row("arrivals", name, lambda name=name: registry.entry("arrivals", name)) for name in names]
+    return [_row(REGISTERED[what], name, partial(registry.entry, what, name)) for name in registry.table(what)]
 
 
 def _scenarios() -> list[dict[str, Any]]:
@@ -144,9 +134,8 @@ def parameters(kind: str, item: Any) -> dict[str, Any]:
 
 
 def _default(value: Any) -> str:
-    if value is None:
-        return ""
-    return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    text = "" if value is None else str(value)
+    return text.lower() if isinstance(value, bool) else text
 
 
 _HEADINGS = {

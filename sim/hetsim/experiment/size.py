@@ -90,16 +90,16 @@ class Sizing:
     def sentences(self) -> list[str]:
         level = f"{100 * self.confidence:g} %"
         if self.size is None:
-            least, last = self.trials[0], self.trials[-1]
+            first, last = self.trials[0], self.trials[-1]
             said = [f"No {self.key} from {self.least} to {self.most} is shown to meet {self.target.text}: "
                     f"with {last.size} the {self._said(last)}."]  # fmt: skip
-            if least.mean < last.mean if self.target.below else least.mean > last.mean:
-                said.append(f"With {least.size} it is closer, {self._said(least)}: more is not better here.")
+            if first.mean < last.mean if self.target.below else first.mean > last.mean:
+                said.append(f"With {first.size} it is closer, {self._said(first)}: more is not better here.")
             return said
         by_size = {trial.size: trial for trial in self.trials}
-        found = by_size[self.size]
+        chosen = by_size[self.size]
         said = [
-            f"{self.key} = {self.size} meets {self.target.text}: {self._said(found)} "
+            f"{self.key} = {self.size} meets {self.target.text}: {self._said(chosen)} "
             f"(all verdicts together hold with {level} confidence)."
         ]
         below = by_size.get(self.size - 1)

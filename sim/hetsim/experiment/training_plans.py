@@ -266,9 +266,6 @@ def _divisors(number: int) -> list[int]:
     return [one for one in range(1, number + 1) if number % one == 0]
 
 
-def _powers(number: int) -> Iterator[int]:
+def _powers(number: int) -> list[int]:
     """Powers of two that divide it."""
-    power = 1
-    while number % power == 0:
-        yield power
-        power *= 2
+    return [2**k for k in range(number.bit_length()) if number % 2**k == 0]

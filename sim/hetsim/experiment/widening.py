@@ -60,9 +60,9 @@ def widening(pasts: Sequence[Past], now: float) -> Widening | None:
     starts = sum(len(past.actual) for past in finished)
     if starts < ENOUGH_STARTS:
         return None
-    told = np.concatenate([past.told for past in finished])
+    intervals = np.concatenate([past.told for past in finished])
     actual = np.concatenate([past.actual for past in finished])
-    error = actual[:, None] - told
+    error = actual[:, None] - intervals
     moves = []
     for column, share in enumerate(SHARES):
         outside = max(share, 1 - share)

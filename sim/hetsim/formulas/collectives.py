@@ -43,8 +43,9 @@ def message(size: float, rate: float, latency: float = 0.0) -> float:
 def ring_over_nodes(
     ways: int, nodes: int, each: int, size: float, inside: Rate, latency: float = 0.0, latency_inside: float = 0.0
 ) -> tuple[float, float, float]:
-    """Needs of a ring collective among `each` ranks on each of some nodes: bytes that a node sends to the next,
-    seconds of the links within nodes at the same time, and seconds of latencies.
+    """Needs of a ring collective among `each` ranks on each of some nodes.
+
+    Bytes that a node sends to the next, seconds of the links within nodes at the same time, and seconds of latencies.
 
     ways: 2 for an all-reduce, 1 for a reduce-scatter or an all-gather.  The ring goes through all ranks, over all
     cards of a node at once (as in NCCL), so that its bus bandwidth is the lower one of `inside` and of the cards.

@@ -39,8 +39,10 @@ SWEEPS = 500
 
 @dataclass(frozen=True)
 class LinkDelays:
-    """What the jobs on a link meet when they begin to send there; a row for each job, a column for each number of other
-    jobs that send: its probability, and the seconds by which sending takes longer among them."""
+    """Delays that the jobs on a link meet when they begin to send there.
+
+    A row for each job, a column for each number of other jobs that send: its probability, and the seconds by which
+    sending takes longer among them."""
 
     seen: np.ndarray
     delays: np.ndarray

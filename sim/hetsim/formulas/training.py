@@ -320,8 +320,9 @@ def _exchange(model: Transformer, plan: ParallelPlan, machine: TrainingMachine, 
 def _reduced(
     machine: TrainingMachine, inside: Rate, hosts: int, each: int, size: float, rings: float = 1.0
 ) -> tuple[float, float, float]:
-    """Of this number of all-reduces at once: bytes that each node sends, seconds within nodes at the same time, and
-    seconds in addition."""
+    """Needs of several all-reduces at once.
+
+    Bytes that each node sends, seconds within nodes at the same time, and seconds in addition."""
     sent, within, fixed = ring_over_nodes(
         2, hosts, each, size=size, inside=inside, latency=machine.latency, latency_inside=machine.latency_inside
     )

@@ -119,7 +119,7 @@ class StageTable:
         return seconds[low] + slope * (count - sizes[low])
 
     def _by_power(self, count: int, high: int, seconds: Sequence[float]) -> float | None:
-        """Seconds on the power law through two measured sizes; None beside the floor."""
+        """Seconds on the power law through two measured sizes; None next to the floor."""
         first, last = seconds[high - 1] - self.floor, seconds[high] - self.floor
         if min(first, last) <= 0:
             return None

@@ -441,10 +441,10 @@ class Cluster:
         `kind` of them, that type alone.
         """
         types = [list(dict.fromkeys(one.type for one in node.accelerators)) for node in self.nodes]
-        most = max(map(len, types), default=0)
+        longest = max(map(len, types), default=0)
         mask_of_claims = 0
         for index in (number for number in range(len(types)) if mask >> number & 1):
-            first = len(types) + index * most
+            first = len(types) + index * longest
             if kind is None or len(types[index]) < 2:
                 mask_of_claims |= 1 << index
             if len(types[index]) > 1:

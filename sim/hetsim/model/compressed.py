@@ -81,9 +81,9 @@ class _Limited(io.RawIOBase):
             raise self._problem(f"is damaged: it cannot be decompressed ({error})") from None
         self._left -= count
         if self._left < 0:
-            most, size = limit_of(self._size) / 1e6, self._size / 1e6
+            limit, size = limit_of(self._size) / 1e6, self._size / 1e6
             raise self._problem(
-                f"decompresses to more than {most:,.0f} MB, the most that is read of a compressed file of {size:,.3g} "
+                f"decompresses to more than {limit:,.0f} MB, the most that is read of a compressed file of {size:,.3g} "
                 "MB; if that is what it should hold, decompress it first"
             )
         return count

@@ -12,7 +12,7 @@ import inspect
 import re
 import sys
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BaseModel, GetJsonSchemaHandler
 
@@ -51,9 +51,16 @@ def with_default(sentence: str, default: Any) -> str:
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """Texts below a model's fields, those of its base classes included."""
+    """Texts below a model's fields, those of its base classes included.
+
+    A field that can only be one word, the kind of the model, says that word unless a text says more.
+    """
     texts: dict[str, str] = {}
+    kinds = {name: get_args(info.annotation) for name, info in model.model_fields.items()
+             if get_origin(info.annotation) is Literal}  # fmt: skip
     for base in reversed(model.__mro__):
+        here = getattr(base, "__annotations__", {})
+        texts |= {name: f"{words[0]}." for name, words in kinds.items() if name in here and len(words) == 1}
         other = vars(base).get("INLINED")
         said = descriptions(other) if other else _of_module(base.__module__).get(base.__qualname__, {})
         texts |= {name: text for name, text in said.items() if name in model.model_fields}

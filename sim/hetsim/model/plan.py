@@ -188,37 +188,37 @@ class Plan:
 
     def problems(self, tasks: Tasks, cluster: Cluster) -> list[str]:
         """Everything that makes the plan impossible, as sentences; empty if nothing."""
-        found: list[str] = []
+        texts: list[str] = []
         lanes = lane_names(cluster)
         for device, frequency in self.frequencies.items():
             if device not in cluster.by_name:
-                found.append(f'the plan sets the frequency of "{device}", which the cluster lacks')
+                texts.append(f'the plan sets the frequency of "{device}", which the cluster lacks')
             elif not 0 < frequency < math.inf:
-                found.append(f"the plan sets {device} to frequency {frequency!r}")
+                texts.append(f"the plan sets {device} to frequency {frequency!r}")
         seen: dict[int, int] = {}
         for number, step in enumerate(self.steps):
             name = tasks.name(step.task)
             if step.task in seen:
-                found.append(f"task {name} is planned twice")
+                texts.append(f"task {name} is planned twice")
             seen[step.task] = number
             mode = tasks.shapes[tasks.shape[step.task]].modes[step.mode]
             for device in step.devices:
                 if device not in lanes:
-                    found.append(f'task {name} is planned on "{device}", which the cluster lacks')
+                    texts.append(f'task {name} is planned on "{device}", which the cluster lacks')
                 elif lanes[device].type is not mode.type:
-                    found.append(f"task {name}: mode {mode.name} does not run on {device} ({lanes[device].type.name})")
+                    texts.append(f"task {name}: mode {mode.name} does not run on {device} ({lanes[device].type.name})")
                 elif not mode.span_any and not can_host(cluster.nodes[lanes[device].node], mode):
-                    found.append(f"task {name}: even idle, the node of {device} has not what mode {mode.name} needs")
+                    texts.append(f"task {name}: even idle, the node of {device} has not what mode {mode.name} needs")
             wanted = max(1, mode.millicores // 1000) if mode.on_cpu else mode.gpus
             if len(set(step.devices)) != len(step.devices) or len(step.devices) != wanted:
                 named = len(step.devices)
-                found.append(f"task {name}: mode {mode.name} needs {wanted} devices, the plan names {named}")
+                texts.append(f"task {name}: mode {mode.name} needs {wanted} devices, the plan names {named}")
         for copy in self.copies:
-            found.extend(_copy_problems(copy, tasks, lanes, seen))
+            texts.extend(_copy_problems(copy, tasks, lanes, seen))
         missing = [tasks.name(i) for i in range(len(tasks)) if i not in seen]
         if missing:
-            found.append(f"{len(missing)} tasks have no place in the plan: {_some(missing)}")
-        return found or self.problems_of_order(tasks)
+            texts.append(f"{len(missing)} tasks have no place in the plan: {_some(missing)}")
+        return texts or self.problems_of_order(tasks)
 
     def problems_of_order(self, tasks: Tasks) -> list[str]:
         """Problems of steps together: fused launches and cycles."""

@@ -23,7 +23,7 @@ class Ragged:
 
     @classmethod
     def empty(cls, count: int) -> Ragged:
-        """So many rows with nothing in them."""
+        """This number of empty rows."""
         return cls(np.zeros(0, np.int64), np.zeros(count + 1, np.int64))
 
     @classmethod

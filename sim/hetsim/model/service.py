@@ -106,7 +106,7 @@ class LanguageService:
     """A language model that generates by tokens; requests join and leave at steps.
 
     `rows` are its rows of `Tasks`; the columns `prompt_tokens` and `output_tokens` (of `Tasks.extra`) say how long
-    these requests are.  They alone have its modes, each a replica on so many devices of one type and node; `kinds` are
+    these requests are.  They alone have its modes, each a replica on some devices of one type and node; `kinds` are
     what replicas are in these modes, in this order.  `token_bytes` is what the keys and values of a token take.
     """
 

@@ -1,7 +1,7 @@
 """Step times of a language model: a line, measured tables, or a roofline.
 
 Both models have the same methods, and the engine knows no more of them than these.  While a replica only decodes, the
-context grows by one token a sequence and step, and every model says in closed form what so many steps take together
+context grows by one token a sequence and step, and every model says in closed form what a number of steps take together
 (`decoding`): that is what lets the engine jump over them.
 """
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class LinearSteps:
     """Seconds of one step on one replica, linear in the step, or as measured.
 
-    `decode` and `prefill` are what a step takes that decodes so many sequences, or reads so many prompt tokens, and
-    does nothing else; they stand in place of `per_sequence` and `per_prompt_token`.  A step that does both takes both,
-    `fixed` counted once.
+    `decode` and `prefill` are the times of a step that decodes a number of sequences, or reads a number of prompt
+    tokens, and nothing else; they stand in place of `per_sequence` and `per_prompt_token`.  A step that does both takes
+    both, `fixed` counted once.
     """
 
     fixed: Seconds = 0.0
@@ -89,7 +89,7 @@ class LinearSteps:
             return self.per_prompt_token * prompt
         tokens, place = np.unique(prompt, return_inverse=True)
         parts = [(0, int(one)) if chunk is None else divmod(int(one), chunk) for one in tokens.tolist()]
-        seconds = [whole * self.reads(chunk or 0) + self.reads(rest) for whole, rest in parts]
+        seconds = [count * self.reads(chunk or 0) + self.reads(rest) for count, rest in parts]
         return np.array(seconds)[place].reshape(prompt.shape)
 
     def demand(self, prompt: np.ndarray, output: np.ndarray, sequences: int) -> tuple[float, float, float]:

@@ -367,8 +367,8 @@ class Shape:
 class Item:
     """A named piece of data; `home` is the first node with it, None: every host.
 
-    A `lasting` one (a model's weights) is state of the device rather than input of a task: loading it is no part of
-    the task's own time alone.
+    A `lasting` one (a model's weights) is state of the device rather than input of a task: loading it is not counted
+    in the task's own time.
     An item without a home that a task of the run writes comes into being where that task ran; one with a home
     has a first version there.
     """
@@ -436,7 +436,7 @@ class StagedRequests:
 
     @property
     def count(self) -> int:
-        """Number of requests, tasks that are no stages included."""
+        """Number of requests; tasks without stages count too."""
         return int(np.count_nonzero(self.first == np.arange(len(self.first))))
 
     @property

@@ -22,6 +22,7 @@ from hetsim.plots.style import (
     describe,
     figure,
     look,
+    one_time_axis,
     plain,
     short,
     tidy,
@@ -251,8 +252,7 @@ def timeline(result: Result, axes: tuple[Axes, Axes] | None = None) -> tuple[Axe
     for ax in (upper, lower):
         tidy(ax)
         time_axis(ax, 0.0, end if end > 0 else 1.0)
-    upper.set_xlabel("")
-    upper.tick_params(labelbottom=False)
+    one_time_axis([upper])
     if result.warmup > 0:
         for ax in (upper, lower):
             ax.axvspan(0, min(result.warmup, end), color=MUTED, alpha=0.12, linewidth=0)

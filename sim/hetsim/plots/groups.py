@@ -38,14 +38,15 @@ def groups(table: pd.DataFrame, metrics: Iterable[str] | None = None) -> Figure:
     """
     if "policy" not in table.index.names or table.empty:
         raise UsageError("there are no groups to draw: this takes the table of Comparison.by, with two groups or more")
-    chosen = _usual(table) if metrics is None else list(metrics)
+    usual = [name for name in in_set("group_rows") if name.endswith("_mean") and name in table]
+    chosen = usual if metrics is None else list(metrics)
     names = list(dict.fromkeys(table.index.get_level_values(0)))
     policies = list(dict.fromkeys(table.index.get_level_values("policy")))
     picture = figure(9.5, 0.9 + len(chosen) * 1.9)
     panels = picture.subplots(len(chosen), 1, sharex=True, squeeze=False)[:, 0]
     for ax, metric in zip(panels, chosen, strict=True):
         _bars(ax, pd.DataFrame(table[metric]), names, policies=policies, metric=metric)
-    panels[-1].set_xticks(range(len(names)), [_short(str(name)) for name in names])
+    panels[-1].set_xticks(range(len(names)), [plain(short(str(name), 16)) for name in names])
     if sum(min(len(str(name)), 16) for name in names) > 75:
         panels[-1].tick_params(axis="x", labelrotation=30)
     by = str(table.index.names[0])
@@ -57,14 +58,6 @@ def groups(table: pd.DataFrame, metrics: Iterable[str] | None = None) -> Figure:
         panels[-1].annotate(subtitle, (1.0, -0.22), xycoords="axes fraction", ha="right", va="top", fontsize=8,
                             color=MUTED, annotation_clip=False)  # fmt: skip
     return picture
-
-
-def _usual(table: pd.DataFrame) -> list[str]:
-    return [name for name in in_set("group_rows") if name.endswith("_mean") and name in table]
-
-
-def _short(name: str) -> str:
-    return plain(short(name, 16))
 
 
 def _bars(ax: Axes, part: pd.DataFrame, names: list[str], policies: list[str], metric: str) -> None:

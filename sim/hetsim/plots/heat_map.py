@@ -39,26 +39,30 @@ def heat_map(result: Result, ax: Axes | None = None, *, by: str | None = None, b
     if ax is None:
         ax = figure(9, min(10.0, 1.9 + 0.22 * max(rows, 4))).add_subplot()
     edges = np.append(table.columns.to_numpy(dtype=float), result.end or 1.0)
+    _shades(ax, edges, table.to_numpy(), names=list(map(str, table.index)), label="computing (%)")
+    title(ax, describe(result))
+    return ax
+
+
+def _shades(ax: Axes, edges: np.ndarray, shares: np.ndarray, names: list[str], label: str) -> None:
+    """A row of shades for each name, from 0 to 1 between the edges, and their scale."""
+    rows = len(names)
     # cividis reads alike with all kinds of color vision, and in print.
     mesh = ax.pcolormesh(
-        edges, np.arange(rows + 1), 100 * table.to_numpy(), cmap="cividis", vmin=0, vmax=100, linewidth=0,
-        rasterized=True,
-    )  # fmt: skip
+        edges, np.arange(rows + 1), 100 * shares, cmap="cividis", vmin=0, vmax=100, linewidth=0, rasterized=True
+    )
     ax.invert_yaxis()
-    step = max(1, -(-rows // MAX_NAMES))
-    shown = list(range(0, rows, step))
-    names = [plain(short(str(table.index[row]), 30)) for row in shown]
-    ax.set_yticks([row + 0.5 for row in shown], names, fontsize=7 if rows > 20 else 8.5)
+    shown = range(0, rows, max(1, -(-rows // MAX_NAMES)))
+    ax.set_yticks([row + 0.5 for row in shown], [plain(short(names[row], 30)) for row in shown],
+                  fontsize=7 if rows > 20 else 8.5)  # fmt: skip
     ax.tick_params(axis="y", length=0, colors=INK)
-    time_axis(ax, 0.0, result.end or 1.0, told=means_told(edges))
+    time_axis(ax, 0.0, edges[-1], told=means_told(edges))
     for side in ax.spines.values():
         side.set_visible(False)
     bar = ax.get_figure(root=True).colorbar(mesh, ax=ax, fraction=0.03, pad=0.015)  # type: ignore[union-attr]
     bar.outline.set_visible(False)
-    bar.set_label("computing (%)", fontsize=9, color=INK)
+    bar.set_label(label, fontsize=9, color=INK)
     bar.ax.tick_params(labelsize=8, length=0)
-    title(ax, describe(result))
-    return ax
 
 
 def _finest(result: Result, bins: int) -> pd.DataFrame:
@@ -91,24 +95,11 @@ def links(result: Result, ax: Axes | None = None, *, bins: int = 160) -> Axes:
     shared = np.array([averaged(columns[link][0], columns[link][2] > 1, edges, end) for link in shown])
     if ax is None:
         ax = figure(9, 1.9 + 0.26 * max(len(shown), 4)).add_subplot()
-    mesh = ax.pcolormesh(
-        edges, np.arange(len(shown) + 1), 100 * np.minimum(busy, 1.0), cmap="cividis", vmin=0, vmax=100, linewidth=0,
-        rasterized=True,
-    )  # fmt: skip
     for row, together in enumerate(shared):
         for place in np.flatnonzero(together > 0.5):
             ax.plot(edges[place : place + 2], [row + 0.06] * 2, color=VERMILION, linewidth=2.2, solid_capstyle="butt")
-    ax.invert_yaxis()
-    ax.set_yticks([row + 0.5 for row in range(len(shown))], [plain(short(names[link], 30)) for link in shown],
-                  fontsize=7 if len(shown) > 20 else 8.5)  # fmt: skip
-    ax.tick_params(axis="y", length=0, colors=INK)
-    time_axis(ax, 0.0, end, told=means_told(edges))
-    for side in ax.spines.values():
-        side.set_visible(False)
-    bar = ax.get_figure(root=True).colorbar(mesh, ax=ax, fraction=0.03, pad=0.015)  # type: ignore[union-attr]
-    bar.outline.set_visible(False)
-    bar.set_label("rate in use (%), red: shared", fontsize=9, color=INK)
-    bar.ax.tick_params(labelsize=8, length=0)
+    shown_names = [names[link] for link in shown]
+    _shades(ax, edges, np.minimum(busy, 1.0), names=shown_names, label="rate in use (%), red: shared")
     more = f" · {len(order) - len(shown)} more links" if len(order) > len(shown) else ""
     title(ax, describe(result) + more)
     return ax

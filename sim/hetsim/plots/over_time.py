@@ -22,6 +22,7 @@ from hetsim.plots.style import (
     legend_above,
     line_looks,
     look,
+    one_time_axis,
     own_axes,
     plain,
     short,
@@ -67,9 +68,7 @@ def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figu
             if name in columns:
                 ax.plot((edges[:-1] + edges[1:]) / 2, columns[name], linewidth=1.4, **looks[label])
         _dress(ax, name, end, means_told(edges))
-    for ax in panels[:-1]:
-        ax.set_xlabel("")
-        ax.tick_params(labelbottom=False)
+    one_time_axis(panels[:-1])
     handles, labels = panels[0].get_legend_handles_labels()
     legend_above(picture, handles, labels)
     return picture

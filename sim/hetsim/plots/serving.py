@@ -9,7 +9,19 @@ import pandas as pd
 
 from hetsim.errors import UsageError
 from hetsim.plots.steps import means_told
-from hetsim.plots.style import BLUE, GREEN, INK, MUTED, VERMILION, describe, figure, tidy, time_axis, title
+from hetsim.plots.style import (
+    BLUE,
+    GREEN,
+    INK,
+    MUTED,
+    VERMILION,
+    describe,
+    figure,
+    one_time_axis,
+    tidy,
+    time_axis,
+    title,
+)
 from hetsim.results.formatting import SECONDS, fitting
 from hetsim.results.one_run.steps import weighted_quantile
 
@@ -49,9 +61,7 @@ def serving(result: Result) -> Figure:
         tidy(ax)
         time_axis(ax, 0.0, end, told=means_told(edges))
         ax.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.1)
-    for ax in panels[:-2]:
-        ax.set_xlabel("")
-        ax.tick_params(labelbottom=False)
+    one_time_axis(panels[:-2])
     _gaps(panels[-1], result)
     title(panels[0], describe(result), pad=24)
     return picture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,6 +176,13 @@ def log_time_axis(ax: Axes, label: str) -> None:
 def known_times() -> dict[float, str]:
     """Times that people know, in seconds, and what they are called."""
     return dict(_ROUND)
+
+
+def one_time_axis(panels: Iterable[Axes]) -> None:
+    """Leave the time axis to the panel below these."""
+    for ax in panels:
+        ax.set_xlabel("")
+        ax.tick_params(labelbottom=False)
 
 
 def possible(metric: str, values: np.ndarray, factor: float = 1.0) -> tuple[float, float]:

@@ -55,7 +55,7 @@ class Stop(_Shown):
     """Stop a running task's launch; it waits again. `keep=False` loses the work.
 
     Of a device: stop the replica of a language model that holds it.  Its requests wait again, and what they have
-    produced is read anew elsewhere; its service lacks a replica then, and asks where another is to start.
+    produced is read again elsewhere; its service lacks a replica then, and asks where another is to start.
     """
 
     task: Task | Device

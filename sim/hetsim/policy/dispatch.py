@@ -225,17 +225,17 @@ class Index:
         """The service of a line to be asked about an offer; None if all have answered."""
         fresh = self._head(line.heaps[FRESH])
         again = line.released and offer != line.passed
-        held = self._head(line.heaps[ANSWERED]) if again else None
-        if fresh is None and held is None:
+        answered = self._head(line.heaps[ANSWERED]) if again else None
+        if fresh is None and answered is None:
             if again:
                 line.passed = offer
             line.released = False
             if line.asked:
                 line.asked = [one for one in line.asked if not self._settled(line, *one)]
             return None
-        if held is None or (fresh is not None and fresh < held):
+        if answered is None or (fresh is not None and fresh < answered):
             return fresh
-        return held
+        return answered
 
     def _settled(self, line: LikeServices, number: int, offer: Any) -> bool:
         """Return True if the answer holds as long as that of the others."""

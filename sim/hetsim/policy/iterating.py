@@ -11,7 +11,7 @@ will be.  Between two boundaries a replica shows what the steps that are over ha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -224,11 +224,38 @@ class WantedReplica(NamedTuple):
     """Requests to the service that have arrived and have not ended."""
 
 
+class OpenReplicas(Sequence[Any]):
+    """The replicas that take requests, in the order of their start, with the load of each."""
+
+    __slots__ = ("replicas", "members", "loads")
+
+    def __init__(self, replicas: list[Any]):
+        self.replicas, self.members = replicas, set(replicas)
+        self.loads = np.array([(replica.outstanding + 1) / replica.speed for replica in replicas])
+        """Outstanding requests, a further one included, for the speed of the replica; kept up to date."""
+
+    def __len__(self) -> int:
+        return len(self.replicas)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.replicas[place]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.replicas)
+
+    def __contains__(self, replica: Any) -> bool:
+        return isinstance(replica, Hashable) and replica in self.members
+
+    def least_loaded(self) -> Any:
+        """The replica with the least load, the first of equals."""
+        return self.replicas[int(self.loads.argmin())]
+
+
 class Routing:
     """Base of routing policies: the replica for a request; one object a service."""
 
     policy_kind: ClassVar[str] = "routing"
 
-    def choose(self, request: Generation, replicas: Sequence[Any], random: np.random.Generator) -> Replica:
+    def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
         """Choose at a request's arrival, and between prefill and decode."""
         raise NotImplementedError

@@ -227,14 +227,14 @@ class ListScheduler(Scheduler):
 
     def _first_open(self, closed: int) -> TaskQueue:
         """The queue for open nodes whose head goes first, or an empty one."""
-        best, least = _EMPTY, None
+        best, first = _EMPTY, None
         if not closed:
-            best, least = self.queue, self.queue.head_entry()
+            best, first = self.queue, self.queue.head_entry()
         for partition, queue in self.of_partition.items():
             if not partition.claims & closed:
                 entry = queue.head_entry()
-                if entry is not None and (least is None or entry < least):
-                    best, least = queue, entry
+                if entry is not None and (first is None or entry < first):
+                    best, first = queue, entry
         return best
 
     def set_aside(self, task: Task, view: View) -> Annotate:
@@ -285,15 +285,15 @@ class ListScheduler(Scheduler):
 
     def _next_line(self, lines: dict[Partition | None, TaskQueue], closed: int) -> tuple[Partition | None] | None:
         """The line on open nodes with a waiting kept head, else the first head, or None."""
-        best, least = None, None
+        best, first = None, None
         for partition, queue in lines.items():
             if (EVERYWHERE if partition is None else partition.claims) & closed:
                 continue
             if partition in self._kept:
                 return (partition,)
             entry = queue.head_entry()
-            if entry is not None and (least is None or entry < least):
-                best, least = (partition,), entry
+            if entry is not None and (first is None or entry < first):
+                best, first = (partition,), entry
         return best
 
     def _start_kept(

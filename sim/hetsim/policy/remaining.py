@@ -161,7 +161,7 @@ class Progress:
                     count = max(1, -(-placement.mode.millicores // MILLI))
                     cores.setdefault(device, []).extend([ends[row]] * count)
         for device, times in cores.items():  # on cores without names: any that are not taken
-            names = [name for name, of in self.lanes.items() if of is device and name not in free_at]
+            names = [name for name, owner in self.lanes.items() if owner is device and name not in free_at]
             free_at.update(zip(names, times, strict=False))
 
     def _table(self, rows: list[int], since: Sequence[float]) -> Tasks:

@@ -130,7 +130,7 @@ def _headline(scenario: Any, found: Match) -> str:
 def _error(error: float) -> str:
     from hetsim.results.formatting import share
 
-    return "error not known" if error == math.inf else f"error about {share(error)}"
+    return "error unknown" if error == math.inf else f"error at most {share(error)}"
 
 
 def _figures(found: Match, beside: list[PredictionCheck]) -> list[str]:

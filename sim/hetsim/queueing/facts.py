@@ -96,14 +96,16 @@ class Match:
 
 
 class Law(NamedTuple):
-    """A distribution: exponential, constant, or general with two known moments."""
+    """A distribution: exponential, constant, or general with known moments."""
 
     mean: float
     scv: float
     kind: str
+    third: float = 0.0
+    """The third central moment over mean³; inf where it is not known."""
 
     def times(self, factor: float) -> Law:
-        return Law(self.mean * factor, self.scv, self.kind)
+        return self._replace(mean=self.mean * factor)
 
     def plus(self, other: Law) -> Law:
         """The sum with an independent one."""
@@ -112,8 +114,9 @@ class Law(NamedTuple):
         if self.mean == 0:
             return other
         mean = self.mean + other.mean
-        variance = self.scv * self.mean**2 + other.scv * other.mean**2
-        return Law(mean, variance / mean**2, "constant" if variance == 0 else "general")
+        scv = (self.scv * self.mean**2 + other.scv * other.mean**2) / mean**2
+        third = (self.third * self.mean**3 + other.third * other.mean**3) / mean**3
+        return Law(mean, scv, "constant" if scv == 0 else "general", third)
 
     @property
     def shown(self) -> str:
@@ -131,7 +134,21 @@ def law_of(distribution: Any) -> Law:
     named = getattr(distribution, "distribution", "")
     memoryless = named == "exponential" or (named in ("gamma", "weibull") and abs(scv - 1) < 1e-12)
     kind = "constant" if scv == 0 else "exponential" if memoryless else "general"
-    return Law(float(distribution.mean), scv, kind)
+    return Law(float(distribution.mean), scv, kind, _third(distribution, named, scv))
+
+
+def _third(distribution: Any, named: str, scv: float) -> float:
+    raw = math.inf  # over mean³
+    if named == "weibull":
+        power = 1 / distribution.shape
+        raw = math.exp(min(700.0, math.lgamma(1 + 3 * power) - 3 * math.lgamma(1 + power)))
+    elif named == "pareto":
+        raw = distribution._moment(3) / distribution._moment(1) ** 3
+    elif named == "hyperexponential":
+        shares, means = distribution._mixture
+        raw = 6 * float(shares @ means**3) / distribution.mean**3
+    powers = {"constant": 0.0, "uniform": 0.0, "exponential": 2.0, "gamma": 2 * scv**2, "lognormal": scv**2 * (3 + scv)}
+    return powers.get(named, raw - 3 * scv - 1)
 
 
 def mixed(parts: Iterable[tuple[float, Law]]) -> Law:
@@ -141,8 +158,9 @@ def mixed(parts: Iterable[tuple[float, Law]]) -> Law:
         return positive[0][1]
     total = sum(weight for weight, _ in positive)
     mean = sum(weight * law.mean for weight, law in positive) / total
-    second = sum(weight * law.mean**2 * (1 + law.scv) for weight, law in positive) / total
-    return Law(mean, second / mean**2 - 1, "general")
+    scv = sum(weight * law.mean**2 * (1 + law.scv) for weight, law in positive) / total / mean**2 - 1
+    cubes = sum(weight * law.mean**3 * (law.third + 3 * law.scv + 1) for weight, law in positive) / total
+    return Law(mean, scv, "general", cubes / mean**3 - 3 * scv - 1)
 
 
 class Customers(NamedTuple):
@@ -272,9 +290,8 @@ class Facts:
         """The metric from the mean number of tasks that compute."""
         mode = self.mode
         assert mode is not None
-        if mode.on_cpu:
-            return computing * mode.width / sum(node.cpus for node in self.cluster.nodes)
-        return computing * mode.width / sum(len(node.accelerators) for node in self.cluster.nodes)
+        devices = sum(node.cpus if mode.on_cpu else len(node.accelerators) for node in self.cluster.nodes)
+        return computing * mode.width / devices
 
     # Assumptions that several models share
 

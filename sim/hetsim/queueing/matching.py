@@ -142,7 +142,8 @@ def _delay_system(facts: Facts, rate: float, law: Law, servers: int) -> Predicti
             return queues.mmc(rate, law.mean, servers)
         if servers == 1:
             return general.md1(rate, law.mean) if law.kind == "constant" else general.mg1(rate, law.mean, law.scv)
-        prediction = general.allen_cunneen(rate, law.mean, servers, arrival_scv=1.0, service_scv=law.scv)
+        figures = {"arrival_scv": 1.0, "service_scv": law.scv, "service_third": law.third}
+        prediction = general.allen_cunneen(rate, law.mean, servers, **figures)
         return replace(prediction, model=f"M/G/{servers} (Allen and Cunneen)")
     scv = 0.0 if arrivals.process == "deterministic" else float(arrivals.scv)
     if servers == 1 and law.kind == "exponential":

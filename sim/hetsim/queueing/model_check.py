@@ -76,18 +76,16 @@ def _of_class(row: PredictedRow, tables: list[pd.DataFrame], confidence: float) 
     from hetsim.results.one_run.estimands import weight_of
     from hetsim.results.statistics import student_interval
 
-    def of_class(column: pd.Series) -> float:
-        return float(column[row.class_])
+    def column(name: str) -> np.ndarray:
+        return np.array([float(table[name][row.class_]) for table in tables])
 
     if row.metric == "loss":
-        lost = np.array([of_class(table["rejected"] + table["expired"]) for table in tables])
-        came = np.array([of_class(table["tasks"]) for table in tables])
+        lost, came = column("rejected") + column("expired"), column("tasks")
         return _of_shares(lost / came, came, confidence, row.metric)
-    values = np.array([of_class(table[row.metric]) for table in tables])
+    values = column(row.metric)
     if weight_of(row.metric) is None:
         return student_interval(values, confidence, row.metric)
-    done = np.array([of_class(table["completed"]) for table in tables])
-    return _of_shares(values, done, confidence, row.metric)
+    return _of_shares(values, column("completed"), confidence, row.metric)
 
 
 def _of_shares(values: np.ndarray, weights: np.ndarray, confidence: float, metric: str) -> Interval:

@@ -55,7 +55,11 @@ def _lines(table: pd.DataFrame, by: str, shown: Sequence[str]) -> list[str]:
     if not several:
         labels, head = [label[:1] for label in labels], head[:1]
     names = terminal.table([head, *labels])
-    columns = [[terminal.metric_name(name), *_cells(table, name)] for name in shown]
+    columns = [
+        [terminal.metric_name(name), *terminal.several(table[name]["mean"].tolist(), terminal.units_of(name),
+                                                       table[name]["half_width"].tolist())]
+        for name in shown
+    ]  # fmt: skip
     return beside(names, columns)
 
 
@@ -90,9 +94,3 @@ def _differences(comparison: Comparison, by: str, shown: Sequence[str]) -> list[
     head = f"Differences to {comparison.base}, by {called}:"
     table = beside(terminal.table(labels), columns) if columns else []
     return ["", head, *table, *(line for text in notes for line in terminal.wrapped(text, indent=2))]
-
-
-def _cells(table: pd.DataFrame, metric: str) -> list[str]:
-    """One unit for a column; a number of tasks that is the same in every run as it is."""
-    part = table[metric]
-    return terminal.several(part["mean"].tolist(), terminal.units_of(metric), part["half_width"].tolist())

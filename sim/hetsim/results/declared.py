@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, TypeVar, get_args
 
 from hetsim import registry
-from hetsim.errors import UsageError
+from hetsim.errors import UnknownName, UsageError, suggestion
 
 Unit = Literal["s", "share", "ratio", "J", "money", "GPU s", "1/s", "tasks", "count", "tokens", "B"]
 Better = Literal["more", "less", "neither"]
@@ -132,6 +132,16 @@ def declarations(bound: float = DEFAULT_BOUND) -> dict[str, Declaration]:
 @cache
 def _ours_by(bound: float) -> dict[str, Declaration]:
     return {name.replace(_BOUND, f"{bound:g}"): one for name, one in _all_of_ours().items()}
+
+
+def unknown_metric(name: str, names: Iterable[str]) -> UnknownName:
+    """UnknownName, with metrics that share parts of the name where it helps."""
+    parts = tuple(filter(None, name.split("_")))
+    shares = {one: sum(part.startswith(parts) for part in one.split("_")) for one in names}
+    near = sorted(filter(shares.get, shares), key=lambda one: -shares[one])[:3]
+    if near and (shares[near[0]] >= len(parts) or not suggestion(name, shares)):
+        return UnknownName("metric", name, shares, f" (near: {', '.join(near)}; hetsim list metrics)")
+    return UnknownName("metric", name, shares, " (hetsim list metrics)")
 
 
 def declaration(name: str) -> Declaration | None:

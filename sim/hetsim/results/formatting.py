@@ -96,7 +96,7 @@ def fitting(values: Iterable[float], units: Sequence[Unit]) -> Unit:
 
 
 def with_unit(text: str, unit: str) -> str:
-    """`12 s`, but `12/s`, and nothing behind what is no number."""
+    """`12 s`, but `12/s`, and nothing behind a text."""
     if text in ("–", "∞", "-∞") or not unit:
         return text
     return f"{text}{unit}" if unit.startswith("/") else f"{text} {unit}"

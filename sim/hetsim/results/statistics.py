@@ -90,10 +90,10 @@ def excess_kurtosis(metric: str, spread: Floats, mean: Floats) -> Floats:
     if declared is None or not declared.congested:
         return np.zeros_like(spread)
     is_share = declared.unit == "share"
-    skew, most = (SHARE_SKEW, SHARE_KURTOSIS) if is_share else (SKEW, EXPONENTIAL_KURTOSIS)
+    skew, limit = (SHARE_SKEW, SHARE_KURTOSIS) if is_share else (SKEW, EXPONENTIAL_KURTOSIS)
     with np.errstate(invalid="ignore", divide="ignore"):
         variation = np.divide(spread, 1 - mean if is_share and declared.better == "more" else mean)
-        return np.nan_to_num(np.minimum(1.5 * (skew * variation) ** 2, most))
+        return np.nan_to_num(np.minimum(1.5 * (skew * variation) ** 2, limit))
 
 
 def freedom(kurtosis: Floats, count: int) -> Floats:

@@ -243,8 +243,9 @@ def _difference(one: Record, two: Record) -> str:
 
 
 def _scatter(seed: int) -> None:
-    """Stir the free list of the allocator, so that tasks of the next run lie elsewhere and in another order:
-    what iterates over a set of tasks, or compares their `id()`, then decides differently."""
+    """Stir the allocator, so that tasks of the next run lie elsewhere.
+
+    What iterates over a set of tasks, or compares their `id()`, then decides differently."""
     junk: list[Any] = [Task.__new__(Task) for _ in range(500)]
     junk = [junk[place] for place in np.random.default_rng(seed).permutation(500).tolist()]
     del junk[::2]

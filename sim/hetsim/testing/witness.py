@@ -306,8 +306,10 @@ class _Lives:
             self.members.setdefault(launch, []).append(row)
 
     def _launches_of_rows(self) -> dict[int, list[int]]:
-        """The launches of each task, as positions in the columns; empty if a batch was stopped, as the record does not
-        keep the members of a stopped batch."""
+        """The launches of each task, as positions in the columns.
+
+        Empty if a batch was stopped, as the record does not keep the members of a stopped batch.
+        """
         record, columns = self.record, self.columns
         if record.launches is None:
             return {row: [row] for row in np.flatnonzero(record.place >= 0).tolist()}

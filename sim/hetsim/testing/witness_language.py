@@ -157,7 +157,7 @@ class LanguageLives:
             yield f"remaining() of request {name} is {look.remaining[row]:g} s and should be {remaining:g} s"
 
     def _foreseeable(self, service: LanguageService, now: float) -> bool:
-        """Does all that comes to a service after a time follow from what is known then?"""
+        """Return True if all that comes to a service is known from a time on."""
         record, rows = self.record, service.rows
         if record.input.tasks.estimate is not record.input.tasks.time or record.device_log or service.autoscale:
             return False
@@ -166,7 +166,7 @@ class LanguageLives:
         return bool((record.ready[rows] + service.request_delay < now).all())
 
     def _of_replicas(self, look: Any) -> Iterator[str]:
-        """How many each replica has in it, what it holds, and what all requests have received."""
+        """Requests in each replica, what it holds, and what all requests have received."""
         now, counts = look.now, dict.fromkeys((devices for *_, devices in self.held), 0)
         if any(now in (start, end) for start, end, *_ in self.steps) or any(now in one[:2] for one in self.held):
             return

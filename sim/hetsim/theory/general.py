@@ -206,11 +206,15 @@ def gim1(
     )  # fmt: skip
 
 
-def allen_cunneen(rate: float, service_mean: float, servers: int, arrival_scv: float, service_scv: float) -> Prediction:
+def allen_cunneen(
+    rate: float, service_mean: float, servers: int, arrival_scv: float, service_scv: float,
+    service_third: float = math.inf,
+) -> Prediction:  # fmt: skip
     """G/G/c: E[W] ≈ (c_a² + c_s²) / 2 × that of M/M/c.
 
-    An approximation, but exact for M/M/c and for M/G/1; `error` is that of `_error_of_mgc` for Poisson arrivals
-    (an scv of 1), inf for others.  It knows nothing of correlations among arrivals.
+    An approximation, but exact for M/M/c and for M/G/1.  `service_third` is the third central moment of a service over
+    mean³ (2 of exponential ones, inf where it is not known); the formula does without, its error does not.  `error` is
+    that of `_error_of_mgc` for Poisson arrivals (an scv of 1), inf for others; correlated arrivals are worse.
     Reference: Allen, Probability, Statistics, and Queueing Theory (1990), §5.3, after Cunneen; Kingman (1962) for the
     limit in heavy traffic.
     """
@@ -222,25 +226,26 @@ def allen_cunneen(rate: float, service_mean: float, servers: int, arrival_scv: f
     stable(load, servers, name)
     delayed = erlang_c(load, servers)
     wait = (arrival_scv + service_scv) / 2 * delayed * service_mean / (servers - load)
-    error = _error_of_mgc(load / servers, servers, service_scv) if arrival_scv == 1 else math.inf
+    poisson = arrival_scv == 1
+    error = _error_of_mgc(load / servers, servers, service_scv, service_third) if poisson else math.inf
     return steady(name, rate, service_mean, servers=servers, wait=wait, error=error)
 
 
-def _error_of_mgc(load: float, servers: int, service_scv: float) -> float:
-    """Return the relative error of Allen and Cunneen's mean wait for M/G/c.
+def _error_of_mgc(load: float, servers: int, scv: float, third: float) -> float:
+    """Return the maximum relative error of Allen and Cunneen's mean wait for M/G/c.
 
-    `load` is that of a server.
-    Above an scv of 1 fitted to exact M/PH/c with hyperexponential service of balanced means (scv up to 25, c up to 32,
-    loads from 0.3): busy = 0.4 (s - 1) / (s + 3.2) · (c - 1)^0.68 · (1 - ρ) / ρ and, at low loads on many servers,
-    idle = (s - 1) / 2.  From a load of 0.6 on and up to an scv of 9 it is within 0.3 of the error.  Below an scv of 1
-    the formula is too low, by what Cosmetatos adds.  Other services with the same two moments differ.
-    Reference: Cosmetatos, Some Approximate Equilibrium Results for the Multi-Server Queue (M/G/r) (1976).
+    Either way; `load` is that of a server.  The formula is too low by at most what Cosmetatos adds for constant
+    service (within a fifth).  It is too high by at most the scv and, where the third moment is known, by a bound fitted
+    to services of two constant values, which Gupta and Osogami conjecture to be the extreme ones; `spread` is the scv
+    of what remains of a service.  Measured for up to 32 servers (docs/theory.md).
+    Reference: Cosmetatos, Some Approximate Equilibrium Results for the Multi-Server Queue (M/G/r) (1976); Gupta and
+    Osogami, On Markov-Krein Characterization of the Mean Waiting Time in M/G/K (2011).
     """
+    if servers == 1:
+        return 0.0
     free = (1 - load) / load
-    if service_scv > 1:
-        busy = 0.4 * (service_scv - 1) / (service_scv + 3.2) * (servers - 1) ** 0.68 * free
-        idle = (service_scv - 1) / 2
-        return busy * idle / math.hypot(busy, idle)
     constant = (servers - 1) * (math.sqrt(4 + 5 * servers) - 2) / (16 * servers) * free
-    more = min(constant, (servers - 1) / (servers + 1)) * (1 - service_scv) / (1 + service_scv)
-    return 0.0 - more / (1 + more)
+    more = min(constant, (servers - 1) / (servers + 1))
+    spread = 4 * (third + 3 * scv + 1) / (3 * (1 + scv) ** 2) - 1
+    long = 0.05 * (1 + scv) ** 0.75 * (max(spread - 1 / 3, 0.0) * (servers - 1)) ** 0.9 * free**1.1
+    return max(1.2 * more / (1 + more), min(scv, long))

@@ -28,7 +28,7 @@ class Prediction:
     throughput           served to the end, per second
     loss                 share of the arrivals that is not served: turned away, or gone
     delayed              share of the admitted customers that cannot start at once; NaN where it is not known
-    error                relative error of the mean wait (0.1: it is 10 % too long) of an approximation, as measured;
+    error                relative error of the mean wait of an approximation, either way, at most, as measured;
                          inf where it is not known, 0 of an exact model
 
     `wait_tail`, `response_tail` and the percentiles are there where they are exact (`has_tails`).

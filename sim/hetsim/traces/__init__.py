@@ -1,1 +1,1 @@
-"""What a log shows: its contents, why its jobs waited, and a scenario made of it."""
+"""The contents of a log, why its jobs waited, and a scenario made of it."""

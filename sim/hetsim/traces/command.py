@@ -38,7 +38,7 @@ READING = together(
 
 @click.group(cls=Verbs, short_help="Inspect, map, check and convert logs of jobs and lists of nodes.")
 def trace() -> None:
-    """Inspect, map, check and convert traces (recorded tasks in a file), and convert lists of nodes."""
+    """Inspect, map, check and convert traces (recorded tasks) and lists of nodes."""
 
 
 @trace.command(short_help="Say what is in a trace.")
@@ -48,7 +48,7 @@ def trace() -> None:
 def inspect(
     file: str, form: str | None, options: tuple[str, ...], as_json: bool, picture: Path | None
 ) -> None:
-    """Say what is in a trace: how many tasks (or requests), when, how long, how large, which columns.
+    """Say what is in a trace: number, times and sizes of its tasks, and its columns.
 
     The load over time counts every task from its recorded start, or from its submission where there is none, for as
     long as it takes.
@@ -58,11 +58,11 @@ def inspect(
     table = read(file, form, options)
     if picture is not None and table.requests:
         raise UsageError("--picture draws the tasks of a trace; this one has requests")
-    found = contents(table)
+    shown = contents(table)
     if as_json:
-        console.as_json(found)
+        console.as_json(shown)
     else:
-        console.lines(text_of(found))
+        console.lines(text_of(shown))
     for remark in table.notes:
         console.note(remark)
     if picture is not None:
@@ -83,7 +83,7 @@ def inspect(
 def map_(
     file: str, form: str | None, separator: str | None, mapping: Path | None, force: bool, as_json: bool
 ) -> None:
-    """Propose how the columns of a log map to what jobs are, from its header and first rows.
+    """Propose a mapping of the columns of a log, from its header and first rows.
 
     Prints the workload of a scenario as YAML to paste, with what is unsure and what is missing in comments.
     `hetsim trace inspect` and `validate` take the YAML that --mapping writes in place of a trace.
@@ -91,8 +91,7 @@ def map_(
     from hetsim.errors import Problem, ScenarioError
     from hetsim.model.files import write_text, write_whole
     from hetsim.workload.logs.recognize import node_list, recognize
-    from hetsim.workload.mapped.proposal_text import written
-    from hetsim.workload.mapped.propose import proposal_of
+    from hetsim.workload.mapped.propose import proposal_of, written
 
     path = Path(file)
     if not path.is_file():
@@ -102,11 +101,11 @@ def map_(
     if nodes is not None:
         text = f"looks like a list of nodes, which cluster: {{trace: {{format: {nodes}, path: ...}}}} reads"
         raise ScenarioError(Problem(f"{text}; a log has a row for each job", file=file))
-    known = recognize(path)
-    known = None if known == "tasks" else known
-    if known is not None:
-        console.note(f"{file}: looks like {known}, which format: {known} reads without a mapping")
-    proposal = proposal_of(path, form, {"tab": "\t", "space": " "}.get(separator or "", separator), known)
+    known_format = recognize(path)
+    known_format = None if known_format == "tasks" else known_format
+    if known_format is not None:
+        console.note(f"{file}: looks like {known_format}, which format: {known_format} reads without a mapping")
+    proposal = proposal_of(path, form, {"tab": "\t", "space": " "}.get(separator or "", separator), known_format)
     if separator is not None:
         proposal.keys["separator"] = separator
     if mapping is not None:
@@ -158,28 +157,28 @@ def validate(
     if not _in_yaml(file):
         form = format_of(file, form)
     source = _source(file, form, options, cluster)
-    told = _Told({"file": file})
+    output = _Told({"file": file})
     on_cluster = source is not None and "cluster" in source
     if source is not None and on_cluster:
-        _replay(told, file, source, policy)
+        _replay(output, file, source, policy)
     table = _spec(file, form, options).read()
     if not on_cluster:
-        told.mapping |= {"valid": True, rows_word(table): len(table), "notes": table.notes}
-        told.lines.append(f"{file}: valid; {len(table):,} {rows_word(table)}")
-        told.remarks += table.notes
+        output.mapping |= {"valid": True, rows_word(table): len(table), "notes": table.notes}
+        output.lines.append(f"{file}: valid; {len(table):,} {rows_word(table)}")
+        output.remarks += table.notes
     if not table.requests and (source is None or _one_trace(source)):
         waits = _Waits(
             file, source, _trace_of(file, form, options), table=table, policy=policy, scenario=scenario, page=page
         )
-        waits.tell(told, as_json)
+        waits.tell(output, as_json)
     elif scenario is not None or page is not None:
         raise UsageError("--scenario and --page are for one log of jobs; this is none")
-    told.print(as_json)
+    output.print(as_json)
 
 
 @dataclass
 class _Told:
-    """What is printed in the end: a mapping as JSON, or lines; and remarks."""
+    """Output of a command: a mapping as JSON, or lines; and remarks."""
 
     mapping: dict[str, Any]
     lines: list[str] = field(default_factory=list)
@@ -233,12 +232,12 @@ class _Waits:
 
 
 def _in_yaml(file: str) -> bool:
-    """Is this a scenario or a mapping, rather than a log?"""
+    """Return True for a scenario or a mapping, False for a log."""
     return Path(file).suffix in (".yaml", ".yml")
 
 
 def _source(file: str, form: str | None, options: tuple[str, ...], cluster: str | None) -> dict[str, Any] | None:
-    """The scenario that a file is, or that the log makes on a list of nodes; None of a log alone."""
+    """The scenario of a file, or of a log on a list of nodes; None of a log alone."""
     from hetsim.errors import UsageError
     from hetsim.scenario.file import document
 
@@ -260,7 +259,7 @@ def _source(file: str, form: str | None, options: tuple[str, ...], cluster: str 
 
 
 def _one_trace(source: dict[str, Any]) -> bool:
-    """Is the workload of a scenario one trace of tasks?"""
+    """Return True if the workload of a scenario is one trace of tasks."""
     entries = source.get("workload")
     entries = entries if isinstance(entries, list) else [entries]
     return len(entries) == 1 and isinstance(entries[0], dict) and isinstance(entries[0].get("trace"), dict)
@@ -279,7 +278,7 @@ def _trace_of(file: str, form: str | None, options: tuple[str, ...]) -> dict[str
 
 
 def _replay(told: _Told, file: str, source: dict[str, Any], policy: str | None) -> None:
-    """Run a trace as it was recorded, and say how far the model of the cluster is from the record."""
+    """Run a trace as recorded, and compare the cluster's model with the record."""
     from hetsim.experiment.run import one_run, prepare
     from hetsim.traces.waits_command import against_record
 
@@ -308,10 +307,10 @@ def _compared(file: str, table: Any, notes: dict[str, Any]) -> list[str]:
         else:
             texts = terminal.several([*pair, pair[1] - pair[0]], terminal.SECONDS)
         rows.append([str(name).replace("_", " "), *texts])
-    told = [[name.replace("_", " "), f"{value:,.6g}"] for name, value in notes.items()]
+    lines = [[name.replace("_", " "), f"{value:,.6g}"] for name, value in notes.items()]
     count = int(table["tasks"].iloc[0])
     return [f"{file}: {count:,} tasks with a recorded start", "", *terminal.table(rows, right=range(1, 4)), "",
-            *terminal.table(told)]  # fmt: skip
+            *terminal.table(lines)]  # fmt: skip
 
 
 @trace.command(short_help="Write a trace as a plain table, or a list of nodes as a cluster.")
@@ -359,7 +358,7 @@ def fetch(
     name: str | None, file: Path | None, target: Path | None, options: tuple[str, ...], sha256: str | None, force: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """List the public logs that are too large to ship; with NAME and FILE verify a downloaded one.
+    """List public logs that are too large to ship; verify a downloaded one.
 
     Nothing is downloaded: get the file from its URL yourself, under its license. With TARGET (.csv, .parquet) it is
     also converted to a plain table. The SHA-256 is that of the content, unpacked if it is compressed with gzip.
@@ -373,14 +372,14 @@ def fetch(
     if file is None:
         _logs([log], as_json)
         return
-    found = verify(log, file, sha256)
-    known = sha256 is not None or log.sha256 is not None
+    digest = verify(log, file, sha256)
+    expected = sha256 is not None or log.sha256 is not None
     if as_json:
-        console.as_json({"name": log.name, "file": str(file), "sha256": found, "verified": known})
-    elif known:
-        console.lines([f"{file}: is {log.name}, SHA-256 {found}"])
+        console.as_json({"name": log.name, "file": str(file), "sha256": digest, "verified": expected})
+    elif expected:
+        console.lines([f"{file}: is {log.name}, SHA-256 {digest}"])
     else:
-        console.lines([f"{file}: SHA-256 {found}; that of {log.name} is not known here"])
+        console.lines([f"{file}: SHA-256 {digest}; that of {log.name} is not known here"])
     if target is not None:
         given = (*(f"{key}={value}" for key, value in log.options.items()), *options)
         _converted(str(file), log.format, given, target=target, force=force)
@@ -437,7 +436,7 @@ def _converted(file: str, form: str | None, options: tuple[str, ...], target: Pa
 
 
 def format_of(file: str, form: str | None) -> str:
-    """The format that was named, or else what the file looks like; a task table where nothing speaks against it."""
+    """The named format, or the one that the file looks like, or else a task table."""
     from hetsim import registry
     from hetsim.errors import UsageError
     from hetsim.workload.logs.recognize import maybe_table, recognize
@@ -446,9 +445,9 @@ def format_of(file: str, form: str | None) -> str:
         return form
     found = recognize(file)
     if found is None and not maybe_table(file):
-        known = ", ".join(sorted(registry.table("traces")))
+        formats = ", ".join(sorted(registry.table("traces")))
         way = f"hetsim trace map {file} proposes how to read a log with columns of its own"
-        text = f"its format is not recognized; give --format NAME (hetsim list traces): {known}"
+        text = f"its format is not recognized; give --format NAME (hetsim list traces): {formats}"
         raise UsageError(f"{file}: {text}; {way}")
     if found not in (None, "tasks"):
         console.note(f"{file}: looks like {found} (--format names another)")
@@ -456,7 +455,7 @@ def format_of(file: str, form: str | None) -> str:
 
 
 def read(file: str, form: str | None, options: tuple[str, ...]) -> TaskTable:
-    """The tasks in a file, through the registered reader; problems are addressed by its parameters."""
+    """The tasks of a file, by the registered reader with these options."""
     return _spec(file, form, options).read()
 
 

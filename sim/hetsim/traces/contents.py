@@ -1,4 +1,4 @@
-"""What `hetsim trace inspect` says of a trace."""
+"""The contents of a trace, as `hetsim trace inspect` shows them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ if TYPE_CHECKING:
 
 
 def rows_word(table: TaskTable) -> str:
-    """What the rows of a trace are."""
+    """A word for the rows of a trace: tasks or requests."""
     return "requests" if table.requests else "tasks"
 
 
 def contents(table: TaskTable) -> dict[str, Any]:
-    """What a trace holds, as plain numbers in seconds."""
+    """The contents of a trace as plain numbers in seconds."""
     import numpy as np
 
     durations = {}
     for name, values in table.times.items():
-        known = values[np.isfinite(values)]
-        quantiles = np.quantile(known, [0, 0.5, 0.95, 1]).tolist() if len(known) else [None] * 4
-        mean = float(known.mean()) if len(known) else None
+        finite = values[np.isfinite(values)]
+        quantiles = np.quantile(finite, [0, 0.5, 0.95, 1]).tolist() if len(finite) else [None] * 4
+        mean = float(finite.mean()) if len(finite) else None
         durations[name] = {
-            "tasks": len(known), "mean": mean, **dict(zip(("min", "p50", "p95", "max"), quantiles, strict=True))
+            "tasks": len(finite), "mean": mean, **dict(zip(("min", "p50", "p95", "max"), quantiles, strict=True))
         }  # fmt: skip
     labels = {"id": table.id, "class": table.class_, "user": table.user, "devices": table.devices}
     columns = [
@@ -53,7 +53,7 @@ def _amounts(table: TaskTable) -> dict[str, Any]:
 
 
 def _tokens(table: TaskTable) -> dict[str, Any]:
-    """How long the requests of a trace are, and how much of their prompts others had before."""
+    """Lengths of the requests of a trace, and the share of prompts seen before."""
     import numpy as np
 
     sizes = {}
@@ -63,12 +63,12 @@ def _tokens(table: TaskTable) -> dict[str, Any]:
             quantiles = np.quantile(values, [0, 0.5, 0.95, 1]).tolist()
             ranks = dict(zip(("min", "p50", "p95", "max"), quantiles, strict=True))
             sizes[name] = {"mean": float(values.mean()), **ranks}
-    found: dict[str, Any] = {"tokens": sizes}
+    tokens: dict[str, Any] = {"tokens": sizes}
     if table.hash_ids is not None and len(table.hash_ids.values):
         blocks = table.hash_ids.values
-        found["blocks"] = len(blocks)
-        found["repeated_blocks"] = 1 - len(np.unique(blocks)) / len(blocks)
-    return found
+        tokens["blocks"] = len(blocks)
+        tokens["repeated_blocks"] = 1 - len(np.unique(blocks)) / len(blocks)
+    return tokens
 
 
 def _counts(values: Any) -> dict[str, int]:
@@ -145,11 +145,11 @@ def _load_text(found: dict[str, Any]) -> list[str]:
     lines = []
     for key, name in (("gpus", "GPUs held"), ("cores", "cores held"), ("jobs", "submissions")):
         values = load.get(key, [])
-        most = max(values, default=0)
-        if most > 0:
-            bars = "".join(BARS[min(8, int(8.999 * value / most))] for value in values)
+        peak = max(values, default=0)
+        if peak > 0:
+            bars = "".join(BARS[min(8, int(8.999 * value / peak))] for value in values)
             mean = sum(values) / len(values)
-            lines.append([name, f"|{bars}|", f"mean {mean:,.4g}, most {most:,.4g}"])
+            lines.append([name, f"|{bars}|", f"mean {mean:,.4g}, most {peak:,.4g}"])
     if not lines:
         return []
     stretch = terminal.several([load["stretch"]], terminal.SECONDS)[0]

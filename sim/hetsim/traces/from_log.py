@@ -1,4 +1,4 @@
-"""A scenario from a log: the cluster, limits and times of less capacity that its recorded starts show.
+"""A scenario from a log: cluster, limits and times of less capacity.
 
 `variants` are scenarios that take in one after the other what was inferred, so that simulated waits can be held
 against the recorded ones: the log as it stands, from a cut on with the jobs that were there (warm start), with nodes
@@ -35,7 +35,7 @@ FEW = 20
 
 @dataclass
 class Variant:
-    """One scenario, what it adds to the one before, and how its waits compare with the recorded ones."""
+    """One scenario, its step from the one before, and its waits next to the record."""
 
     name: str
     document: dict[str, Any]
@@ -74,7 +74,7 @@ def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
     """Nodes with the capacity that the log shows (`hetsim.workload.logs.capacity`).
 
     Where it names the nodes of each job: those.  Otherwise one node with all cores,
-    or as many nodes of 8 GPUs (fewer where no job holds so many) as it takes, by GPU type.
+    or as many nodes of 8 GPUs (fewer where no job holds as many) as it takes, by GPU type.
     """
     start = table.extra.get("recorded_start", table.arrival)
     begin = np.where(np.isnan(start), table.arrival, start)
@@ -97,20 +97,20 @@ def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
 def _named(
     table: TaskTable, parts: NodeParts, begin: np.ndarray, end: np.ndarray, amounts: tuple[np.ndarray, np.ndarray]
 ) -> list[dict[str, Any]]:
-    found = []
+    nodes = []
     share = np.bincount(parts.job)[parts.job]
     for name in sorted(set(parts.names)):
         here = parts.jobs_on(parts.names.index(name))
         if not len(here):
             continue  # the earlier name of another
         rows = parts.job[here]
-        most = [_most(begin[rows], end[rows], amount[rows] / share[here]) for amount in amounts]
-        node: dict[str, Any] = {"name": name, "cpus": max(1, most[1])}
-        if most[0]:
+        peaks = [_most(begin[rows], end[rows], amount[rows] / share[here]) for amount in amounts]
+        node: dict[str, Any] = {"name": name, "cpus": max(1, peaks[1])}
+        if peaks[0]:
             kinds = _kinds(table)[rows][amounts[0][rows] > 0]
-            node["gpus"] = {"type": str(kinds[0]), "count": most[0]}
-        found.append(node)
-    return found
+            node["gpus"] = {"type": str(kinds[0]), "count": peaks[0]}
+        nodes.append(node)
+    return nodes
 
 
 def _kinds(table: TaskTable) -> np.ndarray:
@@ -131,15 +131,15 @@ def _pools(
     on_gpu = on_gpus(table) & (gpus > 0)
     found: list[dict[str, Any]] = []
     rows_of = {kind: np.flatnonzero(on_gpu & (kinds == kind)) for kind in sorted(set(kinds[on_gpu]))}
-    most = {kind: _most(begin[rows], end[rows], gpus[rows]) for kind, rows in rows_of.items()}
-    counts = {kind: math.ceil(count / min(NODE, count)) for kind, count in most.items()}
+    peaks = {kind: _most(begin[rows], end[rows], gpus[rows]) for kind, rows in rows_of.items()}
+    counts = {kind: math.ceil(count / min(NODE, count)) for kind, count in peaks.items()}
     nodes = sum(counts.values())
     alone = math.ceil(cores[~on_gpu].max(initial=0.0))
     each = max(1, alone, math.ceil(_most(begin, end, cores) / nodes))
     # A gang over nodes holds its cores in proportion: a node must have them for its part.
     share = np.where(on_gpu & (gpus >= 1), cores / np.maximum(gpus, 1.0), cores)
     for kind, count in counts.items():
-        size = min(NODE, most[kind])
+        size = min(NODE, peaks[kind])
         wide = math.ceil(float(share[rows_of[kind]].max(initial=0.0)) * size - 1e-9)
         name = f"{kind}-" if len(counts) > 1 else "n"
         gpu = {"type": kind, "count": size}
@@ -172,30 +172,30 @@ def variants(
     `pooled`: the cluster is one that was inferred, or knows no partitions, so that limits can be said as some.
     `cluster_nodes`: names of its nodes, where those that were down can be said.
     """
-    found = Compared([Variant("as it stands", _copy(document))])
-    first = found.variants[0].document
-    begin = _cut(first["workload"][0]["trace"], explained, found)
+    compared = Compared([Variant("as it stands", _copy(document))])
+    first = compared.variants[0].document
+    begin = _cut(first["workload"][0]["trace"], explained, compared)
     cut = {} if begin is None else {"since": f"{begin:.0f} s", "warm_start": True}
     if begin is not None:
         name = "from there with the jobs that ran (warm start)"
-        found.steps.append((name, lambda last: last["workload"][0]["trace"].update(cut)))
+        compared.steps.append((name, lambda last: last["workload"][0]["trace"].update(cut)))
 
     def go_down(last: dict[str, Any]) -> None:
         warm = "warm_start" in last["workload"][0]["trace"] and begin is not None
         last["faults"] = [*last.get("faults", []), *_down(explained, cluster_nodes, begin if warm and begin else 0.0)]
 
     if _down(explained, cluster_nodes, 0.0):
-        found.steps.append(("with the nodes that were down", go_down))
+        compared.steps.append(("with the nodes that were down", go_down))
     elif len(explained.curve) > 1:
         text = "less capacity at times is not simulated: the cluster is one pool, of which no part can be down"
-        found.notes.append(text)
+        compared.notes.append(text)
     limits = explained.limits
     if limits is not None and pooled and not (first.get("site") or {}).get("partitions"):
         name = f"with the limits by {limits.kind}"
-        found.steps.append((name, lambda last: _limit(last, limits.kind, limits.most, explained.jobs)))
+        compared.steps.append((name, lambda last: _limit(last, limits.kind, limits.most, explained.jobs)))
     elif limits is not None:
-        found.notes.append("the limits are not simulated: the cluster has partitions of its own")
-    return found
+        compared.notes.append("the limits are not simulated: the cluster has partitions of its own")
+    return compared
 
 
 def _copy(document: Any) -> Any:
@@ -239,13 +239,13 @@ def _down(explained: Explained, names: list[str] | None, offset: float) -> list[
             if runs and runs[-1][2] == count and math.isclose(runs[-1][0] + runs[-1][1], begin - offset):
                 begin = runs.pop()[0] + offset
             runs.append((begin - offset, end - begin, count))
-    found = []
+    windows = []
     lead = float(np.quantile(explained.jobs.end - explained.jobs.start, 0.95))
     for begin, length, count in runs:
         window = {"nodes": names[-count:], "from": f"{begin:.0f} s", "for": f"{length:.0f} s",
                   "announced": f"{max(0.0, begin - lead):.0f} s"}  # fmt: skip
-        found.append({"maintenance": window})
-    return found
+        windows.append({"maintenance": window})
+    return windows
 
 
 def _limit(document: dict[str, Any], kind: str, most: Mapping[str, float], jobs: Jobs) -> None:
@@ -267,7 +267,7 @@ def _limit(document: dict[str, Any], kind: str, most: Mapping[str, float], jobs:
 def compare(
     compared: Compared, explained: Explained, widest: float = 0.0, tell: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Run the log as it stands and with one step after the other, and fill in mean waits and correlations.
+    """Run the log and one step after the other; fill in waits and correlations.
 
     A step is kept if the waits of the half of the jobs from which nothing was inferred (`half_of`) come nearer to the
     recorded ones.  Compared are jobs that come after the head.  `widest`: GPUs of the largest node.  Where all gangs
@@ -292,7 +292,7 @@ def compare(
 
 
 def _simulate(variant: Variant, begin: float) -> None:
-    """Run a variant, and compare its waits with the recorded ones of the jobs that come from `begin` on."""
+    """Run a variant, and compare waits of the jobs that come from `begin` on."""
     from hetsim.experiment.run import one_run, prepare
 
     tasks = one_run(prepare(variant.document)).tasks
@@ -322,7 +322,7 @@ def correlation(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Spearman's: how far the order of two columns agrees; NaN where one of them is constant."""
+    """Spearman's rank correlation of two columns; NaN where one is constant."""
     from scipy.stats import rankdata
 
     return correlation(rankdata(one), rankdata(other))

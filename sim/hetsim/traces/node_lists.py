@@ -1,4 +1,4 @@
-"""Lists of nodes for `hetsim trace convert` and `hetsim twin`: the machines of a cluster in a file."""
+"""Lists of nodes in a file, for `hetsim trace convert` and `hetsim twin`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def format_of_nodes(file: str, form: str | None) -> str | None:
 
     if form is None:
         return node_list(file)
-    known = registry.table("clusters")
-    near = difflib.get_close_matches(form, [*known, *registry.table("traces")], n=1, cutoff=0.5)
-    return form if near and near[0] in known else None
+    formats = registry.table("clusters")
+    near = difflib.get_close_matches(form, [*formats, *registry.table("traces")], n=1, cutoff=0.5)
+    return form if near and near[0] in formats else None
 
 
 def convert_nodes(file: str, form: str, options: tuple[str, ...], target: Path | None) -> None:
@@ -52,7 +52,7 @@ def read_nodes(file: str, form: str, options: tuple[str, ...]) -> list[dict[str,
 
 
 def grouped(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Nodes that are equal but for their names as one group each, named after their accelerators."""
+    """Groups of nodes that are equal but for names, named after accelerators."""
     groups: dict[str, dict[str, Any]] = {}
     names: dict[str, int] = {}
     for node in nodes:
@@ -71,7 +71,7 @@ def _name(node: dict[str, Any]) -> str:
     """`a100`, or `cpu` of a node without accelerators."""
     import re
 
-    found = [node[key] for key in ("gpus", "accelerators") if node.get(key)]
-    first = found[0][0] if found and isinstance(found[0], list) else found[0] if found else {}
-    text = str(first.get("type", "gpu")) if found else "cpu"
+    kinds = [node[key] for key in ("gpus", "accelerators") if node.get(key)]
+    first = kinds[0][0] if kinds and isinstance(kinds[0], list) else kinds[0] if kinds else {}
+    text = str(first.get("type", "gpu")) if kinds else "cpu"
     return re.sub(r"[^\w-]+", "-", text).strip("-").lower() or "group"

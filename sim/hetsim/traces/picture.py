@@ -1,4 +1,4 @@
-"""What is in a log of jobs: its load over time, how long its jobs take, and on how many GPUs."""
+"""A picture of a log of jobs: load over time, run times, and GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `hetsim trace validate` says of recorded waits: why jobs waited, and how far simulated waits are from that."""
+"""Recorded waits in `hetsim trace validate`: reasons, and simulated waits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Subject:
 
 
 def subject_of(file: Path, document: Mapping[str, Any] | None, trace: Mapping[str, Any], table: TaskTable) -> Subject:
-    """The scenario of a log: as given where it has a cluster, else on one that the log shows."""
+    """The scenario of a log: with its own cluster, or with the one that it shows."""
     from hetsim.traces.from_log import POLICY, document_of, inferred_nodes
 
     if document is not None and "cluster" in document:
@@ -59,7 +59,7 @@ def subject_of(file: Path, document: Mapping[str, Any] | None, trace: Mapping[st
 
 
 def not_explained(file: str, subject: Subject) -> list[str]:
-    """What is to be said of keys of a scenario that say nothing of recorded waits."""
+    """Remarks on keys of a scenario that recorded waits do not depend on."""
     from hetsim.scenario.file.document import read
     from hetsim.scenario.readers import VALIDATE, not_understood
     from hetsim.scenario.scenario import load
@@ -78,7 +78,7 @@ def _single(document: Mapping[str, Any]) -> Mapping[str, Any]:
 def explained_waits(
     subject: Subject, policy: str | None, simulate: bool, out: Path | None, quiet: bool
 ) -> tuple[Explained | None, Compared | None]:
-    """Explain the recorded waits of a log; simulate and write what follows from them where asked."""
+    """Explain the recorded waits of a log; simulate and write a scenario on demand."""
     from hetsim.scenario.scenario import load
     from hetsim.traces.from_log import compare, variants
     from hetsim.workload.logs.recorded_log import jobs_of
@@ -142,7 +142,9 @@ def _moved(value: Any, folder: Path) -> Any:
 
 
 def against_record(result: Run) -> pd.DataFrame:
-    """Rows `wait_mean`, `wait_p95`, ..., `response_...`, `allocation`; columns recorded, simulated, tasks.
+    """Recorded and simulated figures: waits, responses and allocation.
+
+    Rows `wait_mean`, `wait_p95`, ..., `response_...`, `allocation`; columns recorded, simulated, tasks.
 
     Of the tasks with a recorded start that completed.  Both allocations are means over the same time: from the first
     arrival to the last recorded finish.
@@ -167,9 +169,9 @@ def against_record(result: Run) -> pd.DataFrame:
             low, high = np.quantile(recorded, share), np.quantile(simulated, share)
             rows[f"{name}_{label}"] = {"recorded": low, "simulated": high}
     rows |= _allocation(result, chosen.to_numpy(), began, took)
-    found = pd.DataFrame.from_dict(rows, orient="index").assign(tasks=len(table))
-    found.index.name = "metric"
-    return found
+    compared = pd.DataFrame.from_dict(rows, orient="index").assign(tasks=len(table))
+    compared.index.name = "metric"
+    return compared
 
 
 def _allocation(result: Run, chosen: np.ndarray, began: np.ndarray, took: np.ndarray) -> dict[str, dict[str, float]]:
@@ -190,8 +192,8 @@ def _allocation(result: Run, chosen: np.ndarray, began: np.ndarray, took: np.nda
     capacity = float(gpus or sum(node.cpus for node in cluster.nodes))
 
     def share(begin: np.ndarray, end: np.ndarray) -> float:
-        held = np.maximum(np.minimum(end, high) - np.maximum(begin, low), 0.0)
-        return float((width * held).sum()) / (high - low) / capacity
+        overlap = np.maximum(np.minimum(end, high) - np.maximum(begin, low), 0.0)
+        return float((width * overlap).sum()) / (high - low) / capacity
 
     simulated = share(table["start"].to_numpy(), table["finish"].to_numpy(dtype=float))
     return {"allocation": {"recorded": share(began, began + took), "simulated": simulated}}

@@ -1,4 +1,4 @@
-"""The page of a log's recorded waits: why its jobs waited, and what comes out when it is simulated."""
+"""The page of a log's recorded waits: reasons, and simulated waits."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _variants(compared: Compared) -> str:
 
 
 def draw(explained: Explained, compared: Compared | None = None) -> Figure:
-    """Draw what was held of the inferred capacity, what jobs waited for, and how waits are distributed."""
+    """Draw the held part of the capacity, reasons of waits, and their distribution."""
     picture = figure(9, 7)
     grid = picture.add_gridspec(2, 2)
     _held(picture.add_subplot(grid[0, :]), explained)

@@ -1,4 +1,4 @@
-"""What there is to say of recorded waits: why jobs waited, and how far simulated waits are from the recorded ones."""
+"""Texts on recorded waits: their reasons, and the distance of simulated waits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_SHOWN = 8
 
 
 def meaning(explained: Explained, reason: str) -> str:
-    """What a reason means."""
+    """The meaning of a reason."""
     kind = explained.limits.kind if explained.limits is not None else "user"
     return MEANING[reason].format(kind=kind)
 
@@ -47,7 +47,7 @@ def lines(explained: Explained, compared: Compared | None, simulated: bool) -> l
 
 
 def inferred(explained: Explained) -> list[str]:
-    """What the log shows of its site, a sentence each."""
+    """Sentences on the site that the log shows."""
     texts = []
     jobs = explained.jobs
     texts += _site(explained)
@@ -101,7 +101,7 @@ def _variants(explained: Explained, compared: Compared) -> list[str]:
 
 
 def conclusion(compared: Compared) -> str:
-    """How much nearer the simulated waits are with what was inferred; empty where there is nothing to compare."""
+    """Sentences on the gain of what was inferred; empty without a comparison."""
     first, last = compared.variants[0], compared.best
     if last is first or math.isnan(first.correlation) or math.isnan(last.correlation):
         return ""

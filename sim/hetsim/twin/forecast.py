@@ -277,10 +277,10 @@ class Twin:
         arrival = np.concatenate([np.zeros(first), moments, [max(t, 2 * BEHIND) for t, _ in fitting]])
         new = [(users[k], classes[k], float(log.limit[k])) for _, k in fitting]
         drawn = [float(self.run_times.draw(*one, 0.0, 1, random)[0]) for one in new]
-        told = [one[2] if math.isfinite(one[2]) else length for one, length in zip(new, drawn, strict=True)]
+        new_limits = [one[2] if math.isfinite(one[2]) else length for one, length in zip(new, drawn, strict=True)]
         length = np.array([*ends, *lengths, *drawn])
         limits = np.array([*(self._told(job, self.now - job.start) for job in self.running),
-                           *map(self._told, self.waiting), *told])  # fmt: skip
+                           *map(self._told, self.waiting), *new_limits])  # fmt: skip
         chosen = rows_of(tasks, rows, np.maximum.accumulate(arrival))
         able = np.isfinite(chosen.time)
         time = np.where(able, length[:, None], math.inf)

@@ -2,7 +2,7 @@
 
 At each instant the twin knows what a snapshot would show: which jobs run and since when, which wait, and the history
 up to then.  Of each waiting job it tells intervals for its wait from then on, widened by the errors of earlier
-snapshots (`hetsim.experiment.widening`).  Beside it stand
+snapshots (`hetsim.experiment.widening`).  Next to it stand
 drawn    the same intervals as the samples have them;
 limits   the start if every job took its time limit and none came, as a scheduler tells it: one time, no interval;
 user     the waits of the user's last jobs (of all users, where they are few) less what the job has waited: an interval.

@@ -137,7 +137,6 @@ class Deterministic(ArrivalProcess):
 
     steady_rate = True
     process: Literal["deterministic"]
-    """deterministic."""
     interval: Interval | None = None
     """Time between two arrivals; in place of rate."""
     rate: Rate | None = None
@@ -170,7 +169,6 @@ class Poisson(ArrivalProcess):
 
     steady_rate = True
     process: Literal["poisson"]
-    """poisson."""
     rate: Rate
     """Mean arrivals per time."""
 
@@ -191,7 +189,6 @@ class Renewal(ArrivalProcess):
 
     steady_rate = True
     process: Literal["renewal"]
-    """renewal."""
     rate: Rate
     """Mean arrivals per time."""
     scv: Positive
@@ -230,7 +227,6 @@ class MarkovModulatedPoisson(ArrivalProcess):
     """
 
     process: Literal["mmpp"]
-    """mmpp."""
     rates: list[PerSecond] = Field(min_length=2, max_length=500)
     """Arrivals per time in each state."""
     switching: list[list[PerSecond]] | None = None
@@ -340,7 +336,6 @@ class PiecewisePoisson(ArrivalProcess):
     """
 
     process: Literal["piecewise_poisson"]
-    """piecewise_poisson."""
     rate: Annotated[list[tuple[Seconds, PerSecond]], Field(min_length=1), AfterValidator(_in_order)]
     """Pairs of a time and the arrivals per time from then on; the first time is 0 s."""
     between: Literal["step", "linear"] = "step"
@@ -421,7 +416,6 @@ class Diurnal(ArrivalProcess):
     """
 
     process: Literal["diurnal"]
-    """diurnal."""
     mean: Rate
     """Arrivals per time on average."""
     amplitude: Fraction
@@ -462,7 +456,6 @@ class Burst(ArrivalProcess):
     """
 
     process: Literal["burst"]
-    """burst."""
     size: NumberDistribution
     """Arrivals of a burst, a number or a distribution."""
     every: Interval | None = None
@@ -526,7 +519,6 @@ class AllAtOnce(ArrivalProcess):
     """`count` arrivals at the instant `at`."""
 
     process: Literal["all_at_once"]
-    """all_at_once."""
     count: Count
     """How many arrive."""
     at: Seconds = 0.0
@@ -553,7 +545,6 @@ class Closed(ArrivalProcess):
     closed: ClassVar[bool] = True
 
     process: Literal["closed"]
-    """closed."""
     clients: Annotated[
         Annotated[Count, Tag("<number>")]
         | Annotated[list[tuple[Seconds, Count]], Field(min_length=1), AfterValidator(_in_order), Tag("<list>")],
@@ -605,7 +596,6 @@ class FromFile(ArrivalProcess):
     """
 
     process: Literal["file"]
-    """file."""
     path: ExistingFile
     """A CSV or Parquet file, relative to the scenario."""
     column: str = "arrival"

@@ -153,7 +153,6 @@ class Uniform(Distribution, Generic[Q]):
     """Equally likely anywhere in [low, high)."""
 
     distribution: Literal["uniform"]
-    """uniform."""
     low: Q
     """Least value."""
     high: Q
@@ -180,7 +179,6 @@ class Exponential(Distribution, Generic[Q]):
     """Memoryless, with the given mean."""
 
     distribution: Literal["exponential"]
-    """exponential."""
     mean: Annotated[Q, AfterValidator(_positive)]
     """Mean value."""
 
@@ -196,7 +194,6 @@ class Gamma(Distribution, Generic[Q]):
     """Shape 1 / cv², scale mean · cv²; with cv = 1/√k it is Erlang's of k stages."""
 
     distribution: Literal["gamma"]
-    """gamma."""
     mean: Annotated[Q, AfterValidator(_positive)]
     """Mean value."""
     cv: Positive
@@ -218,7 +215,6 @@ class Lognormal(Distribution, Generic[Q]):
     """
 
     distribution: Literal["lognormal"]
-    """lognormal."""
     mean_given: Annotated[Q | None, AfterValidator(_positive)] = Field(None, alias="mean")
     """Mean value, given with cv."""
     cv: Positive | None = None
@@ -262,7 +258,6 @@ class Weibull(Distribution, Generic[Q]):
     """
 
     distribution: Literal["weibull"]
-    """weibull."""
     shape: Positive
     """Shape: below 1 the tail is heavy, 1 is exponential."""
     scale: Annotated[Q | None, AfterValidator(_positive)] = None
@@ -298,7 +293,6 @@ class Pareto(Distribution, Generic[Q]):
     """
 
     distribution: Literal["pareto"]
-    """pareto."""
     low: Annotated[Q, AfterValidator(_positive)]
     """Least value."""
     high: Q
@@ -349,7 +343,6 @@ class Hyperexponential(Distribution, Generic[Q]):
     """
 
     distribution: Literal["hyperexponential"]
-    """hyperexponential."""
     mean_given: Annotated[Q | None, AfterValidator(_positive)] = Field(None, alias="mean")
     """Mean value, given with cv; in place of branches."""
     cv: Positive | None = None
@@ -422,7 +415,6 @@ class Empirical(Distribution, Generic[Q]):
     """
 
     distribution: Literal["empirical"]
-    """empirical."""
     values: list[Q] | None = None
     """The values; in place of a file."""
     weights: list[Number] | str | None = None
@@ -506,7 +498,6 @@ class Scipy(Distribution, Generic[Q]):
     """
 
     distribution: Literal["scipy"]
-    """scipy."""
     name: str
     """Name of a distribution of scipy.stats, such as invgauss."""
     parameters: dict[str, float] = {}

@@ -23,7 +23,7 @@ from hetsim.model.curves import WorkCurve
 from hetsim.model.ragged import Ragged
 
 BUILTIN: dict[str, str] = {
-    "acme": "hetsim.workload.readers.acme:read",
+    "acme": "hetsim.workload.readers.gpu_clusters:acme",
     "alibaba_dlrm": "hetsim.workload.readers.alibaba_dlrm:read",
     "alibaba_spot": "hetsim.workload.readers.alibaba_spot:read",
     "azure_llm": "hetsim.workload.readers.request_tables:azure_llm",
@@ -31,7 +31,7 @@ BUILTIN: dict[str, str] = {
     "csv": "hetsim.workload.mapped.reader:csv",
     "gavel": "hetsim.workload.readers.gavel:read",
     "hcsp": "hetsim.workload.readers.hcsp:read",
-    "helios": "hetsim.workload.readers.helios:read",
+    "helios": "hetsim.workload.readers.gpu_clusters:helios",
     "hetero_dag": "hetsim.workload.readers.hetero_dag:read",
     "lsf": "hetsim.workload.readers.accounting:lsf",
     "jsonl": "hetsim.workload.mapped.reader:jsonl",

@@ -43,19 +43,15 @@ class Interrupts:
     def _stop(self, launch: Launch, keep: bool, fault: bool = False) -> None:
         tasks = launch.tasks
         keep = keep and launch.fusion is None
-        note_start(self.state, launch, self.stops.stop(launch, keep, fault=fault)[0])
-        if self.limits is not None:
-            self.limits.over(launch, keep and not fault)
-        self._forget(launch)
+        times = self.stops.stop(launch, keep, fault=fault)
+        self._forget(launch, times[0], keep and not fault)
         self.waiting.wait_again(tasks)
         self.rounds.changed("release")
 
     def stop_to_move(self, launch: Launch) -> None:
         """Its task starts elsewhere at once."""
-        note_start(self.state, launch, self.stops.stop(launch, keep=True, outcome=LAUNCH_MOVED)[0])
-        if self.limits is not None:
-            self.limits.over(launch)
-        self._forget(launch)
+        times = self.stops.stop(launch, keep=True, outcome=LAUNCH_MOVED)
+        self._forget(launch, times[0], True)
 
     def kill(self, launch: Launch, reason: str) -> None:
         """End a launch and its tasks as failed: what they have done is wasted, and counted as such.
@@ -63,10 +59,8 @@ class Interrupts:
         To the policy it looks like a stop and, at the same instant, the end of a waiting task.
         """
         tasks = launch.tasks
-        note_start(self.state, launch, self.stops.stop(launch, keep=False, killed=True)[0])
-        if self.limits is not None:
-            self.limits.over(launch, keep=False)
-        self._forget(launch)
+        times = self.stops.stop(launch, keep=False, killed=True)
+        self._forget(launch, times[0], False)
         if launch.fusion is not None:
             self.waiting.wait_again(tasks)
             for task in tasks:
@@ -79,8 +73,14 @@ class Interrupts:
             self.completion.end_task(task, FAILED, reason)
         self.rounds.changed("release")
 
-    def _forget(self, launch: Launch) -> None:
-        """A launch that ended: no reference keeps it or its tasks alive, not even a stale event."""
+    def _forget(self, launch: Launch, start: float, clock_goes_on: bool) -> None:
+        """A launch that ended: no reference keeps it or its tasks alive, not even a stale event.
+
+        start: of its first stage, NaN if there was none; clock_goes_on: that of its tasks' time limits.
+        """
+        note_start(self.state, launch, start)
+        if self.limits is not None:
+            self.limits.over(launch, clock_goes_on)
         del self.state.running[launch.number]
         for task in launch.tasks:
             note_place(self.state, task, launch)

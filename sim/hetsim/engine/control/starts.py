@@ -156,24 +156,15 @@ class Starts:
                 may_not = "lacks" if position is None else "may not use"
                 raise illegal(self.state, f"started {task} in mode {own}, which it {may_not}")
         cores = self._take(placement, batch[0])
-        now = self.clock._now
-        fusion = self.launches.transfers.fusion(batch)
-        self.state.last_launch = number = self.state.last_launch + 1
-        launch = FusedLaunch(self._boundary, number, batch, placement=placement, now=now, fusion=fusion)
-        launch.cores = self.capacity.take(placement, launch) if cores < 0 else cores
-        self.state.running[number] = launch
         for task in batch:
             if task.state == BLOCKED:
                 assert self.state.graph is not None
                 del self.state.graph.blocked[task.index]
                 self.waiting.ready_inside(task)
-            else:
-                del self.state.waiting[task.index]
-            task.state = RUNNING
-            task._launch = launch
+        now, fusion = self.clock._now, self.launches.transfers.fusion(batch)
+        launch = FusedLaunch(self._boundary, self._number(), batch, placement=placement, now=now, fusion=fusion)
+        self._occupy(launch, cores)
         self._start_staged(launch)
-        if self.limits is not None and launch.tasks:
-            self.limits.watch(launch)
 
     def _may_start(self, requests: Requests, placement: Placement) -> int:
         """The position of the mode, if these requests may be launched as one batch; else PolicyError."""
@@ -201,23 +192,29 @@ class Starts:
         self, tasks: tuple[Task, ...] | None, placement: Placement, position: int, terms: Terms, cores: int
     ) -> None:
         """Launch requests that have left their queue; `tasks`: as objects, where they are such."""
-        state, queue = self.state, terms.requests.queue
-        state.last_launch = number = state.last_launch + 1
-        launch = Launch(self._boundary, number, (), placement=placement, now=self.clock._now)
+        queue = terms.requests.queue
+        if tasks is not None and terms.first < 0:  # not always in order of arrival
+            terms.oldest = min([task.arrival for task in tasks]) + queue.service.request_delay
+        terms.fresh = not (self.places.items or placement.mode.on_cpu or (tasks and queue.started_before(tasks)))
+        launch = Launch(self._boundary, self._number(), (), placement=placement, now=self.clock._now)
         launch._tasks = tasks
         launch.terms, launch.position = terms, position
-        launch.cores = self.capacity.take(placement, launch) if cores < 0 else cores
-        if tasks is not None:
-            for task in tasks:
-                task.state = RUNNING
-                task._launch = launch
-            if terms.first < 0:  # not always in order of arrival
-                terms.oldest = min([task.arrival for task in tasks]) + queue.service.request_delay
-        terms.fresh = not (self.places.items or placement.mode.on_cpu or (tasks and queue.started_before(tasks)))
-        state.running[number] = launch
+        self._occupy(launch, cores)
         self._start_staged(launch)
-        if self.limits is not None:
-            self.limits.watch(launch)
+
+    def _number(self) -> int:
+        """The number of the next launch."""
+        self.state.last_launch = number = self.state.last_launch + 1
+        return number
+
+    def _occupy(self, launch: Launch, cores: int) -> None:
+        """Have a launch, and with it its tasks, run from now on; `cores`: -1 where it has not taken its devices yet."""
+        launch.cores = self.capacity.take(launch.placement, launch) if cores < 0 else cores
+        self.state.running[launch.number] = launch
+        for task in launch._tasks or ():
+            self.state.waiting.pop(task.index, None)
+            task.state = RUNNING
+            task._launch = launch
 
     def _take(self, placement: Placement, what: Any) -> int:
         """Check and occupy a placement; the bitmask of cores taken."""
@@ -234,15 +231,9 @@ class Starts:
         """Start on a validated placement; `cores` is -1 where it has not been occupied yet."""
         now = self.clock._now
         task, mode = batch[0], placement.mode
-        self.state.last_launch = number = self.state.last_launch + 1
-        launch = Launch(self.finish_quick, number, batch, placement=placement, now=now)
+        launch = Launch(self.finish_quick, self._number(), batch, placement=placement, now=now)
         launch.position = task.shape.position[mode]
-        launch.cores = self.capacity.take(placement, launch) if cores < 0 else cores
-        self.state.running[number] = launch
-        for member in batch:
-            self.state.waiting.pop(member.index, None)
-            member.state = RUNNING
-            member._launch = launch
+        self._occupy(launch, cores)
         again = task._history is not None
         if mode in self.quick and len(batch) == 1 and not (again and task.shape not in self._free):
             for device in placement.devices:
@@ -258,8 +249,6 @@ class Starts:
                     self.limits.watch(launch)
                 return
         self._start_staged(launch)
-        if self.limits is not None and launch.tasks:
-            self.limits.watch(launch)
         if self.signals.materialized is not None:
             self.signals.materialized(launch)
 
@@ -270,11 +259,7 @@ class Starts:
             if refusal is not None:
                 raise illegal(self.state, f"started {launch.task} on {launch.placement}, but {refusal}")
         launch.then = self._boundary
-        self._begin(launch)
-
-    def _begin(self, launch: Launch) -> None:
-        """Begin; devices that were unusual and are so no longer are taken as normal from now on."""
-        for device in launch.placement.devices:
+        for device in launch.placement.devices:  # those that were unusual and are so no longer are normal from now on
             state = self.capacity.of[device.index]
             if state.normal:
                 continue
@@ -282,6 +267,8 @@ class Starts:
             if at_once and state.frequency == state.slowdown == 1.0:
                 state.normal = True
         self.launches.begin(launch)
+        if self.limits is not None and launch.tasks:  # it may have ended already
+            self.limits.watch(launch)
 
 
 def compute_only(tasks: Tasks) -> frozenset[Mode]:

@@ -140,7 +140,7 @@ class SharedNetwork:
         """See `View.crowding`."""
         exchange = placement.mode.exchange
         assert exchange is not None
-        guest = Member(Launch(None, 0, (), placement=placement, now=0.0), exchange)  # without an event
+        guest = Member(Launch(None, 0, (), placement, 0.0), exchange)  # without an event
         self._weigh(guest)
         if guest.alone == INF:
             return INF, 0.0

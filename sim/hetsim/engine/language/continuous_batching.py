@@ -145,7 +145,7 @@ class Replica:
         request.replica = self
         request.state = QUEUED
         request.period = -1
-        requests.outstanding += 1
+        requests.count(1)
         if requests.by_client and stage.under_way:
             requests.coming.append(request)
             self.wake()

@@ -25,7 +25,7 @@ from hetsim.model.plan import Placement
 from hetsim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED
 from hetsim.model.service import LanguageService
 from hetsim.model.task import RUNNING, Task
-from hetsim.policy.iterating import Foreseen
+from hetsim.policy.iterating import Foreseen, OpenReplicas
 
 
 class Fleet(ServiceCalls):
@@ -102,7 +102,7 @@ class Fleet(ServiceCalls):
         """Send a request to a replica that prefills it, or, once it is prefilled elsewhere, to one that decodes it."""
         open_ = self.replicas.open_to(request.source is not None)
         if len(self.kinds) > 1:
-            open_ = [replica for replica in open_ if replica.blocks >= request.need]
+            open_ = OpenReplicas([replica for replica in open_ if replica.blocks >= request.need])
         if not open_:
             self.lobby[request.row] = request
             return

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from hetsim.engine.language.generation import DECODING, LOADING, NAN, OVER, PREFILLING, QUEUED, Generation
 from hetsim.engine.language.kv_memory import KVMemory
 from hetsim.engine.language.lines import Line, Lines
@@ -31,6 +33,9 @@ class Members:
         self.periods = periods
         self.most = service.service.max_sequences
         self.outstanding = 0
+        self.loads = np.empty(1)
+        """The loads of all open replicas, with its own at `place`."""
+        self.place = 0
         self.by_client: bool = self.policy.by_client
         self.follows: bool = self.policy.follows
         self.line: Line = (Lines if self.by_client else Line)(replica)
@@ -63,6 +68,11 @@ class Members:
         """Is nothing here and nothing on its way?"""
         return not (self.outstanding or self.held or self.loading)
 
+    def count(self, change: int) -> None:
+        """Requests that are outstanding become more or fewer."""
+        self.outstanding += change
+        self.loads[self.place] = (self.outstanding + 1) / self.replica.speed
+
     # Waiting ------------------------------------------------------------------------------------------------
 
     def queue(self, request: Generation) -> None:
@@ -79,7 +89,7 @@ class Members:
         """A waiting request has gone; its entry in the queue is thrown out when it comes up."""
         request.state = OVER
         self.line.gone(request)
-        self.outstanding -= 1
+        self.count(-1)
         self.replica.wake()
 
     # Joining ------------------------------------------------------------------------------------------------
@@ -197,7 +207,7 @@ class Members:
             self.held[request.row] = request
             request.source = self.replica
             request.left = 0
-            self.outstanding -= 1
+            self.count(-1)
             service.hand_over(request)
         else:
             self._decode(request, now)
@@ -212,7 +222,7 @@ class Members:
         self._out(request)
         self.memory.give_back(request)
         request.state = OVER
-        self.outstanding -= 1
+        self.count(-1)
         self.service.finished(request, self.replica)
 
     def _told_left(self, request: Generation, over: bool) -> None:
@@ -252,7 +262,7 @@ class Members:
         self._stop_loading(request, True)
         request.task._launch = None
         request.state = OVER
-        self.outstanding -= 1
+        self.count(-1)
         self.replica.wake()
 
     def _stop_loading(self, request: Generation, over: bool) -> None:
@@ -342,7 +352,7 @@ class Members:
         request.begin_anew(self.clock._now)
         request.replica = self.replica
         if loading is not None:
-            self.outstanding -= 1
+            self.count(-1)
             self.replica.enqueue(request)
         elif request not in self.coming:
             self.line.move(self.service.call(self.policy.key, request), request)

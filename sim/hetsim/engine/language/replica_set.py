@@ -22,7 +22,7 @@ from hetsim.engine.language.service_calls import ServiceCalls
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.plan import Placement
 from hetsim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_STOPPED
-from hetsim.policy.iterating import WantedReplica
+from hetsim.policy.iterating import OpenReplicas, WantedReplica
 
 
 class ReplicaSet:
@@ -45,6 +45,8 @@ class ReplicaSet:
         self.replicas: list[Replica] = []
         """Replicas with devices, in the order of their start; if prefill is separate, only those that decode."""
         self.prefillers: list[Replica] = []
+        self._open: dict[bool, OpenReplicas] = {}
+        """Those that take requests, to read prompts (True) or not; none after a change of one."""
         self.missing: list[bool] = []
         """Replicas that failed and are not replaced yet: do they only prefill?"""
         self.unmet = 0
@@ -56,10 +58,16 @@ class ReplicaSet:
     def all(self) -> list[Replica]:
         return [*self.prefillers, *self.replicas]
 
-    def open_to(self, prefilled: bool) -> list[Replica]:
+    def open_to(self, prefilled: bool) -> OpenReplicas:
         """Those that take requests: those that read prompts, or, where these are apart, those that decode."""
-        replicas = self.prefillers if self.service.prefillers and not prefilled else self.replicas
-        return [replica for replica in replicas if replica.loaded and not replica.draining]
+        apart = bool(self.service.prefillers) and not prefilled
+        if apart not in self._open:
+            replicas = self.prefillers if apart else self.replicas
+            takes = OpenReplicas([replica for replica in replicas if replica.loaded and not replica.draining])
+            for place, replica in enumerate(takes):
+                replica.requests.loads, replica.requests.place = takes.loads, place
+            self._open[apart] = takes
+        return self._open[apart]
 
     # Starts -------------------------------------------------------------------------------------------------
 
@@ -81,7 +89,7 @@ class ReplicaSet:
         modes = tuple(one.mode for one in (self.kinds if self.service.autoscale is not None else [kind]))
         placement = self.signals.place(WantedReplica(self.service, modes, prefills_only, 0))
         if placement is not None:
-            (self.prefillers if prefills_only else self.replicas).append(self._new(placement, prefills_only))
+            self._add(self._new(placement, prefills_only))
             return
         if any(self.capacity.first(mode) is not None for mode in modes):
             self.missing.append(prefills_only)  # the policy keeps these devices; it will load the model when it starts
@@ -102,12 +110,17 @@ class ReplicaSet:
         self.rerate(replica)
         return replica
 
+    def _add(self, replica: Replica) -> None:
+        (self.prefillers if replica.prefills_only else self.replicas).append(replica)
+        self._open.clear()
+
     def _start(self, prefills_only: bool = False) -> bool:
         """Add a replica: keep one that was to be given up, or start a new one, which loads the model first."""
         replicas = self.prefillers if prefills_only else self.replicas
         for replica in replicas:
             if replica.draining:
                 replica.draining = False
+                self._open.clear()
                 return True
         apart = self.service.prefillers
         kinds = [kind for kind in self.kinds if (kind.prefillers if prefills_only else kind.replicas)]
@@ -116,8 +129,8 @@ class ReplicaSet:
         if placement is None:
             return False
         new = self._new(placement, prefills_only)
-        replicas.append(new)
         new.loaded = False
+        self._add(new)
         new.loading_from = self.clock._now
         devices = new.placement.devices
         links = self.state.links
@@ -131,6 +144,7 @@ class ReplicaSet:
         replica.flows.remove(flow)
         if not replica.flows:
             replica.loaded = True
+            self._open.clear()
             replica.periods.load = (replica.loading_from, self.clock._now)
             self.fleet.send_waiting()
             self.rested(replica)
@@ -198,6 +212,7 @@ class ReplicaSet:
         lost = [replica for replica in self.all if replica in lost]  # the order of services, not of devices
         if not lost:
             return
+        self._open.clear()
         for replica in lost:
             (self.prefillers if replica.prefills_only else self.replicas).remove(replica)
             if not replica.draining:
@@ -253,6 +268,7 @@ class ReplicaSet:
             return False
         replica = min(reversed(loaded), key=lambda replica: replica.outstanding)
         replica.draining = True
+        self._open.clear()
         self.rested(replica)
         return True
 

@@ -220,7 +220,7 @@ class Queue:
         estimates = times if table.estimate is table.time else list(map(tuple, table.estimate[at].tolist()))
         found = []
         for row, arrival, time, estimate in zip(at.tolist(), table.arrival[at].tolist(), times, estimates, strict=True):
-            task = Task(row, arrival, shape, time=time, estimates=estimate, table=table)
+            task = Task(row, arrival, shape, time, estimate, table)
             task.ready = arrival + delay
             found.append(task)
         return found

@@ -156,7 +156,7 @@ class Sources(Timer):
         else:
             self.clock.feed_time = math.inf
         deliver = self.deliver
-        deliver(Task(row, arrival, shape, time=times, estimates=estimates, table=self.tasks))
+        deliver(Task(row, arrival, shape, times, estimates, self.tasks))
 
     # Closed loops -------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class Sources(Timer):
         estimates = times if tasks.estimate is tasks.time else tuple(tasks.estimate[row].tolist())
         self.thinking -= 1
         self.status[row] = UNFINISHED
-        self.deliver(Task(row, time, tasks.shapes[int(tasks.shape[row])], time=times, estimates=estimates, table=tasks))
+        self.deliver(Task(row, time, tasks.shapes[int(tasks.shape[row])], times, estimates, tasks))
 
 
 class Graph:

@@ -157,10 +157,10 @@ class NodeState(DeviceState):
             return False
         if mode.gpus == 0:
             return self.device.type is mode.type and not self.asleep
-        count = 0
+        lacking, kind = mode.gpus, mode.type
         for gpu in self.gpus:
-            if gpu.device.type is mode.type and gpu.takes(mode):
-                count += 1
-                if count == mode.gpus:
+            if gpu.device.type is kind and gpu.takes(mode):
+                lacking -= 1
+                if not lacking:
                     return True
         return False

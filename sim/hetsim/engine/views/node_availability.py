@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from hetsim.engine.core.state import RunState, launches_since
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.launching.stopping import Stops
-from hetsim.engine.resources.what_if import Tally
+from hetsim.engine.resources.what_if import Sketch
 from hetsim.engine.views.forecast import Forecast
 from hetsim.model.tasks import Mode
 
@@ -234,11 +234,11 @@ class Ends:
                     if missing <= 0:
                         return end
             return math.inf
-        tally = Tally(node)
-        if tally.fits(mode, kind):
+        if node.fits(mode):
             return -math.inf
+        sketch = Sketch(node)
         for end, _, launch in here:
-            tally.change(launch.placement, 1)
-            if tally.fits(mode, kind):
+            sketch.release(launch.placement, launch)
+            if sketch.fits(mode):
                 return end
         return math.inf

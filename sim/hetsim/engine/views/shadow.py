@@ -10,10 +10,9 @@ from hetsim.engine.core.policy_errors import Questions
 from hetsim.engine.core.state import RunState, launches_since
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.launching.stopping import Stops
-from hetsim.engine.resources.occupancy import NodeState
 from hetsim.engine.resources.partition_limits import Budget
 from hetsim.engine.resources.placement_index import amount_of, share_of
-from hetsim.engine.resources.what_if import Tally, occupy, on_sketch, release, what_if_copy
+from hetsim.engine.resources.what_if import Sketch
 from hetsim.engine.views.forecast import Forecast
 from hetsim.engine.views.generated import NEVER
 from hetsim.engine.views.node_availability import Ends
@@ -26,6 +25,7 @@ from hetsim.model.tasks import Mode, Shape
 from hetsim.policy.contract import Shadow
 
 MAX_KEPT = 64
+"""Shadows that are remembered."""
 
 
 class Shadows:
@@ -77,8 +77,9 @@ class EarliestFit:
     """When and where a task could start if running tasks ended as estimated.
 
     Where counting is enough and ends are known (`Ends`), the earliest of the nodes' own times, kept up to date for
-    the nodes that changed.  Else walks through the running launches in order of expected finish, giving back what
-    each holds on copies of its nodes, until a mode of the task fits; cost: one sort of the running launches.
+    the nodes that changed; for gangs of whole accelerators anywhere the earliest by `PoolEnds`.  Else walks through the
+    running launches in order of expected finish, giving back what each holds on sketches of its nodes, until a mode of
+    the task fits; cost: one sort of the running launches.
     """
 
     def __init__(self, shadows: Shadows, task: Task, mode: Mode | None = None):
@@ -93,16 +94,15 @@ class EarliestFit:
         self._left = 0
         """What is left over besides the task at the shadow time, if its nodes do not matter (`anywhere`)."""
         self._capacity = shadows.state.capacity
-        self._sketches: dict[int, NodeState] = {}
+        self._sketches: dict[int, Sketch] = {}
+        """Nodes at the shadow time, as far as they were looked at."""
         self._at: tuple[int, Mode, Ends] | None = None
         """The node and mode, if they were found from the nodes' own times."""
-        self._tally: Tally | None = None
-        """That node at the shadow time, as long as counting is enough, once what is `_due` there is given back."""
         self._due: list[tuple[float, int, Launch]] = []
-        """Launches that will have ended there by then; for most shadows the node is never looked at."""
-        self._accepted: list[Placement] = []
-        """Placements that were found, by counting, to leave room there for the task."""
-        self._known = shadows.state.last_launch
+        """Launches that will have ended on that node by then."""
+        self._accepted = False
+        """Has a launch beyond the shadow time been accepted on its nodes?"""
+        self._last = shadows.state.last_launch
         self._budgets: dict[Partition, Budget] = {}
         """What partitions with a limit will have in use at the shadow time."""
         self._gang: Mode | None = None
@@ -116,7 +116,7 @@ class EarliestFit:
     def holds(self) -> bool:
         """Would it be found again as it is?  True only if it was found from the nodes' own times, is still to come,
         and nothing has changed on its node.  A task that started elsewhere cannot have made any node fit earlier."""
-        if self._at is None or self._tally is None or self._accepted or self._sketches:
+        if self._at is None or self._accepted:
             return False
         node, _, ends = self._at
         state = ends.state
@@ -137,64 +137,32 @@ class EarliestFit:
         if now_fitting is not None:
             self.time, self._placement = self.forecast.now, now_fitting
             return
-        modes = self._modes
+        modes, capacity = self._modes, self._capacity
         counted = steady = self.state.steady
         for mode in modes:
             if mode.limited:
-                self._find_limited(modes)
+                limited = [m for m in modes if m.limited and m.partition is not None]
+                self._budgets = {m.partition: capacity.budget(m).copy() for m in limited}  # type: ignore[misc]
+                self._walk(modes)
                 return
-            counted = counted and self._capacity.countable(mode)
+            counted = counted and capacity.countable(mode)
         if counted and self.shadows.ends.known():
             self._earliest(self.shadows.ends, modes)
-            return
-        if steady and all(mode.span_any for mode in modes) and all(map(self.shadows.pool.counts, modes)):
+        elif steady and all(mode.span_any for mode in modes) and all(map(self.shadows.pool.counts, modes)):
             self._earliest_anywhere(modes)
-            return
-        self._walk(modes)
+        else:
+            self._walk(modes)
 
-    def _walk(self, modes: list[Mode]) -> None:
-        """Release launches on copies of nodes, by expected finish, until a mode fits."""
-        free = {mode: self._capacity.free_for(mode) for mode in modes if mode.span_any}
-        self.shadows.questions.count()
-        for launch in self.forecast.by_finish():
-            end = max(self.forecast.now, self.forecast.finish_of(launch))
-            if self._placement is not None and end > self.time:
-                break
-            nodes = list(dict.fromkeys(device.node for device in launch.placement.devices))
-            for number in nodes:
-                sketch = self._sketch(number)
-                before = [share_of(mode, sketch, amount_of(mode)) for mode in free]
-                release(sketch, launch.placement, launch)
-                for mode, held in zip(free, before, strict=True):
-                    free[mode] += share_of(mode, sketch, amount_of(mode)) - held
-            if self._placement is None:  # else what ends at the same time is only given back
-                self._placement = self._on_sketches(modes, nodes, free)
-                self.time = end if self._placement is not None else math.inf
-        if self._placement is not None:
-            self._gang = self._placement.mode
-            self._free = free.get(self._gang, -1)
-
-    def _on_sketches(self, modes: list[Mode], nodes: list[int], free: dict[Mode, int]) -> Placement | None:
-        """The first mode that fits now that a launch has ended on these nodes."""
-        for number in nodes:
-            for mode in modes:
-                found = on_sketch(self._sketches[number], mode)
-                if found is not None:
-                    return found
+    def _earliest(self, ends: Ends, modes: list[Mode]) -> None:
+        """Take the earliest time of the single nodes, of equal ones the first."""
         for mode in modes:
-            if mode.span_any and free[mode] >= amount_of(mode):
-                return self._across(mode)
-        return None
-
-    def _across(self, mode: Mode) -> Placement | None:
-        """A gang on the first nodes that have room at the shadow time."""
-        numbers = self._capacity.having_room(mode)
-        for number in self._sketches:
-            numbers |= 1 << number
-        for launch in launches_since(self.state, self._known):
-            for device in launch.placement.devices:
-                numbers |= 1 << device.node
-        return self._capacity._across(mode, map(self._sketch, self._capacity.nodes_in(numbers)))
+            time, number = ends.earliest(mode)
+            if time < self.time:
+                self.time = max(self.forecast.now, time)
+                self._at = number, mode, ends
+        if self._at is not None:
+            self._due = ends.due(self._at[0], self.time)
+            self._stamp = ends.stamp()
 
     def _earliest_anywhere(self, modes: list[Mode]) -> None:
         """Find the time at which a mode fits by counting accelerators on all nodes."""
@@ -205,95 +173,105 @@ class EarliestFit:
                 self.mode, self._left = mode, left
                 self.time = max(self.forecast.now, time)
 
+    def _walk(self, modes: list[Mode]) -> None:
+        """Release launches on sketches of nodes, by expected finish, until a mode fits.
+
+        Where a partition's limit may be what is waited for (`_budgets`), an end anywhere in it counts.
+        """
+        limited = self._budgets
+        free = {mode: self._capacity.free_for(mode) for mode in modes if mode.span_any and not limited}
+        self.shadows.questions.count()
+        for launch in self.forecast.by_finish():
+            held = launch.placement
+            end = max(self.forecast.now, self.forecast.finish_of(launch))
+            if self._placement is not None and (limited or end > self.time):
+                break
+            if held.mode.partition in limited:
+                limited[held.mode.partition].give(held.mode, held.devices)
+            nodes = [number for number, _, _ in held.hosts()]
+            for number in nodes:
+                sketch = self._sketch(number)
+                before = [share_of(mode, sketch, amount_of(mode)) for mode in free]
+                sketch.release(held, launch)
+                for mode, amount in zip(free, before, strict=True):
+                    free[mode] += share_of(mode, sketch, amount_of(mode)) - amount
+            if self._placement is None:  # else what ends at the same time is only given back
+                fits = self._within_limits(modes) if limited else self._on_sketches(modes, nodes, free)
+                self._placement, self.time = fits, end if fits is not None else math.inf
+        if self._placement is not None:
+            self._gang = self._placement.mode
+            self._free = free.get(self._gang, -1)
+
+    def _on_sketches(self, modes: list[Mode], nodes: list[int], free: dict[Mode, int]) -> Placement | None:
+        """The first mode that fits now that a launch has ended on these nodes."""
+        for number in nodes:
+            for mode in modes:
+                placement = self._sketches[number].place(mode)
+                if placement is not None:
+                    return placement
+        for mode in modes:
+            if mode.span_any and free[mode] >= amount_of(mode):
+                return self._across(mode)
+        return None
+
+    def _within_limits(self, modes: list[Mode]) -> Placement | None:
+        """The first mode that fits with the nodes and limits as they are sketched."""
+        capacity, sketches = self._capacity, self._sketches
+        for mode in modes:
+            budget = self._budgets[mode.partition] if mode.limited and mode.partition is not None else None
+            room = capacity.room(mode)
+            for number in sketches:  # these may have more room than now
+                room |= 1 << number
+            if budget is not None:
+                room = budget.narrowed(mode, room)
+            for number in capacity.nodes_in(room):
+                placement = (sketches.get(number) or Sketch(capacity.nodes[number])).place(mode)
+                if placement is not None:
+                    return placement
+            if mode.span_any:
+                nodes = [sketches.get(node.index, node) for node in capacity.nodes]
+                placement = capacity._across(mode, nodes, budget)
+                if placement is not None:
+                    return placement
+        return None
+
+    def _across(self, mode: Mode) -> Placement | None:
+        """A gang on the first nodes that have room at the shadow time."""
+        numbers = self._capacity.having_room(mode)
+        for number in self._sketches:
+            numbers |= 1 << number
+        for launch in launches_since(self.state, self._last):
+            for device in launch.placement.devices:
+                numbers |= 1 << device.node
+        return self._capacity._across(mode, map(self._sketch, self._capacity.nodes_in(numbers)))
+
     @property
     def placement(self) -> Placement | None:
         """Where it would start; None if it never will."""
         if self._placement is None:
-            if self._tally is not None:
-                assert self._at is not None
-                self._give_back(self._tally)
-                self._placement = self._tally.place(self._at[1], self._capacity.types[self._at[1].type])
+            if self._at is not None:
+                self._placement = self._sketch(self._at[0]).place(self._at[1])
             elif self.anywhere and self.time < math.inf and self.mode is not None:
                 self._walk([self.mode])
             elif self._free >= 0 and self._gang is not None:
                 self._placement = self._across(self._gang)
         return self._placement
 
-    def _find_limited(self, modes: list[Mode]) -> None:
-        """As the walk of `_find`, where a partition's limit may be what is waited for: an end anywhere in it counts."""
-        capacity = self._capacity
-        self._budgets = {m.partition: capacity.budget(m).copy() for m in modes if m.limited and m.partition is not None}
-        self.shadows.questions.count()
-        for launch in self.forecast.by_finish():
-            placement = launch.placement
-            if placement.mode.partition in self._budgets:
-                self._budgets[placement.mode.partition].give(placement.mode, placement.devices)
-            for number in dict.fromkeys(device.node for device in placement.devices):
-                release(self._sketch(number), placement, launch)
-            for mode in modes:
-                found = self._with_room(mode)
-                if found is not None:
-                    self.time = max(self.forecast.now, self.forecast.finish_of(launch))
-                    self._placement = found
-                    return
-
-    def _with_room(self, mode: Mode) -> Placement | None:
-        """Where a mode would start, with the nodes and limits as they are sketched."""
-        capacity = self._capacity
-        budget = self._budgets[mode.partition] if mode.limited and mode.partition is not None else None
-        room = capacity.room(mode)
-        for number in self._sketches:  # these may have more room than now
-            room |= 1 << number
-        if budget is not None:
-            room = budget.narrowed(mode, room)
-        for number in capacity.nodes_in(room):
-            node = self._sketches.get(number) or capacity.nodes[number]
-            found = on_sketch(node, mode)
-            if found is not None:
-                return found
-        if not mode.span_any:
-            return None
-        return capacity._across(mode, [self._sketches.get(n.index, n) for n in capacity.nodes], budget)
-
-    def _earliest(self, ends: Ends, modes: list[Mode]) -> None:
-        """Take the earliest time of the single nodes, of equal ones the first."""
-        for mode in modes:
-            time, number = ends.earliest(mode)
-            if time < self.time:
-                self.time = max(self.forecast.now, time)
-                self._at = number, mode, ends
-        if self.time < math.inf:
-            assert self._at is not None
-            number = self._at[0]
-            self._tally = Tally(self._capacity.nodes[number])
-            self._due = ends.due(number, self.time)
-            self._stamp = ends.stamp()
-
-    def _give_back(self, tally: Tally) -> None:
-        """Bring the node to the shadow time."""
-        for _, _, launch in self._due:
-            tally.change(launch.placement, 1)
-        self._due = []
-
-    def _sketch(self, number: int) -> NodeState:
+    def _sketch(self, number: int) -> Sketch:
         """The node as it will be at the shadow time, as far as is known."""
         sketch = self._sketches.get(number)
-        if sketch is not None:
-            return sketch
-        sketch = self._sketches[number] = what_if_copy(self._capacity.nodes[number])
-        if self._at is not None:
-            now, there = self.forecast.now, self._at[2].launches(number)
-            over = [launch for end, _, launch in there if max(now, end) <= self.time]
-        else:  # what was started since the shadow was found may be over by then
-            over = [launch for launch in launches_since(self.state, self._known)
+        if sketch is None:
+            sketch = self._sketches[number] = Sketch(self._capacity.nodes[number], lasting=True)
+            over = [launch for launch in launches_since(self.state, self._last)
                     if any(device.node == number for device in launch.placement.devices)
                     and self.forecast.finish_of(launch) <= self.time]  # fmt: skip
-        for launch in over:
-            release(sketch, launch.placement, launch)
-        for placement in self._accepted:
-            if placement.devices[0].node == number:
-                occupy(sketch, placement)
+            if self._at is not None and number == self._at[0]:
+                over += [launch for _, _, launch in self._due if launch.number in self.state.running]
+            for launch in over:
+                sketch.release(launch.placement, launch)
         return sketch
+
+    # Launches that go on beyond it --------------------------------------------------------------------------
 
     def survives(self, task: Task, placement: Placement) -> bool:
         """True if `task` may start there without delaying the shadow; the answer counts on that it then does."""
@@ -328,61 +306,46 @@ class EarliestFit:
 
     def _spares(self, placement: Placement) -> bool:
         """Return True if a launch beyond the shadow leaves it the devices it needs."""
-        tally = self._tally
-        if tally is not None:
-            assert self._at is not None
-            if not placement.mode.span_any and placement.devices[0].node != self._at[0]:
-                return True
-            if self._capacity.countable(placement.mode):
-                return self._survives_counted(placement, tally, self._at[1])
-        if self._free >= 0 and self._gang is not None:
+        if self._at is not None:
+            head, mode, _ = self._at
+            if not placement.mode.span_any and placement.devices[0].node != head:
+                return True  # nearly always
+            mine = {head}
+        elif self._gang is not None and self._free >= 0:
             return self._spares_gang(placement, self._gang)
-        assert self.placement is not None
-        mine = {device.node for device in self.placement.devices}
-        theirs = {device.node for device in placement.devices}
-        if not mine & theirs:
+        else:
+            assert self.placement is not None
+            mine, mode = {number for number, _, _ in self.placement.hosts()}, self.placement.mode
+        theirs = [number for number, _, _ in placement.hosts()]
+        if mine.isdisjoint(theirs):
             return True
-        sketches = {number: what_if_copy(self._sketch(number)) for number in sorted(mine | theirs)}
-        for number, sketch in sketches.items():
-            if number in theirs:
-                occupy(sketch, placement)
-        mode = self.placement.mode
-        again = on_sketch(sketches[next(iter(mine))], mode) if len(mine) == 1 else None
+        looked_at = mine.union(theirs) if mode.span_any else mine
+        sketches = {number: Sketch(self._sketch(number)) for number in sorted(looked_at)}
+        for number in theirs:
+            if number in sketches:
+                sketches[number].occupy(placement)
+        again = sketches[next(iter(mine))].place(mode) if len(mine) == 1 else None
         if again is None and mode.span_any:
             everywhere = [sketches.get(node.index) or self._sketch(node.index) for node in self._capacity.nodes]
             again = self._capacity._across(mode, everywhere)
         if again is None:
             return False
-        self._placement = again
+        self._placement, self._accepted = again, True
         self._sketches.update(sketches)
-        self._tally = None
         return True
 
     def _spares_gang(self, placement: Placement, gang: Mode) -> bool:
         """Return True if a launch beyond the shadow leaves enough for a gang anywhere."""
         amount, left = amount_of(gang), self._free
-        theirs = dict.fromkeys(device.node for device in placement.devices)
-        sketches = {number: what_if_copy(self._sketch(number)) for number in theirs}
+        sketches = {number: Sketch(self._sketch(number)) for number, _, _ in placement.hosts()}
         for sketch in sketches.values():
             left -= share_of(gang, sketch, amount)
-            occupy(sketch, placement)
+            sketch.occupy(placement)
             left += share_of(gang, sketch, amount)
         if left < amount:
             return False
-        if self._placement is not None and any(device.node in theirs for device in self._placement.devices):
+        if self._placement is not None and any(device.node in sketches for device in self._placement.devices):
             self._placement = None  # on other nodes; found when it is asked for
         self._free = left
         self._sketches.update(sketches)
-        return True
-
-    def _survives_counted(self, placement: Placement, tally: Tally, mode: Mode) -> bool:
-        """As `survives`, on the one node where the task is to start."""
-        self._give_back(tally)
-        before = list(tally.open), tally.cpu_free, tally.mem_free
-        tally.change(placement, -1)
-        if not tally.fits(mode, self._capacity.types[mode.type]):
-            tally.open, tally.cpu_free, tally.mem_free = before
-            return False
-        self._placement = None  # on what is left; found when it is asked for
-        self._accepted.append(placement)
         return True

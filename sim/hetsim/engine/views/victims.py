@@ -7,8 +7,7 @@ from itertools import chain
 from typing import Any
 
 from hetsim.engine.resources.capacity import Capacity
-from hetsim.engine.resources.occupancy import NodeState
-from hetsim.engine.resources.what_if import Tally, on_sketch, release, what_if_copy
+from hetsim.engine.resources.what_if import Sketch
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode, Shape
@@ -38,14 +37,12 @@ class Victims:
     def _first_room(self, modes: list[Mode], victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
         """As `make_room`, in the first of these modes that comes to fit."""
         capacity = self._capacity
-        counted: dict[Mode, bool] = {mode: capacity.countable(mode) for mode in modes}
-        counting = all(counted.values())
-        wanted = modes[0] if len(modes) == 1 and counting and modes[0].gpus else None
+        wanted = modes[0] if len(modes) == 1 and modes[0].gpus and capacity.countable(modes[0]) else None
         kind = capacity.types[modes[0].type]
         lacking: dict[int, int] = {}
         """By node the accelerators that it lacks, where that tells that nothing fits yet without a look at the rest."""
         stopped: dict[int, list[Task]] = {}
-        sketches: dict[int, NodeState] = {}
+        sketches: dict[int, Sketch] = {}
         seen: set[int] = set()
         for victim in victims:
             launch = victim._launch
@@ -56,30 +53,29 @@ class Victims:
             if not stopped and held.mode is modes[0]:
                 # The first victim holds just what is wanted: nothing has to be tried out.
                 return held, [victim]
-            if held.mode not in counted:
-                counted[held.mode] = capacity.countable(held.mode)
-            if counting and not counted[held.mode]:
-                counting, wanted = False, None
-                sketches = {number: self._released(number, tasks) for number, tasks in stopped.items()}
-            if not counting:
-                found = self._without(victim, modes, sketches, stopped)
-                if found is not None:
-                    return found
-                continue
-            number = held.devices[0].node
-            if number not in stopped:
-                stopped[number] = []
-                lacking[number] = 0 if wanted is None else wanted.gpus - capacity.nodes[number].open[kind].bit_count()
-            stopped[number].append(victim)
             if wanted is not None:
-                if held.mode.gpus and held.mode.type is wanted.type:
-                    lacking[number] -= held.mode.gpus
-                if lacking[number] > 0:
-                    continue
-            tally = self._tally_without(number, stopped[number])
-            for mode in modes:
-                if tally.fits(mode, capacity.types[mode.type]):
-                    return self._sparing_counted(number, mode, stopped[number])
+                if capacity.countable(held.mode):
+                    number = held.devices[0].node
+                    lack = lacking.get(number)
+                    if lack is None:
+                        lack = wanted.gpus - capacity.nodes[number].open[kind].bit_count()
+                    if held.mode.gpus and held.mode.type is wanted.type:
+                        lack -= held.mode.gpus
+                    lacking[number] = lack
+                    if lack > 0:
+                        stopped.setdefault(number, []).append(victim)
+                        continue
+                else:
+                    wanted = None
+            for number, _, _ in held.hosts():
+                stopped.setdefault(number, []).append(victim)
+                if number in sketches:
+                    sketches[number].release(held, launch)
+                else:
+                    sketches[number] = self._released(number, stopped[number])
+                for mode in modes:
+                    if sketches[number].fits(mode):
+                        return self._sparing(number, mode, stopped[number], sketches[number])
         return None
 
     def _not_too_few(self, mode: Mode, victims: Iterator[Task]) -> Iterator[Task] | None:
@@ -106,59 +102,25 @@ class Victims:
             lacking[number] = left
         return None
 
-    def _without(
-        self, victim: Task, modes: list[Mode], sketches: dict[int, NodeState], stopped: dict[int, list[Task]]
-    ) -> tuple[Placement, list[Task]] | None:
-        """Stop one more victim on copies of its nodes; `make_room`'s answer if one of the modes now fits."""
-        launch = victim._launch
-        for number in dict.fromkeys(device.node for device in launch.placement.devices):
-            if number not in sketches:
-                sketches[number] = what_if_copy(self._capacity.nodes[number])
-                stopped[number] = []
-            release(sketches[number], launch.placement, launch)
-            stopped[number].append(victim)
-            for mode in modes:
-                if on_sketch(sketches[number], mode) is not None:
-                    return self._sparing(number, mode, stopped[number])
-        return None
+    def _sparing(
+        self, number: int, mode: Mode, needed: list[Task], sketch: Sketch
+    ) -> tuple[Placement, list[Task]]:  # fmt: skip
+        """The placement on a node, and the victims that must stop for it; the best ones are spared first.
 
-    def _tally_without(self, number: int, victims: list[Task]) -> Tally:
-        """The free part of a node without these tasks, where counting is enough."""
-        tally = Tally(self._capacity.nodes[number])
-        for victim in victims:
-            tally.change(victim._launch.placement, 1)
-        return tally
-
-    def _released(self, number: int, victims: list[Task]) -> NodeState:
-        """A node as it would be without these tasks."""
-        sketch = what_if_copy(self._capacity.nodes[number])
-        for victim in victims:
-            release(sketch, victim._launch.placement, victim._launch)
-        return sketch
-
-    def _sparing_counted(self, number: int, mode: Mode, victims: list[Task]) -> tuple[Placement, list[Task]]:
-        """As `_sparing`, where counting is enough."""
-        kind = self._capacity.types[mode.type]
-        tally, needed = self._tally_without(number, victims), list(victims)
-        for spared in victims[:-1]:
-            tally.change(spared._launch.placement, -1)
-            if tally.fits(mode, kind):
-                needed.remove(spared)
-            else:
-                tally.change(spared._launch.placement, 1)
-        return tally.place(mode, kind), needed
-
-    def _sparing(self, number: int, mode: Mode, victims: list[Task]) -> tuple[Placement, list[Task]]:
-        """The placement on a node, and the victims that must stop for it."""
-        needed = self._needed(number, mode, victims)
-        placement = on_sketch(self._released(number, needed), mode)
+        sketch: the node without all of these victims.
+        """
+        for spared in needed[:-1]:
+            fewer = [victim for victim in needed if victim is not spared]
+            without = self._released(number, fewer)
+            if without.fits(mode):
+                needed, sketch = fewer, without
+        placement = sketch.place(mode)
         assert placement is not None
         return placement, needed
 
-    def _needed(self, number: int, mode: Mode, victims: list[Task]) -> list[Task]:
-        """The victims on a node that must stop for the mode to fit; the best ones are spared first."""
-        needed = list(victims)
-        for spared in victims[:-1]:
-            if self._released(number, [victim for victim in needed if victim is not spared]).fits(mode):
-                needed.remove(spared)
-        return needed
+    def _released(self, number: int, victims: list[Task]) -> Sketch:
+        """A node as it would be without these tasks."""
+        sketch = Sketch(self._capacity.nodes[number])
+        for victim in victims:
+            sketch.release(victim._launch.placement, victim._launch)
+        return sketch

@@ -41,6 +41,8 @@ MAX_OTHERS = 3
 
 def of_comparison(found: Comparison, folder: str) -> Parts:
     """Title, first lines and sections about a comparison."""
+    from hetsim.experiment.directory import folder_name
+
     runs: Mapping[str, Any] = found.runs
     first = first_of(next(iter(runs.values())))
     policies = [str(name) for name in found.table.index]
@@ -48,7 +50,7 @@ def of_comparison(found: Comparison, folder: str) -> Parts:
     options += [policy_option(label, None) for label in found.refused]
     options += _asked(found)
     title = f"{first.name or 'comparison'}: {len(policies)} policies compared"
-    place = f"{folder}/{_folder(policies[0])}" if folder else ""
+    place = f"{folder}/{folder_name(policies[0])}" if folder else ""
     again = commands(first, place, "compare", replications=_replications(found), more=options)
     words = elements.items([*_in_words(found), *found.plan_notes])
     return title, [comparison_headline(runs)], [
@@ -155,12 +157,6 @@ def _policy(outcome: Any) -> Any:
     """The value of `policy:` in the scenario of a run."""
     text = first_of(outcome).scenario
     return None if text is None else parse_yaml(outcome.name, text).get("policy")
-
-
-def _folder(label: str) -> str:
-    from hetsim.experiment.directory import folder_name
-
-    return folder_name(label)
 
 
 def _compared(found: Comparison) -> str:

@@ -73,7 +73,7 @@ class Comparison:
 
     @classmethod
     def load(cls, directory: str | Path) -> Comparison:
-        """Load a comparison: evaluated again from its runs, by the same metrics and against the same one.
+        """Load a comparison, and evaluate it again from its runs.
 
         Parameters: directory: where it lies.
         Returns: the comparison.
@@ -236,7 +236,7 @@ def compare(
         rows += of_metric
         winners[name] = _winner(name, frame, of_metric, policies)
         findings += of_metric if baseline is not None else _of_the_best(name, frame, of_metric)
-    first = {name: whole for name, run in runs.items() if (whole := _first(run)) is not None}
+    first = {name: result for name, run in runs.items() if (result := _first(run)) is not None}
     plans = plans_table(first)
     planned = plans.index[plans["planned_makespan"].notna()]
     planners = [name for name in planned if np.ptp(first[name].record.input.tasks.arrival) > 0]

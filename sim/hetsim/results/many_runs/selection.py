@@ -49,11 +49,11 @@ class Selection:
     @property
     def sentences(self) -> list[str]:
         """The outcome in sentences."""
-        name, most = metric_name(self.metric), max(self.runs.values())
+        name, runs = metric_name(self.metric), max(self.runs.values())
         within = gap(self.metric, self.delta)
         if self.best is None:
             first = (
-                f"No best policy in {name} after {most:,} replications: {_listed(self.left)} cannot be told apart to "
+                f"No best policy in {name} after {runs:,} replications: {_listed(self.left)} cannot be told apart to "
                 f"{within} with a probability of {100 * self.probability:g} %; allow a larger delta, or longer runs."
             )
         else:

@@ -219,9 +219,9 @@ class Sweep:
         if policies > 1 and len(self.table) == points * policies:
             parts[0] += f" × {policies} policies"
         sound = self.table[self.table["status"] == "done"] if len(self.failed) < len(self) else self.table
-        fewest, most = int(sound["replications"].min()), int(sound["replications"].max())
-        if most > 1:
-            parts.append(f"{fewest} to {most} replications each" if fewest < most else f"{most} replications each")
+        low, high = int(sound["replications"].min()), int(sound["replications"].max())
+        if high > 1:
+            parts.append(f"{low} to {high} replications each" if low < high else f"{high} replications each")
         if self.table["seed"].nunique() == 1:
             parts.append(f"seed {self.table['seed'].iloc[0]}")
         if len(self.failed):
@@ -275,7 +275,7 @@ class Sweep:
 
         Parameters: directory: where it lies.
         Returns: the sweep.
-        Raises: UsageError: it is not finished, is damaged, or is no sweep.
+        Raises: UsageError: it is not finished, is damaged, or is not a sweep.
         """
         folder = Path(directory)
         again = "the same command with --resume goes on with it"

@@ -39,12 +39,12 @@ def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = Non
         raise UsageError(f"there is nothing for which both {x} and {y} are defined")
     cost = np.stack([table[name].to_numpy() * (-1.0 if up[name] else 1.0) for name in (x, y)])
     order = np.lexsort((cost[1], cost[0]))
-    least, on_it = math.inf, np.zeros(len(table), dtype=bool)
+    lowest, on_it = math.inf, np.zeros(len(table), dtype=bool)
     last = (math.inf, math.inf)
     for at in order.tolist():  # ascending in the first: a policy that improves on the second is on the front
         here = (float(cost[0, at]), float(cost[1, at]))
-        if here[1] < least or here == last:
-            on_it[at], least, last = True, here[1], here
+        if here[1] < lowest or here == last:
+            on_it[at], lowest, last = True, here[1], here
     return table.assign(front=on_it)
 
 

@@ -33,7 +33,9 @@ _EVALUATIONS = 200
 
 @metric(unit="s", better="neither", of="run")
 def makespan_bound(run: Measured) -> float:
-    """max(max_j(r_j + fastest time), max_r(r + area of {j: r_j >= r})) - first arrival.
+    """Lower bound of the makespan: longest task, and work that arrives from r on.
+
+    max(max_j(r_j + fastest time), max_r(r + area of {j: r_j >= r})) - first arrival.
 
     Gangs are weighted by GPUs, fractions by their share; task graphs add the critical path.  Covers the
     completed tasks; undefined while anything is unfinished, as the makespan is, and where kernels were launched as one.
@@ -221,8 +223,8 @@ def offered_load(tasks: Tasks, table: ModeTable) -> float:
     span = float(arrival.max() - arrival.min())
     work, capacity = areas(tasks, table, chosen)
     kept = np.isfinite(work).any(axis=1)  # what can never run asks for nothing
-    least = min_area(work[kept], capacity)
-    return least / span if span > 0 else (math.inf if least > 0 else 0.0)
+    area = min_area(work[kept], capacity)
+    return area / span if span > 0 else (math.inf if area > 0 else 0.0)
 
 
 def min_area(work: np.ndarray, capacity: np.ndarray) -> float:

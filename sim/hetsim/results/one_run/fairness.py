@@ -64,7 +64,7 @@ def rho_of_tasks(result: Run, by: Literal["task", "user"] = "task") -> np.ndarra
 
 
 def _isolated(table: ModeTable, rows: TableRows, done: np.ndarray, crowd: np.ndarray) -> np.ndarray:
-    """T_iso of some rows of the task table among so many others."""
+    """T_iso of some rows of the task table among this number of others."""
     tasks = table.tasks
     if rows.staged is None:
         return _on_a_share(table, rows(np.arange(len(tasks)))[done], crowd)

@@ -144,7 +144,7 @@ class _Measure:
         self.free, self.stranded, self.up = np.zeros((3, len(state.cores)))
 
     def update(self, nodes: Iterable[int]) -> None:
-        """Measure these nodes anew."""
+        """Measure these nodes again."""
         state, starts = self.state, self.starts
         asked_share = state.asked_share[:, None] / WHOLE
         for node in nodes:

@@ -116,8 +116,8 @@ def named_users(run: RunInput) -> list[str]:
     demand = np.bincount(codes, weights=wanted, minlength=len(tasks.users))
     order = np.argsort(-demand, kind="stable")
     # One more than the most is better named than called all others.
-    most = MAX_USERS + 1 if len(order) == MAX_USERS + 1 else MAX_USERS
-    return [tasks.users[code] for code in order[:most].tolist()]
+    limit = MAX_USERS + 1 if len(order) == MAX_USERS + 1 else MAX_USERS
+    return [tasks.users[code] for code in order[:limit].tolist()]
 
 
 def size_labels(shapes: Sequence[Shape]) -> list[str]:
@@ -128,12 +128,12 @@ def size_labels(shapes: Sequence[Shape]) -> list[str]:
 
 def cores_label(shape: Shape) -> str:
     """Group of a task by its cores: from each power of two to below the next."""
-    least, most = (choose(units(mode) for mode in shape.modes) for choose in (min, max))
-    if least != most:
-        return f"{least:g} to {most:g} cores"
-    if most < 2:
-        return "1 core" if most >= 1 else LESS_THAN_A_CORE
-    power = 2 ** math.floor(math.log2(most))
+    low, high = (choose(units(mode) for mode in shape.modes) for choose in (min, max))
+    if low != high:
+        return f"{low:g} to {high:g} cores"
+    if high < 2:
+        return "1 core" if high >= 1 else LESS_THAN_A_CORE
+    power = 2 ** math.floor(math.log2(high))
     return f"{power}–{2 * power - 1} cores"
 
 
@@ -146,12 +146,12 @@ def gpus_label(shape: Shape) -> str:
     sizes = sorted({mode.gpu_share for mode in shape.modes if mode.gpus})
     if not sizes:
         return NO_GPU
-    least, most = sizes[0], sizes[-1]
-    if most < 1:
+    low, high = sizes[0], sizes[-1]
+    if high < 1:
         return PART
-    if least != most:
-        return f"{least:g} to {most:g}"
-    count = round(most)
+    if low != high:
+        return f"{low:g} to {high:g}"
+    count = round(high)
     power = 2 ** math.floor(math.log2(count))
     return f"{count}" if count <= 8 or count == power else f"{power + 1}–{2 * power - 1}"
 
@@ -162,8 +162,8 @@ def by_number(label: str) -> tuple[float, float]:
         return (-1.0 if label == NO_GPU else 0.0), 0.0
     label = label.removesuffix(" cores").removesuffix(" core")
     if " to " in label:
-        least, most = label.split(" to ")
-        return float(most) + 0.25, float(least)
+        low, high = label.split(" to ")
+        return float(high) + 0.25, float(low)
     return float(label.split("–")[-1]), 0.0
 
 

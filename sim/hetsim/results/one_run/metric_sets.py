@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from hetsim.errors import UnknownName, several
-from hetsim.results.declared import declarations, in_set
+from hetsim.errors import several
+from hetsim.results.declared import declarations, in_set, unknown_metric
 
 SETS: dict[str, Callable[[], Iterable[str]]] = {
     "usual": partial(in_set, "usual"),  # what a comparison shows unless told otherwise: read at a glance
@@ -23,7 +23,7 @@ def check(name: str) -> None:
     """UnknownName with a suggestion if this is neither a metric nor a set of them."""
     names = [*SETS, *declarations()]
     if name not in names:
-        raise UnknownName("metric", name, names, " (hetsim list metrics)")
+        raise unknown_metric(name, names)
 
 
 def listed(metrics: str | Iterable[str]) -> list[str]:

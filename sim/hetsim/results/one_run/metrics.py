@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hetsim import registry
-from hetsim.errors import UnknownName
-from hetsim.results.declared import DEFAULT_BOUND, declarations, in_set
+from hetsim.results.declared import DEFAULT_BOUND, declarations, in_set, unknown_metric
 from hetsim.results.one_run.measured import Measured, Metric
 
 
@@ -28,7 +27,7 @@ def metric(name: str, bound: float = DEFAULT_BOUND) -> Metric:
     declared = declarations(bound)
     if name not in declared:
         registry.check_loaded("metric", name)
-        raise UnknownName("metric", name, declared, " (hetsim list metrics)")
+        raise unknown_metric(name, declared)
     return declared[name].function
 
 

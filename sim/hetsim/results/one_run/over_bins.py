@@ -29,12 +29,12 @@ def busy_over_time(result: Run, bins: int = 120, by: str = "device") -> pd.DataF
     edges = _edges(result, bins)
     if by not in GROUPS:
         raise UsageError(f'shares are told by {", ".join(GROUPS)}, not by "{by}"')
-    names, owner, most = _owners(result, by)
+    names, owner, capacity = _owners(result, by)
     launches, places = launches_of(result.record, result.modes), PlaceColumns(result.record)
     launch, device, rate = places.divided(launches.place, _rate(launches.busy, launches))
     begin, end = launches.compute_start[launch], launches.compute_end[launch]
     seconds = _in_bins(begin, end, rate, row=owner[device], rows=len(names), edges=edges)
-    share = seconds / (most[:, None] * np.diff(edges))
+    share = seconds / (capacity[:, None] * np.diff(edges))
     return pd.DataFrame(share, index=pd.Index(names, name=by), columns=pd.Index(edges[:-1], name="time"))
 
 
@@ -97,8 +97,8 @@ def _owners(result: Run, by: str) -> tuple[list[str], np.ndarray, np.ndarray]:
     row = {name: number for number, name in enumerate(names)}
     owner = np.full(len(numbers), -1, dtype=np.int64)
     owner[at[kept]] = [row[name] for name in label[kept]]
-    most = np.bincount(owner[at[kept]], weights=table["count"].to_numpy(dtype=float)[kept], minlength=len(names))
-    return names, owner, most
+    capacity = np.bincount(owner[at[kept]], weights=table["count"].to_numpy(dtype=float)[kept], minlength=len(names))
+    return names, owner, capacity
 
 
 def _in_bins(

@@ -36,18 +36,18 @@ def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float
     position = np.cumsum(record.status != NOT_ARRIVED) - 1
     first = position if rows.chosen is None else position[rows.chosen]
     deciding = position[rows.deciding]
-    found = frame.iloc[first].reset_index(drop=True)
+    stage_rows = frame.iloc[first].reset_index(drop=True)
     of_stages = rows(staged.stage) >= 0
-    found["id"] = np.where(of_stages, rows(staged.id), found["id"].to_numpy(dtype=object))
+    stage_rows["id"] = np.where(of_stages, rows(staged.id), stage_rows["id"].to_numpy(dtype=object))
     for name in ("status", "reason"):
-        found[name] = frame[name].iloc[deciding].array
+        stage_rows[name] = frame[name].iloc[deciding].array
     status = rows.record.status[rows.deciding]
     completed = status == COMPLETED
 
     def put(name: str, values: np.ndarray) -> None:
         """Give the requests with stages their values of a column; other tasks keep theirs."""
-        old = found[name].to_numpy()
-        found[name] = np.where(of_stages, values, old).astype(old.dtype)
+        old = stage_rows[name].to_numpy()
+        stage_rows[name] = np.where(of_stages, values, old).astype(old.dtype)
 
     start, finish = rows.least(record.start), record.finish[rows.deciding]
     finish[status == UNFINISHED] = np.nan
@@ -55,7 +55,7 @@ def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float
     put("finish", finish)
     together = rows.streaming
     wait = np.add.reduceat(frame["wait"].to_numpy()[position[rows.members]], rows.begin) if rows.count else start
-    put("wait", np.where(together, start - found["ready"].to_numpy(), wait))
+    put("wait", np.where(together, start - stage_rows["ready"].to_numpy(), wait))
     for name in SUMS:
         if name in frame:
             totals = np.zeros(len(record.status), frame[name].to_numpy().dtype)
@@ -66,15 +66,15 @@ def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float
         ("upload", np.zeros(rows.count)), ("compute", span), ("download", np.zeros(rows.count)),
         ("overhead", np.where(completed, 0.0, np.nan)),
     ):  # fmt: skip
-        put(name, np.where(together, values, found[name].to_numpy()))
-    _ratios(found, put, rows(staged.alone), completed=completed, bounded=bounded, bound=bound)
-    _placed(found, frame, rows, position=position, of_stages=of_stages)
-    met = completed & (finish <= found["deadline"].to_numpy())
-    given = found["met_deadline"].array
-    found["met_deadline"] = pd.arrays.BooleanArray(
+        put(name, np.where(together, values, stage_rows[name].to_numpy()))
+    _ratios(stage_rows, put, rows(staged.alone), completed=completed, bounded=bounded, bound=bound)
+    _placed(stage_rows, frame, rows, position=position, of_stages=of_stages)
+    met = completed & (finish <= stage_rows["deadline"].to_numpy())
+    given = stage_rows["met_deadline"].array
+    stage_rows["met_deadline"] = pd.arrays.BooleanArray(
         np.where(of_stages, met, given.to_numpy(dtype=bool, na_value=False)), np.asarray(given.isna())
     )
-    return found
+    return stage_rows
 
 
 def _ratios(

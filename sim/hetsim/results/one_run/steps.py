@@ -21,34 +21,34 @@ SINGLE_STEPS = 5_000_000
 def steps_table(record: Record) -> pd.DataFrame:
     """One row for each event of a replica, in the order in which they ended.
 
-    `service`, `replica` (its number), `device`; `start`, `end` (s), `steps` (so many alike); `sequences` that decode in
+    `service`, `replica` (its number), `device`; `start`, `end` (s), `steps` (equal ones); `sequences` that decode in
     each, `prompt_tokens` read, `tokens` (both, of all the steps); `running` and `waiting` requests (in the replica, and
     sent to it and not in it, when the steps end); KV blocks: `kv_blocks` there are, `kv_used_start`, `kv_used` (when
     the steps end, the most within the row) and `kv_free` then, `kv_cached` (free ones that hold prefixes); missing
     where memory sets no limit.
     """
-    found = record.steps
-    if found is None:
+    steps = record.steps
+    if steps is None:
         return pd.DataFrame()
-    code = found["replica"]
+    code = steps["replica"]
     names, numbers, blocks, place = (np.array(column) for column in zip(*record.replicas, strict=True))
-    devices, of = PlaceColumns(record).names(place)
+    devices, device_of = PlaceColumns(record).names(place)
     services, which = np.unique(names, return_inverse=True)
     total = np.where(blocks[code] >= UNLIMITED, np.nan, blocks[code].astype(float))
-    used = total - found["free"]
+    used = total - steps["free"]
     columns = {
         "service": categorical(which[code], services.tolist()),
         "replica": numbers[code],
-        "device": categorical(devices[place[code]], of),
-        **{name: found[name] for name in ("start", "end", "steps", "sequences", "prompt_tokens")},
-        "tokens": found["steps"] * found["sequences"] + found["prompt_tokens"],
-        "running": found["running"],
-        "waiting": found["waiting"],
+        "device": categorical(devices[place[code]], device_of),
+        **{name: steps[name] for name in ("start", "end", "steps", "sequences", "prompt_tokens")},
+        "tokens": steps["steps"] * steps["sequences"] + steps["prompt_tokens"],
+        "running": steps["running"],
+        "waiting": steps["waiting"],
         "kv_blocks": total,
         "kv_used_start": used,
-        "kv_used": used + found["taken"],
-        "kv_free": total - used - found["taken"],
-        "kv_cached": np.where(np.isnan(total), np.nan, found["cached"]),
+        "kv_used": used + steps["taken"],
+        "kv_free": total - used - steps["taken"],
+        "kv_cached": np.where(np.isnan(total), np.nan, steps["cached"]),
     }
     return pd.DataFrame(columns, copy=False)
 

@@ -264,7 +264,7 @@ def _save_record(record: Record, folder: Path) -> None:
         "reasons": [[int(task), text] for task, text in record.reasons.items()],
         "device_log": record.device_log,
         "holds": record.holds,
-        "fused": [[launch, *told] for launch, told in record.fused.items()],
+        "fused": [[launch, *figures] for launch, figures in record.fused.items()],
         "replicas": record.replicas,
         "stats": record.stats,
     }
@@ -297,21 +297,21 @@ def open_run(directory: Path) -> Saved:
         summary = read_json(directory / "summary.json")["summary"]
         named = {name: about[name] for name in ("name", "seed", "replication", "policy", "error", "bound")}
         named["scenario"] = scenario.read_text(encoding="utf-8") if scenario.name in listed else None
-        known = {
+        facts = {
             "warmup": about["warmup"],
             "end": about["end"],
             "warnings": list(about["warnings"]),
             "notes": _numbers_from_json(about.get("notes", {})),
             "horizon": math.inf if about["horizon"] is None else about["horizon"],
         }
-        if not all(isinstance(text, str) for text in (named["name"], named["policy"], *known["warnings"])):
+        if not all(isinstance(text, str) for text in (named["name"], named["policy"], *facts["warnings"])):
             raise TypeError(f"{MARK} has no texts as name, policy and warnings")
         values = {name: _number(value) for name, value in summary.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         why = f"{MARK} has no {problem}" if isinstance(problem, KeyError) else str(problem)
         why = why if (directory / MARK).is_file() else f"it has no {MARK}"
         raise UsageError(f"{directory} is not a run directory: {why}") from None
-    return Saved(directory, listed, about.get("inputs", {}), named=named, known=known, values=values)
+    return Saved(directory, listed, about.get("inputs", {}), named=named, known=facts, values=values)
 
 
 def _number(value: Any) -> float:

@@ -59,7 +59,8 @@ class DrawnModes:
         if demand.modes is not None:
             self._full_form(demand.modes)
         elif demand.profile is not None:
-            self._profile(profile_use(demand))
+            use = profile_use(demand)
+            self._cost_model(self._profile_time(use), use.gpu_memory)
         elif demand.work is not None:
             self._cost_model(self._work_time(demand.work), None)
         elif demand.training is not None:
@@ -200,9 +201,6 @@ class DrawnModes:
         if self.bytes_in is None:
             self.bytes_in = steps * use.input_bytes
         return lambda peak, share: steps * use.seconds_per_step(peak, share)
-
-    def _profile(self, use: ProfileUse) -> None:
-        self._cost_model(self._profile_time(use), use.gpu_memory)
 
     def _training(self, training: TrainingSpec) -> None:
         """A mode for each width on every type of GPU with a known peak and enough memory."""

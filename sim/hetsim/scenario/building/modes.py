@@ -161,7 +161,9 @@ class ModeBook:
             return False
         kinds = self._kinds_for(mode).values()
         if mode.unit is not None:
-            return sum(self._parts(node, mode) * count for node, count in kinds) >= _parts_of(mode)
+            return sum(self._parts(node, mode) * count for node, count in kinds) >= (
+                mode.node_count if mode.node_count > 1 else mode.millicores // MILLI
+            )
         if mode.on_cpu or not mode.span_any:
             return any(self._room(node, mode) >= max(1, mode.gpus) for node, _ in kinds)
         return sum(self._room(node, mode) * count for node, count in kinds) >= mode.gpus
@@ -280,11 +282,6 @@ class ModeBook:
 def _within(bound: Partition | None) -> str:
     """The partition of a bound, as part of a sentence, or ""."""
     return "" if bound is None else f" of partition {bound}"
-
-
-def _parts_of(mode: Mode) -> int:
-    """Nodes or cores of a gang."""
-    return mode.node_count if mode.node_count > 1 else mode.millicores // MILLI
 
 
 def _label(device: DeviceType, cores: float, count: int, share: int) -> str:

@@ -94,7 +94,8 @@ def _or_word(detail: Any, word: Any, model: type[BaseModel]) -> str:
 
 
 def _words(context: dict[str, Any]) -> list[str]:
-    return [word.strip().strip("'") for word in _expected(context).replace(" or ", ", ").split(",")]
+    expected = str(context.get("expected_tags", context.get("expected", "")))
+    return [word.strip().strip("'") for word in expected.replace(" or ", ", ").split(",")]
 
 
 def value_at(data: Any, path: Path_) -> Any:
@@ -194,10 +195,6 @@ def _count(value: Any) -> str:
     if abs(value) > MOST:
         return shown(value)
     return f"{int(value):,}" if abs(value) < 1e15 and value == int(value) else f"{value:g}"
-
-
-def _expected(context: dict[str, Any]) -> str:
-    return str(context.get("expected_tags", context.get("expected", "")))
 
 
 def _noun(detail: Any, context: dict[str, Any]) -> str:

@@ -29,14 +29,11 @@ class Speedup(Model):
     """How many times as long as in the reference mode it takes."""
 
 
-def _speedup_or_not(value: Any) -> str:
-    is_it = isinstance(value, Speedup) or (isinstance(value, dict) and "speedup" in value)
-    return "<speedup>" if is_it else "<distribution>"
-
-
 Time = Annotated[
     Annotated[TimeDistribution, Tag("<distribution>")] | Annotated[Speedup, Tag("<speedup>")],
-    Discriminator(_speedup_or_not),
+    Discriminator(
+        lambda v: "<speedup>" if isinstance(v, Speedup) or isinstance(v, dict) and "speedup" in v else "<distribution>"
+    ),
 ]
 
 

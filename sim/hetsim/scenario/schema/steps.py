@@ -20,12 +20,7 @@ from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import Peak
 from hetsim.workload.costs.step_costs import Efficiency, roofline_steps
 
-
-def _as_stage(value: Any) -> Any:
-    return value if isinstance(value, str) else short(value)
-
-
-STAGE = Short(_as_stage, INLINE)
+STAGE = Short(lambda value: value if isinstance(value, str) else short(value), INLINE)
 
 
 def _share(value: float) -> float:

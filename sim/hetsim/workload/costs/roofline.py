@@ -333,11 +333,6 @@ def waves(launch: KernelLaunch, peak: Peak, share: float = 1.0) -> float:
     return launch.blocks / (occupancy(launch, peak).blocks * active_multiprocessors(peak, share))
 
 
-def useful_share(launch: KernelLaunch, peak: Peak) -> float:
-    """The share of the multiprocessors that the launch can keep busy."""
-    return min(1.0, launch.blocks / _require_gpu(peak))
-
-
 def kernel_time(
     launch: KernelLaunch,
     flops: float,

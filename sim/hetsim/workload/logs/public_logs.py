@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hetsim.errors import Problem, ScenarioError, UnknownName
+from hetsim.errors import UnknownName
 from hetsim.model.files import open_input
+from hetsim.workload.rows.text_rows import problem_of
 
 PWA = "https://www.cs.huji.ac.il/labs/parallel/workload"
 ACKNOWLEDGE = "free, with acknowledgement"
@@ -107,7 +108,7 @@ def verify(log: PublicLog, path: Path, sha256: str | None = None) -> str:
         if sha256 is None and log.size is not None and size != log.size:
             told += f" ({size:,} bytes instead of {log.size:,})"
         told += f": it is damaged, or another version; get it again from {log.url}"
-        raise ScenarioError(Problem(told, file=str(path)))
+        raise problem_of(path, told)
     return found
 
 
@@ -122,9 +123,9 @@ def content_hash(path: Path) -> tuple[str, int]:
                 digest.update(block)
                 size += len(block)
     except FileNotFoundError:
-        raise ScenarioError(Problem("there is no such file", file=str(path))) from None
+        raise problem_of(path, "there is no such file") from None
     except IsADirectoryError:
-        raise ScenarioError(Problem("is a folder; name the file of the log", file=str(path))) from None
+        raise problem_of(path, "is a folder; name the file of the log") from None
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise ScenarioError(Problem("is compressed and ends too early, or is damaged", file=str(path))) from None
+        raise problem_of(path, "is compressed and ends too early, or is damaged") from None
     return digest.hexdigest(), size

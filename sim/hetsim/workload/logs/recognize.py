@@ -94,9 +94,11 @@ def maybe_table(file: str | Path) -> bool:
     if "\0" in text or "\ufffd" in text[:-1]:  # no text; the last sign may have been cut
         return True
     head = _head(text)
-    named = any(name in KNOWN or name.startswith("gpu_time.") for name in _columns(head))
+    columns = _columns(head)
+    if any(name in KNOWN or name.startswith("gpu_time.") for name in columns):
+        return True
     # A line of words may be a header with names that are all misspelt; one with numbers is none.
-    return named or (text.lstrip()[:1] not in ("{", "[") and "," in head and not _numbers(head))
+    return text.lstrip()[:1] not in ("{", "[") and "," in head and not any(map(NUMBER.fullmatch, columns))
 
 
 def _beginning(path: Path) -> str | None:
@@ -117,7 +119,3 @@ def _head(text: str) -> str:
 def _columns(head: str) -> set[str]:
     """The cells of the first line, whatever separates them: that it is the wrong sign is for the reader to say."""
     return {cell.strip().strip('"') for cell in re.split(r"[,;|\t]", head)}
-
-
-def _numbers(head: str) -> bool:
-    return any(NUMBER.fullmatch(cell) for cell in _columns(head))

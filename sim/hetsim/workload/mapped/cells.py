@@ -15,8 +15,7 @@ from typing import Any
 
 from hetsim.errors import suggestion
 from hetsim.model.units import MAX_BYTES, MAX_SECONDS, SIZE, TIME, shown
-from hetsim.workload.rows.instants import instant_of
-from hetsim.workload.rows.text_rows import NUMBER
+from hetsim.workload.rows.text_rows import NUMBER, instant_of
 
 Cell = Callable[[Any], float]
 

@@ -12,7 +12,7 @@ from hetsim.workload.mapped.cells import Instants, plain
 from hetsim.workload.mapped.log_map import LogMap
 from hetsim.workload.mapped.mapping import CellSource, kind_of
 from hetsim.workload.mapped.rows import is_blank, tidied
-from hetsim.workload.rows.job_log import JobLog
+from hetsim.workload.rows.job_log import JobLog, number_or_text
 from hetsim.workload.rows.job_times import ROUNDED, JobTimes
 from hetsim.workload.rows.rows_of_a_job import JobRows, Sink
 
@@ -268,10 +268,9 @@ class MappedJobs:
             found.update({self.times_of[name]: times.get(name, math.inf) for name in self.typed})
         if start is not None:
             found["start"] = start
-        columns = {name: value for name, value in found.items() if value != ""}
         key = None if id_ is not None or log.cut.sample == 1 else whole
         duration = math.nan if took is None else took
-        self.times.added(log.add(line, id_, arrival, duration=duration, key=key, whole=whole, **columns))
+        self.times.added(log.add(line, id_, arrival, duration=duration, key=key, whole=whole, **found))
 
     def _limits(self, line: int, found: dict[str, Any], took: float | None) -> None:
         """Name the deadline as tables do; without estimates a time limit is one."""
@@ -287,7 +286,7 @@ class MappedJobs:
         """The id as a number where it is one; a blank one is the number of the row."""
         if "id" in self.made.columns and id_ is None:
             return f"{self.log.word} {line}"
-        return int(id_) if isinstance(id_, str) and _is_number(id_) else id_
+        return number_or_text(id_) if isinstance(id_, str) else id_
 
     def _devices(self, line: int, found: dict[str, Any], times: dict[str, float]) -> bool:
         """Make GPUs and cores of a job agree with its times; False if it is left out."""
@@ -355,10 +354,6 @@ def _written(cell: Any) -> str:
     if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))
     return str(cell)
-
-
-def _is_number(text: str) -> bool:
-    return text.isdecimal() and len(text) < 16 and str(int(text)) == text
 
 
 def _of(source: CellSource) -> str:

@@ -10,23 +10,21 @@ import re
 from pathlib import Path
 from typing import Any
 
-from hetsim.errors import ScenarioError
+from hetsim.errors import ScenarioError, visible
 from hetsim.model.units import shown
 from hetsim.workload.mapped.cells import guess_form
 from hetsim.workload.mapped.log_map import unit_in_name
 from hetsim.workload.mapped.mapping import BLANKS, NO_LIMIT, blanks_of
 from hetsim.workload.mapped.proposed_columns import DURATIONS, INSTANTS, TEXTS, Column, Proposal, choose, column_of
 from hetsim.workload.mapped.proposed_contents import Contents
-from hetsim.workload.mapped.proposed_units import amounts, durations, fractions, seconds_of
-from hetsim.workload.mapped.rows import LOOKED_AT, Csv, FileRows, beginning, fail, rows_of
+from hetsim.workload.mapped.proposed_units import UNIT_OF, amounts, durations, fractions, seconds_of
+from hetsim.workload.mapped.rows import LOOKED_AT, Csv, FileRows, beginning, rows_of
 from hetsim.workload.rows.column_names import NAMES, WIDTHS, by_words
 from hetsim.workload.rows.json_rows import first_sign
 from hetsim.workload.rows.rows_of_a_job import CHOICES
-from hetsim.workload.rows.text_rows import NUMBER, PARQUET
+from hetsim.workload.rows.text_rows import NUMBER, PARQUET, problem_of
 
 EPOCHS = ((1e9, "epoch s"), (1e12, "epoch ms"), (1e15, "epoch us"), (1e18, "epoch ns"))
-UNIT_OF = {1e-3: "ms", 1e-6: "us", 1e-9: "ns", 60.0: "min", 3600.0: "h"}
-"""Units of time by their seconds."""
 ORDER = (
     "id", "arrival", "start", "end", "duration", "time_limit", "gpus", "cpus", "memory", "gpu_memory", "devices",
     "user", "class", "queue", "partition", "vc", "group", "account", "qos", "status", "recorded_node", "priority",
@@ -239,7 +237,7 @@ def _form_of_numbers(column: Column) -> str:
     middle = sorted(numbers)[len(numbers) // 2]
     form = next((form for low, form in EPOCHS if 0.3 * low <= middle < 10 * low), "s")
     unit = unit_in_name(column.name, "duration") if form == "s" else None
-    return UNIT_OF.get(unit[1][0], "s") if unit else form
+    return UNIT_OF[unit[1][0]] if unit else form
 
 
 def _zones(columns: list[Column], forms: list[str], found: Proposal) -> None:
@@ -342,5 +340,49 @@ def form_of(path: Path) -> str:
         return "parquet"
     sign = first_sign(path)
     if sign == "[":
-        raise fail(path, "is one JSON list; JSON lines hold an object a line (jq -c '.[]' makes them)")
+        raise problem_of(path, "is one JSON list; JSON lines hold an object a line (jq -c '.[]' makes them)")
     return "jsonl" if sign == "{" else "csv"
+
+
+# As text ---------------------------------------------------------------------------------------------------------
+
+
+def written(proposal: Proposal) -> str:
+    """The proposal as YAML to paste, with what there is to say of it in comments."""
+    keys = proposal.keys
+    if "columns" not in keys:
+        head = ", ".join(_pair(key, keys[key]) for key in ("format", "path"))
+        return f"# The reader of {keys['format']} knows its columns.\nworkload:\n  - trace: {{{head}}}\n"
+    lines = [f"# Proposed from the header and the first {proposal.looked_at:,} rows."]
+    lacking = proposal.lacking
+    if lacking:
+        lines.append(f"# It cannot be run before {' and '.join(lacking)} {'are' if lacking[1:] else 'is'} mapped.")
+    lines += [f"# unsure: {visible(text)}" for text in proposal.unsure]
+    lines += [f"# missing: {visible(text)}" for text in proposal.missing]
+    if proposal.unused:
+        lines.append(f"# not used: {visible(', '.join(proposal.unused))}")
+    lines += ["workload:", "  - trace:"]
+    lines += [f"      {_pair('format', keys['format'])}", f"      {_pair('path', keys['path'])}", "      columns:"]
+    examples = {target: visible(text) for target, text in proposal.examples.items()}
+    pairs = [(_pair(target, column), examples.get(target, "")) for target, column in keys["columns"].items()]
+    width = max((len(pair) for pair, _ in pairs), default=0)
+    lines += [f"        {pair:<{width}}  # {example}" if example else f"        {pair}" for pair, example in pairs]
+    lines += [f"        # {target}: COLUMN" for target in lacking]
+    lines += [f"      {_pair(key, keys[key])}" for key in FURTHER if key in keys]
+    return "\n".join(lines) + "\n"
+
+
+FURTHER = ("units", "time", "missing", "missing_values", "decimal", "separator", "header")
+
+
+def _pair(key: str, value: Any) -> str:
+    """A key and its value on one line of YAML."""
+    import yaml
+
+    for unicode in (True, False):  # what cannot be seen is written as an escape, which YAML reads again
+        text = yaml.safe_dump(
+            {key: value}, default_flow_style=True, allow_unicode=unicode, width=10**6, sort_keys=False
+        ).strip()
+        if text.isprintable():
+            break
+    return text[1:-1]

@@ -180,22 +180,13 @@ def could_be(target: str, column: Column) -> bool:
     return not column.typed
 
 
-def _like_instants(target: str, column: Column) -> bool:
-    return bool(column.forms) or column.numbers is not None
-
-
 def _like_durations(target: str, column: Column) -> bool:
     texts = [cell for cell in column.cells if cell not in NO_LIMIT]
     return column.numbers is not None or all(isinstance(one, str) and _is_duration(one) for one in texts)
 
 
-def _like_numbers(target: str, column: Column) -> bool:
-    in_milli = target == "cpus" and all(_MILLI.fullmatch(str(one)) for one in column.cells)
-    return column.numbers is not None or in_milli
-
-
-def _like_sizes(target: str, column: Column) -> bool:
-    return column.numbers is not None or all(isinstance(one, str) and _SIZE.fullmatch(one) for one in column.cells)
+def _written_as(form: re.Pattern[str], column: Column) -> bool:
+    return column.numbers is not None or all(isinstance(one, str) and form.fullmatch(one) for one in column.cells)
 
 
 def _like_texts(target: str, column: Column) -> bool:
@@ -210,18 +201,18 @@ def _like_texts(target: str, column: Column) -> bool:
     return not (any(value % 1 for value in column.numbers) or target in ("devices", "status") or column.plain in WIDTHS)
 
 
+_SIZE = re.compile(r"\d+(?:\.\d+)?\s*[KMGTP]?i?B?", re.IGNORECASE)
+_MILLI = re.compile(r"\d+(?:\.\d+)?m?")
+
 FITS: tuple[tuple[Collection[str], str, Callable[[str, Column], bool]], ...] = (
-    (INSTANTS, "instant", _like_instants),
+    (INSTANTS, "instant", lambda _, column: bool(column.forms) or column.numbers is not None),
     (DURATIONS, "duration", _like_durations),
-    (NUMERIC, "", _like_numbers),
-    (("memory", "gpu_memory"), "", _like_sizes),
+    (("cpus",), "", lambda _, column: _written_as(_MILLI, column)),
+    (NUMERIC, "", lambda _, column: column.numbers is not None),
+    (("memory", "gpu_memory"), "", lambda _, column: _written_as(_SIZE, column)),
     (TEXTS, "", _like_texts),
 )
 """Targets, the type of their cells where a file has types, and what tells whether untyped cells can be them."""
-
-
-_SIZE = re.compile(r"\d+(?:\.\d+)?\s*[KMGTP]?i?B?", re.IGNORECASE)
-_MILLI = re.compile(r"\d+(?:\.\d+)?m?")
 
 
 def _is_duration(text: str) -> bool:

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from hetsim.workload.mapped.proposed_columns import GPU_NAME, INSTANTS, Column, Proposal
-from hetsim.workload.mapped.proposed_units import seconds_of
+from hetsim.workload.mapped.proposed_units import UNIT_OF, seconds_of
 
 SURE = 0.98
 """The share of rows that must bear a finding out."""
-UNIT_NAMES = {1.0: "s", 1e-3: "ms", 60.0: "min", 3600.0: "h"}
-UNITS = tuple(UNIT_NAMES)
+UNITS = (1.0, 1e-3, 60.0, 3600.0)
 ALIKE = 0.3
 """Correlation of the logarithms of a limit and of run times, at least."""
 FEW = 8
@@ -103,7 +102,7 @@ class Contents:
         if limits and (best_limit := max(limits, key=lambda one: one[:3]))[0] >= ALIKE:
             _, share, unit, column = best_limit
             self._take("time_limit", column, f"run times are at most that in {_percent(share)} of rows")
-            self.found.keys.setdefault("units", {})["time_limit"] = UNIT_NAMES[unit]
+            self.found.keys.setdefault("units", {})["time_limit"] = UNIT_OF[unit]
 
     def _seconds(self) -> np.ndarray | None:
         """How long jobs ran, where instants tell."""

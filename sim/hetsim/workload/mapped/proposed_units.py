@@ -9,6 +9,9 @@ from hetsim.workload.mapped.log_map import unit_in_name
 from hetsim.workload.mapped.proposed_columns import DURATIONS, MINUTES, Column, Proposal
 from hetsim.workload.rows.column_names import words_of
 
+UNIT_OF = {1e-9: "ns", 1e-6: "us", 1e-3: "ms", 1.0: "s", 60.0: "min", 3600.0: "h", 86400.0: "d"}
+"""Units of time by their seconds."""
+
 
 def durations(chosen: dict[str, Column], found: Proposal) -> None:
     """Units of durations, and how long jobs run where no column says so."""
@@ -24,7 +27,7 @@ def durations(chosen: dict[str, Column], found: Proposal) -> None:
             continue
         named = unit_in_name(column.name, "duration")
         if named:
-            units[target] = _unit_of(named[1][0])
+            units[target] = UNIT_OF[named[1][0]]
             continue
         measured = _measured(target, chosen)
         minutes = column.plain.endswith(MINUTES)
@@ -36,10 +39,6 @@ def durations(chosen: dict[str, Column], found: Proposal) -> None:
             found.unsure.append(f'units: "{column.name}" ({target}) {what}; {units[target]} was taken')
     if "duration" not in chosen and {"start", "end"} <= set(chosen):
         found.keys["columns"]["duration"] = {"difference": [chosen["end"].name, chosen["start"].name]}
-
-
-def _unit_of(factor: float) -> str:
-    return {1e-9: "ns", 1e-6: "us", 1e-3: "ms", 1.0: "s", 60.0: "min", 3600.0: "h", 86400.0: "d"}[factor]
 
 
 def _measured(target: str, chosen: dict[str, Column]) -> str:
@@ -56,9 +55,7 @@ def _measured(target: str, chosen: dict[str, Column]) -> str:
     if not ratios:
         return ""
     middle = sorted(ratios)[len(ratios) // 2]
-    near = [(abs(middle / factor - 1), unit) for factor, unit in
-            ((1e-9, "ns"), (1e-6, "us"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))]  # fmt: skip
-    off, unit = min(near)
+    off, unit = min((abs(middle / factor - 1), unit) for factor, unit in UNIT_OF.items())
     return unit if off < 0.02 else ""
 
 

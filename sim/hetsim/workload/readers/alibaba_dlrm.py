@@ -80,12 +80,7 @@ def _instance(log: JobLog, line: int, cells: list[str], latest: float) -> None:
         log.remark("were there before the trace began; they come at time 0", line)
     if late:
         log.remark("were there when the trace ended; they stay until then", line)
-    further: dict[str, float | str] = {
-        name: cell for name, cell in zip(("class", "user"), cells[7:9], strict=True) if cell
-    }
-    if upper > 0:
-        further["max_per_node"] = upper
     log.add(
-        line, cells[0] or None, came, ended - began,
-        cpus=cores, gpus=gpus, memory=memory * GIB, rdma=rdma, start=began, **further,
+        line, cells[0] or None, came, ended - began, cpus=cores, gpus=gpus, memory=memory * GIB, rdma=rdma, start=began,
+        user=cells[8], max_per_node=upper if upper > 0 else None, **{"class": cells[7]},
     )  # fmt: skip

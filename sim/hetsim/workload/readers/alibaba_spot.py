@@ -24,17 +24,17 @@ COLUMNS = (
 def read(log: JobLog) -> JobLog:
     """Jobs of Alibaba's spot GPUs: workers, GPU models, organizations, priority."""
     for line, (name, user, model, kind, *cells) in CsvTable(log, COLUMNS):
-        numbers = [log.number(line, column, cell) for column, cell in zip(COLUMNS[4:], cells, strict=True)]
-        if None in numbers:
+        numbers = log.numbers(line, COLUMNS[4:], cells)
+        if numbers is None:
             continue
-        cpus, gpus, workers, came, took = (float(value) for value in numbers if value is not None)
+        cpus, gpus, workers, came, took = numbers
         total = gpus * workers
         if workers < 1 or workers % 1 or (total > 1 and gpus % 1):
             message = f"{shown(cells[2])} workers of {shown(cells[1])} GPUs are not a gang of whole GPUs"
             log.wrong(line, "worker_num", message)
             continue
-        labels = {"user": user, "devices": model if gpus else "", "class": kind}
-        texts = {key: value for key, value in labels.items() if value}
-        priority = 1.0 if kind.upper() == "HP" else 0.0
-        log.add(line, name or None, came, took, gpus=total, cpus=cpus * workers, priority=priority, **texts)
+        log.add(
+            line, name or None, came, took, gpus=total, cpus=cpus * workers, priority=float(kind.upper() == "HP"),
+            user=user, devices=model if gpus else "", **{"class": kind},
+        )  # fmt: skip
     return log

@@ -32,9 +32,9 @@ from hetsim.errors import suggestion
 from hetsim.model.paths import ExistingFile
 from hetsim.model.units import shown
 from hetsim.workload.rows.csv_table import CsvTable
-from hetsim.workload.rows.job_log import Count, JobLog, Named, TypeNames, problem_of
+from hetsim.workload.rows.job_log import Count, JobLog, Named, TypeNames
 from hetsim.workload.rows.job_reader import job_log
-from hetsim.workload.rows.text_rows import Flag, numbered_lines
+from hetsim.workload.rows.text_rows import Flag, numbered_lines, problem_of
 
 TEN = ("type", "command", "directory", "argument", "data", "steps", "scale", "weight", "slo", "arrival")
 SEVEN = ("type", "command", "argument", "data", "steps", "arrival", "scale")
@@ -84,13 +84,11 @@ def _width(log: JobLog) -> int:
 
 
 def _job(log: JobLog, line: int, name: str, cells: list[str], known: Throughputs, kinds: list[str]) -> None:
-    steps, scale, came = (log.number(line, column, cell) for column, cell in zip(WANTED[1:], cells[:3], strict=True))
-    weight, slo = (
-        log.number(line, column, cell, blank=math.nan, least=-1.0)
-        for column, cell in zip(("weight", "slo"), cells[3:], strict=True)
-    )
-    if steps is None or scale is None or came is None or weight is None or slo is None:
+    amounts = log.numbers(line, WANTED[1:], cells[:3])
+    worth = log.numbers(line, ("weight", "slo"), cells[3:], blank=math.nan, least=-1.0)
+    if amounts is None or worth is None:
         return
+    (steps, scale, came), (weight, slo) = amounts, worth
     if scale % 1 or scale < 1:
         log.wrong(line, "scale", f"{shown(cells[1])} is not a number of GPUs")
         return
@@ -100,13 +98,11 @@ def _job(log: JobLog, line: int, name: str, cells: list[str], known: Throughputs
         log.leave_out("no throughput of that job type and scale in the table", line)
         return
     times = {f"time {kind}": steps / speed if speed else math.inf for kind, speed in speeds.items()}
-    further: dict[str, float | str] = {"class": name, "gpus": scale}
-    if weight > 0:
-        further["weight"] = weight
-    if slo > 0:
-        further["slo"] = slo
     # Jobs have no names: by line they stay what they are in any sample.
-    log.add(line, None, came, 0.0, key=f"{line}", **times, **further)
+    log.add(
+        line, None, came, 0.0, key=f"{line}", **times, **{"class": name}, gpus=scale,
+        weight=weight if weight > 0 else None, slo=slo if slo > 0 else None,
+    )  # fmt: skip
 
 
 def nodes(

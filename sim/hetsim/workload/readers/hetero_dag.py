@@ -28,7 +28,6 @@ import numpy as np
 from pydantic import AfterValidator
 
 from hetsim.model.paths import ExistingFile
-from hetsim.model.plan import find_cycle
 from hetsim.model.units import shown
 from hetsim.workload.rows.text_rows import (
     NUMBER,
@@ -37,6 +36,7 @@ from hetsim.workload.rows.text_rows import (
     TimeUnit,
     Types,
     cells_of,
+    circle,
     column_of,
     lines_of,
     place,
@@ -203,13 +203,7 @@ class _Reader(ReadFile):
                     message = f"task {ids[row]} names the unknown predecessor {name}"
                     self._bad(number, len(cells) - 1, "predecessors", message)
             predecessors.append(tuple(numbers))
-        cycle = find_cycle(predecessors)
-        if cycle:
-            cycle.reverse()  # from a predecessor to what waits for it
-            around = [str(ids[row]) for row in cycle]
-            if len(around) > 12:
-                around = [*around[:10], f"… ({len(around) - 11:,} more)", around[-1]]
-            number, cells = rows[cycle[0]]
-            message = f"cyclic graph: these tasks wait for each other: {' → '.join(around)}"
-            self._bad(number, len(cells) - 1, "predecessors", message)
+        if waiting := circle(predecessors, ids):
+            number, cells = rows[waiting[0]]
+            self._bad(number, len(cells) - 1, "predecessors", waiting[1])
         return predecessors

@@ -22,6 +22,7 @@ from hetsim.formulas.layer_cuts import Cuts, Layer, chain
 from hetsim.formulas.partition import MAX_CUTS
 from hetsim.model.files import open_text
 from hetsim.model.units import MOST
+from hetsim.workload.rows.text_rows import problem_of
 
 FIGURES = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 COLUMNS = ("layer", "activations", "weights", "forward", "backward")
@@ -35,9 +36,9 @@ def read_profile(path: str | Path) -> Cuts:
         with open_text(path, newline=None) as source:
             text = source.read()
     except UnicodeDecodeError:
-        raise ScenarioError(Problem("this is not a text file in UTF-8", file=str(path))) from None
+        raise problem_of(path, "this is not a text file in UTF-8") from None
     except OSError as error:
-        raise ScenarioError(Problem(f"cannot be read: {error.strerror}", file=str(path))) from None
+        raise problem_of(path, f"cannot be read: {error.strerror}") from None
     if path.suffix.lower() == ".csv":
         return _table(text, str(path))
     return _pipedream(text, str(path))
@@ -49,8 +50,7 @@ def _number(text: str, what: str, file: str, line: int, column: int | None) -> f
     except ValueError:
         value = math.nan
     if not 0 <= value <= MOST:
-        said = f'{what}: expected a number from 0 to {MOST:g}, not "{text.strip()}"'
-        raise ScenarioError(Problem(said, "", file, line=line, column=column))
+        raise problem_of(file, f'{what}: expected a number from 0 to {MOST:g}, not "{text.strip()}"', line, column)
     return value
 
 
@@ -82,8 +82,7 @@ def _table(text: str, file: str) -> Cuts:
             cells = next(csv.reader([raw]), []) if raw.count('"') % 2 == 0 else []
             short = f", not {len(cells)}" if cells else ""
             where = _column(raw, min(len(cells), len(header)))
-            said = f"a row has {len(header)} values, as the header has{short}"
-            raise ScenarioError(Problem(said, "", file, line=line, column=where))
+            raise problem_of(file, f"a row has {len(header)} values, as the header has{short}", line, where)
 
         def figure(name: str, row: dict = row, line: int = line, raw: str = raw) -> float:
             if name not in header:
@@ -98,7 +97,7 @@ def _table(text: str, file: str) -> Cuts:
             )
         )  # fmt: skip
     if not layers:
-        raise ScenarioError(Problem("there is no layer", "", file))
+        raise problem_of(file, "there is no layer")
     _check_times(layers, header, lines[0], file)
     return chain(layers)
 
@@ -145,33 +144,32 @@ def _pipedream(text: str, file: str) -> Cuts:
             unknown = [name for name in parts if name not in layers]
             if len(parts) != 2 or unknown:
                 said = f'no layer "{unknown[0]}" above' if unknown else "expected NODE -- NODE"
-                raise ScenarioError(Problem(f"an edge: {said}", "", file, number))
+                raise problem_of(file, f"an edge: {said}", number)
             after.setdefault(parts[0], []).append(parts[1])
             into.setdefault(parts[1], []).append(parts[0])
             continue
         if parts[0] in layers:
-            raise ScenarioError(Problem(f'layer "{parts[0]}" is there twice', "", file, number))
+            raise problem_of(file, f'layer "{parts[0]}" is there twice', number)
         layers[parts[0]] = _layer(parts, file, number, line)
     for name in [one for one in layers if layers[one].name.startswith("Input") and not into.get(one)]:
         _remove(name, layers, after, into)
     for name in [one for one in layers if layers[one].name.startswith("__getitem__") and not after.get(one)]:
         _remove(name, layers, after, into)
     if not layers:
-        raise ScenarioError(Problem("there is no layer", "", file))
+        raise problem_of(file, "there is no layer")
     if not any(one.forward for one in layers.values()):
         said = "forward_compute_time: every layer takes 0 s here; a profile has the times that were measured"
-        raise ScenarioError(Problem(said, "", file, 1))
+        raise problem_of(file, said, 1)
     return _cuts(layers, after, into, file)
 
 
 def _layer(parts: list[str], file: str, line: int, raw: str) -> Layer:
     if len(parts) < 3:
-        text = "expected NODE -- DESCRIPTION -- FIGURES, or a tab and NODE -- NODE"
-        raise ScenarioError(Problem(text, "", file, line))
+        raise problem_of(file, "expected NODE -- DESCRIPTION -- FIGURES, or a tab and NODE -- NODE", line)
     given = dict(re.findall(r"(\w+)=(\[[^]]*\]|[^,]*)", parts[2]))
     missing = [name for name in FIGURES if name not in given]
     if missing:
-        raise ScenarioError(Problem(f'layer "{parts[0]}": {", ".join(missing)} missing', "", file, line))
+        raise problem_of(file, f'layer "{parts[0]}": {", ".join(missing)} missing', line)
 
     def figure(name: str) -> float:
         several = given[name].strip("[]").split(";") if given[name].startswith("[") else [given[name]]
@@ -207,7 +205,7 @@ def _cuts(layers: dict[str, Layer], after: dict[str, list[str]], into: dict[str,
         later[here] = list(dict.fromkeys(graph.next(here)))
         if len(later) > MAX_CUTS:
             text = f"the network can be cut at more than {MAX_CUTS:,} places; join layers that stay together"
-            raise ScenarioError(Problem(text, "", file))
+            raise problem_of(file, text)
         queue.extend(later[here])
     states = _topological(first, later)
     numbers = {name: place for place, name in enumerate(order)}
@@ -215,7 +213,7 @@ def _cuts(layers: dict[str, Layer], after: dict[str, list[str]], into: dict[str,
     unread = [name for name in layers if name not in closed[-1]]
     if unread:
         text = f'layer "{unread[0]}" ({layers[unread[0]].name}) does not lead to the last one; a pipeline has one end'
-        raise ScenarioError(Problem(text, "", file))
+        raise problem_of(file, text)
     crossing = [sum(layers[one].activations for one in graph.augmented(state)) for state in states]
     before = np.array([[a < b for b in closed] for a in closed])
     return Cuts(
@@ -271,7 +269,7 @@ def _sorted(layers: dict[str, Layer], after: dict, into: dict, file: str) -> lis
                 ready.append(then)
     if len(ordered) < len(layers):
         name = next(one for one in layers if waiting[one])
-        raise ScenarioError(Problem(f'layers lead in a circle; "{name}" is on or behind it', "", file))
+        raise problem_of(file, f'layers lead in a circle; "{name}" is on or behind it')
     return ordered
 
 

@@ -67,15 +67,12 @@ def _pod(log: JobLog, line: int, cells: list[str]) -> None:
     if reason:
         log.leave_out(reason, line)
         return
-    further = {name: cell for name, cell in zip(("class", "status"), cells[9:11], strict=True) if cell}
     if cells[10] == "Running":
         log.remark("are in phase Running; the deletion of their rows is taken as their end", line)
-    if cells[8]:
-        further["devices"] = cells[8]
     gpus = milli / 1000 if count == 1 else count
     log.add(
-        line, cells[0], created, deleted - started,
-        cpus=cores / 1000, gpus=gpus, memory=memory * MIB, start=started, **further,
+        line, cells[0], created, deleted - started, cpus=cores / 1000, gpus=gpus, memory=memory * MIB, start=started,
+        **{"class": cells[9]}, status=cells[10], devices=cells[8],
     )  # fmt: skip
 
 
@@ -90,10 +87,10 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None) -> list[dict[st
     log = JobLog(Path(path), LogCut())
     result = []
     for line, cells in CsvTable(log, NODES):
-        numbers = [log.number(line, name, cell) for name, cell in zip(NODES[1:4], cells[1:4], strict=True)]
-        if None in numbers:
+        numbers = log.numbers(line, NODES[1:4], cells[1:4])
+        if numbers is None:
             continue
-        cores, memory, gpus = (float(value) for value in numbers if value is not None)
+        cores, memory, gpus = numbers
         if cores % 1000 or gpus % 1:
             log.wrong(line, "cpu_milli, gpu", "a node has whole cores and whole GPUs")
             continue

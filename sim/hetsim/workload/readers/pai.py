@@ -147,14 +147,13 @@ def _task(log: JobLog, line: int, cells: list[str], owners: Owners, spans: Attem
         "devices": cells[9] if gpu and cells[9] not in NO_TYPE else "",
         "recorded_node": span.machine if span is not None else "",
     }
-    texts = {name: value for name, value in labels.items() if value}
     # Whole GPUs are a gang, one job; fractions of GPUs are a job for each instance.
     times, each = (1, count) if gpu % 100 == 0 and gpu > 0 else (int(count), 1.0)
     for number in range(times):
         name = f"{cells[0]}/{cells[1]}" + (f"/{number}" if times > 1 else "")
         log.add(
             line, name, came, end - start, key=cells[0],
-            cpus=cpu / 100 * each, gpus=gpu / 100 * each, memory=memory * GB * each, start=start, **texts,
+            cpus=cpu / 100 * each, gpus=gpu / 100 * each, memory=memory * GB * each, start=start, **labels,
         )  # fmt: skip
 
 

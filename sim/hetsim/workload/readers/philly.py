@@ -92,9 +92,11 @@ def _native(log: JobLog, line: int, job: Any, which: str) -> None:
     if len(spans) > 1:
         log.remark("took more than one attempt", line)
     took = spans[-1][1] - spans[-1][0] if which == "last" else sum(end - begin for begin, end in spans)
-    labels = {"user": job.get("user"), "vc": job.get("vc"), "status": job.get("status"), "recorded_node": nodes}
-    texts = {name: str(value) for name, value in labels.items() if value}
-    log.add(line, _text(job.get("jobid")) or None, came, took, gpus=float(gpus), start=spans[0][0], **texts)
+    texts = {name: _text(job.get(name) or None) for name in ("user", "vc", "status")}
+    log.add(
+        line, _text(job.get("jobid")) or None, came, took, gpus=float(gpus), start=spans[0][0], **texts,
+        recorded_node=nodes,
+    )  # fmt: skip
 
 
 def _attempt(log: JobLog, line: int, attempt: Any) -> tuple[float | None, float | None, int, list[str]] | None:

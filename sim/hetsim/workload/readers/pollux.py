@@ -55,12 +55,10 @@ def read(
             log.fail(f"local_limits: {shown(name)} has no profile in {profiles}{suggestion(name, profiled)}")
     rows: dict[tuple[str, int, int], int] = {}
     for line, (name, time, application, gpus, size) in CsvTable(log, WANTED):
-        came, wanted, samples = (
-            log.number(line, column, cell)
-            for column, cell in (("time", time), ("num_replicas", gpus), ("batch_size", size))
-        )
-        if came is None or wanted is None or samples is None:
+        numbers = log.numbers(line, ("time", "num_replicas", "batch_size"), (time, gpus, size))
+        if numbers is None:
             continue
+        came, wanted, samples = numbers
         if application not in profiled:
             near = suggestion(application, profiled) or f"; there are {', '.join(profiled)}"
             log.wrong(line, "application", f"{shown(application)} has no profile in {profiles}{near}")
@@ -74,8 +72,7 @@ def read(
             continue
         key = (application, int(wanted), int(samples))
         number = rows.setdefault(key, len(rows))
-        further: dict[str, float | str] = {"class": application, "gpus": wanted, "curve": float(number)}
-        log.add(line, name, came, 0.0, **further)
+        log.add(line, name, came, 0.0, **{"class": application}, gpus=wanted, curve=float(number))
     table = table_of(log)
     kinds: list[tuple[tuple[int, TrainingCurve], ...]] = []
     made: dict[tuple[str, int, int | None], TrainingCurve] = {}

@@ -30,7 +30,7 @@ from typing import Any
 from hetsim.errors import suggestion
 from hetsim.model.paths import ExistingFile
 from hetsim.model.units import shown
-from hetsim.workload.mapped.cells import zone_of
+from hetsim.workload.mapped.cells import clock, zone_of
 from hetsim.workload.mapped.mapping import Attempts, Zone
 from hetsim.workload.node_lists import hosts
 from hetsim.workload.rows.csv_table import LONGEST_LINE, CsvTable
@@ -60,7 +60,6 @@ TAKES_JOBS = frozenset(
 
 _SIZE = re.compile(r"([0-9.]+)([KMGTP]?)B?[nc]?")
 _FACTOR = {"": 2**20, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
-_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+(?:\.\d+)?))?")
 
 
 @job_log
@@ -208,16 +207,10 @@ def limit_of(log: JobLog, line: int, cell: str, column: str = "Timelimit") -> fl
     """Seconds of `1-02:03:04`, `03:04` or `30` (minutes); NaN without a limit."""
     if cell in NO_LIMIT:
         return math.nan
-    match = _LIMIT.fullmatch(cell)
-    if not match:
+    seconds = 60.0 * int(cell) if cell.isdecimal() else clock(cell)
+    if seconds is None:
         log.wrong(line, column, f"{shown(cell)} is not a time such as 1-12:00:00")
-        return None
-    days, *parts = match.groups()
-    numbers = [float(part) for part in parts if part is not None]
-    if days is None:
-        numbers = {1: [0.0, *numbers, 0.0], 2: [0.0, *numbers]}.get(len(numbers), numbers)
-    hours, minutes, seconds = [*numbers, 0.0, 0.0][:3]
-    return float(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+    return seconds
 
 
 # Nodes ----------------------------------------------------------------------------------------------------------

@@ -30,9 +30,9 @@ from typing import Any, Literal
 from hetsim.model.paths import ExistingFile
 from hetsim.model.units import shown
 from hetsim.workload.rows.csv_table import LONGEST_LINE
-from hetsim.workload.rows.job_log import Count, JobLog, problem_of
+from hetsim.workload.rows.job_log import Count, JobLog
 from hetsim.workload.rows.job_reader import job_log
-from hetsim.workload.rows.text_rows import NUMBER, numbered_lines
+from hetsim.workload.rows.text_rows import NUMBER, numbered_lines, problem_of
 
 FIELDS = (
     "job", "submit", "wait", "run time", "processors", "CPU time", "memory", "requested processors", "requested time",
@@ -94,20 +94,15 @@ def _job(log: JobLog, line: int, row: str, size: str, processors: str, cores_per
         log.remark("ran longer than they asked for", line)
     first, second = (asked, used) if size == "requested" else (used, asked)
     nodes, each = _divided(log, line, first if first > 0 else second, cores_per_node)
-    further: dict[str, float | str] = {}
-    for name, value in zip(("user", "group", "queue", "partition"), (*values[11:13], *values[14:16]), strict=True):
-        if value != UNKNOWN:
-            further[name] = f"{value:g}"
-    if limit > 0:
-        further["estimate"] = further["time_limit"] = limit
+    labels = zip(("user", "group", "queue", "partition"), (*values[11:13], *values[14:16]), strict=True)
+    texts = {name: f"{value:g}" for name, value in labels if value != UNKNOWN}
+    allowed = limit if limit > 0 else None
     kilobytes = memory if memory > 0 else used_memory
-    if kilobytes > 0 and processors == "cpus":
-        further["memory"] = math.floor(kilobytes * 1024 * each)
-    if wait >= 0:
-        further["start"] = submit + wait
-    if cores_per_node is not None:
-        further["nodes"] = nodes
-    log.add(line, int(number), submit, took, **{processors: each}, **further)
+    log.add(
+        line, int(number), submit, took, **{processors: each}, **texts, estimate=allowed, time_limit=allowed,
+        memory=math.floor(kilobytes * 1024 * each) if kilobytes > 0 and processors == "cpus" else None,
+        start=submit + wait if wait >= 0 else math.nan, nodes=None if cores_per_node is None else nodes,
+    )  # fmt: skip
 
 
 def _why_left_out(took: float, width: float, status: float) -> str:

@@ -26,9 +26,8 @@ from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError, suggestion
 from hetsim.model.compressed import opened
 from hetsim.model.files import open_input, write_whole
 from hetsim.model.paths import ExistingFile
-from hetsim.model.plan import find_cycle
 from hetsim.model.units import MAX_BYTES, MAX_SECONDS, shown
-from hetsim.workload.rows.text_rows import PARQUET, numbered_lines
+from hetsim.workload.rows.text_rows import PARQUET, circle, numbered_lines
 from hetsim.workload.traces import LISTS, NUMBERS, TaskTable
 
 if TYPE_CHECKING:
@@ -363,14 +362,8 @@ class _Reader:
                     message = f"task {ids[row]} names the unknown predecessor {shown(name)}{near}"
                     self._row_problem(row, "predecessors", message)
             predecessors.append(tuple(numbers))
-        cycle = find_cycle(predecessors)
-        if cycle:
-            cycle.reverse()  # from a predecessor to what waits for it
-            around = [str(ids[row]) for row in cycle]
-            if len(around) > 12:
-                around = [*around[:10], f"… ({len(around) - 11:,} more)", around[-1]]
-            circle = " → ".join(around)
-            self._row_problem(cycle[0], "predecessors", f"cyclic graph: these tasks wait for each other: {circle}")
+        if waiting := circle(predecessors, ids):
+            self._row_problem(waiting[0], "predecessors", waiting[1])
         return predecessors
 
     def _check_rows(self, table: TaskTable) -> None:

@@ -25,11 +25,9 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.model.paths import ExistingFile
-from hetsim.model.plan import find_cycle
 from hetsim.model.units import MAX_BYTES, MAX_SECONDS, shown
-from hetsim.workload.rows.job_log import problem_of
 from hetsim.workload.rows.json_rows import Opened, parts
-from hetsim.workload.rows.text_rows import ReadFile
+from hetsim.workload.rows.text_rows import ReadFile, circle, problem_of
 from hetsim.workload.traces import TaskTable
 
 Speedup = Annotated[float, Field(gt=0, le=1e9)]
@@ -179,10 +177,8 @@ class _Reader(ReadFile):
                     else:
                         edge(other, row)
         lists = [tuple(one) for one in parents]
-        cycle = find_cycle(lists)
-        if cycle:
-            around = " → ".join(self.ids[row] for row in reversed(cycle[:12]))
-            self.row_problems.add(f"cyclic graph: these tasks wait for each other: {around}")
+        if waiting := circle(lists, self.ids):
+            self.row_problems.add(waiting[1])
         return lists
 
     def _names_of(self, row: int, key: str) -> Names:

@@ -36,9 +36,13 @@ class RowBlock:
     def __len__(self) -> int:
         return len(self.lines)
 
-    def add(self, line: int, id_: Any, arrival: float, duration: float, columns: Mapping[str, float | str]) -> None:
+    def add(
+        self, line: int, id_: Any, arrival: float, duration: float, columns: Mapping[str, float | str | None]
+    ) -> None:
         before = len(self.lines)
         for name, value in columns.items():
+            if value is None or value == "":
+                continue
             if isinstance(value, str):
                 codes, names = self.texts.get(name) or self.texts.setdefault(name, (array("i"), {"": 0}))
                 if len(codes) < before:

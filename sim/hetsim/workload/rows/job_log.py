@@ -35,12 +35,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from hetsim.errors import Problem, ScenarioError
 from hetsim.model.units import MAX_SECONDS, TIME, parse, shown
-from hetsim.workload.rows.instants import instant_of
 from hetsim.workload.rows.job_columns import Blocks
 from hetsim.workload.rows.request_rows import SampleSeed, Scale, Share
-from hetsim.workload.rows.text_rows import NUMBER, Flag, ReadFile
+from hetsim.workload.rows.text_rows import NUMBER, Flag, ReadFile, instant_of
 
 Named = Annotated[str, Field(min_length=1)]
 TypeNames = dict[Named, Named]
@@ -156,12 +154,12 @@ class JobLog(ReadFile):
 
     def add(
         self, line: int, id_: Any, arrival: float, duration: float, key: Any = None, whole: Any = None,
-        **columns: float | str,
+        **columns: float | str | None,
     ) -> int:  # fmt: skip
         """A job; `columns` are numbers and texts by name: those of a task table, `start` and `estimate` in seconds
-        (NaN: unknown), `devices` (types separated by |), or further ones, which are carried along.  `key`: the text by
-        which samples are told, where it is not the id; `whole`: that by which repetitions are, where it is not the key.
-        Gives its place among the rows that are kept; -1 if it is not.
+        (NaN: unknown), `devices` (types separated by |), or further ones, which are carried along; empty texts and
+        None are not kept.  `key`: the text by which samples are told, where it is not the id; `whole`: that by which
+        repetitions are, where it is not the key.  Gives its place among the rows that are kept; -1 if it is not.
         """
         self.seen += 1
         cut = self.cut
@@ -222,10 +220,10 @@ class JobLog(ReadFile):
         return number
 
     def numbers(
-        self, line: int, columns: Sequence[str], cells: Sequence[str], blank: float | None = None
+        self, line: int, columns: Sequence[str], cells: Sequence[str], blank: float | None = None, least: float = 0.0
     ) -> list[float] | None:
         """The numbers in several cells; None, and a problem for each without one."""
-        values = [self.number(line, *one, blank) for one in zip(columns, cells, strict=True)]
+        values = [self.number(line, *one, blank, least) for one in zip(columns, cells, strict=True)]
         given = [value for value in values if value is not None]
         return given if len(given) == len(values) else None
 
@@ -287,8 +285,6 @@ def seconds_of(text: str, zone: tzinfo | None = None) -> float:
     return instant_of(datetime.fromisoformat(text), zone)
 
 
-# Cells by column ------------------------------------------------------------------------------------------------
-
-
-def problem_of(path: Path, message: str, line: int | None = None) -> ScenarioError:
-    return ScenarioError(Problem(message, file=str(path), line=line))
+def number_or_text(text: str) -> int | str:
+    """An id as a number where it is one as it is written."""
+    return int(text) if text.isdecimal() and len(text) < 16 and str(int(text)) == text else text

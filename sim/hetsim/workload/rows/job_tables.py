@@ -13,7 +13,6 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -81,8 +80,7 @@ class Assembly:
         """Remarks on the tasks, once all tables are made."""
         log = self.log
         if self.renamed:
-            message = f"{log.path}: {self.renamed:,} ids come again; these jobs are named id#2, id#3, ..."
-            log.notes.append(message)
+            log.notes.append(f"{log.path}: {self.renamed:,} ids come again; these jobs are named id#2, id#3, ...")
             self.renamed = 0
         zero = []
         if log.dated and len(log.blocks):
@@ -226,7 +224,7 @@ class Assembly:
 
         arrival = chosen(np.frombuffer(block.arrival))
         when = (arrival - self.begin) * log.cut.time_scale
-        table = TaskTable(str(log.path), {}, when, line=partial(_line, chosen(np.frombuffer(block.lines, np.int64))))
+        table = TaskTable(str(log.path), {}, when, line=chosen(np.frombuffer(block.lines, np.int64)).item)
         numbers = {name: numbers_of(name) for name in columns.numbers}
         start, estimate, due = (numbers.pop(name, None) for name in ("start", "estimate", "due"))
         if log.cut.warm_start:
@@ -355,10 +353,6 @@ def _end_of(block: RowBlock) -> np.ndarray:
     """When each job ended; -inf where its start is not known."""
     start = block.number("start") if "start" in block.numbers else np.full(len(block), np.nan)
     return np.nan_to_num(start, nan=-np.inf) + np.frombuffer(block.duration)
-
-
-def _line(lines: np.ndarray, row: int) -> int:
-    return int(lines[row])
 
 
 def head_end(arrival: np.ndarray) -> float | None:

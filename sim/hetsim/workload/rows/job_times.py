@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetsim.workload.rows.held import HeldOverTime
-from hetsim.workload.rows.instants import Twice
+from hetsim.workload.rows.text_rows import Twice
 
 if TYPE_CHECKING:
     from hetsim.workload.rows.job_log import JobLog

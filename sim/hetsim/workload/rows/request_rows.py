@@ -20,18 +20,17 @@ import inspect
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError
+from hetsim.errors import MAX_PROBLEMS
 from hetsim.model.ragged import Ragged
 from hetsim.model.units import MAX_SECONDS, Fraction, Seconds, shown
 from hetsim.workload.rows.csv_table import CsvTable
-from hetsim.workload.rows.text_rows import NUMBER, Flag, ReadFile, numbered_lines
+from hetsim.workload.rows.text_rows import NUMBER, Flag, ReadFile, numbered_lines, problem_of
 from hetsim.workload.traces import TaskTable
 
 LONGEST_LINE = 1_000_000
@@ -135,8 +134,7 @@ class RequestRows(ReadFile):
         self.read = 0
         """Rows seen so far, those outside the window included."""
         if cut.until is not None and cut.until <= cut.since:
-            message = f"until ({cut.until:g} s) must be after since ({cut.since:g} s)"
-            raise ScenarioError(Problem(message, file=str(path)))
+            raise problem_of(path, f"until ({cut.until:g} s) must be after since ({cut.since:g} s)")
         self._kept = _Kept()
         self._zero = 0
         self._codes: list[array] = [array("l") for _ in labels]
@@ -152,7 +150,7 @@ class RequestRows(ReadFile):
             if text:
                 yield number, text
         if not any_line:
-            raise ScenarioError(Problem("is empty", file=str(self.path)))
+            raise problem_of(self.path, "is empty")
 
     def table(self, rows: Iterator[Request]) -> TaskTable:
         """All rows within the cut; ScenarioError with all their problems."""
@@ -170,7 +168,7 @@ class RequestRows(ReadFile):
                 inside &= seconds < self.cut.until
             order = order[inside]
             if self.cut.sample < 1:
-                order = order[_draws(self.cut.sample_seed).random(len(order)) < self.cut.sample]
+                order = order[np.random.default_rng(self.cut.sample_seed).random(len(order)) < self.cut.sample]
             times = times[order] - zero
         elif self.from_first:
             times = times - self._zero
@@ -239,16 +237,8 @@ class RequestRows(ReadFile):
             table.hash_ids = Ragged(np.array(kept.ids, np.int64), np.array(kept.ends, np.int64))
             if order is not None:
                 table.hash_ids = table.hash_ids.take(order)
-        table.line = partial(_line, column(kept.lines))
+        table.line = column(kept.lines).item
         return table
-
-
-def _line(lines: np.ndarray, row: int) -> int:
-    return int(lines[row])
-
-
-def _draws(seed: int) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def _drawn(share: float, seed: int) -> Iterator[bool]:
@@ -256,7 +246,7 @@ def _drawn(share: float, seed: int) -> Iterator[bool]:
     if share >= 1:
         while True:
             yield True
-    rng = _draws(seed)
+    rng = np.random.default_rng(seed)
     while True:
         yield from (rng.random(DRAWS) < share).tolist()
 

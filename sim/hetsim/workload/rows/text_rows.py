@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import IO, Annotated, Any, NoReturn
 
@@ -13,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError, suggestion
 from hetsim.model.compressed import check, is_gzip, opened
+from hetsim.model.plan import find_cycle
 from hetsim.model.units import MAX_SECONDS, TIME, shown
 
 PARQUET = (".parquet", ".pq")
@@ -43,6 +45,11 @@ def _names(value: Any) -> Any:
 TimeUnit = Annotated[str, AfterValidator(_one_of_time)]
 Flag = Annotated[bool, Field(strict=True)]
 Types = Annotated[list[str], Field(min_length=1), BeforeValidator(_names)]
+
+
+def problem_of(path: str | Path, message: str, line: int | None = None, column: int | None = None) -> ScenarioError:
+    """The error of one thing that is wrong with a file."""
+    return ScenarioError(Problem(message, file=str(path), line=line, column=column))
 
 
 class RowProblems:
@@ -184,6 +191,36 @@ def time_of(cell: str, unit: str) -> tuple[float, str]:
     if seconds > MAX_SECONDS:
         return np.inf, f"{shown(cell)} is more than {MAX_SECONDS:g} s"
     return seconds + 0.0, ""
+
+
+def circle(predecessors: Sequence[Sequence[int]], ids: Sequence[Any] | np.ndarray) -> tuple[int, str] | None:
+    """A row of tasks that wait for each other, and the problem; None without any."""
+    cycle = find_cycle(predecessors)
+    if not cycle:
+        return None
+    around = [str(ids[row]) for row in reversed(cycle)]  # from a predecessor to what waits for it
+    if len(around) > 12:
+        around = [*around[:10], f"… ({len(around) - 11:,} more)", around[-1]]
+    return cycle[-1], f"cyclic graph: these tasks wait for each other: {' → '.join(around)}"
+
+
+class Twice(float):
+    """A local time that the clocks of a zone showed twice, as the earlier instant."""
+
+    later = 0.0
+
+
+def instant_of(found: datetime, zone: tzinfo | None) -> float:
+    """Seconds since 1970 of a date (UTC without a zone); `Twice` if ambiguous."""
+    if found.tzinfo is not None:
+        return found.timestamp()
+    here = found.replace(tzinfo=zone or UTC)
+    first, second = here.timestamp(), here.replace(fold=1).timestamp()
+    if first >= second:
+        return first
+    twice = Twice(first)
+    twice.later = second
+    return twice
 
 
 def column_of(kind: str) -> str:

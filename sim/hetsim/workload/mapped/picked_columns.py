@@ -13,8 +13,8 @@ from hetsim.model.units import TIME, shown
 from hetsim.workload.mapped.cells import bounded, decimal_points, plain, scaled
 from hetsim.workload.mapped.log_map import unit_in_name
 from hetsim.workload.mapped.propose import form_of
-from hetsim.workload.mapped.rows import fail, rows_of, tidied_row
-from hetsim.workload.rows.text_rows import RowProblems
+from hetsim.workload.mapped.rows import rows_of, tidied_row
+from hetsim.workload.rows.text_rows import NUMBER, RowProblems, problem_of
 
 LARGEST = 10**9
 MAX_LISTED = 8
@@ -22,21 +22,21 @@ MAX_LISTED = 8
 
 
 class PickedColumns:
-    """The rows of a file that `where` picks.
+    """The rows of a file that `where` picks: all of its columns, or the wanted ones.
 
     ScenarioError names file, line and column of what cannot be read.
     """
 
-    def __init__(self, path: Path, where: Mapping[str, Any]):
+    def __init__(self, path: Path, where: Mapping[str, Any], wanted: Sequence[str] | None = None):
         rows = rows_of(path, form_of(path))
-        self.path = path
-        self.names = list(rows.names)
+        self.path, self.word = path, rows.word
         self.row_problems = RowProblems(path)
-        self._word, self._separator = rows.word, getattr(rows, "separator", "")
-        for name in where:
-            if name not in self.names:
-                near = suggestion(name, self.names) or f"; it has {', '.join(self.names[:20])}"
-                raise fail(path, f"no column {shown(name)}{near}", 1)
+        self._separator = getattr(rows, "separator", "")
+        for name in (*(wanted or ()), *where):
+            if name not in rows.names:
+                near = suggestion(name, rows.names) or f"; it has {', '.join(rows.names[:20])}"
+                raise problem_of(path, f"no column {shown(name)}{near}", self.line_of(1))
+        self.names = list(rows.names if wanted is None else dict.fromkeys((*wanted, *where)))
         self.lines: list[int] = []
         self._cells: list[list[Any]] = []
         seen = 0
@@ -47,14 +47,14 @@ class PickedColumns:
             row = tidied_row(path, line, cells)
             for name, values in there.items():
                 values[str(row[self.names.index(name)])] = None
-            if all(str(row[self.names.index(name)]) == str(value) for name, value in where.items()):
+            if all(_equal(row[self.names.index(name)], value) for name, value in where.items()):
                 self.lines.append(line)
                 self._cells.append(row)
         if not self._cells:
             picked = " and ".join(f"{name} = {value}" for name, value in where.items())
             shown_values = "; ".join(f"{name} is {_listed(values)}" for name, values in there.items())
             text = f"none of its {seen:,} rows has {picked}; {shown_values}"
-            raise fail(path, text if where and seen else "has no rows")
+            raise problem_of(path, text if where and seen else "has no rows")
 
     @staticmethod
     def bare(names: Sequence[str]) -> dict[str, str]:
@@ -75,28 +75,32 @@ class PickedColumns:
         for one in wanted:
             if one in columns:
                 return columns[one]
-        raise fail(self.path, f"no column {wanted[0]} (or {', '.join(wanted[1:])})", 1)
+        raise problem_of(self.path, f"no column {wanted[0]} (or {', '.join(wanted[1:])})", 1)
 
-    def _read(self, name: str, of: Callable[[Any], Any]) -> list[Any]:
+    def values(self, name: str, of: Callable[[Any], Any]) -> list[Any]:
+        """The cells of a column as `of` reads them; None, and a problem, by ValueError."""
         place = self.names.index(name)
         try:
             cells = decimal_points([row[place] for row in self._cells], self._separator)
         except ValueError as error:
-            raise fail(self.path, f"column {name}: {error}") from None
+            raise problem_of(self.path, f"column {name}: {error}") from None
         values = []
         for line, cell in zip(self.lines, cells, strict=True):
             try:
                 values.append(of(cell))
             except ValueError as error:
                 values.append(None)
-                self.complain(line, name, f"{shown(str(cell))} {error}")
+                self.complain(line, name, f"{shown('' if cell is None else str(cell))} {error}")
         return values
 
     def complain(self, line: int, column: str, message: str) -> None:
         """Note what is wrong in a row; `done` raises it."""
-        of_row = self._word == "row"
-        where = f"row {line}, " if of_row else ""
-        self.row_problems.add(f"{where}column {column}: {message}", None if of_row else line)
+        where = f"row {line}, " if self.word == "row" else ""
+        self.row_problems.add(f"{where}column {column}: {message}", self.line_of(line))
+
+    def line_of(self, number: int) -> int | None:
+        """The line of a row, in files that have lines."""
+        return None if self.word == "row" else number
 
     def done(self) -> None:
         """ScenarioError for all that was noted."""
@@ -111,7 +115,7 @@ class PickedColumns:
                 raise ValueError(f"is not a whole number from {least} to {LARGEST:,}")
             return int(value)
 
-        return self._read(self.first_of(wanted), read)
+        return self.values(self.first_of(wanted), read)
 
     def seconds(self, wanted: Sequence[str], unit: str | None, positive: bool = True) -> list[float]:
         """Times, in the unit that the column's name ends with, or in this one."""
@@ -119,7 +123,7 @@ class PickedColumns:
         named_unit = unit_in_name(name, "duration") or unit_in_name(f"x_{name}", "duration")
         if unit is None and named_unit is None:
             text = f"the column {shown(name)} does not say in which unit its times are; give --unit ms, for instance"
-            raise fail(self.path, text)
+            raise problem_of(self.path, text)
         factor = named_unit[1][0] if named_unit is not None else TIME[str(unit)]
 
         def read(cell: Any) -> float:
@@ -128,7 +132,7 @@ class PickedColumns:
                 raise ValueError("is no time that a step takes; it must be above 0")
             return value
 
-        return self._read(name, read)
+        return self.values(name, read)
 
     def one_each(self, wanted: Sequence[str], what: str) -> None:
         """Raise ScenarioError where columns have several values: rows of several things."""
@@ -141,10 +145,19 @@ class PickedColumns:
         if mixed:
             listing = "; ".join(f"{name} is {_listed(values)}" for name, values in mixed.items())
             pick = " ".join(f"--where {name}={next(iter(values))}" for name, values in mixed.items())
-            raise fail(self.path, f"its rows are of several {what}: {listing}; pick one, for instance with {pick}")
+            text = f"its rows are of several {what}: {listing}; pick one, for instance with {pick}"
+            raise problem_of(self.path, text)
 
     def texts(self, wanted: Sequence[str]) -> list[str]:
-        return self._read(self.first_of(wanted), str)
+        return self.values(self.first_of(wanted), str)
+
+
+def _equal(cell: Any, value: Any) -> bool:
+    if isinstance(value, bool):
+        return str(cell).casefold() == str(value).casefold()
+    if isinstance(value, float | int):
+        return (not isinstance(cell, str) or bool(NUMBER.fullmatch(cell))) and float(cell) == float(value)
+    return str(cell) == value
 
 
 def _listed(values: Iterable[str]) -> str:
