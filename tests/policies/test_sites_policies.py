@@ -195,9 +195,9 @@ NARROW = "arrival,gpus,gpu_time\n0,3,100\n1,4,10\n"
 @pytest.mark.parametrize(("interval", "start"), [(0, 5), ("30 s", 30), ("40 s", 40), ("70 s", 110)])
 def test_jobs_are_backfilled_at_multiples_of_an_interval(tmp_path, interval, start):
     """A job of 50 s that comes at 5 may run to 100 on the fourth GPU, from 5 on or from the next pass; at 70 it would
-    delay the head.  The pass at 1, when the head came, was the first."""
-    rows = NARROW + "5,1,50\n"
-    assert run(tmp_path, rows, policy=slurm(bf_interval=interval)).tasks["start"].tolist() == [0, 100, start]
+    delay the head.  The first pass was at 1, when a job came that would delay it, too."""
+    rows = NARROW + "1,1,500\n5,1,50\n"
+    assert run(tmp_path, rows, policy=slurm(bf_interval=interval)).tasks["start"].tolist() == [0, 100, 110, start]
 
 
 def test_backfilling_tests_no_more_jobs_than_it_may(tmp_path):
