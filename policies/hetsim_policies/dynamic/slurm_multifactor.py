@@ -308,7 +308,10 @@ class SlurmMultifactor(Scheduler):
     def _main_pass(
         self, ranked: Iterator[Task], depth: int, count: int, view: View
     ) -> Generator[Decision, None, list[Task]]:
-        """Start the first `depth` jobs in order; return `count` of those that others keep waiting, or some more."""
+        """Start the first `depth` jobs in order; return those that have to wait.
+
+        count: the number of these that are wanted.
+        """
         competing = 0 if view.cluster.partitions else EVERYWHERE  # what waiting jobs compete for
         for demand in self._demands if not competing else ():
             partition = (demand[0] if isinstance(demand, tuple) else demand).modes[0].partition
@@ -390,9 +393,9 @@ class SlurmMultifactor(Scheduler):
         return view.fit(task, self.rule)
 
     def _backfill(self, order: list[Task], view: View) -> Iterator[Decision]:
-        """Give jobs reservations in their order, as far as one could start; start those that are due."""
+        """Give jobs reservations in their order; start those that are due."""
         causes, reserved, limits, now = self._causes, self._reserved, bool(self.tiers.tiers), view.now
-        most, one_queue = self.bf_job_part_count_reserve or len(order), not (limits or view.cluster.partitions)
+        max_kept, one_queue = self.bf_job_part_count_reserve or len(order), not (limits or view.cluster.partitions)
         demands = list(map(demand_of, order))
         fits = {demand: self._fits_somewhere(demand, view) for demand in dict.fromkeys(demands)}
         fitting = [place for place, demand in enumerate(demands) if fits[demand]]
@@ -416,7 +419,7 @@ class SlurmMultifactor(Scheduler):
                 if silent and silent[-1] == position:
                     silent.pop()
             elif position <= last:
-                keeps = ahead[partition_of(task)] < most
+                keeps = ahead[partition_of(task)] < max_kept
                 if keeps and not reserved.stands(task):
                     last = self._last_fitting(fitting, order, view, first=position, reserved=reserved)
                 reservation = None

@@ -1,4 +1,4 @@
-"""Waiting tasks with the factors of their priorities as columns, in the order of a score.
+"""Waiting tasks, with columns for their priorities, in the order of a score.
 
 The order stays until `rescore`; what comes meanwhile is put in its place.
 Cost: O(1) a task that comes or goes, and its place among the first tasks; a ranking is some operations on columns
@@ -72,7 +72,10 @@ class RankedQueue:
         self._keys.clear()
 
     def ranked(self, count: int) -> Iterator[Task]:
-        """All tasks as they are now, whatever starts meanwhile; `count`: how many are likely to be asked for."""
+        """All tasks as they are now, whatever starts meanwhile.
+
+        count: the number of tasks that are likely to be asked for.
+        """
         if len(self.tasks) == 1:
             yield self.tasks[0]
             return

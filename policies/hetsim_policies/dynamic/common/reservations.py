@@ -153,7 +153,10 @@ class FreeProfile:
         return chosen
 
     def find_now(self, task: Task, view: View) -> Reservation | None:
-        """As `find`, where the task can start now; else perhaps None.  Cost: the nodes with room now."""
+        """The same where the task can start now; else perhaps None.
+
+        Cost: the nodes with room now.
+        """
         now, mode = view.now, task.modes[task.modes_by_speed()[0]]
         if len(task.modes) > 1 or mode.span_any or self.pools or not view.changes.steady:
             return self.find(task, view)

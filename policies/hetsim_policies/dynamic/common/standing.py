@@ -105,7 +105,7 @@ class Standing:
         return reservation
 
     def _rounded(self, reservation: Reservation) -> Reservation:
-        """What is kept free for a reservation: from a multiple of the resolution to a later one."""
+        """A reservation as it is kept, from a multiple of the resolution to another."""
         unit = self.resolution
         if not unit:
             return reservation
