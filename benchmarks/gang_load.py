@@ -55,10 +55,11 @@ def draw(count: int, gpus: int, load: float, seed: int = SEED) -> Jobs:
 
 
 def run_input(
-    jobs: Jobs, nodes: int, policy: str, span: bool = False, *, sizes: int = 1, pairs: bool = False, **parameters: Any
+    jobs: Jobs, nodes: int, policy: str, span: bool = False, *, sizes: int = 1, pairs: bool = False, users: int = 1,
+    **parameters: Any,
 ) -> Any:
     """sizes: of each job, twice the GPUs for 1.8 times the speed, up to a node.  pairs: devices that two jobs of four
-    classes share, with measured speeds."""
+    classes share, with measured speeds.  users: the number of users, each as likely as another."""
     from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Sharing
     from hetsim.model.record import RunInput
     from hetsim.model.tasks import Mode, Shape, Tasks
@@ -77,6 +78,8 @@ def run_input(
     tasks = Tasks(
         arrival=jobs.arrival, shape=np.searchsorted(WIDTHS, jobs.width), shapes=shapes, time=times, estimate=times,
         classes=list(classes), class_code=np.arange(len(times)) % len(classes) if pairs else None,
+        users=[f"user {number}" for number in range(users)],
+        user_code=np.random.default_rng(SEED).integers(0, users, len(times)),
     )  # fmt: skip
     cluster = Cluster([NodeSpec(cpus=32, accelerators=((kind, 8),), count=nodes)])
     if policy == "easy_backfill":

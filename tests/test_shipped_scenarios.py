@@ -403,8 +403,8 @@ def test_site_with_partitions():
     states(name, "under easy_backfill 25 min", easy["debugging"])
     states(name, "debugging waits 15 min", slurm["debugging"])
     requeues = column(name, "preemptions").mean()
-    states(name, "training 1 min instead of 10 min, at 44 requeues", slurm["training"], easy["training"], requeues)
-    states(name, "scavengers wait 127 min instead of 31 min", slurm["scavenging"], easy["scavenging"])
+    states(name, "training 1 min instead of 10 min, at 49 requeues", slurm["training"], easy["training"], requeues)
+    states(name, "scavengers wait 129 min instead of 31 min", slurm["scavenging"], easy["scavenging"])
     assert below(waits[None, "debugging"], waits["easy_backfill", "debugging"])
     # Waits of training are dominated by the worst run of ten; it gains in each of them (sign test: p = 0.001).
     assert (waits[None, "training"] < waits["easy_backfill", "training"]).all()

@@ -43,7 +43,7 @@ PARAMETERS = {
     "pollux": {"interval": [0.5, 20.0], "fairness": [-1.0, -8.0], "population": [4], "generations": [2]},
     "speedup_mean": {"interval": [0.5, 50.0], "fairness": [-1.0, -8.0]},
     "quota_borrow": {"default": [0.0, 1.0], "borrow": [True], "reclaim": [False, True]},
-    "slurm_multifactor": {"depth": [0, 3], "small_first": [False, True]},
+    "slurm_multifactor": {"bf_max_job_test": [0, 4], "bf_interval": [0.0, 3.0], "small_first": [False, True]},
     "themis": {"lease": [0.5, 20.0]},
     "tiresias": {"discipline": ["block", "skip"], "thresholds": [None, [0.5, 3.0]]},
     "allox": {"alpha": [0.5, 1.0], "window": [2, 32]},

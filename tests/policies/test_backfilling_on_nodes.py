@@ -90,13 +90,20 @@ Row = tuple[float, int, float, float]
 """Arrival, width, time, estimate."""
 
 
-def conservative(waiting: list[int], jobs: list[Row], taken: Taken, now: float, rule: Any) -> Chosen:
+def conservative(
+    waiting: list[int], jobs: list[Row], taken: Taken, now: float, rule: Any, count: float = math.inf
+) -> Chosen:
+    """count: reservations that are kept for later."""
     for job in waiting:
         _, width, _, estimate = jobs[job]
         begin, nodes = reservation(taken, now, width, estimate, rule)
-        taken.append((begin, begin + estimate, nodes))
         if begin == now:
             yield job, nodes
+        elif count:
+            count -= 1
+        else:
+            continue
+        taken.append((begin, begin + estimate, nodes))
 
 
 def easy(waiting: list[int], jobs: list[Row], taken: Taken, now: float, rule: Any) -> Chosen:
@@ -187,7 +194,7 @@ def test_easy_backfilling_by_hand(seed, wrong):
     assert starts(jobs, EasyBackfill(depth=None), partial(gpu_mode, GPU)) == by_hand(jobs, on_one_node, easy)
 
 
-def multifactor(priority: Callable[[int, float], float]) -> Any:
+def multifactor(priority: Callable[[int, float], float], count: float) -> Any:
     """Start in the order of priority; from the first job that does not fit on, reservations in that order.  A job that
     a limit keeps waiting does not block the jobs behind it, and has no reservation."""
 
@@ -201,31 +208,37 @@ def multifactor(priority: Callable[[int, float], float]) -> Any:
                 yield job, nodes
             elif behind or rule is not within_limit or least_free(taken, ALL, now, now) >= width:
                 behind.append(job)
-        yield from conservative(behind, jobs, taken, now, rule)
+        yield from conservative(behind, jobs, taken, now, rule, count or math.inf)
 
     return choose
+
+
+AT_ONCE = {"calc_period": 0.0, "bf_interval": 0.0, "bf_job_part_count_reserve": 0}
 
 
 def priorities(moving: bool, seed: int, jobs: list[Row], gpus: bool) -> tuple[dict[str, Any], Any, list[float]]:
     """Parameters of multifactor priority, the same by hand, and the jobs' own priorities."""
     own = np.random.default_rng(seed).integers(0, 3, JOBS).astype(float).tolist()
     if not moving:
-        return {"age": 0.0, "size": 0.0, "fair_share": 0.0, "priority": 1.0}, lambda job, now: own[job], own
+        weights = {"age": 0.0, "size": 0.0, "fair_share": 0.0, "priority": 1.0}
+        return weights | AT_ONCE, lambda job, now: own[job], own
     weights = {"age": 64.0, "max_age": 64.0, "size": 66.0, "fair_share": 0.0, "priority": 0.0}
     size = 66 / (NODES * SIZE) if gpus else 0.0
-    return weights, lambda job, now: min(64.0, now - jobs[job][0]) + size * jobs[job][1], own
+    return weights | AT_ONCE, lambda job, now: min(64.0, now - jobs[job][0]) + size * jobs[job][1], own
 
 
 @pytest.mark.parametrize("moving", [False, True], ids=["own priority", "age and size"])
 @pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
 @pytest.mark.parametrize("kind", RULES)
-def test_multifactor_priority_by_hand(kind, wrong, moving):
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_multifactor_priority_by_hand(count, kind, wrong, moving):
+    """count: how many jobs get reservations; 0: all."""
     rule, widths, mode = RULES[kind]
     for seed in (2, 3):
         jobs = load(seed, widths, wrong)
         parameters, priority, own = priorities(moving, seed, jobs, "cores" not in kind)
-        found = starts(jobs, SlurmMultifactor(**parameters), mode, own)
-        assert found == by_hand(jobs, rule, multifactor(priority))
+        found = starts(jobs, SlurmMultifactor(**parameters | {"bf_job_part_count_reserve": count}), mode, own)
+        assert found == by_hand(jobs, rule, multifactor(priority, count))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in RULES if kind != "a limit on all"])
@@ -234,8 +247,8 @@ def test_no_backfilled_job_delays_a_reservation(kind, monkeypatch):
     first: dict[int, float] = {}
 
     class Noted(Standing):
-        def reserve(self, task):
-            found = super().reserve(task)
+        def reserve(self, task, keeps=True):
+            found = super().reserve(task, keeps)
             assert found is not None
             first.setdefault(task.index, found.time)
             return found
@@ -244,7 +257,7 @@ def test_no_backfilled_job_delays_a_reservation(kind, monkeypatch):
     _, widths, mode = RULES[kind]
     count = 0
     for seed in range(4, 8):
-        policy = SlurmMultifactor(age=1.0, max_age=1e9, size=0.0, fair_share=0.0)
+        policy = SlurmMultifactor(age=1.0, max_age=1e9, size=0.0, fair_share=0.0, **AT_ONCE)
         begun = starts(load(seed, widths, False), policy, mode)
         assert all(begun[job] <= time for job, time in first.items())
         count += len(first)
@@ -263,7 +276,7 @@ def test_no_reservation_is_made_where_no_job_behind_it_could_start(monkeypatch):
     wide = [(1.0, SIZE, 10.0, 10.0)] * NODES
     narrow = [(2.0 + number, 1, 2000.0, 2000.0) for number in range(count)]
     own = [900.0] * (2 * NODES) + [float(number) for number in range(count)]
-    policy = SlurmMultifactor(age=0.0, size=0.0, fair_share=0.0)
+    policy = SlurmMultifactor(age=0.0, size=0.0, fair_share=0.0, **AT_ONCE)
     begun = starts(running + wide + narrow, policy, partial(gpu_mode, GPU), own)
     assert begun[: 2 * NODES] == [0.0] * NODES + [1000.0] * NODES
     assert all(start >= 1010 for start in begun[2 * NODES :])

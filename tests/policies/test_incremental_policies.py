@@ -22,6 +22,7 @@ from hetsim_policies.dynamic.elastic import Afs, Optimus, SpeedupMean
 from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
 
 GPU = DeviceType("g")
+AT_ONCE = {"calc_period": 0.0, "bf_interval": 0.0, "bf_job_part_count_reserve": 0}
 NODES = NodeSpec(cpus=16, accelerators=((GPU, 4),), count=3)
 
 
@@ -63,12 +64,11 @@ class Plain(SlurmMultifactor):
 
     def begin(self, view):
         super().begin(view)
-        self._sorted = None
         self._constant = False
-        self._reserved = Forgetful(self._occupancy, view)
+        self._reserved = Forgetful(self._occupancy, view, self.bf_resolution)
 
     def _nothing_fits(self, view):
-        return False
+        return super()._nothing_fits(view) if self.bf_interval else False  # which delays the next pass
 
     def _last_fitting(self, fitting, order, *_, **named):
         return len(order) - 1
@@ -79,17 +79,20 @@ class Plain(SlurmMultifactor):
 def test_slurm_decides_as_if_it_found_everything_anew(seed, wrong):
     tasks = jobs(seed, wrong=wrong)
     for parameters in (
-        {"half_life": 30.0, "fair_share": 5000.0, "max_age": 50.0},
-        {"half_life": 0.05, "depth": 3, "size": 1000.0, "small_first": True},
-        {"age": 0.0, "shares": {"a": 5.0}, "depth_per_user": 2},
-        {"accounts": {}, "half_life": 1e6, "fair_share": 1e6},
+        {**AT_ONCE, "half_life": 30.0, "fair_share": 5000.0, "max_age": 50.0},
+        {**AT_ONCE, "half_life": 0.05, "bf_max_job_test": 4, "size": 1000.0, "small_first": True},
+        {**AT_ONCE, "age": 0.0, "shares": {"a": 5.0}, "bf_max_job_user": 2, "bf_job_part_count_reserve": 2},
+        {**AT_ONCE, "accounts": {}, "half_life": 1e6, "fair_share": 1e6, "bf_resolution": 3.0},
+        {"calc_period": 5.0, "bf_interval": 2.0, "fair_share": 1e5, "default_queue_depth": 3, "sched_interval": 7.0},
+        {"calc_period": 5.0, "bf_interval": 2.0, "bf_job_part_count_reserve": 0, "bf_resolution": 3.0},
     ):
         one, other = (simulate(NODES, tasks, kind(**parameters)) for kind in (SlurmMultifactor, Plain))
         np.testing.assert_array_equal(one.start, other.start)
 
 
 @pytest.mark.parametrize("parameters", [
-    {}, {"max_age": 20.0}, {"size": 1000.0, "small_first": True, "max_age": 1e5}, {"priority": 0.0, "depth": 3},
+    {}, {"max_age": 20.0}, {"size": 1000.0, "small_first": True, "max_age": 1e5},
+    {"priority": 0.0, "bf_max_job_test": 4},
 ])  # fmt: skip
 @pytest.mark.parametrize("users", [1, 5])
 def test_slurm_keeps_a_queue_sorted_as_if_it_ranked_it_anew(users, parameters):
@@ -97,7 +100,7 @@ def test_slurm_keeps_a_queue_sorted_as_if_it_ranked_it_anew(users, parameters):
     tasks = jobs(4, count=150)
     if users == 1:
         tasks = replace(tasks, user_code=np.zeros(150, dtype=int))
-    weight = {} if users == 1 else {"fair_share": 0.0}
+    weight = AT_ONCE if users == 1 else {**AT_ONCE, "fair_share": 0.0}
     one, other = (simulate(NODES, tasks, kind(**parameters, **weight)) for kind in (SlurmMultifactor, Plain))
     assert (one.start - tasks.arrival).max() > 20
     np.testing.assert_array_equal(one.start, other.start)
@@ -106,7 +109,7 @@ def test_slurm_keeps_a_queue_sorted_as_if_it_ranked_it_anew(users, parameters):
 def test_slurm_with_fractions_decides_as_if_it_found_everything_anew():
     """Which fractions lie on one device depends on their order: then no reservation stands."""
     tasks = jobs(3, shares=(1, 0.5, 0.3, 0.25))
-    one, other = (simulate(NODES, tasks, kind(half_life=30.0)) for kind in (SlurmMultifactor, Plain))
+    one, other = (simulate(NODES, tasks, kind(half_life=30.0, **AT_ONCE)) for kind in (SlurmMultifactor, Plain))
     np.testing.assert_array_equal(one.start, other.start)
 
 

@@ -166,7 +166,7 @@ def test_a_higher_tier_goes_first_and_a_waiting_job_closes_only_its_own_partitio
     nodes = [{"cpus": 4, "gpus": GPUS, "partitions": ["p", "q"]}, {"cpus": 4, "gpus": GPUS, "partitions": "r"}]
     rows = "arrival,gpus,gpu_time,partition\n0,4,10,p\n1,4,10,p\n2,4,10,q\n3,2,1,r\n"
     site = {"partitions": {"q": {"tier": 5}}}
-    tasks = run(tmp_path, rows, site, nodes, slurm(depth=0)).tasks
+    tasks = run(tmp_path, rows, site, nodes, slurm(bf_max_job_test=0)).tasks
     assert tasks["start"].tolist() == [0, 20, 10, 3]
 
 
@@ -179,10 +179,65 @@ def test_the_partition_factor_is_by_partition(tmp_path):
 def test_backfilling_looks_at_few_jobs_of_one_user(tmp_path):
     """Behind a wide head, u's many long jobs leave no place for v's short one unless only one of u is looked at."""
     rows = "arrival,gpus,gpu_time,user\n0,3,10,x\n1,4,10,x\n" + "1,1,20,u\n" * 3 + "2,1,2,v\n"
-    wide = {"size": 1_000_000, "fair_share": 0, "age": 1}
-    kept = run(tmp_path, rows, policy=slurm(**wide, depth=2, depth_per_user=1)).tasks
+    wide = {"size": 1_000_000, "fair_share": 0, "age": 1, "bf_interval": 0}
+    kept = run(tmp_path, rows, policy=slurm(**wide, bf_max_job_test=3, bf_max_job_user=1)).tasks
     assert kept["start"].tolist()[-1] == 2
-    assert run(tmp_path, rows, policy=slurm(**wide, depth=2)).tasks["start"].tolist()[-1] > 2
+    assert run(tmp_path, rows, policy=slurm(**wide, bf_max_job_test=3)).tasks["start"].tolist()[-1] > 2
+
+
+# When Slurm looks at which jobs --------------------------------------------------------------------------------
+
+
+NARROW = "arrival,gpus,gpu_time\n0,3,100\n1,4,10\n"
+"""Of four GPUs three are busy to 100, when the head gets all four, to 110."""
+
+
+@pytest.mark.parametrize(("interval", "start"), [(0, 5), ("30 s", 30), ("40 s", 40), ("70 s", 110)])
+def test_jobs_are_backfilled_at_multiples_of_an_interval(tmp_path, interval, start):
+    """A job of 50 s that comes at 5 may run to 100 on the fourth GPU, from 5 on or from the next pass; at 70 it would
+    delay the head.  The first pass was at 1, when a job came that would delay it, too."""
+    rows = NARROW + "1,1,500\n5,1,50\n"
+    assert run(tmp_path, rows, policy=slurm(bf_interval=interval)).tasks["start"].tolist() == [0, 100, 110, start]
+
+
+def test_backfilling_tests_no_more_jobs_than_it_may(tmp_path):
+    """The head, two jobs that are too long, and a short one."""
+    rows = NARROW + "2,1,500\n3,1,500\n4,1,20\n"
+    for count, start in ((4, 4), (3, 110)):
+        tasks = run(tmp_path, rows, policy=slurm(bf_interval=0, bf_max_job_test=count, fair_share=0, size=0)).tasks
+        assert tasks["start"].tolist()[-1] == start
+
+
+@pytest.mark.parametrize(("resolution", "start"), [(0, 5), ("7 s", 5), ("60 s", 110)])
+def test_reservations_are_kept_from_a_multiple_of_the_resolution(tmp_path, resolution, start):
+    """The head's is from 100: with 7 s it is kept from 98, with 60 s from 60; the other job would run from 5 to 98."""
+    policy = slurm(bf_interval=0, bf_resolution=resolution)
+    assert run(tmp_path, NARROW + "5,1,93\n", policy=policy).tasks["start"].tolist() == [0, 100, start]
+
+
+@pytest.mark.parametrize(("count", "start"), [(0, 200), (2, 200), (1, 3)])
+def test_only_so_many_jobs_get_reservations(tmp_path, count, start):
+    """On two nodes: the head gets the first from 100 to 200, the second job the other from 110 to 210.  The last job
+    would delay the second; if that has no reservation, it starts at once."""
+    nodes = [{"count": 2, "cpus": 4, "gpus": GPUS}]
+    rows = "arrival,gpus,gpu_time\n0,4,100\n0,3,110\n1,4,100\n2,4,100\n3,1,150\n"
+    policy = slurm(bf_interval=0, bf_job_part_count_reserve=count, fair_share=0, size=0)
+    assert run(tmp_path, rows, nodes=nodes, policy=policy).tasks["start"].tolist()[-1] == start
+
+
+def test_the_main_pass_looks_at_few_jobs_and_at_all_once_in_a_while(tmp_path):
+    """Two jobs of a tier that runs one at a time stand before one of another; at 60 all are looked at."""
+    rows = "arrival,gpus,gpu_time,qos\n0,1,500,q\n1,1,5,q\n2,1,5,q\n3,1,5,free\n"
+    for depth, start in ((2, 60), (3, 3)):
+        policy = slurm(qos={"q": {"max_jobs": 1}, "free": {}}, default_queue_depth=depth, bf_max_job_test=0)
+        assert run(tmp_path, rows, policy=policy).tasks["start"].tolist() == [0, 500, 505, start]
+
+
+@pytest.mark.parametrize(("period", "starts"), [(0, [0, 20, 10]), ("4 s", [0, 20, 10]), ("60 s", [0, 10, 20])])
+def test_priorities_are_computed_once_in_a_period(tmp_path, period, starts):
+    """At 10 a has used the node and b has not: b is next, unless priorities are those of 1, before a had used much."""
+    rows = "arrival,gpus,gpu_time,user\n0,4,10,a\n0,4,10,a\n0,4,10,b\n"
+    assert run(tmp_path, rows, policy=slurm(calc_period=period)).tasks["start"].tolist() == starts
 
 
 # Quotas -----------------------------------------------------------------------------------------------------------

@@ -161,7 +161,7 @@ SEPARATE = [
     {"name": "defragment", "discipline": "block"},
     "fcfs_skip", {"name": "sjf", "discipline": "skip"}, {"name": "largest_first", "discipline": "skip"},
     {"name": "srtf", "discipline": "skip"}, {"name": "conservative_backfill", "depth": None},
-    {"name": "slurm_multifactor", "depth": 10_000, "fair_share": 0},
+    {"name": "slurm_multifactor", "bf_max_job_test": 10_000, "fair_share": 0, "bf_interval": 0},
 ]  # fmt: skip
 
 

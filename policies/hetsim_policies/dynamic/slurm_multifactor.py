@@ -5,35 +5,38 @@ is the sum of weights times factors between 0 and 1: age (time waited over `max_
 over those of the cluster), partition, quality of service, and the task's own priority.
 Fair share is that of `accounts` by Fair Tree (`hetsim_policies.dynamic.common.fair_tree`) where they are given; else of
 users alone, the classic formula 2^(-usage / shares) on the part of all GPU time that the user has received.  Usage is
-halved every `half_life`.  In that order jobs start.  One that does not fit may preempt jobs of lower qualities of
-service; else it closes its partition's nodes to those behind it.  The first
-`depth` of these (at most `depth_per_user` of one user) are given reservations and start if theirs is now, as in Slurm's
-backfill scheduler (`bf_max_job_test`, `bf_max_job_user`).  A job that a limit keeps waiting does not block the jobs
-behind it. Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm Workload
-Manager: Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
-Weakness: many weights with a joint effect that is hard to foresee; jobs beyond `depth` cannot backfill; requeued work
-is lost, and a busy high tier can requeue a long job for ever.
-Cost: the queue is kept sorted while only ages change (one user, or no weight of fair share; none older than `max_age`).
-Else a round in which a waiting job fits somewhere computes all priorities as columns (nanoseconds a job) and sorts the
-first `depth`.  It makes the reservations behind the first one that moved in the order, as far as a job behind them
-could start now (`hetsim_policies.dynamic.common.standing`).  Usage takes O(1) a start and an end; where rates change
-(transfers, shared devices, failures), a look at every running job a round.
+halved every `half_life`.  All factors are computed every `calc_period`, and when a job of a new user comes.
+The main pass starts jobs in that order, at each change.  One that does not fit may preempt jobs of lower qualities of
+service; else it closes its partition's nodes to those behind it.  It looks at `default_queue_depth` jobs, and once in
+each `sched_interval` at all.  The backfill pass, once in each `bf_interval`, gives the first of these jobs reservations
+and starts what delays none of them.  Both intervals are multiples of these times.  A job that a limit keeps waiting
+does not block the jobs behind it.
+Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm Workload Manager:
+Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
+Weakness: many weights with a joint effect that is hard to foresee; jobs beyond `bf_max_job_test` cannot backfill, and
+those without a reservation can be passed by any number of others; jobs shorter than `bf_interval` are hardly
+backfilled; requeued work is lost, and a busy high tier can requeue a long job for ever.
+Cost: a backfill pass makes the reservations behind the first one that moved in the order, as far as a job behind them
+could start now (`hetsim_policies.dynamic.common.standing`), O(nodes) each; a computation of priorities is some
+operations on columns (nanoseconds a job), and sorts the first jobs only.  Usage takes O(1) a start and an end; where
+rates change (transfers, shared devices, failures), a look at every running job a computation.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from operator import itemgetter
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from hetsim.model.cluster import Device
+from hetsim.model.cluster import Device, Partition
 from hetsim.model.plan import Placement
 from hetsim.model.task import WAITING, Task
 from hetsim.model.tasks import Mode
@@ -49,20 +52,23 @@ from hetsim.policy import (
     Start,
     Stop,
     View,
+    Wait,
     claims_of,
     demand_fits_nowhere,
     demand_of,
     fits_nowhere,
+    partition_of,
 )
 from hetsim_policies.dynamic.common.fair_tree import Account, DecayedUsage, FairTree, Member
 from hetsim_policies.dynamic.common.occupancy import Occupancy
+from hetsim_policies.dynamic.common.ranked_queue import RankedQueue
+from hetsim_policies.dynamic.common.service_tiers import Tier, Tiers
 from hetsim_policies.dynamic.common.standing import Standing
 
 Weight = Annotated[float, Field(ge=0)]
 
 ROUND_COST = 2e-6
 """Seconds that a waiting job adds to a round (docs/speed.md)."""
-WIDTH = 7
 
 
 class SlurmMultifactor(Scheduler):
@@ -75,7 +81,12 @@ class SlurmMultifactor(Scheduler):
     accounts: the tree of accounts, for Fair Tree.
     qos: qualities of service by name: priority, limits and preemption.
     max_age: wait from which on age counts in full.  half_life: of usage.
-    depth: jobs that the backfiller looks at; depth_per_user: of one user.
+    calc_period: time between computations of priorities (PriorityCalcPeriod); 0: at each change.
+    default_queue_depth: jobs that the main pass looks at.  sched_interval: how often it looks at all; 0: always.
+    bf_interval: time between backfill passes; 0: one at each change.  bf_max_job_test: jobs that they look at;
+    bf_max_job_user: of one user.
+    bf_job_part_count_reserve: jobs of each partition that get reservations; 0: all, as in Slurm unless given.
+    bf_resolution: reservations are kept from a multiple of it to a later one; 0: exactly (60 s in Slurm unless given).
     """
 
     def __init__(
@@ -90,41 +101,51 @@ class SlurmMultifactor(Scheduler):
         shares: dict[str, Annotated[float, Field(gt=0)]] | None = None,
         max_age: Annotated[Seconds, Field(gt=0)] = 7 * 86400.0,
         half_life: Annotated[Seconds, Field(gt=0)] = 7 * 86400.0,
-        depth: Annotated[int, Field(ge=0)] = 100,
+        bf_max_job_test: Annotated[int, Field(ge=0)] = 100,
         placement: PlacementRule | None = None,
         service: Weight = 1000.0,
         accounts: dict[str, Account] | None = None,
         qos: dict[str, Tier] | None = None,
-        depth_per_user: Annotated[int, Field(ge=1)] | None = None,
+        bf_max_job_user: Annotated[int, Field(ge=1)] | None = None,
+        calc_period: Annotated[Seconds, Field(ge=0)] = 300.0,
+        sched_interval: Annotated[Seconds, Field(ge=0)] = 60.0,
+        default_queue_depth: Annotated[int, Field(ge=1)] = 100,
+        bf_interval: Annotated[Seconds, Field(ge=0)] = 30.0,
+        bf_resolution: Annotated[Seconds, Field(ge=0)] = 0.0,
+        bf_job_part_count_reserve: Annotated[int, Field(ge=0)] = 10,
     ):
         self.weights = {"age": age, "fair": fair_share, "size": size, "partition": partition, "own": priority,
                         "service": service}  # fmt: skip
         self.tree = None if accounts is None else FairTree(accounts, shares or {})
         self.tiers = Tiers(qos or {})
-        self.depth_per_user = depth_per_user
+        self.bf_max_job_test = bf_max_job_test
+        self.bf_max_job_user = bf_max_job_user
+        self.calc_period = calc_period
+        self.sched_interval = sched_interval
+        self.default_queue_depth = default_queue_depth
+        self.bf_interval = bf_interval
+        self.bf_resolution = bf_resolution
+        self.bf_job_part_count_reserve = bf_job_part_count_reserve
         self.small_first = small_first
         self.partitions = partitions or {}
         self.shares = shares or {}
         self.max_age = max_age
         self.half_life = half_life
-        self.depth = depth
         self.rule = placement
         self._gpus = 1.0
         self._usage: DecayedUsage[Member] = DecayedUsage(half_life)
         """GPU time received, by account and user, or by user alone."""
         self._shares = 0.0
         """Sum of the shares of all users."""
-        self._owed: dict[Member, float] = {}
-        """Factors of fair share, as far as they were asked for in this round."""
         self._running: dict[int, RunningUsage] = {}
         """Running jobs by row, in the order of their starts."""
         self._constant = True
         """True if all that runs receives at a constant rate."""
         self._codes: dict[Member, int] = {}
         """Owners by number, in the order in which they came."""
-        self._queue = FactorTable()
-        """The waiting tasks; and as long as their order cannot change, sorted."""
-        self._sorted: SortedQueue | None = SortedQueue()
+        self._queue = RankedQueue(5, self._columns_of)
+        self._calculates_at = self._looks_at_all_at = self._backfills_at = -math.inf
+        """When priorities are computed again, the main pass looks at all jobs, and jobs are backfilled."""
         self._demands: dict[Demand, int] = {}
         """The number of waiting tasks by demand; and whether each fits somewhere, as far as it was asked in this round
         and since the last start."""
@@ -139,7 +160,7 @@ class SlurmMultifactor(Scheduler):
     def begin(self, view: View) -> None:
         self._view = view
         self._occupancy = Occupancy(view)
-        self._reserved = Standing(self._occupancy, view)
+        self._reserved = Standing(self._occupancy, view, self.bf_resolution)
         self._gpus = float(max(1, sum(len(node.accelerators) for node in view.cluster.nodes)))
         self._limited = any(one.limited for one in view.cluster.partitions.values())
 
@@ -152,14 +173,11 @@ class SlurmMultifactor(Scheduler):
             self._usage.open(owner)
             self._codes[owner] = len(self._codes)
             self._shares += self.shares.get(task.user, 1.0)
+            self._calculates_at = -math.inf
         self._settle(task)
         if task.priority > self._highest:
-            self._highest = task.priority
-            if self._sorted is not None:
-                self._sorted = SortedQueue({waiting.index: self._key(waiting) for waiting in self._queue.tasks})
+            self._highest, self._calculates_at = task.priority, -math.inf
         self._queue.add(task)
-        if self._sorted is not None:
-            self._sorted.add(task, self._key(task))
         demand = demand_of(task)
         self._demands[demand] = self._demands.get(demand, 0) + 1
 
@@ -175,8 +193,6 @@ class SlurmMultifactor(Scheduler):
         if self._fits:  # what has started makes no room
             self._fits = {demand: False for demand, fits in self._fits.items() if not fits}
         if self._queue.remove(task):
-            if self._sorted is not None:
-                self._sorted.remove(task)
             self._causes.pop(task.index, None)
             demand = demand_of(task)
             self._demands[demand] -= 1
@@ -218,77 +234,84 @@ class SlurmMultifactor(Scheduler):
                 received = view.attained(entry.task)
                 self._usage.credit(self._owner(entry.task), received - entry.received)
                 entry.received = received
-        self._owed = {}
 
-    def _fair_share(self, owner: Member) -> float:
-        owed = self._owed.get(owner)
-        if owed is not None:
-            return owed
+    def _fair_shares(self) -> np.ndarray:
+        """The factors of fair share of all owners, by number."""
         usage = self._usage
         if self.tree is not None:
-            self._owed = self.tree.factors({member: usage[member] for member in usage})
-            return self._owed[owner]
-        part, total = self.shares.get(owner[1], 1.0) / self._shares, usage.total
-        owed = self._owed[owner] = float(2.0 ** (-(usage[owner] / total if total > 0 else 0.0) / part))
-        return owed
-
-    def _constant_terms(self, task: Task) -> tuple[float, float, float]:
-        """The weighted factors of size, partition and quality of service."""
-        size = min(1.0, task.modes[task.modes_by_speed()[0]].gpu_share / self._gpus)
-        return (
-            self.weights["size"] * (1.0 - size if self.small_first else size),
-            self.weights["partition"] * self.partitions.get(task.partition or task.class_, 0.0),
-            self.weights["service"] * self.tiers.tier(task).priority,
-        )
-
-    def _tier(self, task: Task) -> float:
-        partition = task.shape.modes[0].partition
-        return 0.0 if partition is None else partition.tier
+            factors = self.tree.factors({member: usage[member] for member in usage})
+            return np.array([factors[owner] for owner in self._codes])
+        total = usage.total
+        return np.array([
+            2.0 ** (-(usage[owner] / total if total > 0 else 0.0) / (self.shares.get(owner[1], 1.0) / self._shares))
+            for owner in self._codes
+        ])  # fmt: skip
 
     def _columns_of(self, task: Task) -> tuple[float, ...]:
-        """Ready time, owner, tier, own priority, and the sum of the constant factors."""
-        constant = sum(self._constant_terms(task))
-        return task.ready, self._codes[self._owner(task)], self._tier(task), max(0.0, task.priority), constant
+        """Tier, ready time, owner, own priority, and the sum of the constant factors."""
+        partition = task.shape.modes[0].partition
+        size = min(1.0, task.modes[task.modes_by_speed()[0]].gpu_share / self._gpus)
+        constant = (
+            self.weights["size"] * (1.0 - size if self.small_first else size)
+            + self.weights["partition"] * self.partitions.get(task.partition or task.class_, 0.0)
+            + self.weights["service"] * self.tiers.tier(task).priority
+        )
+        tier = 0.0 if partition is None else partition.tier
+        return tier, task.ready, self._codes[self._owner(task)], max(0.0, task.priority), constant
 
-    def _key(self, task: Task) -> Key:
-        """The key of a task while only ages change, and these at one rate."""
-        waited = self.weights["age"] * task.ready / self.max_age - sum(self._constant_terms(task))
-        if self._highest > 0:
-            waited -= self.weights["own"] * max(0.0, task.priority) / self._highest
-        return -self._tier(task), waited, task.arrival, task.index, task
+    def _calculate(self, view: View) -> None:
+        """Compute priorities, which stay until they are computed again."""
+        self._count(view)
+        fair = self._fair_shares() if len(self._codes) > 1 and self.weights["fair"] > 0 else None
+        self._queue.rescore(partial(self._score, view.now, fair))
+        self._calculates_at = _next_multiple(view.now, self.calc_period)
 
-    def _ranked(self, view: View) -> Iterator[Task]:
-        """The waiting jobs by tier, then by priority, the sum of weighted factors."""
-        queue, weights = self._queue, self.weights
-        if len(queue.tasks) == 1:
-            return iter(queue.tasks)
-        if self._sorted is not None:
-            of_several = len(self._codes) > 1 and weights["fair"] > 0
-            if not of_several and view.now - self._sorted.oldest <= self.max_age:
-                return self._sorted.tasks()
-            self._sorted = None  # from now on the order may change at any time
-        ready, owner, tier, own, constant, *_ = queue.columns(self._columns_of)
-        score = np.minimum(1.0, (view.now - ready) / self.max_age)
-        score *= weights["age"]
-        score += constant
+    def _score(self, now: float, fair: np.ndarray | None, columns: Any) -> Any:
+        """The sums of weighted factors; what came after `now` is of no age yet."""
+        _, ready, owner, own, constant, *_ = columns
+        age, alone = (now - ready) / self.max_age, isinstance(ready, float)
+        age = min(1.0, max(0.0, age)) if alone else np.clip(age, 0.0, 1.0)
+        score = age * self.weights["age"] + constant
         if self._highest > 0:
-            score += own * (weights["own"] / self._highest)
-        if len(self._codes) > 1:
-            codes = owner.astype(int)
-            fair, queued = np.zeros(len(self._codes)), set(codes.tolist())
-            for name, code in self._codes.items():
-                if code in queued:
-                    fair[code] = self._fair_share(name)
-            score += weights["fair"] * fair[codes]
-        return queue.ranked(score, tier, self.depth + 10)
+            score = score + own * (self.weights["own"] / self._highest)
+        if fair is not None:
+            score = score + self.weights["fair"] * fair[int(owner) if alone else owner.astype(int)]
+        return score
 
     def schedule(self, view: View) -> Iterator[Decision]:
+        now, count = view.now, self.bf_max_job_test
         if not self._queue.tasks:
             return
-        self._count(view)
+        if self._constant:
+            self._usage.advance(now)
+        if now >= self._calculates_at:
+            self._calculate(view)
         self._fits.clear()
         if len(self._queue.tasks) > 1 and self._nothing_fits(view):
             return
+        backfills, depth = count > 0 and now >= self._backfills_at, self.default_queue_depth
+        if now >= self._looks_at_all_at:
+            self._looks_at_all_at, depth = _next_multiple(now, self.sched_interval), len(self._queue.tasks)
+        ranked = self._queue.ranked(count if backfills else depth)
+        behind = yield from self._main_pass(ranked, depth, count if backfills else 0, view)
+        if self._nothing_fits(view):
+            return
+        until = self._looks_at_all_at if depth < len(self._queue.tasks) else math.inf
+        if backfills:
+            self._backfills_at = _next_multiple(now, self.bf_interval)
+            yield from self._backfill(behind[:count], view)
+        elif count:
+            until = min(until, self._backfills_at)
+        if until < math.inf:
+            yield Wait(until)
+
+    def _main_pass(
+        self, ranked: Iterator[Task], depth: int, count: int, view: View
+    ) -> Generator[Decision, None, list[Task]]:
+        """Start the first `depth` jobs in order; return those that have to wait.
+
+        count: the number of these that are wanted.
+        """
         competing = 0 if view.cluster.partitions else EVERYWHERE  # what waiting jobs compete for
         for demand in self._demands if not competing else ():
             partition = (demand[0] if isinstance(demand, tuple) else demand).modes[0].partition
@@ -296,8 +319,9 @@ class SlurmMultifactor(Scheduler):
         behind: list[Task] = []
         of_user: dict[str, int] = {}
         closed = 0  # what jobs wait for that those behind them must not take
-        ranked = self._ranked(view)
-        for task in ranked:
+        for place, task in enumerate(ranked):
+            if place == depth:
+                closed = EVERYWHERE
             claims = claims_of(task)
             if not claims & closed:
                 if self.tiers.refuses(task):
@@ -313,19 +337,15 @@ class SlurmMultifactor(Scheduler):
                     yield from self._because(task, "quota")
                     continue
                 closed |= claims
-            if self.depth_per_user is None or self._is_of_few(task, of_user):
+            if self.bf_max_job_user is None or self._is_of_few(task, of_user):
                 behind.append(task)
-            if not competing & ~closed and (len(behind) > self.depth or self.depth_per_user is None):
+            if not competing & ~closed and (len(behind) >= count or self.bf_max_job_user is None):
                 break
-        if not behind or not self.depth or self._nothing_fits(view):
-            return
-        if self.depth_per_user is None:
-            behind += islice(ranked, max(0, self.depth + 1 - len(behind)))
-        yield from self._backfill(behind[: self.depth + 1], view)
+        return behind + list(islice(ranked, max(0, count - len(behind))))
 
     def _is_of_few(self, task: Task, of_user: dict[str, int]) -> bool:
         number = of_user[task.user] = of_user.get(task.user, 0) + 1
-        return self.depth_per_user is None or number <= self.depth_per_user
+        return self.bf_max_job_user is None or number <= self.bf_max_job_user
 
     def _nothing_fits(self, view: View) -> bool:
         """Return True if nothing can start and there is nothing to note of it.
@@ -373,15 +393,24 @@ class SlurmMultifactor(Scheduler):
         return view.fit(task, self.rule)
 
     def _backfill(self, order: list[Task], view: View) -> Iterator[Decision]:
-        fits, causes, reserved, limits = self._fits, self._causes, self._reserved, bool(self.tiers.tiers)
-        fitting = [position for position, task in enumerate(order) if fits.get(demand_of(task), True)]
-        last = self._last_fitting(fitting, order, view)
-        if last < 0:
+        """Give jobs reservations in their order; start those that are due."""
+        causes, reserved, limits, now = self._causes, self._reserved, bool(self.tiers.tiers), view.now
+        max_kept, one_queue = self.bf_job_part_count_reserve or len(order), not (limits or view.cluster.partitions)
+        demands = list(map(demand_of, order))
+        fits = {demand: self._fits_somewhere(demand, view) for demand in dict.fromkeys(demands)}
+        fitting = [place for place, demand in enumerate(demands) if fits[demand]]
+        if not fitting:
             return
-        silent = [position for position in reversed(fitting) if causes.get(order[position].index) != "reservation"]
+        last = fitting[-1]
+        silent = [place for place in reversed(fitting) if causes.get(order[place].index) != "reservation"]
         reserved.walk()
-        position = 0 if limits else reserved.standing(order, last)
+        position, passes, ahead = 0, not limits, Counter[Partition | None]()
         while position <= last or (limits and position < len(order)):  # behind the last no reservation can matter
+            if passes:
+                passed = reserved.standing(order[position:], last - position)
+                ahead.update(map(partition_of, order[position : position + passed]))
+                position, passes = position + passed, False
+                continue
             task = order[position]
             while silent and silent[-1] < position:
                 yield from self._state_reserved(order[silent.pop()], view)
@@ -390,15 +419,24 @@ class SlurmMultifactor(Scheduler):
                 if silent and silent[-1] == position:
                     silent.pop()
             elif position <= last:
-                if not reserved.stands(task):
+                keeps = ahead[partition_of(task)] < max_kept
+                if keeps and not reserved.stands(task):
                     last = self._last_fitting(fitting, order, view, first=position, reserved=reserved)
-                reservation = reserved.reserve(task) if position <= last else None
-                due = reservation is not None and reservation.time <= view.now
-                placement = reservation.placement(task, view) if reservation is not None and due else None
+                reservation = None
+                if position <= last and (keeps or reserved.profile.could_start(task)):
+                    reservation = reserved.reserve(task, keeps)
+                placement = None
+                if reservation is not None and reservation.time <= now:
+                    placement = reservation.placement(task, view)
                 if placement is not None:
                     yield self._begin(task, placement)
-                    last = self._last_fitting(fitting, order, view)
-                    position += 0 if limits else reserved.standing(order[position + 1 :], last - position - 1)
+                    rest = reserved if reserved.is_complete else None
+                    last, passes = self._last_fitting(fitting, order, view, first=position, reserved=rest), not limits
+                elif keeps:
+                    ahead[partition_of(task)] += 1
+                if one_queue and not keeps:  # no job behind gets a reservation: on to the next that may start
+                    following = bisect_right(fitting, position)
+                    position = fitting[following] - 1 if following < len(fitting) else last
             position += 1
         for position in reversed(silent):
             yield from self._state_reserved(order[position], view)
@@ -411,25 +449,23 @@ class SlurmMultifactor(Scheduler):
         return ()
 
     def _last_fitting(
-        self, fitting: list[int], order: list[Task], view: View, first: int = 0, reserved: Standing | None = None
+        self, fitting: list[int], order: list[Task], view: View, *, first: int, reserved: Standing | None
     ) -> int:
         """The last position from `first` on of a waiting task that fits, or -1.
 
         fitting: the positions in question; those behind that position are taken out.
         reserved: whose reservations leave room for it now; only where none of them `stands`.
         """
-        fits, now = self._fits, view.now
         ends: dict[Demand, float] = {}
         while fitting and fitting[-1] >= first:
             task = order[fitting[-1]]
             demand = demand_of(task)
-            there = fits.get(demand)
-            if (self._fits_somewhere(demand, view) if there is None else there) and task.state == WAITING:
+            if self._fits_somewhere(demand, view) and task.state == WAITING:
                 if reserved is None:
                     return fitting[-1]
                 if demand not in ends:
                     ends[demand] = max(map(reserved.profile.open_until, task.modes))
-                if now + task.shortest_remaining <= ends[demand] and reserved.profile.could_start(task):
+                if view.now + task.shortest_remaining <= ends[demand] and reserved.profile.could_start(task):
                     return fitting[-1]
             fitting.pop()
         return -1
@@ -456,189 +492,11 @@ class RunningUsage:
     received: float
 
 
+def _next_multiple(now: float, period: float) -> float:
+    """The first multiple of a period after now; 0: now."""
+    return (now // period + 1) * period if period else now
+
+
 def _millionths(mode: Mode) -> int:
     """Service per second of a launch in a mode."""
     return mode.gpus * mode.share if mode.gpus else mode.millicores * 1000
-
-
-# Waiting tasks with the factors of their priorities as columns, so that a round need not look at each of them.
-#
-# Cost: O(1) a task that comes or goes; a ranking is some operations on columns (nanoseconds a task) and sorts only the
-# tasks that are asked for.
-
-
-Key = tuple[float, float, float, int, Task]
-
-
-class SortedQueue:
-    """The waiting tasks in an order that stays.
-
-    Cost: O(log n), and to move the pointers behind the place.
-    """
-
-    def __init__(self, keys: dict[int, Key] | None = None):
-        self._keys = keys or {}
-        """By row."""
-        self._order = sorted(self._keys.values())
-        self.oldest = min((key[-1].ready for key in self._order), default=math.inf)
-        """When the first of them became ready, or one that was there before it was empty last."""
-
-    def add(self, task: Task, key: Key) -> None:
-        self.oldest = min(self.oldest, task.ready) if self._keys else task.ready
-        self._keys[task.index] = key
-        insort(self._order, key)
-
-    def remove(self, task: Task) -> None:
-        del self._order[bisect_left(self._order, self._keys.pop(task.index))]
-
-    def tasks(self) -> Iterator[Task]:
-        """As they are now, whatever starts meanwhile."""
-        return map(itemgetter(-1), self._order.copy())
-
-
-class FactorTable:
-    """The waiting tasks, in no order."""
-
-    def __init__(self) -> None:
-        self.tasks: list[Task] = []
-        self._position: dict[int, int] = {}
-        """By row."""
-        self._columns = np.zeros((WIDTH, 64))
-        self._filled = 0
-        """The number of tasks, from the first, whose columns are filled in."""
-
-    def add(self, task: Task) -> None:
-        self._position[task.index] = len(self.tasks)
-        self.tasks.append(task)
-
-    def remove(self, task: Task) -> bool:
-        """Take a task out; returns False if it is not there."""
-        position = self._position.pop(task.index, None)
-        if position is None:
-            return False
-        last, count = self.tasks.pop(), len(self.tasks)
-        if last is not task:  # the last one takes its position
-            self.tasks[position] = last
-            self._position[last.index] = position
-            if count < self._filled:
-                self._columns[:, position] = self._columns[:, count]
-            else:
-                self._filled = min(self._filled, position)
-        self._filled = min(self._filled, count)
-        return True
-
-    def columns(self, columns_of: Callable[[Task], Sequence[float]]) -> np.ndarray:
-        """The rows of `columns_of` of all tasks, which are constant, with arrival and row."""
-        count = len(self.tasks)
-        while self._columns.shape[1] < count:
-            self._columns = np.hstack((self._columns, self._columns))
-        for position in range(self._filled, count):
-            task = self.tasks[position]
-            self._columns[:, position] = *columns_of(task), task.arrival, task.index
-        self._filled = count
-        return self._columns[:, :count]
-
-    def ranked(self, score: np.ndarray, tier: np.ndarray, first: int) -> Iterator[Task]:
-        """All tasks by falling tier, then by falling score, ties by arrival.
-
-        first: the number of tasks that are likely to be asked for.
-        """
-        tasks, rest = self.tasks.copy(), np.arange(len(score))
-        arrival, row = self._columns[-2:, : len(score)]
-        while len(rest):
-            chosen, rest = rest, rest[:0]
-            if len(chosen) > 2 * first and not tier.any():
-                value = score[chosen]
-                late = value < np.partition(value, len(value) - first)[len(value) - first]
-                chosen, rest = chosen[~late], chosen[late]
-            order = np.lexsort((row[chosen], arrival[chosen], -score[chosen], -tier[chosen]))
-            yield from [tasks[place] for place in chosen[order].tolist()]
-            first *= 4
-
-
-# Quality of service (QOS): tiers with priority, limits and preemption (MaxJobsPerUser, MaxTRESPerUser, GrpJobs,
-# GrpTRES, Preempt, PreemptMode, PreemptExemptTime).  The tier of a task is its label `qos`, or where it has none its
-# class.  A job that a limit of its tier holds back waits, and does not block the jobs behind it.
-
-
-Gpus = Annotated[float, Field(gt=0)]
-Jobs = Annotated[int, Field(ge=1)]
-
-
-class Tier(BaseModel):
-    """One tier.
-
-    priority: its factor, from 0 to 1.  max_jobs, max_gpus: running jobs and their GPUs in all; `_per_user`: of each
-    user.  preempts: tiers with running jobs that it may preempt.  preempt_mode: what becomes of a preempted job of this
-    tier: requeue, it begins again; suspend, it keeps its work.  exempt: how long a job of this tier may run before it
-    can be preempted.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    priority: Annotated[float, Field(ge=0, le=1)] = 0.0
-    max_jobs: Jobs | None = None
-    max_gpus: Gpus | None = None
-    max_jobs_per_user: Jobs | None = None
-    max_gpus_per_user: Gpus | None = None
-    preempts: tuple[str, ...] = ()
-    preempt_mode: Literal["requeue", "suspend"] = "requeue"
-    exempt: Seconds = 0.0
-
-
-NO_TIER = Tier()
-
-
-class Tiers:
-    """The tiers of a run, and the running jobs of each."""
-
-    def __init__(self, tiers: dict[str, Tier]):
-        for name, tier in tiers.items():
-            unknown = [other for other in tier.preempts if other not in tiers]
-            if unknown:
-                raise ValueError(f'qos {name} preempts "{unknown[0]}", which is none of {", ".join(tiers)}')
-        self.tiers = tiers
-        self._jobs: dict[tuple[str, str | None], int] = {}
-        """Running jobs by tier and user; by tier and None in all."""
-        self._gpus: dict[tuple[str, str | None], float] = {}
-        self._of: dict[int, tuple[str, str, float]] = {}
-
-    def name(self, task: Task) -> str:
-        return task.label("qos") or task.class_
-
-    def tier(self, task: Task) -> Tier:
-        return self.tiers.get(self.name(task), NO_TIER) if self.tiers else NO_TIER
-
-    def refuses(self, task: Task) -> bool:
-        """Return True if a limit of its tier keeps the task from its fastest mode."""
-        tier = self.tier(task)
-        if tier is NO_TIER:
-            return False
-        name, gpus = self.name(task), task.modes[task.modes_by_speed()[0]].gpu_share
-        limits: tuple[tuple[str | None, int | None, float | None], ...] = (
-            (None, tier.max_jobs, tier.max_gpus), (task.user, tier.max_jobs_per_user, tier.max_gpus_per_user),
-        )  # fmt: skip
-        for user, jobs, limit in limits:
-            if jobs is not None and self._jobs.get((name, user), 0) >= jobs:
-                return True
-            if limit is not None and self._gpus.get((name, user), 0.0) + gpus > limit + 1e-9:
-                return True
-        return False
-
-    def starting(self, task: Task, placement: Placement) -> None:
-        if not self.tiers:
-            return
-        name, gpus = self.name(task), placement.mode.gpu_share
-        self._of[task.index] = name, task.user, gpus
-        self._add(name, task.user, 1, gpus)
-
-    def leave(self, task: Task) -> None:
-        """A task has ended, or was stopped."""
-        entry = self._of.pop(task.index, None)
-        if entry is not None:
-            self._add(entry[0], entry[1], -1, -entry[2])
-
-    def _add(self, name: str, user: str, jobs: int, gpus: float) -> None:
-        for key in ((name, user), (name, None)):
-            self._jobs[key] = self._jobs.get(key, 0) + jobs
-            self._gpus[key] = self._gpus.get(key, 0.0) + gpus

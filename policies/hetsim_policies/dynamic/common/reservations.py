@@ -152,6 +152,21 @@ class FreeProfile:
                     break
         return chosen
 
+    def find_now(self, task: Task, view: View) -> Reservation | None:
+        """The same where the task can start now; else perhaps None.
+
+        Cost: the nodes with room now.
+        """
+        now, mode = view.now, task.modes[task.modes_by_speed()[0]]
+        if len(task.modes) > 1 or mode.span_any or self.pools or not view.changes.steady:
+            return self.find(task, view)
+        seconds = _duration(task, mode)
+        for number in view.nodes.fitting(mode):
+            for begin, end in self._timeline(number).windows(mode):
+                if begin <= now < end and now + seconds <= end:
+                    return Reservation(now, now + seconds, mode, ((number, amount_of(mode)),))
+        return None
+
     def _first(self, mode: Mode, duration: float, now: float, before: float) -> Reservation | None:
         """The earliest start in a mode before another time; best on one node."""
         start, number = self._on_a_node(mode, duration, now, before)

@@ -21,9 +21,13 @@ from hetsim_policies.dynamic.common.reservations import FreeProfile, Reservation
 
 
 class Standing:
-    """Call `walk` as a round begins, `stands` task by task, `began` before a start."""
+    """Call `walk` as a round begins, `stands` task by task, `began` before a start.
 
-    def __init__(self, occupancy: Occupancy, view: View):
+    resolution: reservations are kept from a multiple of it to the next one after their end; 0: exactly.
+    """
+
+    def __init__(self, occupancy: Occupancy, view: View, resolution: float = 0.0):
+        self.resolution = resolution
         self._occupancy = occupancy
         self._view = view
         self.profile = FreeProfile(occupancy, view)
@@ -67,6 +71,11 @@ class Standing:
             self._next += 1
         return self._next - start
 
+    @property
+    def is_complete(self) -> bool:
+        """Return True if no reservation is left that was not asked for in this walk."""
+        return self._next >= len(self._made)
+
     def stands(self, task: Task) -> bool:
         """Return True if the next task's reservation stands; else withdraw those behind."""
         made, place = self._made, self._next
@@ -77,24 +86,37 @@ class Standing:
             self._withdraw(place)
         return False
 
-    def reserve(self, task: Task) -> Reservation | None:
-        """The reservation of the next task, which those behind it will leave as it is."""
+    def reserve(self, task: Task, keeps: bool = True) -> Reservation | None:
+        """The reservation of the next task, which those behind it will leave as it is.
+
+        keeps: also where it is not due.
+        """
         stands = self.stands(task)
-        self._next += 1
         if stands:
-            return self._made[self._next - 1][1]
-        reservation = self.profile.find(task, self._view)
-        self._made.append((task, reservation))
-        if reservation is not None:
-            self.profile.occupy(reservation)
+            reservation = self._made[self._next][1]
+        else:
+            reservation = self.profile.find(task, self._view) if keeps else self.profile.find_now(task, self._view)
+        if stands or keeps or (reservation is not None and reservation.time <= self._view.now):
+            self._next += 1
+            if not stands:
+                self._made.append((task, reservation))
+                if reservation is not None:
+                    self.profile.occupy(self._rounded(reservation))
         return reservation
+
+    def _rounded(self, reservation: Reservation) -> Reservation:
+        """A reservation as it is kept, from a multiple of the resolution to another."""
+        unit = self.resolution
+        if not unit:
+            return reservation
+        return reservation._replace(time=reservation.time // unit * unit, end=(reservation.end // unit + 1) * unit)
 
     def _withdraw(self, place: int) -> None:
         """Give up the reservations from this place on."""
         while len(self._made) > place:
             last = self._made.pop()[1]
             if last is not None:
-                self.profile.withdraw(last)
+                self.profile.withdraw(self._rounded(last))
 
     def began(self, task: Task, placement: Placement) -> None:
         """A task is about to start."""
@@ -104,7 +126,8 @@ class Standing:
         mode, nodes = placement.mode, tuple(amounts_of(placement).items())
         place = next((place for place, (other, _) in enumerate(made) if other is task), len(made))
         promised = made[place][1] if place < len(made) else None
-        if promised is not None and promised.time == now and promised.mode is mode and promised.nodes == nodes:
+        as_planned = promised is not None and promised.time == now and promised.mode is mode and promised.nodes == nodes
+        if promised is not None and as_planned and not self.resolution:
             del made[place]
             self._next -= place < self._next
             self._begun[task.index] = promised
@@ -113,7 +136,7 @@ class Standing:
             actual = Reservation(now, now + self._view.duration(task, placement), mode, nodes)
             self._begun[task.index] = actual
             profile.occupy(actual)
-            while made and profile.is_overfull(actual):
+            while made and not as_planned and profile.is_overfull(actual):
                 self._withdraw(len(made) - 1)
         else:
             made.clear()

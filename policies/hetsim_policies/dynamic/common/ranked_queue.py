@@ -1,0 +1,117 @@
+"""Waiting tasks, with columns for their priorities, in the order of a score.
+
+The order stays until `rescore`; what comes meanwhile is put in its place.
+Cost: O(1) a task that comes or goes, and its place among the first tasks; a ranking is some operations on columns
+(nanoseconds a task), and sorts only the first tasks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from hetsim.model.task import Task
+
+Key = tuple[float, float, float, int, Task]
+"""Tier and score, both negative; arrival, row and task."""
+
+
+class RankedQueue:
+    """Tasks by falling tier, then by falling score, ties by arrival.
+
+    columns_of: constants of a task; the first is its tier.  A score takes all columns, as floats or as arrays.
+    """
+
+    def __init__(self, width: int, columns_of: Callable[[Task], Sequence[float]]):
+        self.tasks: list[Task] = []
+        """In no order."""
+        self._columns_of = columns_of
+        self._position: dict[int, int] = {}
+        """By row."""
+        self._columns = np.zeros((width + 2, 64))
+        """Those of the task, its arrival and its row."""
+        self._score: Callable[[Any], Any] | None = None
+        self._first: list[Key] = []
+        """The first tasks in order; and their keys by row."""
+        self._keys: dict[int, Key] = {}
+        self._new: dict[int, Task] = {}
+        """By row: the tasks that came since the first were last looked at."""
+
+    def add(self, task: Task) -> None:
+        count = self._position[task.index] = len(self.tasks)
+        self.tasks.append(task)
+        if count == self._columns.shape[1]:
+            self._columns = np.hstack((self._columns, self._columns))
+        self._columns[:, count] = *self._columns_of(task), task.arrival, task.index
+        self._new[task.index] = task
+
+    def remove(self, task: Task) -> bool:
+        """Take a task out; returns False if it is not there."""
+        position = self._position.pop(task.index, None)
+        if position is None:
+            return False
+        self._new.pop(task.index, None)
+        key = self._keys.pop(task.index, None)
+        if key is not None:
+            del self._first[bisect_left(self._first, key)]
+        last = self.tasks.pop()
+        if last is not task:  # the last one takes its position
+            self.tasks[position] = last
+            self._position[last.index] = position
+            self._columns[:, position] = self._columns[:, len(self.tasks)]
+        return True
+
+    def rescore(self, score: Callable[[Any], Any]) -> None:
+        """From now on tasks are ranked by this score of the columns."""
+        self._score = score
+        self._first.clear()
+        self._keys.clear()
+
+    def ranked(self, count: int) -> Iterator[Task]:
+        """All tasks as they are now, whatever starts meanwhile.
+
+        count: the number of tasks that are likely to be asked for.
+        """
+        if len(self.tasks) == 1:
+            yield self.tasks[0]
+            return
+        self._rank(count)
+        first = self._first[:count]
+        yield from map(itemgetter(-1), first)
+        if len(first) == count:
+            self._rank(len(self.tasks))
+            rows = {key[3] for key in first}
+            yield from [key[-1] for key in self._first if key[3] not in rows]
+
+    def _rank(self, count: int) -> None:
+        """Have the first tasks in order, as many if there are."""
+        new, first = self._new, self._first
+        if new and first:
+            complete = len(first) + len(new) == len(self.tasks)
+            assert self._score is not None
+            for row, task in new.items():
+                columns = self._columns[:, self._position[row]].tolist()
+                key = -columns[0], -float(self._score(columns)), task.arrival, row, task
+                if complete or key < first[-1]:
+                    insort(first, key)
+                    self._keys[row] = key
+        new.clear()
+        if len(first) < min(count, len(self.tasks)):
+            first[:] = self._sorted(2 * count)
+            self._keys = {key[3]: key for key in first}
+
+    def _sorted(self, count: int) -> list[Key]:
+        """The first keys of all tasks."""
+        assert self._score is not None
+        columns = self._columns[:, : len(self.tasks)]
+        tier, score, arrival, row = -columns[0], -self._score(columns), columns[-2], columns[-1].astype(int)
+        chosen = np.arange(len(score))
+        if len(chosen) > count and not tier.any():
+            chosen = np.flatnonzero(score <= np.partition(score, count - 1)[count - 1])
+        chosen = chosen[np.lexsort((row[chosen], arrival[chosen], score[chosen], tier[chosen]))[:count]]
+        tasks = [self.tasks[position] for position in chosen.tolist()]
+        return list(zip(*(one[chosen].tolist() for one in (tier, score, arrival, row)), tasks, strict=True))
