@@ -60,7 +60,7 @@ def served(requests: int, batching: str = "serial_greedy", streams: int = 1, adm
     from hetsim.model.service import Service
     from hetsim.model.tasks import Mode, Shape, StageTime, Tasks
     from hetsim.scenario.schema.policy import PolicySpec
-    from hetsim_policies.admission.accept_all import AcceptAll
+    from hetsim_policies.admission.limits import AcceptAll
 
     kind = DeviceType("gpu", streams=streams)
     mode = Mode(

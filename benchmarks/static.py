@@ -40,8 +40,8 @@ from hetsim.workload.traces import TaskTable
 from hetsim_policies.static.common.bounds import linear_bound
 from hetsim_policies.static.common.graph_bounds import critical_path
 from hetsim_policies.static.dual_approximation import RATIO, as_published, pairs, solve
-from hetsim_policies.static.hlp import hlp
 from hetsim_policies.static.insertion import Heft, Insertion
+from hetsim_policies.static.programs import hlp
 
 DEFAULT = ROOT.parent / "shared" / "data" / "hetero_dag" / "2_resources"
 CLUSTERS = ((16, 2), (16, 4), (32, 8), (64, 16))

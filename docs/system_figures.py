@@ -173,8 +173,7 @@ def clipper(name: str) -> Figure:
 
 def thresholds(name: str) -> Figure:
     """Mean response over the rate: a threshold, no threshold, a timeout and a fixed size; and what the first gains."""
-    from hetsim_policies.batching.batopt import mean_responses
-    from hetsim_policies.batching.common.bulk_queue import BulkQueue
+    from hetsim_policies.batching.bulk_queue import BulkQueue, mean_responses
 
     picture = figure(10.0, 3.6)
     ax, below = picture.subplots(1, 2)

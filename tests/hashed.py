@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hetsim.policy import ListScheduler
 from hetsim.testing import PolicyTestCase, System
 from hetsim.testing.systems import people
-from hetsim_policies.dynamic.fcfs_skip import FcfsSkip
+from hetsim_policies.orders import FcfsSkip
 
 
 class TrustsHashes(ListScheduler):

@@ -1323,8 +1323,7 @@ def test_clipper_limit():
 
 @pytest.mark.slow
 def test_batopt_threshold():
-    from hetsim_policies.batching.batopt import mean_responses
-    from hetsim_policies.batching.common.bulk_queue import BulkQueue
+    from hetsim_policies.batching.bulk_queue import BulkQueue, mean_responses
 
     name = "batopt-threshold"
     timeout, exactly = load(name).raw["sweep"]["policy"][2:]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from hetsim.model.task import Task
-from hetsim.policy import arrival_order, queueing
+from hetsim.policy import Discipline, ListScheduler, PlacementRule, View, arrival_order, queueing
 
 # First come, first served is the list scheduler's own order: it knows of this one that no newcomer becomes the head.
 fcfs = arrival_order
@@ -119,3 +119,41 @@ def _width(task: Task) -> float:
     """Devices in the fastest mode: a GPU counts as more than any number of cores."""
     mode = task.modes[task.modes_by_speed()[0]]
     return mode.gpu_share or mode.millicores / 1e9
+
+
+class FcfsSkip(ListScheduler):
+    """First come, first served, but whatever fits may pass what does not.
+
+    Decides when: the oldest waiting task that fits now starts.
+    Reference: "first fit" in Feitelson and Rudolph, Parallel Job Scheduling (1995); aggressive sharing without a
+    reservation.  No device stands idle that a waiting task could use.  Weakness: a wide gang can starve, since narrower
+    tasks keep taking what comes free (`easy_backfill` reserves for the head).
+    Cost: O(log n) a task and O(shapes) a round.
+    """
+
+    queueing = "order of arrival"
+
+    def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "skip"):
+        super().__init__(fcfs, placement, discipline)
+
+
+class RandomOrder(ListScheduler):
+    """Random order: each task draws a number when ready; the lowest goes first.
+
+    Decides when.  Draws come from the run's own stream `policy`, so that runs repeat.
+    Reference: Kingman, On Queues in Which Customers Are Served in Random Order (1962): the mean wait of fcfs in M/G/1,
+    at a greater variance.  The baseline that a policy must beat to be worth anything.
+    Weakness: blind to everything; a long wait is as likely as luck makes it.
+    Cost: O(log n) a task.
+    """
+
+    queueing = "blind to sizes"
+
+    def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "block"):
+        super().__init__(self._draw, placement, discipline)
+
+    def begin(self, view: View) -> None:
+        self._random = view.random
+
+    def _draw(self, task: Task) -> float:
+        return self._random.random()

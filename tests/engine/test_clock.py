@@ -13,7 +13,7 @@ from hetsim.model.tasks import Mode
 from hetsim.policy import ListScheduler, Start, Stop, Wait
 from hetsim.queueing.matching import match
 from hetsim.scenario.scenario import load
-from hetsim_policies.batching.size_or_timeout import SizeOrTimeout
+from hetsim_policies.batching.fixed_rules import SizeOrTimeout
 
 
 def test_theory_refuses_batches_that_take_another_time_than_its_line(monkeypatch):

@@ -24,10 +24,9 @@ from hetsim.policy import PlanProblem, Scheduler, Start, Stop, Wait
 from hetsim.policy.planned import Following
 from hetsim.testing.audit import audit
 from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
-from hetsim_policies.static.as_planned import AsPlanned
 from hetsim_policies.static.common.parts import as_one, chains
 from hetsim_policies.static.constraint_injection import ConstraintInjection
-from hetsim_policies.static.replay import Replay, read_plan
+from hetsim_policies.static.recorded import AsPlanned, Replay, read_plan
 
 NET = """id,class,flops,bytes,predecessors,reads,writes
 conv,conv,4e9,300000000,,x;w,a

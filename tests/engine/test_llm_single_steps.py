@@ -19,9 +19,7 @@ from hetsim.model.record import ABORTED
 from hetsim.results.one_run.steps import steps_table, token_gaps
 from hetsim.scenario.scenario import load
 from hetsim.testing.audit import audit
-from hetsim_policies.routing.least_outstanding import LeastOutstanding
-from hetsim_policies.routing.prefix_affinity import PrefixAffinity
-from hetsim_policies.routing.round_robin import RoundRobinRouting
+from hetsim_policies.routing.routers import LeastOutstanding, PrefixAffinity, RoundRobinRouting
 
 COUNT, SETS = 60, 320
 TIMES = (0.010007, 0.0010093, 0.00010103, 0.000010139)

@@ -264,7 +264,7 @@ def test_more_gpus_than_heads_of_keys_hold_copies():
         ({"model": {"name": "llama-2-70b", "heads": 60}}, "service.model: a hidden size of 8192 is not a multiple"),
         ({"model": {"layers": 2}}, "service.model: hidden: Field required"),
         ({"step": {"roofline": True, "per_sequence": "1 ms"}}, "step.per_sequence: the roofline says"),
-        ({"step": {"roofline": {"memory": 0}}}, "step.roofline.memory: a share of the peak is above 0"),
+        ({"step": {"roofline": {"memory": 0}}}, "step.roofline.memory: expected a share above 0"),
         ({"step": {"decode": {"fixed": "0 s"}}}, "step.decode: a step takes some time"),
         ({"slo": {"tpot": "1 ms"}}, "service.slo: no request can meet a tpot of 1 ms"),
     ],
@@ -513,7 +513,7 @@ def test_published_figures_against_a_real_server(tmp_path):
     server = Server(path, request_log.read(MEASURED / "vtc_fcfs_proportional.csv.gz", None, {}))
     usual = Efficiency()
     times = server.times_of({"memory": usual.memory, "compute": usual.compute, "fixed": 0.0})
-    off = {one.name: abs(one.error) for one in server_log.compared(server, times, 0.0)}
+    off = {one.name: abs(one.error) for one in server_log.figures_of(server, times, 0.0, 0)}
     assert off["mean time to first token"] < 0.05 and off["total time"] < 0.02, off
 
 
@@ -551,7 +551,7 @@ def test_a_fit_that_does_not_converge(tmp_path):
     ("change", "message"),
     [
         ({"prompt_time": "x"}, "column prompt_time"),
-        ({"token_time": "0"}, "is no time that a step takes"),
+        ({"token_time": "0"}, "is not a time that a step takes"),
         ({"batch_size": "0"}, "is not a whole number from 1"),
     ],
 )

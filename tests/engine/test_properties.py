@@ -19,7 +19,7 @@ from hetsim.model.record import COMPLETED
 from hetsim.policy import ListScheduler, PlannedScheduler
 from hetsim.testing import audit, examine, random_system, systems
 from hetsim.testing.conformance import fingerprint
-from hetsim_policies.admission.accept_all import AcceptAll
+from hetsim_policies.admission.limits import AcceptAll
 
 PLANNERS = [
     name for name in registry.policies("scheduler")

@@ -13,9 +13,8 @@ from hetsim.model.tasks import Shape
 from hetsim.policy import ListScheduler
 from hetsim.testing import System
 from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
-from hetsim_policies.dynamic.fcfs_skip import FcfsSkip
-from hetsim_policies.dynamic.srtf import Srtf
-from hetsim_policies.orders import fcfs, sjf
+from hetsim_policies.dynamic.preemptive import Srtf
+from hetsim_policies.orders import FcfsSkip, fcfs, sjf
 
 GPU = DeviceType("g")
 SEEDS = range(8)

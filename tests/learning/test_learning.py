@@ -23,11 +23,10 @@ import hetsim as hs
 from hetsim.cli import hetsim
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError, UnknownName, UsageError
-from hetsim.learning.agents.dqn import Dqn, Memory
 from hetsim.learning.agents.files import VERSION, LearnedPolicy, load, save
+from hetsim.learning.agents.learners import Dqn, Memory, Reinforce, balanced
+from hetsim.learning.agents.learners import Path as Trajectory
 from hetsim.learning.agents.network import Adam, ScoreNetwork, shares
-from hetsim.learning.agents.reinforce import Path as Trajectory
-from hetsim.learning.agents.reinforce import Reinforce, balanced
 from hetsim.learning.environment.episode import Episodes
 from hetsim.learning.observation.window import FEATURES_VERSION, Layout
 from hetsim.learning.training.train import TrainingPractice, make_agent
@@ -764,7 +763,7 @@ def test_an_array_too_many_is_named(file):
 
 def test_a_baseline_that_cannot_plan_the_scenario_is_said_before_anything_is_trained(tmp_path, monkeypatch):
     """lst plans single cores and GPUs, and the scenario has gangs: it finds out when it plans."""
-    monkeypatch.setattr("hetsim.learning.agents.dqn.Dqn.train", lambda *_: pytest.fail("it was trained"))
+    monkeypatch.setattr("hetsim.learning.agents.learners.Dqn.train", lambda *_: pytest.fail("it was trained"))
     with pytest.raises(ScenarioError, match="lst plans tasks of one core or one whole GPU"):
         hs.train("learned-affinity", steps=100, baselines=["fcfs", "lst"], out=tmp_path / "p.npz")
     with pytest.raises(UnknownName, match='did you mean "slowdown_mean"'):

@@ -27,8 +27,8 @@ from hetsim.model.randomness import VALIDATION
 from hetsim.results.one_run.result import Result
 from hetsim.results.statistics import student_interval
 from hetsim.testing import examine, small_systems
-from hetsim_policies.admission.mdp_threshold import ThresholdTable
-from hetsim_policies.learning.learned_admission import LearnedAdmission
+from hetsim_policies.admission.stations import ThresholdTable
+from hetsim_policies.learning.learned import LearnedAdmission
 
 SHIPPED = Path(__file__).parents[2] / "scenarios" / "hetsim_scenarios" / "learning"
 PAGE = Path(__file__).parents[2] / "docs" / "learning.md"
@@ -286,7 +286,7 @@ def test_what_no_metric_tells_is_earned_again_on_the_seed_of_the_scenario(judged
     ],
 )
 def test_wrong_options_are_said_before_anything_is_trained(options, kind, said, monkeypatch):
-    monkeypatch.setattr("hetsim.learning.agents.dqn.Dqn.train", lambda *_: pytest.fail("it was trained"))
+    monkeypatch.setattr("hetsim.learning.agents.learners.Dqn.train", lambda *_: pytest.fail("it was trained"))
     with pytest.raises(kind, match=said):
         hs.train(CROWD, **{"steps": 100, "decides": "admission", **options})
 

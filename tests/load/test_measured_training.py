@@ -15,10 +15,8 @@ from hetsim.policy import Scheduler, Start, Stop, Wait
 from hetsim.workload.costs.measured_training import StepModel, TrainingCurve
 from hetsim.workload.readers.pollux import read
 from hetsim.workload.readers.training_profiles import applications
-from hetsim_policies.dynamic.common.at_intervals import IntervalJob as Standing
-from hetsim_policies.dynamic.las_intervals import LasIntervals
-from hetsim_policies.dynamic.optimus_intervals import OptimusIntervals
-from hetsim_policies.dynamic.pollux import Pollux
+from hetsim_policies.dynamic.intervals import IntervalJob as Standing
+from hetsim_policies.dynamic.intervals import LasIntervals, OptimusIntervals, Pollux
 
 GPU = DeviceType("g")
 PLACEMENTS = """placement,local_bsz,step_time,sync_time

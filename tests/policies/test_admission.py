@@ -30,10 +30,9 @@ from hetsim.theory.admission import token_bucket, trunk_reservation, workload_li
 from hetsim.theory.erlang import erlang_b
 from hetsim.theory.optimal_pricing import naor
 from hetsim.theory.queues import mmck, stationary
-from hetsim_policies.admission.codel import ControlLaw
 from hetsim_policies.admission.common.estimates import DeviceStation, RecentArrivals
-from hetsim_policies.admission.mdp_threshold import ThresholdTable
-from hetsim_policies.admission.naor import threshold
+from hetsim_policies.admission.limits import ControlLaw
+from hetsim_policies.admission.stations import ThresholdTable, threshold
 
 CONFIDENCE = 0.99
 NAMES = [name for name in registry.policies("admission") if name != "learned"]  # which needs a file

@@ -19,29 +19,27 @@ from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
 from hetsim.model.task import Task
 from hetsim.model.tasks import StageTime
 from hetsim.policy import Accept, Defer, PlanProblem, Reject
-from hetsim_policies.admission.accept_all import AcceptAll
-from hetsim_policies.admission.adaptive import Adaptive
-from hetsim_policies.admission.codel import Codel, ControlLaw
-from hetsim_policies.admission.common.ahead import Ahead, somewhere
 from hetsim_policies.admission.common.estimates import (
     ClassFlow,
     DeviceStation,
     RecentArrivals,
     Stations,
     capacity,
+    known_classes,
+    known_devices,
     servers,
 )
-from hetsim_policies.admission.common.names import known_classes, known_devices
-from hetsim_policies.admission.erlang_wait import ErlangWait
-from hetsim_policies.admission.mdp_threshold import MdpThreshold, ThresholdTable, _states
-from hetsim_policies.admission.naor import Naor, threshold
-from hetsim_policies.admission.predicted_wait import PredictedWait
-from hetsim_policies.admission.queue_limit import QueueLimit
-from hetsim_policies.admission.redirect import Redirect
-from hetsim_policies.admission.slo_feasible import SloFeasible
-from hetsim_policies.admission.token_bucket import TokenBucket
-from hetsim_policies.admission.trunk_reservation import TrunkReservation
-from hetsim_policies.admission.utilization_threshold import UtilizationThreshold
+from hetsim_policies.admission.limits import AcceptAll, Codel, ControlLaw, QueueLimit, TokenBucket, UtilizationThreshold
+from hetsim_policies.admission.predicted import Adaptive, Ahead, PredictedWait, Redirect, SloFeasible, somewhere
+from hetsim_policies.admission.stations import (
+    ErlangWait,
+    MdpThreshold,
+    Naor,
+    ThresholdTable,
+    TrunkReservation,
+    _states,
+    threshold,
+)
 
 close = pytest.approx
 GPU = DeviceType("g")
@@ -356,7 +354,7 @@ def test_naor_admits_until_its_estimates_are_there_and_then_goes_by_them():
 def test_naors_threshold_is_reckoned_again_when_something_moved_by_a_fiftieth(moved, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "hetsim_policies.admission.naor.threshold",
+        "hetsim_policies.admission.stations.threshold",
         lambda objective, count, rate, time, worth: asked.append((objective, count, rate, time, worth)) or 7,
     )
     policy = Naor(reward=12.0, cost=2.0, objective="revenue")
@@ -490,9 +488,9 @@ def test_the_room_of_a_decision_process():
 def test_a_decision_process_has_a_largest_size(monkeypatch):
     """Two classes, 3 servers and room for 1: (4 + 2 over 4) = 15 states."""
     policy = MdpThreshold({"a": 1.0, "b": 2.0}, room=1)
-    monkeypatch.setattr("hetsim_policies.admission.mdp_threshold.MAX_STATES", 15)
+    monkeypatch.setattr("hetsim_policies.admission.stations.MAX_STATES", 15)
     policy.check(problem(columns("ab")))
-    monkeypatch.setattr("hetsim_policies.admission.mdp_threshold.MAX_STATES", 14)
+    monkeypatch.setattr("hetsim_policies.admission.stations.MAX_STATES", 14)
     with pytest.raises(ScenarioError, match="2 classes on 3 servers with room for 1 more make 15 states, and 14 can"):
         policy.check(problem(columns("ab")))
 

@@ -29,8 +29,7 @@ from hetsim_policies.static.common.assignment import (
     violated,
 )
 from hetsim_policies.static.common.instance import runnable
-from hetsim_policies.static.integer_program import IntegerProgram, beyond_first
-from hetsim_policies.static.linear_program import LinearProgram, linear_program, rounded
+from hetsim_policies.static.programs import IntegerProgram, LinearProgram, beyond_first, linear_program, rounded
 
 
 def instances(seed, rounds, most=6):

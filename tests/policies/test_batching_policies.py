@@ -21,18 +21,19 @@ from hetsim.model.tasks import UNLIMITED_BATCH, Mode, Shape, StageTime, Tasks
 from hetsim.policy import ListScheduler
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.schema.policy import parameter_model
-from hetsim_policies.batching.batopt import BatOpt, best_threshold, mean_responses
-from hetsim_policies.batching.clipper_aimd import ClipperAimd
-from hetsim_policies.batching.clipper_quantile import ClipperQuantile, quantile_line
-from hetsim_policies.batching.clockwork import Clockwork
-from hetsim_policies.batching.common.bulk_queue import BulkQueue, arrivals_during
+from hetsim_policies.batching.bulk_queue import (
+    BatOpt,
+    BulkQueue,
+    DecisionProcess,
+    Smdp,
+    arrivals_during,
+    best_threshold,
+    mean_responses,
+)
+from hetsim_policies.batching.clipper import ClipperAimd, ClipperQuantile, quantile_line
 from hetsim_policies.batching.common.sizing import largest
-from hetsim_policies.batching.fixed_size import FixedSize
-from hetsim_policies.batching.nexus import Nexus
-from hetsim_policies.batching.serial_greedy import SerialGreedy
-from hetsim_policies.batching.size_or_timeout import SizeOrTimeout
-from hetsim_policies.batching.smdp import DecisionProcess, Smdp
-from hetsim_policies.batching.triton_dynamic import QueuePolicy, TritonDynamic
+from hetsim_policies.batching.deadlines import Clockwork, Nexus
+from hetsim_policies.batching.fixed_rules import FixedSize, QueuePolicy, SerialGreedy, SizeOrTimeout, TritonDynamic
 
 PER_ITEM, FIXED = 0.001264, 0.013
 

@@ -18,21 +18,16 @@ from hetsim.engine.simulation import Simulation
 from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
 from hetsim.model.record import RunInput
 from hetsim.policy import ListScheduler
-from hetsim_policies.dynamic.afs import Afs
 from hetsim_policies.dynamic.conservative_backfill import ConservativeBackfill
-from hetsim_policies.dynamic.drf import Drf
 from hetsim_policies.dynamic.easy_backfill import EasyBackfill
-from hetsim_policies.dynamic.fcfs_skip import FcfsSkip
+from hetsim_policies.dynamic.elastic import Afs, Optimus, SpeedupMean
 from hetsim_policies.dynamic.gang_backfill import GangBackfill
-from hetsim_policies.dynamic.las import Las
-from hetsim_policies.dynamic.optimus import Optimus
+from hetsim_policies.dynamic.preemptive import Las, Srtf
 from hetsim_policies.dynamic.qssf import Qssf
-from hetsim_policies.dynamic.quota_borrow import QuotaBorrow
 from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
-from hetsim_policies.dynamic.speedup_mean import SpeedupMean
-from hetsim_policies.dynamic.srtf import Srtf
-from hetsim_policies.dynamic.themis import Themis
-from hetsim_policies.dynamic.wfq import Wfq
+from hetsim_policies.dynamic.turns import Themis
+from hetsim_policies.dynamic.users import Drf, QuotaBorrow, Wfq
+from hetsim_policies.orders import FcfsSkip
 
 GPU = DeviceType("g")
 SEEDS = spread(range(6), 3)

@@ -15,9 +15,9 @@ from tiers import some
 
 from hetsim.errors import ScenarioError
 from hetsim.testing import check_policy, small_systems
-from hetsim_policies.static.column_pricing import ColumnPricing, cheap_pairs
 from hetsim_policies.static.common.instance import runnable
-from hetsim_policies.static.lst import Lst, listed
+from hetsim_policies.static.programs import ColumnPricing, cheap_pairs
+from hetsim_policies.static.vertices import Lst, listed
 
 HCSP = Path(__file__).parents[3] / "shared" / "data" / "published" / "hcsp"
 

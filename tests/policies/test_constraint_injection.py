@@ -19,10 +19,9 @@ from hetsim.testing import System, audit, check_policy, random_system, small_sys
 from hetsim_policies.static.common.assignment import Apart, Before, Cap, Fuse, Pin, Together, by_place, violated
 from hetsim_policies.static.common.instance import runnable
 from hetsim_policies.static.common.parts import Dealing, Groups, dealt, in_blocks
-from hetsim_policies.static.common.traffic import traffic_of
+from hetsim_policies.static.common.ranks import traffic_of
 from hetsim_policies.static.constraint_injection import ConstraintInjection, ConstraintNode, SharingTree, assigned, walk
-from hetsim_policies.static.integer_program import IntegerProgram
-from hetsim_policies.static.linear_program import LinearProgram
+from hetsim_policies.static.programs import IntegerProgram, LinearProgram
 
 LINK = Link(upload=1.0, download=1.0)
 

@@ -22,8 +22,8 @@ from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
 from hetsim_policies.static.common.instance import runnable
 from hetsim_policies.static.common.search import seed_of
 from hetsim_policies.static.convex_energy import ConvexEnergy, Machine, relaxed, slownesses
-from hetsim_policies.static.greedy_dual import GreedyDual
 from hetsim_policies.static.insertion import Heft
+from hetsim_policies.static.two_sides import GreedyDual
 
 GPU = DeviceType("g", power=Power(idle=50, busy=250), link=Link(upload=10**9, download=10**9))
 CORE_WATTS, GPU_WATTS = 9, 200

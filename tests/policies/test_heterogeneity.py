@@ -15,7 +15,6 @@ from hetsim.errors import ScenarioError
 from hetsim.model.cluster import DeviceType, NodeSpec, Power, Sharing
 from hetsim.policy import ListScheduler
 from hetsim.testing import examine, random_system, small_systems
-from hetsim_policies.dynamic.allox import AlloX, JobMode, matching
 from hetsim_policies.dynamic.common import fractions
 from hetsim_policies.dynamic.common.fractions import (
     ModeOffers,
@@ -26,17 +25,18 @@ from hetsim_policies.dynamic.common.fractions import (
     min_worst_ratio,
 )
 from hetsim_policies.dynamic.common.rounds import RoundScheduler
-from hetsim_policies.dynamic.fcfs_rounds import FcfsRounds
-from hetsim_policies.dynamic.finish_time_fairness import FinishTimeFairness
-from hetsim_policies.dynamic.gandiva import Gandiva
-from hetsim_policies.dynamic.isolated import Isolated
-from hetsim_policies.dynamic.max_min_fairness import MaxMinFairness
-from hetsim_policies.dynamic.max_throughput import MaxThroughput
-from hetsim_policies.dynamic.min_makespan import MinMakespan
-from hetsim_policies.dynamic.multi_generation import MultiGeneration
+from hetsim_policies.dynamic.packing import Similarity, likeness
 from hetsim_policies.dynamic.power_down import PowerDown, break_even
-from hetsim_policies.dynamic.sharing import SharingByTable, finish_times
-from hetsim_policies.dynamic.similarity import Similarity, likeness
+from hetsim_policies.dynamic.sharing import Gandiva, SharingByTable, finish_times
+from hetsim_policies.dynamic.time_fractions import (
+    FcfsRounds,
+    FinishTimeFairness,
+    Isolated,
+    MaxMinFairness,
+    MaxThroughput,
+    MinMakespan,
+)
+from hetsim_policies.dynamic.unlike import AlloX, JobMode, MultiGeneration, matching
 
 OLD, NEW = DeviceType("old"), DeviceType("new")
 

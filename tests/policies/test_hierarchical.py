@@ -23,11 +23,10 @@ from hetsim.model.record import COMPLETED
 from hetsim.policy import ListScheduler, PlanProblem
 from hetsim.testing import check_policy, examine, random_system, small_systems, systems
 from hetsim.testing.systems import CPU, System, workload
-from hetsim_policies.dynamic.eft import Eft
-from hetsim_policies.dynamic.srtf import Srtf
-from hetsim_policies.dynamic.wfq import Wfq
-from hetsim_policies.hybrid.common.groups import make_groups
-from hetsim_policies.hybrid.common.quotas import PARTS, Turns, apportion, loads, shares
+from hetsim_policies.dynamic.earliest import Eft
+from hetsim_policies.dynamic.preemptive import Srtf
+from hetsim_policies.dynamic.users import Wfq
+from hetsim_policies.hybrid.common.groups import PARTS, Turns, apportion, loads, make_groups, shares
 from hetsim_policies.hybrid.hierarchical import OPTIONS, Hierarchical
 from hetsim_policies.orders import sjf
 from hetsim_policies.placements import BestFit

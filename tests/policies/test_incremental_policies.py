@@ -15,13 +15,11 @@ from hetsim.engine.views.view import EngineView
 from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
 from hetsim.policy import PlanProblem
 from hetsim.scenario.building.run_input import may_take_long, offered_load
-from hetsim_policies.dynamic.afs import Afs
 from hetsim_policies.dynamic.common.fair_tree import DecayedUsage
 from hetsim_policies.dynamic.common.standing import Standing
 from hetsim_policies.dynamic.conservative_backfill import ConservativeBackfill
-from hetsim_policies.dynamic.optimus import Optimus
+from hetsim_policies.dynamic.elastic import Afs, Optimus, SpeedupMean
 from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
-from hetsim_policies.dynamic.speedup_mean import SpeedupMean
 
 GPU = DeviceType("g")
 AT_ONCE = {"calc_period": 0.0, "bf_interval": 0.0, "bf_job_part_count_reserve": 0}

@@ -29,10 +29,7 @@ from hetsim_policies.dynamic.common.fractions import (
     min_worst_ratio,
 )
 from hetsim_policies.dynamic.common.side_by_side import Labels, SideBySideScheduler
-from hetsim_policies.dynamic.finish_time_fairness import FinishTimeFairness
-from hetsim_policies.dynamic.max_min_fairness import MaxMinFairness
-from hetsim_policies.dynamic.max_throughput import MaxThroughput
-from hetsim_policies.dynamic.min_makespan import MinMakespan
+from hetsim_policies.dynamic.time_fractions import FinishTimeFairness, MaxMinFairness, MaxThroughput, MinMakespan
 
 POLICIES = [MaxMinFairness, FinishTimeFairness, MinMakespan, MaxThroughput]
 

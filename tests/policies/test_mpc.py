@@ -22,11 +22,10 @@ from hetsim.policy.remaining import Resumed
 from hetsim.testing import System
 from hetsim.testing.generate import random_system
 from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
-from hetsim_policies.hybrid.mpc import Mpc
+from hetsim_policies.hybrid.ahead import Mpc
 from hetsim_policies.hybrid.plan_and_repair import PlanAndRepair
-from hetsim_policies.static.mct import Mct
+from hetsim_policies.static.lists import Mct, MinMin
 from hetsim_policies.static.random_search import Genetic
-from hetsim_policies.static.rounds import MinMin
 
 GPU = DeviceType("g")
 

@@ -21,15 +21,11 @@ from hetsim.model.tasks import Item, Shape
 from hetsim.policy import PlannedScheduler, Scheduler
 from hetsim.testing import System, check_policy, random_system, small_systems
 from hetsim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
-from hetsim_policies.dynamic.common.earliest import EarliestLine
-from hetsim_policies.dynamic.dmda import Dmda
-from hetsim_policies.dynamic.dmdas import Dmdas
-from hetsim_policies.dynamic.eft import Eft
-from hetsim_policies.dynamic.er_ls import ErLs
+from hetsim_policies.dynamic.earliest import Dmda, Dmdas, EarliestLine, Eft, ErLs
 from hetsim_policies.dynamic.heteroprio import HeteroPrio
 from hetsim_policies.dynamic.lws import Lws
-from hetsim_policies.static.as_planned import AsPlanned
-from hetsim_policies.static.mct import mct
+from hetsim_policies.static.lists import mct
+from hetsim_policies.static.recorded import AsPlanned
 from hetsim_policies.task_graphs import bottom_levels
 
 G = DeviceType("g")

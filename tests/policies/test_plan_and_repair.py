@@ -23,14 +23,11 @@ from hetsim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
 from hetsim_policies.hybrid.common.planned_lanes import Experience
 from hetsim_policies.hybrid.plan_and_repair import PlanAndRepair
 from hetsim_policies.static.dual_approximation import DualApproximation
-from hetsim_policies.static.graham import Graham
 from hetsim_policies.static.greedy_best_fit import GreedyBestFit
-from hetsim_policies.static.hlp import Hlp
 from hetsim_policies.static.insertion import Cpop, Heft, Peft
-from hetsim_policies.static.linear_program import LinearProgram
-from hetsim_policies.static.lst import Lst
-from hetsim_policies.static.mct import Mct
-from hetsim_policies.static.rounds import MaxMin, MinMin, Sufferage
+from hetsim_policies.static.lists import Graham, MaxMin, Mct, MinMin, Sufferage
+from hetsim_policies.static.programs import Hlp, LinearProgram
+from hetsim_policies.static.vertices import Lst
 
 GPU = DeviceType("g")
 PLANNERS = (Cpop, DualApproximation, Graham, Heft, Hlp, LinearProgram, Lst, MaxMin, Mct, MinMin, Peft, Sufferage)
@@ -321,7 +318,7 @@ def test_a_planner_that_can_plan_nothing_says_so():
 
 
 def test_a_planner_that_tries_plans_out_is_told_that_it_cannot():
-    from hetsim_policies.static.as_planned import AsPlanned
+    from hetsim_policies.static.recorded import AsPlanned
 
     tasks = workload([(0, 0, 3.0)], [Shape([gpu_mode(GPU)])])
     with pytest.raises(ScenarioError, match="AsPlanned cannot plan in mid-run: it begins with"):

@@ -18,7 +18,7 @@ from hetsim.model.tasks import Shape
 from hetsim.policy import PlanProblem
 from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
 from hetsim_policies.static.common.parallel import PoolLanes, parallel, wide, wide_bound
-from hetsim_policies.static.moldable_dual import MoldableDual, min_guess
+from hetsim_policies.static.vertices import MoldableDual, min_guess
 
 LISTS = ["graham", "heft", "mct", "min_min"]
 PLANNERS = [*LISTS, "moldable_dual"]

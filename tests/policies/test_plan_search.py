@@ -24,17 +24,16 @@ from hetsim.model.plan_table import write_plan
 from hetsim.model.tasks import Item, Shape
 from hetsim.policy import PlanProblem
 from hetsim.testing.systems import gpu_mode, node, workload
-from hetsim_policies.static.common.configurations import configuration_bound, kinds_of
 from hetsim_policies.static.common.descent import DescentLanes, descend, improved
 from hetsim_policies.static.common.instance import runnable
-from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.outcome import configuration_bound, kinds_of, plan_of
 from hetsim_policies.static.common.search import seeds_of
 from hetsim_policies.static.common.unrelated import good_prices
 from hetsim_policies.static.dual_approximation import DualApproximation
-from hetsim_policies.static.lst import Lst, lst, min_deadline, rounded
-from hetsim_policies.static.lst import spread as spread_out
 from hetsim_policies.static.random_search import LocalSearch, SimulatedAnnealing
-from hetsim_policies.static.replay import read_plan
+from hetsim_policies.static.recorded import read_plan
+from hetsim_policies.static.vertices import Lst, lst, min_deadline, rounded
+from hetsim_policies.static.vertices import spread as spread_out
 
 HCSP = Path(__file__).parents[3] / "shared" / "data" / "published" / "hcsp"
 needs_ortools = pytest.mark.skipif(find_spec("ortools") is None, reason="the extra `exact` is not installed")

@@ -25,7 +25,7 @@ from hetsim_policies.static.common.graph_bounds import graph_bound
 from hetsim_policies.static.common.instance import runnable
 from hetsim_policies.static.common.outcome import planned, stage_bound
 from hetsim_policies.static.common.timing import timing
-from hetsim_policies.static.lst import lst
+from hetsim_policies.static.vertices import lst
 
 JUDGED = ("constraint_injection", "local_search")
 """Planners whose planned makespan is that of a simulation; their timetable is their own all the same."""

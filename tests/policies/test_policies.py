@@ -18,16 +18,11 @@ from hetsim.model.tasks import Item, Shape, Stopping
 from hetsim.policy import ListScheduler
 from hetsim.testing import System
 from hetsim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
-from hetsim_policies.dynamic.edf import Edf
-from hetsim_policies.dynamic.fcfs_skip import FcfsSkip
-from hetsim_policies.dynamic.priority import Priority
-from hetsim_policies.dynamic.processor_sharing import ProcessorSharing
-from hetsim_policies.dynamic.random import RandomOrder
-from hetsim_policies.dynamic.round_robin import RoundRobin
-from hetsim_policies.dynamic.srtf import Srtf
-from hetsim_policies.orders import fcfs, largest_first, lcfs, ljf, sjf, smallest_first, wspt
+from hetsim_policies.dynamic.preemptive import Edf, Priority, Srtf
+from hetsim_policies.dynamic.turns import ProcessorSharing, RoundRobin
+from hetsim_policies.orders import FcfsSkip, RandomOrder, fcfs, largest_first, lcfs, ljf, sjf, smallest_first, wspt
 from hetsim_policies.placements import BestFit, EarliestFinish, fastest_device, first_fit, worst_fit
-from hetsim_policies.static.replay import Replay, read_plan
+from hetsim_policies.static.recorded import Replay, read_plan
 
 GPU = DeviceType("g")
 

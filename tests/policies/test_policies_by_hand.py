@@ -13,11 +13,11 @@ from machines import Job, gpu_mode, simulate, tasks_of
 from hetsim.model.cluster import DeviceType, NodeSpec, Power
 from hetsim.model.curves import Layout
 from hetsim.model.task import Task
-from hetsim_policies.dynamic.common.at_intervals import IntervalJob
 from hetsim_policies.dynamic.common.side_by_side import with_partner
-from hetsim_policies.dynamic.defragment import _Nodes
-from hetsim_policies.dynamic.las import Las
+from hetsim_policies.dynamic.intervals import IntervalJob
+from hetsim_policies.dynamic.packing import _Nodes
 from hetsim_policies.dynamic.power_down import PowerDown
+from hetsim_policies.dynamic.preemptive import Las
 
 
 @dataclass(frozen=True)

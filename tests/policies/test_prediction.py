@@ -35,11 +35,8 @@ from hetsim_policies.prediction import (
     error_notes,
     prediction_error,
 )
-from hetsim_policies.prediction.autoregressive import Autoregressive
 from hetsim_policies.prediction.durations import RunningQuantile
-from hetsim_policies.prediction.ewma import Ewma
-from hetsim_policies.prediction.holt_winters import HoltWinters
-from hetsim_policies.prediction.last_value import LastValue
+from hetsim_policies.prediction.predictors import Autoregressive, Ewma, HoltWinters, LastValue
 
 DAY, WEEK = 86400.0, 604800.0
 SMALL = {

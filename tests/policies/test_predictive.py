@@ -27,10 +27,7 @@ from hetsim_policies.dynamic.power_down import PowerDown
 from hetsim_policies.dynamic.qssf import Qssf
 from hetsim_policies.hybrid.predictive import DevicePool, Predictive
 from hetsim_policies.orders import sjf
-from hetsim_policies.prediction.autoregressive import Autoregressive
-from hetsim_policies.prediction.ewma import Ewma
-from hetsim_policies.prediction.holt_winters import HoltWinters
-from hetsim_policies.prediction.last_value import LastValue
+from hetsim_policies.prediction.predictors import Autoregressive, Ewma, HoltWinters, LastValue
 
 SLEEPY = DeviceType("g", power=Power(idle=50, busy=250, sleep=5, wake=40))
 

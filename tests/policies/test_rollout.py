@@ -21,9 +21,8 @@ from hetsim.testing import System
 from hetsim.testing.conformance import fingerprint
 from hetsim.testing.generate import random_system
 from hetsim.testing.systems import cpu_mode, node, workload
-from hetsim_policies.dynamic.fcfs_skip import FcfsSkip
-from hetsim_policies.hybrid.rollout import Rollout
-from hetsim_policies.orders import sjf
+from hetsim_policies.hybrid.ahead import Rollout
+from hetsim_policies.orders import FcfsSkip, sjf
 from hetsim_policies.prediction.estimates import ENOUGH, ENOUGH_ARRIVALS, ArrivalHistory, EstimateHistory
 
 OBJECTIVES = ("response", "slowdown")

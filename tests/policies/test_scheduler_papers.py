@@ -12,11 +12,9 @@ from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
 from hetsim.model.tasks import Shape
 from hetsim.results.one_run.groups import cores_label, size_labels, title
 from hetsim.results.one_run.result import Result
-from hetsim_policies.dynamic.afs import Afs
-from hetsim_policies.dynamic.optimus import Optimus
+from hetsim_policies.dynamic.elastic import Afs, Optimus, SpeedupMean
 from hetsim_policies.dynamic.power_down import PowerDown
-from hetsim_policies.dynamic.speedup_mean import SpeedupMean
-from hetsim_policies.dynamic.themis import Themis
+from hetsim_policies.dynamic.turns import Themis
 from hetsim_policies.placement_rules.common.fragmentation import Mix, NodeClass
 
 GPU, SLOW = DeviceType("g"), DeviceType("s", speed=0.9)

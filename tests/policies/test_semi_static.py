@@ -25,7 +25,7 @@ from hetsim.testing.systems import System, cpu_mode, gpu_mode, node, workload
 from hetsim_policies.hybrid.semi_static import PlanInProgress, SemiStatic, fastest, kept_lanes
 from hetsim_policies.orders import sjf
 from hetsim_policies.placements import first_fit
-from hetsim_policies.static.lst import Lst
+from hetsim_policies.static.vertices import Lst
 
 GPU = DeviceType("g")
 

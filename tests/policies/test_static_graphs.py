@@ -22,15 +22,13 @@ from hetsim.testing import System, check_policy, small_systems
 from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
 from hetsim_policies.static.common.bounds import area_bound, linear_bound, longest_task, released_bound
 from hetsim_policies.static.common.graph_bounds import critical_path, graph_bound
-from hetsim_policies.static.common.ranks import by_key, needs, ways
-from hetsim_policies.static.common.traffic import Traffic
+from hetsim_policies.static.common.ranks import Traffic, by_key, needs, ways
 from hetsim_policies.static.common.unrelated import priced, split
 from hetsim_policies.static.dual_approximation import solve
-from hetsim_policies.static.graham import Graham
-from hetsim_policies.static.hlp import FRUGAL, Hlp, graph_linear_program, hlp
 from hetsim_policies.static.insertion import Cpop, Heft, Insertion, Peft, critical_tasks, optimistic_costs
-from hetsim_policies.static.lst import Lst, lst, min_deadline
-from hetsim_policies.static.mct import Mct
+from hetsim_policies.static.lists import Graham, Mct
+from hetsim_policies.static.programs import FRUGAL, Hlp, graph_linear_program, hlp
+from hetsim_policies.static.vertices import Lst, lst, min_deadline
 from hetsim_policies.task_graphs import downward, topological, upward
 
 NEW = [Cpop, Peft, Hlp, Lst]

@@ -19,13 +19,20 @@ from hetsim.model.tasks import Item, Shape
 from hetsim.policy import PlanProblem
 from hetsim.testing import System, check_policy, small_systems
 from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
-from hetsim_policies.static.balanced_makespan import BalancedMakespan, balanced_makespan
-from hetsim_policies.static.clb2c import Clb2c, clb2c
-from hetsim_policies.static.graham import Graham, graham
-from hetsim_policies.static.greedy_dual import GreedyDual, greedy_dual
 from hetsim_policies.static.insertion import Heft, Insertion
-from hetsim_policies.static.mct import Mct, mct
-from hetsim_policies.static.rounds import MaxMin, MinMin, Sufferage, max_min, min_min, sufferage
+from hetsim_policies.static.lists import (
+    Graham,
+    MaxMin,
+    Mct,
+    MinMin,
+    Sufferage,
+    graham,
+    max_min,
+    mct,
+    min_min,
+    sufferage,
+)
+from hetsim_policies.static.two_sides import BalancedMakespan, Clb2c, GreedyDual, balanced_makespan, clb2c, greedy_dual
 from hetsim_policies.task_graphs import topological
 
 TWO_TYPES = [GreedyDual, Clb2c, BalancedMakespan]

@@ -19,7 +19,7 @@ from hetsim.results.one_run.measured import quantile
 from hetsim_policies import CATALOGUE
 from hetsim_policies.static.convex_energy import ConvexEnergy
 from hetsim_policies.static.dual_approximation import DualApproximation
-from hetsim_policies.static.greedy_dual import GreedyDual
+from hetsim_policies.static.two_sides import GreedyDual
 
 PLANNERS = [
     name

@@ -20,12 +20,10 @@ from hetsim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
 from hetsim_policies.static.common.instance import runnable
 from hetsim_policies.static.common.search import Loads, Ranked, Search, bound_together, seed_of
 from hetsim_policies.static.greedy_best_fit import GreedyBestFit
-from hetsim_policies.static.greedy_dual import GreedyDual
-from hetsim_policies.static.insertion import Heft
-from hetsim_policies.static.load_balance import LoadBalance, load_balance, speeds
-from hetsim_policies.static.mct import Mct
-from hetsim_policies.static.prioritized import Prioritized, prioritized, ranking
+from hetsim_policies.static.insertion import Heft, Prioritized, by_criterion, prioritized
+from hetsim_policies.static.lists import LoadBalance, Mct, load_balance, speeds
 from hetsim_policies.static.random_search import Genetic, SimulatedAnnealing, ends_after, propose
+from hetsim_policies.static.two_sides import GreedyDual
 
 SEARCHES = [Genetic, SimulatedAnnealing]
 FAMILY = [GreedyBestFit, Prioritized, LoadBalance]
@@ -263,11 +261,11 @@ def test_prioritized_orders():
     columns = {"deadline": np.array([9.0, np.nan, 3, 9]), "priority": np.array([0.0, 2, 1, 2])}
     given = problem([[4, 1], [2, 5], [3, 3], [1, 1]], [1, 1], weight=np.array([1.0, 1, 1, 2]), **columns)
     times = runnable(given, "test").time
-    assert ranking(given.tasks, times, "deadline") == [2, 0, 3, 1]
-    assert ranking(given.tasks, times, "demand") == [2, 1, 0, 3]
-    assert ranking(given.tasks, times, "importance") == [3, 1, 2, 0]
+    assert by_criterion(given.tasks, times, "deadline") == [2, 0, 3, 1]
+    assert by_criterion(given.tasks, times, "demand") == [2, 1, 0, 3]
+    assert by_criterion(given.tasks, times, "importance") == [3, 1, 2, 0]
     given.tasks.predecessors = [(1,), (), (0,), ()]
-    assert ranking(given.tasks, times, "deadline") == [3, 1, 0, 2]
+    assert by_criterion(given.tasks, times, "deadline") == [3, 1, 0, 2]
 
 
 def test_prioritized_fills_gaps_and_moves_nothing():

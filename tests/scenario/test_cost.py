@@ -13,9 +13,8 @@ from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Price
 from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import Scenario
-from hetsim_policies.dynamic.common.prices import prices
-from hetsim_policies.dynamic.max_throughput import MaxThroughput
-from hetsim_policies.dynamic.multi_generation import MultiGeneration
+from hetsim_policies.dynamic.time_fractions import MaxThroughput, prices
+from hetsim_policies.dynamic.unlike import MultiGeneration
 
 HOUR = 3600.0
 

@@ -10,6 +10,7 @@ import math
 import os
 import pickle
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,6 +43,7 @@ from hetsim.experiment.sweep import plan_sweep, sweep
 from hetsim.experiment.work import Packed, RunOutcome
 from hetsim.experiment.workers import DaskCluster
 from hetsim.policy import ListScheduler
+from hetsim.results.many_runs.point_differences import differences
 from hetsim.results.many_runs.sweep import FACTS, Sweep
 from hetsim.results.many_runs.sweep_tables import SweepRow, SweepTables
 from hetsim.results.sealed import sealed, unsealed
@@ -224,6 +226,16 @@ def test_the_scenarios_own_sweep_is_run():
     assert sweep(ranged).table[GPUS].tolist() == [1, 2, 3, 4]
     with pytest.raises(ScenarioError, match="the range from 4 to 1 is empty"):
         load({**SMALL, "sweep": {GPUS: {"low": 4, "high": 1}}})
+
+
+@pytest.mark.parametrize("sample", ["random", "latin_hypercube", "sobol"])
+def test_a_sample_has_as_many_points_as_were_asked_for(sample: str):
+    """Powers of two and what lies between; the points of Sobol's sequence begin with those of a shorter one."""
+    sizes = {n: rows(load(SMALL), over={RATE: "1/s..100/s"}, sample=sample, n=n)[1] for n in (1, 2, 3, 5, 8, 9)}
+    for n, points in sizes.items():
+        assert len(points) == n and len({row.values[RATE] for row in points}) == n
+    if sample == "sobol":
+        assert [row.values for row in sizes[9]][:5] == [row.values for row in sizes[5]]
 
 
 @pytest.mark.parametrize("sample", ["random", "latin_hypercube", "sobol"])
@@ -727,6 +739,36 @@ def test_ctrl_c_leaves_what_can_be_resumed(tmp_path, workers: int):
     assert "Traceback" not in said
     assert 3 <= finished() < 40
     assert not list(out.rglob(".hetsim-*"))
+
+
+def test_the_same_run_many_times_over_is_no_evidence():
+    """Nothing is random here: four replications are one, of which no interval and no p can be given."""
+    workload = [
+        {"name": name, "arrivals": {"process": "deterministic", "rate": rate}, "count": 20, "gpu_time": time}
+        for name, rate, time in (("a", "1/s", "1.4 s"), ("b", "0.5/s", "0.3 s"))
+    ]
+    fixed = {"name": "fixed", "cluster": {"nodes": [{"gpus": {"type": "g"}}]}, "workload": workload, "replications": 4}
+    compared = sweep(fixed, {"workload.a.gpu_time": ["1.4 s", "1.2 s"]}, policies=["fcfs", "sjf"])
+    table = differences(compared, "wait_mean")
+    assert len(table) == 2 and (table["difference"] > 0).all()
+    assert (table["n"] == 1).all() and table[["half_width", "p"]].isna().all(axis=None)
+    assert not table["significant"].any()
+
+
+def test_a_folder_under_the_name_of_any_file_is_one_sentence(tmp_path: Path):
+    """Nothing is run and nothing is touched; a folder of that name is named, and the exit code is that of usage."""
+    sweep(SMALL, {GPUS: [2, 3]}, out=tmp_path / "done")
+    files = sorted(path for path in (tmp_path / "done").rglob("*") if path.is_file())
+    assert any(path.suffix == ".runs" for path in files) and len(files) > 4
+    for number, path in enumerate(files):
+        there = tmp_path / str(number)
+        shutil.copytree(tmp_path / "done", there)
+        (there / path.relative_to(tmp_path / "done")).unlink()
+        (there / path.relative_to(tmp_path / "done")).mkdir()
+        before = sorted(there.rglob("*"))
+        with pytest.raises(UsageError, match=f"{re.escape(path.name)} is a folder") as refusal:
+            sweep(SMALL, {GPUS: [2, 3]}, out=there, resume=True)
+        assert "\n" not in str(refusal.value) and sorted(there.rglob("*")) == before
 
 
 # Whoever makes the runs ---------------------------------------------------------------------------------------------

@@ -6,8 +6,7 @@ Plans:
     dada             Distributed affinity dual approximation: tasks near their data, if balanced
 
 Looking ahead:
-    rollout          Rollout: try a scheduler's first decision against others, each to the end
-    mpc              Model predictive control: periodic plans of waiting tasks, followed if better
+    ahead            Schedulers that try decisions or plans out in forks of the run, around a base
 
 Groups and scaling:
     hierarchical     Two levels: a coarse plan of classes over groups, a scheduler in each group

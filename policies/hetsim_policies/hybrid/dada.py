@@ -35,7 +35,7 @@ from hetsim.model.task import WAITING, Task
 from hetsim.model.tasks import Mode
 from hetsim.policy import Decision, View
 from hetsim_policies.dynamic.common.lines import DeviceLine, LineTask
-from hetsim_policies.dynamic.dmda import Dmda
+from hetsim_policies.dynamic.earliest import Dmda
 
 PRECISION = 0.05
 """The bisection ends when the guess is known to this part."""

@@ -2,7 +2,7 @@
 
 Decides which group a task goes to; the order, the device and the mode are the inner scheduler's.  At every multiple of
 `epoch` the plan is made again from the waiting tasks and from the arrival rates seen so far: the share of each class
-that each group is to run (`hetsim_policies.hybrid.common.quotas`).  Newcomers are handed out in these shares, by turns,
+that each group is to run (`hetsim_policies.hybrid.common.groups`).  Newcomers are handed out in these shares, by turns,
 so that after any number of tasks of a class a group is less than one task off its share; tasks that wait already are
 moved until they lie in these shares too.  A class seen for the first time is planned for at once.  Between plans a
 group that *starves* (it has devices on which a task could start, nothing waits in it for their type, and such tasks
@@ -49,11 +49,21 @@ from hetsim.policy import (
     View,
     Wait,
 )
-from hetsim_policies.hybrid.common.groups import DeviceGroup, GroupedTask, Grouping, TaskKind, make_groups
-from hetsim_policies.hybrid.common.nesting import check_nested
+from hetsim_policies.hybrid.common.groups import (
+    FILL,
+    DeviceGroup,
+    GroupedTask,
+    Grouping,
+    Planner,
+    TaskKind,
+    Turns,
+    apportion,
+    make_groups,
+    shares,
+)
+from hetsim_policies.hybrid.common.inner import check_nested
 from hetsim_policies.hybrid.common.outlook import Objective, check_objective, mean_of
 from hetsim_policies.hybrid.common.part_view import PartView
-from hetsim_policies.hybrid.common.quotas import FILL, Planner, Turns, apportion, shares
 from hetsim_policies.orders import fcfs
 
 LOOK = 8

@@ -52,9 +52,15 @@ from hetsim.policy import (
     Wait,
 )
 from hetsim.policy.planned import placement_of
-from hetsim_policies.hybrid.common.plannable import default_planner, plannable
-from hetsim_policies.hybrid.common.planned_lanes import Board, Movable, min_seconds
-from hetsim_policies.hybrid.common.planned_steps import LaneForecast, PlannedJob, PlannedLane
+from hetsim_policies.hybrid.common.inner import default_planner, plannable
+from hetsim_policies.hybrid.common.planned_lanes import (
+    Board,
+    LaneForecast,
+    Movable,
+    PlannedJob,
+    PlannedLane,
+    min_seconds,
+)
 
 Order = Literal["acceleration", "longest", "arrival"]
 

@@ -61,7 +61,7 @@ from hetsim.policy import (
 )
 from hetsim_policies.hybrid.common.part_view import PartView
 from hetsim_policies.prediction import ENOUGH, Score, Series, error_notes
-from hetsim_policies.prediction.holt_winters import HoltWinters
+from hetsim_policies.prediction.predictors import HoltWinters
 
 
 class Predictive(Scheduler):

@@ -47,10 +47,10 @@ from hetsim.policy import (
     Wait,
 )
 from hetsim.policy.remaining import rows_of
-from hetsim_policies.hybrid.common.nesting import check_nested
+from hetsim_policies.hybrid.common.inner import check_nested
 from hetsim_policies.placements import first_fit
 from hetsim_policies.static.common.instance import runnable
-from hetsim_policies.static.mct import Mct
+from hetsim_policies.static.lists import Mct
 
 
 class SemiStatic(Scheduler):

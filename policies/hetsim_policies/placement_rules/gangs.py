@@ -1,4 +1,4 @@
-"""Placements of gangs: on the fewest nodes (`consolidate`), or by `topology`.
+"""Placements of gangs: on the fewest nodes, by topology, or by racks and links.
 
 Other tasks go where they leave whole what gangs need: the tightest node, or the tightest switch or island.
 Cost: NumPy operations over the GPUs that are free.
@@ -6,7 +6,7 @@ Cost: NumPy operations over the GPUs that are free.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -185,3 +185,174 @@ def parts_of(cluster: Cluster) -> dict[str, np.ndarray]:
                     parts[level][node.index, device.local] = node.index * widest + number
             parts["node"][node.index, device.local] = node.index
     return parts
+
+
+# Placements of jobs over several nodes by racks, and by the load on their links.
+#
+# They decide which nodes a job of `nodes: N` takes; all other tasks go to the tightest node that suffices, as under
+# best_fit.  Nodes that name no rack count as one.  Cost: linear in the nodes that are free; of `least_contention`
+# besides in the jobs on the links of each place that it compares.
+
+
+Choice = Callable[[Mode, list[list[int]]], list[int]]
+"""The nodes for a job from those that are free, by rack."""
+
+SKEWED = 0.25
+"""Share of a model's bytes in its largest tensor from which on a job is kept together."""
+
+
+def pack_racks(task: Task, view: View) -> Placement | None:
+    """A job over several nodes in as few racks as possible.
+
+    In one rack the tightest that suffices, else the emptiest first.
+
+    Reference: the locality of Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training
+    Workloads (ATC 2019).  Weakness: takes what is free now, and so cuts up the next job where racks are nearly full.
+    """
+    return _over_racks(task, view, lambda mode, racks: _packed(mode.node_count, racks))
+
+
+def spread_racks(task: Task, view: View) -> Placement | None:
+    """A job over nodes of as many racks as possible, each from the rack most free.
+
+    A failed rack takes the least from it.  Reference: none, it is what others are compared with.  Weakness: all that
+    it sends crosses uplinks.
+    """
+    return _over_racks(task, view, lambda mode, racks: _spread(mode.node_count, racks))
+
+
+class Skew:
+    """Consolidate jobs with one large tensor; put the others on the fullest racks.
+
+    A job with a largest tensor that is a great share of its bytes waits for as few racks as an empty cluster would give
+    it; any other goes where racks have the fewest nodes free.
+
+    Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (NSDI 2019), which consolidates
+    jobs only where the skew of their tensors makes it worth the wait.  Weakness: the share says nothing of how much
+    of a step is communication.
+    """
+
+    def __init__(self, threshold: float = SKEWED):
+        """threshold: share of the largest tensor from which on a job is kept together."""
+        self.threshold = threshold
+        self._sizes: list[int] = []
+
+    def __call__(self, task: Task, view: View) -> Placement | None:
+        """The rule."""
+        if not self._sizes:
+            sizes: dict[str | None, int] = {}
+            for node in view.cluster.nodes:
+                sizes[node.spec.rack] = sizes.get(node.spec.rack, 0) + 1
+            self._sizes = sorted(sizes.values(), reverse=True)
+        return _over_racks(task, view, self._nodes)
+
+    def _nodes(self, mode: Mode, racks: list[list[int]]) -> list[int]:
+        if mode.exchange is None or mode.exchange.largest < self.threshold:
+            return _taken(mode.node_count, sorted(racks, key=len))
+        nodes = _packed(mode.node_count, racks)
+        level, rest = 0, mode.node_count
+        while rest > 0:
+            rest -= self._sizes[level]
+            level += 1
+        used = sum(1 for rack in racks if not set(nodes).isdisjoint(rack))
+        return nodes if used <= level else []
+
+
+def least_contention(task: Task, view: View) -> Placement | None:
+    """The cheapest of several places for a job over several nodes.
+
+    Its own step there, and the steps of those that are on its links (`View.crowding`), each by the devices that the job
+    has.
+
+    Compares every rack that suffices, the fewest racks, the racks with the fewest nodes free and the emptiest, and the
+    first nodes.  Reference: the compatibility of jobs on links in Rajasekaran, Ghobadi, Akella, CASSINI: Network-Aware
+    Job Scheduling in Machine Learning Clusters (NSDI 2024), with predicted times in its place.  Weakness: knows only
+    the jobs that run now.
+    """
+    for modes in equally_fast(task):
+        options: list[tuple[float, int, Placement]] = []
+        for mode in modes:
+            if mode.node_count == 1:
+                placement = _without_nodes(task, mode, view)
+                if placement is not None:
+                    return placement
+                continue
+            racks = _racks(mode, view)
+            count = mode.node_count
+            choices = [rack[:count] for rack in racks if len(rack) >= count]
+            choices += [_packed(count, racks), _taken(count, sorted(racks, key=len)), _spread(count, racks)]
+            choices.append(sorted(node for rack in racks for node in rack)[:count])
+            for nodes in dict.fromkeys(map(tuple, choices)):
+                placement = _on(mode, nodes, view) if len(nodes) == count else None
+                if placement is not None and view.holds(task, placement):
+                    step, others = view.crowding(placement)
+                    options.append((mode.width * (step - 1.0) + others, len(options), placement))
+        if options:
+            return min(options)[2]
+    return None
+
+
+def _without_nodes(task: Task, mode: Mode, view: View) -> Placement | None:
+    """A mode without a number of nodes: on the tightest node, or across nodes."""
+    placement = by_room(task, [mode], view, tightest=True)
+    if placement is None and mode.span_any:
+        placement = view.first(mode, task)
+    return placement if placement is not None and view.holds(task, placement) else None
+
+
+def _over_racks(task: Task, view: View, choose: Choice) -> Placement | None:
+    """The fastest mode that fits; its nodes by a function of the free nodes per rack."""
+    for modes in equally_fast(task):
+        for mode in modes:
+            if mode.node_count == 1:
+                placement = _without_nodes(task, mode, view)
+            else:
+                nodes = choose(mode, _racks(mode, view))
+                placement = _on(mode, nodes, view) if len(nodes) == mode.node_count else None
+            if placement is not None and view.holds(task, placement):
+                return placement
+    return None
+
+
+def _racks(mode: Mode, view: View) -> list[list[int]]:
+    """Nodes that have room for a part of a job, by rack in the order of the cluster."""
+    assert mode.unit is not None
+    by_rack: dict[str | None, list[int]] = {}
+    for node in view.nodes.fitting(mode.unit):
+        by_rack.setdefault(view.cluster.nodes[node].spec.rack, []).append(node)
+    return list(by_rack.values())
+
+
+def _packed(count: int, racks: list[list[int]]) -> list[int]:
+    """`count` nodes of the fewest racks; fewer where there are no more."""
+    chosen: list[int] = []
+    rest = list(racks)
+    while rest and len(chosen) < count:
+        missing = count - len(chosen)
+        enough = [rack for rack in rest if len(rack) >= missing]
+        rack = min(enough, key=len) if enough else max(rest, key=len)
+        rest.remove(rack)
+        chosen += rack[:missing]
+    return chosen
+
+
+def _taken(count: int, racks: Iterable[list[int]]) -> list[int]:
+    """The first nodes of racks in this order."""
+    return [node for rack in racks for node in rack][:count]
+
+
+def _spread(count: int, racks: list[list[int]]) -> list[int]:
+    """Node by node from the rack with the most left."""
+    rest = [list(rack) for rack in racks]
+    chosen: list[int] = []
+    while len(chosen) < count and any(rest):
+        chosen.append(max(rest, key=len).pop(0))
+    return chosen
+
+
+def _on(mode: Mode, nodes: Iterable[int], view: View) -> Placement | None:
+    """The mode on the first devices of these nodes; its ranks lie rack by rack."""
+    mask = 0
+    for node in nodes:
+        mask |= 1 << node
+    return view.first(mode, among=mask)

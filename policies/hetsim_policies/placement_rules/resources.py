@@ -10,12 +10,28 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hetsim.model.cluster import WHOLE
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.policy import View
-from hetsim_policies.placement_rules.common.choice import Pick, Totals, best_node, demand, on_gpu
-from hetsim_policies.placement_rules.common.published import PublishedDotProduct, ScoredRule, Scores
+from hetsim_policies.placement_rules.common.choice import (
+    Pick,
+    PlacedTasks,
+    Totals,
+    best_node,
+    demand,
+    on_fullest,
+    on_gpu,
+    taking,
+)
+from hetsim_policies.placement_rules.common.published import (
+    PublishedDotProduct,
+    PublishedGpuClustering,
+    PublishedGpuPacking,
+    ScoredRule,
+    Scores,
+)
 
 
 class _Weighing:
@@ -106,3 +122,72 @@ def _allocated(mode: Mode, nodes: np.ndarray, totals: Totals, view: View) -> np.
     part = np.where(has, 1.0 - rest / np.where(has, there, 1.0), 0.0)
     mean: np.ndarray = np.round(part.sum(axis=0) / np.maximum(has.sum(axis=0), 1), 12)
     return mean
+
+
+IN_USE, IDLE_GPU, IDLE_NODE = 0, 1, 2
+
+
+class GpuPacking(ScoredRule):
+    """GPU packing: fractions on used GPUs, then idle GPUs of used nodes, idle nodes.
+
+    Reference: the packing of Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale
+    Heterogeneous GPU Clusters (NSDI 2022); a yardstick of Weng et al., Beware of Fragmentation (USENIX ATC 2023).
+    Keeps whole GPUs and whole nodes for those that need them.  Weakness: blind to which remainders the workload can
+    use.
+    Cost: NumPy operations over the GPUs of the nodes that fit.
+
+    scores: "published": as the simulator of Weng et al., with whole scores, ties by the drawn names of nodes, where a
+    task without a GPU has the same score everywhere.
+    """
+
+    published = PublishedGpuPacking
+
+    def exact(self, task: Task, view: View) -> Placement | None:
+        return best_node(task, view, lambda mode, nodes: _keys(mode, nodes, view), on_fullest)
+
+
+def _keys(mode: Mode, nodes: np.ndarray, view: View) -> Sequence[np.ndarray]:
+    single = view.nodes.accelerators
+    share, there = single.share[nodes], single.kind[nodes] >= 0
+    idle = (~there | (share == WHOLE)).all(axis=1)
+    class_ = np.where(idle, IDLE_NODE, IDLE_GPU)
+    free = np.where(there, share, 0).sum(axis=1)
+    if mode.gpus and not mode.whole:
+        fullest = np.where(taking(mode, nodes, view), share, 2 * WHOLE).min(axis=1)
+        class_ = np.where(fullest < WHOLE, IN_USE, class_)
+        return class_, fullest, free
+    return class_, free
+
+
+class GpuClustering(ScoredRule):
+    """GPU clustering: tasks that ask for the same share of GPUs go on the same nodes.
+
+    Reference: the grouping of jobs by their number of GPUs in Xiao et al., Gandiva: Introspective Cluster Scheduling
+    for Deep Learning (OSDI 2018); a yardstick of Weng et al., Beware of Fragmentation (USENIX ATC 2023).  What leaves
+    makes room for another of its kind.  Weakness: many kinds of request need many nodes before any is full.
+    Cost: linear in the nodes that fit; it keeps the running tasks it has placed, by node.
+
+    scores: "published": as the simulator of Weng et al., with whole scores by the kinds of tasks on a node, of which
+    all fractions are one, ties by the drawn names of nodes.
+    """
+
+    published = PublishedGpuClustering
+
+    def __init__(self, scores: Scores = "exact"):
+        super().__init__(scores)
+        self._running = PlacedTasks(lambda mode: mode.gpu_share)
+
+    def exact(self, task: Task, view: View) -> Placement | None:
+        self._running.refresh(view)
+        placement = best_node(task, view, lambda mode, nodes: self._keys(mode, nodes, view))
+        if placement is not None:
+            self._running.add(task, placement)
+        return placement
+
+    def _keys(self, mode: Mode, nodes: np.ndarray, view: View) -> Sequence[np.ndarray]:
+        none = np.zeros(len(nodes))
+        usage = self._running.usage
+        same = usage[mode.gpu_share][nodes] if mode.gpu_share in usage else none
+        others = sum((gpus[nodes] for asked, gpus in usage.items() if asked != mode.gpu_share), none)
+        free = sum((column[nodes] for column in view.nodes.gpus.values()), none)
+        return np.round(others, 6), -np.round(same, 6), free

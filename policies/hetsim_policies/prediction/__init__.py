@@ -15,8 +15,14 @@ A scenario names a predictor, `predictor: ewma`, or gives a mapping with its par
 `hetsim.register("mine", Mine, kind="predictor")` adds one.
 """
 
-from hetsim_policies.prediction.durations import DurationHistory
-from hetsim_policies.prediction.errors import PredictionError, Score, backtest, error_notes, prediction_error
+from hetsim_policies.prediction.durations import (
+    DurationHistory,
+    PredictionError,
+    Score,
+    backtest,
+    error_notes,
+    prediction_error,
+)
 from hetsim_policies.prediction.recent import ENOUGH, FadingSum, Recent
 from hetsim_policies.prediction.series import Series
 

@@ -21,8 +21,8 @@ import math
 from collections import deque
 
 from hetsim.policy import Predictor
-from hetsim_policies.prediction.errors import Score
-from hetsim_policies.prediction.ewma import Ewma
+from hetsim_policies.prediction.durations import Score
+from hetsim_policies.prediction.predictors import Ewma
 from hetsim_policies.prediction.recent import Recent
 
 MAX_ASKED = 12

@@ -47,7 +47,6 @@ from hetsim.model.cluster import Device
 from hetsim.model.plan import Plan, find_cycle
 from hetsim.model.tasks import Tasks
 from hetsim.policy import PlannedScheduler, PlanProblem
-from hetsim_policies.static.common.ahead import brought_ahead
 from hetsim_policies.static.common.assignment import (
     Apart,
     AssignmentProgram,
@@ -67,10 +66,9 @@ from hetsim_policies.static.common.assignment import (
 from hetsim_policies.static.common.instance import Instance, runnable
 from hetsim_policies.static.common.outcome import finished, plan_of
 from hetsim_policies.static.common.parts import Groups, Patterns, apart, as_one, chains, dealt, in_blocks
-from hetsim_policies.static.common.search import simulated
-from hetsim_policies.static.common.traffic import Traffic, traffic_of
-from hetsim_policies.static.integer_program import MAX_VARIABLES, Whole, integer_program
-from hetsim_policies.static.linear_program import linear_program, rounded
+from hetsim_policies.static.common.ranks import Traffic, traffic_of
+from hetsim_policies.static.common.search import brought_ahead, simulated
+from hetsim_policies.static.programs import MAX_VARIABLES, Whole, integer_program, linear_program, rounded
 from hetsim_policies.task_graphs import graph_of, topological
 
 NODES = 50

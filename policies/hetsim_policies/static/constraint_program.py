@@ -31,11 +31,10 @@ from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim_policies.static.common.flow_shop import ordered
 from hetsim_policies.static.common.instance import Instance, runnable
 from hetsim_policies.static.common.outcome import finished, plan_of, planned, together
+from hetsim_policies.static.common.ranks import traffic_of
 from hetsim_policies.static.common.search import bound_together, seeds_of, simulated, span_of
 from hetsim_policies.static.common.timing import Placed
-from hetsim_policies.static.common.traffic import traffic_of
-from hetsim_policies.static.hlp import hlp
-from hetsim_policies.static.integer_program import beyond_first, integer_program
+from hetsim_policies.static.programs import beyond_first, hlp, integer_program
 from hetsim_policies.task_graphs import graph_of, topological
 
 MISSING = "constraint_program needs OR-tools: pip install 'hetsim[exact]'"

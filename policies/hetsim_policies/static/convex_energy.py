@@ -43,11 +43,10 @@ from hetsim.model.cluster import Device
 from hetsim.model.plan import Plan, lane_names
 from hetsim.model.units import Seconds
 from hetsim.policy import PlannedScheduler, PlanProblem
-from hetsim_policies.static.common.instance import Instance, list_schedule, runnable
+from hetsim_policies.static.common.instance import Instance, Schedule, list_schedule, runnable
 from hetsim_policies.static.common.outcome import finished, plan_of
-from hetsim_policies.static.common.schedule import Schedule
+from hetsim_policies.static.common.ranks import traffic_of
 from hetsim_policies.static.common.search import bound_together, seed_of
-from hetsim_policies.static.common.traffic import traffic_of
 from hetsim_policies.task_graphs import Graph
 
 ROUNDING = 1e-9

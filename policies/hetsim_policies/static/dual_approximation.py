@@ -48,7 +48,7 @@ from hetsim_policies.static.common.bounds import TOLERANCE, Relaxation, by_gain,
 from hetsim_policies.static.common.flow_shop import ordered
 from hetsim_policies.static.common.instance import instance_of, list_schedule
 from hetsim_policies.static.common.outcome import planned
-from hetsim_policies.static.common.two_types import rest_of_two_types
+from hetsim_policies.static.two_sides import rest_of_two_types
 
 Method = Literal["collapsed", "paper"]
 

@@ -25,10 +25,9 @@ import numpy as np
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.plan import Plan, can_host, lane_names
 from hetsim.policy import PlannedScheduler, PlanProblem
-from hetsim_policies.static.common.instance import Instance, runnable
+from hetsim_policies.static.common.instance import Instance, Schedule, runnable
 from hetsim_policies.static.common.outcome import plan_of
-from hetsim_policies.static.common.schedule import Schedule
-from hetsim_policies.static.prioritized import missed
+from hetsim_policies.static.insertion import missed
 from hetsim_policies.task_graphs import topological
 
 TOLERANCE = 1e-9

@@ -17,23 +17,22 @@ from hetsim.errors import HetsimError
 from hetsim.model.plan import Plan, Step
 from hetsim.model.units import Seconds
 from hetsim.policy import PlanProblem
-from hetsim_policies.dynamic.dmda import Dmda
-from hetsim_policies.dynamic.dmdas import Dmdas
-from hetsim_policies.static.common.ahead import copies_ahead
+from hetsim_policies.dynamic.earliest import Dmda, Dmdas
 from hetsim_policies.static.common.graph_bounds import graph_bound
 from hetsim_policies.static.common.instance import Instance, runnable
 from hetsim_policies.static.common.outcome import DescendingPlanner, finished, plan_of, planned
+from hetsim_policies.static.common.ranks import traffic_of
 from hetsim_policies.static.common.search import (
     Landscape,
     Loads,
     Search,
     SearchBudget,
     check_budget,
+    copies_ahead,
     seeds_of,
     simulated,
 )
 from hetsim_policies.static.common.timing import Placed, timing
-from hetsim_policies.static.common.traffic import traffic_of
 from hetsim_policies.task_graphs import graph_of, successors
 
 RIVALS = 3

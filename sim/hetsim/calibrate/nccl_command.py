@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,27 +35,23 @@ def nccl(
     NAME.nvlink.yaml} between the GPUs of a node, network: {profile: NAME.network.yaml} between nodes. Dips are
     leveled, with a note; a fall to less than half is refused.
     """
+    from hetsim.calibrate.llm_command import write_profile
     from hetsim.calibrate.nccl import read_nccl
     from hetsim.experiment.directory import folder_name
-    from hetsim.model.files import write_text, write_whole
-    from hetsim.scenario.file.document import dump
 
     measured = read_nccl(file, in_place)
     kind = link or _kind(measured, file)
     _suits(measured, kind, file)
     begin = out / folder_name(name or file.stem)
     target = begin.with_name(f"{begin.name}.{kind}.yaml")
-    if target.exists() and not force:
-        raise click.UsageError(f"{target} exists; --force replaces it")
+    console.check_replaceable(target, force)
     profile = _profile(measured, kind)
     if as_json:
         console.as_json({"profile": profile, "measured": dict(zip(measured.sizes, measured.measured, strict=True))})
     else:
         console.lines(_text(measured, kind))
     console.warnings([measured.remark] if measured.remark else [], quiet)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(target, partial(write_text, text=dump(profile)))
-    console.note(f"profile: {target}", quiet)
+    write_profile(target, profile, quiet)
 
 
 def _kind(found: MeasuredCollective, file: Path) -> str:

@@ -128,7 +128,7 @@ def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
         tell(f"steps read off the log explain its answers up to {reading.error:.1%}; fitting their pace and front_end")
         fitted = _paced(search, reading)
     if fitted is not None and fitted.error < CLOSE:
-        figures = _held_back(server, fitted)
+        figures = figures_of(server, fitted.times, fitted.front_end, server.fitted)
         full_reading = server.read_off(len(log))
         if full_reading is not None:
             search.count = len(log)
@@ -141,7 +141,7 @@ def fit(server: Server, tell: Callable[[str], None] = lambda _: None) -> Fitted:
             raise ScenarioError(Problem(refused, file=str(server.path), key="workload.service.step"))
         numbers, fitted = _by_simplex(search, tell)
         step = server.step_of(numbers)
-        figures = _held_back(server, fitted)
+        figures = figures_of(server, fitted.times, fitted.front_end, server.fitted)
     return Fitted(
         step, fitted.front_end, search.trials, figures=figures, held_back=len(log) - count, fitted_error=fitted.error
     )
@@ -209,25 +209,14 @@ def _by_simplex(search: _Search, tell: Callable[[str], None]) -> tuple[dict[str,
     return numbers, _Found(server.times_of(numbers), numbers["front_end"], best)
 
 
-def _held_back(server: Server, found: _Found) -> list[Figure]:
-    """Simulate the whole log, and compare the requests that were not fitted."""
+def figures_of(server: Server, times: StepTimes, front_end: float, first: int) -> list[Figure]:
+    """Simulate the whole log, and compare the requests from this one on."""
     log = server.log
-    ttft, latency, record = server.simulated(found.times, found.front_end)
-    rest = slice(server.fitted, None)
+    ttft, latency, record = server.simulated(times, front_end)
+    rest = slice(first, None)
     return [
         Figure("mean time to first token", float(log.ttft[rest].mean()), float(np.nanmean(ttft[rest]))),
         Figure("mean latency", float(log.latency[rest].mean()), float(np.nanmean(latency[rest]))),
         Figure("p99 latency", float(np.quantile(log.latency[rest], 0.99)), float(np.nanquantile(latency[rest], 0.99))),
-        Figure("total time", float((log.arrival + log.latency).max()), float(np.nanmax(record.finish))),
-    ]
-
-
-def compared(server: Server, times: StepTimes, front_end: float) -> list[Figure]:
-    """A whole log against the simulation with step times that were fitted to another."""
-    log = server.log
-    ttft, latency, record = server.simulated(times, front_end)
-    return [
-        Figure("mean time to first token", float(log.ttft.mean()), float(np.nanmean(ttft))),
-        Figure("mean latency", float(log.latency.mean()), float(np.nanmean(latency))),
         Figure("total time", float((log.arrival + log.latency).max()), float(np.nanmax(record.finish))),
     ]

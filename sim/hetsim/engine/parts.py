@@ -31,8 +31,9 @@ from hetsim.engine.launching.attained import AttainedService
 from hetsim.engine.launching.launches import Launches
 from hetsim.engine.launching.limits import TimeLimits
 from hetsim.engine.launching.stopping import Stops
+from hetsim.engine.queues.patience import Deadlines
 from hetsim.engine.queues.queue import Queue
-from hetsim.engine.queues.sources import Graph, Patience, Sources, with_own_columns
+from hetsim.engine.queues.sources import Graph, Sources, with_own_columns
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.views.view import EngineView
 from hetsim.errors import Problem, ScenarioError
@@ -106,7 +107,7 @@ class Parts:
         if self.serving is not None:
             signals.paced, signals.offer, signals.place = self.serving.paced, self.serving.offer, self._place
         if run.tasks.expires is not None:
-            state.patience = Patience(state.clock, arrivals.expire)
+            state.patience = Deadlines(state.clock, arrivals.expire)
             for queue in state.queues:
                 queue.watch_patience(arrivals.expire)
         self.checker = Checker(state, self.serving) if check else None

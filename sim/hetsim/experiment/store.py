@@ -191,6 +191,8 @@ class _StoredFiles:
                 try:
                     self.segments.append(Segment(path))
                 except DamagedFile:
+                    if path.is_dir():
+                        raise UsageError(f"{path} is a folder where a file of runs belongs; move it away") from None
                     self._damage(path)
         self.has_files = any(len(inner.name) == 2 for inner in folder.glob("??"))
         for path in sorted(folder.glob("journal-*.jsonl")):

@@ -23,6 +23,7 @@ from hetsim.plots.style import (
     figure,
     look,
     one_time_axis,
+    own_axes,
     plain,
     short,
     tidy,
@@ -97,8 +98,7 @@ def gantt(result: Result, ax: Axes | None = None, *, devices: int = MAX_DEVICES,
     if until is not None:
         inside = (bars["decided"] < until).to_numpy()
         bars, row = bars[inside], row[inside]
-    if ax is None:
-        ax = figure(10 if len(bars) <= 60 else 14, min(14.0, 1.6 + 0.3 * max(total, 3))).add_subplot()
+    ax = own_axes(ax, 10 if len(bars) <= 60 else 14, min(14.0, 1.6 + 0.3 * max(total, 3)))
     shown = _draw(ax, bars, row)
     _label_bars(ax, bars, row, end)
     label_lanes(ax, labels if total <= NAMED_LINES else devices_only, edges)

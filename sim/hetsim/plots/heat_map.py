@@ -9,7 +9,7 @@ import numpy as np
 from hetsim.errors import UsageError
 from hetsim.model.exchange import link_names
 from hetsim.plots.steps import averaged, means_told
-from hetsim.plots.style import INK, VERMILION, describe, figure, plain, short, time_axis, title
+from hetsim.plots.style import INK, VERMILION, describe, own_axes, plain, short, time_axis, title
 from hetsim.results.one_run.network import series
 from hetsim.results.one_run.over_bins import GROUPS, busy_over_time
 
@@ -36,8 +36,7 @@ def heat_map(result: Result, ax: Axes | None = None, *, by: str | None = None, b
         raise UsageError(f'a heat map has a row a {", ".join(GROUPS[:-1])} or {GROUPS[-1]}, not a "{by}"')
     table = busy_over_time(result, bins, by) if by else _finest(result, bins)
     rows = len(table)
-    if ax is None:
-        ax = figure(9, min(10.0, 1.9 + 0.22 * max(rows, 4))).add_subplot()
+    ax = own_axes(ax, 9, min(10.0, 1.9 + 0.22 * max(rows, 4)))
     edges = np.append(table.columns.to_numpy(dtype=float), result.end or 1.0)
     _shades(ax, edges, table.to_numpy(), names=list(map(str, table.index)), label="computing (%)")
     title(ax, describe(result))
@@ -93,8 +92,7 @@ def links(result: Result, ax: Axes | None = None, *, bins: int = 160) -> Axes:
     shown = order[:MAX_LINKS]
     busy = np.array([averaged(columns[link][0], columns[link][1], edges, end) for link in shown])
     shared = np.array([averaged(columns[link][0], columns[link][2] > 1, edges, end) for link in shown])
-    if ax is None:
-        ax = figure(9, 1.9 + 0.26 * max(len(shown), 4)).add_subplot()
+    ax = own_axes(ax, 9, 1.9 + 0.26 * max(len(shown), 4))
     for row, together in enumerate(shared):
         for place in np.flatnonzero(together > 0.5):
             ax.plot(edges[place : place + 2], [row + 0.06] * 2, color=VERMILION, linewidth=2.2, solid_capstyle="butt")

@@ -227,8 +227,7 @@ def fragmentation(result: Result, ax: Axes | None = None) -> Axes:
     """
     if not any(device.type.kind != "cpu" for device in result.record.input.cluster.devices):
         raise UsageError("there are no GPUs here, so none of them can be left over")
-    if ax is None:
-        ax = figure(9, 4).subplots()
+    ax = own_axes(ax, 9, 4)
     table, end = result.fragmentation_over_time, result.end
     up = (table["allocated_gpus"] + table["unallocated_gpus"]).to_numpy()
     time = table["time"].to_numpy()

@@ -18,7 +18,7 @@ from hetsim.plots.style import (
     ORANGE,
     PURPLE,
     describe,
-    figure,
+    own_axes,
     tidy,
     time_axis,
     title,
@@ -61,9 +61,8 @@ def pipeline(found: Result | PipelineSchedule, ax: Axes | None = None, *, task: 
         name = f"{describe(found)} · task {job}"
     rows = _rows(schedule)
     total = sum(stage.replicas for stage in schedule.stages)
-    if ax is None:
-        wide = 14 if schedule.micro_batches * schedule.chunks > WIDE or total > WIDE else 10
-        ax = figure(wide, min(14.0, 1.7 + 0.34 * max(total, 3))).add_subplot()
+    wide = 14 if schedule.micro_batches * schedule.chunks > WIDE or total > WIDE else 10
+    ax = own_axes(ax, wide, min(14.0, 1.7 + 0.34 * max(total, 3)))
     end = schedule.makespan or 1.0
     legend = _bars(ax, schedule, rows, end)
     _numbers(ax, schedule, rows, end)

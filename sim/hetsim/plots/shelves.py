@@ -11,7 +11,20 @@ from matplotlib.patches import Patch
 
 from hetsim.errors import UsageError
 from hetsim.plots.gantt import bar_boxes, label_lanes
-from hetsim.plots.style import BLUE, INK, MUTED, ORANGE, SKY, VERMILION, describe, figure, short, tidy, time_axis, title
+from hetsim.plots.style import (
+    BLUE,
+    INK,
+    MUTED,
+    ORANGE,
+    SKY,
+    VERMILION,
+    describe,
+    own_axes,
+    short,
+    tidy,
+    time_axis,
+    title,
+)
 from hetsim.results.formatting import seconds
 from hetsim.results.one_run.gantt_rows import device_bars
 
@@ -42,8 +55,7 @@ def shelves(result: Result, ax: Axes | None = None, *, guess: float | None = Non
     if not (guess > 0 and math.isfinite(guess)):
         raise UsageError(f"shelves need a guess above 0 s, not {guess:g}")
     bars, lanes = _lanes(result)
-    if ax is None:
-        ax = figure(10, min(14.0, 1.9 + 0.3 * max(len(lanes), 3))).add_subplot()
+    ax = own_axes(ax, 10, min(14.0, 1.9 + 0.3 * max(len(lanes), 3)))
     begin, end, row = (bars[name].to_numpy(dtype=float) for name in ("compute_start", "compute_end", "row"))
     remaining, legend = np.ones(len(bars), dtype=bool), []
     for name, above, color in CLASSES:

@@ -80,10 +80,7 @@ def sweep_map(
     grid = sweep.pivot(x, y, metric, where)
     factor, unit = fitting(grid.to_numpy().ravel().tolist(), units_of(metric))
     values = grid.to_numpy(dtype=float) / factor
-    if ax is None:
-        from hetsim.plots.style import figure
-
-        ax = figure(2.6 + 0.85 * grid.shape[1], 1.6 + 0.42 * grid.shape[0]).add_subplot()
+    ax = own_axes(ax, 2.6 + 0.85 * grid.shape[1], 1.6 + 0.42 * grid.shape[0])
     sound = values[np.isfinite(values)]
     wide = len(sound) > 0 and sound.min() > 0 and sound.max() > WIDE * sound.min()
     shades = np.log(values) if wide else values

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from hetsim.plots.style import BLUE, INK, MUTED, ORANGE, PALETTE, figure, own_axes, plain, possible, short, tidy, title
+from hetsim.plots.style import BLUE, INK, MUTED, ORANGE, PALETTE, own_axes, plain, possible, short, tidy, title
 from hetsim.plots.sweeps import key_name
 from hetsim.results.declared import DEFAULT_METRIC
 from hetsim.results.formatting import fitting, metric_name, units_of
@@ -217,8 +217,7 @@ def regret(found: Comparison | Sweep, metric: str = DEFAULT_METRIC, ax: Axes | N
     """
     table = regrets(found, metric)
     policies = [str(name) for name in table.columns]
-    if ax is None:
-        ax = figure(8, 1.4 + 0.38 * len(policies)).add_subplot()
+    ax = own_axes(ax, 8, 1.4 + 0.38 * len(policies))
     top = 0.0
     for row, name in enumerate(policies):
         values = 100 * table[name].dropna().to_numpy(dtype=float)

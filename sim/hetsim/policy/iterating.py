@@ -225,7 +225,7 @@ class WantedReplica(NamedTuple):
 
 
 class OpenReplicas(Sequence[Any]):
-    """The replicas that take requests, in the order of their start, with the load of each."""
+    """Replicas that take requests, in the order of their start, with their loads."""
 
     __slots__ = ("replicas", "members", "loads")
 

@@ -370,6 +370,13 @@ class Facts:
         alone = alone or (mode.whole and mode.type.streams == 1)
         self.suppose("tasks do not slow each other down", alone, "cluster.nodes.gpus.sharing", kind.kind)
 
+    def one_by_one(self, blind: bool = True) -> str:
+        """Assume steady devices and one launch at a time in `order`, which is returned."""
+        self.undisturbed()
+        order = self.order(blind)
+        self.one_in_flight()
+        return order
+
     def one_in_flight(self) -> None:
         mode = self.mode
         if mode is not None and not mode.on_cpu:

@@ -114,9 +114,7 @@ def _delay(facts: Facts) -> Match:
     moves = _moves(facts)
     understood = _common(facts)
     facts.open_door()
-    facts.undisturbed()
-    order = facts.order()
-    facts.one_in_flight()
+    order = facts.one_by_one()
     if not understood:
         return _result(facts, model)
     law, compute, servers = facts.law, facts.law, facts.servers
@@ -169,9 +167,7 @@ def _limited(facts: Facts) -> Match:
     limit = facts.parameter("admission", "limit", None)
     only = limit is not None and not any(facts.parameter("admission", key, None) for key in ("per_class", "per_device"))
     facts.suppose("one limit for all waiting tasks", only, "policy.admission", f"limit: {limit}")
-    facts.undisturbed()
-    order = facts.order()
-    facts.one_in_flight()
+    order = facts.one_by_one()
     if not (understood and only):
         return _result(facts, "M/M/c/K")
     law, servers = facts.law, facts.servers
@@ -204,9 +200,7 @@ def _trunks(facts: Facts) -> Match:
     """Trunk reservation by class."""
     model = "trunk reservation, M/M/c/c of several classes"
     understood = facts.arrivals() & _common(facts)
-    facts.undisturbed()
-    facts.order()
-    facts.one_in_flight()
+    facts.one_by_one()
     given = facts.parameter("admission", "servers", None)
     servers = facts.servers
     facts.suppose("all servers are counted", given in (None, servers), "policy.admission.servers",
@@ -236,9 +230,7 @@ def _naor(facts: Facts) -> Match:
     """M/M/1/n, with Naor's threshold for n."""
     model = "M/M/1 with Naor's threshold"
     understood = facts.arrivals() & _common(facts)
-    facts.undisturbed()
-    order = facts.order()
-    facts.one_in_flight()
+    order = facts.one_by_one()
     single = facts.suppose("there is one server", facts.servers == 1, "cluster.nodes", str(facts.servers))
     if not (understood and single):
         return _result(facts, model)
@@ -260,9 +252,7 @@ def _workload(facts: Facts) -> Match:
     """M/M/1 with a limit on the work ahead."""
     model = "M/M/1 with a limit on the work ahead"
     understood = facts.arrivals() & _common(facts)
-    facts.undisturbed()
-    facts.order(blind=False)
-    facts.one_in_flight()
+    facts.one_by_one(blind=False)
     single = facts.suppose("there is one server", facts.servers == 1, "cluster.nodes", str(facts.servers))
     if not (understood and single):
         return _result(facts, model)
@@ -278,9 +268,7 @@ def _impatient(facts: Facts) -> Match:
     """M/M/c+M, or with no patience at all M/G/c/c."""
     understood = facts.arrivals() & _common(facts)
     facts.open_door()
-    facts.undisturbed()
-    facts.order(blind=False)
-    facts.one_in_flight()
+    facts.one_by_one(blind=False)
     given = [one.demand.patience for one in facts.customers]
     alike = all(one == given[0] for one in given)
     facts.suppose("one patience for all", alike, f"{facts.customers[0].key}.patience")
@@ -312,9 +300,7 @@ def _closed(facts: Facts) -> Match:
                                 "workload.0.arrivals.clients", f"{len(arrivals.changes)} numbers")  # fmt: skip
     understood = _common(facts)
     facts.open_door()
-    facts.undisturbed()
-    order = facts.order()
-    facts.one_in_flight()
+    order = facts.one_by_one()
     if not (understood and one):
         return _result(facts, model)
     law, servers = facts.law, facts.servers

@@ -8,14 +8,16 @@ request cost its device.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from hetsim.errors import Problem, ScenarioError, suggestion
 from hetsim.model.cluster import Cluster
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
-from hetsim.policy import Admission, View
+from hetsim.policy import Admission, PlanProblem, View
 
 MIN_SEEN = 30
 """Arrivals, and completions, from which on an estimate is believed."""
@@ -194,3 +196,25 @@ def capacity(cluster: Cluster, mode: Mode) -> float:
 def servers(cluster: Cluster, mode: Mode) -> int:
     """How many launches in a mode the empty cluster holds, at least one."""
     return max(1, int(capacity(cluster, mode) / mode.width + 1e-9)) if mode.width > 0 else 1
+
+
+def known_classes(problem: PlanProblem, names: Iterable[str], key: str) -> None:
+    """ScenarioError for a class that no task has."""
+    classes = [name for name in problem.tasks.classes if name]
+    _known(names, classes, "class", many="classes", key=f"policy.admission.{key}")
+
+
+def known_devices(problem: PlanProblem, names: Iterable[str], key: str) -> None:
+    """ScenarioError for a device type, or kind, that the cluster lacks."""
+    cluster = problem.cluster
+    types = [device_type for device_type in cluster.types.values() if cluster.count(device_type.name)]
+    type_names = list(dict.fromkeys(name for one in types for name in (one.name, one.kind)))
+    _known(names, type_names, "device type", many="device types", key=f"policy.admission.{key}")
+
+
+def _known(names: Iterable[str], known: list[str], one: str, many: str, key: str) -> None:
+    wrong = [name for name in names if name not in known]
+    if wrong:
+        listed = f"the {many} here are {', '.join(known)}" if known else f"there are no {many} here"
+        near = suggestion(wrong[0], known)
+        raise ScenarioError(Problem(f'no {one} "{wrong[0]}"{near or ""}; {listed}', key=f"{key}.{wrong[0]}"))

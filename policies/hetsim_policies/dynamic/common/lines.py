@@ -8,6 +8,7 @@ what is assigned to it.  A gang stands in the lines of all its devices and start
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace, nsmallest
 from typing import Any
 
@@ -95,40 +96,29 @@ def refuse_parts_of_nodes(problem: PlanProblem) -> None:
         raise ScenarioError(Problem(f"{text}, or cores of several; {len(rows)} tasks do", key="policy.scheduler"))
 
 
+@dataclass(eq=False, slots=True)
 class LineTask:
     """A task with its lines, the lanes it needs of each, and its estimated seconds.
 
     `placement` is None where any devices of the line's type will do.
     """
 
-    __slots__ = (
-        "task", "mode", "placement", "lines", "need", "begin", "length", "since", "started", "over",
-        "fetched",
-    )  # fmt: skip
+    task: Task
+    mode: Mode
+    placement: Placement | None
+    lines: tuple[DeviceLine, ...]
+    need: int
+    begin: float
+    length: float
+    since: list[float] = field(init=False)
+    """The shift of each line when the job was assigned to it."""
+    started: bool = False
+    over: bool = False
+    """Started, or gone: no longer in a queue."""
+    fetched: bool = False
 
-    def __init__(
-        self,
-        task: Task,
-        mode: Mode,
-        placement: Placement | None,
-        lines: tuple[DeviceLine, ...],
-        need: int,
-        begin: float,
-        length: float,
-    ):
-        self.task = task
-        self.mode = mode
-        self.placement = placement
-        self.lines = lines
-        self.need = need
-        self.begin = begin
-        self.length = length
-        self.since = [0.0] * len(lines)
-        """The shift of each line when the job was assigned to it."""
-        self.started = False
-        self.over = False
-        """Started, or gone: no longer in a queue."""
-        self.fetched = False
+    def __post_init__(self) -> None:
+        self.since = [0.0] * len(self.lines)
 
 
 class AssigningScheduler(Scheduler):

@@ -12,7 +12,7 @@ import numpy as np
 
 from hetsim.model.cluster import WHOLE, Cluster
 from hetsim.model.plan import Placement
-from hetsim.model.task import Task
+from hetsim.model.task import RUNNING, Task
 from hetsim.model.tasks import Mode
 from hetsim.policy import View
 
@@ -179,6 +179,52 @@ def _gpu_by_room(task: Task, modes: Sequence[Mode], view: View, sign: float) -> 
         if placement is not None:
             return placement
     return None
+
+
+class PlacedTasks:
+    """Running tasks that a rule has placed: the GPUs that they hold, by node and key.
+
+    key: of the modes that are told apart; tasks in a mode with None are not counted.
+    """
+
+    def __init__(self, key: Callable[[Mode], float | None]):
+        self._key = key
+        self.usage: dict[float, np.ndarray] = {}
+        """By key: the GPUs held on each node, as of the last `refresh`."""
+        self._tasks: dict[int, list[Task]] = {}
+        self._seen = -1
+
+    def add(self, task: Task, placement: Placement) -> None:
+        """The task is about to start there."""
+        if self._key(placement.mode) is not None:
+            for node in dict.fromkeys(device.node for device in placement.devices):
+                self._tasks.setdefault(node, []).append(task)
+
+    def refresh(self, view: View) -> None:
+        """Count again on nodes that changed."""
+        view.nodes.refresh()
+        single = view.nodes.accelerators
+        changed = np.flatnonzero(single.stamp > self._seen).tolist()
+        self._seen = single.look
+        for node in changed:
+            tasks = self._tasks.pop(node, None)
+            if tasks is None:
+                continue
+            for usage in self.usage.values():
+                usage[node] = 0.0
+            there = []
+            for task in tasks:
+                placement = view.launch_of(task).placement if task.state == RUNNING else None
+                here = 0 if placement is None else sum(device.node == node for device in placement.devices)
+                if placement is None or not here or task in there:
+                    continue
+                there.append(task)
+                key = self._key(placement.mode)
+                if key is not None:
+                    empty = np.zeros(len(view.cluster.nodes))
+                    self.usage.setdefault(key, empty)[node] += here * placement.mode.share / WHOLE
+            if there:
+                self._tasks[node] = there
 
 
 class Totals:

@@ -21,7 +21,14 @@ from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.policy import View
-from hetsim_policies.placement_rules.common.choice import Totals, equally_fast, first_across, on_fullest, on_gpu
+from hetsim_policies.placement_rules.common.choice import (
+    PlacedTasks,
+    Totals,
+    equally_fast,
+    first_across,
+    on_fullest,
+    on_gpu,
+)
 from hetsim_policies.placement_rules.common.fragmentation import MinRises, Mix, NodeStates
 
 TOP = 100
@@ -189,44 +196,23 @@ class PublishedGpuClustering(Scored):
     """
 
     def begin(self, view: View) -> None:
-        self._kinds: dict[int, np.ndarray] = {}
-        """By kind (0: fractions): how many tasks of it run on each node."""
-        self._placed: dict[int, list[tuple[Task, int]]] = {}
-        self._seen = -1
+        self._running = PlacedTasks(_kind)
         self._largest = max((len(node.accelerators) for node in view.cluster.nodes), default=1) or 1
 
     def look(self, task: Task, view: View) -> None:
-        view.nodes.refresh()
-        single = view.nodes.accelerators
-        changed = np.flatnonzero(single.stamp > self._seen).tolist()
-        self._seen = single.look
-        for node in changed:
-            tasks = self._placed.get(node)
-            if not tasks:
-                continue
-            here = [(one, kind) for one, kind in tasks if _runs_on(one, node, view)]
-            for _, kind in tasks:
-                self._kinds[kind][node] = 0
-            for _, kind in here:
-                self._kinds[kind][node] += 1
-            self._placed[node] = here
+        self._running.refresh(view)
 
     def placed(self, task: Task, placement: Placement) -> None:
-        kind = _kind(placement.mode)
-        if kind is not None:
-            if kind not in self._kinds:
-                assert self._rank is not None
-                self._kinds[kind] = np.zeros(len(self._rank), dtype=np.int64)
-            for node in dict.fromkeys(device.node for device in placement.devices):
-                self._placed.setdefault(node, []).append((task, kind))
+        self._running.add(task, placement)
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
         none = np.zeros(len(nodes), dtype=np.int64)
         kind = _kind(mode)
         if kind is None:
             return none
-        same = self._kinds[kind][nodes] > 0 if kind in self._kinds else none > 0
-        kinds = sum(((usage[nodes] > 0).astype(np.int64) for usage in self._kinds.values()), none)
+        usage = self._running.usage
+        same = usage[kind][nodes] > 0 if kind in usage else none > 0
+        kinds = sum(((gpus[nodes] > 0).astype(np.int64) for gpus in usage.values()), none)
         max_share = self._largest * WHOLE
         fullness = TOP // 4 * (max_share - view.nodes.accelerators.share[nodes].sum(axis=1)) // max_share
         level = np.where(same, np.where(kinds == 1, 3, 2), np.where(kinds == 0, 1, 0))
@@ -305,8 +291,3 @@ def _kind(mode: Mode) -> int | None:
     if not mode.gpus:
         return None
     return mode.gpus if mode.whole else 0
-
-
-def _runs_on(task: Task, node: int, view: View) -> bool:
-    placement = view.launch_of(task).placement
-    return placement is not None and any(device.node == node for device in placement.devices)

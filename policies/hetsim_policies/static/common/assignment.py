@@ -29,11 +29,9 @@ import numpy as np
 
 from hetsim.model.cluster import Device
 from hetsim.model.plan import lane_names
-from hetsim_policies.static.common.instance import Instance
-from hetsim_policies.static.common.ranks import ranking
-from hetsim_policies.static.common.schedule import Schedule
-from hetsim_policies.static.common.traffic import Traffic
-from hetsim_policies.static.graham import graham
+from hetsim_policies.static.common.instance import Instance, Schedule
+from hetsim_policies.static.common.ranks import Traffic, ranking
+from hetsim_policies.static.lists import graham
 from hetsim_policies.task_graphs import Graph, graph_of
 
 ROUNDING = 1e-6

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetsim_policies.static.common.bounds import TOLERANCE
-from hetsim_policies.static.common.instance import Instance
-from hetsim_policies.static.common.schedule import Schedule
+from hetsim_policies.static.common.instance import Instance, Schedule
 from hetsim_policies.static.common.unrelated import good_prices
 
 PAIRS = 5_000_000

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from hetsim_policies.static.common.traffic import Traffic
+from hetsim.model.cluster import Cluster, Device
+from hetsim.model.plan import lane_names
+from hetsim.model.stages import download_rate, final_bytes, way_to_host
+from hetsim_policies.static.common.instance import Instance
 from hetsim_policies.task_graphs import Graph, Ways, successors, topological, upward
 
 
@@ -86,3 +89,127 @@ def ranking(times: np.ndarray, counts: Sequence[int], predecessors: Graph, traff
     rank = upward(needs(times, counts, traffic).mean(), ways(predecessors, traffic), order)
     position = {task: number for number, task in enumerate(order)}
     return sorted(order, key=lambda task: (-rank[task], position[task]))
+
+
+# Transfer costs for graph planners: between places, at start and at the end.
+#
+# Links are idle.  Transfers are those of items between the places where they are written and read, hop by hop.  What
+# lies on a host at the start and items that no later task reads lengthen the task that reads or writes them; what lies
+# there at the start moves to each device once.  `bytes_in`, `bytes_out` and stages given as durations are in the times
+# of `Instance`.  Contention on links, limited memory and copies made for other readers are not seen.
+
+
+@dataclass
+class Traffic:
+    """Cost of moving data.  A *place* can hold data: a host or an accelerator."""
+
+    place: np.ndarray
+    """The place of each lane, lanes of the first type first."""
+    latency: np.ndarray
+    pace: np.ndarray
+    """Seconds, and seconds per byte, from place to place."""
+    sources: list[dict[int, int]]
+    """Bytes that each task reads, by the task that wrote them."""
+    firsts: list[tuple[int, ...]]
+    """Items each task reads that are there from the start; in mid-run those that tasks before it have written too."""
+    first_cost: np.ndarray
+    """Seconds to bring each item from where it is at the start to each place."""
+    extra: np.ndarray
+    """Seconds for input and output of each task that are not shared items, as far as its time on a lane (`Instance`)
+    does not hold them, at each place."""
+    private: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    """All seconds for input and output of each task that are not shared items, at each place."""
+
+    def mean(self) -> tuple[float, float]:
+        """Mean latency and pace between two different lanes."""
+        if len(self.place) < 2:
+            return 0.0, 0.0
+        lanes = np.bincount(self.place, minlength=len(self.latency)).astype(float)
+        pairs = len(self.place) * (len(self.place) - 1)
+        return float(lanes @ self.latency @ lanes / pairs), float(lanes @ self.pace @ lanes / pairs)
+
+
+def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
+    """Transfer costs of the tasks' data on the cluster's links; None without any."""
+    cluster, tasks = instance.problem.cluster, instance.problem.tasks
+    if not (instance.up + instance.down).any() and tasks.reads is None and tasks.writes is None:
+        return None
+    device_of = lane_names(cluster)
+    devices = [device_of[name] for lanes in instance.lanes for name in lanes]
+    places = list(dict.fromkeys(devices))
+    number = {device: place for place, device in enumerate(places)}
+    local, up, down = np.array([_way(cluster, device) for device in places]).reshape(-1, 3).T
+    network = [node.spec.network for node in cluster.nodes]
+    delay = np.array([link.latency for link in network])
+    out, into = np.array([link.upload for link in network]), np.array([download_rate(link) for link in network])
+    node = np.array([device.node for device in places], dtype=np.int64)
+    far = node[:, None] != node
+    latency = local[:, None] + local + np.where(far, delay[node][:, None] + delay[node], 0.0)
+    pace = down[:, None] + up + np.where(far, 1 / np.minimum(out[node][:, None], into[node]), 0.0)
+    np.fill_diagonal(latency, 0.0)
+    np.fill_diagonal(pace, 0.0)
+    first_cost = np.empty((len(tasks.items), len(places)))
+    for row, item in enumerate(tasks.items):
+        first_cost[row] = local + item.size * up
+        if item.home is not None:
+            seconds = delay[item.home] + delay[node] + item.size / np.minimum(out[item.home], into[node])
+            first_cost[row] += np.where(node != item.home, seconds, 0.0)
+    for row, holders in instance.problem.data.items():
+        volume = tasks.items[row].size
+        ways = []
+        for holder in holders:
+            if isinstance(holder, Device):
+                if holder in number:
+                    ways.append(latency[number[holder]] + volume * pace[number[holder]])
+            else:  # a host's memory
+                over = delay[holder] + delay[node] + volume / np.minimum(out[holder], into[node])
+                ways.append(local + volume * up + np.where(node != holder, over, 0.0))
+        if ways:
+            first_cost[row] = np.min(ways, axis=0)
+    sources, firsts, results = _reads(instance, predecessors)
+    column_of = {kind: column for column, kind in enumerate(instance.types)}
+    kind = [column_of[device.type] for device in places]
+    more = results - final_bytes(tasks)  # items that go home at the end of the last of several tasks that use them
+    late = np.where(more[:, None] > 0, np.where(instance.private.down[:, None] > 0, 0.0, local), 0.0)
+    late += more[:, None] * down
+    extra = (np.where(instance.serial, 0.0, instance.idle_while_held)[:, kind]) + late
+    private = (instance.up + instance.down)[:, kind] + late
+    lanes = np.array([number[device] for device in devices])
+    return Traffic(
+        lanes, latency, pace, sources=sources, firsts=firsts, first_cost=first_cost, extra=extra, private=private
+    )
+
+
+def _reads(instance: Instance, predecessors: Graph) -> tuple[list[dict[int, int]], list[tuple[int, ...]], np.ndarray]:
+    """Per task: bytes read, by the task that wrote them; first reads; bytes unread.
+
+    The writer is the last one before it.  First reads are the items that it reads and no task wrote before it.  Unread
+    bytes are those that it writes and no task reads; they go home at the end.
+    """
+    tasks = instance.problem.tasks
+    sources: list[dict[int, int]] = [{} for _ in range(len(tasks))]
+    firsts: list[tuple[int, ...]] = [()] * len(tasks)
+    results = np.zeros(len(tasks))
+    writer: dict[int, int] = {}
+    unread: dict[int, int] = {}
+    for task in topological(predecessors):
+        fresh = []
+        for item in dict.fromkeys(tasks.reads[task] if tasks.reads is not None else ()):
+            unread.pop(item, None)
+            if item in writer:
+                sources[task][writer[item]] = sources[task].get(writer[item], 0) + tasks.items[item].size
+            else:
+                fresh.append(item)
+        firsts[task] = tuple(fresh)
+        written = dict.fromkeys(tasks.writes[task] if tasks.writes is not None else (), task)
+        writer.update(written)
+        unread.update(written)
+    for item, task in unread.items():
+        results[task] += tasks.items[item].size
+    return sources, firsts, results
+
+
+def _way(cluster: Cluster, device: Device) -> tuple[float, float, float]:
+    """Latency, and seconds per byte from and to its host; nothing for the cores."""
+    way = way_to_host(cluster, device)
+    return way.latency, way.up, way.down

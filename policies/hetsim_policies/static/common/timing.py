@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from hetsim.model.cluster import Device, Link
 from hetsim.model.plan import lane_names
 from hetsim.model.stages import download_rate, way_to_host
-from hetsim_policies.static.common.disturbance import undisturbed
-from hetsim_policies.static.common.instance import Instance
+from hetsim_policies.static.common.instance import Instance, undisturbed
 
 UP, COMPUTE, DOWN = range(3)
 ARRIVE, ENGINE, LEG = range(3)
@@ -136,32 +135,27 @@ class LaneStages:
 # Several streams, and items ---------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False, slots=True)
 class TimedLane:
     """One lane: its queue, its launches in flight, users and waiters of each engine."""
 
-    __slots__ = (
-        "device",
-        "queue",
-        "head",
-        "flying",
-        "streams",
-        "holder",
-        "waiting",
-        "place",
-        "kind",
-        "number",
-        "since",
-    )
+    device: Device
+    kind: int
+    number: int
+    since: float
+    queue: list[int] = field(default_factory=list)
+    head: int = 0
+    flying: int = 0
+    holder: list[int] = field(default_factory=lambda: [-1, -1, -1])
+    waiting: list[list[int]] = field(default_factory=lambda: [[], [], []])
+    streams: int = field(init=False)
+    place: int = field(init=False)
+    """Where its data lie: a device index, or -1 - node for host memory."""
 
-    def __init__(self, device: Device, kind: int, number: int, since: float):
-        self.device, self.kind, self.number, self.since = device, kind, number, since
-        self.queue: list[int] = []
-        self.head = self.flying = 0
-        self.streams = 1 if device.type.kind == "cpu" else device.type.streams
-        self.holder = [-1, -1, -1]
-        self.waiting: list[list[int]] = [[], [], []]
-        self.place = -1 - device.node if device.type.kind == "cpu" else device.index
-        """Where its data lie: a device index, or -1 - node for host memory."""
+    def __post_init__(self) -> None:
+        on_host = self.device.type.kind == "cpu"
+        self.streams = 1 if on_host else self.device.type.streams
+        self.place = -1 - self.device.node if on_host else self.device.index
 
 
 class Pipeline:

@@ -89,7 +89,7 @@ class Arrivals:
         """A task that may wait for its predecessors or for a device."""
         state = self.state
         if state.patience is not None:
-            state.patience.watch(task)
+            state.patience.watch(task.index, task.expires)
         if state.lost_items:
             lost = lost_input(state, task)
             if lost is not None:

@@ -1,4 +1,4 @@
-"""Interrupts: launches that a policy, a fault or a time limit ends, and what becomes of their tasks."""
+"""Interrupts: launches that a policy, a fault or a time limit ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Interrupts:
     limits: TimeLimits | None
 
     def lose(self, launches: Iterable[Launch]) -> None:
-        """A device of each has failed, or what it uploads is lost: their tasks fall back to their last checkpoints."""
+        """Launches have lost a device or an input: their tasks fall back to checkpoints."""
         for launch in launches:
             self._stop(launch, keep=True, fault=True)
         self.stops.follow()
@@ -54,7 +54,7 @@ class Interrupts:
         self._forget(launch, times[0], True)
 
     def kill(self, launch: Launch, reason: str) -> None:
-        """End a launch and its tasks as failed: what they have done is wasted, and counted as such.
+        """End a launch and its tasks as failed; what they have done counts as wasted.
 
         To the policy it looks like a stop and, at the same instant, the end of a waiting task.
         """
@@ -74,7 +74,7 @@ class Interrupts:
         self.rounds.changed("release")
 
     def _forget(self, launch: Launch, start: float, clock_goes_on: bool) -> None:
-        """A launch that ended: no reference keeps it or its tasks alive, not even a stale event.
+        """Let go of a launch that ended: not even a stale event keeps it or its tasks alive.
 
         start: of its first stage, NaN if there was none; clock_goes_on: that of its tasks' time limits.
         """

@@ -30,7 +30,7 @@ class Starts:
         self, state: RunState, signals: Signals, launches: Launches, waiting: Waiting, limits: TimeLimits | None,
         finish_quick: Callable[[Launch], None], quick: frozenset[Mode],
     ):  # fmt: skip
-        """`finish_quick`: is called at the end of a launch that only computes; `quick`: modes of such launches."""
+        """`finish_quick`: called at the end of a launch in one of the `quick` modes."""
         self.state = state
         self.clock = state.clock
         self.capacity = state.capacity
@@ -56,8 +56,11 @@ class Starts:
         self._generated = {service.shape: service for service in run.language}
 
     def start(self, decision: Start) -> None:
-        """Launch.  The usual case, one task on one device or one node in its normal state, is validated and done at
-        once; everything else, errors included, is looked at more closely."""
+        """Launch.
+
+        The usual case, one task on one device or one node in its normal state, is validated and done at once.
+        Everything else, errors included, is looked at more closely.
+        """
         task, placement = decision.tasks, decision.placement
         mode = placement.mode
         quick = self._simple.get(mode)
@@ -142,7 +145,7 @@ class Starts:
         self._start_batch(batch, placement, batch[0].shape.position[mode], terms=terms, cores=cores)
 
     def _start_fused(self, batch: tuple[Task, ...], placement: Placement) -> None:
-        """Launch several tasks as one kernel: they wait, or wait only for those before them in the launch."""
+        """Launch as one kernel tasks that wait for nothing but those before them in it."""
         mode, names = placement.mode, ", ".join(str(task) for task in batch[:5])
         if len(mode.parts) != len(batch) or not _as_fused(mode):
             raise illegal(self.state, f"started {names} in mode {mode}, which is not that of a launch of these as one")
@@ -167,7 +170,7 @@ class Starts:
         self._start_staged(launch)
 
     def _may_start(self, requests: Requests, placement: Placement) -> int:
-        """The position of the mode, if these requests may be launched as one batch; else PolicyError."""
+        """The position of the mode; PolicyError if they may not be launched as one batch."""
         queue, mode = requests.queue, placement.mode
         position: int | None = queue.service.shape.position.get(mode)
         if self.state.queues[queue.number] is not queue or position is None:
@@ -181,7 +184,7 @@ class Starts:
         return position
 
     def _start_oldest(self, requests: Requests, placement: Placement, position: int, terms: Terms) -> None:
-        """Launch the oldest requests of a queue; they become objects only if something looks at them."""
+        """Launch the oldest requests of a queue, of which most never become objects."""
         cores = self._take(placement, requests)
         queue = requests.queue
         terms.first, terms.own_rows = queue.take(requests.count)
@@ -191,7 +194,7 @@ class Starts:
     def _start_batch(
         self, tasks: tuple[Task, ...] | None, placement: Placement, position: int, terms: Terms, cores: int
     ) -> None:
-        """Launch requests that have left their queue; `tasks`: as objects, where they are such."""
+        """Launch requests that have left their queue; `tasks`: as far as they are objects."""
         queue = terms.requests.queue
         if tasks is not None and terms.first < 0:  # not always in order of arrival
             terms.oldest = min([task.arrival for task in tasks]) + queue.service.request_delay
@@ -208,7 +211,7 @@ class Starts:
         return number
 
     def _occupy(self, launch: Launch, cores: int) -> None:
-        """Have a launch, and with it its tasks, run from now on; `cores`: -1 where it has not taken its devices yet."""
+        """Have a launch and its tasks run; `cores`: -1 if it has not taken its devices yet."""
         launch.cores = self.capacity.take(launch.placement, launch) if cores < 0 else cores
         self.state.running[launch.number] = launch
         for task in launch._tasks or ():
@@ -228,7 +231,7 @@ class Starts:
         return -1
 
     def launch(self, batch: tuple[Task, ...], placement: Placement, cores: int = -1) -> None:
-        """Start on a validated placement; `cores` is -1 where it has not been occupied yet."""
+        """Start on a validated placement; `cores`: -1 if it has not been taken yet."""
         now = self.clock._now
         task, mode = batch[0], placement.mode
         launch = Launch(self.finish_quick, self._number(), batch, placement=placement, now=now)
@@ -253,7 +256,7 @@ class Starts:
             self.signals.materialized(launch)
 
     def _start_staged(self, launch: Launch) -> None:
-        """The full way: devices may have to become ready, data to move, engines to be shared."""
+        """Begin where devices become ready, data move, or engines are shared."""
         if self.places.items:
             refusal = self.launches.transfers.items_refusal(launch.tasks, launch.placement, 0)
             if refusal is not None:
@@ -272,7 +275,7 @@ class Starts:
 
 
 def compute_only(tasks: Tasks) -> frozenset[Mode]:
-    """Modes in which a launch only computes: no transfers, and devices that serve one launch at a time."""
+    """Modes without transfers on devices that serve one launch at a time."""
     if not tasks.plain or tasks.items:
         return frozenset()
     found = set()
@@ -289,13 +292,13 @@ def compute_only(tasks: Tasks) -> frozenset[Mode]:
 
 
 def all_steady(tasks: Tasks, quick: frozenset[Mode]) -> bool:
-    """Does every launch compute, at nominal rate, from its start on, as long as nothing changes the devices?"""
+    """Return True if every launch computes at nominal rate until a device changes."""
     free = all(shape.stopping == Stopping() for shape in tasks.shapes)
     return free and all(mode in quick for mode in tasks.modes)
 
 
 def _as_fused(mode: Mode) -> bool:
-    """Does the mode of a launch of several tasks as one hold what it must?"""
+    """Return True if the mode of tasks launched as one holds what it must."""
     if fusible(mode.parts) is not None:
         return False
     due = fused_mode(mode.parts)

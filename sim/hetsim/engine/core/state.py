@@ -17,7 +17,8 @@ from hetsim.engine.flight.launch import Launch
 from hetsim.engine.flight.links import Links
 from hetsim.engine.flight.resident import Resident
 from hetsim.engine.kernel.clock import Clock
-from hetsim.engine.queues.sources import Graph, Patience, Sources
+from hetsim.engine.queues.patience import Deadlines
+from hetsim.engine.queues.sources import Graph, Sources
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.model.cluster import Device
 from hetsim.model.record import RunInput
@@ -47,7 +48,8 @@ class RunState:
     pacing: Pacing | None = None
     """The time that the scheduler itself takes, where it takes any."""
     sources: Sources = field(init=False)
-    patience: Patience | None = None
+    patience: Deadlines | None = None
+    """When tasks that have not started expire."""
     queues: list[Any] = field(default_factory=list)
     """Queues of requests, in the order of the services."""
     queue_of: dict[Any, Any] = field(default_factory=dict)

@@ -14,13 +14,13 @@ from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.signals import Signals
 from hetsim.engine.core.state import RunState
 from hetsim.engine.kernel.clock import FINISH, Later
-from hetsim.engine.language.clients import Clients
 from hetsim.engine.language.continuous_batching import Replica
 from hetsim.engine.language.generation import NAN, OVER, QUEUED, Generation
 from hetsim.engine.language.kinds import ReplicaType
 from hetsim.engine.language.kv_transfers import KVTransfers
 from hetsim.engine.language.replica_set import ReplicaSet
 from hetsim.engine.language.service_calls import ServiceCalls
+from hetsim.engine.queues.patience import Deadlines
 from hetsim.model.plan import Placement
 from hetsim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED
 from hetsim.model.service import LanguageService
@@ -60,14 +60,15 @@ class Fleet(ServiceCalls):
         self.received = array("d", bytes(8 * len(state.tasks)))
         """Device-seconds of requests that have ended, by row."""
         self.requests: dict[int, Generation] = {}
-        self.answered: dict[int, None] = {}
+        self.answered: dict[int, Task] = {}
         self.lobby: dict[int, Generation] = {}
         self.came = array("d")
         """When each of its requests came to the replicas."""
         self.refused = 0
         """Requests that ended before they came."""
         self.transfers = KVTransfers(state.links, service.token_bytes)
-        self.clients = Clients(self) if service.timeout < math.inf else None
+        self.timeouts = Deadlines(state.clock, self._abort, self._client_waits)
+        """When clients abort their requests, wherever these are."""
         self.replicas = ReplicaSet(self, state, rounds, signals=signals, devices_free=devices_free)
 
     # Their way ----------------------------------------------------------------------------------------------
@@ -90,8 +91,7 @@ class Fleet(ServiceCalls):
         self.requests[row] = request
         self.came.append(self.clock._now)
         self.state.iterating += 1
-        if self.clients is not None:
-            self.clients.watch(request)
+        self.timeouts.watch(row, task.arrival + service.timeout)
         if self.replicas.missing:
             self.replicas.refill()
         self._send(request)
@@ -180,7 +180,7 @@ class Fleet(ServiceCalls):
         del self.requests[row]
         back = self.service.response_delay
         if back:
-            self.answered[row] = None
+            self.answered[row] = request.task
             self.clock.at(now + back, FINISH, Later(self._delivered, request.task))
         else:
             recorder.finish[row], recorder.status[row] = now, COMPLETED
@@ -198,6 +198,29 @@ class Fleet(ServiceCalls):
         self.recorder.finish[row], self.recorder.status[row] = self.clock._now, COMPLETED
         self.state.iterating -= 1
         self.signals.generated(task)
+
+    def _client_waits(self, row: int) -> bool:
+        """Return True if a client waits for the last token of its request."""
+        return row in self.requests or row in self.answered
+
+    def _abort(self, row: int) -> None:
+        """A client aborts its request.
+
+        A member leaves when the step under way is over; others are in no step and go at once.
+        """
+        if row in self.answered:
+            self.aborted(self.answered[row])
+            return
+        request = self.requests[row]
+        replica, request.leaves = request.replica, True
+        if replica is not None and replica.requests.abort(request):
+            return
+        source = request.source
+        if request.started:
+            self.cut_off(request, self.clock._now)
+        self.aborted(request.task)
+        if source is not None and row in source.requests.held:
+            source.requests.let_go(request)
 
     def aborted(self, task: Task) -> None:
         self._unseen(task.index, task.arrival + self.service.timeout)  # a replica notices later than the client left

@@ -37,8 +37,8 @@ class ServiceCalls(Protocol):
     """The types of device on which its replicas may be, the preferred ones first."""
     requests: dict[int, Generation]
     """Requests without their last token, by row."""
-    answered: dict[int, None]
-    """Rows of requests with the last token on its way to the client."""
+    answered: dict[int, Task]
+    """Requests with the last token on its way to the client."""
     checked: bool
     """Is there a round at each boundary?"""
     lobby: dict[int, Generation]

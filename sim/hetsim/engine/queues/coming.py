@@ -9,9 +9,6 @@ import numpy as np
 
 from hetsim.engine.kernel.clock import Clock
 
-BLOCK = 8192
-"""Arrivals held as Python numbers at once; rows that have left a list keep their places until there are more."""
-
 
 class ArrivalColumn:
     """Requests come at the times of a sorted column: nothing happens when one does."""
@@ -20,28 +17,14 @@ class ArrivalColumn:
         self.times = times
         self.clock = clock
         self.total = len(times)
-        self._edge: list[float] = []
-        """Arrivals from `_edge_at` on, to tell how many have come by now."""
-        self._edge_at = 0
         self.known_at, self.known = -1.0, 0
         """How many have come, as it was reckoned last, and when that was."""
 
     @property
     def arrived(self) -> int:
         now = self.clock._now
-        if now == self.known_at:
-            return self.known
-        edge = self._edge
-        if not edge or edge[-1] <= now:
-            if self._edge_at + len(edge) == self.total:
-                self.known_at, self.known = now, self.total
-                return self.total
-            first = self._edge_at + len(edge)
-            if first + BLOCK <= self.total and self.times[first + BLOCK - 1] <= now:  # a long time has passed
-                first = int(np.searchsorted(self.times, now, side="right"))
-            self._edge_at = first
-            self._edge = edge = self.times[first : first + BLOCK].tolist()
-        self.known_at, self.known = now, self._edge_at + bisect_right(edge, now)
+        if now != self.known_at:
+            self.known_at, self.known = now, int(self.times.searchsorted(now, side="right"))
         return self.known
 
     @property
@@ -50,8 +33,8 @@ class ArrivalColumn:
 
     def time(self, index: int) -> float:
         """When the request at a position of the column comes."""
-        offset, edge = index - self._edge_at, self._edge
-        return edge[offset] if 0 <= offset < len(edge) else float(self.times[index])
+        moment: float = self.times.item(index)
+        return moment
 
     def since(self, time: float) -> int:
         """The number that have come after a time."""
@@ -62,7 +45,7 @@ class ArrivalColumn:
         arrived = self.arrived
         left, self.total = self.total - arrived, arrived
         self.times = self.times[:arrived]
-        self._edge, self._edge_at, self.known_at = [], arrived, -1.0
+        self.known_at = -1.0
         return left
 
 

@@ -1,20 +1,55 @@
-"""Patience of requests that come by their column of arrivals: one pending event for all of a service."""
+"""Tasks and requests that do not wait for ever: one event for all of a kind."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from heapq import heappop, heappush
 
 import numpy as np
 
 from hetsim.engine.kernel.clock import TIMER, Clock, Timer
 
-BLOCK = 8192
-"""Rows held as Python numbers at once."""
+
+class Deadlines:
+    """Rows by the time at which something is due; it keeps no task alive."""
+
+    __slots__ = ("clock", "due", "waits", "timer", "heap")
+
+    def __init__(self, clock: Clock, due: Callable[[int], None], waits: Callable[[int], bool] | None = None):
+        """`due` is called with a row when its time has come.
+
+        waits: tells whether a row is still watched; the event stands for one that is.
+        """
+        self.clock = clock
+        self.due = due
+        self.waits = waits
+        self.timer = Timer(self._fired)
+        self.heap: list[tuple[float, int]] = []
+
+    def watch(self, row: int, time: float) -> None:
+        """Watch a row; a time of inf never comes."""
+        if time == math.inf:
+            return
+        heappush(self.heap, (time, row))
+        if self.heap[0][1] == row:
+            self._arm()
+
+    def _arm(self) -> None:
+        self.clock.again(max(self.heap[0][0], self.clock._now), TIMER, self.timer)
+
+    def _fired(self, _: Timer) -> None:
+        heap, now, waits = self.heap, self.clock._now, self.waits
+        while heap and (heap[0][0] <= now or (waits is not None and not waits(heap[0][1]))):
+            row = heappop(heap)[1]
+            if waits is None or waits(row):
+                self.due(row)
+        if heap:
+            self._arm()
 
 
 class RowPatience:
-    """Requests in the order in which their patience ends.
+    """Requests of a column of arrivals, in the order in which patience ends.
 
     The event stands for the first that may still wait; by the time it fires that one has mostly started, and those
     after it that have started too are passed over.  So patience costs a look at each request, and an event for each
@@ -23,7 +58,7 @@ class RowPatience:
 
     def __init__(self, rows: np.ndarray, ends: np.ndarray, clock: Clock, may_wait: Callable[[int], bool],
                  expire: Callable[[int], None]):  # fmt: skip
-        """`may_wait`: does a row wait, or is it still to come?"""
+        """`may_wait`: True if a row waits or is still to come."""
         order = np.lexsort((rows, ends))
         order = order[ends[order] < math.inf]
         self.rows, self.ends = rows[order], ends[order]
@@ -32,33 +67,27 @@ class RowPatience:
         self.expire = expire
         self.timer = Timer(self._due)
         self._first = 0
-        self._block: list[int] = []
-        self._times: list[float] = []
-        self._base = 0
         self._arm()
 
     def _arm(self) -> None:
         """Have the event stand for the first request that may wait."""
         row = self._next()
         if row >= 0:
-            self.clock.again(max(self._times[self._first - self._base], self.clock._now), TIMER, self.timer)
+            self.clock.again(max(float(self.ends[self._first]), self.clock._now), TIMER, self.timer)
 
     def _next(self) -> int:
         """The first row that may wait; -1: none."""
-        may_wait = self.may_wait
-        while self._first < len(self.rows):
-            offset = self._first - self._base
-            if offset == len(self._block):
-                self._base, offset = self._first, 0
-                self._block = self.rows[self._base : self._base + BLOCK].tolist()
-                self._times = self.ends[self._base : self._base + BLOCK].tolist()
-            if may_wait(self._block[offset]):
-                return self._block[offset]
-            self._first += 1
+        may_wait, item = self.may_wait, self.rows.item
+        for position in range(self._first, len(self.rows)):
+            row = item(position)
+            if may_wait(row):
+                self._first = position
+                return row
+        self._first = len(self.rows)
         return -1
 
     def _due(self, _: Timer) -> None:
-        while (row := self._next()) >= 0 and self._times[self._first - self._base] <= self.clock._now:
+        while (row := self._next()) >= 0 and self.ends[self._first] <= self.clock._now:
             self._first += 1
             self.expire(row)
         if row >= 0:
@@ -68,7 +97,6 @@ class RowPatience:
         """Leave out those that will not come."""
         kept = np.array([k for k, row in enumerate(self.rows[self._first :].tolist()) if row_comes(row)], dtype=int)
         self.rows, self.ends = self.rows[self._first + kept], self.ends[self._first + kept]
-        self._first = self._base = 0
-        self._block, self._times = [], []
+        self._first = 0
         self.clock.cancel(self.timer)
         self._arm()

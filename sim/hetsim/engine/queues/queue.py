@@ -20,7 +20,7 @@ from hetsim.engine.flight.launch import Terms
 from hetsim.engine.flight.links import Links
 from hetsim.engine.kernel.clock import ARRIVAL, Clock, Timer
 from hetsim.engine.queues.cache import Cache, cache_of
-from hetsim.engine.queues.coming import BLOCK, ArrivalColumn, OneByOne
+from hetsim.engine.queues.coming import ArrivalColumn, OneByOne
 from hetsim.engine.queues.patience import RowPatience
 from hetsim.engine.queues.stage_noise import StageNoise
 from hetsim.model.plan import Placement
@@ -29,6 +29,9 @@ from hetsim.model.service import Service
 from hetsim.model.task import Task
 from hetsim.model.tasks import BatchTimes
 from hetsim.policy.request_queue import Requests
+
+MAX_GONE = 8192
+"""Rows that have left a list keep their places until there are more."""
 
 
 class Queue:
@@ -59,9 +62,6 @@ class Queue:
         self.coming: ArrivalColumn | OneByOne = self.column or OneByOne(self.total)
         self.head_at = 0
         """Position in the column of the first request that waits there."""
-        self._front: list[float] = []
-        """Arrivals from `_front_at` on, to tell those of the oldest."""
-        self._front_at = 0
         self._apart: list[int] = []
         """Rows that wait before those of the column, in order of arrival, from `_first` on."""
         self._first = 0
@@ -156,15 +156,8 @@ class Queue:
             if position < apart:
                 return float(self.table.arrival[self._row(position)]) + self.service.request_delay
             position -= apart
-        offset = self.head_at + position - self._front_at
-        if not 0 <= offset < len(self._front):
-            assert self.column is not None
-            self._front_at = self.head_at
-            self._front = self.column.times[self.head_at : self.head_at + BLOCK].tolist()
-            offset = position
-            if offset >= len(self._front):
-                return float(self.column.times[self.head_at + offset])
-        return self._front[offset]
+        assert self.column is not None
+        return self.column.time(self.head_at + position)
 
     def deadline(self, position: int) -> float:
         column = self.table.deadline
@@ -300,7 +293,7 @@ class Queue:
         self._first += count
         if self._first == len(self._apart):
             self._apart, self._first = [], 0
-        elif self._first > BLOCK and 2 * self._first > len(self._apart):
+        elif self._first > MAX_GONE and 2 * self._first > len(self._apart):
             del self._apart[: self._first]
             self._first = 0
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 
-from hetsim.engine.kernel.clock import ARRIVAL, TIMER, Clock, Later, Timer
+from hetsim.engine.kernel.clock import ARRIVAL, Clock, Later, Timer
 from hetsim.engine.kernel.draws import Draws
 from hetsim.model.record import NOT_ARRIVED, UNFINISHED, RunInput
 from hetsim.model.task import Task
@@ -248,33 +247,3 @@ class Graph:
     def doomed(self, row: int) -> bool:
         """Has a predecessor ended without completing?"""
         return self.missing[row] < 0
-
-
-class Patience:
-    """Tasks that may renege: one pending event for all of them, and no reference that keeps a task object alive."""
-
-    __slots__ = ("clock", "timer", "expire", "heap")
-
-    def __init__(self, clock: Clock, expire: Callable[[int], None]):
-        self.clock = clock
-        self.expire = expire
-        self.timer = Timer(self._due)
-        self.heap: list[tuple[float, int]] = []
-
-    def watch(self, task: Task) -> None:
-        expires = task.expires
-        if expires == math.inf:
-            return
-        row = task.index
-        heappush(self.heap, (expires, row))
-        if self.heap[0][1] == row:
-            self._arm()
-
-    def _arm(self) -> None:
-        self.clock.again(max(self.heap[0][0], self.clock._now), TIMER, self.timer)
-
-    def _due(self, _: Timer) -> None:
-        while self.heap and self.heap[0][0] <= self.clock._now:
-            self.expire(heappop(self.heap)[1])
-        if self.heap:
-            self._arm()

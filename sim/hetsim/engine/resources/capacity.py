@@ -281,16 +281,13 @@ class Capacity(PlacementIndex):
         share, room = sign * mode.share, sign * mode.gpu_memory
         for device in placement.devices if mode.gpus else ():
             gpu = self.of[device.index]
-            gpu.free = free = gpu.free - share
+            gpu.free -= share
             if room:
                 gpu.room -= room
                 gpu.note_memory()
             if self.moved is not None:
                 self.moved.append(gpu)
-            if free >= WHOLE and gpu.up and not gpu.asleep:
-                gpu.node.open[gpu.kind] |= gpu.bit
-            else:
-                gpu.node.open[gpu.kind] &= ~gpu.bit
+            self._mark(gpu)
         for number, cpus, memory in placement.hosts():
             node = self.nodes[number]
             node.cpu_free -= sign * cpus
@@ -341,8 +338,13 @@ class Capacity(PlacementIndex):
             return
         if self.moved is not None:
             self.moved.append(state)
-        if state.open:
-            state.node.open[state.kind] |= state.bit
-        else:
-            state.node.open[state.kind] &= ~state.bit
+        self._mark(state)
         self._note(state.node)
+
+    @staticmethod
+    def _mark(gpu: GpuState) -> None:
+        """Bring the bitmask of its node's open accelerators along."""
+        if gpu.open:
+            gpu.node.open[gpu.kind] |= gpu.bit
+        else:
+            gpu.node.open[gpu.kind] &= ~gpu.bit

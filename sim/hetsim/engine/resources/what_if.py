@@ -10,7 +10,7 @@ from hetsim.model.tasks import Mode
 
 
 class Sketch(NodeState):
-    """A node as it would be; the node itself, or the sketch that this one is made of, stays as it is.
+    """A node as it would be; the node or sketch that it is made of stays as it is.
 
     An accelerator is copied when something changes on the sketch.  So until then it must not change on the node: a
     sketch that outlives the question for which it is made is a `lasting` one, with all of them copied at once.

@@ -1,4 +1,4 @@
-"""When each node will have room for a mode, as far as estimates tell, kept from one question to the next."""
+"""Estimated times at which each node will have room for a mode, kept up to date."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MANY = 64
 
 
 class Bounds:
-    """By node the time at which one mode fits there; of a node that is `stale`, a time before which it does not.
+    """By node the time at which one mode fits there; of a `stale` node a lower bound.
 
     A launch that starts on a node cannot make the mode fit there earlier, and one that ends at its expected time was
     accounted for already.  So a time stays a valid lower bound, and is computed again only when it is the minimum of
@@ -84,12 +84,6 @@ class Ends:
         self.language = bool(self.state.input.language)
         self.on: list[list[tuple[float, int, Launch]]] = [[] for _ in self.capacity.nodes]
         """By node: (end, number, launch) of what runs there, by end, and of some that are over."""
-        self._expected: list[tuple[float, int]] = []
-        """A heap: (end, number) of the launches that were expected to continue at the last look."""
-        self._overdue: set[int] = set()
-        """Numbers of launches that still run after their expected end."""
-        self._early: set[int] = set()
-        """Numbers of launches in `_expected` that have ended already."""
         self._voids = 0
         """How often bounds became void because a launch ended before its expected time."""
         self.bounds: dict[Mode, Bounds] = {}
@@ -105,16 +99,18 @@ class Ends:
         """Launches stopped before the last look."""
 
     def as_known(self) -> bool:
-        """As `known`, for questions about what was found before: where nothing can end early or late, launches need
-        not be looked at before a time is asked for."""
+        """As `known`, for questions about what was found before.
+
+        Where nothing can end early or late, launches need not be looked at before a time is asked for.
+        """
         return self._exact and self._stops == self.stops.count or self.known()
 
     def known(self) -> bool:
-        """Take in what has started and ended; False if the room that a running launch takes cannot be counted."""
+        """Take in what has started and ended; False if counting is not enough for a launch."""
         fresh, crowded = launches_since(self.state, self._last), []
         self._last = self.state.last_launch
         stopped, self._stops = self._stops != self.stops.count, self.stops.count
-        exact, expected = self._exact, self._expected
+        exact = self._exact
         for launch in reversed(fresh):  # as they started
             if exact and launch.own_table is None and launch.sketch is None:
                 task, position = launch._tasks[0], launch.position  # type: ignore[index]
@@ -128,44 +124,26 @@ class Ends:
                 end = self.forecast.finish_of(launch)
             here = self.on[launch.placement.devices[0].node]
             insort(here, (end, launch.number, launch))
-            if not exact:
-                heappush(expected, (end, launch.number))
             if len(here) > MANY:
                 crowded.append(launch.placement.devices[0].node)
-        if self._countable and (stopped if exact else not self._as_expected()):
+        if self._countable and (stopped or not exact):
             self._look_at_changed()
         for node in crowded:
             self.on[node] = self.launches(node)
         self._generation, self._position = self.capacity.log_generation, len(self.capacity.log)
         return self._countable
 
-    def _as_expected(self) -> bool:
-        """Do all launches still run that were expected to, overdue ones included?  Found by counting."""
-        expected, running, now = self._expected, self.state.running, self.forecast.now
-        while expected and expected[0][0] <= now:
-            number = heappop(expected)[1]
-            if number in running:
-                self._overdue.add(number)
-            self._early.discard(number)
-        # Replicas of language models hold and free devices, and are no launches.
-        return len(expected) - len(self._early) + len(self._overdue) == len(running) and not self.language
-
     def _look_at_changed(self) -> None:
-        """Find launches that ended before or after their expected time; bounds computed with the former are void."""
+        """Void the bounds of nodes on which a launch ended before its expected time."""
         running, now = self.state.running, self.forecast.now
         changed: Iterable[int] = set(self.capacity.log[self._position :])
         if self._generation != self.capacity.log_generation:
             changed = range(len(self.on))
         for node in changed:
-            void = self.language
-            for end, number, _ in self.on[node]:
-                if number not in running:
-                    self._overdue.discard(number)
-                    if end > now:
-                        self._early.add(number)
-                        void = True
+            # Replicas of language models hold and free devices, and are no launches.
+            early = self.language or any(end > now and number not in running for end, number, _ in self.on[node])
             self.on[node] = self.launches(node)
-            if void:
+            if early:
                 self._voids += 1
                 for bounds in self.bounds.values():
                     bounds.forget(node)

@@ -1,4 +1,4 @@
-"""When enough accelerators of a type will be free anywhere: the shadow of a gang that may span nodes, by counting."""
+"""Times at which enough accelerators of a type will be free anywhere, by counting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SLACK = 64
 
 
 class PoolEnds:
-    """Expected ends of everything that runs, in order, for runs in which these do not move (`Changes.steady`).
+    """Expected ends of all launches, in order, where these do not move (`Changes.steady`).
 
     Nodes do not matter to a gang that may take any whole accelerators of its type and nothing of a host: it fits as
     soon as so many are free.  Cost: a step for each end up to the shadow, and one for each launch since the last.

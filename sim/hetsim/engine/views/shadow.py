@@ -35,7 +35,7 @@ class Shadows:
         self, state: RunState, forecast: Forecast, placing: Placing, stops: Stops, questions: Questions,
         fleets: Mapping[Shape, Any],
     ):  # fmt: skip
-        """`fleets`: by shape, the services of which replicas take in the requests: nothing else starts these."""
+        """`fleets`: services by shape of which only replicas start the requests."""
         self.fleets = fleets
         self.state = state
         self.forecast = forecast
@@ -114,8 +114,11 @@ class EarliestFit:
         self._find()
 
     def holds(self) -> bool:
-        """Would it be found again as it is?  True only if it was found from the nodes' own times, is still to come,
-        and nothing has changed on its node.  A task that started elsewhere cannot have made any node fit earlier."""
+        """Return True if the same would be found again.
+
+        That is known only if it was found from the nodes' own times, is still to come, and nothing has changed on its
+        node.  A task that started elsewhere cannot have made any node fit earlier.
+        """
         if self._at is None or self._accepted:
             return False
         node, _, ends = self._at
@@ -274,7 +277,7 @@ class EarliestFit:
     # Launches that go on beyond it --------------------------------------------------------------------------
 
     def survives(self, task: Task, placement: Placement) -> bool:
-        """True if `task` may start there without delaying the shadow; the answer counts on that it then does."""
+        """True if `task` may start there without delaying this; it is expected to do so."""
         forecast = self.forecast
         if self.time == math.inf or forecast.now + forecast.duration(task, placement) <= self.time:
             return True

@@ -15,7 +15,7 @@ tasks are worth less what holding them costs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -122,32 +122,59 @@ class Called(Reward):
             raise raised("reward", name, now, error) from error
 
 
-class Both(Reward):
+class Several(Reward):
+    """Rewards of one run that are notified together."""
+
+    def __init__(self, simulation: Simulation, parts: Sequence[Reward]):
+        super().__init__(simulation)
+        self.parts = parts
+
+    def arrived(self, task: Task) -> None:
+        for part in self.parts:
+            part.arrived(task)
+
+    def admitted(self, task: Task) -> None:
+        for part in self.parts:
+            part.admitted(task)
+
+    def started(self, task: Task, end: float, least: float) -> None:
+        for part in self.parts:
+            part.started(task, end, least)
+
+    def completed(self, task: Task) -> None:
+        for part in self.parts:
+            part.completed(task)
+
+    def departed(self, task: Task) -> None:
+        for part in self.parts:
+            part.departed(task)
+
+    def close(self, record: Record) -> None:
+        for part in self.parts:
+            part.close(record)
+
+
+class Both(Several):
     """Two rewards of one run, of which only the first is told what is to be expected."""
 
     def __init__(self, simulation: Simulation, first: Reward, plain: Reward):
-        super().__init__(simulation)
-        self.first, self.plain = first, plain
+        super().__init__(simulation, (first, plain))
         self.admitted, self.started = first.admitted, first.started  # type: ignore[method-assign]
 
-    def arrived(self, task: Task) -> None:
-        self.first.arrived(task)
-        self.plain.arrived(task)
+    def take(self, now: float) -> float:
+        return self.parts[0].take(now)
 
-    def completed(self, task: Task) -> None:
-        self.first.completed(task)
-        self.plain.completed(task)
 
-    def departed(self, task: Task) -> None:
-        self.first.departed(task)
-        self.plain.departed(task)
+class Weighted(Several):
+    """A weighted sum of others."""
 
-    def close(self, record: Record) -> None:
-        self.first.close(record)
-        self.plain.close(record)
+    def __init__(self, simulation: Simulation, parts: RewardParts):
+        makers = [parts.made.get(name, REWARDS.get(name)) for name in parts]
+        super().__init__(simulation, [make(simulation) for make in makers])  # type: ignore[misc]
+        self.weights = list(parts.values())
 
     def take(self, now: float) -> float:
-        return self.first.take(now)
+        return sum(weight * part.take(now) for weight, part in zip(self.weights, self.parts, strict=True))
 
 
 class _InSystem(Reward):
@@ -400,43 +427,6 @@ class Energy(Reward):
 def _dynamic(mode: Mode) -> float:
     """Watts above idle of a device, or core, that computes."""
     return mode.type.power.busy - mode.type.power.idle
-
-
-class Weighted(Reward):
-    """A weighted sum of others."""
-
-    def __init__(self, simulation: Simulation, parts: RewardParts):
-        super().__init__(simulation)
-        self.parts: list[tuple[float, Reward]] = [
-            (weight, parts.made.get(name, REWARDS.get(name))(simulation)) for name, weight in parts.items()  # type: ignore[misc]
-        ]
-
-    def arrived(self, task: Task) -> None:
-        for _, part in self.parts:
-            part.arrived(task)
-
-    def admitted(self, task: Task) -> None:
-        for _, part in self.parts:
-            part.admitted(task)
-
-    def started(self, task: Task, end: float, least: float) -> None:
-        for _, part in self.parts:
-            part.started(task, end, least)
-
-    def completed(self, task: Task) -> None:
-        for _, part in self.parts:
-            part.completed(task)
-
-    def departed(self, task: Task) -> None:
-        for _, part in self.parts:
-            part.departed(task)
-
-    def close(self, record: Record) -> None:
-        for _, part in self.parts:
-            part.close(record)
-
-    def take(self, now: float) -> float:
-        return sum(weight * part.take(now) for weight, part in self.parts)
 
 
 REWARDS: dict[str, type[Reward]] = {

@@ -1,6 +1,6 @@
 """A policy's notes on its forecasts as text: how far they were from the outcome.
 
-The notes are NAME_count, NAME_mape, NAME_pinball and NAME_quantile (`hetsim_policies.prediction.errors` makes them),
+The notes are NAME_count, NAME_mape, NAME_pinball and NAME_quantile (`hetsim_policies.prediction.durations` makes them),
 where NAME is forecast (of a load, in devices) or duration (of jobs, in seconds), and forecast_fallback: the part of
 them that was made by the predictor's fall-back.
 """

@@ -12,12 +12,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, model_validator
 
-from hetsim.errors import KeyProblem, ScenarioError, suggestion
+from hetsim.errors import KeyProblem, ScenarioError
 from hetsim.model.batch_times import StageTable, TimeSpread
 from hetsim.model.files import record_input
 from hetsim.model.units import TIME, Flag, Name, parse, shown
 from hetsim.scenario.fields import Model
 from hetsim.workload import measurements
+from hetsim.workload.rows.text_rows import TimeUnit
 
 MAX_SIZE = 1_000_000
 MAX_MEASURED = 4096
@@ -52,13 +53,6 @@ def _is_size(key: Any) -> bool:
     return isinstance(key, str | int) and not isinstance(key, bool) and str(key).lstrip("-").replace(".", "").isdigit()
 
 
-def _unit(value: Any) -> Any:
-    if value not in TIME:
-        near = suggestion(value, TIME) if isinstance(value, str) else ""
-        raise ValueError(f"{shown(value)} is not a unit of time{near or '; one of ' + ', '.join(TIME)}")
-    return value
-
-
 def _ranks(value: Any) -> Any:
     if not isinstance(value, dict) or not value:
         raise ValueError("expected columns by percentile, such as {p50: p50_ms, p99: p99_ms}")
@@ -86,7 +80,7 @@ class MeasuredSpec(Model):
     """Column of the file with the batch size, batch unless given."""
     time: Name | None = None
     """Column of the file with the time that policies expect; time unless given, with quantiles their mean."""
-    unit: Annotated[str, BeforeValidator(_unit)] | None = None
+    unit: TimeUnit | None = None
     """Unit of the times in the file, where the names of its columns do not end with one."""
     where: dict[str, str | float | bool] | None = None
     """Which rows of the file count: those with these values in these columns; all unless given."""

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator,
 
 from hetsim.errors import KeyProblem, UnknownName
 from hetsim.model.tasks import SpanSpeeds, Stopping
-from hetsim.model.units import Bytes, Count, Degree, Flag, Fraction, Name, NotNegative, Number, Part, Positive, Seconds
+from hetsim.model.units import Bytes, Count, Degree, Flag, Name, NotNegative, Number, Part, Positive, Seconds
 from hetsim.scenario.fields import MAPPING, VALUE, VALUE_OR_MAPPING, Model, OneOrMany, Short, SomeNames, unknown
 from hetsim.scenario.generated import Keys, Mirror, keys_of
 from hetsim.scenario.schema.tokens import Tokens
@@ -18,6 +18,7 @@ from hetsim.scenario.schema.training import Communication, TrainingSpec
 from hetsim.workload.costs import profiles
 from hetsim.workload.costs.roofline import Work
 from hetsim.workload.distributions import BytesDistribution, NumberDistribution, StepCount, TimeDistribution
+from hetsim.workload.rows.text_rows import Share
 
 GPU_TIME = "gpu_time."
 
@@ -49,12 +50,6 @@ def _known_profile(name: str) -> str:
     except UnknownName as error:
         raise ValueError(unknown(error)) from None
     return name
-
-
-def _efficiency(value: float) -> float:
-    if not 0 < value <= 1:
-        raise ValueError(f"efficiency is a share above 0 and at most 1, not {value:g}")
-    return value
 
 
 class Factor(Model):
@@ -173,7 +168,7 @@ class Held(Occupied):
     """Items in a step of the profile, 64 unless given."""
     steps: StepCount | None = None
     """Steps of the profile, a whole number, or a distribution that is rounded; 1 unless given."""
-    efficiency: Annotated[Fraction, AfterValidator(_efficiency)] | None = None
+    efficiency: Share | None = None
     """Share of a device's best rates that the profile reaches, 50% unless given."""
     nodes: Degree | None = None
     """Number of nodes of a job; cpus, gpus and memory are then those on each.  1 unless given."""

@@ -16,9 +16,10 @@ from hetsim.scenario.generated import Mirror, keys_of
 from hetsim.scenario.schema.cluster import NamedPeak
 from hetsim.scenario.schema.replicas import AlsoOn, Autoscale, Disaggregated
 from hetsim.scenario.schema.service import BOTH_WAYS, FrontEndSpec, ServiceSpec
-from hetsim.scenario.schema.steps import Share, StepTime, Weights, figures_missing
+from hetsim.scenario.schema.steps import StepTime, Weights, figures_missing
 from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import Peak
+from hetsim.workload.rows.text_rows import Share
 
 PolicyName = Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})]
 MAX_TOKENS = 10**9

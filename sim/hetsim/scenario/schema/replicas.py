@@ -11,7 +11,8 @@ from hetsim.model.units import Count, Name
 from hetsim.scenario.fields import Model
 from hetsim.scenario.generated import Keys
 from hetsim.scenario.schema.cluster import NamedPeak
-from hetsim.scenario.schema.steps import Share, StepTime
+from hetsim.scenario.schema.steps import StepTime
+from hetsim.workload.rows.text_rows import Share
 
 Autoscale = Annotated[Autoscaling, Keys(Autoscaling, "Autoscale")]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, ValidationError, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, ValidationError, WithJsonSchema, model_validator
 
 from hetsim.errors import KeyProblem, UnknownName
 from hetsim.model.batch_times import StageTable
 from hetsim.model.step_times import LinearSteps, RooflineSteps
 from hetsim.model.tasks import StageTime
-from hetsim.model.units import SIZE, Fraction, parse
+from hetsim.model.units import SIZE, parse
 from hetsim.scenario.fields import Short, unknown
 from hetsim.scenario.generated import Mirror, keys_of
 from hetsim.scenario.schema.batch_tables import INLINE, short
@@ -19,17 +19,9 @@ from hetsim.workload.costs import architectures
 from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import Peak
 from hetsim.workload.costs.step_costs import Efficiency, roofline_steps
+from hetsim.workload.rows.text_rows import Share
 
 STAGE = Short(lambda value: value if isinstance(value, str) else short(value), INLINE)
-
-
-def _share(value: float) -> float:
-    if not 0 < value <= 1:
-        raise ValueError("a share of the peak is above 0 and at most 1")
-    return value
-
-
-Share = Annotated[Fraction, AfterValidator(_share)]
 
 
 @keys_of(Efficiency, memory=Share, compute=Share, attention=Share, link=Share)

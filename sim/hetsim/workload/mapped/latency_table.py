@@ -7,15 +7,14 @@ ends with (`p50_ms`), or is said.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hetsim.model.batch_times import TimeSpread
 from hetsim.model.units import TIME, shown
-from hetsim.workload.mapped.cells import bounded, plain, scaled
-from hetsim.workload.mapped.log_map import unit_in_name
+from hetsim.workload.mapped.cells import plain
 from hetsim.workload.mapped.picked_columns import PickedColumns
+from hetsim.workload.mapped.proposed_units import UNIT_OF
 from hetsim.workload.rows.text_rows import problem_of
 
 MAX_SIZE = 1_000_000
@@ -31,9 +30,13 @@ def read(
     ranks = sorted(quantiles)
     names = [*([time] if time is not None else []), *(quantiles[rank] for rank in ranks)]
     columns = PickedColumns(path, where, (batch, *names))
-    factors = [_factor(path, name, unit) for name in names]
+    factors = {name: columns.unit_of(name, unit, "unit: ms") for name in names}
+    for name, factor in factors.items():
+        if unit is not None and abs(factor / TIME[unit] - 1) > 1e-9:
+            text = f"the name of the column {shown(name)} says {UNIT_OF[factor]}, but the unit is {unit}; correct it"
+            raise problem_of(path, text)
     sizes = columns.values(batch, _size)
-    seconds = [columns.values(name, partial(_seconds, factor)) for name, factor in zip(names, factors, strict=True)]
+    seconds = [columns.times(name, factors[name], "a batch") for name in names]
     table = _Table(columns, samples)
     for line, size, *values in zip(columns.lines, sizes, *seconds, strict=True):
         if None not in (size, *values):
@@ -42,34 +45,11 @@ def read(
     return table.result(time is not None, ranks)
 
 
-def _factor(path: Path, column: str, unit: str | None) -> float:
-    """Seconds of one unit of a column."""
-    named = unit_in_name(column, "duration") or unit_in_name(f"x_{column}", "duration")
-    if unit is None and named is None:
-        raise problem_of(
-            path, f"the column {shown(column)} does not say in which unit its times are; give unit: ms, for instance"
-        )
-    if unit is None:
-        assert named is not None
-        return named[1][0]
-    if named is not None and abs(named[1][0] / TIME[unit] - 1) > 1e-9:
-        text = f"the name of the column {shown(column)} says {named[0]}, but the unit is {unit}; correct it"
-        raise problem_of(path, text)
-    return TIME[unit]
-
-
 def _size(cell: Any) -> int:
     size = plain(cell)
     if size % 1 or not 1 <= size <= MAX_SIZE:
         raise ValueError(f"is not a batch size: a whole number from 1 to {MAX_SIZE:,}")
     return int(size)
-
-
-def _seconds(factor: float, cell: Any) -> float:
-    seconds = bounded(scaled(cell, factor))
-    if not seconds:
-        raise ValueError("is not a time that a batch takes; it must be above 0")
-    return seconds
 
 
 class _Table:

@@ -120,16 +120,25 @@ class PickedColumns:
     def seconds(self, wanted: Sequence[str], unit: str | None, positive: bool = True) -> list[float]:
         """Times, in the unit that the column's name ends with, or in this one."""
         name = self.first_of(wanted)
+        return self.times(name, self.unit_of(name, unit, "--unit ms"), "a step" if positive else "")
+
+    def unit_of(self, name: str, unit: str | None, option: str) -> float:
+        """Seconds of the unit that a column's name ends with, or else of this one."""
         named_unit = unit_in_name(name, "duration") or unit_in_name(f"x_{name}", "duration")
-        if unit is None and named_unit is None:
-            text = f"the column {shown(name)} does not say in which unit its times are; give --unit ms, for instance"
+        if named_unit is not None:
+            return named_unit[1][0]
+        if unit is None:
+            text = f"the column {shown(name)} does not say in which unit its times are; give {option}, for instance"
             raise problem_of(self.path, text)
-        factor = named_unit[1][0] if named_unit is not None else TIME[str(unit)]
+        return TIME[unit]
+
+    def times(self, name: str, factor: float, what: str) -> list[float]:
+        """Times in a unit of this many seconds; those of `what` must be above 0."""
 
         def read(cell: Any) -> float:
             value = bounded(scaled(cell, factor))
-            if positive and not value:
-                raise ValueError("is no time that a step takes; it must be above 0")
+            if what and not value:
+                raise ValueError(f"is not a time that {what} takes; it must be above 0")
             return value
 
         return self.values(name, read)

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import numpy as np
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from hetsim.errors import MAX_PROBLEMS
 from hetsim.model.ragged import Ragged
-from hetsim.model.units import MAX_SECONDS, Fraction, Seconds, shown
+from hetsim.model.units import MAX_SECONDS, Seconds, shown
 from hetsim.workload.rows.csv_table import CsvTable
-from hetsim.workload.rows.text_rows import NUMBER, Flag, ReadFile, numbered_lines, problem_of
+from hetsim.workload.rows.text_rows import NUMBER, Flag, ReadFile, Share, numbered_lines, problem_of
 from hetsim.workload.traces import TaskTable
 
 LONGEST_LINE = 1_000_000
@@ -38,13 +38,6 @@ MAX_TOKENS = 10**9
 DRAWS = 8192
 
 
-def _share(value: float) -> float:
-    if not 0 < value <= 1:
-        raise ValueError(f"expected a share above 0 and at most 1, such as 10%, not {value:g}")
-    return value
-
-
-Share = Annotated[Fraction, AfterValidator(_share)]
 Scale = Annotated[float, Field(gt=0, le=1e9, strict=True)]
 SampleSeed = Annotated[int, Field(ge=0, strict=True)]
 

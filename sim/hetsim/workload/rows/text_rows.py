@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError, suggestion
 from hetsim.model.compressed import check, is_gzip, opened
 from hetsim.model.plan import find_cycle
-from hetsim.model.units import MAX_SECONDS, TIME, shown
+from hetsim.model.units import MAX_SECONDS, TIME, Fraction, shown
 
 PARQUET = (".parquet", ".pq")
 NOWHERE = -1.0
@@ -42,6 +42,13 @@ def _names(value: Any) -> Any:
     return names
 
 
+def _share(value: float) -> float:
+    if not 0 < value <= 1:
+        raise ValueError(f"expected a share above 0 and at most 1, such as 10%, not {value:g}")
+    return value
+
+
+Share = Annotated[Fraction, AfterValidator(_share)]
 TimeUnit = Annotated[str, AfterValidator(_one_of_time)]
 Flag = Annotated[bool, Field(strict=True)]
 Types = Annotated[list[str], Field(min_length=1), BeforeValidator(_names)]

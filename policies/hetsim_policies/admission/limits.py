@@ -1,0 +1,288 @@
+"""Admission of everything, or by limits that know no estimates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.task import Task
+from hetsim.model.units import Fraction, PerSecond, Seconds
+from hetsim.policy import Accept, Admission, Defer, PlanProblem, Reject, View
+from hetsim_policies.admission.common.estimates import known_classes, known_devices
+
+YES = Accept()
+
+
+class AcceptAll(Admission):
+    """Everything may wait.
+
+    The default.  Reference: none; it is the absence of admission control.
+    Weakness: under overload queues grow without bound, and so does every waiting time.  Cost: none to speak of.
+    """
+
+    queueing = "open"
+
+    def admit(self, task: Task, view: View) -> Accept:
+        return YES
+
+
+Limit = Annotated[int, Field(ge=0)]
+
+
+class QueueLimit(Admission):
+    """A limit on how many wait: globally, for each class, for each type of device.
+
+    Decides: a task may wait unless as many wait already, in all, of its class, or for the device type of its best mode,
+    as a limit says; with a limit of 0 it must be able to start at once.
+    Reference: the waiting room of Erlang's and Kendall's queues (M/M/c/K: Kleinrock, Queueing Systems I, 1975, section
+    3.6).  Exact for tasks of one server each: a limit of L is the loss system with K = c + L places.
+    Weakness: counts heads, not work: with heavy tails the same number may mean a second or an hour.  Of tasks that come
+    at one instant, those that will start in the round to follow count as waiting.
+    Cost: O(1); per class and device, O(classes × device types) once.
+
+    limit: most tasks waiting in all.
+    per_class: most of a class, by its name.
+    per_device: most waiting for a device type or kind (cpu, gpu), by its name: those with a best mode on it.
+    """
+
+    queueing = "limit"
+
+    def __init__(
+        self,
+        limit: Limit | None = None,
+        per_class: dict[str, Limit] | None = None,
+        per_device: dict[str, Limit] | None = None,
+    ):
+        self.limit = limit
+        self.per_class: Mapping[str, int] = per_class or {}
+        self.per_device: Mapping[str, int] = per_device or {}
+        self._global_only = limit is not None and not (per_class or per_device)
+        self._no = Reject(reason=f"{limit} wait already")
+
+    def check(self, problem: PlanProblem) -> None:
+        if self.limit is None and not self.per_class and not self.per_device:
+            text = "queue_limit without a limit; give limit, per_class or per_device"
+            raise ScenarioError(Problem(text, key="policy.admission"))
+        known_classes(problem, self.per_class, "per_class")
+        known_devices(problem, self.per_device, "per_device")
+
+    def admit(self, task: Task, view: View) -> Accept | Reject:
+        waiting = view.num_waiting()
+        if self._global_only:
+            return YES if waiting < self.limit or self._starts_at_once(task, view, waiting) else self._no  # type: ignore[operator]
+        if self.limit is not None and waiting >= self.limit and not self._starts_at_once(task, view, waiting):
+            return self._no
+        class_ = task.class_ if self.per_class else ""
+        limit = self.per_class.get(class_)
+        if limit is not None:
+            waiting = view.num_waiting(None, class_)
+            if waiting >= limit and not self._starts_at_once(task, view, waiting):
+                return Reject(reason=f"{limit} of {class_} wait already")
+        if self.per_device:
+            best = task.modes[task.modes_by_speed()[0]].type
+            for name in (best.name, best.kind):
+                limit = self.per_device.get(name)
+                if limit is not None:
+                    waiting = view.num_waiting(name)
+                    if waiting >= limit and not self._starts_at_once(task, view, waiting):
+                        return Reject(reason=f"{limit} wait for {name} already")
+        return YES
+
+    @staticmethod
+    def _starts_at_once(task: Task, view: View, waiting: int) -> bool:
+        """Return True if no task that counts waits and this one fits now."""
+        return waiting == 0 and any(view.fits(mode) for mode in task.modes)
+
+
+ROUNDING = 1e-9
+"""Part of a token that is not argued about."""
+
+
+class TokenBucket(Admission):
+    """A token bucket: `rate` admissions a second on average, at most `burst` at once.
+
+    Decides: tokens drip into a bucket that holds `burst` of them; a task needs one.  Without one it is refused
+    (policing), or deferred until one is due (shaping), in order of arrival.  There may be a bucket for each class or
+    user.
+    Reference: Turner, New Directions in Communications (or Which Way to the Information Age?), IEEE Communications
+    Magazine 24 (1986); refusals of Poisson arrivals are the loss of a M/D/1 queue with `burst` places, shaping with a
+    burst of 1 its waiting time.
+    Proven: in any interval of length t at most burst + rate · t are admitted.  Weakness: knows nothing of the load:
+    idle devices do not raise the rate, and a rate above capacity does not limit the queue.
+    Cost: O(1).
+
+    rate: tokens a second.  burst: tokens that the bucket holds; it is full at the start.
+    per: one bucket for all, or one for each class or user.
+    excess: refuse a task that finds no token, or defer it until one is due.
+    """
+
+    queueing = "token bucket"
+
+    def __init__(
+        self,
+        rate: Annotated[PerSecond, Field(gt=0)],
+        burst: Annotated[float, Field(ge=1)] = 1,
+        per: Literal["all", "class", "user"] = "all",
+        excess: Literal["reject", "defer"] = "reject",
+    ):
+        self.rate = rate
+        self.burst = float(burst)
+        self.per = per
+        self.excess = excess
+        self._levels: dict[str, list[float]] = {}
+        """Of each bucket the tokens in it, negative where some are promised, and when that was so."""
+        self._promised: dict[int, None] = {}
+        self._no = Reject(reason="no token left")
+
+    def admit(self, task: Task, view: View) -> Accept | Reject | Defer:
+        if self._promised and task.index in self._promised:
+            del self._promised[task.index]
+            return YES
+        name = "" if self.per == "all" else task.class_ if self.per == "class" else task.user
+        now = view.now
+        level = self._levels.get(name)
+        if level is None:
+            level = self._levels[name] = [self.burst, now]
+        tokens = min(self.burst, level[0] + (now - level[1]) * self.rate)
+        level[1] = now
+        if tokens >= 1.0 - ROUNDING:
+            level[0] = tokens - 1.0
+            return YES
+        if self.excess == "reject":
+            level[0] = tokens
+            return self._no
+        level[0] = tokens - 1.0
+        self._promised[task.index] = None
+        return Defer(now + (1.0 - tokens) / self.rate)
+
+
+class UtilizationThreshold(Admission):
+    """A threshold on utilization: no admission while a device type is at or above it.
+
+    Decides: a task is refused while the share of devices taken of its best mode's type is at the threshold or above,
+    now or, with `window`, on average (exponentially weighted) over it.
+    Reference: the thresholds of Borst, Boucherie and Boxma, ERMR: A Generalized Equivalent Random Method (1999), and of
+    every autoscaler; without `window` and with tasks of one server each it is Erlang's loss system with
+    ⌈threshold · c⌉ places, a queue never forming.
+    Weakness: without `window` devices are left idle for bursts that an admitted queue would have smoothed; with it,
+    bursts shorter than the window pass and lulls are refused.  At threshold 1 it is a loss system, not a queue.
+    Cost: O(devices) a decision.
+
+    threshold: share of the devices (cores) of a type from which on no task is admitted to it.
+    window: seconds over which the share is averaged; 0: as it is now.
+    """
+
+    def __init__(self, threshold: Annotated[Fraction, Field(gt=0, le=1)] = 0.9, window: Seconds = 0.0):
+        self.threshold = threshold
+        self.window = window
+        self._capacity: dict[str, int] = {}
+        self._average: dict[str, tuple[float, float]] = {}
+        """Of each device type the average share, and when it was taken."""
+        self._no = Reject(reason=f"{threshold:.0%} of the devices are taken")
+
+    def admit(self, task: Task, view: View) -> Accept | Reject:
+        modes = task.modes
+        name = modes[0 if len(modes) == 1 else task.modes_by_speed()[0]].type.name
+        capacity = self._capacity.get(name)
+        if capacity is None:
+            capacity = self._capacity[name] = view.cluster.count(name)
+        share = 1.0 - view.free(name) / capacity
+        if self.window > 0:
+            share = self._averaged(name, share, view.now)
+        return self._no if share >= self.threshold - ROUNDING else YES
+
+    def _averaged(self, name: str, share: float, now: float) -> float:
+        """Average the utilization: the value of this arrival stands since the last one."""
+        average, at = self._average.get(name, (0.0, 0.0))
+        kept = math.exp((at - now) / self.window)
+        average = kept * average + (1.0 - kept) * share
+        self._average[name] = average, now
+        return average
+
+
+class Codel(Admission):
+    """CoDel, controlled delay: refuse more and more often while the queue stays old.
+
+    The queue is old while its head has waited for longer than a target.
+
+    Decides: CoDel looks at packets as they leave the queue and drops the one at the head.  Admission is asked only as
+    tasks arrive, so the rule is applied there: the age of the task that has waited longest stands for the sojourn time,
+    and the newcomer is refused.  (Admitted tasks can be dropped by the scheduler's `Reject`; this policy does not.)  If
+    that age has been above `target` for a whole `interval`, one is refused, the next interval/√count later, and so on
+    until it is below.  A service has a queue of its own; tasks have one together.
+    Reference: Nichols and Jacobson, Controlling Queue Delay, ACM Queue 10(5) (2012); RFC 8289 for the control law.
+    For: closed loops, with clients that slow down when they are refused, and loads a little above capacity for long.
+    Weakness: open arrivals far above capacity need many intervals until refusals are frequent enough: under the load
+    that moves of docs/admission.md it earns -0.83 a task with phases of 300 s and -1.38 with 20 s, where rejecting all
+    earns 0.  The answer comes a queueing delay late.  Where the order is not that of arrival, one starved task keeps
+    the head old.
+    Cost: O(1).
+
+    target: the age of the head that is put up with.
+    interval: for how long it may be above before the first is refused; about the longest usual response time.
+    """
+
+    def __init__(self, target: Annotated[Seconds, Field(gt=0)], interval: Annotated[Seconds, Field(gt=0)]):
+        self.target = target
+        self.interval = interval
+        self._laws: dict[object, ControlLaw] = {}
+        self._no = Reject(reason="the head of the queue has waited too long")
+
+    def admit(self, task: Task, view: View) -> Accept | Reject:
+        queue = view.queue_of(task)
+        law = self._laws.get(queue)
+        if law is None:
+            law = self._laws[queue] = ControlLaw(self.target, self.interval)
+        now = view.now
+        if queue is not None:
+            age = now - queue.arrival(0) if len(queue) else 0.0
+        else:
+            oldest = view.waiting(1, own=True)
+            age = now - oldest[0].ready if oldest else 0.0
+        return self._no if law.refuses(now, age) else YES
+
+
+class ControlLaw:
+    """When to refuse, by the pseudocode of RFC 8289."""
+
+    __slots__ = ("target", "interval", "above_since", "refusing", "count", "last_count", "next")
+
+    def __init__(self, target: float, interval: float):
+        self.target = target
+        self.interval = interval
+        self.above_since = math.inf
+        """One interval after the age rose above the target; inf while it is below."""
+        self.refusing = False
+        self.count = self.last_count = 0
+        self.next = 0.0
+
+    def refuses(self, now: float, age: float) -> bool:
+        if not self._persistent(now, age):
+            self.refusing = False
+            return False
+        if not self.refusing:
+            self.refusing = True
+            # Soon after the last spell the rate that was needed then is a good guess.
+            recent = self.count - self.last_count > 1 and now - self.next < 16 * self.interval
+            self.count = self.count - self.last_count if recent else 1
+            self.last_count = self.count
+            self.next = now + self.interval / math.sqrt(self.count)
+            return True
+        if now < self.next:
+            return False
+        self.count += 1
+        self.next += self.interval / math.sqrt(self.count)
+        return True
+
+    def _persistent(self, now: float, age: float) -> bool:
+        """Return True if the age has been above the target for an interval."""
+        if age < self.target:
+            self.above_since = math.inf
+            return False
+        if self.above_since == math.inf:
+            self.above_since = now + self.interval
+        return now >= self.above_since

@@ -1,0 +1,391 @@
+"""Admission by the wait that estimates predict for a newcomer."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, cast
+
+import numpy as np
+from pydantic import Field
+
+from hetsim.model.cluster import Cluster, Device
+from hetsim.model.plan import Placement
+from hetsim.model.service import LanguageService
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode, Shape
+from hetsim.model.units import Fraction, Seconds
+from hetsim.policy import Accept, Admission, Reject, RequestQueue, View
+from hetsim_policies.admission.common.estimates import RecentArrivals, servers
+
+FEW = 4
+"""Devices up to which each is asked when it is free."""
+
+
+class Ahead:
+    """How long a newcomer would wait, and when it would end.
+
+    For tasks the wait in a mode is the estimated work that waits and runs on its device type, over the launches of that
+    mode which fit there at once; none where no task waits and it would fit now.  On one server in order of arrival,
+    with right estimates, that is the wait to come; on c servers it is a little too short, and under orders other than
+    arrival it is an average.  Tasks of different widths count alike.
+    For a request it is what is left of the batch in flight and the full batches ahead; it then computes in a batch with
+    all requests that are still behind it in the queue or come before that starts.  Right for greedy batches of one
+    service on its devices; what a policy waits for, or other services take, comes on top.  A request to a language
+    model is predicted to wait as long as the one has waited by now that is the first to be taken in next (the delay of
+    the head of the line: Ibrahim and Whitt, Real-Time Delay Estimation Based on Delay History, Manufacturing & Service
+    Operations Management 11(3), 2009), and then to take what it would take alone: too short where many share the steps,
+    and a waiting time late where the load has changed.
+    Cost: O(1) a request on one device; of a task the sums of `view.backlog`; linear in the requests to a language
+    model.
+    """
+
+    def __init__(self, view: View, memory: int = 500):
+        self.view = view
+        self.memory = memory
+        self._nominal: dict[Mode, tuple[str, int, Placement | None]] = {}
+        self._services: dict[Shape, BatchesAhead | TokensAhead] = {}
+
+    def wait(self, task: Task, position: int | None = None) -> float:
+        """Seconds until it would start, in the mode of a position (its best unless given)."""
+        service = self.service(task)
+        if service is not None:
+            return service.wait()
+        return self._wait(task.modes[task.modes_by_speed()[0] if position is None else position])
+
+    def response(self, task: Task, position: int | None = None) -> float:
+        """Seconds until it would end."""
+        service = self.service(task)
+        if service is not None:
+            return service.response(task)
+        position = task.modes_by_speed()[0] if position is None else position
+        return self._wait(task.modes[position]) + self._alone(task, position)
+
+    def time_left(self, task: Task) -> float:
+        """Seconds until its deadline; inf where it has none."""
+        service = self._services.get(task.shape)
+        if service is None and self._is_generated(task):
+            service = self.service(task)
+        if service is not None and service.slo < math.inf:
+            return task.arrival + service.slo - self.view.now
+        return task.deadline - self.view.now
+
+    def _is_generated(self, task: Task) -> bool:
+        queue = self.view.queue_of(task)
+        return queue is not None and isinstance(queue.service, LanguageService)
+
+    def service(self, task: Task) -> BatchesAhead | TokensAhead | None:
+        """The requests ahead of the task in its service, if it is a request."""
+        line = self._services.get(task.shape)
+        if line is None:
+            queue = self.view.queue_of(task)
+            if queue is None:
+                return None
+            if self._is_generated(task):
+                line = TokensAhead(self.view, queue)
+            else:
+                line = BatchesAhead(self.view, queue, task, self.memory)
+            self._services[task.shape] = line
+        return line
+
+    def _wait(self, mode: Mode) -> float:
+        name, count, _ = self._of(mode)
+        view = self.view
+        if not view.num_waiting(name, own=True) and view.fits(mode):
+            return 0.0
+        return view.backlog(name, own=True) / count
+
+    def _alone(self, task: Task, position: int) -> float:
+        """Its own stages, without contention."""
+        mode = task.modes[position]
+        if mode.upload.of(1) or mode.download.of(1) or task.bytes_in or task.bytes_out or task.reads or task.writes:
+            placement = self._of(mode)[2]
+            if placement is not None:
+                return self.view.duration(task, placement)
+        return task.estimate_at(position)
+
+    def _of(self, mode: Mode) -> tuple[str, int, Placement | None]:
+        nominal = self._nominal.get(mode)
+        if nominal is None:
+            cluster = self.view.cluster
+            nominal = self._nominal[mode] = mode.type.name, servers(cluster, mode), somewhere(cluster, mode)
+        return nominal
+
+
+class BatchesAhead:
+    """One service: batches before a newcomer on the devices of its best mode."""
+
+    def __init__(self, view: View, queue: RequestQueue, task: Task, memory: int):
+        self.view = view
+        self.queue = queue
+        self.mode = mode = task.modes[task.modes_by_speed()[0]]
+        self.devices: list[Device] = [device for device in view.cluster.devices if device.type is mode.type]
+        self.placement = Placement(mode, (self.devices[0],))
+        self.limit = mode.batch_limit
+        self.rate = RecentArrivals(memory)
+        self.there = queue.service.request_delay
+        self.back = queue.service.response_delay
+        self.slo = queue.service.slo
+        self._running = -1, -1
+        """Launches and releases when it was last asked when a device is free."""
+        self._free = 0.0
+        self._times: dict[int, float] = {}
+        self._compute = queue.stages(self.limit, self.placement).compute if self.limit < 10**6 else math.inf
+
+    def wait(self) -> float:
+        """Seconds until a request that arrives now would be in a batch."""
+        residual, waiting = self._residual(), len(self.queue)
+        if waiting < self.limit:
+            return residual
+        return residual + waiting // self.limit * self._compute / len(self.devices)
+
+    def response(self, task: Task) -> float:
+        """Seconds until its answer, with requests that join its batch meanwhile."""
+        self.rate.note(self.view.now)
+        residual, waiting, limit = self._residual(), len(self.queue), self.limit
+        if waiting >= limit:
+            residual += waiting // limit * self._compute / len(self.devices)
+            waiting %= limit
+        size = waiting + 1
+        rate = self.rate.value
+        if rate is not None:
+            size += int(rate * residual)
+        return self.there + residual + self._time(size if size < limit else limit) + self.back
+
+    def _time(self, size: int) -> float:
+        seconds = self._times.get(size)
+        if seconds is None:
+            seconds = self._times[size] = self.queue.stages(size, self.placement).total
+        return seconds
+
+    def _residual(self) -> float:
+        """Until the next device is free."""
+        view, devices = self.view, self.devices
+        if len(devices) <= FEW:
+            running = view.changes.launches, view.changes.releases
+            if running != self._running:  # asking for every request would be a third of its cost
+                self._running = running
+                self._free = min(view.free_at(device, "compute") for device in devices)
+            remaining = self._free - view.now
+            return remaining if remaining > 0 else 0.0
+        if view.first(self.mode) is not None:
+            return 0.0
+        # The least of d times that are each anywhere in a batch.
+        return self._time(max(1, min(self.limit, len(self.queue)))) / (len(devices) + 1)
+
+
+class TokensAhead:
+    """The wait of a newcomer at one language model, and its time in a replica alone."""
+
+    def __init__(self, view: View, queue: RequestQueue):
+        self.view = view
+        self.queue = queue
+        self.service = service = cast(Any, queue.service)
+        self.slo: float = service.ttft
+
+    def wait(self) -> float:
+        """As long as the one has waited that has waited longest for its first step."""
+        view, queue = self.view, self.queue
+        if not len(queue):
+            return 0.0
+        head = queue.head
+        if view.attained(head) > 0:  # it has given way, and waits again
+            head = next((task for task in queue.tasks() if view.attained(task) <= 0), head)
+            if view.attained(head) > 0:
+                return 0.0
+        return max(0.0, view.now - head.ready - self.service.request_delay)
+
+    def response(self, task: Task) -> float:
+        """Seconds until its last token.
+
+        With a limit on the time to the first token those until the first, or more where its deadline asks for more.
+        """
+        service, position = self.service, task.modes_by_speed()[0]
+        before = service.request_delay + self.wait()
+        in_time = before + task.estimates[position] + service.response_delay
+        if self.slo == math.inf:
+            return in_time
+        prompt = np.array([int(task.label("prompt_tokens"))])
+        read = service.kinds[position].step.alone(prompt, np.ones_like(prompt), service.max_num_batched_tokens)
+        first = before + float(read[0]) + service.response_delay
+        return max(first, in_time - (task.deadline - task.arrival - self.slo))
+
+
+def somewhere(cluster: Cluster, mode: Mode) -> Placement | None:
+    """The first devices a mode could take in the empty cluster."""
+    wanted = max(1, mode.gpus)
+    for node in cluster.nodes:
+        here = [node.cpu] if mode.on_cpu else list(node.accelerators)
+        fitting = [device for device in here if device.type is mode.type]
+        if len(fitting) >= wanted:
+            return Placement(mode, tuple(fitting[:wanted]))
+    across = [device for device in cluster.devices if device.type is mode.type]
+    return Placement(mode, tuple(across[:wanted])) if mode.span_any and len(across) >= wanted else None
+
+
+YES = Accept()
+ROUNDING = 1e-9
+"""Part of the time left that is not argued about."""
+
+
+class PredictedWait(Admission):
+    """Predicted wait: the work ahead on the best mode must fit a limit or deadline.
+
+    Decides: the wait is predicted from estimates (`hetsim_policies.admission.predicted`: work ahead over servers; of
+    a request the batches ahead).  It has to stay within `max_wait`; where none is given, the predicted finish within
+    the deadline.  Reference: the queue with bounded workload (Cohen, Single Server Queue with Uniformly Bounded Virtual
+    Waiting Time, Journal of Applied Probability 5, 1968; Gavish and Schweitzer, The Markovian Queue with Bounded
+    Waiting Time, 1977): exact for one server in order of arrival.
+    Weakness: as good as the estimates; looks at the best mode only (`slo_feasible` at all); an order that lets others
+    pass breaks what was predicted.
+    Cost: O(1) a request, the sums of `view.backlog` a task.
+
+    max_wait: longest wait; unless given, tasks may wait as long as they can still meet their deadlines.
+    """
+
+    queueing = "limit of work"
+
+    def __init__(self, max_wait: Seconds | None = None):
+        self.max_wait = max_wait
+        self._no = Reject(reason="would wait too long")
+        self._late = Reject(reason="would miss its deadline")
+
+    def begin(self, view: View) -> None:
+        self.ahead = Ahead(view)
+
+    def admit(self, task: Task, view: View) -> Accept | Reject:
+        if self.max_wait is not None:
+            return YES if self.ahead.wait(task) <= self.max_wait else self._no
+        time_left = self.ahead.time_left(task)
+        if time_left == math.inf or self.ahead.response(task) <= time_left * (1.0 + ROUNDING):
+            return YES
+        return self._late
+
+
+class SloFeasible(Admission):
+    """SLO feasibility: admit only tasks that can still meet their deadline in a mode.
+
+    Decides: a task is admitted if in some mode its predicted wait and its own stages (transfers of missing data
+    included) end by its deadline; a request if the batches ahead and the one it would be in do
+    (`hetsim_policies.admission.predicted`).  Tasks without a deadline are admitted.
+    Reference: the admission of Clockwork (Gujarati et al., Serving DNNs like Clockwork, OSDI 2020, section 4): a
+    request that cannot be served in time is refused at once.
+    Weakness: what is admitted is not promised its mode: a scheduler that takes another, or lets others pass, breaks the
+    prediction (`redirect` ties a task to the mode).  A safety factor above 1 covers some of that.
+    Cost: O(1) a request, O(modes) questions for work ahead a task.
+
+    safety: factor on the predicted time; above 1 is cautious.
+    """
+
+    def __init__(self, safety: Annotated[float, Field(gt=0)] = 1.0):
+        self.safety = safety
+        self._no = Reject(reason="cannot meet its deadline")
+
+    def begin(self, view: View) -> None:
+        self.ahead = Ahead(view)
+
+    def time_left(self, task: Task, view: View) -> float:
+        """Seconds that the prediction may come to; inf without a deadline."""
+        return self.ahead.time_left(task) * (1.0 + ROUNDING) / self.safety
+
+    def admit(self, task: Task, view: View) -> Accept | Reject:
+        time_left = self.time_left(task, view)
+        if time_left == math.inf:
+            return YES
+        ahead = self.ahead
+        if ahead.service(task) is not None:
+            return YES if ahead.response(task) <= time_left else self._no
+        return YES if any(ahead.response(task, p) <= time_left for p in task.modes_by_speed()) else self._no
+
+
+class Redirect(SloFeasible):
+    """Redirect: a task late on its best device goes to a slower one that is in time.
+
+    Decides: the modes are gone through from the fastest on; the first with a predicted finish that meets the deadline
+    is the one the task is tied to; if there is none it is refused.  Requests, which share the mode of their batch, are
+    admitted or refused as `slo_feasible` does, and so is what has one mode.  Tasks without a deadline are free to run
+    anywhere.
+    Reference: the spilling of work to slower processors by predicted completion (Maheswaran, Ali, Siegel, Hensgen and
+    Freund, Dynamic Mapping of a Class of Independent Tasks onto Heterogeneous Computing Systems, 1999: minimum
+    completion time), here at admission and against a deadline.
+    Weakness: tied tasks need a scheduler under which a head that waits for a GPU does not hold up those for the CPU
+    (`fcfs_skip`, or discipline: skip).
+    Cost: O(modes) questions for work ahead.
+
+    safety: factor on the predicted time; above 1 is cautious.
+    """
+
+    def admit(self, task: Task, view: View) -> Accept | Reject:
+        time_left = self.time_left(task, view)
+        if time_left == math.inf or len(task.modes) == 1 or self.ahead.service(task) is not None:
+            return super().admit(task, view)
+        for position in task.modes_by_speed():
+            if self.ahead.response(task, position) <= time_left:
+                return Accept((position,))
+        return self._no
+
+
+MIN_MARGIN, MAX_MARGIN = 1e-3, 4.0
+"""The limit stays within these parts of the response time that is wanted."""
+
+
+class Adaptive(Admission):
+    """Adaptive: a limit on the predicted wait that follows the share met in time.
+
+    Decides: as `predicted_wait` with a limit of its own.  After each answer the limit is multiplied by exp(−gain ·
+    percentile) if it was late and by exp(gain · (1 − percentile)) if it was in time: in balance just the share 1 −
+    percentile is late, whatever the load and however wrong the predictions.  It stays below a few times the target.
+    Reference: Robbins and Monro, A Stochastic Approximation Method (1951), for a quantile; as admission control with
+    feedback from measured response times: Welsh and Culler, Adaptive Overload Control for Busy Internet Servers (2003).
+    Known: the balance is that of a stationary load; after a jump the limit needs about 1/(gain · percentile) late
+    answers to come down by a factor e, and longer to go up.  Weakness: learns from answers, so always a response time
+    too late.
+    Cost: that of `predicted_wait`.
+
+    target: the response time that is to be held; unless given, the tasks' own deadlines.
+    percentile: the share of admitted tasks that is to be within it.
+    gain: step of the limit's logarithm after one answer.
+    """
+
+    def __init__(
+        self,
+        target: Annotated[Seconds, Field(gt=0)] | None = None,
+        percentile: Annotated[Fraction, Field(gt=0, lt=1)] = 0.95,
+        gain: Annotated[float, Field(gt=0, le=1)] = 0.05,
+    ):
+        self.target = target
+        self.percentile = percentile
+        self.gain = gain
+        self.limit = math.inf
+        """Longest predicted wait that is admitted; none before the first answer."""
+        self._no = Reject(reason="would wait longer than answers in time allow")
+
+    def begin(self, view: View) -> None:
+        self.view = view
+        self.ahead = Ahead(view)
+        self._admitted: dict[int, None] = {}
+
+    def admit(self, task: Task, view: View) -> Accept | Reject:
+        wait = self.ahead.wait(task)
+        if wait > self.limit:
+            return self._no
+        self._admitted[task.index] = None
+        return YES
+
+    def finished(self, task: Task) -> None:
+        self._learn(task, False)
+
+    def gone(self, task: Task) -> None:
+        self._learn(task, True)
+
+    def _learn(self, task: Task, gone: bool) -> None:
+        """Note whether a task has ended in time; one that reneged was late."""
+        if task.index not in self._admitted:
+            return
+        del self._admitted[task.index]
+        wanted = self.target or task.deadline - task.arrival
+        if wanted == math.inf:
+            return
+        late = gone or self.view.now > task.arrival + wanted
+        step = -self.percentile if late else 1.0 - self.percentile
+        limit = min(self.limit, MAX_MARGIN * wanted) * math.exp(self.gain * step)
+        self.limit = min(max(limit, MIN_MARGIN * wanted), MAX_MARGIN * wanted)

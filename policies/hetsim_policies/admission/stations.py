@@ -1,0 +1,434 @@
+"""Admission by a model of the queue before the devices of a type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
+from hetsim.model.units import Fraction, PerSecond, Seconds
+from hetsim.policy import Accept, PlanProblem, Reject, View
+from hetsim_policies.admission.common.estimates import (
+    MIN_SEEN,
+    AtStations,
+    DeviceStation,
+    Memory,
+    known_classes,
+    servers,
+)
+
+YES = Accept()
+UNBOUNDED = 10**6
+"""A batch limit from which on it is none."""
+ROUNDING = 1e-9
+
+
+class TrunkReservation(AtStations):
+    """Trunk reservation: a class needs more free servers than are kept for others.
+
+    Decides: of the servers of a task's best device type (launches of its mode that fit at once, times the largest batch
+    for requests) those not taken by admitted tasks are free; a task of a class that has r in `reserve` needs r + 1 of
+    them.  No task waits where each is admitted to a server of its own; `servers` says another number of places.
+    Reference: Miller, A Queueing Reward System with Several Customer Classes, Management Science 16 (1969); Key,
+    Optimal Control and Trunk Reservation in Loss Networks, Probability in the Engineering and Informational Sciences 4
+    (1990).
+    Proven: the best policy for classes with rewards and equal mean times at one group of servers without waiting
+    (Miller); the number in service is then a birth-and-death chain.
+    Weakness: of tasks of different widths or times other rules are better (`mdp_threshold`), and where tasks may use
+    more devices than those of the best type (a fallback) there are more servers than are counted.
+    Cost: O(1).
+
+    reserve: of each class named, how many servers it must leave free for others; 0 for the rest.
+    servers: places that are counted in all; unless given, what the device type of a task's best mode holds.
+    """
+
+    queueing = "trunk reservation"
+
+    def __init__(
+        self, reserve: dict[str, Annotated[int, Field(ge=0)]], servers: Annotated[int, Field(ge=1)] | None = None
+    ):
+        self.reserve = reserve
+        self.servers = servers
+
+    def check(self, problem: PlanProblem) -> None:
+        known_classes(problem, self.reserve, "reserve")
+        modes = problem.tasks.modes
+        if self.servers is None and any(mode.batch_limit >= UNBOUNDED for mode in modes):
+            text = "a service without max_batch has no number of places; give it max_batch, or give servers here"
+            raise ScenarioError(Problem(text, key="policy.admission.servers"))
+
+    def admit(self, task: Task, view: View) -> Accept | Reject:
+        stations = self.stations
+        station, mode = stations.best(task)
+        width = mode.width / mode.batch_limit
+        if self.servers is not None:
+            free = float(self.servers - station.present)
+        else:
+            free = (station.capacity - station.occupied) / width if width > 0 else 1.0
+        kept = self.reserve.get(task.class_, 0)
+        if free + ROUNDING < kept + 1:
+            return Reject(reason="no server free" if not kept else f"{kept} servers are kept for others")
+        stations.joins(task, station, station.flow(""), width)
+        return YES
+
+
+class ErlangWait(AtStations):
+    """Erlang wait: a newcomer waits longer than a target with probability p at most.
+
+    Decides: the wait of a newcomer is the backlog over the servers plus the time until the next server is free.  On c
+    busy servers with n tasks waiting that is n + 1 departures, which come at the rate c/S (S: the mean service time,
+    estimated online): a wait with Erlang's distribution of n + 1 stages, and a mean of n·S/c for the backlog and S/c
+    for the rest.  The task is admitted if P(wait > max_wait) is at most p; always, if a server is free for it.
+    Reference: Erlang, Solution of Some Problems in the Theory of Probabilities of Significance in Automatic Telephone
+    Exchanges (1917); the rule from the queue that is there: Whitt, Improving Service by Informing Customers about
+    Anticipated Delays, Management Science 45 (1999).
+    Proven: for exponential service in order of arrival, once S is right, each admitted task waits longer than max_wait
+    with probability at most p, whatever the arrivals (Poisson ones see M/M/c/K).  Weakness: blind to estimates of
+    single tasks (`predicted_wait` goes by them); with heavy tails Erlang's distribution promises too much.
+    Cost: O(1).
+
+    max_wait: the wait that few are to exceed.  p: the share that may.
+    memory: arrivals over which the service time is estimated.
+    """
+
+    def __init__(self, max_wait: Seconds, p: Annotated[Fraction, Field(gt=0, lt=1)] = 0.05, memory: Memory = 500):
+        self.max_wait = max_wait
+        self.p = p
+        self.memory = memory
+        self._no = Reject(reason=f"would wait too long with a probability above {p:.3g}")
+
+    def admit(self, task: Task, view: View) -> Accept | Reject:
+        stations = self.stations
+        station, mode = stations.best(task)
+        flow = stations.arrives(task, station)
+        time = flow.service_time
+        if time is not None:
+            count = servers(view.cluster, mode)
+            # Departures until it starts, but for rounding; the backlog is counted in tasks as wide as this one.
+            stages = station.occupied / (mode.width or 1.0) - count + 1
+            if stages > 1e-9 and wait_tail(stages, count / time, self.max_wait) > self.p:
+                return self._no
+        stations.joins(task, station, flow, mode.width)
+        return YES
+
+
+def wait_tail(stages: float, rate: float, time: float) -> float:
+    """P(stages departures take longer than a time), where they come at a rate."""
+    from scipy.special import gammaincc  # half a second that other policies need not wait for
+
+    return float(gammaincc(stages, rate * time))
+
+
+MOVED = 0.02
+"""Part by which a rate or time has to move before thresholds are computed again."""
+
+Objective = Literal["individual", "social", "revenue"]
+
+
+class Naor(AtStations):
+    """Naor's thresholds: individual, social or revenue-maximizing limits on queues.
+
+    Decides: a task is admitted while fewer than a threshold are there.  With reward R for an answer and cost C for each
+    second in the system: the individual threshold is the last place with an expected stay that costs no more than R;
+    the social one maximizes λ(1 − P_block)·R − C·L; the revenue one the price times the rate of tasks that pay it,
+    where the price leaves the last task to join no surplus.  Social and revenue thresholds need λ and the mean service
+    time, both estimated online.
+    Reference: Naor, The Regulation of Queue Size by Levying Tolls, Econometrica 37 (1969); on c servers Knudsen,
+    Individual and Social Optimization in a Multiserver Queue, Econometrica 40 (1972).
+    Proven: optimal for M/M/c in order of arrival, all alike; revenue ≤ social ≤ individual (Naor).  Weakness: says
+    nothing about classes (`mdp_threshold` does) or deadlines.
+    Cost: O(1), and O(threshold) when an estimate has moved.
+
+    reward: what an answer is worth.  cost: what each second in the system costs, in the same money.
+    objective: the gain to maximize.
+    memory: arrivals over which rates are estimated.
+    arrival_rate, service_time: where they are not to be estimated.
+    """
+
+    queueing = "optimal pricing"
+
+    def __init__(
+        self,
+        reward: Annotated[float, Field(gt=0)],
+        cost: Annotated[float, Field(gt=0)],
+        objective: Objective = "social",
+        memory: Memory = 500,
+        arrival_rate: Annotated[PerSecond, Field(gt=0)] | None = None,
+        service_time: Annotated[Seconds, Field(gt=0)] | None = None,
+    ):
+        self.worth = reward / cost
+        self.objective: Objective = objective
+        self.memory = memory
+        self.arrival_rate = arrival_rate
+        self.service_time = service_time
+        self._solved: dict[DeviceStation, tuple[float, float, int]] = {}
+        self._no = Reject(reason="would cost more than it is worth")
+
+    def admit(self, task: Task, view: View) -> Accept | Reject:
+        stations = self.stations
+        station, mode = stations.best(task)
+        flow = stations.arrives(task, station)
+        rate = self.arrival_rate or flow.rate
+        time = self.service_time or flow.service_time
+        if rate is not None and time is not None and station.present >= self._threshold(station, mode, rate, time):
+            return self._no
+        stations.joins(task, station, flow, mode.width)
+        return YES
+
+    def _threshold(self, station: DeviceStation, mode: Mode, rate: float, time: float) -> int:
+        used_rate, used_time, limit = self._solved.get(station, (0.0, 0.0, 0))
+        if abs(rate - used_rate) > MOVED * used_rate or abs(time - used_time) > MOVED * used_time:
+            count = servers(self.stations.view.cluster, mode)
+            limit = threshold(self.objective, count, rate, time=time, worth=self.worth)
+            self._solved[station] = rate, time, limit
+        return limit
+
+
+def threshold(objective: Objective, servers: int, rate: float, time: float, worth: float) -> int:
+    """The number in an M/M/c from which on no task joins; `worth` is R/C in seconds."""
+    worth *= 1.0 + ROUNDING
+    if worth < time:
+        return 0
+    individual = math.floor(servers * worth / time)  # a task that finds n ≥ c − 1 stays (n + 1)·time/c
+    if objective == "individual":
+        return individual
+    # Both gains are unimodal in the threshold (Naor; Knudsen): the first fall is the end.  Blocking and mean number
+    # follow from those with a place less, so nothing overflows.
+    blocked, inside, best, chosen = 1.0, 0.0, 0.0, 0
+    offered = rate * time
+    for places in range(1, individual + 1):
+        last = offered * blocked
+        blocked = last / (min(places, servers) + last)
+        inside = (1.0 - blocked) * inside + blocked * places
+        joining = rate * (1.0 - blocked)
+        if objective == "social":
+            gain = joining * worth - inside
+        else:
+            gain = joining * (worth - max(1.0, places / servers) * time)
+        if gain <= best:
+            break
+        best, chosen = gain, places
+    return chosen
+
+
+MAX_STATES = 30_000
+MIN_ROOM = 20
+SWEEPS = 200
+"""More than ever needed: each one improves the table, or it is the last."""
+TOLERANCE = 1e-10
+"""Part of the values' range below which a sweep has not improved an entry."""
+
+
+class MdpThreshold(AtStations):
+    """Optimal admission of several classes, by a Markov decision process.
+
+    Decides: with n_i tasks of each class there, a newcomer of class k is admitted if its reward is worth more than what
+    its presence costs from then on.  The model: Poisson arrivals, exponential times, c servers shared fairly by all
+    tasks present, `room` more than c may be there; long-run rewards less holding costs per second are to be greatest.
+    Solved by value iteration with values evaluated exactly after each sweep, so that a handful of sweeps reaches the
+    optimum (Puterman, Markov Decision Processes, 1994, sections 8.6 and 11.4).  Rates and times of each class are
+    estimated online, and the table is solved again when one of them has moved by `tolerance`; until they are known
+    every task is admitted.
+    Reference: Lippman, Applying a New Device in the Optimization of Exponential Queueing Systems, Operations Research
+    23 (1975); Stidham, Optimal Control of Admission to a Queueing System, IEEE Transactions on Automatic Control 30
+    (1985).
+    Proven: optimal for the model; with one class it is Naor's social threshold, with several of equal times and no room
+    trunk reservation.  Weakness: the model knows neither deadlines nor orders of service, and grows as places^classes.
+    Cost: O(1) a decision; a solution, for two classes, 50 servers and as much room, some tenths of a second.
+
+    rewards: what an answer to a task of a class is worth; every class of the workload is to be named.
+    holding: what each second of a task of a class in the system costs; 0 for those not named.
+    room: places besides the servers; unless given as many as servers, at least 20.
+    tolerance: part by which an estimate has to move before the table is solved again.
+    memory: arrivals over which rates are estimated.
+    """
+
+    classed = True
+
+    def __init__(
+        self,
+        rewards: dict[str, float],
+        holding: dict[str, Annotated[float, Field(ge=0)]] | None = None,
+        room: Annotated[int, Field(ge=0)] | None = None,
+        tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.2,
+        memory: Annotated[int, Field(ge=MIN_SEEN)] = 1000,
+    ):
+        self.rewards = rewards
+        self.holding: Mapping[str, float] = holding or {}
+        self.room = room
+        self.tolerance = tolerance
+        self.memory = memory
+        self.classes = list(rewards)
+        self.position = {name: number for number, name in enumerate(self.classes)}
+        self._tables: dict[DeviceStation, ThresholdTable] = {}
+        self._no = Reject(reason="worth less than what it costs others")
+
+    def check(self, problem: PlanProblem) -> None:
+        known_classes(problem, self.rewards, "rewards")
+        wrong = [name for name in self.holding if name not in self.rewards]
+        if wrong:
+            near = suggestion(wrong[0], self.classes)
+            text = f'class "{wrong[0]}" has a holding cost and no reward{near or "; give it one"}'
+            raise ScenarioError(Problem(text, key=f"policy.admission.holding.{wrong[0]}"))
+        missing = [name for name in problem.tasks.classes if name not in self.rewards]
+        if missing:
+            text = f'class "{missing[0]}" has no reward; give every class of the workload one'
+            raise ScenarioError(Problem(text, key="policy.admission.rewards"))
+        self._not_too_large(problem)
+
+    def _not_too_large(self, problem: PlanProblem) -> None:
+        modes = dict.fromkeys(problem.tasks.modes)
+        max_servers = max(servers(problem.cluster, mode) for mode in modes)
+        places = max_servers + self._room(max_servers)
+        count = math.comb(places + len(self.classes), places)
+        if count > MAX_STATES:
+            what = f"{len(self.classes)} classes on {max_servers:,} servers with room for {places - max_servers:,} more"
+            text = f"{what} make {count:,} states, and {MAX_STATES:,} can be solved for in time"
+            hint = "give less room, treat classes alike, or take trunk_reservation"
+            raise ScenarioError(Problem(f"{text}; {hint}", key="policy.admission"))
+
+    def _room(self, count: int) -> int:
+        return max(MIN_ROOM, count) if self.room is None else self.room
+
+    def admit(self, task: Task, view: View) -> Accept | Reject:
+        stations = self.stations
+        station, mode = stations.best(task)
+        flow = stations.arrives(task, station)
+        count = servers(view.cluster, mode) if station not in self._tables else 0
+        table = self._table(station, count)
+        class_ = self.position.get(task.class_)
+        if class_ is not None and table is not None:
+            present = tuple(of_class.present if (of_class := station.flows.get(name)) else 0 for name in self.classes)
+            if not table.admits(present, class_):
+                return self._no
+        stations.joins(task, station, flow, mode.width)
+        return YES
+
+    def _table(self, station: DeviceStation, count: int) -> ThresholdTable | None:
+        """The best decisions by the present estimates; None without any."""
+        table = self._tables.get(station)
+        if table is None:
+            table = self._tables[station] = ThresholdTable(count, count + self._room(count), len(self.classes))
+        rates, times = [], []
+        for name in self.classes:
+            flow = station.flows.get(name)
+            rate = None if flow is None else flow.rate
+            time = None if flow is None else flow.service_time
+            # A class that has hardly come is not part of the model yet.
+            rates.append(0.0 if rate is None or time is None else rate)
+            times.append(1.0 if rate is None or time is None else time)
+        if not any(rates):
+            return None
+        if table.moved(rates, times, self.tolerance):
+            rewards = [self.rewards[name] for name in self.classes]
+            table.solve(rates, times, rewards, [self.holding.get(name, 0.0) for name in self.classes])
+        return table
+
+
+class ThresholdTable:
+    """Which classes to admit in every state of c servers and a number of places."""
+
+    def __init__(self, servers: int, places: int, classes: int):
+        self.servers = servers
+        self.places = places
+        self.states = _states(places, classes)
+        self.index = {state: number for number, state in enumerate(map(tuple, self.states.tolist()))}
+        self.up, self.down = self._neighbors(1), self._neighbors(-1)
+        self.total = self.states.sum(axis=1)
+        self.accept = self.up >= 0
+        self.gain = 0.0
+        self._used: list[float] = []
+
+    def _neighbors(self, step: int) -> np.ndarray:
+        """By state and class the state with one more or less of it; -1 where none is."""
+        neighbors = np.full(self.states.shape, -1, dtype=np.int64)
+        for class_ in range(self.states.shape[1]):
+            beside = self.states.copy()
+            beside[:, class_] += step
+            neighbors[:, class_] = [self.index.get(tuple(state), -1) for state in beside.tolist()]
+        return neighbors
+
+    def admits(self, present: tuple[int, ...], class_: int) -> bool:
+        """Return True if a task of this class is admitted; never beyond the model."""
+        state = self.index.get(present)
+        return state is not None and bool(self.accept[state, class_])
+
+    def moved(self, rates: Sequence[float], times: Sequence[float], tolerance: float) -> bool:
+        now = [*rates, *times]
+        if not self._used:
+            return True
+        return any(abs(new - old) > tolerance * old for new, old in zip(now, self._used, strict=True))
+
+    def solve(
+        self, rates: Sequence[float], times: Sequence[float], rewards: Sequence[float], holding: Sequence[float]
+    ) -> None:
+        """The table that earns most."""
+        self._used = [*rates, *times]
+        leave = self.states / np.array(times)
+        leave *= np.minimum(1.0, self.servers / np.maximum(1, self.total))[:, None]
+        cost = self.states @ np.array(holding)
+        arrive, reward = np.array(rates), np.array(rewards)
+        accept = self.up >= 0
+        for _ in range(SWEEPS):
+            values, self.gain = self._evaluate(accept, arrive, leave, reward=reward, cost=cost)
+            worth = np.where(self.up >= 0, reward + values[self.up] - values[:, None], -np.inf)
+            margin = TOLERANCE * np.abs(values).max()
+            better = np.where(accept, worth > -margin, worth > margin)
+            if (better == accept).all():
+                break
+            accept = better
+        # States that are never reached have values too: this is the best wherever one is.
+        self.accept = accept
+
+    def _evaluate(
+        self, accept: np.ndarray, arrive: np.ndarray, leave: np.ndarray, reward: np.ndarray, cost: np.ndarray
+    ) -> tuple[np.ndarray, float]:
+        """Values relative to the empty system, and the gain per second, of a table."""
+        from scipy.sparse import csc_matrix
+        from scipy.sparse.linalg import splu
+
+        count, classes = self.states.shape
+        rows, columns, entries = [], [], []
+        out = np.zeros(count)
+        for class_ in range(classes):
+            for target, rate in (
+                (self.up[:, class_], np.where(accept[:, class_], arrive[class_], 0.0)),
+                (self.down[:, class_], leave[:, class_]),
+            ):
+                there = np.flatnonzero((target >= 0) & (rate > 0))
+                rows.append(there)
+                columns.append(target[there])
+                entries.append(rate[there])
+                out[there] += rate[there]
+        every = np.arange(count)
+        row = np.concatenate([*rows, every])
+        column = np.concatenate([*columns, every])
+        entry = np.concatenate([*entries, -out])
+        kept = column != 0  # the empty system's value is 0; the gain takes its place
+        row, column, entry = (
+            np.concatenate([row[kept], every]),
+            np.concatenate([column[kept], np.zeros(count, dtype=np.int64)]),
+            np.concatenate([entry[kept], np.full(count, -1.0)]),
+        )
+        earned = (accept * arrive * reward).sum(axis=1) - cost
+        solution = splu(csc_matrix((entry, (row, column)), shape=(count, count))).solve(-earned)
+        gain = float(solution[0])
+        solution[0] = 0.0
+        return solution, gain
+
+
+def _states(places: int, classes: int) -> np.ndarray:
+    """All numbers of each class, `places` at most in total; the empty system first."""
+    if classes == 1:
+        return np.arange(places + 1)[:, None]
+    parts = []
+    for first in range(places + 1):
+        rest = _states(places - first, classes - 1)
+        parts.append(np.column_stack([np.full(len(rest), first), rest]))
+    return np.concatenate(parts)

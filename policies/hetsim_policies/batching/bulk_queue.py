@@ -1,0 +1,334 @@
+"""Batch sizes from a model of the queue: Poisson arrivals, served in bulk."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+from scipy.special import gammainc, gammaln, xlogy
+
+from hetsim.model.plan import Placement
+from hetsim.model.units import PerSecond, Seconds
+from hetsim.policy import Batching, Delay, RequestQueue, Take, View
+from hetsim_policies.batching.common.sizing import ArrivalRate, limit, occupied
+
+RATIO = 1.1
+"""Rates are rounded to powers of this, so that few have to be solved for."""
+
+MAX_ARRIVALS = 512
+"""Largest batch of these models: their cost grows with the third power of the states."""
+MODELED = 64
+"""Largest batch of these models unless a policy is given one; beyond it a batch takes all waiting requests."""
+
+
+def rounded(rate: float) -> float:
+    """The nearest power of `RATIO`."""
+    return float(RATIO ** round(math.log(rate) / math.log(RATIO)))
+
+
+def states_for(batch: int, wanted: int | None) -> int:
+    """States for batches up to a size: four times it, or `wanted`, at least twice it."""
+    return 4 * batch if wanted is None else max(wanted, 2 * batch)
+
+
+def batch_times(queue: RequestQueue, placement: Placement, most: int | None) -> np.ndarray:
+    """Seconds of batches of 1, 2, ... requests, all stages, as far as estimates tell."""
+    sizes = range(1, limit(placement, most or MODELED) + 1)
+    return np.array([queue.stages(size, placement).total for size in sizes])
+
+
+def arrivals_during(rate: float, times: np.ndarray, most: int) -> np.ndarray:
+    """Probabilities of 0, 1, ..., `most` or more arrivals, one row for each time."""
+    mean = rate * times[:, None]
+    count = np.arange(most)
+    table = np.empty((len(times), most + 1))
+    table[:, :most] = np.exp(xlogy(count, mean) - mean - gammaln(count + 1))
+    table[:, most] = gammainc(most, mean[:, 0]) if most else 1.0  # P(N >= most)
+    return table
+
+
+class BulkQueue:
+    """One server that takes Poisson arrivals in batches of known times.
+
+    The model that the analytic batching policies share; a batch's time is fixed by its size.
+
+    States are the number of requests in the system, up to `states`; what comes beyond is counted there.  Time passes in
+    services (size s: time[s]) and in waiting for the next arrival.
+    """
+
+    def __init__(self, rate: float, times: np.ndarray, states: int):
+        self.rate = rate
+        self.times = times
+        self.states = states
+        self.arrivals = arrivals_during(rate, times, states)
+
+    @property
+    def stable(self) -> bool:
+        """Return True if full batches keep up with the arrivals."""
+        return bool(self.rate * self.times[-1] < len(self.times))
+
+    def after(self, present: int, size: int) -> np.ndarray:
+        """Distribution of the number in the system when a batch of this size has ended."""
+        rest, states = present - size, self.states
+        row = np.zeros(states + 1)
+        chances = self.arrivals[size - 1]
+        row[rest:states] = chances[: states - rest]
+        row[states] = max(0.0, 1.0 - row[:states].sum())
+        return row
+
+    def request_seconds(self, present: int, size: int) -> float:
+        """Expected request-seconds in the system during a service, arrivals included."""
+        time = float(self.times[size - 1])
+        return present * time + self.rate * time * time / 2
+
+    def beyond(self, size: int) -> np.ndarray:
+        """Expected arrivals beyond the states in a batch, by the number it leaves behind."""
+        room = self.states - np.arange(self.states)
+        filled = np.cumsum(np.cumsum(self.arrivals[size - 1]))  # [k - 1]: expected room left of k
+        return np.maximum(0.0, self.rate * self.times[size - 1] - room + filled[room - 1])
+
+
+PATIENCE = 2.0
+"""Times the expected wait for a full threshold after which a batch goes without it."""
+
+
+class BatOpt(Batching):
+    """BatOpt: wait for the number of requests that a queueing model gives, take all.
+
+    Decides when: at the threshold a of least mean response in the queue M/D(a, b)/1/N, where service begins once a
+    requests wait and takes up to b.  Its batch times are those estimated, deterministic and by size; the rate is that
+    of the last `window` seconds, rounded to the nearest power of 1.1.  Batches do not overlap.  Model: the chain of
+    requests left behind by batches, N states, exact; mean response by Little's law from the mean held over a cycle of
+    waiting and service.
+    Reference: Zhang, Luo, Wang, Kui and Ren, BatOpt: Optimizing GPU-Based Deep Learning Inference Using Dynamic Batch
+    Processing (IEEE Transactions on Cloud Computing 2024), where M/G(a, b)/1/N also weighs GPU memory, which here is
+    the bound b; Neuts, A General Class of Bulk Queues with Poisson Input (1967).
+    Weakness: it knows Poisson arrivals only.  With linear batch times a threshold gains little over taking all waiting
+    requests; after the rate has fallen requests wait for others that do not come, until twice the expected time has
+    passed or their SLO calls.
+    Cost: O(1) a batch; of each new rate up to 20 linear systems of N unknowns (0.2 s at N = 256).
+
+    max_batch: b, the largest batch; that of the service unless given, of which the model knows the first 64 sizes.
+    states: N, at least twice b; four times it unless given.
+    window: how far back the rate looks.  rate: requests per second, where it is not to be estimated.
+    """
+
+    def __init__(
+        self,
+        max_batch: Annotated[int, Field(ge=1, le=MAX_ARRIVALS)] | None = None,
+        states: Annotated[int, Field(ge=2, le=4 * MAX_ARRIVALS)] | None = None,
+        window: Annotated[Seconds, Field(gt=0)] = 1.0,
+        rate: Annotated[PerSecond, Field(gt=0)] | None = None,
+    ):
+        self.max_batch = max_batch
+        self.states = states
+        self.rate = rate
+        self.estimate = ArrivalRate(window)
+        self.thresholds: dict[tuple[Placement, float], int] = {}
+
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Delay:
+        if occupied(queue, placement, view):
+            return Delay()
+        waiting = len(queue)
+        take = Take(min(waiting, limit(placement, self.max_batch)))
+        rate = self.rate or self.estimate.rate(queue, view.now)
+        if rate is None or queue.over:
+            return take
+        rate = self.rate or rounded(rate)
+        threshold = self._threshold(queue, placement, rate)
+        if waiting >= threshold:
+            return take
+        called = queue.deadline(0) - queue.stages(waiting, placement).total
+        until = min(queue.arrival(0) + PATIENCE * threshold / rate, called)
+        return Delay(until, threshold) if until > view.now else take
+
+    def _threshold(self, queue: RequestQueue, placement: Placement, rate: float) -> int:
+        key = (placement, rate)
+        if key not in self.thresholds:
+            times = batch_times(queue, placement, self.max_batch)
+            self.thresholds[key] = best_threshold(BulkQueue(rate, times, states_for(len(times), self.states)))
+        return self.thresholds[key]
+
+
+def best_threshold(model: BulkQueue) -> int:
+    """The threshold of the minimum mean response; 1 where the queue is unstable.
+
+    Beyond 8 only a geometric choice is tried.
+    """
+    if not model.stable:
+        return 1
+    max_size = len(model.times)
+    tried = sorted({min(max_size, round(1.25**power)) for power in range(1 + math.ceil(math.log(max_size + 1, 1.25)))})
+    responses = mean_responses(model, tried)
+    return tried[int(np.argmin(responses))]
+
+
+def mean_responses(model: BulkQueue, thresholds: list[int]) -> list[float]:
+    """Mean response of a request under each threshold."""
+    states, max_size, rate = model.states, len(model.times), model.rate
+    starts = np.arange(1, states + 1)
+    sizes = np.minimum(starts, max_size)
+    pairs = list(zip(starts.tolist(), sizes.tolist(), strict=True))
+    rows = np.vstack([model.after(*pair) for pair in pairs])
+    request_seconds = np.array([model.request_seconds(*pair) for pair in pairs])
+    present = np.arange(states + 1)
+    means = []
+    for threshold in thresholds:
+        begins = np.maximum(present, threshold) - 1  # by what the last batch left: the row of the next one's start
+        share = stationary(rows[begins])
+        missing = np.maximum(threshold - present, 0)
+        waited = (present * missing + missing * (missing - 1) / 2) / rate  # request-seconds until the threshold is met
+        of_cycle = share @ (waited + request_seconds[begins])
+        means.append(float(of_cycle / (share @ sizes[begins])))
+    return means
+
+
+def stationary(chain: np.ndarray) -> np.ndarray:
+    """The stationary distribution of a chain with one recurrent class."""
+    system = np.eye(len(chain)) - chain.T
+    system[-1] = 1.0
+    right = np.zeros(len(chain))
+    right[-1] = 1.0
+    return np.linalg.solve(system, right)
+
+
+SWEEPS = 200
+"""More than ever needed: each one improves the table, or it is the last."""
+TOLERANCE = 1e-10
+"""Part of the values' range below which a sweep has not improved an entry."""
+
+
+class Smdp(Batching):
+    """SMDP: a table from queue length to batch size, for weighted response and power.
+
+    Decides when and how many: with s requests waiting on an idle device, wait for the next arrival or launch a batch of
+    1 to s.  A semi-Markov decision process with Poisson arrivals and fixed batch times; its cost is the mean response
+    plus `power_weight` times the mean power of batches ((busy − idle) watts while computing).  The state space is cut
+    off at `states`; requests beyond it are counted there, and cost as if they were answered after that number of full
+    batches.  Solved by sweeps of value iteration, after each of which the values of the greedy table are evaluated
+    exactly, so that a handful of sweeps reaches the optimum (Puterman, Markov Decision Processes, 1994, section 11.4).
+    Reference: Xu, Sun, Zhou and Niu, SMDP-Based Dynamic Batching for Efficient Inference on GPU-Based Platforms (ICC
+    2023), where relative values are iterated and the overflow state is charged likewise.
+    Proven: optimal for the model.  Weakness: the model knows neither deadlines nor any other arrivals than Poisson's;
+    the rate is that of the last `window` seconds, rounded to a power of 1.1.  Batches do not overlap.
+    Cost: O(1) a batch; of each new rate some sweeps of O(states² · sizes) and linear systems (0.03 s at 256 states).
+
+    power_weight: seconds of mean response that a watt of mean power is worth.
+    max_batch: largest batch; that of the service unless given.  Then the table has sizes up to 64, and where it says 64
+        a batch takes all waiting requests that the service allows.
+    states: queue lengths that are told apart, at least twice the largest size of the table; four times it unless given.
+    window: how far back the rate looks.  rate: requests per second, where it is not to be estimated.
+    """
+
+    def __init__(
+        self,
+        power_weight: Annotated[Seconds, Field(ge=0)] = 0.0,
+        max_batch: Annotated[int, Field(ge=1, le=MAX_ARRIVALS)] | None = None,
+        states: Annotated[int, Field(ge=2, le=4 * MAX_ARRIVALS)] | None = None,
+        window: Annotated[Seconds, Field(gt=0)] = 1.0,
+        rate: Annotated[PerSecond, Field(gt=0)] | None = None,
+    ):
+        self.power_weight = power_weight
+        self.max_batch = max_batch
+        self.states = states
+        self.rate = rate
+        self.estimate = ArrivalRate(window)
+        self.tables: dict[tuple[Placement, float], list[int]] = {}
+
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Delay:
+        if occupied(queue, placement, view):
+            return Delay()
+        waiting = len(queue)
+        rate = self.rate or self.estimate.rate(queue, view.now)
+        if rate is None or queue.over:
+            return Take(min(waiting, limit(placement, self.max_batch)))
+        rate = self.rate or rounded(rate)
+        table = self.table(queue, placement, rate)
+        size = table[min(waiting, len(table) - 1)]
+        if size:
+            modeled = limit(placement, self.max_batch or MODELED)
+            return Take(size if size < modeled else min(waiting, limit(placement, self.max_batch)))
+        wanted = waiting + 1
+        while not table[wanted]:
+            wanted += 1
+        return Delay(view.now + PATIENCE * (wanted - waiting) / rate, wanted)
+
+    def table(self, queue: RequestQueue, placement: Placement, rate: float) -> list[int]:
+        """Batch size (0: wait) by the number of waiting requests, at an arrival rate."""
+        key = (placement, rate)
+        if key not in self.tables:
+            times = batch_times(queue, placement, self.max_batch)
+            power = placement.mode.type.power
+            compute = [queue.stages(size, placement).compute for size in range(1, len(times) + 1)]
+            energy = (power.busy - power.idle) * placement.mode.gpus * np.array(compute)
+            model = BulkQueue(rate, times, states_for(len(times), self.states))
+            process = DecisionProcess(model, self.power_weight * energy)
+            self.tables[key] = process.solve()[0]
+        return self.tables[key]
+
+
+class DecisionProcess:
+    """Costs, durations and transition probabilities of every action in every state.
+
+    Action 0 waits for the next arrival; action b launches a batch of b.  The objective is the minimum average cost per
+    unit of time: requests in the system / arrival rate (the mean response, by Little's law) plus the batch costs.
+    """
+
+    def __init__(self, model: BulkQueue, batch_costs: np.ndarray):
+        self.model = model
+        states, sizes, rate = model.states, len(model.times), model.rate
+        self.time = np.concatenate(([1 / rate], model.times))
+        present, request_seconds = np.arange(states + 1)[:, None], rate * self.time**2 / 2
+        request_seconds[0] = 0.0  # the next arrival ends the wait
+        self.cost = (present * self.time + request_seconds) / rate + np.concatenate(([0.0], batch_costs))
+        answered = states * model.times[-1]  # arrivals that find no room: without a price, overload would be free
+        for size in range(1, sizes + 1):
+            self.cost[size:, size] += answered / rate * model.beyond(size)[: states + 1 - size]
+        action = np.arange(sizes + 1)
+        self.allowed = (action <= present) & ((action > 0) | (present < states))
+
+    def expected(self, values: np.ndarray) -> np.ndarray:
+        """The expected value after each action in each state."""
+        states, sizes = self.model.states, len(self.model.times)
+        beyond = np.concatenate((values, np.full(states, values[-1])))
+        windows = np.lib.stride_tricks.sliding_window_view(beyond, states + 1)  # [left behind, arrivals]
+        by_left = windows @ self.model.arrivals.T
+        cost = np.full((states + 1, sizes + 1), np.inf)
+        cost[:states, 0] = values[1:]
+        for size in range(1, sizes + 1):
+            cost[size:, size] = by_left[: states + 1 - size, size - 1]
+        return cost
+
+    def evaluate(self, table: np.ndarray) -> tuple[np.ndarray, float]:
+        """Relative values of the states under a table, and its average cost."""
+        states = self.model.states
+        chances = np.zeros((states + 1, states + 1))
+        for state, size in enumerate(table.tolist()):
+            if size:
+                chances[state] = self.model.after(state, size)
+            else:
+                chances[state, state + 1] = 1.0
+        rows = np.arange(states + 1)
+        system = np.eye(states + 1) - chances
+        system[:, 0] = self.time[table]  # values are relative to state 0; in its place the average is unknown
+        values = np.linalg.solve(system, self.cost[rows, table])
+        average = float(values[0])
+        values[0] = 0.0
+        return values, average
+
+    def solve(self) -> tuple[list[int], float]:
+        """The best table and its average cost."""
+        rows = np.arange(self.model.states + 1)
+        table = np.minimum(rows, len(self.model.times))
+        for _ in range(SWEEPS):
+            values, average = self.evaluate(table)
+            future = np.where(self.allowed, self.expected(values), np.inf)
+            future += self.cost - average * self.time
+            best, present = future.argmin(axis=1), future[rows, table]
+            better = future[rows, best] < present - TOLERANCE * np.abs(values).max()
+            if not better.any():
+                break
+            table = np.where(better, best, table)
+        return table.tolist(), average

@@ -1,0 +1,188 @@
+"""The two rules of Clipper: a limit of the batch size follows measured times."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from hetsim.model.cluster import Device
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode
+from hetsim.model.units import Seconds
+from hetsim.policy import Batching, BatchReport, Delay, RequestQueue, Take, View
+from hetsim_policies.batching.common.linear_fit import line_remarks
+from hetsim_policies.batching.common.sizing import limit, occupied
+
+
+class Clipper(Batching):
+    """Base of both rules: take all that wait, up to a limit that the rule moves."""
+
+    def __init__(self, slo: float | None, max_batch: int | None, start: int = 1):
+        self.start = start
+        self.slo = slo
+        self.max_batch = max_batch
+        self.limits: dict[Device, int] = {}
+        """The present limit of each device."""
+
+    def begin(self, queue: RequestQueue, view: View) -> None:
+        if self.slo is None:
+            self.slo = queue.service.slo
+
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Delay:
+        if occupied(queue, placement, view):
+            return Delay()
+        present = self.limits.get(placement.devices[0], self.start)
+        return Take(min(len(queue), limit(placement, self.max_batch), present))
+
+
+class ClipperAimd(Clipper):
+    """Clipper, additive increase, multiplicative decrease: probe for the batch size.
+
+    Decides how many: all that wait, up to a limit for each device which grows by `step` after a full batch that kept
+    the SLO and falls by a tenth after one that did not.  Batches do not overlap.
+    Reference: Crankshaw, Wang, Zhou, Franklin, Gonzalez and Stoica, Clipper: A Low-Latency Online Prediction Serving
+    System (NSDI 2017), section 4.3; the rule is that of Chiu and Jain (1989) for congestion.
+    Weakness: the SLO bounds the time of a batch, not that of a request, which waits besides: latencies reach twice the
+    SLO.  From one request on the limit needs as many batches as it counts, and it oscillates over its last tenth for
+    ever.
+    Cost: O(1) a batch.
+
+    start: the first limit.  step: how much it grows.  backoff: the part of a batch that is left when it took too long.
+    slo: seconds that a batch may take; the service's own unless given.
+    max_batch: largest batch (the mode's own limit holds besides).
+    """
+
+    def __init__(
+        self,
+        start: Annotated[int, Field(ge=1)] = 1,
+        step: Annotated[int, Field(ge=1)] = 1,
+        backoff: Annotated[float, Field(gt=0, lt=1)] = 0.9,
+        slo: Annotated[Seconds, Field(gt=0)] | None = None,
+        max_batch: Annotated[int, Field(ge=1)] | None = None,
+    ):
+        super().__init__(slo, max_batch, start)
+        self.step = step
+        self.backoff = backoff
+
+    def ended(self, report: BatchReport, queue: RequestQueue) -> None:
+        device = report.placement.devices[0]
+        present = self.limits.get(device, self.start)
+        slo = math.inf if self.slo is None else self.slo
+        if report.end - report.decided > slo:
+            # A smaller batch than the limit allowed says even more: the limit is of no use above it.
+            self.limits[device] = max(1, math.floor(self.backoff * min(present, report.count)))
+        elif report.count >= present:
+            self.limits[device] = min(present + self.step, limit(report.placement, self.max_batch))
+
+
+REFIT = 16
+"""Batches from one fit to the next."""
+PROBES = 8
+"""Batches before the first fit: until then the limit doubles."""
+SECTIONS = 64
+"""Steps of the search for the slope; each leaves 62 % of the interval."""
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+class ClipperQuantile(Clipper):
+    """Clipper, quantile regression: largest batch with 99th percentile in the SLO.
+
+    Decides how many: all that wait, up to a limit for each device.  The quantile is a line in the batch size, refitted
+    from the last `window` batches, and the last of each power of two, every few of them.  Batches do not overlap.
+    Reference: Crankshaw, Wang, Zhou, Franklin, Gonzalez and Stoica, Clipper: A Low-Latency Online Prediction Serving
+    System (NSDI 2017), section 4.3; Koenker and Bassett, Regression Quantiles (1978).
+    Weakness: the SLO bounds the time of a batch, not that of a request, which waits besides.  At a constant load sizes
+    are nearly alike, which leaves the slope to old batches of other sizes; so the limit never more than doubles the
+    largest size seen.  100 batches hold but one beyond their 99th percentile.
+    Cost: O(window · 50) a refit, that is a few microseconds a batch.
+
+    quantile: which.  window: how many batches the fit looks back on.
+    slo: seconds that a batch may take; the service's own unless given.
+    max_batch: largest batch (the mode's own limit holds besides).
+    """
+
+    def __init__(
+        self,
+        quantile: Annotated[float, Field(gt=0, lt=1)] = 0.99,
+        window: Annotated[int, Field(ge=PROBES)] = 100,
+        slo: Annotated[Seconds, Field(gt=0)] | None = None,
+        max_batch: Annotated[int, Field(ge=1)] | None = None,
+    ):
+        super().__init__(slo, max_batch)
+        self.quantile = quantile
+        self.window = window
+        self.seen: dict[Device, deque[tuple[int, float]]] = {}
+        """Sizes and times of the last batches of each device."""
+        self.of_class: dict[Device, dict[int, tuple[int, float]]] = {}
+        """Older batches, the last of each power of two, which keep the slope known."""
+        self.fresh: dict[Device, int] = {}
+        """Batches since the last fit."""
+
+    def remarks(self, modes: Sequence[Mode]) -> Sequence[str]:
+        return line_remarks(modes)
+
+    def ended(self, report: BatchReport, queue: RequestQueue) -> None:
+        device = report.placement.devices[0]
+        seen = self.seen.setdefault(device, deque(maxlen=self.window))
+        seconds = report.end - report.decided
+        if len(seen) == self.window:
+            size, _ = old = seen[0]
+            self.of_class.setdefault(device, {})[size.bit_length()] = old
+        seen.append((report.count, seconds))
+        fresh = self.fresh[device] = self.fresh.get(device, 0) + 1
+        present, slo = self.limits.get(device, 1), math.inf if self.slo is None else self.slo
+        if len(seen) < PROBES:
+            if 2 * seconds <= slo and report.count >= present:
+                self.limits[device] = 2 * present
+        elif fresh >= REFIT or len(seen) == PROBES or (seconds > slo and report.count >= present):
+            self.fresh[device] = 0
+            self.limits[device] = self._largest([*self.of_class.get(device, {}).values(), *seen], slo)
+
+    def _largest(self, seen: list[tuple[int, float]], slo: float) -> int:
+        sizes, times = (np.array(column, dtype=float) for column in zip(*seen, strict=True))
+        slope, intercept = quantile_line(sizes, times, self.quantile)
+        max_size = 2 * int(sizes.max())
+        if slo == math.inf or intercept + slope * max_size <= slo:
+            return max_size
+        return max(1, math.floor((slo - intercept) / slope * (1 + 1e-12))) if slope > 0 else 1
+
+
+def quantile_line(sizes: np.ndarray, times: np.ndarray, quantile: float) -> tuple[float, float]:
+    """Slope (at least 0) and intercept of the line with minimum quantile loss.
+
+    For a slope the best intercept is the quantile of what the line leaves over; the error is convex in the slope,
+    which golden sections find.  Where sizes are all alike no slope is better than another: 0.
+    """
+    if sizes.min() == sizes.max():
+        return 0.0, _quantile(times, quantile)
+
+    def error(slope: float) -> float:
+        rest = times - slope * sizes
+        rest -= _quantile(rest, quantile)
+        return float(np.maximum(quantile * rest, (quantile - 1) * rest).sum())
+
+    low, high = 0.0, float(times.max() - times.min())  # sizes differ by 1 at least
+    inner, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    of_left, of_right = error(inner), error(right)
+    for _ in range(SECTIONS):
+        if of_left <= of_right:
+            high, right, of_right = right, inner, of_left
+            inner = high - GOLDEN * (high - low)
+            of_left = error(inner)
+        else:
+            low, inner, of_left = inner, right, of_right
+            right = low + GOLDEN * (high - low)
+            of_right = error(right)
+    slope = (low + high) / 2
+    return slope, _quantile(times - slope * sizes, quantile)
+
+
+def _quantile(values: np.ndarray, quantile: float) -> float:
+    """The least of the values that so large a part does not exceed."""
+    rank = max(0, math.ceil(quantile * len(values) - 1e-9) - 1)
+    return float(np.partition(values, rank)[rank])

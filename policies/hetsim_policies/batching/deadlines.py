@@ -1,0 +1,173 @@
+"""Batches by their deadlines: no larger than what ends in time."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from hetsim.model.plan import Placement
+from hetsim.model.units import Seconds
+from hetsim.policy import Batching, Delay, Discard, RequestQueue, Take, View
+from hetsim_policies.batching.common.sizing import Outlook, largest, limit, occupied, outlook
+
+ROUNDING = 1e-9
+"""Seconds by which a batch has to end before a deadline, lest rounding decide."""
+
+
+class Nexus(Batching):
+    """Nexus: the largest batch of which two fit into the SLO, with early drops.
+
+    Decides how many: all that wait, up to the largest b with 2·τ(b) within the SLO (a request that just misses a batch
+    waits for all of it and then computes in the next); and which requests not to serve.  A window of b requests moves
+    from the head of the queue to the first request with a deadline late enough for the whole window to compute; those
+    before are dropped: expired where even alone they could not make it any more, rejected where they could.  Batches do
+    not overlap.
+    Reference: Shen, Chen, Jin, Zhao, Kong, Philipose, Krishnamurthy and Sundaram, Nexus: A GPU Cluster Engine for
+    Accelerating DNN-Based Video Analysis (SOSP 2019), sections 4.2 and 6.3; packing sessions onto GPUs is not part of
+    it.
+    Weakness: early drop refuses requests that alone would have made it, to keep batches large; at low load batches are
+    as small as the queue.  Assumes that requests come in the order of their deadlines.
+    Cost: O(log n) a batch.
+
+    drop: "early": drop requests that cannot wait for a whole window; "lazy": drop only those that would be late even
+    alone, and then launch no more than the oldest can wait for.
+    max_batch: largest batch (the mode's own limit holds besides).
+    """
+
+    def __init__(self, drop: Literal["early", "lazy"] = "early", max_batch: Annotated[int, Field(ge=1)] | None = None):
+        self.drop = drop
+        self.max_batch = max_batch
+        self.targets: dict[Placement, int] = {}
+
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Delay:
+        if occupied(queue, placement, view):
+            return Delay()
+        waiting, target = len(queue), self._target(queue, placement)
+        ending = view.now + ROUNDING
+
+        def makes_it(position: int, size: int) -> bool:
+            return ending + queue.stages(size, placement).total <= queue.deadline(position)
+
+        window = target if self.drop == "early" else 1
+        if not makes_it(0, min(window, waiting)):
+            hopeless = largest(waiting, lambda count: not makes_it(count - 1, 1))
+            if hopeless:
+                return Discard(hopeless, "too late")
+            late = largest(waiting, lambda count: not makes_it(count - 1, min(window, waiting - count + 1)))
+            return Discard(late, "too late for a batch", expired=False)
+        count = min(waiting, target)
+        return Take(count if window > 1 else max(1, largest(count, lambda size: makes_it(0, size))))
+
+    def _target(self, queue: RequestQueue, placement: Placement) -> int:
+        """The largest batch of which two fit into the SLO, at least one request."""
+        target = self.targets.get(placement)
+        if target is None:
+            target, slo = limit(placement, self.max_batch), queue.service.slo
+            if slo < math.inf:
+                target = max(1, largest(target, lambda size: 2 * queue.stages(size, placement).total <= slo))
+            self.targets[placement] = target
+        return target
+
+
+class Clockwork(Batching):
+    """Clockwork: no batch that would miss its SLO is launched; most urgent first.
+
+    Decides how many (the largest batch for which there are enough requests that can wait for all of it), which not to
+    serve (the older ones that such a batch leaves no time for, which are rejected, and those that could not make it
+    even alone and at once on any of the service's devices, which expire), when (transfers of the next batch overlap the
+    batch that computes, but a batch is closed only `ahead` seconds before it is needed, so that it can still grow), and
+    which of several services (least latest start: deadline less what its batch takes).
+    Reference: Gujarati, Karimi, Alzayat, Hao, Kaufmann, Vigfusson and Mace, Serving DNNs like Clockwork: Performance
+    Predictability from the Bottom Up (OSDI 2020); the choice among sizes is that of its published scheduler, which has
+    batches of 1, 2, 4, 8 and 16.  A model that the device lacks is loaded with the batch that needs it, for which its
+    time counts, and takes the place of those used least recently; none is loaded ahead of demand.
+    Proven: where stage times are exact and a device's links are its own, no request that is launched misses its
+    deadline.
+    Weakness: a model that takes longer to load than the SLO is never loaded at all.  It trusts estimates: with noise it
+    launches what misses by a little.  It is greedy: a large batch of one service can make the next of another
+    impossible; the device is the one it is offered, the emptiest.
+    Cost: O(log b · log n + devices) a batch and O(1) a dropped request; O(b) where deadlines do not come in order of
+    arrival (then no older request is passed over for a larger batch).
+
+    ahead: how long before the device can compute it a batch is closed, besides its upload.
+    max_batch: largest batch (the mode's own limit holds besides).
+    """
+
+    def __init__(
+        self,
+        ahead: Annotated[Seconds, Field(ge=0)] = 0.005,
+        max_batch: Annotated[int, Field(ge=1)] | None = None,
+    ):
+        self.ahead = ahead
+        self.max_batch = max_batch
+        self.places: list[Placement] = []
+        """All devices on which the service could run, where its modes take one."""
+
+    def begin(self, queue: RequestQueue, view: View) -> None:
+        devices, modes = view.cluster.devices, queue.service.shape.modes
+        self.places = [
+            Placement(mode, (device,)) for mode in modes for device in devices
+            if device.type is mode.type and (mode.gpus == 1 or mode.on_cpu)
+        ]  # fmt: skip
+
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Delay:
+        ahead = outlook(queue, placement, view)
+        late, size = self._choose(queue, placement, ahead)
+        if not size:
+            hopeless = self._hopeless(queue, ahead.end(queue, 1, placement), placement, view)
+            return Discard(hopeless, "too late") if hopeless else Delay()  # elsewhere they may make it
+        wanted = ahead.compute - ahead.loading - queue.stages(size, placement).upload - self.ahead
+        if wanted > view.now:
+            return Delay(wanted, released=True)
+        if not late:
+            return Take(size)
+        hopeless = min(late, self._hopeless(queue, ahead.end(queue, 1, placement), placement, view))
+        if hopeless:
+            return Discard(hopeless, "too late")
+        return Discard(late, "too late for a larger batch", expired=False)
+
+    def urgency(self, queue: RequestQueue, placement: Placement, view: View) -> float:
+        """The latest start of the batch that it would launch."""
+        ahead = outlook(queue, placement, view)
+        late, size = self._choose(queue, placement, ahead)
+        if not size:
+            return -math.inf  # those that are late leave at once
+        return queue.deadline(late) - (ahead.end(queue, size, placement) - view.now)
+
+    def _choose(self, queue: RequestQueue, placement: Placement, ahead: Outlook) -> tuple[int, int]:
+        """How many of the oldest to skip, and the batch size behind them; 0: none fits."""
+        waiting = len(queue)
+        max_size = min(waiting, limit(placement, self.max_batch))
+
+        def late(size: int) -> int:
+            """How many of the oldest a batch of this size would delay too long."""
+            end = ahead.end(queue, size, placement) + ROUNDING
+            return largest(waiting, lambda count: queue.deadline(count - 1) < end)
+
+        if queue.service.slo < math.inf:  # deadlines come in the order of arrivals
+            size = largest(max_size, lambda size: waiting - late(size) >= size)
+            return late(size) if size else 0, size
+        return 0, self._in_order(queue, placement, ahead, max_size)
+
+    def _in_order(self, queue: RequestQueue, placement: Placement, ahead: Outlook, most: int) -> int:
+        """The largest batch of the oldest that are all in time, in any deadline order."""
+        deadline = queue.deadline(0) - ROUNDING
+        size = largest(most, lambda count: ahead.end(queue, count, placement) <= deadline)
+        for position in range(1, size):
+            deadline = min(deadline, queue.deadline(position) - ROUNDING)
+            if ahead.end(queue, position + 1, placement) > deadline:
+                return position
+        return size
+
+    def _hopeless(self, queue: RequestQueue, here: float, placement: Placement, view: View) -> int:
+        """How many of the oldest can make it nowhere, even alone and at once."""
+        soonest = here
+        for place in self.places:
+            if place != placement:
+                soonest = min(soonest, outlook(queue, place, view).end(queue, 1, place))
+        late, waiting = 0, len(queue)
+        while late < waiting and queue.deadline(late) - ROUNDING < soonest:
+            late += 1
+        return late

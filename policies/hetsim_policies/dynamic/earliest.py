@@ -1,0 +1,347 @@
+"""Each task to one line, once and for all: where it ends first, or by rules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from math import sqrt
+
+from hetsim.model.cluster import MILLI, Cluster, DeviceType, Node, NodeSpec
+from hetsim.model.plan import Placement, can_host
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode, Tasks
+from hetsim.policy import Decision, Fetch, PlanProblem, View
+from hetsim_policies.dynamic.common.lines import AssigningScheduler, DeviceLine, LineTask, refuse_parts_of_nodes
+from hetsim_policies.task_graphs import bottom_levels
+
+NEAR = 16
+"""Nodes near the data of a task: their devices are looked at one by one."""
+
+
+class Alike:
+    """Lines of one type on nodes of one kind, by the time of their first free lane.
+
+    A heap with an entry for every change; entries that are out of date are dropped when they come to the top.
+    """
+
+    def __init__(self, kind: DeviceType) -> None:
+        self.type = kind
+        self.lines: list[DeviceLine] = []
+        self._heap: list[tuple[float, int, DeviceLine]] = []
+
+    def add(self, line: DeviceLine) -> None:
+        self.lines.append(line)
+        line.changed = self.push
+        self.push(line)
+
+    def push(self, line: DeviceLine) -> None:
+        """The line's ends have changed."""
+        heappush(self._heap, (line.first_end(), line.number, line))
+        if len(self._heap) > 64 + 4 * len(self.lines):
+            self._heap = [(other.first_end(), other.number, other) for other in self.lines]
+            heapify(self._heap)
+
+    def first(self) -> DeviceLine | None:
+        """The line that is free first, of those that are up."""
+        heap, aside = self._heap, []
+        first = None
+        while heap:
+            end, _, line = heap[0]
+            if end == line.first_end():
+                if line.up:
+                    first = line
+                    break
+                aside.append(heap[0])
+            heappop(heap)
+        for entry in aside:
+            heappush(heap, entry)
+        return first
+
+
+class EarliestLine(AssigningScheduler):
+    """Base of `eft`, `dmda`, `dmdas`: ready tasks join the line where they end first.
+
+    Lines stand before each accelerator and before the cores of each node.  Of lines that are alike (of one type, on
+    nodes of one kind, equally far from the task's data) only the one that is free first is looked at.
+
+    `expected` says how long it takes.
+    """
+
+    with_data = False
+    """True if the place of data matters."""
+
+    def check(self, problem: PlanProblem) -> None:
+        refuse_parts_of_nodes(problem)
+
+    def make_lines(self, cluster: Cluster) -> list[DeviceLine]:
+        lines: list[DeviceLine] = []
+        groups: dict[tuple[DeviceType, NodeSpec], Alike] = {}
+        self._alike: dict[DeviceType, list[Alike]] = {}
+        self._on_node: dict[tuple[int, DeviceType], list[DeviceLine]] = {}
+        for node in cluster.nodes:
+            devices = [(device, self.unit(device.type)) for device in node.accelerators]
+            for device, lanes in [(node.cpu, node.cpus)] * bool(node.cpus) + devices:
+                line = DeviceLine(len(lines), device.type, lanes, device)
+                lines.append(line)
+                self._on_node.setdefault((node.index, device.type), []).append(line)
+                group = groups.get((device.type, node.spec))
+                if group is None:
+                    group = groups[device.type, node.spec] = Alike(device.type)
+                    self._alike.setdefault(device.type, []).append(group)
+                group.add(line)
+        return lines
+
+    def expected(self, task: Task, placement: Placement, free: float, view: View) -> tuple[float, float]:
+        """Begin and end of a task on devices that are free at a time."""
+        raise NotImplementedError
+
+    def assign(self, task: Task, view: View) -> LineTask | None:
+        best = math.inf
+        chosen: LineTask | None = None
+        items = dict.fromkeys((*task.reads, *task.writes))
+        size = sum(view.items[item].size for item in items)
+        near = self._nodes_near(task, view) if self.with_data and task.reads else []
+        for position in task.modes_by_speed():
+            mode = task.modes[position]
+            need = self.need(mode)
+            room = mode.type.memory is None or mode.gpu_memory + size <= mode.type.memory
+            if not room and not mode.on_cpu:
+                continue
+            for lines in self._candidates(mode, need, near, view):
+                placement = Placement(mode, tuple(line.device for line in lines if line.device is not None))
+                free = max(line.free_at(need, view.now) for line in lines)
+                begin, end = self.expected(task, placement, free, view)
+                if chosen is None or end < best:
+                    best = end
+                    chosen = LineTask(task, mode, placement, lines=lines, need=need, begin=begin, length=end - begin)
+        return chosen
+
+    def _candidates(self, mode: Mode, need: int, near: list[int], view: View) -> Iterator[tuple[DeviceLine, ...]]:
+        nodes = view.cluster.nodes
+        for node in near:
+            if mode.gpus <= 1:
+                for line in self._on_node.get((node, mode.type), ()):
+                    if line.up and can_host(nodes[node], mode):
+                        yield (line,)
+        for group in self._alike.get(mode.type, ()):
+            device = group.lines[0].device
+            assert device is not None
+            if not mode.span_any and not can_host(nodes[device.node], mode):
+                continue
+            if mode.gpus > 1:
+                continue
+            if need == 1:
+                earliest = group.first()
+                if earliest is not None:
+                    yield (earliest,)
+            else:
+                yield from ((line,) for line in group.lines if line.up)
+        if mode.gpus > 1:
+            yield from self._gangs(mode, view)
+
+    def _gangs(self, mode: Mode, view: View) -> Iterator[tuple[DeviceLine, ...]]:
+        """On each node the lines that are free first; for spanning gangs those of all."""
+        need, now = self.need(mode), view.now
+        everywhere: list[tuple[float, int, DeviceLine]] = []
+        for node in view.cluster.nodes:
+            lines = self._on_node.get((node.index, mode.type), [])
+            here = sorted((line.free_at(need, now), line.number, line) for line in lines if line.up)
+            if len(here) >= mode.gpus and can_host(node, mode):
+                yield tuple(line for _, _, line in here[: mode.gpus])
+            everywhere += here[: _share_of(node, mode)] if mode.allows(node.index) else []
+        if mode.span_any and len(everywhere) >= mode.gpus:
+            yield tuple(line for _, _, line in sorted(everywhere)[: mode.gpus])
+
+    @staticmethod
+    def _nodes_near(task: Task, view: View) -> list[int]:
+        """Nodes with copies of a task's data, those with devices that hold it first."""
+        nodes: dict[int, None] = {}
+        hosts: dict[int, None] = {}
+        for item in task.reads:
+            places = view.holders(item)
+            for place in places:
+                if isinstance(place, int):
+                    if len(places) <= NEAR:
+                        hosts[place] = None
+                else:
+                    nodes[place.node] = None
+        return list(nodes | hosts)[:NEAR]
+
+
+def _share_of(node: Node, mode: Mode) -> int:
+    """Devices of a gang for which each node has host cores and memory, in proportion."""
+    share = mode.gpus
+    if mode.millicores:
+        share = min(share, MILLI * node.cpus * mode.gpus // mode.millicores)
+    if mode.memory and node.memory is not None:
+        share = min(share, node.memory * mode.gpus // mode.memory)
+    return share
+
+
+class Eft(EarliestLine):
+    """Earliest finish time, online: each task to the device where it would end first.
+
+    Decides where, by the estimated times of all tasks that were assigned to a device before; blind to the places of
+    data.  Assigned tasks start in the order in which they became ready.
+    Reference: the online list scheduling of Graham, Bounds for Certain Multiprocessing Anomalies (1966), on unlike
+    machines; compared in Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling Applications on
+    Hybrid Multi-core Machines (2017).  Known as `dm` in StarPU.  On m unlike lanes at most m times the least makespan
+    of independent tasks (Aspnes, Azar, Fiat, Plotkin, Waarts, On-line Routing of Virtual Circuits, 1997: greedy).
+    Weakness: greedy; a task that hardly gains takes the device that the next one needs; a graph with large data is torn
+    apart (see `dmda`).
+    Cost: O(kinds of node × types + log devices) a task; linear in the devices of a type for gangs, tasks of several
+    cores and fractions.
+    """
+
+    def expected(self, task: Task, placement: Placement, free: float, view: View) -> tuple[float, float]:
+        mode = placement.mode
+        seconds = task.remaining_in(mode)
+        seconds /= mode.span_rate(placement.devices)
+        return free, free + seconds
+
+
+class Dmda(EarliestLine):
+    """Deque model data aware (`dmda` of StarPU): each task to the earliest worker.
+
+    Decides where.  As `eft`, but the time to bring what the task reads and is not there yet counts, from where copies
+    lie when the task becomes ready; so do `bytes_in` and `bytes_out`.  A worker is an accelerator, or the cores of a
+    node; its tasks start in the order in which they came.
+    Reference: Augonnet, Thibault, Namyst, Wacrenier, StarPU: A Unified Platform for Task Scheduling on Heterogeneous
+    Multicore Architectures (2011); Augonnet, Clet-Ortega, Thibault, Namyst, Data-Aware Task Scheduling on
+    Multi-Accelerator Based Platforms (2010).  There a core drives each GPU: `driver_cores: 1` of the nodes says so,
+    for every policy.
+    With `prefetch`, on as in StarPU, what the next task of each line reads moves while the one before computes.
+    Weakness: no ratio; links are taken for idle, and data that tasks before it in the line will bring for missing.
+    Cost: O(copies of what it reads + kinds of node × types + log devices) a task; linear in the devices of a type for
+    gangs, tasks of several cores and fractions.  Of data on many nodes those first found are looked at.
+
+    prefetch: what the next task of a line reads is brought to its GPU while the one before computes.
+    """
+
+    with_data = True
+
+    def __init__(self, prefetch: bool = True):
+        super().__init__()
+        self.prefetch = prefetch
+
+    def expected(self, task: Task, placement: Placement, free: float, view: View) -> tuple[float, float]:
+        """Begin and end, with uploads hidden by several streams or by `prefetch`."""
+        stages = view.stages((task,), placement)
+        kind = placement.mode.type
+        bring = max(stages.ready, stages.write_back) + stages.upload
+        hidden = kind.streams > 1 or (self.prefetch and not task.bytes_in and not placement.mode.on_cpu)
+        uploaded = max(free, view.now + bring) if hidden else free + bring
+        return free, uploaded + stages.restore + stages.compute + stages.download
+
+    def after_starts(self, lines: Sequence[DeviceLine], view: View) -> Iterator[Decision]:
+        if not self.prefetch:
+            return
+        for line in lines:
+            job = line.head()
+            if job is None or job.fetched or line.device is None or job.mode.on_cpu or len(job.lines) > 1:
+                continue
+            assert job.placement is not None
+            if not line.up or not view.holds(job.task, job.placement):
+                continue
+            job.fetched = True
+            for item in dict.fromkeys(job.task.reads):
+                holders = view.holders(item)
+                if holders and line.device not in holders:
+                    yield Fetch(item, line.device)
+
+
+class Dmdas(Dmda):
+    """Deque model data aware sorted (`dmdas` of StarPU): `dmda`, lines by priority.
+
+    Decides where, and in which order the tasks of a worker start: the highest `priority` first, among equals the one
+    farthest from the end of the task graph (by the chain of best estimated times), then as they came.  A task counts as
+    starting after all that its worker has, although it may overtake them.
+    Reference: Augonnet, Thibault, Namyst, Wacrenier, StarPU (2011); with priorities by distance from the end it is the
+    dynamic kin of HEFT, as in Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? (2016).
+    Weakness: as `dmda`; and a steady flow of urgent tasks starves the others.
+    Cost: as `dmda`; the distances once a run, O(n + edges).
+    """
+
+    def study(self, tasks: Tasks) -> None:
+        super().study(tasks)
+        self._levels = bottom_levels(tasks)
+
+    def key(self, task: Task) -> tuple[float, float]:
+        return -task.priority, -self._levels[task.index] if self._levels else 0.0
+
+
+class ErLs(AssigningScheduler):
+    """ER-LS, online list scheduling by enhanced rules: CPUs or GPUs, once and for all.
+
+    Decides on which side a task runs, when it becomes ready, by its times p on a core and q on a GPU, of which there
+    are m and k.  If p is at least the time at which a GPU will be free plus q, the GPUs get it; else the cores get it
+    if p/sqrt(m) <= q/sqrt(k), and the GPUs if not.  On each side the next task goes to whatever is free first.  Times
+    count from the start of the load, as published; here from when the system was last empty.
+    Reference: Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling Applications on Hybrid
+    Multi-core Machines (2017): at most 4 sqrt(m/k) times the least makespan for m >= k, also of task graphs that are
+    uncovered as they run; no online algorithm is below sqrt(m/k) (Canon, Marchal, Simon, Vivien, Online Scheduling of
+    Task Graphs on Heterogeneous Platforms, 2020).  Where a task takes several devices, m and k count how many such
+    tasks a side can run at once.  Of several types of accelerators the one that would end it first stands for the GPUs.
+    Weakness: the sides are balanced on average only, by rule and not by load: a side can stand empty; and a task that
+    finds no room yet (several devices, memory) holds up those behind it on its side.
+    Cost: O(log devices) a task; tasks of several devices look at all lanes of their type.
+    """
+
+    def make_lines(self, cluster: Cluster) -> list[DeviceLine]:
+        lanes: dict[DeviceType, int] = {}
+        for node in cluster.nodes:
+            if node.cpus:
+                lanes[node.cpu.type] = lanes.get(node.cpu.type, 0) + node.cpus
+            for device in node.accelerators:
+                lanes[device.type] = lanes.get(device.type, 0) + self.unit(device.type)
+        self._since = 0.0
+        self._line = {kind: DeviceLine(number, kind, count) for number, (kind, count) in enumerate(lanes.items())}
+        self._hosts = {
+            kind: [n for n in cluster.nodes if n.cpu.type is kind or any(d.type is kind for d in n.accelerators)]
+            for kind in lanes
+        }
+        self._can: dict[Mode, bool] = {}
+        return list(self._line.values())
+
+    def ready(self, task: Task) -> None:
+        if not self.jobs and not self.waiting:
+            self._since = self._view.now
+        super().ready(task)
+
+    def assign(self, task: Task, view: View) -> LineTask | None:
+        modes = [task.modes[position] for position in task.modes_by_speed()]
+        jobs = [self._job(task, mode, view) for mode in modes if mode.type in self._line]
+        possible = [job for job in jobs if self._possible(job, view)] or jobs
+        cpu = min((job for job in possible if job.mode.on_cpu), key=_end, default=None)
+        gpu = min((job for job in possible if not job.mode.on_cpu), key=_end, default=None)
+        if cpu is None or gpu is None:
+            return cpu or gpu
+        return gpu if self._accelerated(cpu, gpu) else cpu
+
+    def _accelerated(self, cpu: LineTask, gpu: LineTask) -> bool:
+        """The enhanced rules."""
+        if cpu.length >= gpu.begin - self._since + gpu.length:
+            return True
+        m, k = (max(1, job.lines[0].lanes // job.need) for job in (cpu, gpu))
+        return cpu.length / sqrt(m) > gpu.length / sqrt(k)
+
+    def _job(self, task: Task, mode: Mode, view: View) -> LineTask:
+        line = self._line[mode.type]
+        need = self.need(mode) * max(1, mode.gpus)
+        seconds = task.remaining_in(mode)
+        return LineTask(task, mode, None, lines=(line,), need=need, begin=line.free_at(need, view.now), length=seconds)
+
+    def _possible(self, job: LineTask, view: View) -> bool:
+        """Return True if the mode could run on some empty node, with the task's data."""
+        mode = job.mode
+        if mode not in self._can:
+            hosts = self._hosts[mode.type]
+            self._can[mode] = mode.span_any or any(can_host(node, mode) for node in hosts)
+        data = sum(view.items[item].size for item in dict.fromkeys((*job.task.reads, *job.task.writes)))
+        room = mode.on_cpu or mode.type.memory is None or mode.gpu_memory + data <= mode.type.memory
+        return self._can[mode] and room
+
+
+def _end(job: LineTask) -> float:
+    return job.begin + job.length

@@ -1,0 +1,566 @@
+"""Elastic jobs: sizes that grow and shrink, by the gain of the next step."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Annotated, Any, Protocol
+
+from pydantic import Field
+
+from hetsim.model.plan import Placement
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
+from hetsim.model.units import Seconds
+from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
+
+Interval = Annotated[Seconds, Field(gt=0)]
+
+SLOWEST = 1e-9
+"""Least rate of a mode against the fastest."""
+
+ROUND_COST = 3e-6
+"""Seconds that a waiting job of several sizes adds to a round (docs/speed.md)."""
+
+Sizes = dict[str, list[Mode]]
+"""By type, those with the fastest modes first: the sizes of a job from the least on, each faster than all before."""
+Entry = tuple[Any, float, int, Task]
+"""A key, what breaks ties, the row, and the job."""
+
+
+@dataclass(frozen=True)
+class GrowthStep:
+    """A job in `here` could grow to `there`, which takes `more` GPUs of that type."""
+
+    task: Task
+    here: Mode
+    there: Mode
+    more: float
+
+
+class Wishes(Protocol):
+    """Steps that jobs could make: the scheduler's rule says which comes first."""
+
+    def add(self, step: GrowthStep) -> None: ...
+
+    def take(self) -> GrowthStep | None:
+        """Remove the first and return it; None: there is none."""
+
+
+class Greatest:
+    """The step of greatest gain first; among equals that of the job that came first."""
+
+    def __init__(self, elastic: Elastic, left: dict[int, float]):
+        self._elastic, self._left = elastic, left
+        self._heap: list[tuple[float, int, int, GrowthStep]] = []
+        self._count = 0
+
+    def add(self, step: GrowthStep) -> None:
+        row = step.task.index
+        self._count += 1
+        heappush(self._heap, (-self._elastic.gain(step, self._left[row]), row, self._count, step))
+
+    def take(self) -> GrowthStep | None:
+        return heappop(self._heap)[-1] if self._heap else None
+
+
+class Elastic(Scheduler):
+    """Base of elastic schedulers: deal out GPUs step by step, then resize the jobs.
+
+    A job's modes are its sizes (1, 2, 4, 8 GPUs, with times from `scaling`); the estimates say how fast each is.  The
+    papers know one type of GPU.  Here each type is dealt out by itself: a job gets its least size on the type where
+    that is fastest among those with room, and its next step is the next faster size on the same type or on another one,
+    for which it gives its GPUs back; a gain is always for each GPU that is taken of the type.  Jobs with a fastest mode
+    on accelerators have their sizes there, the others on cores.
+    Cost: O(steps × log jobs) a new allocation, of which there are at most as many as GPUs and types allow, and the
+    stops and starts that it takes; where all jobs have one size, a look at the running jobs in a round in which a
+    waiting one fits, or running ones may be stopped.
+
+    Jobs get their least size in the order of `first`, then the next size goes where `gain` a GPU is greatest.
+    """
+
+    def __init__(self, interval: Interval = 600.0):
+        self.interval = interval
+        self._total: dict[str, float] = {}
+        self._sizes: dict[int, Mode] = {}
+        """The mode in which a running job was started, by row."""
+        self._next = -math.inf
+        """When running jobs may be resized again."""
+        self._idle: dict[str, float] = {}
+        """By type: GPUs that no running job holds, less those just given to others."""
+        self._jobs: int = 1
+        self._of: dict[int, Sizes] = {}
+        """By row: the sizes of a job."""
+        self._speeds: dict[int, dict[Mode, float]] = {}
+        """By row: the speeds of a job's modes."""
+        self._rigid = RigidJobs()
+        """Waiting jobs that have one size."""
+        self._elastic: dict[int, None] = {}
+        """Rows of all others that wait or run."""
+        self._whole = True
+        """True if all sizes have been whole numbers."""
+
+    def round_cost(self, problem: PlanProblem) -> float:
+        """Jobs of one size are dealt with mode by mode."""
+        for shape in problem.tasks.shapes:
+            there = [mode for mode in shape.modes if mode.type.name in problem.cluster.types]
+            on_cpu = sum(mode.on_cpu for mode in there)
+            if max(on_cpu, len(there) - on_cpu) > 1:
+                return ROUND_COST
+        return 0.0
+
+    def begin(self, view: View) -> None:
+        for device in view.cluster.devices:
+            share = device.type.streams if device.type.kind != "cpu" else 0
+            self._total[device.type.name] = self._total.get(device.type.name, 0) + share
+        for node in view.cluster.nodes:
+            self._total[node.cpu.type.name] = self._total.get(node.cpu.type.name, 0) + node.cpus
+
+    def finished(self, task: Task) -> None:
+        self._over(task)
+
+    gone = finished
+
+    def ready(self, task: Task) -> None:
+        self._over(task)
+        self._speeds[task.index] = {
+            mode: max(SLOWEST, task.shortest_estimate / own) if (own := task.estimate_in(mode)) > 0 else 1.0
+            for mode in task.modes
+        }
+        sizes = self._of[task.index] = self._find_sizes(task)
+        modes = [mode for of_type in sizes.values() for mode in of_type]
+        self._whole = self._whole and all(mode.width == int(mode.width) for mode in modes)
+        if len(modes) == 1:
+            self._rigid.add(task, modes[0], self.first(task, task.shortest_remaining))
+        else:
+            self._elastic[task.index] = None
+
+    def _over(self, task: Task) -> None:
+        """It runs no more, or waits no more."""
+        self._sizes.pop(task.index, None)
+        self._of.pop(task.index, None)
+        self._speeds.pop(task.index, None)
+        self._elastic.pop(task.index, None)
+        self._rigid.remove(task)
+
+    # Decided by a policy ----------------------------------------------------------------------------------------
+
+    def first(self, task: Task, left: float) -> Any:
+        """The order of jobs for the least size: least key first.
+
+        `left`: estimated time in the fastest mode.
+        """
+        return left
+
+    def gain(self, step: GrowthStep, left: float) -> float:
+        """The gain of a job by a step, for each GPU that it takes."""
+        raise NotImplementedError
+
+    def wishes(self, left: dict[int, float]) -> Wishes:
+        """The order in which steps are made."""
+        return Greatest(self, left)
+
+    # Sizes ------------------------------------------------------------------------------------------------------
+
+    def speed(self, task: Task, mode: Mode) -> float:
+        """Rate of a mode against the fastest, above 0 even where that takes no time."""
+        return self._speeds[task.index][mode]
+
+    def sizes(self, task: Task) -> Sizes:
+        """The sizes of a job on the types that it can use and the cluster has."""
+        return self._of[task.index]
+
+    def _find_sizes(self, task: Task) -> Sizes:
+        modes = [task.modes[position] for position in task.modes_by_speed()]
+        modes = [mode for mode in modes if self._total.get(mode.type.name)]
+        by_type: Sizes = {}
+        for mode in sorted(modes, key=lambda mode: mode.width):
+            if mode.on_cpu == modes[0].on_cpu:
+                sizes = by_type.setdefault(mode.type.name, [])
+                if not sizes or self.speed(task, mode) > self.speed(task, sizes[-1]):
+                    sizes.append(mode)
+        order = {mode.type.name: number for number, mode in reversed([*enumerate(modes)])}
+        return dict(sorted(by_type.items(), key=lambda entry: order[entry[0]]))
+
+    def smallest(self, task: Task, sizes: Sizes) -> list[Mode]:
+        """The minimum size on each type, the fastest first.
+
+        Of equally fast ones that where the job is, else that with the most idle GPUs, so that others are not moved for
+        nothing.
+        """
+        if len(sizes) == 1:
+            return [of_type[0] for of_type in sizes.values()]
+        own = self._sizes.get(task.index)
+        there = None if own is None else own.type
+
+        def slowness(mode: Mode) -> tuple[float, bool, float]:
+            return -self.speed(task, mode), mode.type is not there, -self._idle.get(mode.type.name, 0.0)
+
+        return sorted((of_type[0] for of_type in sizes.values()), key=slowness)
+
+    # Dealing out ------------------------------------------------------------------------------------------------
+
+    def allocate(self, jobs: list[Task], view: View) -> dict[int, Mode]:
+        """The size of each job that gets any."""
+        free = dict(self._total)
+        self._idle = dict(self._total)
+        for mode in self._sizes.values():
+            self._idle[mode.type.name] -= mode.width
+        self._jobs = max(1, len(jobs))
+        remaining = {task.index: view.remaining(task) for task in jobs}
+        for task in jobs:
+            own = self._sizes.get(task.index)
+            if own is not None:  # `remaining` is in its mode
+                remaining[task.index] *= self.speed(task, own)
+        sizes = {task.index: self.sizes(task) for task in jobs}
+        chosen: dict[int, Mode] = {}
+        wishes = self.wishes(remaining)
+        waiting = sorted(jobs, key=lambda task: (self.first(task, remaining[task.index]), task.arrival, task.index))
+        waiting = self._begin_all(waiting, sizes, free, chosen=chosen, wishes=wishes)
+        too_wide: dict[str, list[GrowthStep]] = {}
+        """By type: steps for which there is no room."""
+        while (step := wishes.take()) is not None:
+            row, name, old = step.task.index, step.there.type.name, step.here.type.name
+            if chosen[row] is not step.here:
+                continue  # the job has made another step instead
+            if step.more > free[name]:
+                too_wide.setdefault(name, []).append(step)
+                continue
+            free[name] -= step.more
+            chosen[row] = step.there
+            for further in self._steps(step.task, step.there, sizes[row]):
+                wishes.add(further)
+            if old != name:
+                free[old] += step.here.width
+                waiting = self._begin_all(waiting, sizes, free, chosen=chosen, wishes=wishes)
+                for other in too_wide.pop(old, ()):
+                    wishes.add(other)
+        return chosen
+
+    def _begin_all(
+        self, jobs: list[Task], sizes: dict[int, Sizes], free: dict[str, float], chosen: dict[int, Mode], wishes: Wishes
+    ) -> list[Task]:
+        """Give jobs their least size where there is room, and return those that get none."""
+        none = []
+        for task in jobs:
+            smallest = self.smallest(task, sizes[task.index])
+            mode = next((mode for mode in smallest if mode.width <= free[mode.type.name]), None)
+            if mode is None:
+                none.append(task)
+                continue
+            free[mode.type.name] -= mode.width
+            if task.index not in self._sizes:
+                self._idle[mode.type.name] -= mode.width
+            chosen[task.index] = mode
+            for step in self._steps(task, mode, sizes[task.index]):
+                wishes.add(step)
+        return none
+
+    def _steps(self, task: Task, here: Mode, sizes: Sizes) -> Iterator[GrowthStep]:
+        """On each type the least size that is faster."""
+        now = self.speed(task, here)
+        for name, of_type in sizes.items():
+            there = next((mode for mode in of_type if self.speed(task, mode) > now), None)
+            if there is not None:
+                yield GrowthStep(task, here, there, there.width - (here.width if name == here.type.name else 0))
+
+    # Resizing ---------------------------------------------------------------------------------------------------
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        running = view.running("start", own=True)
+        if not running and not view.num_waiting(own=True):
+            return
+        yield from self._resize(running, view) if self._elastic else self._order(running, view)
+        yield Wait(until=self._next if self._next > view.now else math.inf)
+
+    def _resize(self, running: list[Task], view: View) -> Iterator[Decision]:
+        """Give every job its new size."""
+        waiting = view.waiting(own=True)
+        target = self.allocate(running + waiting, view)
+        if view.now >= self._next:
+            for task in running:
+                if target.get(task.index) is not self._sizes.get(task.index) and task.shape.preemptible:
+                    self._next = view.now + self.interval
+                    yield Stop(task)
+                    waiting.append(task)
+        waiting.sort(key=lambda task: (-target[task.index].width if task.index in target else 0.0, task.arrival))
+        started: dict[int, None] = {}
+        for task, modes in self._attempts(waiting, target):
+            for mode in () if task.index in started else modes:
+                placement = self._place(task, mode, view)
+                if placement is not None:
+                    started[task.index] = None
+                    yield self._start(task, placement)
+                    break
+
+    def _order(self, running: list[Task], view: View) -> Iterator[Decision]:
+        """As `_resize`, where every job has one size: what remains is which jobs run."""
+        rigid = self._rigid
+        due = view.now >= self._next and (len(rigid) > 0 or not self._whole)
+        if not due and not any(map(view.fits, rigid.modes())):
+            return
+        keep, chosen = rigid.deal([self._entry(task, view) for task in running], dict(self._total))
+        for task in running if due else ():
+            if task.index not in keep and task.shape.preemptible:
+                self._next = view.now + self.interval
+                yield Stop(task)
+        blocked: dict[Mode, None] = {}
+        tried = dict.fromkeys(task.index for task in chosen)
+        for task in rigid.widest_first(chosen):
+            yield from self._try(task, blocked, view)
+        for task in rigid.in_order(blocked):
+            if task.index not in tried:
+                yield from self._try(task, blocked, view)
+
+    def _entry(self, task: Task, view: View) -> tuple[Any, float, int, Mode]:
+        """A running job of one size, as it is dealt with."""
+        mode = self._sizes[task.index]
+        remaining = view.remaining(task) * self._speeds[task.index][mode]
+        return self.first(task, remaining), task.arrival, task.index, mode
+
+    def _try(self, task: Task, blocked: dict[Mode, None], view: View) -> Iterator[Decision]:
+        """Start a job of one size if it fits; else its mode is blocked."""
+        mode = next(iter(self._of[task.index].values()))[0]
+        if mode in blocked:
+            return
+        placement = self._place(task, mode, view)
+        if placement is not None:
+            yield self._start(task, placement)
+        elif view.first(mode) is None:
+            blocked[mode] = None
+
+    def _place(self, task: Task, mode: Mode, view: View) -> Placement | None:
+        placement = view.first(mode)
+        if placement is not None and not view.holds(task, placement):
+            return next(iter(view.options(task, mode)), None)
+        return placement
+
+    def _start(self, task: Task, placement: Placement) -> Start:
+        self._sizes[task.index] = placement.mode
+        self._rigid.remove(task)
+        return Start(task, placement)
+
+    def _attempts(self, waiting: list[Task], target: dict[int, Mode]) -> Iterator[tuple[Task, list[Mode]]]:
+        """Modes to try for each task; a task may come twice."""
+        elsewhere = []
+        for task in waiting:
+            if task.index in target:
+                mode, sizes = target[task.index], self.sizes(task)
+                # Where nodes are too broken up, a smaller size.
+                yield task, [size for size in reversed(sizes[mode.type.name]) if size.width <= mode.width]
+                others = [size for size in self.smallest(task, sizes) if size.type.name != mode.type.name]
+                elsewhere.append((task, others))
+        # Until its share is free on one type a job may run on another that others cannot use, and so may one that
+        # gets no share.
+        yield from elsewhere
+        for task in waiting:
+            if task.index not in target:
+                yield task, self.smallest(task, self.sizes(task))
+
+
+# Waiting jobs of one size each, mode by mode, so that a round looks only at those that may get devices.
+#
+# Cost: O(log n) a job that comes or goes; a round takes the first jobs of each mode until no mode has room.
+
+
+class RigidJobs:
+    """Waiting jobs with one mode each, in the order of a key and in that of arrival."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[Mode, list[Entry]] = {}
+        self._by_arrival: dict[Mode, list[Entry]] = {}
+        self._entries: dict[int, tuple[Mode, Entry, Entry]] = {}
+        self._came = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def modes(self) -> Iterable[Mode]:
+        return self._by_key.keys()
+
+    def add(self, task: Task, mode: Mode, key: Any) -> None:
+        self._came += 1
+        by_key, by_arrival = (key, task.arrival, task.index, task), (task.arrival, self._came, task.index, task)
+        self._entries[task.index] = mode, by_key, by_arrival
+        insort(self._by_key.setdefault(mode, []), by_key)
+        insort(self._by_arrival.setdefault(mode, []), by_arrival)
+
+    def remove(self, task: Task) -> None:
+        """If it is here."""
+        removed = self._entries.pop(task.index, None)
+        if removed is None:
+            return
+        mode, *entries = removed
+        for by_mode, entry in zip((self._by_key, self._by_arrival), entries, strict=True):
+            jobs = by_mode[mode]
+            del jobs[bisect_left(jobs, entry)]
+            if not jobs:
+                del by_mode[mode]
+
+    def deal(
+        self, running: list[tuple[Any, float, int, Mode]], free: dict[str, float]
+    ) -> tuple[dict[int, None], list[Task]]:
+        """Give jobs devices in the order of their keys, as far as `free` goes, by type.
+
+        running: key, arrival, row and mode.  Returns the rows of the running jobs that keep theirs, and the waiting
+        ones that get any.
+        """
+        keep: dict[int, None] = {}
+        chosen: list[Task] = []
+        lines = [(mode.width, mode.type.name, jobs) for mode, jobs in self._by_key.items()]
+        heads = [(jobs[0], number, 0) for number, (_, _, jobs) in enumerate(lines)]
+        heapify(heads)
+        for mine in [*sorted(running, key=lambda entry: entry[:3]), None]:
+            while heads and (mine is None or heads[0][0][:3] < mine[:3]):
+                entry, number, place = heads[0]
+                width, kind, jobs = lines[number]
+                if width > free[kind]:
+                    heappop(heads)
+                    continue
+                free[kind] -= width
+                chosen.append(entry[-1])
+                if place + 1 < len(jobs):
+                    heapreplace(heads, (jobs[place + 1], number, place + 1))
+                else:
+                    heappop(heads)
+            if mine is not None and (width := mine[3].width) <= free[kind := mine[3].type.name]:
+                free[kind] -= width
+                keep[mine[2]] = None
+        return keep, chosen
+
+    def widest_first(self, chosen: Iterable[Task]) -> list[Task]:
+        """Those that still wait, the widest first, then in the order of arrival."""
+        entries = [self._entries[task.index] for task in chosen]
+        return [by_arrival[-1] for _, _, by_arrival in sorted(entries, key=lambda one: (-one[0].width, one[2][:3]))]
+
+    def in_order(self, blocked: Container[Mode]) -> Iterator[Task]:
+        """All in order of arrival, without blocked modes; entries may be removed."""
+        lines = {number: (mode, list(jobs)) for number, (mode, jobs) in enumerate(self._by_arrival.items())
+                 if mode not in blocked}  # fmt: skip
+        heads = [(jobs[0], number, 0) for number, (_, jobs) in lines.items()]
+        heapify(heads)
+        while heads:
+            entry, number, place = heads[0]
+            mode, jobs = lines[number]
+            if mode not in blocked:
+                yield entry[-1]
+            if mode not in blocked and place + 1 < len(jobs):
+                heapreplace(heads, (jobs[place + 1], number, place + 1))
+            else:
+                heappop(heads)
+
+
+class Optimus(Elastic):
+    """Optimus: the next GPU goes to the job with the greatest cut in remaining time.
+
+    Decides the size of elastic jobs, and when they are resized.  Every job first gets its least size, the shortest
+    first; then sizes grow where the time saved, over the GPUs added, is greatest.
+    Reference: Peng et al., Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters (2018), its
+    marginal gains; the online fit of convergence and speed curves is replaced by the estimates.  Several types of GPU
+    are an extension (`hetsim_policies.dynamic.elastic`).
+    Weakness: long jobs save most, so they grow first, and short ones wait for nothing but their least size.
+    Cost: see `hetsim_policies.dynamic.elastic`.
+
+    interval: running jobs are resized at most once in it.
+    """
+
+    def gain(self, step: GrowthStep, left: float) -> float:
+        now, then = self.speed(step.task, step.here), self.speed(step.task, step.there)
+        return (left / now - left / then) / step.more
+
+
+class Afs(Elastic):
+    """Apathetic future share: GPUs for short jobs, or where both jobs profit more.
+
+    Decides the size of elastic jobs, and when they are resized.  Every job first gets its least size, the shortest
+    first.  Each further step goes to the winner of a row of duels: of two jobs, the longer one b gets it if (p'_b -
+    p_b) / p'_b > (p'_a - p_a) / p_a, with speeds p now and p' with one GPU more, else the shorter one a; how long is
+    the time left at the present size.
+    Reference: Hwang, Kim, Kim, Shin, Park, Elastic Resource Sharing for Distributed Deep Learning (NSDI 2021): AFS-L,
+    the rule for known durations.  If b has the GPU in question at the latest when a ends, it is the choice of less mean
+    response of the two.  There sizes grow by one GPU; a step of several counts here as if each of them brought an equal
+    part.  Several types of GPU are an extension (`hetsim_policies.dynamic.elastic`).
+    Weakness: the rule is not transitive, so that of three jobs it matters in which order they meet (here from the
+    shortest on); wrong estimates.
+    Cost: as `hetsim_policies.dynamic.elastic`, but a step costs a pass over the jobs.
+
+    interval: running jobs are resized at most once in it.
+    """
+
+    def first(self, task: Task, left: float) -> float:
+        return left / self.speed(task, self.smallest(task, self.sizes(task))[0])
+
+    def wishes(self, left: dict[int, float]) -> Wishes:
+        return Duels(self, left)
+
+    def gain(self, step: GrowthStep, left: float) -> float:
+        """Speed gained by each GPU, over the speed now."""
+        now, then = self.speed(step.task, step.here), self.speed(step.task, step.there)
+        return (then - now) / now / step.more
+
+
+class Duels:
+    """The job step that the pairwise rule prefers; of its own steps that of most gain."""
+
+    def __init__(self, afs: Afs, left: dict[int, float]):
+        self._afs, self._left = afs, left
+        self._steps: list[tuple[float, int, float, int, GrowthStep]] = []
+        """Time left at the present size, row, minus the gain, a count: a job's best step stands before its others."""
+        self._count = 0
+
+    def add(self, step: GrowthStep) -> None:
+        remaining = self._left[step.task.index]
+        now = remaining / self._afs.speed(step.task, step.here)
+        self._count += 1
+        insort(self._steps, (now, step.task.index, -self._afs.gain(step, remaining), self._count, step))
+
+    def take(self) -> GrowthStep | None:
+        if not self._steps:
+            return None
+        winner, top_loss = 0, -self._steps[0][2]
+        met = self._steps[0][1]
+        for place, (_, row, loss, _, _) in enumerate(self._steps):
+            # p' = p (1 + gain), so that the gain over p' is gain / (1 + gain).
+            if row != met and -loss / (1 - loss) > top_loss:
+                winner, top_loss = place, -loss
+            met = row
+        return self._steps.pop(winner)[-1]
+
+
+class SpeedupMean(Elastic):
+    """The fairest mean of speedups: the objective of Pollux, with greedy sizes.
+
+    Decides the size of elastic jobs, and when they are resized: the power mean, with exponent `fairness`, of each job's
+    speed against its speed on a fair share of the cluster.  Towards minus infinity only the worst-off counts.
+    Reference: Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning (2021).  There a
+    genetic search also places GPUs (`pollux`) and batch sizes adapt; here sizes grow greedily by the gain in the sum of
+    powers, which for concave speeds is optimal up to the last step.  Several types of GPU are an extension
+    (`hetsim_policies.dynamic.elastic`).
+    Weakness: blind to the time left, so that short jobs are treated as long ones.
+    Cost: see `hetsim_policies.dynamic.elastic`.
+
+    fairness: the exponent, below 0.
+    interval: running jobs are resized at most once in it.
+    """
+
+    def __init__(self, fairness: Annotated[float, Field(lt=0, ge=-20)] = -1.0, interval: Interval = 600.0):
+        super().__init__(interval)
+        self.fairness = fairness
+
+    def first(self, task: Task, left: float) -> float:
+        return task.arrival
+
+    def gain(self, step: GrowthStep, left: float) -> float:
+        fair = self._fair_speed(step.task)
+        now, then = self.speed(step.task, step.here) / fair, self.speed(step.task, step.there) / fair
+        return float(now**self.fairness - then**self.fairness) / step.more
+
+    def _fair_speed(self, task: Task) -> float:
+        """The fastest size within an equal share of usable GPUs, or its minimum size."""
+        sizes = self.sizes(task)
+        share = sum(self._total[name] for name in sizes) / self._jobs
+        within = [mode for of_type in sizes.values() for mode in of_type if mode.width <= share]
+        return max(self.speed(task, mode) for mode in within or self.smallest(task, sizes)[:1])

@@ -1,0 +1,599 @@
+"""Gangs and elastic jobs whose GPUs are dealt out at fixed intervals."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from hetsim.model.cluster import Device, Node
+from hetsim.model.curves import Layout, layout_of
+from hetsim.model.plan import Placement
+from hetsim.model.task import RUNNING, WAITING, Task
+from hetsim.model.tasks import Mode, Shape
+from hetsim.model.units import Seconds
+from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
+
+Share = dict[int, int]
+"""GPUs by node, nodes without any left out."""
+
+ROUNDING = 1e-12
+"""Part of a time by which a multiple of the interval may be missed."""
+
+ROUND_COST = 3e-6
+"""Seconds that a waiting job adds to an instant at which GPUs are dealt out."""
+
+
+@dataclass
+class IntervalJob:
+    """The state of a job when GPUs are dealt out."""
+
+    task: Task
+    sizes: dict[int, Mode]
+    """Its modes by number of GPUs, in ascending order."""
+    share: Share = field(default_factory=dict)
+    """Its GPUs now; empty while it waits."""
+    done: float = 0.0
+    """Fraction of its work that is done, by estimate."""
+    attained: float = 0.0
+
+    def estimate(self, gpus: int) -> float:
+        """Estimated seconds of the whole job on the packed layout."""
+        return self.task.estimate_in(self.sizes[gpus])
+
+    def remaining(self, gpus: int, done: float) -> float:
+        """Estimated seconds from `done` to the end on `gpus` GPUs over the fewest nodes."""
+        curve = self.sizes[gpus].curve
+        return self.estimate(gpus) * (1.0 - done if curve is None else curve.left(curve.packed, done))
+
+    def speed(self, layout: Layout) -> float:
+        """Fraction of the job per second on a layout; 0 where it cannot run."""
+        mode = self.sizes.get(sum(layout))
+        if mode is None or (len(layout) > 1 and not mode.span_any):
+            return 0.0
+        seconds = self.estimate(sum(layout))
+        rate = 1.0 if mode.curve is None else mode.curve.rate(layout, self.done)
+        return rate / seconds if seconds > 0 else math.inf
+
+
+class AtIntervals(Scheduler):
+    """Allocation of GPUs to all jobs at fixed intervals.
+
+    The base of `las_intervals`, `optimus_intervals` and `pollux`.
+
+    At every multiple of the interval a subclass says on which nodes each job has how many GPUs until the next one.  A
+    job with unchanged GPUs runs on; any other is stopped, with its work kept, and started again.  Between two instants
+    nothing starts, and GPUs that come free stand idle, as in the simulators of Pollux and Gavel.  All this is about one
+    type of accelerator, that of which the cluster has most.  Jobs without a mode of whole devices of it, and jobs that
+    do not fit where they should (host memory, a partition), start when they fit, in the order of arrival; jobs that are
+    not preemptible stay where they are.
+    Cost: a look at all jobs and nodes once an interval.
+    """
+
+    at_own_times = True
+
+    def __init__(self, interval: Annotated[Seconds, Field(gt=0)] = 60.0):
+        self.interval = interval
+        self._last = 0
+        """Number of the last interval that has begun."""
+        self._kind = ""
+        self._down: set[int] = set()
+        self._devices: list[tuple[Node, list[Device]]] = []
+        """Those of the type, by node."""
+        self._modes: dict[tuple[Shape, tuple[int, ...] | None], dict[int, Mode]] = {}
+        """What `_sizes` has found, by shape and the modes that admission left."""
+        self._here: dict[int, None] = {}
+        """Rows of the tasks that have been ready and have not ended."""
+        self._others: dict[int, Task] = {}
+        """By row: tasks without modes on whole devices of the type, in the order in which they became ready."""
+
+    def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
+        """By row of a job its GPUs until the next time; jobs not named have none.
+
+        `room`: GPUs by node that the jobs may have, those that they have included.
+        """
+        raise NotImplementedError
+
+    def round_cost(self, problem: PlanProblem) -> float:
+        return ROUND_COST
+
+    def begin(self, view: View) -> None:
+        counts = Counter(device.type.name for device in view.cluster.devices if device.type.kind != "cpu")
+        self._kind = max(counts, key=lambda name: counts[name], default="")
+        of_kind = ((n, [d for d in n.accelerators if d.type.name == self._kind]) for n in view.cluster.nodes)
+        self._devices = [(node, devices) for node, devices in of_kind if devices]
+
+    def ready(self, task: Task) -> None:
+        self._here[task.index] = None
+        if not self._sizes(task):
+            self._others.pop(task.index, None)
+            self._others[task.index] = task
+
+    def finished(self, task: Task) -> None:
+        self._here.pop(task.index, None)
+        self._others.pop(task.index, None)
+
+    def gone(self, task: Task) -> None:
+        self.finished(task)
+
+    def device(self, device: Device, up: bool) -> None:
+        (self._down.discard if up else self._down.add)(device.index)
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        number = math.floor(view.now / self.interval * (1 + ROUNDING))
+        due = number > self._last and view.now <= number * self.interval * (1 + ROUNDING)
+        self._last = max(number, self._last)
+        others = [task for task in self._others.values() if task.state == WAITING]
+        if due:
+            yield from self._deal_out(view.waiting(own=True), view.running("start", own=True), view)
+        for task in others:
+            placement = view.fit(task)
+            if placement is not None:
+                yield Start(task, placement)
+        if self._here or view.num_waiting(own=True) or view.running("start", own=True):
+            yield Wait(until=(self._last + 1) * self.interval)
+
+    def _sizes(self, task: Task) -> dict[int, Mode]:
+        key = task.shape, task.allowed
+        by_size = self._modes.get(key)
+        if by_size is None:
+            allowed = task.allowed or range(len(task.modes))
+            modes = [task.modes[position] for position in allowed]
+            sizes = {mode.gpus: mode for mode in modes if mode.type.name == self._kind and mode.gpus and mode.whole}
+            by_size = self._modes[key] = dict(sorted(sizes.items()))
+        return by_size
+
+    # Dealing out ----------------------------------------------------------------------------------------------
+
+    def _deal_out(self, waiting: list[Task], running: list[Task], view: View) -> Iterator[Decision]:
+        jobs = [
+            self._job(task, view)
+            for task in [*running, *waiting]
+            if self._sizes(task) and (task.state != RUNNING or task.shape.preemptible)
+        ]
+        jobs.sort(key=lambda job: (job.task.arrival, job.task.index))
+        free = self._free(view)
+        room = {node: len(devices) for node, devices in free.items()}
+        for job in jobs:
+            for node, count in job.share.items():
+                room[node] = room.get(node, 0) + count
+        dealt = self.deal(jobs, dict(sorted(room.items())), view)
+        stay: dict[int, None] = {}
+        for job in jobs:
+            if job.share and dealt.get(job.task.index) == job.share:
+                stay[job.task.index] = None
+            elif job.share:
+                free = {}
+                yield Stop(job.task)
+        free = free or self._free(view)
+        for job in jobs:
+            share = dealt.get(job.task.index)
+            if share and job.task.index not in stay:
+                start = self._start(job, share, free, view)
+                if start is not None:
+                    yield start
+        if not view.running("start", own=True):
+            yield from self._start_any(jobs, view)
+
+    def _job(self, task: Task, view: View) -> IntervalJob:
+        job = IntervalJob(task, self._sizes(task), done=task.done, attained=view.attained(task))
+        if task.state == RUNNING:
+            placement = view.launch_of(task).placement
+            assert placement is not None
+            nodes = [device.node for device in placement.devices]
+            job.share = dict(Counter(nodes)) if placement.mode.span_any else {nodes[0]: len(nodes)}
+            remaining, total = view.remaining(task), job.estimate(placement.mode.gpus) if placement.mode.whole else 0.0
+            curve = placement.mode.curve
+            if total <= 0:
+                job.done = 1.0
+            elif curve is None:
+                job.done = 1.0 - remaining / total
+            else:
+                layout = layout_of(placement.devices)
+                job.done = curve.reached(layout, task.done, curve.left(layout, task.done) - remaining / total)
+        return job
+
+    def _free(self, view: View) -> dict[int, list[Device]]:
+        """Devices by node of which nothing is in use."""
+        idle_by_node: dict[int, list[Device]] = {}
+        down, load = self._down, view.load
+        for node, devices in self._devices:
+            idle = [device for device in devices if device.index not in down and not load(device)]
+            if idle and node.cpu.index not in down:
+                idle_by_node[node.index] = idle
+        return idle_by_node
+
+    def _start(self, job: IntervalJob, share: Share, free: dict[int, list[Device]], view: View) -> Start | None:
+        """Start a job on free devices and take these; None where there is no room."""
+        mode = job.sizes[sum(share.values())]
+        if any(len(free.get(node, ())) < count for node, count in share.items()):
+            return None
+        placement = Placement(mode, tuple(device for node, count in share.items() for device in free[node][:count]))
+        if not (view.fits(mode, placement, (job.task,)) and view.holds(job.task, placement)):
+            return None
+        for node, count in share.items():
+            del free[node][:count]
+        return Start(job.task, placement)
+
+    def _start_any(self, jobs: list[IntervalJob], view: View) -> Iterator[Decision]:
+        """Nothing runs: the first job that fits anywhere must not wait for ever."""
+        for job in jobs:
+            placement = view.fit(job.task)
+            if placement is not None:
+                yield Start(job.task, placement)
+                return
+
+
+def spread(mode: Mode, room: Share) -> Share:
+    """Take the GPUs of a mode from `room`, each from the node with most of them.
+
+    Of a mode that must stay on one node, that of the node with most, or nothing.
+    """
+    share: Share = {}
+    gpus = mode.gpus
+    if not mode.span_any and gpus > max(room.values(), default=0):
+        return share
+    while gpus:
+        node = max(room, key=lambda one: room[one])
+        count = min(room[node], gpus)
+        share[node] = share.get(node, 0) + count
+        room[node] -= count
+        gpus -= count
+    return share
+
+
+class LasIntervals(AtIntervals):
+    """Least attained service at fixed intervals: gangs in a few queues, on any nodes.
+
+    Decides when, where and which job is preempted.  As in `las` a job falls into the next queue when its GPU time
+    crosses a threshold, and never comes back; within a queue jobs go in the order in which they came into it.  At every
+    multiple of the interval the jobs are visited in that order, and a job runs if enough GPUs are left, on whichever
+    nodes; jobs that ran before keep their GPUs, others take them from the emptiest nodes.
+    Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019), as Qiao et al., Pollux
+    (OSDI 2021), simulate it: two queues, 16 GPU hours, 60 s.
+    Weakness: as `las`; a gang is spread over nodes although it would fit on one that is less empty.
+    Cost: see `hetsim_policies.dynamic.intervals`.
+
+    interval: seconds between decisions.
+    thresholds: attained GPU-seconds at which a job is demoted to the next queue.
+    """
+
+    def __init__(
+        self,
+        interval: Annotated[Seconds, Field(gt=0)] = 60.0,
+        thresholds: Annotated[list[Annotated[Seconds, Field(gt=0)]], Field(min_length=1)] | None = None,
+    ):
+        super().__init__(interval)
+        self.thresholds = sorted(thresholds or [57600.0])
+        self._queued: dict[int, tuple[int, int]] = {}
+        """By row: the queue, and the sequence number of the entry into it."""
+        self._entries = 0
+
+    def finished(self, task: Task) -> None:
+        super().finished(task)
+        self._queued.pop(task.index, None)
+
+    def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
+        for job in jobs:
+            level = sum(job.attained * (1 + 1e-9) >= threshold for threshold in self.thresholds)
+            queue = self._queued.get(job.task.index)
+            if queue is None or level > queue[0]:
+                self._entries += 1
+                self._queued[job.task.index] = level, self._entries
+        free = sum(room.values())
+        chosen = []
+        for job in sorted(jobs, key=lambda job: self._queued[job.task.index]):
+            width = next(iter(job.sizes))
+            if job.share:
+                width = sum(job.share.values())
+            if width <= free:
+                free -= width
+                chosen.append((job, width))
+        dealt = {job.task.index: job.share for job, _ in chosen if job.share}
+        for share in dealt.values():
+            for node, count in share.items():
+                room[node] -= count
+        for job, width in chosen:
+            if not job.share:
+                dealt[job.task.index] = spread(job.sizes[width], room)
+        return dealt
+
+
+NOT_YET_OVER = 1e-6
+"""Part of its time that a job in its last epoch is thought to have left."""
+
+
+class OptimusIntervals(AtIntervals):
+    """Optimus at fixed intervals: each GPU to the job with most remaining time saved.
+
+    Decides sizes and nodes of elastic jobs, and when they change.  Every job gets one GPU in the order of arrival,
+    while there are any; then one GPU at a time goes where it saves most time, and a job that the next one would not
+    speed up gets no more.  A job with an unchanged number of GPUs keeps those that it has; others take theirs from the
+    emptiest nodes, small jobs first.  The remaining time is that of the parts of the work (epochs) after the present
+    one.
+    Reference: Peng et al., Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters (2018), as Qiao
+    et al., Pollux (OSDI 2021), simulate it: with step times and numbers of epochs that it is told, every 60 s.
+    Weakness: what `optimus` has; and a step that does not pay hides all beyond it, such as the fifth GPU where nodes
+    have four.
+    Cost: O(GPUs × jobs) an interval.
+
+    interval: seconds from one decision to the next.
+    """
+
+    def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
+        free = sum(room.values())
+        widths: dict[int, int] = {}
+        gains: dict[int, float] = {}
+        by_row = {job.task.index: job for job in jobs}
+        for row, job in by_row.items():
+            smallest = next(iter(job.sizes))
+            if smallest <= free:
+                widths[row] = smallest
+                free -= smallest
+                gains[row] = self._gain(job, smallest)
+        while free and gains:
+            row = max(gains, key=lambda one: gains[one])
+            if gains[row] <= 0:
+                break
+            more = self._next(by_row[row], widths[row]) - widths[row]
+            if more > free:
+                gains[row] = 0.0
+                continue
+            widths[row] += more
+            free -= more
+            gains[row] = self._gain(by_row[row], widths[row])
+        stay = {row: job.share for row, job in by_row.items() if job.share}
+        dealt = {row: share for row, share in stay.items() if sum(share.values()) == widths.get(row)}
+        for share in dealt.values():
+            for node, count in share.items():
+                room[node] -= count
+        for row in sorted(widths, key=lambda row: widths[row]):
+            if row not in dealt:
+                dealt[row] = spread(by_row[row].sizes[widths[row]], room)
+        return dealt
+
+    @staticmethod
+    def _next(job: IntervalJob, width: int) -> int:
+        """The next larger size of a job; the same where there is none."""
+        return next((size for size in job.sizes if size > width), width)
+
+    def _gain(self, job: IntervalJob, width: int) -> float:
+        """Seconds saved per GPU by the next size; 0 where there is none."""
+        wider = self._next(job, width)
+        if wider == width:
+            return 0.0
+        curve = job.sizes[width].curve
+        done = job.done if curve is None else curve.section(job.done)[1]
+        done = min(done, 1.0 - NOT_YET_OVER)
+        return (job.remaining(width, done) - job.remaining(wider, done)) / (wider - width)
+
+
+RESET, EMPTIED, CLEARED = 0.1, 0.1, 0.1
+"""Chances of a change: a job has what it has now; a job is thinned out; and then each of its nodes is cleared."""
+FLOOR = 1e-3
+"""What every speedup counts besides, so that a job that waits does not outweigh all others."""
+
+Matrices = np.ndarray
+"""GPUs by candidate, job and node."""
+
+
+class Pollux(AtIntervals):
+    """Pollux: a genetic search for the GPUs and nodes of jobs, by mean speedup.
+
+    Decides sizes and nodes, and when they change.  The speedup of a job is its progress a second there against that on
+    an equal share of the GPUs on the fewest nodes; what the cluster reaches is the power mean of all speedups.  A job
+    that would have to start again counts less, by the time that its restarts take of its life.  A job gets at most
+    twice the GPUs that it has had before, so that its speed there is not a guess from afar; and a node has at most one
+    job that lies on several nodes, so that no two compete for its network.  At each interval matrices of jobs × nodes
+    are crossed over by jobs, changed at random and repaired, beginning with those of the interval before; the best one
+    is dealt out.
+    Reference: Qiao, Choe, Subramanya, Neiswanger, Ho, Zhang, Ganger, Xing, Pollux: Co-adaptive Cluster Scheduling for
+    Goodput-Optimized Deep Learning (OSDI 2021).  There speeds are predicted by a model that is fitted to each job's own
+    steps; here they are the estimates of its modes, which for jobs with measured curves know layout and progress.  How
+    batch sizes adapt is the job's matter (`batch: adaptive` of the trace format pollux).  The search keeps the better
+    half of parents and children, where the authors' also keeps solutions that use the cluster better (NSGA-II).
+    Weakness: blind to the time left, so that short jobs are treated as long ones; and a search of few generations does
+    not find the best.
+    Cost: O(generations × population × jobs × nodes) an interval.
+
+    interval: seconds from one decision to the next.
+    fairness: exponent of the power mean, below 0; towards minus infinity only the worst-off counts.
+    population, generations: how many candidates are kept, and how often they are bred, at each decision.
+    restart: seconds that a job is thought to lose when its GPUs change.
+    """
+
+    def __init__(
+        self,
+        interval: Annotated[Seconds, Field(gt=0)] = 60.0,
+        fairness: Annotated[float, Field(lt=0, ge=-20)] = -1.0,
+        population: Annotated[int, Field(ge=2, le=1000)] = 40,
+        generations: Annotated[int, Field(ge=1, le=1000)] = 20,
+        restart: Annotated[Seconds, Field(ge=0)] = 30.0,
+    ):
+        super().__init__(interval)
+        self.fairness = fairness
+        self.population = population
+        self.generations = generations
+        self.restart = restart
+        self._widest: dict[int, int] = {}
+        """By row: most GPUs that the job has had for an interval."""
+        self._starts: dict[int, int] = {}
+        """By row: how often the job has been given GPUs."""
+        self._last_rows: list[int] = []
+        self._last_nodes: list[int] = []
+        self._last_matrices: Matrices = np.zeros((0, 0, 0), dtype=np.int64)
+
+    def finished(self, task: Task) -> None:
+        super().finished(task)
+        self._widest.pop(task.index, None)
+        self._starts.pop(task.index, None)
+
+    def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
+        if not jobs or not room:
+            return {}
+        jobs = sorted(jobs, key=lambda job: (job.attained, job.task.arrival, job.task.index))
+        for job in jobs:
+            row = job.task.index
+            self._widest[row] = max(self._widest.get(row, 0), sum(job.share.values()))
+        nodes = list(room)
+        search = GeneticSearch(self, jobs, nodes, room=np.array([room[node] for node in nodes]), view=view)
+        matrices = search.run(self._adapted(jobs, nodes))
+        self._last_rows, self._last_nodes = [job.task.index for job in jobs], nodes
+        self._last_matrices = matrices
+        dealt: dict[int, Share] = {}
+        for job, counts in zip(jobs, matrices[0].tolist(), strict=True):
+            share = {node: count for node, count in zip(nodes, counts, strict=True) if count}
+            if share and share != job.share:
+                self._starts[job.task.index] = self._starts.get(job.task.index, 0) + 1
+            if share:
+                dealt[job.task.index] = share
+        return dealt
+
+    def restarts(self, job: IntervalJob) -> int:
+        """How often it has been given other GPUs than it had."""
+        return max(0, self._starts.get(job.task.index, 0) - 1)
+
+    def widest(self, job: IntervalJob) -> int:
+        """The most GPUs that it may get now."""
+        limit = max(1, 2 * self._widest[job.task.index])
+        return max((gpus for gpus in job.sizes if gpus <= limit), default=next(iter(job.sizes)))
+
+    def _adapted(self, jobs: list[IntervalJob], nodes: list[int]) -> Matrices:
+        """The candidates of the interval before, for the jobs and nodes of now."""
+        last = self._last_matrices
+        adapted = np.zeros((len(last), len(jobs), len(nodes)), dtype=np.int64)
+        if len(last):
+            row_at = {row: place for place, row in enumerate(self._last_rows)}
+            node_at = {node: place for place, node in enumerate(self._last_nodes)}
+            here = [place for place, job in enumerate(jobs) if job.task.index in row_at]
+            there = [row_at[jobs[place].task.index] for place in here]
+            columns = [place for place, node in enumerate(nodes) if node in node_at]
+            before = [node_at[nodes[place]] for place in columns]
+            adapted[np.ix_(range(len(last)), here, columns)] = last[np.ix_(range(len(last)), there, before)]
+        return adapted
+
+
+class GeneticSearch:
+    """One genetic search."""
+
+    def __init__(self, policy: Pollux, jobs: list[IntervalJob], nodes: list[int], room: np.ndarray, view: View):
+        self.policy, self.jobs, self.room, self.random = policy, jobs, room, view.random
+        self.now = np.array([[job.share.get(node, 0) for node in nodes] for job in jobs], dtype=np.int64)
+        self.limits = np.array([policy.widest(job) for job in jobs])
+        total = int(room.sum())
+        self.fair = max(1, -(-total // len(jobs)))
+        age = np.array([view.now - job.task.arrival for job in jobs])
+        restarts = np.array([policy.restarts(job) for job in jobs])
+        self.kept = np.maximum(age - restarts * policy.restart, 0.0) / np.maximum(age + policy.restart, 1e-9)
+        """What a job's speedup is worth if it starts again."""
+        width = int(self.limits.max()) + 1
+        self.sizes = np.array([self._sizes_below(job, width) for job in jobs])
+        """By job and number of GPUs: the largest size of the job that is not above that."""
+        self.table = np.full((len(jobs), len(nodes) + 1, width), np.nan)
+        """Speedup by job, nodes and GPUs, as far as it was asked for."""
+        self.table[:, 0, :] = self.table[:, :, 0] = 0.0
+        self.scale = len(nodes) / total
+        self.base = [self._fair_speed(job) for job in jobs]
+
+    def run(self, seeds: Matrices) -> Matrices:
+        """The candidates that are left, the best first."""
+        size = self.policy.population
+        candidates = self._repaired(np.concatenate([self.now[np.newaxis], seeds[: size - 1]]))
+        values = self._values(candidates)
+        for _ in range(self.policy.generations):
+            children = self._repaired(self._changed(self._crossed(candidates, values, size)))
+            candidates = np.concatenate([candidates, children])
+            values = np.concatenate([values, self._values(children)])
+            _, first = np.unique(candidates.reshape(len(candidates), -1), axis=0, return_index=True)
+            best = first[np.lexsort((first, -values[first]))][:size]
+            candidates, values = candidates[best], values[best]
+        return candidates
+
+    # What a candidate is worth ----------------------------------------------------------------------------------
+
+    def _fair_speed(self, job: IntervalJob) -> float:
+        """Speed on an equal share of the GPUs over the fewest nodes, at a size it has."""
+        width = max((gpus for gpus in job.sizes if gpus <= self.fair), default=next(iter(job.sizes)))
+        return max(job.speed(self._layout(width, -(-width // int(self.room.max())))), 1e-300)
+
+    @staticmethod
+    def _layout(gpus: int, nodes: int) -> tuple[int, ...]:
+        """`gpus` GPUs on a number of nodes, in equal parts as far as possible."""
+        base, more = divmod(gpus, nodes)
+        return (base + 1,) * more + (base,) * (nodes - more)
+
+    def _values(self, matrices: Matrices) -> np.ndarray:
+        """The power mean of the speedups."""
+        nodes, gpus = np.count_nonzero(matrices, axis=2), matrices.sum(axis=2)
+        numbers = np.broadcast_to(np.arange(len(self.jobs)), gpus.shape)
+        speedups = self.table[numbers, nodes, gpus]
+        missing = np.isnan(speedups)
+        if missing.any():
+            asked = np.unique(np.column_stack([numbers[missing], nodes[missing], gpus[missing]]), axis=0)
+            for number, count, width in asked.tolist():
+                speed = self.jobs[number].speed(self._layout(width, count))
+                self.table[number, count, width] = speed / self.base[number]
+            speedups = self.table[numbers, nodes, gpus]
+        again = np.any(matrices != self.now, axis=2)
+        scaled = np.where(again, speedups * self.kept, speedups) * self.scale + FLOOR
+        power = self.policy.fairness
+        with np.errstate(divide="ignore"):  # the power of nothing is infinite, and its mean none
+            return np.asarray(np.mean(scaled**power, axis=1) ** (1 / power))
+
+    # Breeding ---------------------------------------------------------------------------------------------------
+
+    def _crossed(self, found: Matrices, values: np.ndarray, count: int) -> Matrices:
+        """Children of pairs: the first jobs as in one parent, the others as in the other.
+
+        Of two candidates the better becomes a parent.
+        """
+        drawn = self.random.integers(len(found), size=(2, 2, count))
+        parents = np.where(values[drawn[0]] >= values[drawn[1]], drawn[0], drawn[1])
+        point = self.random.integers(len(self.jobs), size=(count, 1, 1))
+        first = np.arange(len(self.jobs))[np.newaxis, :, np.newaxis] < point
+        return np.where(first, found[parents[0]], found[parents[1]])
+
+    def _changed(self, matrices: Matrices) -> Matrices:
+        random = self.random
+        jobs = matrices.shape[:2]
+        matrices = np.where((random.random(jobs) < RESET)[:, :, np.newaxis], self.now, matrices)
+        thinned = np.where(random.random(jobs) < EMPTIED, CLEARED, 0.0)
+        matrices = np.where(random.random(matrices.shape) < thinned[:, :, np.newaxis], 0, matrices)
+        free = (self.room - matrices.sum(axis=1) > 0)[:, np.newaxis, :] & np.ones(matrices.shape, dtype=bool)
+        own = free & (matrices > 0)
+        anywhere, more = (
+            mask / np.maximum(mask.sum(axis=1, keepdims=True), 1) for mask in (free, own)
+        )  # on each node one job on average gets more, and one of those that are there
+        grown = random.random(matrices.shape) < anywhere + more - anywhere * more
+        upper = np.maximum(np.broadcast_to(self.room, matrices.shape), matrices)
+        return np.where(grown, random.integers(matrices, upper + 1), matrices)
+
+    def _repaired(self, matrices: Matrices) -> Matrices:
+        """Candidates made feasible.
+
+        At most one job of several nodes on a node, at most the widest size of each job, no more than there is; of the
+        rest, as much as makes a size of the job.
+        """
+        matrices = matrices.copy()
+        spread = (np.count_nonzero(matrices, axis=2) > 1)[:, :, np.newaxis] & (matrices > 0)
+        matrices[spread & (np.cumsum(spread, axis=1) > 1)] = 0
+        order = np.argsort(self.random.random(matrices.shape), axis=2)
+        mixed = np.take_along_axis(matrices, order, axis=2)
+        mixed = np.minimum(np.cumsum(mixed, axis=2), self.limits[:, np.newaxis])
+        np.put_along_axis(matrices, order, np.diff(mixed, axis=2, prepend=0), axis=2)
+        matrices = np.diff(np.minimum(np.cumsum(matrices, axis=1), self.room), axis=1, prepend=0)
+        sizes = self.sizes[np.arange(len(self.jobs)), matrices.sum(axis=2)]
+        return np.diff(np.minimum(np.cumsum(matrices, axis=2), sizes[:, :, np.newaxis]), axis=2, prepend=0)
+
+    @staticmethod
+    def _sizes_below(job: IntervalJob, width: int) -> list[int]:
+        """By number of GPUs below `width`, the largest size of the job that is not above."""
+        sizes = [0] * width
+        for gpus in range(1, width):
+            sizes[gpus] = gpus if gpus in job.sizes else sizes[gpus - 1]
+        return sizes

@@ -1,0 +1,373 @@
+"""Tasks on the same nodes: packed by demand, placed by likeness, or moved there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from hetsim.model.cluster import WHOLE, Partition
+from hetsim.model.plan import Placement
+from hetsim.model.task import RUNNING, Task
+from hetsim.model.tasks import Mode
+from hetsim.model.units import Seconds
+from hetsim.policy import (
+    WAIT_FOR_CHANGE,
+    WAIT_FOR_READY,
+    Decision,
+    Demand,
+    Discipline,
+    ListScheduler,
+    Move,
+    PlacementRule,
+    Start,
+    TaskQueue,
+    View,
+    Wait,
+    demand_of,
+    partition_of,
+)
+from hetsim_policies.orders import fcfs
+from hetsim_policies.placement_rules.common.choice import Totals, best_node, demand
+
+
+class Tetris(ListScheduler):
+    """Multi-resource packing: the task best aligned to the free resources goes first.
+
+    Decides when and where.  The alignment of a task with a node is the dot product of its demand and what is free
+    there, over cores, host memory and GPUs, each as a fraction of the largest node.  Of all waiting tasks that fit, the
+    one with the greatest alignment, on its best node, less `shortness` times its remaining work starts next, until none
+    fits.  Work is estimated time × demand; it counts in units of the mean alignment over the mean work of the tasks
+    that fit.
+    Reference: Grandl, Ananthanarayanan, Kandula, Rao, Akella, Multi-Resource Packing for Cluster Schedulers (SIGCOMM
+    2014): Tetris.  With `shortness` 0 it is the packer with which Mao et al., Resource Management with Deep
+    Reinforcement Learning (HotNets 2016) compare.
+    Weakness: no bound is known; the packer lets short tasks wait behind large ones, and its slowdown grows with the
+    load.
+    Cost: for each start, a few NumPy operations over the nodes for every demand that waits.
+
+    shortness: weight of the remaining work; 0 packs only.
+    """
+
+    def __init__(self, shortness: Annotated[float, Field(ge=0)] = 1.0):
+        super().__init__(discipline="skip")
+        self.shortness = shortness
+        self._totals: Totals | None = None
+        self._scale = np.ones(0)
+        self._lines: dict[Demand, TaskQueue] = {}
+
+    def ready(self, task: Task) -> None:
+        line = self._lines.get(demand_of(task))
+        if line is None:
+            line = self._lines[demand_of(task)] = TaskQueue()
+        line.push(task.shortest_estimate if self.shortness else task.arrival, task)
+
+    def _schedule_tasks(self, view: View) -> Iterator[Decision]:
+        if self._totals is None:
+            self._totals = Totals(view.cluster)
+            largest = self._totals.all(np.arange(len(self._totals.cores))).max(axis=1)
+            self._scale = np.where(largest > 0, largest, 1.0)
+        heads = {key: task for key, line in self._lines.items() if (task := line.head()) is not None}
+        if not heads:
+            yield WAIT_FOR_READY
+            return
+        while True:
+            fitting: list[tuple[Demand, Task, Placement, float, float]] = []
+            for key, task in list(heads.items()):
+                placement = best_node(task, view, lambda mode, nodes: (-self._alignment(mode, nodes, view),))
+                if placement is None:
+                    del heads[key]  # starts free nothing: not again in this round
+                    continue
+                mode = placement.mode
+                fits = self._alignment(mode, np.array([placement.devices[0].node]), view)[0]
+                work = task.shortest_estimate * float((demand(mode) / self._scale).sum())
+                fitting.append((key, task, placement, float(fits), work))
+            if not fitting:
+                yield WAIT_FOR_CHANGE
+                return
+            total = sum(work for *_, work in fitting)
+            price = self.shortness * sum(fits for *_, fits, _ in fitting) / total if total else 0.0
+            best = max(fitting, key=lambda one: (one[3] - price * one[4], -one[1].arrival, -one[1].index))
+            key, task, placement = best[:3]
+            self._lines[key].pop()
+            yield Start(task, placement)
+            following = self._lines[key].head()
+            if following is None:
+                del heads[key]
+            else:
+                heads[key] = following
+
+    def _alignment(self, mode: Mode, nodes: np.ndarray, view: View) -> np.ndarray:
+        """Dot product of a mode's demand and what is free on nodes."""
+        assert self._totals is not None
+        free = self._totals.free(nodes, view)
+        product: np.ndarray = np.round((demand(mode) / self._scale) @ (free / self._scale[:, None]), 12)
+        return product
+
+
+class Similarity(ListScheduler):
+    """Similarity: jobs of a similar profile are placed together, or apart.
+
+    Decides where; tasks start in the order of arrival.  Two jobs are the more alike the closer the ratios of their
+    times on the types of device are (the cosine of their speeds by type), and jobs of one class are alike altogether.
+    `together` goes to the node with the running jobs most alike, where data or caches are shared; `apart` to the node
+    with the running jobs least alike, as jobs of one model ask for the same part of a device at the same time.
+    References: Gu, Chowdhury, Shin, Zhu, Jeon, Qian, Liu, Guo, Tiresias: A GPU Cluster Manager for Distributed Deep
+    Learning (NSDI 2019), which places by profiles of models; Delimitrou, Kozyrakis, Paragon: QoS-Aware Scheduling for
+    Heterogeneous Datacenters (ASPLOS 2013), for similar jobs apart.  The rule here is simpler than either: no training,
+    no measurement.
+    Weakness: where neither data are shared nor devices interfere, similarity means nothing and this is another first
+    fit.
+    Cost: the running tasks on each node where the task fits.
+
+    prefer: together or apart.
+    """
+
+    def __init__(self, prefer: Literal["together", "apart"] = "apart", discipline: Discipline = "skip"):
+        super().__init__(fcfs, self._beside, discipline)
+        self.sign = -1.0 if prefer == "together" else 1.0
+        self._on_node: dict[int, dict[int, Task]] = {}
+        self._nodes: dict[int, tuple[int, ...]] = {}
+
+    def ready(self, task: Task) -> None:
+        self.finished(task)  # if it was stopped
+        super().ready(task)
+
+    def finished(self, task: Task) -> None:
+        for node in self._nodes.pop(task.index, ()):
+            del self._on_node[node][task.index]
+
+    gone = finished
+
+    def _beside(self, task: Task, view: View) -> Placement | None:
+        """Its fastest mode that fits, on the node that is best; it starts there at once."""
+        for position in task.modes_by_speed():
+            options = view.options(task, task.modes[position])
+            if options:
+                placement = min(options, key=lambda option: self._unease(task, option, view))
+                return self._noted(task, placement)
+        placement_anywhere = view.fit(task)
+        return None if placement_anywhere is None else self._noted(task, placement_anywhere)
+
+    def _unease(self, task: Task, placement: Placement, view: View) -> tuple[float, float]:
+        """Likeness of running jobs of the node and, for fractions, again of the device."""
+        device = placement.devices[0]
+        others = self._on_node.get(device.node, {}).values()
+        alike = sum(likeness(task, other) for other in others)
+        if not placement.mode.whole and not placement.mode.on_cpu:
+            alike += sum(likeness(task, other) for other in view.running("start", device))
+        return self.sign * alike, view.load(device)
+
+    def _noted(self, task: Task, placement: Placement) -> Placement:
+        nodes = tuple(dict.fromkeys(device.node for device in placement.devices))
+        self._nodes[task.index] = nodes
+        for node in nodes:
+            self._on_node.setdefault(node, {})[task.index] = task
+        return placement
+
+
+def likeness(one: Task, other: Task) -> float:
+    """1 for one class, else the cosine of speeds by type; 0 without a common type."""
+    if one.class_ and one.class_ == other.class_:
+        return 1.0
+    first, second = _speeds(one), _speeds(other)
+    norm = math.hypot(*first.values()) * math.hypot(*second.values())
+    return sum(value * second.get(name, 0.0) for name, value in first.items()) / norm if norm > 0 else 0.0
+
+
+def _speeds(task: Task) -> dict[str, float]:
+    """By type, the speed of its best mode against the best of all."""
+    best = task.shortest_estimate
+    speeds: dict[str, float] = {}
+    for mode in task.modes:
+        seconds = task.estimate_in(mode)
+        speed = 1.0 if seconds <= best else best / seconds
+        speeds[mode.type.name] = max(speed, speeds.get(mode.type.name, 0.0))
+    return speeds
+
+
+Margin = Annotated[float, Field(ge=0)]
+Moves = list[tuple[Task, int]]
+"""Tasks and the nodes they move to."""
+
+
+class Defragment(ListScheduler):
+    """Defragmentation by migration: move running tasks so that the oldest task fits.
+
+    Decides when, and which task moves where.  What fits starts, in order of arrival.  If then the oldest waiting task
+    wants whole GPUs and enough are free, but on several nodes, the cheapest set of moves is sought that empties enough
+    of one node: smallest gangs first, each to the tightest node that takes it.  It is carried out if it pays: the wait
+    that it spares (until the task would fit otherwise, by estimates) × its GPUs must exceed `margin` × the pauses of
+    the moved × theirs.
+
+    Reference: the migration of Xiao et al., Gandiva: Introspective Cluster Scheduling for Deep Learning (OSDI 2018).
+    Weakness: greedy, one waiting task at a time; by wrong estimates it moves in vain; fractions of GPUs are not moved.
+    Cost: one pass over the running tasks and the nodes for a task that waits although enough is free.
+
+    margin: the GPU-seconds of waiting that are spared must exceed this × those lost by pauses.
+    minimum_run: a task is moved at the earliest so long after its start or last move.
+    max_moves: moves for one waiting task.
+    """
+
+    def __init__(
+        self,
+        placement: PlacementRule | None = None,
+        discipline: Discipline = "skip",
+        margin: Margin = 1.0,
+        minimum_run: Seconds = 0.0,
+        max_moves: Annotated[int, Field(ge=1)] = 4,
+    ):
+        super().__init__(fcfs, placement, discipline)
+        self.margin = margin
+        self.minimum_run = minimum_run
+        self.max_moves = max_moves
+        self._in_vain = -1.0
+        """The last instant at which moves did not let the intended task start."""
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        last: Decision = Wait()
+        for decision in super().schedule(view):
+            if isinstance(decision, Wait):
+                last = decision
+                continue
+            yield decision
+            if isinstance(decision, Start) and isinstance(decision.tasks, Task):
+                decision.tasks.memo = view.now
+        if self.dispatcher is None and self._in_vain != view.now:
+            yield from self._make_some_fit(view)
+        yield last
+
+    def _make_some_fit(self, view: View) -> Iterator[Decision]:
+        """Moves for the oldest waiting task of each partition, and its start."""
+        heads = [(fcfs(head), head.index, head, queue) for queue in self.queues() if (head := queue.head()) is not None]
+        heads.sort(key=lambda entry: entry[:2])
+        served: dict[Partition | None, None] = {}
+        for _, _, task, queue in heads:
+            if partition_of(task) not in served:
+                served[partition_of(task)] = None
+                yield from self._make_fit(task, queue, view)
+
+    def _make_fit(self, task: Task, queue: TaskQueue, view: View) -> Iterator[Decision]:
+        moves = self._worthwhile(task, view)
+        for mover, node in moves:
+            placement = view.first(_mode_of(mover, view), mover, node=node)
+            if placement is None:
+                self._in_vain = view.now  # its data find no room there
+                return
+            yield Move(mover, placement)
+            mover.memo = view.now
+        if moves and (start := self.place(task, view)) is not None:
+            queue.remove(task)
+            yield Start(task, start)
+            task.memo = view.now
+        elif moves:
+            self._in_vain = view.now
+
+    def _worthwhile(self, task: Task, view: View) -> Moves:
+        """The cheapest moves after which the task fits on one node, if they pay."""
+        if view.over_limit(task):
+            return []  # room would not help
+        mode = task.modes[task.modes_by_speed()[0]]
+        plain = mode.gpus and mode.whole and mode.type.streams == 1 and mode.type.sharing.kind == "exclusive"
+        if not plain or view.free(mode.type.name) < mode.gpus or any(view.fits(other) for other in task.modes):
+            return []
+        cheapest = _cheapest(_Nodes(mode, view), mode, self._movable(mode, view), max_moves=self.max_moves, view=view)
+        if cheapest is None:
+            return []
+        cost, moves = cheapest
+        spared = (view.earliest_fit(task).time - view.now) * mode.gpus
+        return moves if spared > self.margin * cost else []
+
+    def _movable(self, mode: Mode, view: View) -> dict[int, list[Task]]:
+        """Running tasks that may move, by node, the smallest first."""
+        by_node: dict[int, list[Task]] = {}
+        for task in view.running("start", own=True):
+            if task.state != RUNNING or not task.shape.preemptible or len(view.launch_of(task).tasks) > 1:
+                continue
+            here = _mode_of(task, view)
+            launch = view.launch_of(task)
+            if here.type is not mode.type or not here.whole or here.gpu_memory or launch.stage != "compute":
+                continue
+            placement = launch.placement
+            assert placement is not None
+            on_one = len({device.node for device in placement.devices}) == 1
+            if on_one and view.now - (task.memo or 0.0) >= self.minimum_run:
+                by_node.setdefault(placement.devices[0].node, []).append(task)
+        for tasks in by_node.values():
+            tasks.sort(key=lambda task: (_mode_of(task, view).gpus, task.index))
+        return by_node
+
+
+class _Nodes:
+    """Free whole GPUs of a type, cores and memory of every node, to try moves on."""
+
+    def __init__(self, mode: Mode, view: View):
+        view.nodes.refresh()
+        single = view.nodes.accelerators
+        of_type = single.kind == single.types.index(mode.type.name)
+        self.gpus = (of_type & (single.share == WHOLE)).sum(axis=1)
+        self.cores = view.nodes.cores.copy()
+        self.memory = view.nodes.memory.copy()
+
+    def copy(self) -> _Nodes:
+        other = object.__new__(_Nodes)
+        other.gpus, other.cores, other.memory = self.gpus.copy(), self.cores.copy(), self.memory.copy()
+        return other
+
+    def give(self, node: int, mode: Mode, sign: int = 1) -> None:
+        self.gpus[node] += sign * mode.gpus
+        self.cores[node] += sign * mode.millicores / 1000
+        self.memory[node] += sign * mode.memory
+
+    def takes(self, mode: Mode) -> np.ndarray:
+        host = (self.cores + 1e-9 >= mode.millicores / 1000) & (self.memory >= mode.memory)
+        takes: np.ndarray = (self.gpus >= mode.gpus) & host
+        if mode.nodes is not None:
+            takes &= np.array([mode.allows(node) for node in range(len(takes))])
+        return takes
+
+    def tightest(self, mode: Mode, but: int) -> int | None:
+        takes = self.takes(mode)
+        takes[but] = False
+        nodes = np.flatnonzero(takes)
+        return int(nodes[self.gpus[nodes].argmin()]) if len(nodes) else None
+
+
+def _cheapest(
+    nodes: _Nodes, mode: Mode, movable: dict[int, list[Task]], max_moves: int, view: View
+) -> tuple[float, Moves] | None:
+    """The least lost GPU-seconds, and the moves, after which the mode fits on a node."""
+    best: tuple[float, Moves] | None = None
+    for node, tasks in movable.items():
+        state, moves, cost = nodes.copy(), [], 0.0
+        for task in tasks[:max_moves]:
+            own = _mode_of(task, view)
+            target = state.tightest(own, but=node)
+            if target is None:
+                continue
+            cost += _pause(task, own, target, view) * own.gpus
+            if best is not None and cost >= best[0]:
+                break
+            state.give(node, own)
+            state.give(target, own, -1)
+            moves.append((task, target))
+            if state.takes(mode)[node]:
+                best = cost, moves
+                break
+    return best
+
+
+def _pause(task: Task, mode: Mode, node: int, view: View) -> float:
+    """Estimated seconds by which a move delays a running task."""
+    there = view.first(mode, task, node=node)
+    longer = 0.0 if there is None else view.duration(task, there) - view.remaining(task)
+    return max(0.0, longer) + task.shape.stopping.save
+
+
+def _mode_of(task: Task, view: View) -> Mode:
+    placement = view.launch_of(task).placement
+    assert placement is not None
+    return placement.mode

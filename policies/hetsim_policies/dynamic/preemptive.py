@@ -1,0 +1,542 @@
+"""Orders of a queue in which a head that does not fit may stop running tasks."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.plan import Placement
+from hetsim.model.task import RUNNING, Task
+from hetsim.model.units import PerSecond, Seconds
+from hetsim.policy import (
+    WAIT_FOR_READY,
+    Counter,
+    Decision,
+    Discipline,
+    ListScheduler,
+    OrderKey,
+    PlacementRule,
+    PlanProblem,
+    Reject,
+    Start,
+    Stop,
+    TaskQueue,
+    View,
+    Wait,
+    claims_of,
+)
+from hetsim_policies.orders import edf
+
+Head = tuple[Task, TaskQueue]
+
+
+class PreemptiveList(ListScheduler):
+    """As `ListScheduler`, but a head that does not fit stops tasks that rank behind.
+
+    The least urgent are stopped first, only as many as the head needs, and none if even all would not suffice.
+    They wait again, with their work kept.  Tasks that are not preemptible are left alone.
+    Cost: a pass over the running tasks for a head that does not fit and might displace one of them, once until
+    something comes free.
+    """
+
+    def __init__(
+        self,
+        order: OrderKey,
+        placement: PlacementRule | None = None,
+        discipline: Discipline = "block",
+        preemptive: bool = True,
+    ):
+        super().__init__(order, placement, discipline)
+        self.preemptive = preemptive
+        self._declined: tuple[float, dict[int, None]] = (-1.0, {})
+        """An instant, and rows of tasks that did not start then although room had been made for them."""
+        self._in_vain: dict[int, None] = {}
+        """Rows of tasks for which no room can be made, `_since` these counts of releases and of others' starts."""
+        self._since = -1, -1
+        self._own_starts = 0
+        """Starts under "block": they rank before all that waits, and are no victims of theirs."""
+        self._worst: Any = None
+        """No running task ranks behind this; None when none was started.  Ranks of running tasks never grow."""
+
+    def rank(self, task: Task, view: View) -> Any:
+        """The rank of a running task; must not grow while it runs (else `ranks_grew`)."""
+        return self.order(task)
+
+    def yields(self, running: Any, waiting: Any) -> bool:
+        """Return True if a task of rank `waiting` preempts one of rank `running`."""
+        return running > waiting
+
+    def ranks_grew(self) -> None:
+        """Note that running tasks rank further behind: there may be room to be made."""
+        self._in_vain.clear()
+
+    def beginning(self, view: View) -> None:
+        """A round begins."""
+
+    def until(self, view: View) -> Wait | None:
+        """When a round is to come although nothing has changed; None: not at all."""
+        return None
+
+    def starting(self, task: Task, placement: Placement, view: View) -> None:
+        """A task is about to start."""
+        key = self.order(task)
+        if self._worst is None or key > self._worst:
+            self._worst = key
+
+    def victims(self, key: Any, view: View) -> Iterable[Task]:
+        """Running tasks that one of this rank preempts, the least urgent first."""
+        if self._worst is None or not self.yields(self._worst, key):
+            return ()  # spares most heads the pass over all running tasks
+        ranked = [(self.rank(other, view), other) for other in view.running("start", own=True)]
+        ranked.sort(key=lambda entry: entry[0], reverse=True)
+        self._worst = ranked[0][0] if ranked else None
+        return [other for rank, other in ranked if self.yields(rank, key)]
+
+    def serve(self, counters: Sequence[Counter], alone: bool) -> None:
+        if self.preemptive:
+            text = "a scheduler that stops running tasks serves no requests: batches run to their end"
+            raise ScenarioError(Problem(text, key="policy.scheduler"))
+        super().serve(counters, alone)
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        return self._preempting(view) if self.preemptive else super().schedule(view)
+
+    def _preempting(self, view: View) -> Iterator[Decision]:
+        self.beginning(view)
+        heads = _heads_of(self.queues())
+        if not heads:
+            yield WAIT_FOR_READY
+        blocking = self.discipline == "block"
+        while heads:
+            task, queue = heads[0] if len(heads) == 1 else min(heads, key=self._urgency)
+            if task.index in self._in_vain and self._since == self._known(view):
+                placement = None
+            elif (placement := self.place(task, view)) is not None:
+                queue.pop()
+            elif (room := self._room_for(task, view)) is not None:
+                for victim in room[1]:
+                    yield Stop(victim)
+                placement = self.place(task, view)
+                if placement is not None:
+                    queue.remove(task)
+                else:
+                    # The rule declines, or the task's data find no room: not again at this instant, or it would go on.
+                    self._declined[1][task.index] = None
+            queues = [other for _, other in heads]
+            if placement is not None:
+                self.starting(task, placement, view)
+                self._own_starts += blocking
+                yield Start(task, placement)
+            elif len(heads) == 1:
+                break
+            elif not blocking or view.over_limit(task):
+                queues.remove(queue)  # held back by a limit, it blocks its own partition alone, even on shared nodes
+            else:
+                closed = claims_of(task)
+                queues = [other for head, other in _heads_of(queues) if not claims_of(head) & closed]
+            heads = _heads_of(queues)
+        wait = self.until(view)
+        if wait is not None:
+            yield wait
+
+    def _urgency(self, head: Head) -> tuple[Any, float, int]:
+        task = head[0]
+        return self.order(task), task.arrival, task.index
+
+    def _known(self, view: View) -> tuple[int, int]:
+        """A key of the state: while it is equal, no preemption newly makes room."""
+        changes = view.changes
+        return changes.releases, changes.launches - self._own_starts
+
+    def _room_for(self, task: Task, view: View) -> tuple[Placement, list[Task]] | None:
+        """Where a task could start once lower-ranked tasks have stopped, and these."""
+        # Without a rule and data that have to find room, a task of one mode that found no place fits nowhere.
+        plain = self.placement is None and not view.items
+        if not (plain and len(task.modes) == 1) and any(view.fits(mode) for mode in task.modes):
+            return None  # the placement rule declines what fits, or only the task's data find no room
+        if self._declined[0] != view.now:
+            self._declined = (view.now, {})
+        if task.index in self._declined[1]:
+            return None
+        room = view.make_room(task, self.victims(self.order(task), view))
+        if room is None and plain:
+            state = self._known(view)
+            if self._since != state:
+                self._since = state
+                self._in_vain.clear()
+            self._in_vain[task.index] = None
+        return room
+
+
+def _heads_of(queues: Iterable[TaskQueue]) -> list[Head]:
+    """The queues in which tasks wait, each with the one that goes first."""
+    return [(head, queue) for queue in queues if (head := queue.head()) is not None]
+
+
+# Running tasks by a key that stays as it is while they run.
+#
+# `task.memo` holds the number of the start (given by the policy), which tells a task's entry from those of its earlier
+# starts; the others are void, and removed when they may be half of all.
+
+
+Entry = tuple[Any, int, Task]
+"""Key, number of the start, task."""
+
+
+class _Entries:
+    """The entries, and their maximum number before void ones are removed."""
+
+    __slots__ = ("_entries", "_limit")
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._limit = 64
+
+
+class RunningHeap(_Entries):
+    """Running tasks, of which only the one with the least key is asked for."""
+
+    __slots__ = ()
+
+    def push(self, key: Any, task: Task) -> None:
+        """Before the task starts, with its memo set."""
+        heappush(self._entries, (key, task.memo, task))
+        if len(self._entries) > self._limit:  # void entries rarely come to the top by themselves
+            self._entries = _without_void(self._entries, task)
+            heapify(self._entries)
+            self._limit = max(64, 2 * len(self._entries))
+
+    def head(self) -> tuple[Any, Task] | None:
+        """The least key and its task."""
+        entries = self._entries
+        while entries:
+            key, start, task = entries[0]
+            if task.memo == start and task.state == RUNNING:
+                return key, task
+            heappop(entries)
+        return None
+
+    def pop(self) -> None:
+        heappop(self._entries)
+
+
+class RunningList(_Entries):
+    """Running tasks in the order of their keys.
+
+    Cost: a binary search, and a move of what follows, to put one in.
+    """
+
+    __slots__ = ()
+
+    def push(self, key: Any, task: Task) -> None:
+        """Before the task starts, with its memo set."""
+        entries = self._entries
+        while entries:  # where those that end first come last, nothing else has to be removed
+            _, start, last = entries[-1]
+            if last.memo == start and last.state == RUNNING:
+                break
+            entries.pop()
+        insort(entries, (key, task.memo, task))
+        if len(entries) > self._limit:
+            self._entries = _without_void(self._entries, task)
+            self._limit = max(64, 2 * len(self._entries))
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+    def until(self, reached: Callable[[Any], bool]) -> Iterator[Task]:
+        """The tasks before the first with a key for which `reached` is true."""
+        entries = self._entries
+        if not entries or reached(entries[0][0]):
+            return iter(())
+        return self._first(bisect_left(entries, True, lo=1, key=lambda entry: reached(entry[0])))
+
+    def all(self) -> Iterator[Task]:
+        """All tasks, in order."""
+        return self._first(len(self._entries))
+
+    def _first(self, count: int) -> Iterator[Task]:
+        """The tasks of the first entries, one by one, as often only a few are asked for."""
+        for _, start, task in self._entries[:count]:
+            if task.memo == start and task.state == RUNNING:
+                yield task
+
+
+def _without_void(entries: list[Entry], new: Task) -> list[Entry]:
+    """The entries that count; `new`: a task that is about to start."""
+    return [e for e in entries if e[2] is new or (e[2].memo == e[1] and e[2].state == RUNNING)]
+
+
+class Priority(PreemptiveList):
+    """Priority: the highest priority goes first, with optional aging and preemption.
+
+    Decides when, and with preemption which running task is preempted.  Equal priorities go in the order of arrival and
+    never stop each other.
+    Reference: Cobham, Priority Assignment in Waiting Line Problems (1954), and for preemption White and Christie,
+    Queuing with Preemptive Priorities (1958); both give the exact mean waits for M/M/1.  Aging, a priority that grows
+    with time in the system, is Kleinrock's delay-dependent discipline (1964).
+    Weakness: without aging low priorities starve while the higher ones fill the devices.
+    Cost: O(log n) a task; if preemptive, one pass over the running tasks for a head that does not fit.
+
+    preemptive: a head that does not fit stops running tasks of lower priority.
+    aging: priority gained per second since arrival.  All grow alike, so the order of two tasks never changes and
+        the key stays constant: slope × arrival - priority.
+    """
+
+    queueing = "priorities"
+
+    def __init__(
+        self,
+        placement: PlacementRule | None = None,
+        discipline: Discipline = "block",
+        preemptive: bool = False,
+        aging: PerSecond = 0.0,
+    ):
+        super().__init__(self._key, placement, discipline, preemptive)
+        self.aging = aging
+
+    def _key(self, task: Task) -> float:
+        return self.aging * task.arrival - task.priority
+
+
+class Edf(PreemptiveList):
+    """Earliest deadline first: nearest deadline goes first, tasks without one last.
+
+    Decides when, with preemption which running task is preempted, and if wanted which tasks are dropped.
+    Reference: Liu and Layland, Scheduling Algorithms for Multiprogramming (1973); Dertouzos (1974): preemptive and on
+    one server it meets all deadlines whenever any policy can.  Not so on several (Dhall and Liu, 1978).
+    Weakness: under overload it runs what is about to be late and misses one deadline after the other; `drop_expired`
+    cuts that short.
+    Cost: O(log n) a task; if preemptive, one pass over the running tasks for a head that does not fit.
+
+    preemptive: a head that does not fit stops running tasks with later deadlines.
+    drop_expired: a waiting task that comes to the head of its queue when its deadline has passed expires.
+    """
+
+    def __init__(
+        self,
+        placement: PlacementRule | None = None,
+        discipline: Discipline = "block",
+        preemptive: bool = False,
+        drop_expired: bool = False,
+    ):
+        super().__init__(edf, placement, discipline, preemptive)
+        self.drop_expired = drop_expired
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        if self.drop_expired:
+            for queue in self.queues():
+                # Deadlines ascend along the queue: the expired ones are all at its head.
+                while (task := queue.head()) is not None and task.deadline <= view.now:
+                    yield Reject(task, "its deadline passed while it waited", expired=True)
+        yield from super().schedule(view)
+
+
+ROUNDING = 1e-9
+"""Equal times that were computed in two ways differ by less than this part."""
+
+
+class Srtf(PreemptiveList):
+    """Shortest remaining time first, by estimate, with preemption.
+
+    Decides when, and which task is preempted.  Times are those on a task's best mode, so that a task that runs on a
+    slow device is not taken for a long one.
+    Reference: Schrage, A Proof of the Optimality of the Shortest Remaining Processing Time Discipline (1968): on one
+    server, with exact estimates and stops that cost nothing, no policy has fewer tasks in the system at any time.  On
+    m servers it is O(log min(n/m, P)) competitive for mean response, P the ratio of longest to shortest (Leonardi and
+    Raz, 1997).  Weakness: long tasks can starve; every stop costs its save and restore; wrong estimates.
+    Cost: O(log n) a task and a stop, where running tasks compute steadily in their best mode: the sum of remaining time
+    and present time is then constant, and a sorted list of it finds the task with most left.  Else one pass over the
+    running tasks for a head that does not fit.
+
+    margin: a running task is preempted only by one that is shorter by more than this (what a stop costs, say).
+    """
+
+    def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "block", margin: Seconds = 0.0):
+        super().__init__(_time_left, placement, discipline)
+        self.margin = margin
+        self._worst = math.inf  # nothing is noted of it while ends are
+        self._steady = True
+        self._starts = 0
+        self._ends = RunningList()
+        """Running tasks by -end: the latest end first."""
+
+    def rank(self, task: Task, view: View) -> float:
+        """The remaining fraction of a running task times its estimate on its best mode."""
+        placement = view.launch_of(task).placement
+        assert placement is not None
+        mode = placement.mode
+        total = task.estimate_in(mode)
+        return view.remaining(task) / total * task.shortest_estimate if total > 0 else 0.0
+
+    def starting(self, task: Task, placement: Placement, view: View) -> None:
+        mode = placement.mode
+        best = len(task.modes) == 1 or task.estimate_in(mode) <= task.shortest_estimate
+        if self._steady and best and view.changes.steady:
+            self._starts += 1
+            task.memo = self._starts
+            self._ends.push(-(view.now + task.shortest_remaining), task)
+            return
+        if self._steady:
+            self._steady = False
+            self._ends.clear()
+        super().starting(task, placement, view)
+
+    def victims(self, key: float, view: View) -> Iterable[Task]:
+        if not (self._steady and view.changes.steady):
+            return super().victims(key, view)
+        now = view.now
+        return self._ends.until(lambda end: not self.yields(-end - now, key))
+
+    def yields(self, running: float, waiting: float) -> bool:
+        return running > waiting * (1 + ROUNDING) + self.margin
+
+
+def _time_left(task: Task) -> float:
+    return task.shortest_remaining
+
+
+class Las(PreemptiveList):
+    """Least attained service, discretized into a few queues; the least goes first.
+
+    Decides when, and which task is preempted.  The service a task has attained is GPUs × time (cores × time in CPU
+    modes).  Between two thresholds all are alike and go in the order of arrival; a task that crosses one falls into the
+    next queue, and is preempted by all that are now before it.  Needs no estimates.
+    Reference: Nuyens and Wierman, The Foreground-Background Queue: A Survey (2008); discretized and for gangs: Gu et
+    al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019).  Where sizes are heavy-tailed (decreasing
+    hazard rate) and stops cost nothing, least attained service minimizes the mean response in M/G/1 among orders that
+    do not know sizes (Righter and Shanthikumar, 1989).
+    Weakness: long tasks starve while load is high; with equal sizes worse than fcfs.
+    Cost: O(log n) a task, a stop and a threshold crossed; one timer a crossing while tasks wait.
+
+    thresholds: GPU-seconds (core-seconds) at which a task falls into the next queue; without any, one at an hour.
+    """
+
+    def __init__(
+        self,
+        thresholds: Annotated[list[Annotated[Seconds, Field(gt=0)]], Field(min_length=1)] | None = None,
+        placement: PlacementRule | None = None,
+        discipline: Discipline = "block",
+    ):
+        super().__init__(self._key, placement, discipline)
+        self.thresholds = sorted(thresholds or [3600.0])
+        self.order_of_levels = list(range(len(self.thresholds) + 1))
+        """The rank of each queue; the least goes first."""
+        self._level: dict[int, int] = {}
+        """Of tasks that have crossed a threshold, by row."""
+        self._starts = 0
+        self._running = [RunningList() for _ in self.order_of_levels]
+        """By level: running tasks, the latest arrival first."""
+        self._crossings = RunningHeap()
+        """When running tasks reach their next thresholds."""
+
+    def _key(self, task: Task) -> tuple[int, float, int]:
+        return self.order_of_levels[self._level.get(task.index, 0)], task.arrival, task.index
+
+    def starting(self, task: Task, placement: Placement, view: View) -> None:
+        self._starts += 1
+        task.memo = self._starts
+        level = self._level.get(task.index, 0)
+        self._running[level].push((-task.arrival, -task.index), task)
+        self._foresee_crossing(task, level, placement.mode.width, view)
+
+    def _foresee_crossing(self, task: Task, level: int, width: float, view: View) -> None:
+        """Note when a task that runs now, in this queue, reaches the next threshold."""
+        if level < len(self.thresholds):
+            threshold = self.thresholds[level]
+            missing = max(threshold - view.attained(task), ROUNDING * threshold)
+            self._crossings.push(view.now + missing / width, task)
+
+    def finished(self, task: Task) -> None:
+        self._level.pop(task.index, None)
+
+    gone = finished
+
+    def victims(self, key: tuple[int, float, int], view: View) -> Iterator[Task]:
+        """Running tasks behind in the order of queues and arrivals, the last first."""
+        own = -key[1], -key[2]
+        for level in sorted(range(len(self._running)), key=self.order_of_levels.__getitem__, reverse=True):
+            rank, running = self.order_of_levels[level], self._running[level]
+            if rank < key[0]:
+                return
+            for task in running.until(lambda arrival: arrival >= own) if rank == key[0] else running.all():
+                if self._level.get(task.index, 0) == level:
+                    yield task
+
+    def beginning(self, view: View) -> None:
+        """Tasks that have reached their thresholds fall into the next queues."""
+        now = view.now
+        while (entry := self._crossings.head()) is not None and entry[0] <= now:
+            task = entry[1]
+            self._crossings.pop()
+            placement = view.launch_of(task).placement
+            assert placement is not None
+            before = self._level.get(task.index, 0)
+            level = max(before, bisect_right(self.thresholds, view.attained(task) * (1 + ROUNDING)))
+            if level > before:
+                self._level[task.index] = level
+                self._running[level].push((-task.arrival, -task.index), task)
+                self.ranks_grew()
+            self._foresee_crossing(task, level, placement.mode.width, view)
+
+    def until(self, view: View) -> Wait | None:
+        if not view.num_waiting(own=True):
+            return None
+        entry, now = self._crossings.head(), view.now
+        if entry is None:
+            return Wait()
+        return Wait(entry[0] if entry[0] > now else math.nextafter(now, math.inf))
+
+
+class Tiresias(Las):
+    """Tiresias with known sizes: queues of attained service, ranked by Gittins index.
+
+    Decides when, and which task is preempted: as `las`, but which queue goes first follows from the distribution of GPU
+    time.  The index of a queue is the chance that a task that has got there ends before the next threshold, over the
+    service it is expected to take until then: sup over the thresholds ahead.  The greatest goes first.
+    Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019), its discretized
+    2D-Gittins index; Gittins, Bandit Processes and Dynamic Allocation Indices (1979): optimal mean response in M/G/1
+    among orders that know only the distribution, in the limit of many thresholds.  The distribution is that of the
+    estimates of the whole workload (GPUs × estimated time in the fastest mode), not what any one task will take.  Where
+    the hazard rate falls, this is `las`.
+    Weakness: a distribution that changes.  Cost: as `las`.
+    """
+
+    def prepare(self, problem: PlanProblem) -> None:
+        sizes = _services(problem)
+        if not len(sizes):
+            return
+        edges = np.array([0.0, *self.thresholds, np.inf])
+        indexes = [gittins(sizes, edges, level) for level in range(len(edges) - 1)]
+        by_index = sorted(range(len(indexes)), key=lambda level: (-indexes[level], level))
+        for rank, level in enumerate(by_index):
+            self.order_of_levels[level] = rank
+
+
+def gittins(sizes: np.ndarray, edges: np.ndarray, level: int) -> float:
+    """The maximum ratio, over edges ahead, of completion chance to expected service."""
+    attained = edges[level]
+    remaining = sizes[sizes > attained] - attained
+    if not len(remaining):
+        return 0.0
+    best = 0.0
+    for until in edges[level + 1 :] - attained:
+        best = max(best, float((remaining <= until).mean() / np.minimum(remaining, until).mean()))
+    return best
+
+
+def _services(problem: PlanProblem) -> np.ndarray:
+    """GPU-seconds (core-seconds) of each task in its fastest mode, by estimate."""
+    tasks = problem.tasks
+    times = tasks.computing(tasks.time)
+    best, fastest = times.min(axis=1), times.argmin(axis=1).tolist()
+    width = [tasks.shapes[shape].modes[mode].width for shape, mode in zip(tasks.shape, fastest, strict=True)]
+    services: np.ndarray = (best * width)[np.isfinite(best)]
+    return services

@@ -1,0 +1,272 @@
+"""Shares over time, by programs over time fractions or fixed; in rounds.
+
+A policy here says which part of the time each job runs on which type of device; `rounds` realizes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.cluster import Cluster
+from hetsim.policy import PlanProblem, View
+from hetsim_policies.dynamic.common.fractions import (
+    ModeOffers,
+    best_ratio,
+    equal_share,
+    max_min,
+    max_sum,
+    min_worst_ratio,
+)
+from hetsim_policies.dynamic.common.rounds import RoundJob, RoundLength, RoundScheduler, Rule
+from hetsim_policies.dynamic.common.side_by_side import SideBySideScheduler, Threshold
+
+Levels = Annotated[int, Field(ge=1, strict=True)]
+
+
+class MaxMinFairness(SideBySideScheduler):
+    """Max-min fairness over time fractions, relative to an equal share.
+
+    Decides which part of the time each job runs on which type of device; `rounds` realizes it.  Progress is measured
+    against that on an equal share of every type (by weight), so a job that profits more from a fast GPU gets more of
+    it, and no job makes less progress than on an equal share, as that is a solution too.  Then by water filling: a job
+    that cannot get more is left there, and the others are raised.  With `pairs` a job may also be next to another on
+    its devices (`side_by_side`); the least progress in the program is never below that without, as all that was
+    feasible still is.
+    Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies
+    for Deep Learning Workloads (Gavel, OSDI 2020).  Weakness: all jobs progress at once, so mean response is far from
+    least; realized only in rounds, with a change of hands in each (see `rounds` for how far that strays).
+    Cost: `levels` + 1 linear programs whenever jobs have come or gone, at the next round; with pairs each has a column
+    for every job, mode and label next to it (128 jobs of 26 classes on three types: 7,000 columns, 0.02 s in all, as
+    jobs that are alike count once).
+
+    levels: programs of water filling; after these the sum of progress of those left is made greatest.
+    pairs: two jobs may share devices where that was measured.  Then no job shares them otherwise.
+    threshold: pairs count only where the sum of both speeds, each against alone, is greater; at 2 hardly any.
+    """
+
+    def __init__(
+        self, round_length: RoundLength = 360.0, rule: Rule = "ratio", levels: Levels = 4, pairs: bool = False,
+        threshold: Threshold = 1.0, mid_round: bool = True,
+    ):  # fmt: skip
+        super().__init__(round_length, rule, pairs, threshold=threshold, mid_round=mid_round)
+        self.levels = levels
+
+    def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
+        return max_min(offers, offers.progress(equal_share(offers)), self.levels)
+
+
+class FinishTimeFairness(SideBySideScheduler):
+    """Finish-time fairness over time fractions: minimize the worst finish-time ratio.
+
+    Decides which part of the time each job runs on which type of device; `rounds` realizes it.  The greatest ratio of
+    (time since arrival + time left at the present progress) to the time on an equal share, both as they look now, is
+    made least.  The time on an equal share counts the shares that the job would have had so far.
+    Reference: Mahajan, Balasubramanian, Singhvi, Venkataraman, Akella, Phanishayee, Chawla, Themis: Fair and Efficient
+    GPU Cluster Scheduling (NSDI 2020), as the program over fractions of Gavel (Narayanan et al., OSDI 2020).
+    Weakness: a job that is far behind takes nearly everything, and estimates of the time left are believed.
+    Cost: some five linear programs a round, in which hardly any two jobs are alike; with pairs (`side_by_side`) 0.2 s
+    each for 128 jobs of 26 classes on three types.
+
+    levels: programs of water filling once the worst ratio is known; 1: none.
+    pairs, threshold: as of `max_min_fairness`.
+    """
+
+    moving = True
+
+    def __init__(
+        self, round_length: RoundLength = 360.0, rule: Rule = "ratio", levels: Levels = 1, pairs: bool = False,
+        threshold: Threshold = 1.0, mid_round: bool = True,
+    ):  # fmt: skip
+        super().__init__(round_length, rule, pairs, threshold=threshold, mid_round=mid_round)
+        self.levels = levels
+
+    def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
+        share = offers.progress(equal_share(offers))
+        elapsed = np.array([view.now - job.task.arrival for job in jobs])
+        remaining = np.array([job.remaining(view) for job in jobs])
+        done = np.array([min(job.alone, 0.99) for job in jobs])
+        with np.errstate(divide="ignore"):
+            alone = elapsed + (1.0 - done) / share
+        return min_worst_ratio(offers, elapsed, remaining, alone=alone, levels=self.levels)
+
+
+Price = Annotated[float, Field(gt=0)]
+Costs = Literal["prices"] | dict[str, Price]
+
+
+class MaxThroughput(SideBySideScheduler):
+    """Maximum throughput over time fractions, or per cost, with deadlines kept.
+
+    Decides which part of the time each job runs on which type of device; `rounds` realizes it.  Progress of a job
+    counts against that alone in its fastest mode, so a job that profits more from a fast GPU gets it.  With `costs` the
+    sum of progress over the sum of costs is made greatest; then devices stand idle when using them would cost more than
+    it brings.  A job with a deadline gets at least what it still needs to end in time, as far as that is possible for
+    all of them.  With `pairs` a job may also be next to another on its devices (`side_by_side`), and each pays for half
+    of them.
+    Reference: Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel,
+    OSDI 2020); the ratio by Dinkelbach, On Nonlinear Fractional Programming (1967).
+    Weakness: jobs that bring little wait as long as others come; without deadlines no job has any guarantee.
+    Cost: one linear program at the next round when jobs have come or gone, two a round where there are deadlines; some
+    five times as many with costs.
+
+    costs: `prices` takes those of the cluster; or by name of type, of a device for an hour or any other time, where the
+        cluster has none.  Types without a price cost 1.
+    pairs, threshold: as of `max_min_fairness`.
+    """
+
+    def __init__(
+        self, round_length: RoundLength = 360.0, rule: Rule = "ratio", costs: Costs | None = None, pairs: bool = False,
+        threshold: Threshold = 1.0, mid_round: bool = True,
+    ):  # fmt: skip
+        super().__init__(round_length, rule, pairs, threshold=threshold, mid_round=mid_round)
+        self.costs = costs
+        self.spare = costs is None
+
+    def check(self, problem: PlanProblem) -> None:
+        super().check(problem)
+        if self.costs != "prices":
+            check_costs(self.costs or {}, problem.cluster)
+        elif not problem.cluster.priced:
+            text = "costs: prices takes the cluster's, and it has none; give its types a price such as 2.5/h"
+            raise ScenarioError(Problem(text, key="policy.scheduler"))
+
+    def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
+        fastest = offers.fastest()
+        value = np.zeros(len(offers.job))
+        served = fastest[offers.job] > 0
+        value[served] = offers.rate[served] / fastest[offers.job[served]] * offers.weight[offers.job[served]]
+        floor = np.minimum(fastest, [self._needed(job, view) for job in jobs])
+        self.moving = any(job.task.deadline < math.inf for job in jobs)
+        if self.costs is None:
+            return max_sum(offers, value, floor)
+        of_type = prices(view.cluster, {} if self.costs == "prices" else self.costs)
+        price = np.array([of_type[name] for name in self._kinds])
+        return best_ratio(offers, value, price[offers.kind] * offers.width, floor)
+
+    @staticmethod
+    def _needed(job: RoundJob, view: View) -> float:
+        """Progress with which the job would end at its deadline; 0 once that has passed."""
+        time = job.task.deadline - view.now
+        return job.remaining(view) / time if 0 < time < math.inf else 0.0
+
+
+class MinMakespan(SideBySideScheduler):
+    """Minimum makespan over time fractions, for all jobs that are there now.
+
+    Decides which part of the time each job runs on which type of device; `rounds` realizes it.  With fractions that
+    stay, the job with the most left against its progress ends last, so the least ratio of progress to what is left is
+    made greatest: the program of `max_min_fairness` with another base.  Its optimum is the least makespan of all
+    preemptive schedules of the jobs there, if devices of a type are one pool; with `pairs` (see `side_by_side`) it is a
+    lower bound.
+    Reference: Lawler, Labetoulle, On Preemptive Scheduling of Unrelated Parallel Processors by Linear Programming
+    (1978), the source of the program; as a policy in Gavel (Narayanan et al., OSDI 2020).
+    Weakness: short jobs are stretched to the end of the longest, so mean response is bad by design.
+    Cost: two linear programs a round, with pairs as of `finish_time_fairness`.
+
+    pairs, threshold: as of `max_min_fairness`.
+    """
+
+    moving = True
+
+    def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
+        remaining = np.array([job.remaining(view) for job in jobs])
+        return max_min(offers, np.where(offers.fastest() > 0, remaining, 0.0))
+
+
+class Isolated(RoundScheduler):
+    """Isolated: every job has an equal share of every type of device.
+
+    Decides which part of the time each job runs on which type: 1/n of each type's devices (by weight), never more than
+    all the time; `rounds` realizes it, and no job runs beyond its share, not even on idle devices.  With `spare: true`
+    idle devices go to those that lag most: max-min fairness that is blind to types of devices (Gavel's LAS), where jobs
+    are equally wide.
+    Reference: the yardstick of Gavel (Narayanan et al., OSDI 2020) and Themis (Mahajan et al., NSDI 2020); every
+    job's progress under `max_min_fairness` is at least this in the program.
+    Weakness: blind to what a job makes of a device, and wasteful by design: it is there to be compared with.
+    Cost: linear in the jobs, a round.
+
+    spare: jobs may run beyond their shares on devices that would else stand idle.
+    """
+
+    def __init__(
+        self, round_length: RoundLength = 360.0, rule: Rule = "ratio", mid_round: bool = True, spare: bool = False
+    ):
+        super().__init__(round_length, rule, mid_round)
+        self.spare = spare
+
+    def _content(self) -> bool:
+        return False  # blind to which device is the fastest, jobs take turns on all
+
+    def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
+        return equal_share(offers)
+
+
+class FcfsRounds(RoundScheduler):
+    """First come, first served in rounds: the first jobs have the best devices.
+
+    Decides which type each job runs on; `rounds` realizes it.  When jobs have come or gone, at the next round, jobs
+    choose in the order of their arrival, each the mode in which it is fastest of those that the ones before it left
+    room for; the first that finds none ends it, so nothing passes it (Gavel's FIFO).  With `blind: true` each takes the
+    first type of the cluster that has room instead, whatever it makes of it.
+    Reference: FIFO of Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads
+    (Gavel, OSDI 2020), aware of types and blind.
+    Weakness: devices stand idle behind a wide job that does not fit, and a job moves up whenever one before it ends.
+    Cost: linear in the jobs and modes whenever jobs have come or gone.
+
+    blind: each takes the first type of the cluster that has room, in place of its fastest.
+    """
+
+    spare = False
+
+    def __init__(
+        self, round_length: RoundLength = 360.0, rule: Rule = "ratio", mid_round: bool = True, blind: bool = False
+    ):
+        super().__init__(round_length, rule, mid_round)
+        self.blind = blind
+
+    def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
+        fraction = np.zeros(len(offers.job))
+        free = offers.capacity.copy()
+        key = offers.kind if self.blind else offers.time
+        ways: list[list[int]] = [[] for _ in jobs]
+        for way in np.argsort(key, kind="stable").tolist():
+            ways[int(offers.job[way])].append(way)
+        for number in sorted(range(len(jobs)), key=lambda number: (jobs[number].task.arrival, number)):
+            way = next((w for w in ways[number] if offers.width[w] <= free[offers.kind[w]] + 1e-9), None)
+            if way is None:
+                if ways[number]:
+                    break  # nothing passes it; a job that no device that is up can run is left out
+                continue
+            free[offers.kind[way]] -= offers.width[way]
+            fraction[way] = 1.0
+        return fraction
+
+
+# Prices of devices: the cluster's own, or others given to the policy.
+#
+# The scenario says prices once, at the cluster (`price: 2.5/h` at a type of device or a node), and the metric `cost`
+# counts with the same.  `costs` of a policy stand in where the cluster has none; for a type that has a price they are
+# refused, so that a policy never optimizes another bill than the one that is shown.
+
+
+def check_costs(costs: Mapping[str, float], cluster: Cluster) -> None:
+    """Raise ScenarioError for a type that the cluster lacks or that has a price."""
+    for name in costs:
+        if name not in cluster.types:
+            text = f'costs: the cluster has no type "{name}"; it has {", ".join(cluster.types)}'
+            raise ScenarioError(Problem(text, key="policy.scheduler"))
+        if cluster.price_of(name):
+            text = f'costs: the cluster has a price of "{name}" already; give it in one place only'
+            raise ScenarioError(Problem(text, key="policy.scheduler"))
+
+
+def prices(cluster: Cluster, costs: Mapping[str, float]) -> dict[str, float]:
+    """Price of a device and time, by type: as given, else the cluster's, else 1."""
+    hour = 3600.0
+    return {name: costs.get(name) or hour * cluster.price_of(name) or 1.0 for name in cluster.types}

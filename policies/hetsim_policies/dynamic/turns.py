@@ -1,0 +1,215 @@
+"""Devices by turns: quanta, leases, or all at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import count
+from typing import Annotated
+
+from pydantic import Field
+
+from hetsim.model.cluster import WHOLE
+from hetsim.model.plan import Placement
+from hetsim.model.task import Task
+from hetsim.model.units import Seconds
+from hetsim.policy import (
+    WAIT_FOR_READY,
+    Decision,
+    Discipline,
+    ListScheduler,
+    PlacementRule,
+    Scheduler,
+    Start,
+    Stop,
+    View,
+    Wait,
+    claims_of,
+)
+from hetsim_policies.orders import fcfs
+
+ROUNDING = 1e-6
+"""A turn that lacks less than this part of a quantum is over."""
+
+
+class RoundRobin(ListScheduler):
+    """Round robin: a task runs for a quantum, then joins the tail of the queue.
+
+    The queue is strict: nothing passes a head that does not fit.
+    Decides when, and which task is preempted.  A turn that is over goes on while no waiting task could use the device,
+    and ends as soon as one could.
+    Reference: Kleinrock, Analysis of a Time-Shared Processor (1964); as the quantum shrinks it becomes processor
+    sharing, with a mean response in M/G/1 that depends on the sizes only through their mean.  Needs no estimates.
+    Weakness: tasks of equal length all end late; every turn pays for restoring and saving, so a quantum should be long
+    against these.  Cost: one event a quantum while tasks wait, and one pass over the running tasks.
+
+    quantum: seconds of computing in one turn; transfers, saving and restoring do not count.
+    """
+
+    def __init__(self, quantum: Annotated[Seconds, Field(gt=0)] = 1.0, placement: PlacementRule | None = None):
+        if not quantum > 0:
+            raise ValueError(f"a quantum of {quantum:g} s: a turn has to last some time")
+        super().__init__(self._ticket, self._begin_turn)
+        self._tickets = count()
+        self.quantum = quantum
+        self.rule = placement
+        self.turn_ends: dict[int, float] = {}
+        self.received: dict[int, float] = {}
+        """Device-seconds that a task had received when its turn began."""
+
+    def _ticket(self, _: Task) -> int:
+        """The order is that of entries into the queue, not of arrivals."""
+        return next(self._tickets)
+
+    def _begin_turn(self, task: Task, view: View) -> Placement | None:
+        """Where a task goes; it starts there at once, and its turn begins."""
+        placement = view.fit(task) if self.rule is None else self.rule(task, view)
+        if placement is not None:
+            self.turn_ends[task.index] = view.now + self.quantum
+            self.received[task.index] = view.attained(task)
+        return placement
+
+    def _is_over(self, task: Task, view: View) -> bool:
+        """Return True if the task has computed for a quantum.
+
+        If not, its turn is prolonged: a stop would lose its transfers.
+        """
+        if self.turn_ends[task.index] > view.now:
+            return False
+        placement = view.launch_of(task).placement
+        assert placement is not None
+        width = placement.mode.width
+        missing = self.quantum - (view.attained(task) - self.received[task.index]) / width
+        if missing <= ROUNDING * self.quantum:
+            return True
+        self.turn_ends[task.index] = view.now + max(missing, self.quantum / 10)
+        return False
+
+    def finished(self, task: Task) -> None:
+        self.turn_ends.pop(task.index, None)
+        self.received.pop(task.index, None)
+
+    gone = finished
+    serve = Scheduler.serve  # refused: batches run to their end, and have no turns
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        closed = 0
+        while (head := (yield from self.start_in_order(view, closed))) is not None:
+            room = None
+            if not any(view.fits(mode) for mode in head.modes):  # else the rule declines, or its data find no room
+                over = [task for task in view.running("start", own=True) if self._is_over(task, view)]
+                room = view.make_room(head, over)
+            if room is None:
+                closed |= claims_of(head)
+                continue
+            for victim in room[1]:
+                del self.turn_ends[victim.index]
+                yield Stop(victim)
+        if not closed:
+            yield WAIT_FOR_READY
+            return
+        to_come = (end for end in self.turn_ends.values() if end > view.now)
+        yield Wait(until=min(to_come, default=math.inf))
+
+
+class ProcessorSharing(ListScheduler):
+    """Processor sharing: start all at once, each where it would end first.
+
+    Decides where.  Meant for devices that share by time slices (`sharing: timeslice`) and have as many `streams` as
+    tasks may be in flight at once; where they are used up, and on other devices, tasks wait in the order of arrival.
+    Reference: Kleinrock, Time-Shared Systems: A Theoretical Treatment (1967); on one server the mean response in M/G/1
+    is x / (1 - load), whatever the distribution of sizes x.  Joining the least loaded of several servers: Gupta et
+    al., Analysis of Join-the-Shortest-Queue Routing for Web Server Farms (2007), nearly as insensitive.
+    Weakness: equal tasks all end late; the cost of switching slices is paid all the time; memory for all at once.
+    Cost: linear in the devices that fit.
+    """
+
+    queueing = "processor sharing"
+
+    def __init__(self, discipline: Discipline = "skip"):
+        super().__init__(fcfs, least_loaded, discipline)
+
+
+def least_loaded(task: Task, view: View) -> Placement | None:
+    """The device of the earliest end if all in flight there went on sharing it."""
+
+    def finish(placement: Placement) -> tuple[float, float]:
+        mode = placement.mode
+        load = max(view.load(device) for device in placement.devices)
+        shared = mode.type.sharing.kind == "timeslice"
+        crowd = max(1.0, load + mode.share / WHOLE) if shared else 1.0
+        return view.duration(task, placement) * crowd, load
+
+    modes = [task.modes[position] for position in task.modes_by_speed()]
+    # Where a free accelerator is as good as any other the first will do; cores are on nodes of different load.
+    options = [option for mode in modes for option in view.options(task, mode, distinct=not mode.on_cpu)]
+    return min(options, key=finish) if options else view.fit(task)
+
+
+class Themis(Scheduler):
+    """Themis: finish-time fairness, by giving GPUs to the job treated worst so far.
+
+    Decides when, and which job is preempted.  A job's ρ is its expected time in the cluster over the time that it would
+    need on an exclusive 1/N share: (waited and run so far + time left) / (time in its fastest mode × N / the part of
+    the cluster it uses, at least its time alone), N the jobs in the system.  At the end of each lease the jobs of
+    highest ρ are offered the GPUs first; those with a lease that has not ended keep theirs, and a job that keeps them
+    at the end of its lease while others wait has a new lease.
+    Reference: Mahajan et al., Themis: Fair and Efficient GPU Cluster Scheduling (2020).  There the worst-off part of
+    the jobs bid in an auction with payments that make honest bids the best; here estimates are taken as they are, so
+    the auction comes down to the order of ρ.
+    Weakness: ρ needs good estimates; a lease too short pays for stops, one too long is fcfs.
+    Cost: one pass over all jobs in the system a round in which a job waits.
+
+    lease: seconds that a job keeps its GPUs at least.
+    """
+
+    def __init__(self, lease: Annotated[Seconds, Field(gt=0)] = 1200.0, placement: PlacementRule | None = None):
+        self.lease = lease
+        self.rule = placement
+        self._leases: dict[int, float] = {}
+        """Of running tasks, by row: when the lease ends."""
+        self._gpus = 1.0
+
+    def begin(self, view: View) -> None:
+        self._gpus = float(max(1, sum(len(node.accelerators) for node in view.cluster.nodes)))
+
+    def finished(self, task: Task) -> None:
+        self._leases.pop(task.index, None)
+
+    gone = ready = finished
+
+    def rho(self, task: Task, view: View, jobs: int) -> float:
+        """Expected time shared over expected time on an exclusive 1/N of the cluster."""
+        alone = task.shortest_estimate
+        if alone <= 0:
+            return math.inf
+        part = task.modes[task.modes_by_speed()[0]].gpu_share / self._gpus
+        shared = view.now - task.arrival + view.remaining(task)
+        return shared / (alone * max(1.0, jobs * part))
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        if not view.num_waiting(own=True):
+            return
+        running, waiting = view.running("start", own=True), view.waiting(own=True)
+        jobs = len(running) + len(waiting)
+        ranked = sorted(((-self.rho(task, view, jobs), task.index, task) for task in waiting), key=lambda e: e[:2])
+        over = [task for task in running if self._leases.get(task.index, 0.0) <= view.now]
+        worst = {task.index: self.rho(task, view, jobs) for task in over}
+        over.sort(key=lambda task: (worst[task.index], task.index))  # the job that is best off is preempted first
+        for negative, _, task in ranked:
+            placement = view.fit(task, self.rule)
+            if placement is None and over and not any(view.fits(mode) for mode in task.modes):
+                victims = [other for other in over if worst[other.index] < -negative]
+                room = view.make_room(task, victims)
+                if room is not None:
+                    for victim in room[1]:
+                        over.remove(victim)
+                        yield Stop(victim)
+                    placement = view.fit(task, self.rule)
+            if placement is not None:
+                self._leases[task.index] = view.now + self.lease
+                yield Start(task, placement)
+        if view.num_waiting(own=True):
+            for task in over:  # not outbid (a newcomer's ρ is 1/N, as that of a job never disturbed)
+                self._leases[task.index] = view.now + self.lease
+            yield Wait(until=min((end for end in self._leases.values() if end > view.now), default=math.inf))

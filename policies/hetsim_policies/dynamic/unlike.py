@@ -1,0 +1,376 @@
+"""Jobs to the types of device that suit them: by matching, or within a budget."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
+from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
+from hetsim_policies.dynamic.time_fractions import check_costs, prices
+
+
+class Matched(NamedTuple):
+    """A job's place: mode, type and number of the device, and the jobs after it there."""
+
+    job: int
+    mode: int
+    kind: int
+    device: int
+    behind: int
+
+
+class JobMode(NamedTuple):
+    """A mode of a job: its position, the number of its type of device, time, devices."""
+
+    mode: int
+    kind: int
+    time: float
+    width: float
+
+
+class WaitingJobs(NamedTuple):
+    """A job in the queue: its least time, number, task, and ways to run."""
+
+    time: float
+    number: int
+    task: Task
+    ways: tuple[JobMode, ...]
+
+
+class AlloX(Scheduler):
+    """AlloX: match jobs to devices and queue positions for the minimum mean response.
+
+    Decides when and in which mode, without preemption.  A job that runs k-th from the end on a device delays itself and
+    the k - 1 behind it, so on that place a job of time p costs k × p, and a device that is busy for d more seconds adds
+    d.  The cheapest matching of jobs to places is the schedule of least total completion time of the waiting jobs;
+    those at the front of a free device's queue start, and the matching is made again when jobs come or go.
+    Reference: Le, Sun, Chowdhury, Liu, AlloX: Compute Allocation in Hybrid Clusters (EuroSys 2020); the matching is
+    that of Horn, Minimizing Average Flow Time with Parallel Machines (1973), and Bruno, Coffman, Sethi, Scheduling
+    Independent Tasks to Reduce Mean Finishing Time (1974): optimal for sequential jobs that are all there, on devices
+    that are free. `alpha` below 1 offers devices only to that part of the users (rounded up) with the least attained
+    service, AlloX's fairness.  Here a gang of w devices costs p + (k - 1) w p, as if it delayed the w queues of its
+    devices; that is not optimal, and a gang that does not fit is passed, so gangs may wait long.  Weakness: estimates
+    are believed; as with sjf long jobs may starve; where devices are busy the matching is the best only if busy ones do
+    not reorder their places.
+    Cost: a matching whenever something was released or has come and a device is free.  It takes a matrix of n jobs by
+    some n ln n places of each type, of which those are kept that are among the n best of any job, and O(n³) steps at
+    worst: with n = 32, 64 and 128 on four types of 128 devices 0.5, 1.5 and 6 ms.  n is at most `window`; of the queue
+    only the order grows with its length.  A window that is too short costs more than it saves: see four-generations in
+    docs/speed.md.
+
+    alpha: part of the users (rounded up) that have their jobs considered, those with the least attained service.
+    window: the maximum number of waiting jobs, the shortest, that are matched at once; the others would come after them
+        anyway.
+    """
+
+    def __init__(
+        self,
+        alpha: Annotated[float, Field(gt=0, le=1)] = 1.0,
+        window: Annotated[int, Field(ge=1, strict=True)] = 64,
+    ):
+        self.alpha = alpha
+        self.window = window
+        self.waiting: dict[int, WaitingJobs] = {}
+        self._order: list[WaitingJobs] = []
+        """The same, shortest first."""
+        self._kinds: dict[str, int] = {}
+        self._having: dict[str, np.ndarray] = {}
+        """Nodes by type of processor."""
+        self._ends: list[list[float]] = []
+        """By type, when running jobs will have ended, ascending, once for each device."""
+        self._held: dict[int, tuple[int, float, int]] = {}
+        """Of running jobs: number of the type, expected end, and devices."""
+        self._tried: tuple[int, int] = (-1, -1)
+        self._arrivals = 0
+
+    def begin(self, view: View) -> None:
+        self._kinds = {name: number for number, name in enumerate(view.cluster.types)}
+        self._ends = [[] for _ in self._kinds]
+        for name in self._kinds:
+            nodes = [node.index for node in view.cluster.nodes if node.cpu.type.name == name]
+            if nodes:
+                self._having[name] = np.array(nodes)
+
+    def ready(self, task: Task) -> None:
+        self._over(task)
+        jobs = WaitingJobs(task.shortest_remaining, task.index, task, _ways(task, self._kinds))
+        self.waiting[task.index] = jobs
+        insort(self._order, jobs)
+        self._arrivals += 1
+
+    def finished(self, task: Task) -> None:
+        self._over(task)
+
+    def gone(self, task: Task) -> None:
+        self._over(task)
+        if task.index in self.waiting:
+            self._leave(task)
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        if not self.waiting:
+            return
+        if self._tried == (view.changes.releases, self._arrivals):
+            return
+        queues = self._queues(view)
+        if any(len(queue) and queue[0] <= 0 for queue in queues):
+            jobs = self._candidates(view)
+            for place in _fronts(matching([job.ways for job in jobs], queues)):
+                task = jobs[place.job].task
+                placement = view.first(task.modes[place.mode]) if queues[place.kind][place.device] <= 0 else None
+                if placement is not None and view.holds(task, placement):
+                    self._leave(task)
+                    yield Start(task, placement)
+                    self._holds(task, view)
+            if not view.running("start", own=True):
+                yield from self._any(view)
+        self._tried = (view.changes.releases, self._arrivals)
+
+    # Waiting and running jobs -------------------------------------------------------------------------------------
+
+    def _leave(self, task: Task) -> None:
+        del self._order[bisect_left(self._order, self.waiting.pop(task.index))]
+
+    def _holds(self, task: Task, view: View) -> None:
+        """Note the devices of a started job: free at its expected end at current rates."""
+        placement = view.launch_of(task).placement
+        if placement is None:  # it took no time
+            return
+        kind, end = self._kinds[placement.mode.type.name], view.launch_of(task).finish
+        count = max(1, round(placement.mode.width))
+        self._held[task.index] = kind, end, count
+        at = bisect_left(self._ends[kind], end)
+        self._ends[kind][at:at] = [end] * count
+
+    def _over(self, task: Task) -> None:
+        """It runs no longer."""
+        devices_until = self._held.pop(task.index, None)
+        if devices_until is not None:
+            kind, end, count = devices_until
+            at = bisect_left(self._ends[kind], end)
+            del self._ends[kind][at : at + count]
+
+    def _queues(self, view: View) -> list[np.ndarray]:
+        """By type of device, the estimated seconds until each is free, ascending."""
+        if not view.changes.steady:
+            for task in view.running("start", own=True):
+                self._over(task)
+                self._holds(task, view)
+        view.nodes.refresh()
+        by_device = []
+        for name, number in self._kinds.items():
+            free = view.nodes.cores[self._having[name]] if name in self._having else view.nodes.gpus[name]
+            room = min(self.window, math.ceil(float(free.sum()) - 1e-9))
+            busy = np.array(self._ends[number][: self.window])
+            by_device.append(np.concatenate([np.zeros(room), np.maximum(1e-9, busy - view.now)]))
+        return by_device
+
+    def _any(self, view: View) -> Iterator[Decision]:
+        """Start any task that fits, as nothing runs and the first fits nowhere."""
+        for job in list(self.waiting.values()):
+            placement = view.fit(job.task)
+            if placement is not None:
+                self._leave(job.task)
+                yield Start(job.task, placement)
+                self._holds(job.task, view)
+
+    def _candidates(self, view: View) -> list[WaitingJobs]:
+        if self.alpha >= 1:
+            return self._order[: self.window]
+        users = list(dict.fromkeys(job.task.user for job in self.waiting.values()))
+        users.sort(key=view.attained)
+        served = dict.fromkeys(users[: math.ceil(self.alpha * len(users))])
+        return [job for job in self._order if job.task.user in served][: self.window]
+
+
+# The matching -----------------------------------------------------------------------------------------------------
+
+
+def matching(ways: Sequence[Sequence[JobMode]], delays: Sequence[np.ndarray]) -> list[Matched]:
+    """Places for jobs with the minimum total completion time; some may have no place.
+
+    delays: by type, of each device the seconds until it is free, ascending.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    count = len(ways)
+    places = [_places(count, len(delay)) for delay in delays]
+    first = np.concatenate([[0], np.cumsum([len(behind) for behind, _ in places])]).astype(int)
+    cost = np.full((count, int(first[-1])), math.inf)
+    for kind, (behind, device) in enumerate(places):
+        part = slice(first[kind], first[kind + 1])
+        for rows, times, widths in _layers(ways, kind):  # of several modes on a type the cheaper one, place by place
+            here = times * (1 + behind * widths) + delays[kind][device]
+            cost[rows, part] = np.minimum(cost[rows, part], here)
+    # A place that is out of the question costs more than all others together.
+    max_cost = float(cost[np.isfinite(cost)].max(initial=0.0)) + 1.0
+    cost[~np.isfinite(cost)] = impossible = max_cost * (count + 1)
+    kept = _wanted(cost)
+    jobs, chosen = linear_sum_assignment(cost[::-1, kept])  # the longest first are 10 % faster
+    matched = []
+    for job, place in zip((count - 1 - jobs).tolist(), kept[chosen].tolist(), strict=True):
+        if cost[job, place] < impossible:
+            kind = int(np.searchsorted(first, place, side="right")) - 1
+            after, number = (int(column[place - first[kind]]) for column in places[kind])
+            matched.append(Matched(job, _cheapest(ways[job], kind, after), kind, device=number, behind=after))
+    return matched
+
+
+def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
+    """The cheapest mode on a place with `behind` jobs behind it; ties: the first."""
+    return min((way.time * (1 + behind * way.width), order, way.mode)
+               for order, way in enumerate(ways) if way.kind == kind)[2]  # fmt: skip
+
+
+def _places(jobs: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places on the devices of a type: the jobs that run after it, and the device.
+
+    A place is not better for any job than one with as many or fewer behind it on a device that is free as early.  Where
+    there are as many such places as jobs, one of them is left for the job that would take it.
+    """
+    each = [min(devices, jobs // (behind + 1)) for behind in range(jobs if devices else 0)]
+    return np.repeat(np.arange(len(each)), each), np.concatenate([np.arange(0), *map(np.arange, each)])
+
+
+def _wanted(cost: np.ndarray) -> np.ndarray:
+    """Places among the n best of any of the n jobs: each has one of its n best left."""
+    count, places = cost.shape
+    if places <= count:
+        return np.arange(places)
+    best = np.zeros(places, dtype=bool)
+    best[np.argpartition(cost, count - 1, axis=1)[:, :count].ravel()] = True
+    return np.flatnonzero(best)
+
+
+def _layers(ways: Sequence[Sequence[JobMode]], kind: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Jobs, times and widths (columns) of first modes on a type, then of second ones."""
+    mine = [[(job, way.time, way.width) for way in some if way.kind == kind] for job, some in enumerate(ways)]
+    for layer in range(max(map(len, mine), default=0)):
+        rows, times, widths = zip(*(some[layer] for some in mine if len(some) > layer), strict=True)
+        yield np.array(rows), np.array(times)[:, None], np.array(widths)[:, None]
+
+
+def _fronts(found: Sequence[Matched]) -> list[Matched]:
+    """The first job on each device: those with the most behind them first."""
+    front: dict[tuple[int, int], Matched] = {}
+    for place in sorted(found, key=lambda place: (-place.behind, place.job)):
+        front.setdefault((place.kind, place.device), place)
+    return list(front.values())
+
+
+def _ways(task: Task, kinds: dict[str, int]) -> tuple[JobMode, ...]:
+    part = 1.0 - task.done
+    modes = []
+    for position in task.allowed or range(len(task.modes)):
+        mode, time = task.modes[position], task.estimate_at(position)
+        if math.isfinite(time):
+            modes.append(JobMode(position, kinds[mode.type.name], time * part, mode.width))
+    return tuple(modes)
+
+
+ROUNDING = 1e-9
+
+
+class MultiGeneration(Scheduler):
+    """Several generations: newer devices to jobs that gain most, within a budget.
+
+    Decides when and in which mode.  A job may use the modes in which it needs at most `budget` times the least energy
+    (or cost) of all its modes.  Of the waiting jobs that may use a device that is free, the one goes first that saves
+    most time a device-second there, against the slowest of its modes that are allowed: a fast device goes to the job
+    that gains most from it, and a job that gains little leaves it to others.  Energy of a mode: devices × estimated
+    time × watts above idle; cost: devices × estimated time × the type's price in the cluster, or in `costs`.
+    References: Smith, Various Optimizers for Single-Stage Production (1956), for the gain a unit of time as the order;
+    Gavel (Narayanan et al., OSDI 2020) and Gandiva_fair (Chaudhary et al., Balancing Efficiency and Fairness in
+    Heterogeneous GPU Clusters for Deep Learning, EuroSys 2020), which trade fast devices by speedup.
+    Weakness: greedy and without preemption; jobs of little gain may starve on the fast types, and with a budget of 1
+    each job has one type only, so queues grow next to idle devices.
+    Cost: a sort of the waiting jobs by type whenever one came or something was released.
+
+    budget: most energy or cost of a job, in multiples of its least.
+    measure: energy or cost.
+    costs: price of a device and time by name of type, where the cluster has none; types without a price cost 1.
+    """
+
+    def __init__(
+        self,
+        budget: Annotated[float, Field(ge=1)] = 1.5,
+        measure: Literal["energy", "cost"] = "energy",
+        costs: dict[str, Annotated[float, Field(gt=0)]] | None = None,
+    ):
+        if costs is not None and measure == "energy":
+            text = "costs are prices, and count only with `measure: cost`; take one of them out"
+            raise ScenarioError(Problem(text, key="policy.scheduler"))
+        self.budget = budget
+        self.measure = measure
+        self.costs = costs or {}
+        self.waiting: dict[int, Task] = {}
+        self._ways: dict[int, list[tuple[float, int]]] = {}
+        """By task: (gain, position) of the modes within the budget, the greatest gain first."""
+        self._prices: dict[str, float] = {}
+        self._tried: tuple[int, int] = (-1, -1)
+        self._arrivals = 0
+
+    def check(self, problem: PlanProblem) -> None:
+        check_costs(self.costs, problem.cluster)
+
+    def begin(self, view: View) -> None:
+        self._prices = prices(view.cluster, self.costs)
+
+    def ready(self, task: Task) -> None:
+        self.waiting[task.index] = task
+        self._ways[task.index] = self.ways(task)
+        self._arrivals += 1
+
+    def gone(self, task: Task) -> None:
+        self.waiting.pop(task.index, None)
+        self._ways.pop(task.index, None)
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        if not self.waiting:
+            return
+        if self._tried == (view.changes.releases, self._arrivals):
+            return
+        offers = [(-gain, task.arrival, index, position) for index, task in self.waiting.items()
+                  for gain, position in self._ways[index]]  # fmt: skip
+        blocked: dict[Mode, None] = {}
+        for _, _, index, position in sorted(offers):
+            task = self.waiting.get(index)
+            if task is None or (mode := task.modes[position]) in blocked:
+                continue
+            placement = view.first(mode)
+            if placement is None:
+                blocked[mode] = None
+            elif view.holds(task, placement):
+                self.gone(task)
+                yield Start(task, placement)
+        self._tried = (view.changes.releases, self._arrivals)
+
+    def ways(self, task: Task) -> list[tuple[float, int]]:
+        """Gain and position of the modes that the budget allows."""
+        positions = task.allowed or range(len(task.modes))
+        seconds = {p: task.estimate_at(p) for p in positions}
+        seconds = {p: value for p, value in seconds.items() if math.isfinite(value)}
+        price = {p: self._price(task.modes[p]) * value for p, value in seconds.items()}
+        limit = self.budget * min(price.values()) * (1 + ROUNDING)
+        allowed = [p for p in seconds if price[p] <= limit]
+        slowest = max(seconds[p] for p in allowed)
+
+        def gain(position: int) -> float:
+            """Seconds saved for each device-second."""
+            area = seconds[position] * task.modes[position].width
+            return (slowest - seconds[position]) / area if area > 0 else math.inf
+
+        return sorted(((gain(p), p) for p in allowed), reverse=True)
+
+    def _price(self, mode: Mode) -> float:
+        """Of a second in a mode."""
+        if self.measure == "energy":
+            return mode.width * (mode.type.power.busy - mode.type.power.idle)
+        return mode.width * self._prices[mode.type.name]

@@ -1,0 +1,397 @@
+"""Shares among users, by weights or by quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from heapq import heapify, heappop, heapreplace
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.cluster import Partition
+from hetsim.model.plan import Placement
+from hetsim.model.task import Task
+from hetsim.model.tasks import Tasks
+from hetsim.policy import (
+    WAIT_FOR_CHANGE,
+    WAIT_FOR_READY,
+    Annotate,
+    Decision,
+    Demand,
+    Discipline,
+    ListScheduler,
+    PlacementRule,
+    PlanProblem,
+    Start,
+    Stop,
+    TaskQueue,
+    View,
+    claims_of,
+    demand_of,
+    fits_nowhere,
+    partition_of,
+)
+
+Line = tuple[str, Partition | None]
+"""An owner, and a partition to which some of its tasks are bound."""
+
+
+class ByUser(ListScheduler):
+    """Policies that take turns between users: one queue a user, turns by service.
+
+    Under "block" no task passes one that does not fit, on any node of its partition; under "skip" the next user's may.
+    A user's tasks go in the order of arrival, those bound to another partition in a line of their own.  Standings are
+    asked for when the round begins and when a user's task has started.
+    """
+
+    def __init__(
+        self,
+        weights: dict[str, float] | None = None,
+        placement: PlacementRule | None = None,
+        discipline: Discipline = "skip",
+    ):
+        super().__init__(placement=placement, discipline=discipline)
+        self.weights = weights or {}
+        self.of_user: dict[Line, TaskQueue] = {}
+        self._full: dict[Demand, None] = {}
+        """Demands that fit nowhere since the last release."""
+        self._seen = -1
+
+    def weight(self, user: str) -> float:
+        return self.weights.get(user, 1.0)
+
+    def standing(self, user: str) -> Any:
+        """The least goes first."""
+        raise NotImplementedError
+
+    def starting(self, task: Task, placement: Placement, view: View) -> None:
+        """A task is about to start."""
+
+    def leave(self, task: Task) -> None:
+        """A task has ended, or was stopped."""
+
+    def key(self, task: Task) -> Any:
+        """The order among a user's tasks."""
+        return task.arrival
+
+    def owner(self, task: Task) -> str:
+        """The user that must have its turn for the task to go."""
+        return task.user
+
+    def ready(self, task: Task) -> None:
+        self.leave(task)
+        line = self.owner(task), partition_of(task)
+        queue = self.of_user.get(line)
+        if queue is None:
+            queue = self.of_user[line] = TaskQueue()
+        queue.push(self.key(task), task)
+
+    def finished(self, task: Task) -> None:
+        self.leave(task)
+
+    gone = finished
+
+    def _schedule_tasks(self, view: View) -> Iterator[Decision]:
+        if view.changes.releases != self._seen:
+            self._seen = view.changes.releases
+            self._full.clear()
+        heads = [self._entry(line, task) for line, queue in self.of_user.items() if (task := queue.head()) is not None]
+        if not heads:
+            yield WAIT_FOR_READY
+            return
+        heapify(heads)
+        while heads:
+            line, task = heads[0][-2:]
+            if line[1] is not None and heads[0] < (again := self._entry(line, task)):
+                heapreplace(heads, again)  # another line of the user has moved on
+                continue
+            placement = None if demand_of(task) in self._full else self.place(task, view)
+            if placement is None:
+                if fits_nowhere(task, view):
+                    self._full[demand_of(task)] = None
+                if self.discipline == "block":
+                    heads = [entry for entry in heads if not claims_of(entry[-1]) & claims_of(task)]
+                    heapify(heads)
+                else:
+                    heappop(heads)
+                continue
+            queue = self.of_user[line]
+            queue.pop()
+            self.starting(task, placement, view)
+            yield Start(task, placement)
+            following = queue.head()
+            if following is None:
+                heappop(heads)
+            else:
+                heapreplace(heads, self._entry(line, following))
+        yield WAIT_FOR_CHANGE
+
+    def _entry(self, line: Line, task: Task) -> tuple[Any, float, int, Line, Task]:
+        return self.standing(line[0]), task.arrival, task.index, line, task
+
+
+class Wfq(ListScheduler):
+    """Weighted fair queueing: users share the cluster in proportion to their weights.
+
+    Decides when.  Every task carries two virtual tags: its start is the later of the virtual time and its user's last
+    finish tag, its finish that plus its service (GPUs × estimated time; cores × time) over the user's weight.  The
+    least start tag starts next; the virtual time is that of what started last (start-time fair queueing, which needs no
+    simulated fluid system).
+    Reference: Demers, Keshav, Shenker, Analysis and Simulation of a Fair Queueing Algorithm (1989); Goyal, Vin, Cheng,
+    Start-time Fair Queueing (1996): on one server the service of two users with waiting tasks differs, over their
+    weights, by no more than one task of each.
+    Weakness: estimates decide which user pays; a user gains nothing from having been idle.  On many servers the bound
+    grows with their number.  Cost: O(log n) a task under `block`, O(shapes) a round more under `skip`.
+
+    weights: of users by name; the others have 1.
+    """
+
+    def __init__(
+        self,
+        weights: dict[str, Annotated[float, Field(gt=0)]] | None = None,
+        placement: PlacementRule | None = None,
+        discipline: Discipline = "block",
+    ):
+        super().__init__(self._tag, self._begin, discipline)
+        self.weights = weights or {}
+        self.rule = placement
+        self._virtual = 0.0
+        self._last: dict[str, float] = {}
+        """By user: the finish tag of the last task that came."""
+        self._tags: dict[int, tuple[float, float]] = {}
+        """Of waiting and running tasks, by row: start and finish tag, kept through stops."""
+
+    def _tag(self, task: Task) -> float:
+        tags = self._tags.get(task.index)
+        if tags is None:
+            mode = task.modes[task.modes_by_speed()[0]]
+            begin = max(self._virtual, self._last.get(task.user, 0.0))
+            service = mode.width * task.shortest_estimate / self.weights.get(task.user, 1.0)
+            tags = self._tags[task.index] = begin, begin + service
+            self._last[task.user] = tags[1]
+        return tags[0]
+
+    def _begin(self, task: Task, view: View) -> Placement | None:
+        placement = view.fit(task) if self.rule is None else self.rule(task, view)
+        if placement is not None:
+            self._virtual = max(self._virtual, self._tags[task.index][0])
+        return placement
+
+    def finished(self, task: Task) -> None:
+        self._tags.pop(task.index, None)
+
+    gone = finished
+
+
+class Drf(ByUser):
+    """Dominant resource fairness: the user with the least dominant share goes first.
+
+    Decides when.  A user's dominant share is the greatest of the parts of the cluster's resources (cores, memory, GPUs,
+    GPU memory aside) that the user's running tasks hold, over the user's weight; the first task of the user with the
+    least starts next.
+    Reference: Ghodsi et al., Dominant Resource Fairness: Fair Allocation of Multiple Resource Types (2011): progressive
+    filling is strategy-proof, envy-free and Pareto-efficient for divisible demands.
+    Weakness: looks at what is held now, not at the past, so a user that comes late is owed nothing; without preemption
+    a share that has grown shrinks only as tasks end.
+    Cost: O(log users) a start and an end; under `skip` the users that wait, once a round.
+
+    weights: of users by name; the others have 1.
+    """
+
+    def __init__(
+        self,
+        weights: dict[str, Annotated[float, Field(gt=0)]] | None = None,
+        placement: PlacementRule | None = None,
+        discipline: Discipline = "skip",
+    ):
+        super().__init__(weights, placement, discipline)
+        self._total: dict[str, float] = {}
+        self._held: dict[str, dict[str, float]] = {}
+        self._of: dict[int, tuple[str, dict[str, float]]] = {}
+
+    def begin(self, view: View) -> None:
+        for node in view.cluster.nodes:
+            amounts = {"cores": node.cpus * 1000.0, "memory": float(node.memory or 0)}
+            for device in node.accelerators:
+                amounts["gpus"] = amounts.get("gpus", 0.0) + device.type.streams
+            for name, amount in amounts.items():
+                self._total[name] = self._total.get(name, 0.0) + amount
+
+    def standing(self, user: str) -> float:
+        usage = self._held.get(user, {})
+        parts = (amount / self._total[name] for name, amount in usage.items() if self._total.get(name))
+        return max(parts, default=0.0) / self.weight(user)
+
+    def starting(self, task: Task, placement: Placement, view: View) -> None:
+        mode = placement.mode
+        amounts = {"cores": float(mode.millicores), "memory": float(mode.memory), "gpus": mode.gpu_share}
+        usage = self._held.setdefault(task.user, {})
+        for name, amount in amounts.items():
+            usage[name] = usage.get(name, 0.0) + amount
+        self._of[task.index] = task.user, amounts
+
+    def leave(self, task: Task) -> None:
+        entry = self._of.pop(task.index, None)
+        if entry is not None:
+            for name, amount in entry[1].items():
+                self._held[entry[0]][name] -= amount
+
+
+SHOWN = 10
+"""Owners that a message lists."""
+
+
+class QuotaBorrow(ByUser):
+    """Quotas with borrowing: users own GPUs, lend idle ones, and take them back.
+
+    Decides when, and which job is preempted.  A job within its user's quota goes first, in the order of arrival; beyond
+    the quota it may borrow what fits while no job within a quota waits for the room.  When a job within its quota does
+    not fit, borrowers are stopped, the latest start first, just as many as it needs; they wait again, with their work
+    kept.
+    Reference: Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads (2019), section
+    2.3: virtual clusters with quotas, used beyond them while others are idle, and reclaim by preemption. `of` names the
+    owners of the quotas: users, accounts, virtual clusters (the column `vc`), partitions or classes. `tiers` order jobs
+    of one kind by their quality of service (the label `qos`, without one the class), the highest first, and a lower
+    tier is preempted first.
+    Weakness: a quota in GPUs says nothing of where they lie, so that a gang within its quota can wait for a whole node
+    held by others within theirs; borrowers pay for every stop.
+    Cost: O(users) a round, and one pass over the borrowers for a job within its quota that does not fit.
+
+    quotas: GPUs by owner; the others own `default`.  Tasks on cores alone count nothing.
+    of: their owner: user, account, vc, partition or class.
+    borrow: owners may go beyond their quotas.
+    reclaim: borrowers are stopped for jobs within quotas.
+    tiers: quality of service by its name; the highest goes first, others have 0.
+    """
+
+    def __init__(
+        self,
+        quotas: dict[str, Annotated[float, Field(ge=0)]] | None = None,
+        default: Annotated[float, Field(ge=0)] = 0.0,
+        borrow: bool = True,
+        reclaim: bool = True,
+        tiers: dict[str, float] | None = None,
+        placement: PlacementRule | None = None,
+        of: Literal["user", "account", "vc", "partition", "class"] = "user",
+    ):
+        self.of = of
+        super().__init__(None, placement, "skip")
+        self.quotas = quotas or {}
+        self.default = default
+        self.borrow = borrow
+        self.reclaim = reclaim
+        self.tiers = tiers or {}
+        self.used: dict[str, float] = {}
+        self._of: dict[int, tuple[Task, float]] = {}
+        """Running tasks in the order of their start, and their GPUs."""
+
+    def check(self, problem: PlanProblem) -> None:
+        present = self._owners(problem.tasks)
+        unknown = [owner for owner in self.quotas if owner not in present]
+        if unknown:
+            listed = [owner for owner in present if owner]
+            more = f", and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
+            names = ", ".join(listed[:SHOWN]) + more or f"none: give the tasks a {self.of}"
+            text = f'quotas names {self.of} "{unknown[0]}", and no task is theirs; there are {names}'
+            raise ScenarioError(Problem(text, key="policy.scheduler"))
+
+    def _owners(self, tasks: Tasks) -> list[str]:
+        """All owners of tasks."""
+        listed = {"user": tasks.users, "class": tasks.classes, "partition": tasks.partitions}.get(self.of)
+        if listed is not None:
+            return listed
+        column = tasks.extra.get(self.of)
+        return [] if column is None else list(dict.fromkeys(str(cell) for cell in column.tolist()))
+
+    def owner(self, task: Task) -> str:
+        if self.of == "user":
+            return task.user
+        if self.of == "class":
+            return task.class_
+        return task.partition if self.of == "partition" else task.label(self.of)
+
+    def tier(self, task: Task) -> float:
+        return self.tiers.get(task.label("qos") or task.class_, 0.0)
+
+    def quota(self, owner: str) -> float:
+        return self.quotas.get(owner, self.default)
+
+    def key(self, task: Task) -> tuple[float, float]:
+        return -self.tier(task), task.arrival
+
+    def needs(self, task: Task) -> float:
+        """GPUs in its fastest mode."""
+        return task.modes[task.modes_by_speed()[0]].gpu_share
+
+    def within(self, task: Task) -> bool:
+        owner = self.owner(task)
+        return self.used.get(owner, 0.0) + self.needs(task) <= self.quota(owner) + 1e-9
+
+    def starting(self, task: Task, placement: Placement, view: View) -> None:
+        gpus = placement.mode.gpu_share
+        owner = self.owner(task)
+        self.used[owner] = self.used.get(owner, 0.0) + gpus
+        self._of[task.index] = task, gpus
+
+    def leave(self, task: Task) -> None:
+        entry = self._of.pop(task.index, None)
+        if entry is not None:
+            self.used[self.owner(task)] -= entry[1]
+
+    def _schedule_tasks(self, view: View) -> Iterator[Decision]:
+        owed = yield from self._serve(view, within=True, owed=0)
+        if self.borrow:
+            yield from self._serve(view, within=False, owed=owed)
+        yield WAIT_FOR_CHANGE if view.num_waiting(own=True) else WAIT_FOR_READY
+
+    def _serve(self, view: View, within: bool, owed: int) -> Generator[Decision, None, int]:
+        """Start heads of users, those within their quotas or those that borrow.
+
+        owed: bitmask of the nodes on which a job within its quota waits.  Returns the nodes of the jobs that it passed
+            over.
+        """
+        passed: dict[Line, None] = {}
+        waited_for = 0
+        while True:
+            heads = [
+                (self.key(task), task.index, line, task)
+                for line, queue in self.of_user.items()
+                if line not in passed and (task := queue.head()) is not None and self.within(task) == within
+            ]
+            if not heads:
+                return waited_for
+            _, _, line, task = min(heads)
+            placement = self.place(task, view)
+            if placement is None and within and self.reclaim and fits_nowhere(task, view):
+                placement = yield from self._take_back(task, view)
+            if placement is None or (owed & claims_of(task) and self._for_good(task)):
+                if placement is not None:
+                    yield Annotate(task, "quota")
+                passed[line] = None
+                waited_for |= claims_of(task)
+                continue
+            self.of_user[line].pop()
+            self.starting(task, placement, view)
+            yield Start(task, placement)
+
+    def _for_good(self, task: Task) -> bool:
+        """Return True if loans to it are final: then it waits for jobs within quotas."""
+        return not (self.reclaim and task.shape.preemptible)
+
+    def _take_back(self, task: Task, view: View) -> Generator[Decision, None, Placement | None]:
+        """Stop borrowers of the lowest tiers, the latest start first, until the task fits."""
+        over = {user: used - self.quota(user) for user, used in self.used.items() if used > self.quota(user) + 1e-9}
+        borrowed = []
+        for other, gpus in reversed(self._of.values()):
+            owner = self.owner(other)
+            if over.get(owner, 0.0) > 1e-9:
+                over[owner] -= gpus
+                borrowed.append(other)
+        borrowed.sort(key=self.tier)
+        room = view.make_room(task, borrowed)
+        if room is None:
+            return None
+        for victim in room[1]:
+            yield Stop(victim)
+        return self.place(task, view)

@@ -1,0 +1,71 @@
+"""Schedulers and planners that work inside another policy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetsim.errors import Problem, ScenarioError, UsageError
+from hetsim.model.tasks import Shape
+from hetsim.policy import Backfilling, ListScheduler, PlannedScheduler, PlanProblem, Scheduler
+from hetsim.policy.remaining import in_mid_run, rows_of
+from hetsim_policies.dynamic.common.lines import AssigningScheduler
+
+ALONE = ("Defragment", "Gandiva", "PowerDown", "SharingByTable")
+"""List schedulers that work on the whole cluster."""
+
+
+def check_nested(inner: Scheduler, outer: str, key: str, lines: bool) -> None:
+    """Raise ScenarioError for a scheduler that cannot work inside another one.
+
+    It must be a list scheduler that looks no further than what fits now, or (`lines`) one that chooses a line for each
+    task.
+    """
+    listing = isinstance(inner, ListScheduler) and not isinstance(inner, Backfilling)
+    if (listing and type(inner).__name__ not in ALONE) or (lines and isinstance(inner, AssigningScheduler)):
+        return
+    more = ", or eft, dmda, dmdas, er_ls" if lines else ""
+    text = f"{outer} cannot nest {type(inner).__name__}; it takes a list order (fcfs, sjf, edf, fcfs_skip, ...){more}"
+    raise ScenarioError(Problem(text, key=f"policy.scheduler.{key}"))
+
+
+def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight: bool = False) -> dict[Shape, bool]:
+    """By shape with tasks: whether the planner (None: the default one) can plan it.
+
+    ScenarioError if one that was named refuses all of them, or needs what there is not in mid-run.
+    """
+    tasks = problem.tasks
+    refusal: ScenarioError | None = None
+    answers: dict[Shape, bool] = {}
+    for shape in tasks.shapes:
+        rows = np.flatnonzero(tasks.shape == shape.index)
+        if not len(rows):
+            continue
+        first = rows_of(tasks, [int(rows[0])], np.zeros(1))
+        one = in_mid_run(problem, first, simulate=None if foresight else lambda plan: 1.0)  # only tried
+        try:
+            (planner or default_planner(problem)).plan(one)
+            answers[shape] = True
+        except ScenarioError as error:
+            refusal = refusal or error
+            answers[shape] = False
+        except UsageError as error:
+            text = f"{type(planner).__name__} cannot plan in mid-run: {error}; dual_approximation, heft and mct can"
+            raise ScenarioError(Problem(text, key="policy.scheduler.planner")) from None
+    if refusal is not None and planner is not None and not any(answers.values()):
+        raise refusal
+    return answers
+
+
+def default_planner(problem: PlanProblem) -> PlannedScheduler:
+    """`dual_approximation` where it applies, `peft` for task graphs, else `heft`."""
+    tasks, cluster = problem.tasks, problem.cluster
+    kinds = [kind.kind == "cpu" for kind in cluster.types.values() if cluster.count(kind.name)]
+    two = kinds.count(True) <= 1 and kinds.count(False) <= 1
+    moved = any(column is not None for column in (tasks.bytes_in, tasks.bytes_out, tasks.reads, tasks.writes))
+    if two and not moved and not any(tasks.predecessors or ()):
+        from hetsim_policies.static.dual_approximation import DualApproximation
+
+        return DualApproximation()
+    from hetsim_policies.static.insertion import Heft, Peft
+
+    return Peft() if any(tasks.predecessors or ()) else Heft()

@@ -1,0 +1,326 @@
+"""Predictors of a series, from its last value to its seasons, and the truth."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from itertools import islice
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from hetsim.errors import UsageError
+from hetsim.model.units import Seconds
+from hetsim.policy import Predictor
+from hetsim_policies.prediction.recent import FadingSum
+
+
+class LastValue(Predictor):
+    """Last value: what is now will be.
+
+    The yardstick of all forecasts (the random walk's best one), and what autoscalers do that react to a measurement.
+    Reference: Hyndman, Athanasopoulos, Forecasting: Principles and Practice (2021), ch. 5.2 (the naive method).
+    Weakness: late by the whole horizon when the load moves, and as noisy as the measurement.
+    Cost: O(1).
+    """
+
+    flat = True
+
+    def ceiling(self) -> float:
+        return self.last
+
+    def _expect(self, horizon: float) -> float:
+        return self.last
+
+
+class Ewma(Predictor):
+    """EWMA: the exponentially weighted mean of observations.
+
+    An observation counts 1/e after `memory` seconds.
+
+    Weights are divided by their sum, so that the first value does not weigh more than its age allows.
+    Reference: Brown, Statistical Forecasting for Inventory Control (1959); Holt (1957), reprinted 2004.
+    Weakness: the forecast is flat: late by about `memory` when the load moves.
+    Cost: O(1).
+    """
+
+    flat = True
+
+    def __init__(self, memory: Annotated[Seconds, Field(gt=0)] = 600.0):
+        if not memory > 0:
+            raise ValueError(f"memory is a time above 0, not {memory:g} s")
+        super().__init__()
+        self._values, self._weights = FadingSum(memory), FadingSum(memory)
+
+    def _learn(self, time: float, value: float) -> None:
+        self._values.add(time, value)
+        self._weights.add(time, 1.0)
+
+    def ceiling(self) -> float:
+        return self.forecast(0.0)
+
+    def _pass_over(self, count: int, time: float) -> None:
+        self._values.add_often(count, time, 0.0)
+        self._weights.add_often(count, time, 1.0)
+
+    def _expect(self, horizon: float) -> float:
+        return self._values.total / self._weights.total
+
+
+MAX_STEPS = 10_000
+"""Maximum steps of a forecast: beyond, a stable fit has long converged."""
+
+
+class Autoregressive(Predictor):
+    """AR: the next value as a weighted sum of the last few, by least squares.
+
+    x[t] = c + a1 x[t-1] + ... + ap x[t-p]; a forecast further ahead feeds forecasts back in, a step after the other.
+    Reference: Box, Jenkins, Time Series Analysis (1970), ch. 7; for servers' load Dinda, O'Hallaron, Host Load
+    Prediction Using Linear Models (2000), which finds AR(16) enough a few seconds ahead.  Fall-back: the mean of what
+    is known, until least squares have twice as many equations as weights (3 x order + 2 observations); a fit that
+    explodes is kept within the window's range, widened by as much again on each side.
+    Weakness: knows no season longer than its order; far ahead it tends to the mean.
+    Cost: least squares of window x order every `refit` observations, O(order) a step of a forecast.
+    """
+
+    def __init__(
+        self,
+        order: Annotated[int, Field(ge=1, le=1000)] = 4,
+        window: Annotated[int, Field(ge=2, le=100_000)] = 288,
+        refit: Annotated[int, Field(ge=1)] = 10,
+    ):
+        super().__init__()
+        if window < (needed := 3 * order + 2):
+            raise ValueError(f"a window of {window} observations is too short for order {order}, which needs {needed}")
+        self.order, self.refit = order, refit
+        self._values: deque[float] = deque(maxlen=window)
+        self._weights: list[float] = []
+        """The constant, then those of the last value, the one before, and so on."""
+
+    @property
+    def own(self) -> bool:
+        return bool(self._weights)
+
+    def _learn(self, time: float, value: float) -> None:
+        self._values.append(value)
+        enough = len(self._values) >= 3 * self.order + 2
+        if enough and (not self._weights or self.seen % self.refit == 0):
+            self._fit()
+
+    def ceiling(self) -> float:
+        """Forecasts are kept within the window's range, widened by as much again."""
+        return 2.0 * max(self._values, default=0.0)
+
+    def _pass_over(self, count: int, time: float) -> None:
+        """The window is all zeros, and so are its weights once they are fitted to it."""
+        self._values.extend([0.0] * min(count, self._values.maxlen or 0))
+        again = (self.seen + count) // self.refit > self.seen // self.refit
+        if len(self._values) >= 3 * self.order + 2 and (again or not self._weights):
+            self._fit()
+
+    def _fit(self) -> None:
+        values = np.array(self._values)
+        rows, order = len(values) - self.order, self.order
+        past = [values[order - lag : order - lag + rows] for lag in range(1, order + 1)]
+        matrix = np.column_stack([np.ones(rows), *past])
+        self._weights = np.linalg.lstsq(matrix, values[order:], rcond=None)[0].tolist()
+
+    def _expect(self, horizon: float) -> float:
+        values = self._values
+        if not self._weights:
+            return sum(values) / len(values)
+        constant, *weights = self._weights
+        low, high = min(values), max(values)
+        low, high = 2 * low - high, 2 * high - low
+        recent = deque(islice(reversed(values), self.order), maxlen=self.order)
+        for _ in range(min(MAX_STEPS, max(1, round(horizon / self.gap)))):
+            expected = constant + sum(weight * value for weight, value in zip(weights, recent, strict=True))
+            recent.appendleft(min(high, max(low, expected)))
+        return recent[0]
+
+
+Weight = Annotated[float, Field(ge=0, le=1)]
+
+Cells = dict[tuple[int, int], tuple[int, float]]
+"""By slots of day and week: how many observations there were, and their sum."""
+
+MAX_SLOTS = 1_000_000
+"""Maximum slots of a season: more are a wrong unit, and could not be learned."""
+
+
+class HoltWinters(Predictor):
+    """Holt-Winters: level, trend, and effects of the time of day and of the week.
+
+    Additive exponential smoothing with one season or two: an observation y at a time of day k and of the week w moves
+
+        level   toward  y - day[k] - week[w]             by alpha
+        trend   toward  the change of the level          by beta
+        day[k]  toward  y - level - week[w]              by gamma
+        week[w] toward  y - level - day[k]               by delta
+
+    and the forecast is level + trend × horizon + day + week at the time asked for.  Time is cut into slots, in each of
+    which the season adds the same.  The weights are those of a whole slot of observations (of `week_slot` for delta):
+    one that stands for a part f of a slot counts 1 - (1 - weight)^f.  So it hardly matters how often is measured, and
+    with one observation a slot this is the method as books have it.
+    Reference: Winters, Forecasting Sales by Exponentially Weighted Moving Averages (1960); with two seasons Taylor,
+    Short-Term Electricity Demand Forecasting Using Double Seasonal Exponential Smoothing (2003).  Fall-back: until a
+    whole season has been observed the mean of the last hour or so (`ewma`); the first season sets the level and the
+    day.  Until a whole week has been observed there is no second season; then its mean is the level, the mean of its
+    days the day, and what remains the week.
+    Weakness: seasons that add do not grow with the level; a day unlike the others is forecast as one of them; a slot in
+    which nothing was ever observed, as where it is shorter than the interval, is forecast without its season.
+    Cost: O(1) an observation; memory of one number a slot, and during the first week of one for each pair of slots met.
+
+    season: seconds after which the pattern repeats; week: those of a second, longer season; none: there is none.
+    slot, week_slot: seconds in which the season, and the second one, add the same.
+    alpha, beta, gamma, delta: weights of one slot's observations in level, trend, day and week.  beta 0: no trend.
+    """
+
+    def __init__(
+        self,
+        season: Annotated[Seconds, Field(gt=0)] = 86400.0,
+        week: Annotated[Seconds, Field(gt=0)] | None = None,
+        slot: Annotated[Seconds, Field(gt=0)] = 900.0,
+        week_slot: Annotated[Seconds, Field(gt=0)] = 7200.0,
+        alpha: Weight = 0.26,
+        beta: Weight = 0.0,
+        gamma: Weight = 0.3,
+        delta: Weight = 0.3,
+    ):
+        super().__init__()
+        if season < 2 * slot:
+            raise ValueError(f"season ({season:g} s) must be at least two slots ({slot:g} s each)")
+        for length, part in ((season, slot), (week or 0.0, week_slot)):
+            if length / part > MAX_SLOTS:
+                raise ValueError(f"a season of {length:g} s has more than {MAX_SLOTS:,} slots of {part:g} s")
+        if week is not None and week <= season:
+            raise ValueError(f"the second season, {week:g} s, must be longer than the first, {season:g} s")
+        self.season, self.week, self.slot, self.week_slot = season, week, slot, week_slot
+        self.alpha, self.beta, self.gamma, self.delta = alpha, beta, gamma, delta
+        self.level = 0.0
+        self.trend = 0.0
+        """Change of the level, per second."""
+        self.day = [0.0] * _slots(season, slot)
+        self.of_week = [0.0] * (0 if week is None else _slots(week, week_slot))
+        self._first = 0.0
+        self._young: Ewma | None = Ewma(3600.0)
+        """Forecasts during the first season."""
+        self._first_day: Cells | None = {}
+        self._first_week: Cells | None = None if week is None else {}
+
+    @property
+    def own(self) -> bool:
+        return self._young is None
+
+    def _learn(self, time: float, value: float) -> None:
+        if self.seen == 1:
+            self._first = time
+        passed = time - self._first
+        if self._first_day is not None and passed >= self.season * (1 - 1e-9):
+            self._begin(self._first_day)
+            self._young, self._first_day = None, None
+        if self._first_week is not None and self.week is not None and passed >= self.week * (1 - 1e-9):
+            self._begin(self._first_week)
+            self._first_week = None
+        k, w = self._slots_at(time)
+        if self._first_week is not None:
+            _note(self._first_week, k, w, value)
+        if self._young is None:
+            self._smooth(k, w, value)
+        else:
+            self._young.observe(time, value)
+            if self._first_day is not None:
+                _note(self._first_day, k, 0, value)
+
+    def ceiling(self) -> float:
+        """An upper bound of forecasts without trend and week after zeros.
+
+        A zero brings the level towards -day[k], and -day[k] towards the level: all of them stay between the minimum and
+        the maximum, and a forecast is the difference of two.
+        """
+        if self._young is not None or self.week is not None or self.beta:
+            return math.inf
+        ever = self.day if self.season % self.slot else self.day[:-1]  # the last slot may be for rounding only
+        return max(self.level, -min(ever)) - min(self.level, -max(ever))
+
+    def _slots_at(self, time: float) -> tuple[int, int]:
+        """Slots of the day and of the week; 0 where there is none."""
+        k = int(time % self.season / self.slot)
+        return k, 0 if self.week is None else int(time % self.week / self.week_slot)
+
+    def _begin(self, cells: Cells) -> None:
+        """End the first season or week: its mean is the level, its slots the seasons.
+
+        Every pair of slots counts the same, however often it was observed.
+        """
+        means = [(k, w, total / count) for (k, w), (count, total) in cells.items()]
+        self.level = sum(mean for _, _, mean in means) / len(means)
+        self.day = _means([(k, mean - self.level) for k, _, mean in means], len(self.day))
+        if cells is self._first_week:
+            rest = [(w, mean - self.level - self.day[k]) for k, w, mean in means]
+            self.of_week = _means(rest, len(self.of_week))
+
+    def _smooth(self, k: int, w: int, value: float) -> None:
+        passed = self.gap / self.slot
+        added = 0.0 if self.week is None else self.of_week[w]
+        before = self.level
+        expected = before + self.trend * self.gap
+        self.level = expected + _part(self.alpha, passed) * (value - self.day[k] - added - expected)
+        if self.beta:
+            self.trend += _part(self.beta, passed) * ((self.level - before) / self.gap - self.trend)
+        self.day[k] += _part(self.gamma, min(1.0, passed)) * (value - self.level - added - self.day[k])
+        if self.week is not None and self._first_week is None:
+            part = _part(self.delta, min(1.0, self.gap / self.week_slot))
+            self.of_week[w] += part * (value - self.level - self.day[k] - self.of_week[w])
+
+    def _expect(self, horizon: float) -> float:
+        if self._young is not None:
+            return self._young.forecast(horizon)
+        k, w = self._slots_at(self.time + horizon)
+        value = self.level + self.trend * horizon + self.day[k]
+        return value if self.week is None else value + self.of_week[w]
+
+
+def _slots(season: float, slot: float) -> int:
+    """Slots of a season, the last perhaps shorter, with one more for rounding."""
+    return int(season / slot) + 1
+
+
+def _part(weight: float, slots: float) -> float:
+    """The weight of observations that stand for this number of slots."""
+    return 1.0 - (1.0 - weight) ** slots
+
+
+def _note(cells: Cells, k: int, w: int, value: float) -> None:
+    count, total = cells.get((k, w), (0, 0.0))
+    cells[k, w] = count + 1, total + value
+
+
+def _means(values: list[tuple[int, float]], slots: int) -> list[float]:
+    """The mean by slot; 0 where there is none."""
+    counts, sums = [0] * slots, [0.0] * slots
+    for slot, value in values:
+        counts[slot] += 1
+        sums[slot] += value
+    return [total / count if count else 0.0 for count, total in zip(counts, sums, strict=True)]
+
+
+class Oracle(Predictor):
+    """Oracle: the true rate, as a yardstick for a perfect forecast of the load.
+
+    Forecasts: the load that the arrival rates of the scenario make on average at that time; not the arrivals
+    themselves, which stay random.  It is the one predictor that is told the truth (`knows_rates`), and no other policy
+    gets it.
+    Reference: Raiffa, Schlaifer, Applied Statistical Decision Theory (1961), ch. 4 (the value of perfect information).
+    Weakness: no real system has it.  A run is refused in which a rate is not certain: traces, closed loops, bursts, and
+    rates that change at random.  What an arrival asks for is the mean of its class so far; rejected ones count.
+    Cost: O(classes) a forecast.
+    """
+
+    knows_rates = True
+
+    def _expect(self, horizon: float) -> float:
+        if self.truth is None:
+            raise UsageError("the oracle knows the rates of a run only: name it as the predictor of `predictive`")
+        return self.truth(self.time + horizon)

@@ -1,0 +1,96 @@
+"""The replica of a language model that serves a request."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from hetsim.policy import Generation, OpenReplicas, Replica, Routing
+
+
+class LeastOutstanding(Routing):
+    """Least outstanding: the replica with the fewest requests that have not ended.
+
+    Decides which replica serves a request: join the shortest queue, counting those in service; of replicas on unlike
+    devices the one with the fewest, the newcomer included, for the tokens per second that it gives (shortest expected
+    delay).
+    Reference: Winston, Optimality of the Shortest Line Discipline (1977), for equal exponential servers; for unlike
+    ones Banawan and Zahorjan, Load Sharing in Heterogeneous Queueing Systems (INFOCOM 1989).
+    Weakness: counts requests, not tokens: one long answer weighs as much as a short one.
+    Cost: one look at an array of loads a request.
+    """
+
+    def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
+        chosen: Replica = replicas.least_loaded()
+        return chosen
+
+
+class PowerOfTwo(Routing):
+    """Power of two choices: the less loaded of two replicas drawn at random.
+
+    Decides which replica serves a request without looking at all of them; requests count for the speed of their
+    replica.
+    Reference: Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001): the longest queue falls from
+    about log n / log log n (random) to log log n / log 2.
+    Weakness: worse than looking at all, where that costs nothing.
+    Cost: O(1) a request.
+    """
+
+    def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
+        count = len(replicas)
+        if count == 1:
+            return replicas[0]
+        first = int(random.integers(count))
+        second = int(random.integers(count - 1))
+        one, other = replicas[first], replicas[second + (second >= first)]
+        fewer = (other.outstanding + 1) / other.speed < (one.outstanding + 1) / one.speed
+        return other if fewer else one
+
+
+class PrefixAffinity(Routing):
+    """Prefix affinity: the replica with most of the prompt, unless it is overloaded.
+
+    Decides which replica serves a request by the tokens that need not be prefilled there.
+    Reference: the cache-aware routing of Zheng et al., SGLang: Efficient Execution of Structured Language Model
+    Programs (NeurIPS 2024), and Qin et al., Mooncake: A KVCache-centric Disaggregated Architecture for LLM Serving
+    (FAST 2025).
+    Weakness: popular prefixes overload the replica that holds them; `slack` bounds by how much.
+    Cost: O(replicas × blocks of the prefix) a request.
+
+    slack: a replica is overloaded if it has this many requests more than the one with the fewest; on unlike devices
+        they count as what the fastest replica would serve in the same time.
+    """
+
+    def __init__(self, slack: Annotated[int, Field(ge=1)] = 8):
+        self.slack = slack
+
+    def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
+        fastest = max(replica.speed for replica in replicas)
+        loads = [(replica.outstanding + 1) * (fastest / replica.speed) for replica in replicas]
+        bound = min(loads) + self.slack
+        able = [(replica, load) for replica, load in zip(replicas, loads, strict=True) if load < bound]
+        chosen: Replica = min(able, key=lambda one: (-one[0].cached(request), one[1]))[0]
+        return chosen
+
+
+class RoundRobinRouting(Routing):
+    """Round robin: the replicas take turns.
+
+    Decides which replica serves a request: the next in turn, whatever they have to do.
+    Reference: none; the yardstick of load balancing.
+    Weakness: requests of uneven length pile up on some replicas while others idle; the lower bound on the mean wait is
+    that of cyclic splitting, well above one common queue's.
+    Cost: O(1) a request.
+    """
+
+    def __init__(self) -> None:
+        self._last = -1
+
+    def choose(self, request: Generation, replicas: OpenReplicas, random: np.random.Generator) -> Replica:
+        """The replica with the next higher number, cyclically; replicas may come and go."""
+        following = [replica for replica in replicas if replica.number > self._last]
+        chosen = min(following or replicas, key=lambda replica: replica.number)
+        self._last = chosen.number
+        return chosen

@@ -1,0 +1,411 @@
+"""Lists: tasks in an order, each to a lane, for good."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from hetsim.model.plan import Plan
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static.common.graph_bounds import graph_bound
+from hetsim_policies.static.common.instance import Free, Schedule, free_lanes, independent, refuse_graph, runnable
+from hetsim_policies.static.common.outcome import DescendingPlanner, plan_of
+from hetsim_policies.static.common.parallel import listed, parallel, wide_graham, wide_mct, wide_min_min
+from hetsim_policies.task_graphs import Graph, graph_of, successors, topological
+
+ListOrder = Literal["given", "longest", "shortest"]
+
+
+class Graham(PlannedScheduler):
+    """List scheduling: an idle device takes the first listed task that can run on it.
+
+    For sequential and parallel tasks, with or without a task graph.
+    Decides where and when, from a given list; no device stays idle by choice, however slow it is.
+    Reference: Graham, Bounds for Certain Multiprocessing Anomalies (1966).  On m equal lanes the makespan is at most
+    2 - 1/m times the least possible, for every list, task graphs included; with the longest tasks first and without a
+    graph at most 4/3 - 1/(3m) (Graham, Bounds on Multiprocessing Timing Anomalies, 1969).
+    Weakness: on unlike devices there is no such ratio, not even that of the largest speed-up: with one CPU and one
+    GPU and the tasks (CPU time, GPU time) = (x, 1) and (1, x + 1) both start on the wrong one, x + 1 times the least.
+    Transfers are not counted.
+    Cost: O((n + lanes) (log n + sets)) for n tasks, where sets is the number of different sets of device types that
+    tasks can run on.
+
+    order: the list; `given` is by arrival, then as in the table, `longest` and `shortest` go by the time on each
+    task's fastest device.
+    """
+
+    def __init__(self, order: ListOrder = "given"):
+        super().__init__()
+        self.order = order
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        if parallel(problem):
+            return listed(problem, "graham", lambda all_, some: wide_graham(all_, some, self.list(all_.fastest())))
+        instance, tasks = runnable(problem, "graham"), problem.tasks
+        order = self.list(instance.time.min(axis=1, initial=np.inf))
+        schedule = graham(
+            instance.time, instance.counts, order, ready=tasks.arrival, predecessors=tasks.predecessors,
+            since=instance.free
+        )
+        bound = graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival)
+        return plan_of(instance, schedule, bound)
+
+    def list(self, shortest: np.ndarray) -> Sequence[int]:
+        """The tasks in the order of the list, by the shortest time of each."""
+        keys = {"given": np.zeros(len(shortest)), "longest": -shortest, "shortest": shortest}
+        order: Sequence[int] = np.argsort(keys[self.order], kind="stable").tolist()
+        return order
+
+
+class _WaitingTasks:
+    """Tasks that can start, in list order, by the types of lanes that are `usable`."""
+
+    def __init__(self, usable: np.ndarray, order: Sequence[int]):
+        groups, group_of = np.unique(usable, axis=0, return_inverse=True)
+        self._heaps: list[list[tuple[int, int]]] = [[] for _ in groups]  # of (position in the list, task)
+        self._heap_of = [self._heaps[group] for group in group_of.reshape(-1).tolist()]
+        self._served = [[self._heaps[n] for n in np.flatnonzero(groups[:, kind])] for kind in range(usable.shape[1])]
+        position = np.empty(len(usable), dtype=np.int64)
+        position[list(order)] = np.arange(len(usable))
+        self._position: list[int] = position.tolist()
+
+    def add(self, task: int) -> None:
+        heapq.heappush(self._heap_of[task], (self._position[task], task))
+
+    def take(self, kind: int) -> int | None:
+        """The first of the list that can run on a type of lane; None if none waits."""
+        heaps = [heap for heap in self._served[kind] if heap]
+        return heapq.heappop(min(heaps, key=lambda heap: heap[0]))[1] if heaps else None
+
+
+OPENS, ENDS, COMES = -1, 0, 1
+"""What happens, in this order at one time: a lane is free at first, a task ends, a task can start."""
+
+
+def graham(
+    times: np.ndarray,
+    counts: Sequence[int],
+    order: Sequence[int],
+    ready: np.ndarray | None = None,
+    predecessors: Graph | None = None,
+    since: Free = None,
+) -> Schedule:
+    """List schedule of tasks with `times[j, t]` on the `counts[t]` lanes of each type.
+
+    The first idle lane (types in order, then lanes) chooses first.
+    since: when each lane of each type is free at first; None: at 0.
+    """
+    size, kinds = times.shape
+    schedule = Schedule.empty(size)
+    waiting = _WaitingTasks(np.isfinite(times), order)
+    idle: list[list[int]] = [[] if since else list(range(count)) for count in counts]  # heaps
+    there = [0.0] * size if ready is None else [float(at) for at in ready]
+    graph: Graph = [()] * size if predecessors is None else predecessors
+    missing, after = [len(set(before)) for before in graph], successors(graph)
+    # (time, what happens, number of the task or lane, type of the lane)
+    events = [(there[task], COMES, task, 0) for task in range(size) if not missing[task]]
+    for kind, times_free in enumerate(since or ()):
+        events += [(float(at), OPENS, lane, kind) for lane, at in enumerate(times_free)]
+    heapq.heapify(events)
+    while events:
+        now = events[0][0]
+        while events and events[0][0] == now:
+            _, what, number, kind = heapq.heappop(events)
+            if what == COMES:
+                waiting.add(number)
+                continue
+            if what == OPENS:
+                heapq.heappush(idle[kind], number)
+                continue
+            heapq.heappush(idle[kind], int(schedule.lane[number]))
+            for successor in after[number]:
+                missing[successor] -= 1
+                if not missing[successor]:
+                    heapq.heappush(events, (max(now, there[successor]), COMES, successor, 0))
+        for kind in range(kinds):
+            while idle[kind]:
+                task = waiting.take(kind)
+                if task is None:
+                    break
+                end = schedule.put(task, now, float(times[task, kind]), kind=kind, lane=heapq.heappop(idle[kind]))
+                heapq.heappush(events, (end, ENDS, task, kind))
+    return schedule
+
+
+class Mct(DescendingPlanner):
+    """Minimum completion time: one task after the other to its earliest lane.
+
+    For sequential and parallel tasks, with or without a task graph.
+    Decides where, in the order of the list: by arrival, then as in the table; a task of a graph comes when its
+    predecessors have been placed.  A device is chosen although it is busy, if it is fast enough to be worth waiting
+    for.
+    Reference: Armstrong, Hensgen, Kidd, The Relative Performance of Various Mapping Algorithms Is Independent of
+    Sizable Variances in Run-Time Predictions (1998); Ibarra and Kim, Heuristic Algorithms for Scheduling Independent
+    Tasks on Nonidentical Processors (1977), with the proof that on m unlike lanes it is at most m times the least
+    makespan, without a graph and arrivals; on equal lanes it is then list scheduling, at most 2 - 1/m.
+    Weakness: it sees one task at a time, so that a task that gains little takes the device that a later one would need;
+    a lane is kept for a task that cannot start yet; transfers are not counted.
+    Cost: O(n (types + log lanes)): of equal lanes only the one that is free first is looked at.
+    """
+
+    def __init__(self, descent: bool = False):
+        super().__init__(descent)
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        if parallel(problem):
+            return listed(problem, "mct", wide_mct)
+        instance = runnable(problem, "mct")
+        tasks = problem.tasks
+        order = list(range(len(tasks))) if tasks.predecessors is None else topological(tasks.predecessors)
+        schedule = mct(
+            instance.time, instance.counts, order, ready=tasks.arrival, predecessors=tasks.predecessors,
+            since=instance.free
+        )
+        bound = graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival)
+        return plan_of(instance, schedule, bound, descent=self.descent)
+
+
+def mct(
+    times: np.ndarray,
+    counts: Sequence[int],
+    order: Sequence[int],
+    ready: np.ndarray | None = None,
+    predecessors: Graph | None = None,
+    since: Free = None,
+) -> Schedule:
+    """Each task where it finishes first, in an order that respects the graph.
+
+    Ties go to the first type and lane.
+
+    since: when each lane of each type is free at first; None: at 0.
+    """
+    schedule = Schedule.empty(len(times))
+    free = [free_lanes(count, since[kind] if since else None) for kind, count in enumerate(counts)]
+    finish = [0.0] * len(times)
+    rows = times.tolist()
+    arrivals = [0.0] * len(times) if ready is None else ready.tolist()
+    for task in order:
+        there = arrivals[task]
+        if predecessors is not None:
+            there = max([there, *(finish[before] for before in predecessors[task])])
+        ends = [max(there, lanes[0][0]) + time for lanes, time in zip(free, rows[task], strict=True)]
+        kind = min(range(len(ends)), key=ends.__getitem__)
+        at, lane = free[kind][0]
+        finish[task] = schedule.put(task, max(there, at), rows[task][kind], kind=kind, lane=lane)
+        heapq.heapreplace(free[kind], (finish[task], lane))
+    return schedule
+
+
+Choice = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""From completion times on the first and the second free lane (types by tasks) a value for each task."""
+Between = Literal["lanes", "types"]
+
+
+class MinMin(DescendingPlanner):
+    """Min-min, for independent sequential and parallel tasks.
+
+    Of all tasks left, the one that can be complete first goes where it is complete first; then again.
+    Decides where, and in which order: short tasks come first.
+    Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),
+    algorithm D: at most m times the least makespan on m unlike lanes.  Often good in practice (Braun et al., A
+    Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks, 2001).
+    Weakness: the long tasks come last and stand out at the end, while other lanes are empty.  Transfers are not
+    counted.
+    Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is looked at.
+    """
+
+    def __init__(self, descent: bool = False):
+        super().__init__(descent)
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        if parallel(problem):
+            refuse_graph(problem, "min_min")
+            return listed(problem, "min_min", wide_min_min)
+        instance = independent(problem, "min_min")
+        return plan_of(instance, min_min(instance.time, instance.counts, problem.tasks.arrival, instance.free),
+                       descent=self.descent)  # fmt: skip
+
+
+class MaxMin(DescendingPlanner):
+    """Max-min, for independent sequential tasks.
+
+    Place next the task with the latest earliest completion time.
+    Decides where, and in which order: long tasks come first, each where it is complete first.
+    Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),
+    algorithm E: at most m times the least makespan on m unlike lanes.  On equal lanes it is longest processing time
+    first, at most 4/3 - 1/(3m) (Graham, 1969).  Good where few tasks are long and many are short.
+    Weakness: where most tasks are long, they take the fast devices from those that gain most there (Braun et al., 2001,
+    find it much behind min-min then).  Transfers are not counted.
+    Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is looked at.
+    """
+
+    def __init__(self, descent: bool = False):
+        super().__init__(descent)
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance = independent(problem, "max_min")
+        return plan_of(instance, max_min(instance.time, instance.counts, problem.tasks.arrival, instance.free),
+                       descent=self.descent)  # fmt: skip
+
+
+class Sufferage(DescendingPlanner):
+    """Sufferage, for independent sequential tasks.
+
+    The task that would lose most by not getting its best lane gets it; then again.
+    Decides where, and in which order.  The sufferage of a task is the difference between its completion on the best and
+    on the second best lane, lanes of one type included; a task that only one lane can run suffers without limit.
+    Reference: Maheswaran, Ali, Siegel, Hensgen, Freund, Dynamic Mapping of a Class of Independent Tasks onto
+    Heterogeneous Computing Systems (1999); placing one task a round, as here, Casanova et al., Heuristics for
+    Scheduling Parameter Sweep Applications in Grid Environments (2000).  No ratio is proven.
+    Weakness: with two or more equal lanes that are free at the same time the sufferage of every task is 0, and ties
+    decide (Casanova et al. propose the difference between clusters of lanes for that: `between: types`).  Transfers are
+    not counted.
+    Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is looked at.
+
+    between: what is second best: another lane, or a lane of another type of device (XSufferage).
+    """
+
+    def __init__(self, between: Between = "lanes", descent: bool = False):
+        super().__init__(descent)
+        self.between = between
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance = independent(problem, "sufferage")
+        given = (instance.time, instance.counts, problem.tasks.arrival, self.between, instance.free)
+        return plan_of(instance, sufferage(*given), descent=self.descent)
+
+
+def min_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
+    """Min-min on the `counts[t]` lanes of each type; ties: first task, type, lane."""
+    return rounds(times, counts, ready, choice=lambda first, second: -first.min(axis=0), since=since)
+
+
+def max_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
+    """Max-min on the `counts[t]` lanes of each type; ties: first task, type, lane."""
+    return rounds(times, counts, ready, choice=lambda first, second: first.min(axis=0), since=since)
+
+
+def sufferage(
+    times: np.ndarray,
+    counts: Sequence[int],
+    ready: np.ndarray | None = None,
+    between: Between = "lanes",
+    since: Free = None,
+) -> Schedule:
+    """Sufferage on the `counts[t]` lanes of each type; ties: first task, type, lane."""
+
+    def suffers(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        ends = first if between == "types" else np.concatenate([first, second])
+        if len(ends) == 1:  # one type: there is no other
+            return np.full(ends.shape[1], np.inf)
+        best = np.partition(ends, 1, axis=0)
+        return best[1] - best[0]
+
+    return rounds(times, counts, ready, choice=suffers, since=since)
+
+
+def rounds(
+    times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None, choice: Choice, since: Free = None
+) -> Schedule:
+    """Repeatedly place the task with the greatest value where it is complete first.
+
+    since: when each lane of each type is free at first; None: at 0.
+    """
+    size = len(times)
+    schedule = Schedule.empty(size)
+    rest = np.arange(size)
+    need = np.ascontiguousarray(times.T)  # types by tasks that are left
+    there = np.zeros(size) if ready is None else np.asarray(ready, dtype=float)
+    free = [free_lanes(count, since[kind] if since else None) for kind, count in enumerate(counts)]
+    first, second = np.empty_like(need), np.empty_like(need)
+
+    def renew(kind: int) -> None:
+        """Completion on the two lanes of a type that are free first."""
+        lanes = free[kind]
+        first[kind] = np.maximum(lanes[0][0], there) + need[kind]
+        next_free = min((lane[0] for lane in lanes[1:3]), default=np.inf)  # of a heap the second is one of these
+        second[kind] = np.maximum(next_free, there) + need[kind]
+
+    for kind in range(len(counts)):
+        renew(kind)
+    for _ in range(size):
+        at = int(choice(first, second).argmax())
+        kind = int(first[:, at].argmin())
+        begin, lane = free[kind][0]
+        end = schedule.put(int(rest[at]), max(begin, float(there[at])), float(need[kind, at]), kind=kind, lane=lane)
+        heapq.heapreplace(free[kind], (end, lane))
+        kept = np.arange(len(rest)) != at
+        rest, there, need = rest[kept], there[kept], need[:, kept]
+        first, second = first[:, kept], second[:, kept]
+        renew(kind)
+    return schedule
+
+
+class LoadBalance(PlannedScheduler):
+    """Load balancing: each task goes to the lane with least projected load per speed.
+
+    For sequential tasks, with or without a task graph.
+    Decides where, in the order of the list: by arrival, then as in the table; a task of a graph comes after its
+    predecessors.  Devices have one speed, whatever the task: that of a type is the geometric mean, over the tasks that
+    can run on all types, of how many times faster than the slowest type it is.  The work of a task is its time times
+    the speed of the type, on average over the types that can run it, and the load of a lane its work divided by its
+    speed.
+    Reference: Cho and Sahni, Bounds for List Schedules on Uniform Processors (1980).  Where times are work divided by
+    speed, all arrive together and there is no graph, the makespan is at most (1 + √5)/2 times the least on two lanes
+    and 1 + √(2m - 2)/2 times on m > 2.
+    Weakness: one speed a device hides which tasks gain from it, which is most of what unlike devices offer, and then
+    there is no ratio; deadlines, memory and transfers are not looked at.
+    Cost: O(n (types + log lanes)).
+    """
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance = runnable(problem, "load_balance")
+        tasks = problem.tasks
+        order = list(range(len(tasks))) if tasks.predecessors is None else topological(tasks.predecessors)
+        return plan_of(
+            instance,
+            load_balance(instance.time, instance.counts, order, ready=tasks.arrival, predecessors=tasks.predecessors)
+        )
+
+
+def load_balance(
+    times: np.ndarray,
+    counts: Sequence[int],
+    order: Sequence[int],
+    ready: np.ndarray | None = None,
+    predecessors: Graph | None = None,
+) -> Schedule:
+    """Each task on the least loaded lane, in an order that respects the graph.
+
+    Ties go to the first type and lane.
+    """
+    schedule = Schedule.empty(len(times))
+    speed = speeds(times)
+    usable = np.isfinite(times)
+    work = (np.where(usable, times, 0.0) * speed).sum(axis=1) / np.maximum(usable.sum(axis=1), 1)
+    projected = np.where(usable, work[:, None] / speed, np.inf).tolist()
+    loads = [[(0.0, lane) for lane in range(count)] for count in counts]  # heaps
+    free = [[0.0] * count for count in counts]
+    for task in order:
+        ends = [lanes[0][0] + more if lanes else np.inf for lanes, more in zip(loads, projected[task], strict=True)]
+        kind = min(range(len(ends)), key=ends.__getitem__)
+        lane = loads[kind][0][1]
+        heapq.heapreplace(loads[kind], (ends[kind], lane))
+        there = 0.0 if ready is None else float(ready[task])
+        if predecessors is not None:
+            there = max([there, *(float(schedule.finish[before]) for before in predecessors[task])])
+        start = max(there, free[kind][lane])
+        free[kind][lane] = schedule.put(task, start, float(times[task, kind]), kind=kind, lane=lane)
+    return schedule
+
+
+def speeds(times: np.ndarray) -> np.ndarray:
+    """The speed of each type relative to the slowest; all 1 without common tasks."""
+    common = times[np.isfinite(times).all(axis=1) & (times > 0).all(axis=1)]
+    if not len(common):
+        return np.ones(times.shape[1])
+    slowness = np.log(common).mean(axis=0)
+    return np.exp(slowness.max(initial=-np.inf) - slowness)

@@ -1,0 +1,465 @@
+"""Assignment programs: relaxed and rounded, or solved for whole tasks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.plan import Plan
+from hetsim.model.units import Seconds
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static import dual_approximation
+from hetsim_policies.static.common.assignment import ROUNDING, AssignmentProgram, by_lane, by_type, ordered, times_at
+from hetsim_policies.static.common.bounds import TOLERANCE
+from hetsim_policies.static.common.descent import descended, improved, is_additive
+from hetsim_policies.static.common.graph_bounds import graph_bound
+from hetsim_policies.static.common.instance import Free, Instance, Schedule, independent, runnable
+from hetsim_policies.static.common.outcome import DescendingPlanner, finished, plan_of
+from hetsim_policies.static.common.ranks import ways
+from hetsim_policies.static.common.unrelated import allowed_times, good_prices
+from hetsim_policies.static.insertion import Heft, Insertion
+from hetsim_policies.static.lists import graham, max_min, mct
+from hetsim_policies.static.vertices import RATIO, lst
+from hetsim_policies.static.vertices import roundings as vertex_roundings
+from hetsim_policies.task_graphs import Graph, graph_of, topological, upward
+
+WHOLE = 1 - 1e-6
+"""A task with more than this of it in one place is not split."""
+
+
+class LinearProgram(DescendingPlanner):
+    """The relaxed assignment program: split over types, then rounded to whole tasks.
+
+    Decides where and in which order, for sequential tasks with or without a task graph and arrivals.  One linear
+    program (`assignment`, with the lanes of each type as one site) gives the least T; split tasks are made whole; then
+    every type takes its tasks by list scheduling, the longest way to the end first (of independent tasks the longest).
+
+    Independent tasks that are all there at once.  The optimum is a vertex, so with K types at most K - 1 tasks are
+    split, and they can be matched to types of theirs, each to another one (Lenstra, Shmoys, Tardos, Approximation
+    Algorithms for Scheduling Unrelated Parallel Machines, 1990).  So a type with c lanes has at most cT of whole tasks
+    and one task of length t more, and a list schedule takes at most (cT + t)/c + (1 - 1/c) t', t' being its last task:
+    *the makespan is at most T plus the longest task as placed*.  That is not a constant ratio, as T may be far below
+    the longest task; `lst` leaves out the pairs that are too long and has ratio 2 for it.  Each split task where most
+    of it is, is tried too, and the shorter schedule is taken; the descent starts from both.  With a graph each task is
+    whole on the type that has most of it, at least 1/K, so that work and paths grow by K at most and the list schedule
+    is within K(K + 1) times the optimum, as for `hlp`, which solves the same program.
+    Reference: Lenstra, Shmoys and Tardos as above; for graphs Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with
+    Precedence Constraints on Hybrid Multi-core Machines (2015).
+    `Plan.bound` is T, certified by its prices, or that of paths and areas (`graph_bounds`) if it is larger.
+    Weakness: transfers and shared data are not seen, and data stay on no device in particular.
+    Cost: one linear program of tasks × types variables.
+    """
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance = runnable(problem, "linear_program")
+        (schedule, *others), bound = roundings(instance)
+        return plan_of(instance, schedule, bound, descent=self.descent, others=others)
+
+
+def linear_program(instance: Instance) -> tuple[Schedule, float]:
+    """The schedule, and a lower bound on all makespans, from the first arrival."""
+    schedules, bound = roundings(instance)
+    return schedules[0], bound
+
+
+def roundings(instance: Instance) -> tuple[list[Schedule], float]:
+    """The same with the schedules of both ways of rounding, the shorter first."""
+    if not instance.size:
+        return [Schedule.empty(0)], 0.0
+    tasks, sites = instance.problem.tasks, by_type(instance)
+    times, simple = times_at(instance, sites), all_at_once(instance)
+    upper = span(instance, by_completion(instance))
+    program = AssignmentProgram(
+        times, instance.counts, upper, predecessors=tasks.predecessors, arrivals=tasks.arrival, longest=False
+    )
+    solution = program.relaxed()
+    bound = graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival)
+    if solution is None:  # the solver gave up: each task where it is shortest
+        return [ordered(instance, sites, times.argmin(axis=1))], bound
+    tried = (False, True) if simple else (False,)
+    ways = [ordered(instance, sites, rounded(solution.share, matched)) for matched in tried]
+    return sorted(ways, key=lambda schedule: schedule.makespan), max(bound, solution.bound)
+
+
+def rounded(share: np.ndarray, matched: bool) -> np.ndarray:
+    """A site for every task: where most of it is, or one matched to it alone."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
+    site_of = share.argmax(axis=1)
+    split = np.flatnonzero(share.max(axis=1) < WHOLE)
+    if matched and len(split):
+        sites = maximum_bipartite_matching(csr_array(share[split] > 1 - WHOLE), perm_type="column")
+        site_of[split] = np.where(sites >= 0, sites, site_of[split])
+    return np.asarray(site_of)
+
+
+def all_at_once(instance: Instance) -> bool:
+    """No graph, and no task comes later than another."""
+    tasks = instance.problem.tasks
+    return not any(tasks.predecessors or ()) and (not instance.size or float(np.ptp(tasks.arrival)) == 0)
+
+
+def by_completion(instance: Instance) -> Schedule:
+    """The schedule of `mct`: long tasks first, or in order of graph and arrival."""
+    tasks = instance.problem.tasks
+    if any(tasks.predecessors or ()):
+        order = topological(graph_of(tasks))
+    else:
+        order = np.lexsort((-instance.time.min(axis=1, initial=np.inf), tasks.arrival)).tolist()
+    return mct(
+        instance.time, instance.counts, order, ready=tasks.arrival, predecessors=tasks.predecessors, since=instance.free
+    )
+
+
+def span(instance: Instance, schedule: Schedule) -> float:
+    """Makespan from the first arrival."""
+    return schedule.makespan - float(instance.problem.tasks.arrival.min())
+
+
+Whole = Annotated[int, Field(ge=1, strict=True)]
+
+EFFORT = 20_000_000
+"""Nodes × variables² at most, where no limit is given."""
+MIN_NODES = 10
+MAX_ROUNDS = 5000
+"""Above this number of tasks max_min, which has quadratic cost, is not tried."""
+MAX_VARIABLES = 2000
+
+
+class IntegerProgram(DescendingPlanner):
+    """The integer assignment program: R||Cmax of independent sequential tasks.
+
+    Decides where and in which order.  Independent tasks that are all there at once: every lane is a site of the program
+    of `assignment`, and what the solver proves optimal is optimal (to 1e-6).  Equal lanes may be renumbered, so the
+    i-th of the tasks, longest first, is allowed on the first i lanes of a type only.  Pairs longer than the best
+    schedule known are left out.  The solver takes no schedule to start from, so the best of mct, max_min,
+    linear_program, lst and (on cores and one type of GPU) dual_approximation is compared with what it finds, and the
+    better one is the plan.  With a graph or arrivals it is *not exact*: the program chooses a type for each task, with
+    the load of each type and the paths of the graph as rows, and list scheduling by upward ranks gives the order.  Its
+    bound still holds.  Transfers and shared data are not seen.  Limits: a search that ends at one returns its best
+    plan, with `optimal: false` and `gap` among the notes and in the warnings of the result; `Plan.bound` is then the
+    solver's bound.  `node_limit`, the default, and `max_variables` give the same plan on every machine; a `time_limit`
+    does not, and the root of the search is not cut short by nodes.  Programs of more than `max_variables` are not
+    tried: the best of the rivals is returned with the linear bound.
+    Reference: the problem is that of Horowitz and Sahni, Exact and Approximate Algorithms for Scheduling Nonidentical
+    Processors (1976); the search is branch and bound with cuts by HiGHS (Huangfu and Hall, Parallelizing the Dual
+    Revised Simplex Method, 2018), through scipy.optimize.milp.
+    Cost: exponential in the worst case; in practice up to some 100 tasks on ten lanes in seconds.
+
+    node_limit: nodes of the search tree at most; without one, as many as make nodes × variables²
+        is 20 million (1,400 for 20 tasks on 6 lanes), and 10 at least.
+    time_limit: seconds of search at most; the plan then depends on the machine.
+    gap: a plan proven to be within this part of the optimum is good enough.
+    max_variables: larger programs are not tried.
+    """
+
+    def __init__(
+        self,
+        node_limit: Whole | None = None,
+        time_limit: Annotated[Seconds, Field(gt=0)] | None = None,
+        gap: Annotated[float, Field(ge=0, lt=1)] = 0.0,
+        max_variables: Whole = MAX_VARIABLES,
+        descent: bool = True,
+    ):
+        super().__init__(descent)
+        self.node_limit = node_limit
+        self.time_limit = time_limit
+        self.gap = gap
+        self.max_variables = max_variables
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance = runnable(problem, "integer_program")
+        limits = self.node_limit, self.time_limit, self.gap, self.max_variables
+        plan = plan_of(instance, *integer_program(instance, *limits), descent=self.descent)
+        assert plan.makespan is not None and plan.bound is not None
+        gap = max(0.0, 1 - plan.bound / plan.makespan) if plan.makespan > 0 else 0.0
+        plan.notes |= {"optimal": gap <= 4 * ROUNDING and plan.notes["timetable"] == "exact", "gap": gap}
+        return plan
+
+
+def integer_program(
+    instance: Instance,
+    node_limit: int | None = None,
+    time_limit: float | None = None,
+    gap: float = 0.0,
+    max_variables: int = MAX_VARIABLES,
+) -> tuple[Schedule, float]:
+    """The schedule, and a lower bound on all makespans, from the first arrival."""
+    if not instance.size:
+        return Schedule.empty(0), 0.0
+    relaxed, bound = linear_program(instance)
+    exact, tasks = all_at_once(instance), instance.problem.tasks
+    others = [relaxed, *rivals(instance)]
+    if exact:
+        matched, better = lst(instance.time, instance.counts, tasks.arrival)
+        others, bound = [*others, matched], max(bound, better)
+    best = min(others, key=lambda schedule: schedule.makespan)
+    upper = span(instance, best)
+    if upper <= bound / (1 - gap) * (1 + ROUNDING):
+        return best, bound
+    sites = by_lane(instance) if exact else by_type(instance)
+    times = times_at(instance, sites)
+    times = np.where(times <= upper * (1 + ROUNDING), times, np.inf)
+    variables = int(np.isfinite(times).sum())
+    if variables > max_variables:
+        return best, bound
+    if node_limit is None:
+        node_limit = max(MIN_NODES, EFFORT // variables**2)
+    counts = [len(site.lanes) for site in sites]
+    program = AssignmentProgram(times, counts, upper, predecessors=tasks.predecessors, arrivals=tasks.arrival)
+    renumbered = beyond_first(times, [site.kind for site in sites]) if exact else None
+    solution = program.integral(node_limit, time_limit, gap, renumbered)
+    if solution.site_of is not None:
+        best = min(best, ordered(instance, sites, solution.site_of), key=lambda schedule: schedule.makespan)
+    return best, max(bound, solution.bound)
+
+
+def rivals(instance: Instance) -> Iterator[Schedule]:
+    """Schedules of quick planners for the same tasks."""
+    tasks, times, counts = instance.problem.tasks, instance.time, instance.counts
+    yield by_completion(instance)
+    if any(tasks.predecessors or ()):
+        yield Heft.placed(Insertion(times, counts, graph_of(tasks), tasks.arrival))
+        return
+    if instance.size <= MAX_ROUNDS:
+        yield max_min(times, counts, tasks.arrival)
+    sides = [kind.kind == "cpu" for kind in instance.types]
+    if all_at_once(instance) and sides in ([True, False], [True], [False]):
+        yield by_dual_approximation(instance, sides)
+
+
+def by_dual_approximation(instance: Instance, sides: Sequence[bool]) -> Schedule:
+    """Its schedule in the terms of this folder."""
+    nowhere = np.full(instance.size, np.inf)
+    p, q = (instance.time[:, sides.index(cpu)] if cpu in sides else nowhere for cpu in (True, False))
+    m, k = (instance.counts[sides.index(cpu)] if cpu in sides else 0 for cpu in (True, False))
+    seed = dual_approximation.solve(p, q, m, k).schedule
+    schedule = Schedule.empty(instance.size)
+    begin = float(instance.problem.tasks.arrival.min())
+    for task in np.argsort(seed.starts, kind="stable").tolist():
+        kind = sides.index(not seed.on_gpu[task])
+        at = begin + float(seed.starts[task])
+        schedule.put(task, at, float(instance.time[task, kind]), kind=kind, lane=int(seed.lanes[task]))
+    return schedule
+
+
+def beyond_first(times: np.ndarray, kinds: Sequence[int]) -> np.ndarray:
+    """Pairs that some optimum avoids: the i-th longest task beyond its i-th lanes.
+
+    Any schedule can be renumbered so that the lanes of a type stand in the order of their longest task.
+    """
+    shortest = times.min(axis=1)
+    rank = np.empty(len(times), dtype=int)
+    rank[np.argsort(-shortest, kind="stable")] = np.arange(len(times))
+    first: dict[int, int] = {}
+    number = np.array([site - first.setdefault(kind, site) for site, kind in enumerate(kinds)])
+    return np.asarray(number[None, :] > rank[:, None])
+
+
+KEY = "policy.scheduler"
+ROOM = 1 + 1e-6
+"""By so much the program may be longer than a schedule that is there, lest the solver's rounding make it impossible."""
+FRUGAL = 1e-3
+"""Weight ε of the mean work of a lane besides λ: of many optima, those that do not waste work off the longest path."""
+
+
+class Hlp(PlannedScheduler):
+    """Heterogeneous linear program: a relaxed program, then list scheduling.
+
+    For sequential tasks, with or without a task graph.
+    Decides where and in which order, for task graphs on any number Q of device types.  The program (`assignment`)
+    splits tasks over types so that neither a path nor the work of a type is longer than λ, and minimizes λ; each task
+    goes to the type that has the largest share of it (for two types: rounding at 1/2).  Then list scheduling, with the
+    longest way to the end first, on the types as chosen.
+    Reference: Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with Precedence Constraints on Hybrid Multi-Core
+    Machines (2015), for two types, ratio 6; Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling
+    Applications on Hybrid Multi-Core Machines (2017), for Q types and with the order by distance from the end.
+    Ratio Q(Q + 1)(1 + ε), so 6 on two types but for a small ε, without transfers.  The program minimizes λ + εW with W
+    the mean work of a lane; W ≤ λ, so its λ is at most 1 + ε times the least one, which is at most the least makespan.
+    The largest share of a task is at least 1/Q, so rounding makes its time, the length of a path with the arrival
+    before it, and the work of a type at most Q times what they are in the program.  Go back from the task that ends
+    last to whatever let it begin, predecessor or arrival: between that and its start every lane of its type is busy.
+    So the makespan is at most one such path, Qλ, and for each type its work per lane, Qλ: in all Q(Q + 1)λ.  The plan
+    carries a certified bound.
+    Weakness: what the ratio allows; the program does not know that few tasks are ready at a time; transfers are not
+    counted.
+    Cost: the program, n (Q + 1) variables and n + edges rows: 0.1 s for 1,000 tasks, 0.5 s for 3,000.
+    """
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance, tasks = runnable(problem, "hlp"), problem.tasks
+        before = graph_of(tasks)
+        schedule, bound = hlp(instance.time, instance.counts, before, ready=tasks.arrival, since=instance.free)
+        return plan_of(instance, schedule, bound)
+
+
+def hlp(
+    times: np.ndarray,
+    counts: Sequence[int],
+    predecessors: Graph,
+    ready: np.ndarray | None = None,
+    since: Free = None,
+) -> tuple[Schedule, float]:
+    """The schedule, and a lower bound on the makespan from the first arrival."""
+    share, bound = graph_linear_program(times, counts, predecessors, ready)
+    rows = np.arange(len(times))
+    kind = share.argmax(axis=1) if len(times) else np.empty(0, dtype=np.int64)
+    chosen = np.full(times.shape, np.inf)
+    chosen[rows, kind] = times[rows, kind]
+    rank = upward(times[rows, kind], ways(predecessors), topological(predecessors))
+    order = np.argsort(-np.asarray(rank), kind="stable").tolist()
+    schedule = graham(chosen, counts, order, ready=ready, predecessors=predecessors, since=since)
+    return schedule, max(bound, graph_bound(times, counts, predecessors, ready))
+
+
+def graph_linear_program(
+    times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None
+) -> tuple[np.ndarray, float]:
+    """The share of each task on each type, and a certified bound on the makespan.
+
+        Minimize λ + εW over x_jt ≥ 0 and starts s_j ≥ r_j with  Σ_t x_jt = 1,  Σ_j p_jt x_jt ≤ c_t λ,
+        s_i + Σ_t p_it x_it ≤ s_j for i before j,  s_j + Σ_t p_jt x_jt ≤ λ.
+
+    The last rows are left out for independent tasks on single lanes, where the tasks' own work is all that counts.
+    """
+    allowed = allowed_times(times, counts)
+    if not len(times):
+        return allowed, 0.0
+    arrivals = np.zeros(len(times)) if ready is None else np.asarray(ready, dtype=float)
+    upper = Heft.placed(Insertion(allowed, counts, predecessors, arrivals)).makespan - float(arrivals.min())
+    # No schedule that is as short as this one runs a task where it alone takes longer.
+    allowed[allowed > upper * (1 + TOLERANCE)] = np.inf
+    guess = upper * ROOM
+    program = AssignmentProgram(allowed, counts, guess, predecessors=predecessors, arrivals=arrivals, frugal=FRUGAL)
+    solution = program.relaxed()
+    if solution is None:
+        raise ScenarioError(Problem("hlp: the solver found no solution; its times are too far apart", key=KEY))
+    return solution.share, solution.bound / (1 + FRUGAL)
+
+
+Part = Annotated[float, Field(ge=0, lt=1)]
+Limit = Annotated[Seconds, Field(gt=0)]
+
+SHARE = 0.011
+"""Part of the makespan, over the number of lanes, that the reduced cost of a pair may have."""
+FEW = 600
+"""Pairs up to which a program needs no limit but the one that loses nothing."""
+LANES = 16
+"""Lanes of a program at most."""
+MAX_PAIRS = 10_000
+"""Larger programs are not tried: they take minutes to get to their first node."""
+GUESS_ROOM = 1.01
+"""A solution may be longer than the schedule there is by this factor: the descent may make it shorter."""
+
+
+class ColumnPricing(PlannedScheduler):
+    """Column pricing: an integer program over few pairs, chosen by LP prices.
+
+    For independent sequential tasks.
+    Decides where, for independent tasks on any number of device types that are all there at once.  The program of `lst`
+    gives prices w of lanes, with sum 1, and a lower bound; its plan is the first schedule, U long.  The reduced cost of
+    task j on lane s is w_s p_js - min_r w_r p_jr.  No schedule shorter than U has a pair that costs more than U - Σ_j
+    min_r w_r p_jr.  Of the others, those remain that cost at most `SHARE` of U over the lanes' number, and the `FEW`
+    cheapest at least.  The integer program over them is solved to `gap`, and a descent follows.  With more than `LANES`
+    lanes, `restarts` programs follow each other, each of the longest and of random lanes.
+    Reference: Gogos, Valouxis, Alefragis, Goulas, Voros, Housos, Scheduling Independent Tasks on Heterogeneous
+    Processors Using Heuristics and Column Pricing (FGCS 60, 2016); limits on pairs and lanes, descent and restarts are
+    ours.
+    Ratio 2, as the plan is never longer than that of `lst`; the certified bound is that of the linear program.
+    Weakness: with arrivals, shared items or more than `MAX_PAIRS` pairs in a program, it is the plan of `lst`.
+    Cost: `restarts` integer programs of at most `node_limit` nodes (HiGHS), a few seconds each for 512 tasks on 16
+    lanes.  The same plan on every machine, unless `time_limit` ends a search: nodes do not limit the solver's own
+    heuristics.
+
+    gap: a plan within this part of the lower bound is good enough, as is a program's solution within it of its own.
+    restarts: programs at most, where there are more than 16 lanes.
+    node_limit: nodes of the search tree of a program at most.
+    time_limit: seconds of all searches together at most; the plan then depends on the machine.
+    """
+
+    def __init__(self, gap: Part = 0.004, restarts: Whole = 12, node_limit: Whole = 100, time_limit: Limit = 60.0):
+        super().__init__()
+        self.gap, self.restarts, self.node_limit, self.time_limit = gap, restarts, node_limit, time_limit
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance, arrival = independent(problem, "column_pricing"), problem.tasks.arrival
+        (schedule, *others), bound = vertex_roundings(instance.time, instance.counts, arrival, instance.free)
+        bound = max(bound, graph_bound(instance.time, instance.counts, [()] * instance.size, arrival))
+        schedules = [schedule, descended(instance, schedule, bound, others)]
+        if is_additive(instance):
+            schedules.append(self._repriced(instance, schedules[1], bound))
+        plans = [plan_of(instance, one, bound, RATIO, draft=True) for one in schedules]
+        return finished(instance, min(plans, key=lambda plan: plan.makespan or 0.0))
+
+    def _repriced(self, instance: Instance, schedule: Schedule, bound: float) -> Schedule:
+        """The schedule after the programs."""
+        sites = by_lane(instance)
+        times, kind = times_at(instance, sites), np.array([site.kind for site in sites])
+        lane = np.searchsorted(kind, schedule.kind) + schedule.lane
+        since = np.zeros(len(sites))
+        if instance.free is not None:
+            since = np.maximum(0.0, np.concatenate(instance.free) - float(instance.problem.tasks.arrival[0]))
+        prices = good_prices(instance.time, instance.counts)[kind]
+        end = time.perf_counter() + self.time_limit
+        random = np.random.default_rng(0)  # restarts are part of the algorithm, not of the run's randomness
+        load = loads(times, lane, since)
+        for _ in range(self.restarts if len(sites) > LANES else 1):
+            seconds = end - time.perf_counter()
+            if load.max() <= bound * (1 + self.gap) or seconds <= 0:
+                break
+            chosen = np.argsort(-load, kind="stable")
+            rest = random.permutation(chosen[LANES // 2 :])
+            chosen = np.sort(np.append(chosen[: LANES // 2], rest[: LANES // 2]))
+            trial = self._solved(times, lane, chosen, since=since, prices=prices, seconds=seconds)
+            trial = improved(instance.time, instance.counts, trial, enough=bound, since=since, rounds=0)
+            after = loads(times, trial, since)
+            if after.max() <= load.max():
+                lane, load = trial, after
+        return ordered(instance, sites, lane)
+
+    def _solved(
+        self, times: np.ndarray, lane: np.ndarray, lanes: np.ndarray, since: np.ndarray, prices: np.ndarray,
+        seconds: float,
+    ) -> np.ndarray:  # fmt: skip
+        """The lane of each task after the program of some lanes, unchanged without one."""
+        tasks = np.flatnonzero(np.isin(lane, lanes))
+        own, at = times[np.ix_(tasks, lanes)], np.searchsorted(lanes, lane[tasks])
+        makespan = float(loads(times, lane, since)[lanes].max())
+        keep = cheap_pairs(own, prices[lanes], since[lanes], makespan)
+        keep[np.arange(len(tasks)), at] = True
+        if keep.sum() > MAX_PAIRS:
+            return lane
+        # A lane that is occupied at first has a task more, which can run there only.
+        occupied = np.where(np.eye(len(lanes), dtype=bool), since[lanes], np.inf)
+        allowed = np.vstack([np.where(keep, own, np.inf), occupied])
+        program = AssignmentProgram(allowed, [1] * len(lanes), makespan * GUESS_ROOM, longest=False)
+        site_of = program.integral(self.node_limit, seconds, self.gap).site_of
+        result = lane.copy()
+        result[tasks] = lane[tasks] if site_of is None else lanes[site_of[: len(tasks)]]
+        return result
+
+
+def loads(times: np.ndarray, lane: np.ndarray, since: np.ndarray) -> np.ndarray:
+    """When each lane is free, given the lane of each task."""
+    return since + np.bincount(lane, times[np.arange(len(lane)), lane], minlength=len(since))
+
+
+def cheap_pairs(times: np.ndarray, prices: np.ndarray, since: np.ndarray, makespan: float) -> np.ndarray:
+    """Pairs of task and lane of small reduced cost, by prices of the lanes.
+
+    If no pair is left out but by `makespan`, every shorter schedule consists of pairs that remain.
+    """
+    worth = prices / prices.sum() if prices.sum() > 0 else np.full(len(prices), 1 / max(1, len(prices)))
+    allowed = np.isfinite(times)
+    cost = np.where(allowed, np.where(allowed, times, 0.0) * worth, np.inf)
+    cheapest = cost.min(axis=1, keepdims=True, initial=np.inf)
+    reduced = np.where(allowed, cost - cheapest, np.inf)
+    slack = makespan - float(cheapest.sum()) - float(since @ worth)
+    few = np.sort(reduced, axis=None)[:FEW][-1:].max(initial=0.0)
+    return reduced <= min(slack * (1 + TOLERANCE), max(SHARE * makespan / len(prices), few))

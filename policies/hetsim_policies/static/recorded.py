@@ -1,0 +1,252 @@
+"""Plans made elsewhere: from a file, or by the rehearsal of a scheduler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_args
+
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.cluster import Cluster
+from hetsim.model.files import open_input, open_text
+from hetsim.model.paths import ExistingFile
+from hetsim.model.plan import Copy, Moment, Plan, Step, lane_names
+from hetsim.model.plan_table import COLUMNS, COPY_COLUMNS, LAUNCH_COLUMN
+from hetsim.model.tasks import Shape, Tasks
+from hetsim.model.units import shown
+from hetsim.policy import PlannedScheduler, PlanProblem, Scheduler
+from hetsim_policies.dynamic.heteroprio import HeteroPrio
+from hetsim_policies.static.common.outcome import rehearsed
+
+MOMENTS: tuple[Moment, ...] = get_args(Moment)
+MAX_PROBLEMS = 100
+"""Problems of a plan named one by one; the rest is counted."""
+
+
+class Replay(PlannedScheduler):
+    """A static plan, replayed: each task's mode and place in the order of devices.
+
+    Decides nothing that the plan does not say.  A task starts when it heads the queues of all its devices, they are
+    free and its predecessors are done; the plan fixes no times.  Its makespan on the estimates it was made for is the
+    planner's; off them, an order that waits for a late task leaves devices empty that a dynamic policy would use.
+    A plan in which orders and predecessors form a cycle could never end and is refused when it is loaded.
+    Reference: none; the plan is the user's.
+    Weakness: it knows nothing but the plan, and waits for what is late.
+    Cost: O(devices of the step) a task, and one look at each device queue's head that does not fit a round.
+
+    plan: CSV or Parquet with one row a task and the columns task (its id), mode (name, or position counted from
+    0), device (names joined by +; cores are named n0/cpu0, n0/cpu1, ...) and order (ascending on every device).
+        Rows with the same text in the column launch are launched as one kernel; blank: by itself.
+        A row with something in the column item is a copy: mode is fetch or drop, task the one that it waits for
+        (blank: none), and the column after says for what of it: ready, start or finish.
+    """
+
+    def __init__(self, plan: ExistingFile):
+        super().__init__()
+        self.path = Path(plan)
+        self.checked: Plan | None = None
+
+    def check(self, problem: PlanProblem) -> None:
+        self.checked = read_plan(self.path, problem.tasks, problem.cluster)
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        return self.checked or read_plan(self.path, problem.tasks, problem.cluster)
+
+
+# Tables -------------------------------------------------------------------------------------------------------
+
+
+def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
+    """The plan in a table; ScenarioError with everything that makes it impossible."""
+    problems: list[Problem] = []
+
+    def complain(text: str, line: int | None = None) -> None:
+        problems.append(Problem(text, file=str(path), line=line))
+
+    row_of = {str(tasks.name(index)): index for index in range(len(tasks))}
+    item_of = {item.name: number for number, item in enumerate(tasks.items)}
+    steps: list[tuple[float, Step]] = []
+    copies: list[tuple[float, Copy]] = []
+    launches: dict[str, int] = {}
+    planned: dict[int, int | None] = {}
+    for line, row in _rows(Path(path)):
+        order = _number(row["order"])
+        if order is None:
+            complain(f"order {shown(row['order'])} of task {row['task']} is not a number", line)
+            continue
+        if row.get("item"):
+            made = _copy(row, row_of, item_of)
+            if isinstance(made, Copy):
+                copies.append((order, made))
+            else:
+                complain(made, line)
+            continue
+        index = row_of.get(row["task"])
+        if index is None:
+            complain(f"there is no task {shown(row['task'])}", line)
+            continue
+        if index in planned:
+            where = "" if planned[index] is None else f"; it stands already at line {planned[index]}"
+            complain(f"task {row['task']} is planned twice{where}", line)
+            continue
+        planned[index] = line
+        shape = tasks.shapes[tasks.shape[index]]
+        mode = _mode(row["mode"], shape)
+        if mode is None:
+            names = ", ".join(m.name for m in shape.modes)
+            complain(f"task {row['task']} has no mode {shown(row['mode'])}; its modes are {names}", line)
+            continue
+        text = row.get(LAUNCH_COLUMN)
+        launch = launches.setdefault(text, len(launches)) if text else None
+        steps.append((order, Step(index, mode, tuple(name.strip() for name in row["device"].split("+")), launch)))
+    plan = Plan(
+        [step for _, step in sorted(steps, key=lambda entry: entry[0])],
+        copies=[copy for _, copy in sorted(copies, key=lambda entry: entry[0])],
+    )
+    if not problems:
+        for text in [*plan.problems(tasks, cluster), *_scattered(plan, tasks, cluster)]:
+            complain(text)
+    if problems:
+        more = len(problems) - MAX_PROBLEMS
+        rest = [Problem(f"and {more:,} more problems", file=str(path))] if more > 0 else []
+        raise ScenarioError(problems[:MAX_PROBLEMS] + rest)
+    return plan
+
+
+def _copy(row: Mapping[str, str], row_of: Mapping[str, int], item_of: Mapping[str, int]) -> Copy | str:
+    """The copy that a row says, or what is wrong with it."""
+    if row["mode"] not in ("fetch", "drop"):
+        return f"item {row['item']} is copied in mode {shown(row['mode'])}; fetch or drop is meant"
+    if row["item"] not in item_of:
+        matches = get_close_matches(row["item"], item_of, 1)
+        return f"there is no item {shown(row['item'])}" + (f"; did you mean {matches[0]}?" if matches else "")
+    if not row["task"]:
+        return Copy(item_of[row["item"]], row["device"], drop=row["mode"] == "drop")
+    if row["task"] not in row_of:
+        return f"item {row['item']} is copied after task {shown(row['task'])}, and there is no such task"
+    after = row.get("after") or "start"
+    if after not in MOMENTS:
+        return f"item {row['item']} is copied after the {shown(after)} of task {row['task']}; " + (
+            f"{', '.join(MOMENTS[:-1])} or {MOMENTS[-1]} is meant"
+        )
+    moment = MOMENTS[MOMENTS.index(after)]  # the same text, as the type that it has
+    return Copy(item_of[row["item"]], row["device"], row_of[row["task"]], moment=moment, drop=row["mode"] == "drop")
+
+
+def _rows(path: Path) -> Iterator[tuple[int | None, dict[str, str]]]:
+    """The table as rows of text, with line numbers; ScenarioError if it is none."""
+    header: list[str] | None = None
+    for line, cells in _parquet(path) if path.suffix == ".parquet" else _csv(path):
+        if header is None:
+            header = [cell.strip() for cell in cells]
+            missing = [name for name in COLUMNS if name not in header]
+            if missing:
+                message = f"a plan needs the columns {', '.join(COLUMNS)}; missing: {', '.join(missing)}"
+                raise ScenarioError(Problem(message, file=str(path), line=line))
+        elif len(cells) != len(header):
+            message = f"the row has {len(cells)} cells, but the header has {len(header)} columns"
+            raise ScenarioError(Problem(message, file=str(path), line=line))
+        else:
+            columns = [name for name in (*COLUMNS, *COPY_COLUMNS, LAUNCH_COLUMN) if name in header]
+            yield line, {name: cells[header.index(name)].strip() for name in columns}
+    if header is None:
+        raise ScenarioError(Problem("is empty", file=str(path)))
+
+
+def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    import csv
+
+    line = 0
+    try:
+        with open_text(path) as stream:
+            reader = csv.reader(stream, strict=True)
+            for cells in reader:
+                line = reader.line_num
+                if cells:  # not a blank line
+                    yield line, cells
+    except UnicodeDecodeError as error:
+        message = f"is not UTF-8 text (byte 0x{error.object[error.start]:02x}); save it as UTF-8"
+        raise ScenarioError(Problem(message, file=str(path))) from None
+    except (csv.Error, OSError) as error:
+        raise ScenarioError(Problem(f"cannot be read as CSV: {error}", file=str(path), line=line + 1)) from None
+
+
+def _parquet(path: Path) -> Iterator[tuple[None, list[str]]]:
+    import pandas as pd
+
+    try:
+        with open_input(path) as source:
+            table = pd.read_parquet(source)
+    except (ValueError, OSError) as error:  # pyarrow's own errors are both
+        raise ScenarioError(Problem(f"cannot be read as Parquet: {error}", file=str(path))) from None
+    yield None, [str(name) for name in table.columns]
+    for cells in table.itertuples(index=False, name=None):
+        yield None, [_text(cell) for cell in cells]
+
+
+def _text(cell: Any) -> str:
+    """A cell as in a CSV file: 1.0 in a column of numbers is 1, lists joined by +."""
+    if hasattr(cell, "__len__") and not isinstance(cell, str):
+        return "+".join(map(str, cell))
+    if cell is None or cell != cell:
+        return ""
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _mode(text: str, shape: Shape) -> int | None:
+    """Position of a mode by its name, or by position where no mode has that name."""
+    names = [mode.name for mode in shape.modes]
+    if names.count(text) == 1:
+        return names.index(text)
+    numeric = text.isascii() and text.isdecimal() and len(text) < 10 and int(text) < len(names)
+    return int(text) if numeric else None
+
+
+def _scattered(plan: Plan, tasks: Tasks, cluster: Cluster) -> Iterator[str]:
+    """Steps over several nodes with a mode that has to stay on one node."""
+    lanes = lane_names(cluster)
+    for step in plan.steps:
+        mode = tasks.shapes[tasks.shape[step.task]].modes[step.mode]
+        nodes = {lanes[name].node for name in step.devices if name in lanes}
+        if len(nodes) > 1 and not mode.span_any:
+            names = "+".join(step.devices)
+            yield f"task {tasks.name(step.task)}: mode {mode.name} stays on one node, the plan names {names}"
+
+
+class AsPlanned(PlannedScheduler):
+    """Any scheduler as a plan: rehearse it on the estimates, then follow what it did.
+
+    Decides nothing of its own: mode, devices and the order on each device are those of the rehearsal, in which every
+    task takes as long as estimated.  With exact estimates the run is the scheduler's own, unless that stopped tasks: a
+    plan runs each once, where the scheduler started it last, which may end sooner or, where tasks went on with their
+    work elsewhere (round_robin, srtf), much later.  The difference between `as_planned` of a scheduler and the
+    scheduler itself is what deciding late is worth when estimates are wrong.
+    Reference: Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? A Case Study on Cholesky
+    Factorization (2016), where such plans are followed strictly and loosely.  Prefetches and drops are part of the
+    plan, in the round in which the scheduler made them.
+    Weakness: that of every plan: an order that waits for a late task leaves devices empty.  What else the scheduler
+    does besides placing tasks (sleep, frequencies) is not in the plan; batches cannot be planned.
+    Cost: two more runs: the rehearsal, and one of its plan for the times that a plan without idle waits has.
+
+    base: that scheduler, by name or as a mapping with its parameters; none given: heteroprio.
+    """
+
+    def __init__(self, base: Scheduler | None = None):
+        super().__init__()
+        self.base = HeteroPrio() if base is None else base
+
+    def check(self, problem: PlanProblem) -> None:
+        self.base.check(problem)
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        return rehearsed(problem, problem.rehearse(self.base))

@@ -1,0 +1,359 @@
+"""Independent tasks on two types of device, by the ratio of their times."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Annotated, Protocol
+
+import numpy as np
+from pydantic import Field
+
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.plan import Plan
+from hetsim.policy import PlanProblem
+from hetsim_policies.static.common.flow_shop import ordered
+from hetsim_policies.static.common.instance import Free, Instance, Schedule, independent, list_schedule
+from hetsim_policies.static.common.outcome import DescendingPlanner, plan_of, planned
+
+
+def two_types(instance: Instance, planner: str) -> tuple[np.ndarray, list[int]]:
+    """Times and lanes of two types, the second possibly without lanes.
+
+    ScenarioError if there are more.
+    """
+    if len(instance.types) > 2:
+        names = ", ".join(kind.name for kind in instance.types)
+        text = f"{planner} plans for at most two types of devices; the cluster has {len(instance.types)}: {names}"
+        raise ScenarioError(Problem(text, key="policy.scheduler"))
+    missing = 2 - len(instance.types)
+    times = np.pad(instance.time, ((0, 0), (0, missing)), constant_values=np.inf)
+    return times, instance.counts + [0] * missing
+
+
+def by_speed_up(times: np.ndarray) -> np.ndarray:
+    """Tasks by descending ratio of the first time to the second, ties in table order."""
+    p, q = times[:, 0], times[:, 1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where((q == 0) & (p == 0), 1.0, p / q)
+    return np.argsort(-ratio, kind="stable")
+
+
+def by_sides(
+    times: np.ndarray,
+    counts: Sequence[int],
+    second: np.ndarray,
+    ready: np.ndarray | None = None,
+    since: Free = None,
+) -> Schedule:
+    """Longest first on each of two types; tasks where `second` is true on the second."""
+    schedule = Schedule.empty(len(times))
+    for kind, chosen in enumerate((~second, second)):
+        need = times[:, kind]
+        tasks = np.flatnonzero(chosen)
+        order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
+        if not order:
+            continue
+        starts, lanes = list_schedule(need, counts[kind], order, ready=ready, since=since[kind] if since else None)
+        for task in order:
+            schedule.put(task, float(starts[task]), float(need[task]), kind=kind, lane=int(lanes[task]))
+    return schedule
+
+
+# The rest of a run on two types of devices, some lanes of which are busy at first, by an algorithm that knows of none.
+#
+# What still runs is given to the algorithm as a task that can run on its own side alone.  The assignment that comes out
+# is kept, with lanes of a side renamed so that each running task comes first on the lane on which it runs; where two of
+# those came to share a lane, the tasks of the side are listed again, longest first.  The shorter of both is taken.
+# A schedule of the rest is one of these tasks too, so a lower bound that the algorithm proves holds; no ratio does.
+# Weakness: the algorithm takes all tasks for there at once.
+
+
+class Sides(Protocol):
+    """Which tasks run on the second side, and on which lane of their side."""
+
+    @property
+    def on_gpu(self) -> np.ndarray: ...
+
+    @property
+    def lanes(self) -> np.ndarray: ...
+
+
+class Solved(Protocol):
+    """Such an assignment, and a lower bound on every makespan."""
+
+    @property
+    def schedule(self) -> Sides: ...
+
+    @property
+    def bound(self) -> float: ...
+
+
+def rest_of_two_types(
+    instance: Instance,
+    p: np.ndarray,
+    q: np.ndarray,
+    kinds: Sequence[int | None],
+    solve: Callable[[np.ndarray, np.ndarray], Solved],
+) -> Plan:
+    """The plan of what is left, with times p and q on the two sides of types `kinds`.
+
+    A type that is None does not exist.  The makespan is that of running and remaining tasks.
+    """
+    problem = instance.problem
+    assert instance.free is not None
+    since = [np.empty(0) if kind is None else instance.free[kind] for kind in kinds]
+    busy = [np.flatnonzero(times > problem.now) for times in since]
+    until = [times[lanes] - problem.now for times, lanes in zip(since, busy, strict=True)]
+    nowhere = [np.full(len(times), np.inf) for times in until]
+    needs = np.concatenate([p, until[0], nowhere[1]]), np.concatenate([q, nowhere[0], until[1]])
+    solution = solve(*needs)
+    placed: list[tuple[float, int, int, int]] = []
+    makespan = max(float(times.max(initial=0.0)) for times in until)
+    size, first = instance.size, instance.size
+    for side, (need, kind) in enumerate(zip(needs, kinds, strict=True)):
+        if kind is None:
+            continue
+        tasks = np.flatnonzero(solution.schedule.on_gpu[:size] == bool(side))
+        given = need, tasks, since[side], problem.tasks.arrival
+        lanes = _renamed(solution.schedule.lanes, tasks, busy[side], first=first, count=len(since[side]))
+        ways = [_spread(*given)] + ([] if lanes is None else [_spread(*given, lanes)])
+        starts, chosen, end = min(ways, key=lambda way: way[2])
+        placed += [(float(starts[task]), task, kind, int(chosen[task])) for task in tasks.tolist()]
+        makespan = max(makespan, end - problem.now)
+        first += len(busy[side])
+    plan = planned(instance, ordered(instance, [entry[1:] for entry in sorted(placed)]))
+    plan.makespan = max(makespan, plan.makespan or 0.0)  # a running task may end last
+    if not instance.pipelined:
+        plan.bound = min(solution.bound, plan.makespan)
+        if placed and plan.bound > 0 and plan.notes["timetable"] == "exact":
+            plan.notes["ratio_certified"] = plan.makespan / plan.bound
+    return plan
+
+
+def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int, count: int) -> np.ndarray | None:
+    """Lanes of one side's tasks, renamed so that running tasks keep their lanes.
+
+    Running tasks are the rows from `first` on.  None if two of them share a lane.
+    """
+    names = lanes[first : first + len(busy)]
+    if len(np.unique(names)) < len(names):
+        return None
+    name = np.full(count, -1)
+    name[names] = busy
+    name[name < 0] = np.setdiff1d(np.arange(count), busy)
+    renamed = np.full(len(lanes), -1)
+    renamed[tasks] = name[lanes[tasks]]
+    return renamed
+
+
+def _spread(
+    need: np.ndarray, tasks: np.ndarray, since: np.ndarray, arrival: np.ndarray, lanes: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Starts, lanes and end of one side's tasks, longest first, on lanes as given."""
+    order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
+    if lanes is None:
+        starts, lanes = list_schedule(need, len(since), order, ready=arrival, since=since)
+    else:
+        free, starts = since.copy(), np.full(len(need), np.nan)
+        for task in order:
+            starts[task] = max(free[lanes[task]], arrival[task])
+            free[lanes[task]] = starts[task] + need[task]
+    return starts, lanes, float((starts[tasks] + need[tasks]).max(initial=0.0))
+
+
+TOLERANCE = 1e-12
+"""Sums that exceed a limit by less than this part do not: towards YES, which a schedule then shows."""
+
+
+class GreedyDual(DescendingPlanner):
+    """Greedy dual approximation: for a guess λ, fill accelerators by speed-up.
+
+    For independent sequential tasks on at most two types of device.
+    Decides where, for two types of devices (CPU times p on m cores, GPU times q on k GPUs).  For a guess λ, a task with
+    p > λ must run on a GPU and one with q > λ on a CPU; the others go to the GPUs in descending order of p/q while the
+    GPUs' work is less than kλ, then to the CPUs.  The guess is refused if a task is longer than λ on both, if the tasks
+    that must run on GPUs need more than kλ there, or if those on CPUs need more than mλ.  Longest processing time first
+    makes a schedule of each side, bisection finds the least guess that is accepted.
+    Reference: Kedad-Sidhoum, Monna, Mounié, Trystram, Scheduling Independent Tasks on Multi-Cores with GPU Accelerators
+    (2013), where it precedes the better algorithm.
+    Ratio 2 (1 + precision) without arrivals.  A refusal is right: the GPUs hold at least kλ of work, chosen so that a
+    second there saves as much CPU work as it can (a fractional knapsack), hence no schedule of length λ has less CPU
+    work.
+    YES is right: with s the task that ends last on its side and L the work of the side, s ends by (L - s)/lanes + s;
+    on the CPUs L is at most mλ, on the GPUs at most kλ plus the last task, and no task there is longer than λ: at most
+    2λ.  With arrivals the schedule waits for each task in its turn and there is no ratio.
+    The plan carries the largest rejected guess as a certified lower bound.  Weakness: up to half of what a better
+    program gains (see `dual_approximation`); transfers are not counted.
+    Cost: O(n log n) once, and for each of about log(1 / precision) guesses O(n), plus O(n log n) if it is accepted.
+
+    precision: bisection stops when the least accepted guess is within this part of the largest rejected one.
+    """
+
+    def __init__(self, precision: Annotated[float, Field(gt=0, le=1)] = 1e-3, descent: bool = True):
+        super().__init__(descent)
+        self.precision = precision
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance = independent(problem, "greedy_dual")
+        times, counts = two_types(instance, "greedy_dual")
+        arrival = problem.tasks.arrival
+        schedule, bound = greedy_dual(times, counts, arrival, self.precision)
+        return plan_of(instance, schedule, bound, 2 * (1 + self.precision), descent=self.descent)
+
+
+def greedy_dual(
+    times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, precision: float = 1e-3
+) -> tuple[Schedule, float]:
+    """The best schedule over all guesses, and a lower bound on the makespan.
+
+    `times[j, 0]` on the `counts[0]` lanes of one type, `times[j, 1]` on the `counts[1]` of the other, inf: cannot.
+    """
+    allowed = np.where(np.asarray(counts) > 0, times, np.inf)
+    shortest = allowed.min(axis=1, initial=np.inf)
+    low = float(max(shortest.max(initial=0.0), shortest.sum() / max(1, sum(counts))))  # no schedule is shorter
+    best = by_sides(times, counts, allowed[:, 1] < allowed[:, 0], ready)
+    if not low:
+        return best, low
+    order = by_speed_up(allowed)
+    high = max(low, best.makespan)
+    guess = low
+    while True:
+        side = fill(allowed, counts, order, guess)
+        if side is None:
+            low = max(low, guess)
+        else:
+            high = min(high, guess)
+            schedule = by_sides(times, counts, side, ready)
+            if schedule.makespan < best.makespan:
+                best = schedule
+                high = max(low, min(high, best.makespan))
+        guess = (low * high) ** 0.5
+        if high <= low * (1 + precision) or not low < guess < high:  # or they are neighboring numbers
+            return best, low
+
+
+def fill(times: np.ndarray, counts: Sequence[int], order: np.ndarray, guess: float) -> np.ndarray | None:
+    """The tasks of the second type with none longer than the guess; None: refuted."""
+    limit = guess * (1 + TOLERANCE)
+    p, q = times[:, 0], times[:, 1]
+    second = p > limit
+    if (second & (q > limit)).any():
+        return None
+    work = float(q[second].sum())
+    if work > counts[1] * limit:
+        return None
+    free = order[(p[order] <= limit) & (q[order] <= limit)]
+    before = work + np.concatenate([[0.0], np.cumsum(q[free])[:-1]]) if len(free) else np.empty(0)
+    second[free[before < counts[1] * guess]] = True
+    return None if float(p[~second].sum()) > counts[0] * limit else second
+
+
+class BalancedMakespan(DescendingPlanner):
+    """Balanced makespan: favorite types first, then the overloaded type gives tasks.
+
+    For independent sequential tasks on at most two types of device.
+    Decides where, for two types of devices.  Tasks start on the type on which they are shorter.  From the type with
+    more work a lane they move to the other in the order of what that costs (the ratio of their two times), until the
+    work is balanced; tasks longer than a limit on the other type stay.  Every limit that can matter is tried, and of
+    the partitions just before and just after balance the one with the shortest schedule is kept, with longest
+    processing time first on either side.
+    Reference: Canon, Marchal, Vivien, Low-Cost Approximation Algorithms for Scheduling Independent Tasks on Hybrid
+    Platforms (2017).  Theirs looks for a task that dominates after each move and moves it back; here the limit does
+    that, which makes the proof short.
+    Ratio 2 without arrivals.  Let λ be the least makespan and the limit the longest of the times up to λ.  No task is
+    then longer than λ where it runs, and moving in that order is the best fractional way to balance the work if what is
+    longer than the limit must stay.  So just before balance the lanes of the type that receives have at most λ of work
+    each, those of the other at most λ each and the one task that moves next, no longer than λ.  As for `greedy_dual`,
+    longest processing time first ends by 2λ.  With arrivals there is no ratio.  Transfers are not counted.
+    Weakness: it tries few partitions, all of them along one order.
+    Cost: O(n log n), and O(n) for each limit between a lower bound and the first schedule found, at most n; then
+    O(n log n) for each partition with less work per lane than the best makespan.
+    """
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance = independent(problem, "balanced_makespan")
+        times, counts = two_types(instance, "balanced_makespan")
+        schedule = balanced_makespan(times, counts, problem.tasks.arrival)
+        return plan_of(instance, schedule, descent=self.descent)
+
+
+def balanced_makespan(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:
+    """The best schedule on `counts[0]` and `counts[1]` lanes of two types."""
+    allowed = np.where(np.asarray(counts) > 0, times, np.inf)
+    on_second = allowed[:, 1] < allowed[:, 0]
+    best = by_sides(times, counts, on_second, ready)
+    work = [float(allowed[~on_second, 0].sum()), float(allowed[on_second, 1].sum())]
+    heavy = int(work[1] * counts[0] > work[0] * counts[1])
+    light = 1 - heavy
+    if not counts[light]:
+        return best
+    order = by_speed_up(allowed)
+    order = order[::-1] if heavy else order
+    movers = order[(on_second[order] == bool(heavy)) & np.isfinite(allowed[order, light])]
+    shortest = allowed.min(axis=1, initial=np.inf)
+    low = float(max(shortest.max(initial=0.0), shortest.sum() / sum(counts)))
+    limits = np.unique(allowed[movers, light])
+    limits = np.concatenate([[low], limits[(limits > low) & (limits <= best.makespan)]])
+    partitions: list[tuple[float, float, int]] = []
+    """(work a lane, limit, tasks moved)"""
+    for limit in limits.tolist():
+        able = movers[allowed[movers, light] <= limit]
+        kept = (work[heavy] - np.cumsum(allowed[able, heavy])) / counts[heavy]
+        taken = (work[light] + np.cumsum(allowed[able, light])) / counts[light]
+        before = int(np.searchsorted(taken - kept, 0.0))  # this number of moves leaves the heavy side the heavier
+        moves = [moved for moved in (before, before + 1) if 0 < moved <= len(able)]
+        partitions += [(float(max(kept[n - 1], taken[n - 1])), limit, n) for n in moves]
+    for share, limit, moved in sorted(partitions):
+        if share >= best.makespan:
+            break
+        second = on_second.copy()
+        second[movers[allowed[movers, light] <= limit][:moved]] = bool(light)
+        schedule = by_sides(times, counts, second, ready)
+        if schedule.makespan < best.makespan:
+            best = schedule
+    return best
+
+
+class Clb2c(DescendingPlanner):
+    """Centralized load balancing for two clusters: from both ends of a speed-up list.
+
+    For independent sequential tasks on at most two types of device.
+    Decides where, for two types of devices.  Tasks are sorted by the ratio of their two times; at each step the task at
+    either end is tried on the least loaded lane of the type that it suits best, and the one that would be complete
+    first is placed.
+    Reference: Cheriere and Saule, Considerations on Distributed Load Balancing for Fully Heterogeneous Machines: Two
+    Particular Cases (2015).  At most 2 times the least makespan if no task is longer than that on either type, without
+    arrivals.  Weakness: without that condition no ratio holds, as the last tasks left may be long ones on their worse
+    type; transfers are not counted.
+    Cost: O(n log n).
+    """
+
+    def __init__(self, descent: bool = False):
+        super().__init__(descent)
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance = independent(problem, "clb2c")
+        times, counts = two_types(instance, "clb2c")
+        return plan_of(instance, clb2c(times, counts, problem.tasks.arrival), descent=self.descent)
+
+
+def clb2c(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None) -> Schedule:
+    """CLB2C on `counts[0]` and `counts[1]` lanes; ties go to the second type."""
+    schedule = Schedule.empty(len(times))
+    free = [[(0.0, lane) for lane in range(count)] for count in counts]  # heaps
+    order = by_speed_up(np.where(np.asarray(counts) > 0, times, np.inf)).tolist()
+    arrivals = [0.0] * len(times) if ready is None else ready.tolist()
+    head, tail = 0, len(order) - 1  # most for the second type, most for the first
+
+    def completion(task: int, kind: int) -> float:
+        return max(free[kind][0][0], arrivals[task]) + float(times[task, kind]) if free[kind] else np.inf
+
+    while head <= tail:
+        kind = int(completion(order[head], 1) <= completion(order[tail], 0))
+        task = order[head] if kind else order[tail]
+        head, tail = (head + 1, tail) if kind else (head, tail - 1)
+        since, lane = free[kind][0]
+        end = schedule.put(task, max(since, arrivals[task]), float(times[task, kind]), kind=kind, lane=lane)
+        heapq.heapreplace(free[kind], (end, lane))
+    return schedule

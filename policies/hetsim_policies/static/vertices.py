@@ -1,0 +1,276 @@
+"""Programs with vertices that split few tasks, which are then made whole."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from hetsim.model.plan import Plan
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static.common.graph_bounds import graph_bound
+from hetsim_policies.static.common.instance import Free, Schedule, independent, list_schedule, refuse_graph
+from hetsim_policies.static.common.outcome import DescendingPlanner, plan_of
+from hetsim_policies.static.common.parallel import PoolLanes, WideTasks, wide, wide_graham, wide_plan
+from hetsim_policies.static.common.unrelated import SAMPLE, Split, allowed_times, good_prices, priced, split
+
+RATIO = 2.0
+TOLERANCE = 1e-9
+"""Relative slack of comparisons with a deadline, always so that it is possible rather than not."""
+WHOLE = 1 - 1e-6
+"""A share that is a whole task but for the solver's rounding."""
+
+
+class Lst(DescendingPlanner):
+    """Lenstra, Shmoys, Tardos: a vertex of the deadline linear program, rounded.
+
+    For independent sequential tasks on any types of device.
+    Decides where, for independent tasks on any number of device types.  For a deadline T a task may run only on types
+    where it alone takes no longer; the program splits tasks over those types so that no type has more than T of work a
+    lane (`unrelated`).  The least T that it allows is found by bisection.  A vertex splits few tasks, and each of those
+    can be matched to a type of its own that has a share of it: it goes there whole.  Longest processing time first on
+    the lanes of each type.  Two other roundings of the vertex (`roundings`) are tried too; the shortest schedule is
+    taken, and the descent starts from each of them.
+    Reference: Lenstra, Shmoys, Tardos, Approximation Algorithms for Scheduling Unrelated Parallel Machines (1990).
+    Theirs has a share for each lane; lanes of one type are alike, so here a type of c lanes stands for them, which
+    makes the program small (1,000 tasks on 24 lanes of three types: 3,000 variables instead of 24,000).
+    Ratio 2 without arrivals.  The least T is at most the least makespan, as the schedule of least makespan satisfies
+    the program.  A type of c lanes has at most cT of tasks that are not split, and at most one task more, e.  Let s end
+    last; it starts when every lane of the type is busy, so it ends by (cT + e - s)/c + s = T + e/c + s(1 - 1/c), at
+    most 2T, as no task is longer than T where it runs.  With one lane a type that is their proof.  The program changes
+    only where T passes the time of a task, so bisection over those times finds its least T exactly, and the plan
+    carries it as a certified bound.  With arrivals the bound holds, the ratio does not.  Transfers are not counted.
+    Weakness: the program sees no lanes, only areas; on two types `dual_approximation` is better and faster.
+    Cost: a linear program of n times types variables for each of at most log2(n types) deadlines, often one.
+    """
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance, arrival = independent(problem, "lst"), problem.tasks.arrival
+        (schedule, *others), bound = roundings(instance.time, instance.counts, arrival, instance.free)
+        bound = max(bound, graph_bound(instance.time, instance.counts, [()] * instance.size, arrival))
+        return plan_of(instance, schedule, bound, RATIO, descent=self.descent, others=others)
+
+
+def lst(
+    times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
+) -> tuple[Schedule, float]:
+    """The schedule, and the program's bound on the length of any."""
+    schedules, bound = roundings(times, counts, ready, since)
+    return schedules[0], bound
+
+
+def roundings(
+    times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
+) -> tuple[list[Schedule], float]:
+    """Schedules of the rounded vertex, shortest first, and the program's bound.
+
+    A descent from the longer ones often ends lower: `spread` puts tasks where they end first and so adds work.
+    """
+    bound, share = min_deadline(times, counts)
+    largest = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
+    kinds = {kind.tobytes(): kind for kind in (rounded(share), spread(share, times, counts), largest)}
+    schedules = [listed(times, counts, kind, ready=ready, since=since) for kind in kinds.values()]
+    return sorted(schedules, key=lambda schedule: schedule.makespan), bound
+
+
+def listed(
+    times: np.ndarray, counts: Sequence[int], kind: np.ndarray, ready: np.ndarray | None = None, since: Free = None
+) -> Schedule:
+    """Longest processing time first on the lanes of each type, given tasks' types."""
+    schedule = Schedule.empty(len(times))
+    for number, count in enumerate(counts):
+        tasks = np.flatnonzero(kind == number)
+        order = tasks[np.argsort(-times[tasks, number], kind="stable")].tolist()
+        if not order:
+            continue
+        starts, lanes = list_schedule(
+            times[:, number], count, order, ready=ready, since=since[number] if since else None
+        )
+        for task in order:
+            schedule.put(task, float(starts[task]), float(times[task, number]), kind=number, lane=int(lanes[task]))
+    return schedule
+
+
+def min_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.ndarray]:
+    """The least T with a solvable program, certified by prices, and a vertex for it."""
+    allowed = allowed_times(times, counts)
+    if not len(times):
+        return 0.0, allowed
+    longest = float(allowed.min(axis=1).max())
+    if len(times) <= SAMPLE:
+        unpruned = split(allowed, counts)
+        low = max(longest, float(priced(allowed, counts, unpruned.prices).sum()))
+        work = (np.where(unpruned.share > 0, allowed, 0.0) * unpruned.share).sum(axis=0)
+        fits = (work <= np.asarray(counts) * low * (1 + TOLERANCE)).all()
+        if fits and not (unpruned.share[allowed > low * (1 + TOLERANCE)] > 0).any():
+            return low, unpruned.share  # it is as good without the pairs that are too long
+    else:
+        low = max(longest, float(priced(allowed, counts, good_prices(allowed, counts)).sum()))
+    later = np.unique(allowed[np.isfinite(allowed) & (allowed > low)])
+    levels = [low, *later.tolist()]  # from each to the next the program is the same
+
+    def at(level: int) -> tuple[Split, float]:
+        pruned = np.where(allowed <= levels[level] * (1 + TOLERANCE), allowed, np.inf)
+        solution = split(pruned, counts)
+        return solution, float(priced(pruned, counts, solution.prices).sum())
+
+    first, last = 0, len(levels) - 1  # the last is possible: nothing is pruned there, and `low` has room for all
+    middle = 0  # mostly possible
+    best: tuple[Split, float] | None = None
+    while first < last:
+        solution, area = at(middle)
+        if area <= levels[middle + 1] * (1 + TOLERANCE):
+            last, best = middle, (solution, area)
+        else:
+            first = middle + 1
+        middle = (first + last) // 2
+    solution, area = best or at(last)
+    return max(levels[last], area), solution.share
+
+
+def spread(share: np.ndarray, times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+    """The type of each task; split tasks, longest first, where a lane ends first.
+
+    No ratio is proven of it, but it leaves less to mend than `rounded`.
+    """
+    kind = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
+    lanes = np.maximum(np.asarray(counts, dtype=float), 1.0)
+    parts = np.flatnonzero(share.max(axis=1, initial=0.0) < WHOLE)
+    whole_tasks = np.setdiff1d(np.arange(len(share)), parts)
+    work = np.bincount(kind[whole_tasks], times[whole_tasks, kind[whole_tasks]], minlength=len(lanes))
+    able = np.where(np.asarray(counts) > 0, times, np.inf)
+    for task in parts[np.argsort(-able[parts].min(axis=1, initial=np.inf), kind="stable")].tolist():
+        kind[task] = int(((work + able[task]) / lanes).argmin())
+        work[kind[task]] += able[task, kind[task]]
+    return kind
+
+
+def rounded(share: np.ndarray) -> np.ndarray:
+    """The type of each task; split tasks where no other one goes, by largest shares."""
+    kind = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
+    parts = np.flatnonzero(share.max(axis=1, initial=0.0) < WHOLE)
+    if len(parts):
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import min_weight_full_bipartite_matching
+
+        shares = share[parts]
+        # Not full only if the solver returned no vertex: then the largest shares are as good as any.
+        with contextlib.suppress(ValueError):
+            rows, kinds = min_weight_full_bipartite_matching(csr_array(shares * (shares > 1 - WHOLE)), maximize=True)
+            kind[parts[rows]] = kinds
+    return kind
+
+
+WIDER = (1.0, 1.1, 1.25, 1.5)
+"""Multiples of the least guess for which allotments are listed too: they are narrower and waste less."""
+
+
+class MoldableDual(PlannedScheduler):
+    """Dual approximation for parallel tasks: minimum work within a guess, then list.
+
+    For rigid and moldable tasks, without a task graph.
+    Decides on how many lanes of which type each task runs, where and when, for independent rigid and moldable tasks on
+    cores and gangs of GPUs.  For a guess λ, a task takes on each type the option of least area (width × seconds) of at
+    most λ seconds, and a linear program deals the areas out to the types.  A guess without a solution is below every
+    makespan: a schedule of length λ uses options of at most λ, of no less area, and solves the program.  The least
+    guess that has one is the certified bound and the start of the schedule: a vertex splits fewer tasks than there are
+    types, each goes whole to a type that takes no other, and the tasks of every type are listed, the longest or the
+    widest first.
+    Reference: the guesses are those of Hochbaum and Shmoys, Using Dual Approximation Algorithms for Scheduling Problems
+    (1987); allotments of least area and the list after them are those of Turek, Wolf, Yu, Approximate Algorithms for
+    Scheduling Parallelizable Tasks (1992); the vertex is that of Lenstra, Shmoys, Tardos (1990).
+    Ratio: 2 on one type of device, 3 on several, where the lanes of each type stand on one node or no option is wider
+    than one lane.  Proof: let A be the area of what the program gives a type of m lanes whole, A ≤ mλ, and no task
+    longer than λ.  If its list ended after 2λ, at no moment t < λ could what started after t have been put next to what
+    ran at t, so t and t + λ together keep more than m lanes busy, and A > mλ.  A task that was split comes after that:
+    3λ.
+    Weakness: gangs that must find their lanes on one of several nodes carry no ratio; arrivals are kept to, no more.
+    Cost: O(log n) linear programs of n × types variables, and some lists of O(n lanes).
+    """
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        refuse_graph(problem, "moldable_dual")
+        instance = wide(problem, "moldable_dual")
+        if not instance.size:
+            return wide_plan(instance, [], 0.0)
+        guess, solution = min_guess(instance)
+        tried = [one for wider in WIDER for one in schedules(instance, guess * wider, solution if wider == 1 else None)]
+        best = min(tried, key=lambda lanes: lanes.makespan)
+        return wide_plan(instance, best.placed, guess, guaranteed(instance))
+
+
+def guaranteed(instance: WideTasks) -> float | None:
+    """The ratio that is proven for the instance; None: none."""
+    together = float(np.ptp(instance.problem.tasks.arrival)) == 0 and not instance.problem.in_mid_run
+    fits = all(instance.gathered) or int(instance.width.max()) == 1
+    able = np.isfinite(instance.min_areas()).any(axis=0).sum()
+    return (2.0 if able < 2 else 3.0) if together and fits else None
+
+
+def min_guess(instance: WideTasks) -> tuple[float, Split]:
+    """The least makespan with a solvable program, and a vertex of that program.
+
+    Between two lengths of options the program is the same, so guesses are such lengths, halved.
+    """
+    counts = instance.counts
+
+    def at(longest: float) -> tuple[Split, float]:
+        areas = instance.min_areas(longest * (1 + 1e-9))
+        solution = split(areas, counts, divisible=True)
+        return solution, float(priced(areas, counts, solution.prices).sum())
+
+    low = max(float(instance.fastest().max()), at(np.inf)[1])
+    levels = [low, *np.unique(instance.seconds[instance.seconds > low]).tolist()]
+    first, last = 0, len(levels) - 1  # the last is possible: nothing is left out there, and `low` has room for all
+    middle = 0  # mostly possible
+    best: tuple[Split, float] | None = None
+    while first < last:
+        solution, area = at(levels[middle])
+        if area <= levels[middle + 1] * (1 + 1e-9):
+            last, best = middle, (solution, area)
+        else:
+            first = middle + 1
+        middle = (first + last) // 2
+    solution, area = best or at(levels[last])
+    return max(levels[last], area), solution
+
+
+def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[PoolLanes]:
+    """Lists of a guess's allotments, dealt out by a vertex (None: computed here)."""
+    areas = instance.min_areas(guess * (1 + 1e-9))
+    share = (found or split(areas, instance.counts, divisible=True)).share
+    made = []
+    for kind in (rounded(share), spread(share, areas, instance.counts)):
+        usable = np.isfinite(areas[np.arange(instance.size), kind])
+        kind = np.where(usable, kind, areas.argmin(axis=1))
+        chosen = _options(instance, kind, guess)
+        width, seconds = instance.width[chosen], instance.seconds[chosen]
+        late = np.flatnonzero(share.max(axis=1) < WHOLE)  # what was split comes last, as the proof has it
+        for keys in ((-width, -seconds), (-seconds, -width)):
+            order = np.lexsort(keys)
+            made.append(_list(instance, chosen, order, ()))
+            if len(late):
+                made.append(_list(instance, chosen, order[~np.isin(order, late)], late.tolist()))
+    return made
+
+
+def _options(instance: WideTasks, kind: np.ndarray, guess: float) -> np.ndarray:
+    """Each task's option of minimum area on its type within the guess; ties: first."""
+    right = (instance.kind == kind[instance.task]) & (instance.seconds <= guess * (1 + 1e-9))
+    area = np.where(right, instance.area, np.inf)
+    order = np.lexsort((area, instance.task))
+    return order[instance.first[:-1]]
+
+
+def _list(instance: WideTasks, chosen: np.ndarray, order: np.ndarray, late: Sequence[int]) -> PoolLanes:
+    """The chosen options in list order; no task begins before its arrival."""
+    allowed = np.zeros(len(instance.task), dtype=bool)
+    allowed[chosen] = True
+    lanes = wide_graham(instance, allowed, order.tolist())
+    for task in late:
+        option = int(chosen[task])
+        ready = float(instance.problem.tasks.arrival[task])
+        start, pool = lanes.earliest(instance.pools_of[option], int(instance.width[option]), ready)
+        lanes.put(option, pool, start)
+    return lanes

@@ -1,0 +1,313 @@
+"""Agents in NumPy alone: deep Q-learning, and a policy gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hetsim.learning.agents.network import ScoreNetwork, arrays_of, network_of, shares
+from hetsim.learning.agents.practice import (
+    AgentState,
+    Count,
+    Layers,
+    NotNegative,
+    Positive,
+    Practice,
+    Several,
+    Share,
+    Trainer,
+)
+
+
+@dataclass
+class Dqn:
+    """Deep Q-learning: learn the value of each action, and take the best one.
+
+    Reference: Mnih et al., Human-level Control through Deep Reinforcement Learning (Nature 2015): replay memory and a
+    target network; van Hasselt, Guez, Silver, Deep Reinforcement Learning with Double Q-learning (AAAI 2016): one
+    network chooses the next action, the other values it.  Between decisions time passes, so the discount is by time, as
+    in a semi-Markov process (Bradtke and Duff, NIPS 1994).
+    Weakness: no guarantee with a network, and the noise of the whole system's cost hides what one action changed; a few
+    ten thousand steps are needed.
+    Cost: an update of `batch` transitions every `every` steps, about 1 ms each.
+
+    memory: number of transitions kept; batch: number drawn for an update, one every `every` steps.
+    horizon: typical times after which a reward counts 1/e.  Exploration falls to `min_explore` over the first
+    `explore` of all steps.  `target`: updates between two copies to the target network.
+    """
+
+    hidden: Layers = (32, 32)
+    rate: Positive = 1e-3
+    memory: Count = 20_000
+    batch: Count = 128
+    every: Count = 2
+    horizon: Positive = 6.0
+    explore: Share = 0.4
+    min_explore: Share = 0.02
+    target: Count = 250
+
+    def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
+        """Learn from a number of steps."""
+        layout = practice.layout
+        trainer = Trainer(practice, self.hidden, self.rate, random, "episode", "updates", "step", "taken")
+        network, counts = trainer.network, trainer.counts
+        target = network.copy()
+        memory = Memory(min(self.memory, steps), layout.observation, layout.actions)
+        if practice.resumed is None:
+            practice.reset(0)
+        else:
+            target = network_of(practice.resumed.arrays, "target")
+            memory.restore(practice.resumed.arrays, counts["taken"])
+
+        def now() -> AgentState:
+            counts["taken"] = memory.taken
+            return trainer.state({**arrays_of(target, "target"), **memory.state()})
+
+        for step in range(counts["step"], steps):
+            possible = np.flatnonzero(practice.mask)
+            if random.random() < max(self.min_explore, 1.0 - step / max(self.explore * steps, 1)):
+                action = int(random.choice(possible))
+            else:
+                action = int(possible[network.scores(layout.row(practice.observation, possible)).argmax()])
+            place = memory.begin(practice.observation, practice.mask, action)
+            before = practice.now
+            reward = practice.step(action)
+            discount = 0.0 if practice.over else math.exp((before - practice.now) / (self.horizon * practice.scale))
+            memory.end(place, reward, discount)
+            if practice.over:
+                counts["episode"] += 1
+                practice.reset(counts["episode"])
+            if step % self.every == 0 and step >= 10 * self.batch:
+                rate = self.rate * (1.0 - 0.9 * step / steps)
+                trainer.adam.step(self._gradients(practice, network, target, memory=memory, random=random), rate)
+                counts["updates"] += 1
+                if counts["updates"] % self.target == 0:
+                    target = network.copy()
+            practice.passed(step + 1, network)
+            counts["step"] = step + 1
+            practice.save(step + 1, now)
+        return network
+
+    def _gradients(
+        self,
+        practice: Practice,
+        network: ScoreNetwork,
+        target: ScoreNetwork,
+        memory: Memory,
+        random: np.random.Generator,
+    ) -> list[np.ndarray]:
+        """Gradients of the Huber loss between values and their one-step estimates."""
+        layout = practice.layout
+        drawn = memory.draw(self.batch, random)
+        after = memory.after(drawn)
+        which, actions = np.nonzero(memory.masks[after])
+        starts = np.searchsorted(which, np.arange(len(drawn)))
+        rows = layout.select(memory.observations[after], which, actions)
+        scores = network.scores(rows)
+        best = np.array([first + scores[first:last].argmax() for first, last in zip(
+            starts, np.append(starts[1:], len(scores)), strict=True)])  # fmt: skip
+        wanted = memory.rewards[drawn] + memory.left[drawn] * target.scores(rows[best])
+        own = layout.select(memory.observations[drawn], np.arange(len(drawn)), memory.actions[drawn])
+        errors = network.forward(own) - wanted
+        return network.backward(np.clip(errors, -1.0, 1.0) / len(drawn))
+
+
+class Memory:
+    """The last transitions, in a ring: what comes after one stands in the next place."""
+
+    def __init__(self, size: int, observation: int, actions: int):
+        self.size = size + 1
+        self.observations = np.zeros((self.size, observation), np.float32)
+        self.masks = np.zeros((self.size, actions), np.bool_)
+        self.masks[:, -1] = True
+        self.actions = np.zeros(self.size, np.int64)
+        self.rewards = np.zeros(self.size, np.float32)
+        self.left = np.zeros(self.size, np.float32)
+        self.taken = 0
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All transitions that are kept."""
+        used = min(self.taken, self.size)
+        return {
+            "observations": self.observations[:used], "masks": self.masks[:used], "chosen": self.actions[:used],
+            "rewards": self.rewards[:used], "left": self.left[:used],
+        }  # fmt: skip
+
+    def restore(self, state: Mapping[str, np.ndarray], taken: int) -> None:
+        """Take over what `state` gave."""
+        used, self.taken = len(state["left"]), taken
+        self.observations[:used], self.masks[:used] = state["observations"], state["masks"]
+        self.actions[:used], self.rewards[:used], self.left[:used] = state["chosen"], state["rewards"], state["left"]
+
+    def begin(self, observation: np.ndarray, mask: np.ndarray, action: int) -> int:
+        """A decision; its place."""
+        place = self.taken % self.size
+        self.taken += 1
+        self.observations[place], self.masks[place], self.actions[place] = observation, mask, action
+        return place
+
+    def end(self, place: int, reward: float, left: float) -> None:
+        """Note the reward of the last step, and the discount of the steps after it."""
+        self.rewards[place], self.left[place] = reward, left
+
+    def draw(self, count: int, random: np.random.Generator) -> np.ndarray:
+        """Places of some transitions: any but the last, as its successor is not known yet."""
+        kept = min(self.taken, self.size) - 1
+        drawn: np.ndarray = (self.taken - 2 - random.integers(0, kept, count)) % self.size
+        return drawn
+
+    def after(self, places: np.ndarray) -> np.ndarray:
+        """Places of their successors."""
+        next_places: np.ndarray = (places + 1) % self.size
+        return next_places
+
+
+@dataclass
+class Reinforce:
+    """Policy gradient with a baseline from other runs of the policy on the same load.
+
+    Reference: Williams, Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning
+    (Machine Learning 8, 1992).  The baseline is that of Mao, Venkatakrishnan, Schwarzkopf, Alizadeh, Variance Reduction
+    for Reinforcement Learning in Input-Driven Environments (ICLR 2019), as used for scheduling in Decima (SIGCOMM
+    2019): several episodes meet the same arrivals and sizes, and a return is compared with what the others still had to
+    pay at the same simulated time; so the luck of the load cancels.
+    Weakness: each step is used once, so it needs many; no guarantee but of a local optimum, at small enough rates.
+    Cost: about 20 µs a step, besides the steps themselves.
+
+    runs: episodes of the same load an update.  horizon: typical times after which a reward counts 1/e.
+    shortest, growth: an episode is cut after `shortest` typical times at first, and after 1 + `growth` times as many at
+    last, since what an untrained policy does to a long run teaches nothing.
+    entropy: weight of a bonus for undecided choices, which falls to 0.
+    """
+
+    hidden: Layers = (32, 32)
+    rate: Positive = 2e-3
+    runs: Several = 6
+    horizon: Positive = 4.0
+    shortest: Positive = 12.0
+    growth: NotNegative = 5.0
+    entropy: NotNegative = 0.02
+
+    def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
+        """Learn from a number of steps, and the few more that end the last episode."""
+        trainer = Trainer(practice, self.hidden, self.rate, random, "taken", "episode")
+        network, counts = trainer.network, trainer.counts
+        self._spreads: list[float] = practice.resumed.arrays["spreads"].tolist() if practice.resumed else []
+        while (taken := counts["taken"]) < steps:
+            paths = []
+            until = practice.scale * self.shortest * (1.0 + self.growth * taken / steps)
+            for _ in range(self.runs):
+                practice.reset(counts["episode"])
+                path = Path()
+                while not practice.over and practice.now < until and taken < steps:
+                    self._act(practice, network, path, random)
+                    taken += 1
+                    practice.passed(taken, network)
+                paths.append(path)
+            counts.update(taken=taken, episode=counts["episode"] + 1)
+            if taken < steps:
+                remaining = 1.0 - taken / steps
+                trainer.adam.step(self._gradients(practice, network, paths, remaining), self.rate * max(0.1, remaining))
+                practice.save(taken, lambda: trainer.state({"spreads": np.array(self._spreads)}))
+        return network
+
+    def _act(self, practice: Practice, network: ScoreNetwork, path: Path, random: np.random.Generator) -> None:
+        possible = np.flatnonzero(practice.mask)
+        rows = practice.layout.row(practice.observation, possible)
+        chances = np.cumsum(shares(balanced(network.scores(rows), _FIRST, practice.mask[-1:])[0], _FIRST))
+        chosen = min(int(np.searchsorted(chances, random.random() * chances[-1], side="right")), len(possible) - 1)
+        path.rows.append(rows)
+        path.may_wait.append(bool(practice.mask[-1]))
+        path.chosen.append(chosen)
+        path.times.append(practice.now)
+        path.rewards.append(practice.step(int(possible[chosen])))
+        path.end = practice.now
+
+    def _gradients(self, practice: Practice, network: ScoreNetwork, paths: list[Path], left: float) -> list[np.ndarray]:
+        """Gradients of minus the expected advantage and the bonus."""
+        returns = [path.returns(self.horizon * practice.scale) for path in paths]
+        gains = []
+        for number, path in enumerate(paths):
+            others = [
+                np.interp(path.times, other.times, returns[at], right=0.0)
+                for at, other in enumerate(paths) if at != number
+            ]  # fmt: skip
+            gains.append(returns[number] - np.mean(others, axis=0))
+        gain = np.concatenate(gains)
+        # By the mean spread so far, not this batch's own: runs of a policy that is nearly decided hardly differ, and
+        # what is left is noise.
+        self._spreads.append(float(gain.std()))
+        gain = gain / (np.mean(self._spreads) + 1e-8)
+        rows = [row for path in paths for row in path.rows]
+        counts = np.array([len(row) for row in rows])
+        starts = np.cumsum(counts) - counts
+        may_wait = np.array([may for path in paths for may in path.may_wait])
+        scores, back = balanced(network.forward(np.concatenate(rows)), starts, may_wait)
+        chances = shares(scores, starts)
+        owner = np.repeat(np.arange(len(rows)), counts)
+        slopes = chances * gain[owner]
+        slopes[starts + np.array([chosen for path in paths for chosen in path.chosen])] -= gain
+        information = np.log(chances + 1e-12)
+        mean = np.add.reduceat(chances * information, starts)
+        slopes += self.entropy * left * chances * (information - mean[owner])
+        return network.backward(back(slopes) / len(rows))
+
+
+_FIRST = np.zeros(1, np.int64)
+
+
+def balanced(
+    scores: np.ndarray, starts: np.ndarray, may_wait: np.ndarray
+) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+    """Weigh waiting against all placements together as against the best of them.
+
+    Else it would be the likeliest of many actions where most of the chance is on placing something, and a policy that
+    takes the best action would wait for ever.  Waiting is the last row of a decision where it is possible.  Also the
+    way back: slopes in these scores to slopes in the given ones.
+    """
+    ends = np.append(starts[1:], len(scores))
+    choices = np.flatnonzero(may_wait & (ends - starts > 1))
+    wait = ends[choices] - 1
+    owner = np.repeat(np.arange(len(starts)), ends - starts)
+    placed = scores.astype(np.float64)
+    placed[wait] = -np.inf
+    best = np.maximum.reduceat(placed, starts)
+    parts = np.exp(placed - best[owner])
+    totals = np.add.reduceat(parts, starts)
+    raised = scores.astype(np.float64)
+    raised[wait] += np.log(totals[choices])
+
+    def back(slopes: np.ndarray) -> np.ndarray:
+        given = slopes.copy()
+        moved = np.zeros(len(starts))
+        moved[choices] = slopes[wait]
+        given += moved[owner] * parts / totals[owner]
+        given[[first + int(placed[first:end].argmax()) for first, end in zip(starts, ends, strict=True)]] -= moved
+        return given
+
+    return raised, back
+
+
+@dataclass
+class Path:
+    """One episode: of each decision its rows, the choice, its time and its reward."""
+
+    rows: list[np.ndarray] = field(default_factory=list)
+    may_wait: list[bool] = field(default_factory=list)
+    chosen: list[int] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    end: float = 0.0
+
+    def returns(self, horizon: float) -> np.ndarray:
+        """Discounted reward from each decision on."""
+        values = np.zeros(len(self.times))
+        after = np.append(self.times[1:], self.end)
+        factors = np.exp((np.array(self.times) - after) / horizon)
+        later = 0.0
+        for step in reversed(range(len(values))):
+            values[step] = later = self.rewards[step] + factors[step] * later
+        return values
