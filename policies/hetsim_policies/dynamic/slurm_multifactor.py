@@ -85,7 +85,7 @@ class SlurmMultifactor(Scheduler):
     default_queue_depth: jobs that the main pass looks at.  sched_interval: how often it looks at all; 0: always.
     bf_interval: time between backfill passes; 0: one at each change.  bf_max_job_test: jobs that they look at;
     bf_max_job_user: of one user.
-    bf_job_part_count_reserve: jobs of each partition that get reservations; 0: all, as in Slurm unless given.
+    bf_job_part_count_reserve: jobs of each partition that get reservations; 0: all.
     bf_resolution: reservations are kept from a multiple of it to a later one; 0: exactly (60 s in Slurm unless given).
     """
 
@@ -112,7 +112,7 @@ class SlurmMultifactor(Scheduler):
         default_queue_depth: Annotated[int, Field(ge=1)] = 100,
         bf_interval: Annotated[Seconds, Field(ge=0)] = 30.0,
         bf_resolution: Annotated[Seconds, Field(ge=0)] = 0.0,
-        bf_job_part_count_reserve: Annotated[int, Field(ge=0)] = 10,
+        bf_job_part_count_reserve: Annotated[int, Field(ge=0)] = 0,
     ):
         self.weights = {"age": age, "fair": fair_share, "size": size, "partition": partition, "own": priority,
                         "service": service}  # fmt: skip
