@@ -301,6 +301,53 @@ def check(case, folder, bases=BASES):
     return differs
 
 
+def entry(base, cases, **more):
+    """A base with its first entry changed."""
+    return {**BASES[base], "workload": [{**BASES[base]["workload"][0], **cases}], **more}
+
+
+NPU = {"type": "n", "kind": "npu", "streams": 200, "pcie": {"upload": "1 GB/s", "download": "1 GB/s", "duplex": "half"}}
+SLICED = [{"cpus": 16, "memory": "64 GB", "gpus": {
+    "type": "a", "memory": "40 GB", "streams": 200, "sharing": "timeslice"}}]  # fmt: skip
+AT_MOST = [{"cpus": 9}, {"memory": "40 GB"}, {"gpu_memory": "20 GB"}]
+NO_ROOM = [
+    *(entry("tandem", one) for one in AT_MOST),
+    *(entry("M/M/1", one, cluster={"nodes": SLICED}, policy="processor_sharing") for one in AT_MOST),
+    entry("M/M/1", {"gpus": 0.6}, cluster={"nodes": SLICED}, policy="processor_sharing"),
+    entry("tandem", {"bytes_in": exponential("0.99 GB"), "arrivals": {"process": "poisson", "rate": "0.9/s"}},
+          cluster={"nodes": system(ONE, {"streams": 16})["cluster"]["nodes"]}),
+    entry("tandem", {"bytes_out": exponential("1 GB"), "gpu_time": None,
+                     "modes": [{"device": "npu", "time": exponential("0.5 s")}]},
+          cluster={"nodes": [{"cpus": 16, "accelerators": NPU, "pcie": {"upload": "1 GB/s"}}]}),
+    entry("M/M/1", {"cpus": 6, "classes": [{"class": "a"}, {"class": "b"}]},
+          cluster={"nodes": system(ONE, {"count": 4})["cluster"]["nodes"]},
+          policy={"scheduler": "fcfs", "admission": {"name": "trunk_reservation", "reserve": {"b": 1}}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("document", NO_ROOM)
+def test_what_has_less_room_or_link_than_its_model_is_not_called_exact(document):
+    """Off by 15 % to a factor of 3: cores, memory, a share, streams, one link for both ways, and miscounted servers."""
+    workload = [{key: value for key, value in one.items() if value is not None} for one in document["workload"]]
+    document = {**document, "horizon": "2 h", "warmup": "20 min"}
+    found = match(load(from_mapping({**document, "workload": workload}).data))
+    assert found.verdict != "matches"
+    assert {one.text for one in found.failed} & {
+        "there is room and a stream for each task in the system", "all servers are counted",
+        "there is one GPU, and a task has all of it", "each GPU has a link of its own, both ways"}  # fmt: skip
+
+
+def test_a_class_that_uploads_long_may_compute_long():
+    """Pollaczek and Khinchine by class: 0.2 s or 6 s; as if the two were independent, the wait would be 1.94 s."""
+    classes = [{"class": "a", "gpu_time": "0.1 s", "bytes_in": "0.1 GB"},
+               {"class": "b", "gpu_time": "3 s", "bytes_in": "3 GB"}]  # fmt: skip
+    document = entry("M/M/1", {"classes": classes, "arrivals": {"process": "poisson", "rate": "0.15/s"}})
+    found = match(load(from_mapping({**document, "horizon": "20000 s", "warmup": "1000 s"}).data))
+    assert found.verdict == "matches"
+    wait = 0.15 * (0.2**2 + 6**2) / 2 / 2 / (1 - 0.15 * 3.1)
+    assert found.rows[0].value == pytest.approx(wait)
+
+
 PARTS = 12
 SAMPLE = [
     {E + "stopping": {"interval": "0.4 s", "checkpoint": "0.2 s"}}, {N + "pcie.latency": "100 ms"}, {G + "speed": 1.25},

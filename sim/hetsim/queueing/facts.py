@@ -40,8 +40,6 @@ NEARLY = 0.1
 AT_ONCE = 1e-3
 """Patience below this part of a service is none."""
 
-MANY_STREAMS = 16
-
 STABLE = "the load is below 1"
 
 
@@ -248,7 +246,7 @@ class Facts:
         return 0 if mode is None else sum(self._slots(node, mode) for node in self.cluster.nodes)
 
     @staticmethod
-    def _slots(node: Any, mode: Mode) -> int:
+    def _slots(node: Any, mode: Mode, each: int = 1) -> int:
         room = math.inf
         if mode.millicores:
             room = min(room, node.cpus * 1000 // mode.millicores)
@@ -259,7 +257,7 @@ class Facts:
         devices = [device for device in node.accelerators if device.type is mode.type]
         if mode.gpus > 1:
             return int(min(room, len(devices) // mode.gpus))
-        each = 1 if mode.whole else 1_000_000 // mode.share
+        each = each if mode.whole else 1_000_000 // mode.share
         if mode.gpu_memory and mode.type.memory is not None:
             each = min(each, mode.type.memory // mode.gpu_memory)
         return int(min(room, len(devices) * each))
@@ -359,6 +357,16 @@ class Facts:
             streams = mode.type.streams
             self.suppose("a GPU takes one task at a time", streams == 1, "cluster.nodes.gpus.streams", str(streams))
 
+    def one_gpu(self, load: float, soft: bool = False) -> None:
+        """Assume one GPU, with room and a stream for all tasks under way."""
+        mode: Any = self.mode
+        text, holds = "there is one GPU, and a task has all of it", self.servers == 1 and mode.whole
+        self.suppose(text, holds, "cluster.nodes.gpus.count", f"{self.servers}")
+        room = max(self._slots(node, mode, mode.type.streams) for node in self.cluster.nodes)
+        key = "cluster.nodes.gpus.streams" if room == mode.type.streams else self.customers[0].key
+        text = "there is room and a stream for each task in the system"
+        self.suppose(text, load ** (room + 1) < 1e-6, key, f"for {room}", soft=soft)
+
     def order(self, blind: bool = True) -> str:
         """Assume first come, first served; or, if the model allows, any blind order."""
         name, order = self.policies.scheduler.name, self.scheduler
@@ -450,32 +458,33 @@ class Facts:
 
     # Transfers
 
-    def transfer(self, key: str, loads: bool) -> Law:
+    @property
+    def whole_time(self) -> Law:
+        """Upload, computing and download together, class by class."""
+        computing = [(one, one.law) for one in self.customers if one.law is not None]
+        moves = [(one, self.transfer("bytes_in", [one]).plus(law)) for one, law in computing]
+        return mixed((one.rate or 1.0, law.plus(self.transfer("bytes_out", [one]))) for one, law in moves)
+
+    def transfer(self, key: str, customers: list[Customers]) -> Law:
         """Time of an upload or download alone on its link."""
-        mode = self.mode
-        assert mode is not None
-        link = mode.type.link
-        parts = []
-        for one in self.customers:
-            law = NOTHING
-            sent = getattr(one.demand, key)
+        mode: Any = self.mode
+        link, loads, parts = mode.type.link, key == "bytes_in", []
+        bandwidth = link.upload if loads else link.download
+        for one in customers:
+            law, sent = NOTHING, getattr(one.demand, key)
             if sent is not None:
-                bandwidth = link.upload if loads else link.download
                 law = law_of(sent).times(1 / bandwidth) if math.isfinite(bandwidth) else NOTHING
-                if link.latency:
-                    law = law.plus(Law(link.latency, 0.0, "constant"))
+                law = law.plus(Law(link.latency, 0.0, "constant"))
             fixed = (mode.upload if loads else mode.download).of(1)
             parts.append((one.rate or 1.0, law.plus(Law(fixed, 0.0, "constant")) if fixed else law))
         return mixed(parts)
 
     def links_alone(self) -> None:
         """Each device has a link to itself."""
-        mode = self.mode
-        assert mode is not None
         for number, nodes in enumerate(self.model.cluster.nodes):
             switch = nodes.pcie.switch is not None
-            links: list[Any] = [nodes.pcie, *(gpu.pcie for gpu in nodes.gpus if gpu.pcie is not None)]
-            half = any(link.duplex == "half" for link in links)
+            links: list[Any] = [nodes.pcie, *(one.pcie for one in (*nodes.gpus, *nodes.accelerators))]
+            half = any(link is not None and link.duplex == "half" for link in links)
             if switch or half:
                 key = f"cluster.nodes.{number}.pcie.{'switch' if switch else 'duplex'}"
                 self.suppose("each GPU has a link of its own, both ways", False, key, "shared")

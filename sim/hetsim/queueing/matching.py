@@ -20,7 +20,6 @@ from hetsim.queueing.facts import (
     BUCKET,
     GREEDY,
     LIMIT,
-    MANY_STREAMS,
     PRIORITIES,
     SHARING,
     TOLLS,
@@ -124,7 +123,7 @@ def _delay(facts: Facts) -> Match:
         facts.links_alone()
         alone = facts.mode is not None and facts.mode.gpus == 1 and facts.mode.whole
         facts.suppose("a server is one whole GPU", alone, f"{facts.customers[0].key}.gpus", str(facts.mode))
-        law = facts.transfer("bytes_in", True).plus(law).plus(facts.transfer("bytes_out", False))
+        law = facts.whole_time
     rate = facts.rate
     if not facts.steady(rate * law.mean, servers, law):
         return _result(facts, model)
@@ -206,10 +205,10 @@ def _trunks(facts: Facts) -> Match:
     facts.undisturbed()
     facts.order()
     facts.one_in_flight()
-    given = facts.parameter("admission", "servers", None)
-    servers = facts.servers
-    facts.suppose("all servers are counted", given in (None, servers), "policy.admission.servers",
-                  f"{servers if given is None else given}")  # fmt: skip
+    servers, given = facts.servers, facts.parameter("admission", "servers", None)
+    if given is None and (mode := facts.mode) is not None and mode.width:  # as the policy counts them
+        given = int(facts.cluster.count(mode.type.name) / mode.width + 1e-9)
+    facts.suppose("all servers are counted", given in (None, servers), "policy.admission.servers", f"{given}")
     labels = [one.label for one in facts.customers]
     apart = facts.suppose("classes have names of their own", len(set(labels)) == len(labels), "workload")
     if not (understood and apart):
@@ -340,16 +339,11 @@ def _sharing(facts: Facts) -> Match:
     kind = mode.type.sharing
     facts.suppose("the GPU shares by time slices, at no cost", kind.kind == "timeslice" and not kind.switch_cost,
                   "cluster.nodes.gpus.sharing", kind.kind)  # fmt: skip
-    facts.suppose("there is one GPU, and a task has all of it", facts.servers == 1, "cluster.nodes.gpus.count",
-                  f"{facts.servers}")  # fmt: skip
     law = facts.law
     load = facts.rate * law.mean
+    facts.one_gpu(load)
     if not facts.steady(load, 1, law):
         return _result(facts, model)
-    enough = load ** (mode.type.streams + 1) < 1e-6
-    facts.suppose(
-        "there is a stream for each task in the system", enough, "cluster.nodes.gpus.streams", str(mode.type.streams)
-    )
     prediction = general.mg1_ps(facts.rate, law.mean)
     rows = [*_rows(facts, prediction, load, False), PredictedRow("slowdown_mean", 1 / (1 - load))]
     return _result(facts, model, prediction, rows)
@@ -403,19 +397,16 @@ def _tandem(facts: Facts) -> Match:
     if not understood or mode is None:
         return _result(facts, model)
     facts.links_alone()
-    facts.suppose("there is one GPU, and a task has all of it", facts.servers == 1 and mode.whole,
-                  "cluster.nodes.gpus.count", f"{facts.servers}")  # fmt: skip
-    facts.suppose("no launch waits for a stream", mode.type.streams >= MANY_STREAMS, "cluster.nodes.gpus.streams",
-                  str(mode.type.streams), soft=True)  # fmt: skip
     stages = {
-        "upload": facts.transfer("bytes_in", True),
+        "upload": facts.transfer("bytes_in", facts.customers),
         "compute": facts.law,
-        "download": facts.transfer("bytes_out", False),
+        "download": facts.transfer("bytes_out", facts.customers),
     }
     used = {name: law for name, law in stages.items() if law.mean > 0}
     for name, law in used.items():
         facts.exponential(law, f"{name} is exponential", _STAGE_KEYS[name].format(facts.customers[0].key))
     slowest = max(used.values(), key=lambda law: law.mean)
+    facts.one_gpu(facts.rate * slowest.mean, soft=True)
     if not facts.steady(facts.rate * slowest.mean, 1, slowest):
         return _result(facts, model)
     network = networks.tandem(facts.rate, [networks.Station(law.mean, 1, name) for name, law in used.items()])
