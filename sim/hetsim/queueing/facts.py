@@ -384,8 +384,8 @@ class Facts:
     def one_gpu(self, load: float, soft: bool = False) -> None:
         """Assume one GPU, with room and a stream for all tasks under way."""
         mode: Any = self.mode
-        text, whole = "there is one GPU, and a task has all of it", self.servers == 1 and mode.whole
-        self.suppose(text, whole, "cluster.nodes.gpus.count", f"{self.servers}")
+        text, holds = "there is one GPU, and a task has all of it", self.servers == 1 and mode.whole
+        self.suppose(text, holds, "cluster.nodes.gpus.count", f"{self.servers}")
         room = max(self._slots(node, mode, mode.type.streams) for node in self.cluster.nodes)
         key = "cluster.nodes.gpus.streams" if room == mode.type.streams else self.customers[0].key
         text = "there is room and a stream for each task in the system"
@@ -485,30 +485,26 @@ class Facts:
     @property
     def whole_time(self) -> Law:
         """Upload, computing and download together, class by class."""
-        known = [(one, one.law) for one in self.customers if one.law is not None]
-        moves = [(one, self.transfer("bytes_in", [one]).plus(law)) for one, law in known]
+        computing = [(one, one.law) for one in self.customers if one.law is not None]
+        moves = [(one, self.transfer("bytes_in", [one]).plus(law)) for one, law in computing]
         return mixed((one.rate or 1.0, law.plus(self.transfer("bytes_out", [one]))) for one, law in moves)
 
     def transfer(self, key: str, customers: list[Customers]) -> Law:
         """Time of an upload or download alone on its link."""
-        mode = self.mode
-        assert mode is not None
+        mode: Any = self.mode
         link, loads, parts = mode.type.link, key == "bytes_in", []
         bandwidth = link.upload if loads else link.download
         for one in customers:
             law, sent = NOTHING, getattr(one.demand, key)
             if sent is not None:
                 law = law_of(sent).times(1 / bandwidth) if math.isfinite(bandwidth) else NOTHING
-                if link.latency:
-                    law = law.plus(Law(link.latency, 0.0, "constant"))
+                law = law.plus(Law(link.latency, 0.0, "constant"))
             fixed = (mode.upload if loads else mode.download).of(1)
             parts.append((one.rate or 1.0, law.plus(Law(fixed, 0.0, "constant")) if fixed else law))
         return mixed(parts)
 
     def links_alone(self) -> None:
         """Each device has a link to itself."""
-        mode = self.mode
-        assert mode is not None
         for number, nodes in enumerate(self.model.cluster.nodes):
             switch = nodes.pcie.switch is not None
             links: list[Any] = [nodes.pcie, *(one.pcie for one in (*nodes.gpus, *nodes.accelerators))]
