@@ -33,6 +33,7 @@ from hetsim.policy import (
     TaskQueue,
     Wait,
 )
+from hetsim.policy.relay import Relay
 
 GPU = DeviceType("g")
 MODE = gpu_mode(GPU)
@@ -378,4 +379,5 @@ def test_a_misspelt_name_is_no_zero(ask, said):
 
 def test_a_policy_that_is_rehearsed_is_told_of_everything():
     hooks = {name for name, member in vars(Scheduler).items() if callable(member) and not name.startswith("_")}
-    assert hooks - {"check", "round_cost"} <= vars(WatchedRun).keys()  # these two are asked before any clock starts
+    told = vars(WatchedRun).keys() | vars(Relay).keys()
+    assert hooks - {"check", "round_cost"} <= told  # these two are asked before any clock starts

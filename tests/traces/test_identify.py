@@ -17,9 +17,10 @@ from hetsim.workload.logs.decisions import LoggedJob, Rule, examine
 
 GPUS = 8
 PARTITIONS = {"user-u0": {"nodes": "*", "max_gpus": 8}, "others": {"nodes": "*", "default": True}}
-FAIR = {"name": "slurm_multifactor", "age": 0, "fair_share": 1, "size": 0, "half_life": "1 d"}
+AT_ONCE = {"calc_period": 0, "bf_interval": 0}
+FAIR = {"name": "slurm_multifactor", "age": 0, "fair_share": 1, "size": 0, "half_life": "1 d", **AT_ONCE}
 CLASSES = {"name": "slurm_multifactor", "age": 1, "max_age": "1000 d", "fair_share": 0, "size": 0, "partition": 1000,
-           "partitions": {"a": 1, "b": 0.5}}  # fmt: skip
+           **AT_ONCE, "partitions": {"a": 1, "b": 0.5}}  # fmt: skip
 
 
 def recorded(folder: Path, policy: Any, seed: int = 3, count: int = 700, nodes: int = 4, **more: Any) -> Path:

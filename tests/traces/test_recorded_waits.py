@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 import hetsim as hs
 from hetsim.cli import main
 from hetsim.errors import ScenarioError
-from hetsim.traces.from_log import inferred_nodes, rank_correlation
+from hetsim.traces.from_log import inferred_nodes
 from hetsim.workload.logs.inferred import order_of
-from hetsim.workload.logs.recorded_log import HeldOverTime, HeldSteps, jobs_of
+from hetsim.workload.logs.recorded_log import HeldOverTime, HeldSteps, jobs_of, rank_correlation
 from hetsim.workload.logs.waits import explain, warm_end
 from hetsim.workload.mapped import reader as mapped
 from hetsim.workload.traces import TaskTable

@@ -18,7 +18,6 @@ from hetsim.model.task import WAITING, Task
 from hetsim.model.tasks import Shape
 from hetsim.model.units import Seconds
 from hetsim.policy import (
-    Counter,
     Decision,
     ListScheduler,
     PlannedScheduler,
@@ -29,6 +28,7 @@ from hetsim.policy import (
     View,
     Wait,
 )
+from hetsim.policy.relay import Relay
 from hetsim.policy.remaining import Resumed
 from hetsim_policies.hybrid.common.inner import check_nested, default_planner, plannable
 from hetsim_policies.hybrid.common.outlook import Objective, check_objective, mean_of
@@ -60,34 +60,6 @@ class Future:
     coming: Sequence[tuple[float, Task]]
     ratios: Sequence[float] = ()
     believed: Believed | None = None
-
-
-class Relay(Scheduler):
-    """A scheduler around another one, which is told of all that happens."""
-
-    def __init__(self, inner: Scheduler):
-        self.inner = inner
-
-    def begin(self, view: View) -> None:
-        self.inner.begin(view)
-
-    def serve(self, counters: Sequence[Counter], alone: bool) -> None:
-        self.inner.serve(counters, alone)
-
-    def ready(self, task: Task) -> None:
-        self.inner.ready(task)
-
-    def finished(self, task: Task) -> None:
-        self.inner.finished(task)
-
-    def gone(self, task: Task) -> None:
-        self.inner.gone(task)
-
-    def device(self, device: Device, up: bool) -> None:
-        self.inner.device(device, up)
-
-    def announced(self, device: Device, start: float, end: float) -> None:
-        self.inner.announced(device, start, end)
 
 
 class Led(Relay):

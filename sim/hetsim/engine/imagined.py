@@ -300,4 +300,3 @@ def _retime(launches: Launches, launch: Launch, drawn: _Drawn | None) -> None:
         launches.follow(launch)
     else:
         launches.moved(launches.speeds.regroup([table.group]))
-

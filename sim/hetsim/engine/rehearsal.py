@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from hetsim.errors import PolicyError
-from hetsim.model.cluster import Cluster, Device
+from hetsim.model.cluster import Cluster
 from hetsim.model.plan import Copy, Moment, Placement, Plan, Step
 from hetsim.model.record import COMPLETED, Record, RunInput
 from hetsim.model.task import Task
 from hetsim.model.tasks import Tasks
 from hetsim.policy.contract import Decision, Drop, Fetch, Move, PlanProblem, Scheduler, Start, View
-from hetsim.policy.iterating import WantedReplica
 from hetsim.policy.planned import Following
+from hetsim.policy.relay import Relay
 from hetsim.policy.request_queue import Requests
 
 
@@ -71,11 +70,11 @@ def makespan_of(record: Record, tasks: Tasks) -> float:
     return float(record.finish.max() - tasks.arrival.min())
 
 
-class WatchedRun(Scheduler):
+class WatchedRun(Relay):
     """A scheduler with a record of its starts: the last one of each task, with its time, in the order of decisions."""
 
     def __init__(self, inner: Scheduler) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.starts: dict[int, tuple[Placement, float]] = {}
         self.copies: list[Copy] = []
         self._last: tuple[int | None, Moment] = None, "start"
@@ -84,9 +83,6 @@ class WatchedRun(Scheduler):
     def prepare(self, problem: PlanProblem) -> None:
         self.inner.prepare(problem)
 
-    def begin(self, view: View) -> None:
-        self.inner.begin(view)
-
     def ready(self, task: Task) -> None:
         self._last = task.index, "ready"
         self.inner.ready(task)
@@ -94,21 +90,6 @@ class WatchedRun(Scheduler):
     def finished(self, task: Task) -> None:
         self._last = task.index, "finish"
         self.inner.finished(task)
-
-    def gone(self, task: Task) -> None:
-        self.inner.gone(task)
-
-    def device(self, device: Device, up: bool) -> None:
-        self.inner.device(device, up)
-
-    def announced(self, device: Device, start: float, end: float) -> None:
-        self.inner.announced(device, start, end)
-
-    def replica(self, wanted: WantedReplica, view: View) -> Placement | None:
-        return self.inner.replica(wanted, view)
-
-    def serve(self, counters: Sequence[Any], alone: bool) -> None:
-        self.inner.serve(counters, alone)
 
     def schedule(self, view: View) -> Iterator[Decision]:
         for decision in self.inner.schedule(view):

@@ -217,4 +217,3 @@ def _lock(folder: Path) -> int | None:
         os.close(handle)
         return None
     return handle
-

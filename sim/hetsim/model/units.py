@@ -14,9 +14,9 @@ import math
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from hetsim.errors import visible
+from hetsim.errors import suggestion, visible
 
 TIME = {
     "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0,
@@ -114,7 +114,6 @@ def shown(value: Any) -> str:
         return "true" if value else "false"
     text = visible(str(value))
     return f'"{text if len(text) <= 60 else text[:57] + "..."}"'
-
 
 
 def _with_unit(number: str, units: dict[str, float], example: str) -> str:
@@ -243,3 +242,20 @@ def quantity(value: Any) -> tuple[float, int, str] | None:
         if unit in factors:
             return parse(value, factors, "", negative=True), number, unit
     return None
+
+
+def _one_of_time(value: str) -> str:
+    if value not in TIME:
+        near = suggestion(value, TIME) or f"; one of {', '.join(TIME)}"
+        raise ValueError(f"{shown(value)} is not a unit of time{near}")
+    return value
+
+
+def _share(value: float) -> float:
+    if not 0 < value <= 1:
+        raise ValueError(f"expected a share above 0 and at most 1, such as 10%, not {value:g}")
+    return value
+
+
+Share = Annotated[Fraction, AfterValidator(_share)]
+TimeUnit = Annotated[str, AfterValidator(_one_of_time)]

@@ -11,7 +11,7 @@ will be.  Between two boundaries a replica shows what the steps that are over ha
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -239,9 +239,6 @@ class OpenReplicas(Sequence[Any]):
 
     def __getitem__(self, place: Any) -> Any:
         return self.replicas[place]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.replicas)
 
     def __contains__(self, replica: Any) -> bool:
         return isinstance(replica, Hashable) and replica in self.members

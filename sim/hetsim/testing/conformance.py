@@ -29,9 +29,9 @@ from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
 from hetsim.model.record import COMPLETED, EXPIRED, FAILED, NOT_ARRIVED, REJECTED, STAGE_SPANS, STATUS_NAMES, Record
 from hetsim.model.task import RUNNING, WAITING, Task
-from hetsim.policy.batching import Counter
 from hetsim.policy.contract import Decision, PlanProblem, Scheduler, Set, Start, Stop, View
 from hetsim.policy.iterating import WantedReplica
+from hetsim.policy.relay import Relay
 from hetsim.policy.request_queue import Requests
 from hetsim.testing.audit import audit
 from hetsim.testing.served import ServedScenario, served_systems
@@ -285,13 +285,14 @@ def _digest(columns: dict[str, Any]) -> str:
 # Watching -------------------------------------------------------------------------------------------------
 
 
-class WatchedScheduler(Scheduler):
+class WatchedScheduler(Relay):
     """A proxy of a policy: notes hooks out of order, and changes to tasks or views."""
 
     tasks: Any
     """The table of the run."""
 
     def __init__(self, policy: Any):
+        super().__init__(policy)
         self.policy = policy
         self.witness = Witness()
         self.name = type(policy).__name__
@@ -303,9 +304,6 @@ class WatchedScheduler(Scheduler):
         self._rounds = 0
         self._set = False
         """Has a device been given another frequency, or been put to sleep?"""
-
-    def serve(self, counters: Sequence[Counter], alone: bool) -> None:
-        self.policy.serve(counters, alone)
 
     def begin(self, view: View) -> None:
         self._view = view

@@ -17,7 +17,7 @@ import numpy as np
 
 from hetsim import registry
 from hetsim.workload.logs.capacity import NodeParts, level_of, node_parts
-from hetsim.workload.logs.recorded_log import HeldOverTime, Jobs
+from hetsim.workload.logs.recorded_log import HeldOverTime, Jobs, correlation, rank_correlation
 from hetsim.workload.logs.summary import held, on_gpus
 from hetsim.workload.logs.waits import Explained, half_of
 from hetsim.workload.traces import TaskTable
@@ -315,17 +315,3 @@ def _simulate(variant: Variant, begin: float) -> None:
         variant.recorded, variant.simulated = float(recorded.mean()), float(simulated.mean())
         variant.correlation = correlation(recorded, simulated)
         variant.rank_correlation = rank_correlation(recorded, simulated)
-
-
-def correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Pearson's, which long waits decide; NaN where a column is constant."""
-    if len(one) < 2 or one.std() == 0 or other.std() == 0:
-        return math.nan
-    return float(np.corrcoef(one, other)[0, 1])
-
-
-def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Spearman's rank correlation of two columns; NaN where one is constant."""
-    from scipy.stats import rankdata
-
-    return correlation(rankdata(one), rankdata(other))

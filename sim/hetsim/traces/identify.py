@@ -31,7 +31,7 @@ FIRST_COME = {
 }  # fmt: skip
 LIMITS = {"": "–", "passed": "passed by others", "reserved": "given a reservation"}
 FIGURES = ("explained", "of_waiting", "early", "late", "rank_correlation")
-MULTIFACTOR = {"size": 0, "priority": 0, "service": 0}
+MULTIFACTOR = {"size": 0, "priority": 0, "service": 0, "calc_period": 0, "bf_interval": 0}
 
 
 def identified_of(file: str, subject: Subject) -> Identified:
@@ -59,19 +59,19 @@ def identified_of(file: str, subject: Subject) -> Identified:
 def policy_of(score: RuleScore, found: Identified) -> dict[str, Any]:
     """The policy of a scenario that decides by a rule, with the best placement."""
     rule = score.rule
-    depth = 0 if rule.discipline == "block" else 100
+    depth = 0 if rule.discipline == "block" else 101
     scheduler: dict[str, Any] = {"name": FIRST_COME[rule.discipline]}
     if rule.order in ORDERS:
         scheduler = {"name": ORDERS[rule.order], "discipline": rule.discipline}
     elif rule.order == "usage":
         half_life = f"{rule.half_life / 3600:g} h"
         scheduler = {"name": "slurm_multifactor", **MULTIFACTOR, "age": rule.age, "fair_share": 1, "partition": 0,
-                     "half_life": half_life, "depth": depth}  # fmt: skip
+                     "half_life": half_life, "bf_max_job_test": depth}  # fmt: skip
     elif rule.order == "class" and found.half.order is not None:
         ranks = ranks_of(found.half.order)
         factors = {_partition(found, name): 1 - rank / len(ranks) for name, rank in ranks.items()}
         scheduler = {"name": "slurm_multifactor", **MULTIFACTOR, "age": 1, "max_age": "10000 d", "fair_share": 0,
-                     "partition": 1000, "partitions": factors, "depth": depth}  # fmt: skip
+                     "partition": 1000, "partitions": factors, "bf_max_job_test": depth}  # fmt: skip
     policy: dict[str, Any] = {"scheduler": scheduler}
     placement = found.places[0].name if found.places else found.assumed
     if placement not in (None, "first_fit") and rule.discipline != "conservative":
@@ -120,9 +120,9 @@ def name_of(score: RuleScore, found: Identified) -> str:
     text += f" ({scheduler['discipline']})" if "discipline" in scheduler else ""
     if rule.order == "usage":
         age = f", age {rule.age:g}" if rule.age else ""
-        text += f" (fair share, half-life {scheduler['half_life']}{age}, depth {scheduler['depth']})"
+        text += f" (fair share, half-life {scheduler['half_life']}{age}, depth {scheduler['bf_max_job_test']})"
     elif rule.order == "class" and found.half.order is not None:
-        text += f" ({found.half.order.kind}, depth {scheduler['depth']})"
+        text += f" ({found.half.order.kind}, depth {scheduler['bf_max_job_test']})"
     return text + (" with limits" if rule.limits else "")
 
 

@@ -97,6 +97,3 @@ class Trainer:
         """The state from which training can continue, with further arrays of the agent."""
         facts = {**self.counts, "random": self.random.bit_generator.state}
         return AgentState({**arrays_of(self.network), **self.adam.state(), **further}, facts)
-
-
-

@@ -321,4 +321,3 @@ class Acting(Window):
 
     def _began(self, task: Any) -> None:
         self._started[task.index] = self.view.now
-

@@ -15,16 +15,14 @@ from hetsim.learning.environment.episode import Episodes
 from hetsim.learning.environment.rewards import Reward, checked
 from hetsim.learning.observation.admission import ACCEPT, REFUSE, AdmissionWindow
 from hetsim.learning.observation.window import ADMISSION
-from hetsim.model.cluster import Device
-from hetsim.model.plan import Placement
 from hetsim.model.randomness import JUDGED
 from hetsim.model.record import RunInput
 from hetsim.model.task import Task
 from hetsim.policy.contract import Decision, PlanProblem, Reject, Scheduler, Start, View, Wait
-from hetsim.policy.iterating import WantedReplica
+from hetsim.policy.relay import Relay
 
 
-class Gate(Scheduler):
+class Gate(Relay):
     """Stands before a scheduler: tasks come through when they are accepted.
 
     asks: is there a decision about each?  Else all come through.  ahead: is the reward to be told what is to be
@@ -32,7 +30,8 @@ class Gate(Scheduler):
     """
 
     def __init__(self, inner: Scheduler, door: AdmissionWindow, asks: bool = True, ahead: bool = False):
-        self.inner, self.door, self.asks, self.ahead = inner, door, asks, ahead
+        super().__init__(inner)
+        self.door, self.asks, self.ahead = door, asks, ahead
         self.asked: deque[Task] = deque()
         self.known: dict[int, None] = {}
         """Accepted tasks that have not ended."""
@@ -72,15 +71,6 @@ class Gate(Scheduler):
         if task in self.asked:
             self.asked.remove(task)
         self.inner.gone(task)
-
-    def device(self, device: Device, up: bool) -> None:
-        self.inner.device(device, up)
-
-    def announced(self, device: Device, start: float, end: float) -> None:
-        self.inner.announced(device, start, end)
-
-    def replica(self, wanted: WantedReplica, view: View) -> Placement | None:
-        return self.inner.replica(wanted, view)
 
     def schedule(self, view: View) -> Iterator[Decision]:
         """Decisions of the scheduler, which is called at every change to see newcomers."""

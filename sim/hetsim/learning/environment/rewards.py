@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from hetsim.engine.simulation import Simulation
 
 
-
 class Reward:
     """Base: is notified of the tasks of a run, and gives the reward since last time.
 

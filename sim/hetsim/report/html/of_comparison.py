@@ -194,8 +194,6 @@ def _differences(found: Comparison) -> str:
     return elements.table(["metric", *DIFFERENCE_TITLES], rows, HOLM_OF_METRIC if rows else "")
 
 
-
-
 def _compared_groups(found: Comparison) -> str:
     parts = []
     for group in ("class", "gpus", "user"):

@@ -44,7 +44,6 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
     ]  # fmt: skip
 
 
-
 def _in_words(outcome: Outcome) -> Iterator[str]:
     """Sentences on the tasks, the cluster, and what is left open."""
     if isinstance(outcome, Result):

@@ -37,7 +37,6 @@ LEVEL = 0.10
 """At which a correlation between neighboring batches is believed."""
 
 
-
 def batch_means(result: Run, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
     """The interval for the steady mean of one run; UsageError with the reason."""
     metrics.metric(metric, result.bound)

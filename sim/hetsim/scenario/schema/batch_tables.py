@@ -15,10 +15,9 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, model_
 from hetsim.errors import KeyProblem, ScenarioError
 from hetsim.model.batch_times import StageTable, TimeSpread
 from hetsim.model.files import record_input
-from hetsim.model.units import TIME, Flag, Name, parse, shown
+from hetsim.model.units import TIME, Flag, Name, TimeUnit, parse, shown
 from hetsim.scenario.fields import Model
 from hetsim.workload import measurements
-from hetsim.workload.rows.text_rows import TimeUnit
 
 MAX_SIZE = 1_000_000
 MAX_MEASURED = 4096

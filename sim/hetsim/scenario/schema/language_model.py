@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, Va
 from hetsim.errors import KeyProblem
 from hetsim.model.service import LanguageService
 from hetsim.model.step_times import LinearSteps, RooflineSteps
-from hetsim.model.units import Bytes, Count, Degree, Name, Seconds
+from hetsim.model.units import Bytes, Count, Degree, Name, Seconds, Share
 from hetsim.scenario.fields import Model, Short
 from hetsim.scenario.file.profile_files import Profiled, included
 from hetsim.scenario.generated import Mirror, keys_of
@@ -19,7 +19,6 @@ from hetsim.scenario.schema.service import BOTH_WAYS, FrontEndSpec, ServiceSpec
 from hetsim.scenario.schema.steps import StepTime, Weights, figures_missing
 from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import Peak
-from hetsim.workload.rows.text_rows import Share
 
 PolicyName = Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})]
 MAX_TOKENS = 10**9

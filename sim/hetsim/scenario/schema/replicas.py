@@ -7,12 +7,11 @@ from typing import Annotated
 from pydantic import Field
 
 from hetsim.model.service import Autoscaling
-from hetsim.model.units import Count, Name
+from hetsim.model.units import Count, Name, Share
 from hetsim.scenario.fields import Model
 from hetsim.scenario.generated import Keys
 from hetsim.scenario.schema.cluster import NamedPeak
 from hetsim.scenario.schema.steps import StepTime
-from hetsim.workload.rows.text_rows import Share
 
 Autoscale = Annotated[Autoscaling, Keys(Autoscaling, "Autoscale")]
 

@@ -10,7 +10,7 @@ from hetsim.errors import KeyProblem, UnknownName
 from hetsim.model.batch_times import StageTable
 from hetsim.model.step_times import LinearSteps, RooflineSteps
 from hetsim.model.tasks import StageTime
-from hetsim.model.units import SIZE, parse
+from hetsim.model.units import SIZE, Share, parse
 from hetsim.scenario.fields import Short, unknown
 from hetsim.scenario.generated import Mirror, keys_of
 from hetsim.scenario.schema.batch_tables import INLINE, short
@@ -19,7 +19,6 @@ from hetsim.workload.costs import architectures
 from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import Peak
 from hetsim.workload.costs.step_costs import Efficiency, roofline_steps
-from hetsim.workload.rows.text_rows import Share
 
 STAGE = Short(lambda value: value if isinstance(value, str) else short(value), INLINE)
 

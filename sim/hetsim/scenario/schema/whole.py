@@ -204,5 +204,3 @@ def _with_titles(schema: dict[str, Any]) -> dict[str, Any]:
     titled: dict[str, Any] = renamed({key: value for key, value in schema.items() if key != "$defs"})
     titled["$defs"] = {names[name]: renamed(value) for name, value in schema["$defs"].items()}
     return titled
-
-

@@ -17,7 +17,7 @@ import numpy as np
 
 from hetsim.workload.logs.capacity import FULL
 from hetsim.workload.logs.decisions import DAY, KEYS, LoggedJob, Prefer, RecordedState, Rule, examine, logged_jobs
-from hetsim.workload.logs.recorded_log import SLACK, HeldOverTime, Jobs
+from hetsim.workload.logs.recorded_log import SLACK, HeldOverTime, Jobs, rank_correlation
 from hetsim.workload.logs.waits import Explained, explain
 from hetsim.workload.traces import TaskTable
 
@@ -141,7 +141,7 @@ def identify(
             rule=examined[number].rule, right=right[number, judge],
             early=float((predicted[number] < jobs.start - cycle)[judge].mean()),
             of_waiting=float(right[number, waited].mean()) if waited.any() else np.nan,
-            rank_correlation=_rank_correlation(jobs.wait[judge], (predicted[number] - jobs.arrival)[judge]),
+            rank_correlation=rank_correlation(jobs.wait[judge], (predicted[number] - jobs.arrival)[judge]),
         )
         for number in best.values()
     ]  # fmt: skip
@@ -187,12 +187,6 @@ def cycle_of(jobs: Jobs, half: Explained) -> float:
     if len(waits) < FEW:
         return 1.0
     return max(1.0, float(waits[waits <= 1.2 * np.quantile(waits, 0.9) / 0.9].max()))
-
-
-def _rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(one, other)[0]) if one.std() and other.std() else float("nan")
 
 
 def _worse(right: np.ndarray, best: np.ndarray) -> bool:

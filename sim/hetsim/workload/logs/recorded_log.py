@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -119,3 +120,17 @@ def chosen_of(jobs: Jobs, steps: HeldSteps) -> np.ndarray:
     if len(rows) <= MAX_JOBS:
         return rows
     return rows[np.linspace(0, len(rows) - 1, MAX_JOBS).astype(int)]
+
+
+def correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """Pearson's, which long waits decide; NaN where a column is constant."""
+    if len(one) < 2 or one.std() == 0 or other.std() == 0:
+        return math.nan
+    return float(np.corrcoef(one, other)[0, 1])
+
+
+def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """Spearman's rank correlation of two columns; NaN where one is constant."""
+    from scipy.stats import rankdata
+
+    return correlation(rankdata(one), rankdata(other))

@@ -29,18 +29,8 @@ import numpy as np
 from pydantic import Field
 
 from hetsim.model.paths import ExistingFile
-from hetsim.model.units import shown
-from hetsim.workload.rows.text_rows import (
-    Flag,
-    ReadFile,
-    TimeUnit,
-    Types,
-    cells_of,
-    column_of,
-    lines_of,
-    place,
-    time_of,
-)
+from hetsim.model.units import TimeUnit, shown
+from hetsim.workload.rows.text_rows import Flag, ReadFile, Types, cells_of, column_of, lines_of, place, time_of
 from hetsim.workload.traces import TaskTable
 
 BRAUN = (512, 16)

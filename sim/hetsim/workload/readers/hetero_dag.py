@@ -28,12 +28,11 @@ import numpy as np
 from pydantic import AfterValidator
 
 from hetsim.model.paths import ExistingFile
-from hetsim.model.units import shown
+from hetsim.model.units import TimeUnit, shown
 from hetsim.workload.rows.text_rows import (
     NUMBER,
     Flag,
     ReadFile,
-    TimeUnit,
     Types,
     cells_of,
     circle,

@@ -30,7 +30,6 @@ STEP_COLUMNS = ("local_bsz", "step_time", "sync_time")
 EPOCH_COLUMNS = ("progress", "iteration", "grad_sqr", "grad_var")
 
 
-
 def applications(folder: Path, local_limits: Mapping[str, int]) -> dict[str, Application]:
     """All applications in a folder of profiles; ScenarioError with file and line."""
     applications_read = {}

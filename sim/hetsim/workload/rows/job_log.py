@@ -35,10 +35,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from hetsim.model.units import MAX_SECONDS, TIME, parse, shown
+from hetsim.model.units import MAX_SECONDS, TIME, Share, parse, shown
 from hetsim.workload.rows.job_columns import Blocks
 from hetsim.workload.rows.request_rows import SampleSeed, Scale
-from hetsim.workload.rows.text_rows import NUMBER, Flag, ReadFile, Share, instant_of
+from hetsim.workload.rows.text_rows import NUMBER, Flag, ReadFile, instant_of
 
 Named = Annotated[str, Field(min_length=1)]
 TypeNames = dict[Named, Named]

@@ -10,25 +10,18 @@ from pathlib import Path
 from typing import IO, Annotated, Any, NoReturn
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
-from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError, suggestion
+from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError
 from hetsim.model.compressed import check, is_gzip, opened
 from hetsim.model.plan import find_cycle
-from hetsim.model.units import MAX_SECONDS, TIME, Fraction, shown
+from hetsim.model.units import MAX_SECONDS, TIME, shown
 
 PARQUET = (".parquet", ".pq")
 NOWHERE = -1.0
 """Stands for a time where a task cannot run."""
 
 NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-
-
-def _one_of_time(value: str) -> str:
-    if value not in TIME:
-        near = suggestion(value, TIME) or f"; one of {', '.join(TIME)}"
-        raise ValueError(f"{shown(value)} is not a unit of time{near}")
-    return value
 
 
 def _names(value: Any) -> Any:
@@ -42,14 +35,6 @@ def _names(value: Any) -> Any:
     return names
 
 
-def _share(value: float) -> float:
-    if not 0 < value <= 1:
-        raise ValueError(f"expected a share above 0 and at most 1, such as 10%, not {value:g}")
-    return value
-
-
-Share = Annotated[Fraction, AfterValidator(_share)]
-TimeUnit = Annotated[str, AfterValidator(_one_of_time)]
 Flag = Annotated[bool, Field(strict=True)]
 Types = Annotated[list[str], Field(min_length=1), BeforeValidator(_names)]
 
