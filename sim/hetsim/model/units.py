@@ -59,32 +59,31 @@ def parse(value: Any, units: dict[str, float], example: str, *, negative: bool =
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"expected a value with a unit such as {example}, not {shown(value)}")
-    written = shown(value)
     text = value if isinstance(value, str) else str(value) if abs(value) <= MOST else "inf"
     if _DATE.match(text):
-        raise ValueError(f"{written} is a date; expected is a value with a unit such as {example}")
+        raise ValueError(f"{shown(value)} is a date; expected is a value with a unit such as {example}")
     match = _QUANTITY.match(text)
     if not match:
-        raise ValueError(f"{written} is not a value with a unit such as {example}")
+        raise ValueError(f"{shown(value)} is not a value with a unit such as {example}")
     number, unit = float(match[1]), match[2]
     if math.isnan(number) or math.isinf(number):
-        raise ValueError(f"{written} is not a finite number")
+        raise ValueError(f"{shown(value)} is not a finite number")
     if not unit:
         if number == 0:
             return 0.0
-        raise ValueError(f"{written} has no unit; write {_with_unit(match[1], units, example)}")
+        raise ValueError(f"{shown(value)} has no unit; write {_with_unit(match[1], units, example)}")
     factor = units.get(unit)
     if factor is None:
         factor = units.get(re.sub(r"\s+", "", unit))
     if factor is None:
-        raise ValueError(f"{written}: {shown(unit)} is not a unit here; use one of {', '.join(_some(units))}")
+        raise ValueError(f"{shown(value)}: {shown(unit)} is not a unit here; use one of {', '.join(_some(units))}")
     if number < 0 and not negative:
-        raise ValueError(f"{written} is negative")
+        raise ValueError(f"{shown(value)} is negative")
     # One division rather than a product with an inexact factor: `3 ms` must be the float 0.003.
     inverse = round(1 / factor) if factor < 1 else 0
     in_base_units = number / inverse if inverse and abs(inverse * factor - 1) < 1e-12 else number * factor
     if abs(in_base_units) > most:
-        raise ValueError(f"{written} is more than a simulation can hold: at most {_at_most(most, units)}")
+        raise ValueError(f"{shown(value)} is more than a simulation can hold: at most {_at_most(most, units)}")
     return in_base_units
 
 

@@ -88,7 +88,7 @@ class Scenario:
     def deferred_yaml(self, absolute_paths: bool = False, warmup: str | None = None) -> Callable[[], str]:
         """The text of `to_yaml` as of now, written only when called."""
         # Names of files are resolved now: later the working directory, and what lies there, may be others.
-        raw = self._with_full_paths(self.raw) if absolute_paths else self.raw
+        raw = documents.with_full_paths(self.raw, self.inputs.named) if absolute_paths else self.raw
         return partial(documents.dump, raw if warmup is None else {**raw, "warmup": warmup})
 
     def with_overrides(self, overrides: Overrides) -> Scenario:
@@ -196,15 +196,6 @@ class Scenario:
             yield
         except ScenarioError as error:
             raise ScenarioError([self.document.addressed(problem) for problem in error.problems]) from None
-
-    def _with_full_paths(self, value: Any, keys: tuple[str, ...] = ()) -> Any:
-        """Document data with absolute paths of files."""
-        if isinstance(value, dict):
-            return {key: self._with_full_paths(inner, (*keys, str(key))) for key, inner in value.items()}
-        if isinstance(value, list):
-            return [self._with_full_paths(inner, keys) for inner in value]
-        paths = [self.inputs.named[key, value] for key in keys if (key, value) in self.inputs.named]
-        return str(paths[-1].resolve()) if paths else value
 
     def __getstate__(self) -> dict[str, Any]:
         # Tables can be large: a worker process reads them again.

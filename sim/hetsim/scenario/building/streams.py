@@ -41,7 +41,7 @@ class Stages:
     """Seconds that the request takes alone."""
 
 
-@dataclass
+@dataclass(slots=True)
 class TaskStream:
     """Columns of one entry, in the order of its tasks; codes are of own lists.
 

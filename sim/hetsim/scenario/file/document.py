@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -85,6 +85,16 @@ class Document:
             if made:
                 return Problem(message, key, file=made[0])
         return Problem(message, key, self.file)
+
+    def in_entries(self, *keys: str) -> Iterator[tuple[int, Path_, Any]]:
+        """Number, path and value of these keys in each workload entry that has them."""
+        entries = self.data.get("workload")
+        for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+            value = entry
+            for key in keys:
+                value = value.get(key) if isinstance(value, dict) else None
+            if value is not None:
+                yield number, ("workload", *((number,) if isinstance(entries, list) else ()), *keys), value
 
     def _written(self, path: Path_) -> Path_:
         """The path as in the file, without the index of a list of one."""
@@ -174,6 +184,16 @@ def from_mapping(data: Any) -> Document:
 def dump(data: Any) -> str:
     """YAML text that `parse` reads back to the same data."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+
+
+def with_full_paths(value: Any, named: Mapping[tuple[str, str], Path], keys: tuple[str, ...] = ()) -> Any:
+    """Document data with absolute paths of its files, which `named` has by key."""
+    if isinstance(value, dict):
+        return {key: with_full_paths(inner, named, (*keys, str(key))) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [with_full_paths(inner, named, keys) for inner in value]
+    paths = [named[key, value] for key in keys if (key, value) in named]
+    return str(paths[-1].resolve()) if paths else value
 
 
 def _too_large(size: int) -> str:

@@ -159,18 +159,13 @@ def check_policies(
 
 def _of_services(document: Document, base: Path, kind: str) -> tuple[dict[int, PolicySpec], list[Problem]]:
     """The policies of a kind that services name for themselves."""
-    entries = document.data.get("workload")
     specs: dict[int, PolicySpec] = {}
     problems: list[Problem] = []
-    for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
-        service = entry.get("service") if isinstance(entry, dict) else None
-        value = service.get(kind) if isinstance(service, dict) else None
-        if value is not None:
-            path: Path_ = ("workload", number, "service", kind)
-            spec, wrong = _check(document, path, kind, value=value, base=base)
-            problems += wrong
-            if spec is not None:
-                specs[number] = spec
+    for number, path, value in document.in_entries("service", kind):
+        spec, wrong = _check(document, path, kind, value=value, base=base)
+        problems += wrong
+        if spec is not None:
+            specs[number] = spec
     return specs, problems
 
 

@@ -41,15 +41,10 @@ def check_traces(document: Document, base: Path) -> tuple[dict[int, TraceSpec], 
 
     Works on the raw document, so that a missing file is reported with the errors of other parts.
     """
-    entries = document.data.get("workload")
-    entries = entries if isinstance(entries, list) else [entries]
-    single = isinstance(document.data.get("workload"), dict)
     specs: dict[int, TraceSpec] = {}
     problems: list[Problem] = []
-    for number, entry in enumerate(entries):
-        trace = entry.get("trace") if isinstance(entry, dict) else None
+    for number, path, trace in document.in_entries("trace"):
         if isinstance(trace, dict) and isinstance(trace.get("format"), str):
-            path: Path_ = ("workload", "trace") if single else ("workload", number, "trace")
             spec, wrong = _check(document, path, trace, base)
             problems += wrong
             if spec:
