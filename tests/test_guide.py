@@ -60,6 +60,7 @@ FILES: dict[str, dict[str, str]] = {
         "pods.csv": "scenarios/hetsim_scenarios/clusters/pods.csv",
         "nodes.csv": "scenarios/hetsim_scenarios/clusters/pods-nodes.csv",
         "sacct.txt": SACCT,
+        "site-log.csv": "scenarios/hetsim_scenarios/clusters/site-log.csv",
         "jobs.csv": JOBS,
         "nodes.txt": NODES,
     },
