@@ -81,7 +81,7 @@ class Starts:
                     row = task.index
                     del state.waiting[row]
                     then = self.finish_quick if quick else self._boundary
-                    task._launch = launch = Launch(then, number, (task,), placement=placement, now=now)
+                    task._launch = launch = Launch(then, number, (task,), placement, now)
                     launch.cores = cores
                     launch.position = position
                     if quick:
@@ -199,7 +199,7 @@ class Starts:
         if tasks is not None and terms.first < 0:  # not always in order of arrival
             terms.oldest = min([task.arrival for task in tasks]) + queue.service.request_delay
         terms.fresh = not (self.places.items or placement.mode.on_cpu or (tasks and queue.started_before(tasks)))
-        launch = Launch(self._boundary, self._number(), (), placement=placement, now=self.clock._now)
+        launch = Launch(self._boundary, self._number(), (), placement, self.clock._now)
         launch._tasks = tasks
         launch.terms, launch.position = terms, position
         self._occupy(launch, cores)
@@ -234,7 +234,7 @@ class Starts:
         """Start on a validated placement; `cores`: -1 if it has not been taken yet."""
         now = self.clock._now
         task, mode = batch[0], placement.mode
-        launch = Launch(self.finish_quick, self._number(), batch, placement=placement, now=now)
+        launch = Launch(self.finish_quick, self._number(), batch, placement, now)
         launch.position = task.shape.position[mode]
         self._occupy(launch, cores)
         again = task._history is not None
