@@ -404,6 +404,7 @@ class SlurmMultifactor(Scheduler):
         last = fitting[-1]
         silent = [place for place in reversed(fitting) if causes.get(order[place].index) != "reservation"]
         reserved.walk()
+        profile, checked = reserved.profile, -1  # the version that `last` is of
         position, passes, ahead = 0, not limits, Counter[Partition | None]()
         while position <= last or (limits and position < len(order)):  # behind the last no reservation can matter
             if passes:
@@ -420,10 +421,11 @@ class SlurmMultifactor(Scheduler):
                     silent.pop()
             elif position <= last:
                 keeps = ahead[partition_of(task)] < max_kept
-                if keeps and not reserved.stands(task):
+                if keeps and not reserved.stands(task) and profile.version != checked:
                     last = self._last_fitting(fitting, order, view, first=position, reserved=reserved)
+                    checked = profile.version
                 reservation = None
-                if position <= last and (keeps or reserved.profile.could_start(task)):
+                if position <= last and (keeps or profile.could_start(task)):
                     reservation = reserved.reserve(task, keeps)
                 placement = None
                 if reservation is not None and reservation.time <= now:
@@ -432,6 +434,7 @@ class SlurmMultifactor(Scheduler):
                     yield self._begin(task, placement)
                     rest = reserved if reserved.is_complete else None
                     last, passes = self._last_fitting(fitting, order, view, first=position, reserved=rest), not limits
+                    checked = -1 if rest is None else profile.version
                 elif keeps:
                     ahead[partition_of(task)] += 1
                 if one_queue and not keeps:  # no job behind gets a reservation: on to the next that may start

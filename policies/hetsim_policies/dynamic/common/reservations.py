@@ -10,6 +10,7 @@ those that have room earlier.
 from __future__ import annotations
 
 import math
+from bisect import insort
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -52,6 +53,10 @@ class FreeProfile:
         self._open: dict[Mode, tuple[float, int]] = {}
         """By mode, of what was asked since room was given back: see `_open_until`; and the node, which is the only one
         where a reservation makes it less."""
+        self._order: dict[Mode, list[tuple[float, int]]] = {}
+        """By mode, since room was given back: a time before which a node has no room, and the node, in order."""
+        self.version = 0
+        """Grows with each change of what is open now."""
         self.pools = {one: LimitedPool(one, view.now) for one in occupancy.limited}
         if self.pools:
             soon = math.nextafter(view.now, math.inf)
@@ -61,17 +66,23 @@ class FreeProfile:
         self.commutes = not self.pools and not occupancy.shared
         """True if the order of reservations does not matter, and they can be withdrawn."""
 
-    def occupy(self, reserved: Reservation) -> None:
-        """Keep room for it."""
-        mode, nodes = reserved.mode, dict(reserved.nodes)
-        if self._open:
-            self._open = {other: entry for other, entry in self._open.items() if entry[1] not in nodes}
+    def occupy(self, reserved: Reservation, for_good: bool = True) -> None:
+        """Keep room for it.
+
+        for_good: it is hardly ever withdrawn; else this costs a copy of its nodes, and to withdraw the last one nothing.
+        """
+        mode, now = reserved.mode, self._view.now
         for number, count in reserved.nodes:
-            timeline = self._reserved.get(number)
-            if timeline is None:
-                timeline = self._reserved[number] = self._occupancy.timelines[number].copy()
-            timeline.forget(self._view.now)
+            if self._open:
+                for other in [other for other, entry in self._open.items() if entry[1] == number]:
+                    del self._open[other]
+                    self.version += 1
+            timeline = before = self._reserved.get(number)
+            if timeline is None or not for_good:
+                timeline = self._reserved[number] = (timeline or self._occupancy.timelines[number]).copy()
+            timeline.forget(now)
             timeline.occupy(reserved.time, reserved.end, mode, count)
+            timeline.undo = None if for_good else (reserved, before)
             self._counts[number] = self._counts.get(number, 0) + 1
         if mode.partition in self.pools:
             self.pools[mode.partition].occupy(reserved.time, reserved.end, mode)
@@ -82,13 +93,17 @@ class FreeProfile:
         for number, count in reserved.nodes:
             if self._counts[number] > 1:
                 timeline = self._reserved[number]
+                if timeline.undo is not None and timeline.undo[0] is reserved and timeline.undo[1] is not None:
+                    self._reserved[number] = timeline.undo[1]
+                    continue
                 timeline.forget(self._view.now)
                 timeline.occupy(reserved.time, reserved.end, reserved.mode, count=count, sign=-1)
+                timeline.undo = None
         self.release(reserved)
 
     def release(self, reserved: Reservation) -> None:
         """Its task is counted as running now, or its room was given back."""
-        self._open.clear()
+        self.changed()
         for number, _ in reserved.nodes:
             self._counts[number] -= 1
             if not self._counts[number]:
@@ -101,6 +116,8 @@ class FreeProfile:
     def changed(self) -> None:
         """Time has passed, or other tasks run."""
         self._open.clear()
+        self._order.clear()
+        self.version += 1
 
     def could_start(self, task: Task) -> bool:
         """Return True if a reservation could be for now.
@@ -187,29 +204,35 @@ class FreeProfile:
                     if start <= now:
                         break
             return best, chosen
-        from_times, shared = self._occupancy.first_times(mode), self._occupancy.shared
-        walked = self._reserved
-        if shared:
-            walked = {number: self._occupancy.timelines[number] for number in shared} | self._reserved
-        times = from_times.copy()
-        for number in walked:
-            times[number] = math.inf
-        first = min(times)
-        if first <= now:
-            best, chosen = now, next(number for number, time in enumerate(times) if time <= now)
-        elif first < before:
-            best, chosen = first, times.index(first)
-        for number, timeline in walked.items():
-            if from_times[number] > best:
-                continue  # running tasks take the room, whatever is reserved
-            for begin, end in timeline.known_windows.get(mode) or timeline.windows(mode):
-                start = begin if begin > now else now
-                if start > best:
-                    break
-                if start + duration <= end and end > now:
-                    if start < best or number < chosen:  # of equal times the one on the first node
-                        best, chosen = start, number
-                    break
+        reserved, shared, place = self._reserved, self._occupancy.shared, 0
+        order = self._order.get(mode)
+        if order is None:
+            order = self._order[mode] = self._occupancy.by_first_time(mode).copy()
+        while place < len(order):
+            time, number = order[place]
+            if time > best:
+                break
+            timeline = reserved.get(number)
+            start = time if time > now else now
+            if timeline is not None or number in shared:
+                timeline = timeline or self._occupancy.timelines[number]
+                windows = timeline.known_windows.get(mode) or timeline.windows(mode)
+                first = windows[0][0] if windows else math.inf
+                if first > time:
+                    del order[place]
+                    insort(order, (first, number), lo=place)
+                    continue
+                place += 1
+                for begin, end in windows:
+                    start = begin if begin > now else now
+                    if start > best or (start + duration <= end and end > now):
+                        break
+                else:
+                    continue
+            else:
+                place += 1
+            if start < best or (start == best and number < chosen):  # of equal times the one on the first node
+                best, chosen = start, number
         return best, chosen
 
     def _timeline(self, number: int) -> Timeline:
@@ -268,7 +291,7 @@ class FreeProfile:
         for timeline in timelines:
             here = min(rest, timeline.max_amount(mode, start, start + duration))
             if here:
-                chosen.append((timeline.node.index, here))
+                chosen.append((timeline.fields.node.index, here))
                 rest -= here
             if not rest:
                 return Reservation(start, start + duration, mode, tuple(chosen))
@@ -301,7 +324,7 @@ class FreeProfile:
                 heappop(open_)
             if len(open_) >= mode.node_count:
                 first = sorted(position for _, position in open_)[: mode.node_count]
-                return Reservation(start, start + duration, mode, tuple((timelines[p].node.index, 1) for p in first))
+                return Reservation(start, start + duration, mode, tuple((timelines[p].fields.node.index, 1) for p in first))
         return None
 
 
