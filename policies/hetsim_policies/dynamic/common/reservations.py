@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
+from functools import lru_cache
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -50,9 +51,10 @@ class FreeProfile:
         self._reserved: dict[int, Timeline] = {}
         """Nodes with reservations, by number; and how many each has."""
         self._counts: dict[int, int] = {}
-        self._open: dict[Mode, tuple[float, int]] = {}
-        """By mode, of what was asked since room was given back: see `_open_until`; and the node, which is the only one
-        where a reservation makes it less."""
+        self._open: dict[Mode, float] = {}
+        """By mode, of what was asked since room was given back: `open_until`."""
+        self._open_on: dict[int, list[Mode]] = {}
+        """These by node: the only one where a reservation makes it less."""
         self._order: dict[Mode, list[tuple[float, int]]] = {}
         """By mode, since room was given back: a time before which a node has no room, and the node, in order."""
         self.version = 0
@@ -66,23 +68,18 @@ class FreeProfile:
         self.commutes = not self.pools and not occupancy.shared
         """True if the order of reservations does not matter, and they can be withdrawn."""
 
-    def occupy(self, reserved: Reservation, for_good: bool = True) -> None:
-        """Keep room for it.
-
-        for_good: it is hardly ever withdrawn; else this costs a copy of its nodes, and to withdraw the last one nothing.
-        """
+    def occupy(self, reserved: Reservation) -> None:
+        """Keep room for it."""
         mode, now = reserved.mode, self._view.now
         for number, count in reserved.nodes:
-            if self._open:
-                for other in [other for other, entry in self._open.items() if entry[1] == number]:
-                    del self._open[other]
-                    self.version += 1
-            timeline = before = self._reserved.get(number)
-            if timeline is None or not for_good:
-                timeline = self._reserved[number] = (timeline or self._occupancy.timelines[number]).copy()
+            for other in self._open_on.pop(number, ()):
+                del self._open[other]
+                self.version += 1
+            timeline = self._reserved.get(number)
+            if timeline is None:
+                timeline = self._reserved[number] = self._occupancy.timelines[number].copy()
             timeline.forget(now)
             timeline.occupy(reserved.time, reserved.end, mode, count)
-            timeline.undo = None if for_good else (reserved, before)
             self._counts[number] = self._counts.get(number, 0) + 1
         if mode.partition in self.pools:
             self.pools[mode.partition].occupy(reserved.time, reserved.end, mode)
@@ -93,12 +90,8 @@ class FreeProfile:
         for number, count in reserved.nodes:
             if self._counts[number] > 1:
                 timeline = self._reserved[number]
-                if timeline.undo is not None and timeline.undo[0] is reserved and timeline.undo[1] is not None:
-                    self._reserved[number] = timeline.undo[1]
-                    continue
                 timeline.forget(self._view.now)
                 timeline.occupy(reserved.time, reserved.end, reserved.mode, count=count, sign=-1)
-                timeline.undo = None
         self.release(reserved)
 
     def release(self, reserved: Reservation) -> None:
@@ -116,6 +109,7 @@ class FreeProfile:
     def changed(self) -> None:
         """Time has passed, or other tasks run."""
         self._open.clear()
+        self._open_on.clear()
         self._order.clear()
         self.version += 1
 
@@ -134,8 +128,10 @@ class FreeProfile:
         """The last end of a window that is open now; -inf: there is none."""
         until = self._open.get(mode)
         if until is None:
-            until = self._open[mode] = self._open_until(mode)
-        return until[0]
+            until, number = self._open_until(mode)
+            self._open[mode] = until
+            self._open_on.setdefault(number, []).append(mode)
+        return until
 
     def _open_until(self, mode: Mode) -> tuple[float, int]:
         """The last end of a window that is open now (-inf: there is none), and its node."""
@@ -169,21 +165,6 @@ class FreeProfile:
                     break
         return chosen
 
-    def find_now(self, task: Task, view: View) -> Reservation | None:
-        """The same where the task can start now; else perhaps None.
-
-        Cost: the nodes with room now.
-        """
-        now, mode = view.now, task.modes[task.modes_by_speed()[0]]
-        if len(task.modes) > 1 or mode.span_any or self.pools or not view.changes.steady:
-            return self.find(task, view)
-        seconds = _duration(task, mode)
-        for number in view.nodes.fitting(mode):
-            for begin, end in self._timeline(number).windows(mode):
-                if begin <= now < end and now + seconds <= end:
-                    return Reservation(now, now + seconds, mode, ((number, amount_of(mode)),))
-        return None
-
     def _first(self, mode: Mode, duration: float, now: float, before: float) -> Reservation | None:
         """The earliest start in a mode before another time; best on one node."""
         start, number = self._on_a_node(mode, duration, now, before)
@@ -204,35 +185,27 @@ class FreeProfile:
                     if start <= now:
                         break
             return best, chosen
-        reserved, shared, place = self._reserved, self._occupancy.shared, 0
+        reserved, timelines, place = self._reserved, self._occupancy.timelines, 0
         order = self._order.get(mode)
         if order is None:
             order = self._order[mode] = self._occupancy.by_first_time(mode).copy()
-        while place < len(order):
+        while place < len(order) and order[place][0] <= best:
             time, number = order[place]
-            if time > best:
-                break
-            timeline = reserved.get(number)
-            start = time if time > now else now
-            if timeline is not None or number in shared:
-                timeline = timeline or self._occupancy.timelines[number]
-                windows = timeline.known_windows.get(mode) or timeline.windows(mode)
-                first = windows[0][0] if windows else math.inf
-                if first > time:
-                    del order[place]
-                    insort(order, (first, number), lo=place)
-                    continue
-                place += 1
-                for begin, end in windows:
-                    start = begin if begin > now else now
-                    if start > best or (start + duration <= end and end > now):
-                        break
-                else:
-                    continue
-            else:
-                place += 1
-            if start < best or (start == best and number < chosen):  # of equal times the one on the first node
-                best, chosen = start, number
+            windows = (reserved.get(number) or timelines[number]).windows(mode)
+            first = windows[0][0] if windows else math.inf
+            if first > time:
+                del order[place]
+                insort(order, (first, number), lo=place)
+                continue
+            place += 1
+            for begin, end in windows:
+                start = begin if begin > now else now
+                if start > best:
+                    break
+                if start + duration <= end and end > now:
+                    if start < best or number < chosen:  # of equal times the one on the first node
+                        best, chosen = start, number
+                    break
         return best, chosen
 
     def _timeline(self, number: int) -> Timeline:
@@ -288,10 +261,10 @@ class FreeProfile:
     def _filling(self, mode: Mode, timelines: list[Timeline], start: float, duration: float) -> Reservation | None:
         """The gang at this time over nodes that stay free long enough; None if too few."""
         chosen, rest = [], amount_of(mode)
-        for timeline in timelines:
+        for number, timeline in enumerate(timelines):
             here = min(rest, timeline.max_amount(mode, start, start + duration))
             if here:
-                chosen.append((timeline.fields.node.index, here))
+                chosen.append((number, here))
                 rest -= here
             if not rest:
                 return Reservation(start, start + duration, mode, tuple(chosen))
@@ -324,15 +297,20 @@ class FreeProfile:
                 heappop(open_)
             if len(open_) >= mode.node_count:
                 first = sorted(position for _, position in open_)[: mode.node_count]
-                return Reservation(start, start + duration, mode, tuple((timelines[p].fields.node.index, 1) for p in first))
+                return Reservation(start, start + duration, mode, tuple((position, 1) for position in first))
         return None
 
 
 def _duration(task: Task, mode: Mode) -> float:
     """Estimated seconds without bytes, on any device of the mode's type."""
     part = 1.0 - task.done
-    stages = mode.stages(1, task.estimates[task.shape.position[mode]] * part, part)
-    return stages.total + (task.shape.stopping.restore if task.done > 0 else 0)
+    seconds = _stages(mode, task.estimates[task.shape.position[mode]] * part, part)
+    return seconds if part == 1.0 else seconds + task.shape.stopping.restore
+
+
+@lru_cache(4096)
+def _stages(mode: Mode, own: float, left: float) -> float:
+    return mode.stages(1, own, left).total
 
 
 def _seconds_there(task: Task, reservation: Reservation, view: View) -> float:

@@ -33,8 +33,8 @@ class Standing:
         self.profile = FreeProfile(occupancy, view)
         self._surprises = -1
         """`Occupancy.surprises` when the profile was made; -1: nothing that was found stands."""
-        self._made: list[tuple[Task, Reservation | None, Reservation | None]] = []
-        """In order, also as they are kept (`resolution`); None: the task will never fit."""
+        self._made: list[tuple[Task, Reservation | None]] = []
+        """In order; None: the task will never fit."""
         self._next = 0
         """How many of them were asked for in this walk."""
         self._begun: dict[int, Reservation] = {}
@@ -57,15 +57,12 @@ class Standing:
         self.profile.changed()
         self._next = 0
 
-    def standing(self, order: Sequence[Task], last: int) -> int:
-        """Pass over tasks with valid reservations that are not due; return their number.
-
-        At most up to position `last` of `order`.
-        """
+    def standing(self, order: Sequence[Task]) -> int:
+        """Pass over tasks with valid reservations that are not due; return their number."""
         now, start = self._view.now, self._next
         if start >= len(self._made):
             return 0
-        for task, (other, reservation, _) in zip(order[: last + 1], islice(self._made, start, None), strict=False):
+        for task, (other, reservation) in zip(order, islice(self._made, start, None), strict=False):
             if other is not task or (reservation is not None and reservation.time <= now):
                 break
             self._next += 1
@@ -80,7 +77,7 @@ class Standing:
         """Return True if the next task's reservation stands; else withdraw those behind."""
         made, place = self._made, self._next
         if place < len(made):
-            other, reservation, _ = made[place]
+            other, reservation = made[place]
             if other is task and (reservation is None or reservation.time >= self._view.now):
                 return True
             self._withdraw(place)
@@ -95,14 +92,13 @@ class Standing:
         if stands:
             reservation = self._made[self._next][1]
         else:
-            reservation = self.profile.find(task, self._view) if keeps else self.profile.find_now(task, self._view)
+            reservation = self.profile.find(task, self._view)
         if stands or keeps or (reservation is not None and reservation.time <= self._view.now):
             self._next += 1
             if not stands:
-                kept = None if reservation is None else self._rounded(reservation)
-                self._made.append((task, reservation, kept))
-                if kept is not None:
-                    self.profile.occupy(kept, for_good=False)
+                self._made.append((task, reservation))
+                if reservation is not None:
+                    self.profile.occupy(self._rounded(reservation))
         return reservation
 
     def _rounded(self, reservation: Reservation) -> Reservation:
@@ -115,9 +111,9 @@ class Standing:
     def _withdraw(self, place: int) -> None:
         """Give up the reservations from this place on."""
         while len(self._made) > place:
-            kept = self._made.pop()[2]
-            if kept is not None:
-                self.profile.withdraw(kept)
+            last = self._made.pop()[1]
+            if last is not None:
+                self.profile.withdraw(self._rounded(last))
 
     def began(self, task: Task, placement: Placement) -> None:
         """A task is about to start."""
@@ -125,7 +121,9 @@ class Standing:
         if not made:
             return
         mode, nodes = placement.mode, tuple(amounts_of(placement).items())
-        place = next((place for place, (other, *_) in enumerate(made) if other is task), len(made))
+        place = max(0, min(self._next, len(made)) - 1)  # most often it was reserved just now
+        if made[place][0] is not task:
+            place = next((place for place, (other, _) in enumerate(made) if other is task), len(made))
         promised = made[place][1] if place < len(made) else None
         as_planned = promised is not None and promised.time == now and promised.mode is mode and promised.nodes == nodes
         if promised is not None and as_planned and not self.resolution:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from typing import Any
 
 from hetsim.model.cluster import WHOLE, Device, Node, Partition
 from hetsim.model.plan import host_part
@@ -67,10 +66,12 @@ class Fields:
 
     def need(self, mode: Mode) -> int | None:
         """Demand of a launch on this node alone; None if it never fits or takes fractions of accelerators."""
-        if mode not in self._needs:
+        need = self._needs.get(mode, -1)
+        if need == -1:
             whole = mode.node_count == 1 and self.allows(mode) and (not mode.gpus or mode.whole)
-            self._needs[mode] = self.pack(mode, mode.gpus, mode.millicores, mode.memory) if whole else None
-        return self._needs[mode]
+            need = self.pack(mode, mode.gpus, mode.millicores, mode.memory) if whole else None
+            self._needs[mode] = need
+        return need
 
     def allows(self, mode: Mode) -> bool:
         """Return True if tasks may run on this node in this mode."""
@@ -93,7 +94,7 @@ class Fields:
 class Timeline:
     """One node: what is free by span, each from its time to the next one's, the last for ever."""
 
-    __slots__ = ("fields", "times", "free", "shares", "known_windows", "_amounts", "undo")
+    __slots__ = ("fields", "times", "free", "shares", "known_windows", "_amounts")
 
     def __init__(self, fields: Fields, times: list[float], free: list[int]):
         self.fields = fields
@@ -103,8 +104,6 @@ class Timeline:
         """Free parts of accelerators of which fractions are taken; empty while there are none."""
         self.known_windows: dict[Mode, list[tuple[float, float]]] = {}
         self._amounts: dict[Mode, list[int]] = {}
-        self.undo: tuple[Any, Timeline | None] | None = None
-        """What was added last, and the timeline without it."""
 
     @classmethod
     def empty(cls, node: Node, down: Iterable[Device], now: float) -> Timeline:
@@ -231,7 +230,10 @@ class Timeline:
 
     def first_time(self, mode: Mode, now: float) -> float:
         """When the mode first has room, perhaps since a time that is past; inf: never."""
-        return next((begin for begin, end in self.windows(mode) if end > now), math.inf)
+        for begin, end in self.known_windows.get(mode) or self.windows(mode):
+            if end > now:
+                return begin
+        return math.inf
 
     def earliest(self, mode: Mode, duration: float, since: float, before: float) -> float | None:
         """The first time in [since, before) from which the mode has room long enough."""
