@@ -500,16 +500,15 @@ const Core = (() => {
   // Ticks of a time axis: [time, text], and the unit.
   function timeTicks(low, high, most) {
     const [factor, name] = fitting(high - low), span = (high - low) / factor;
-    const steps = name === "min" || name === "s" && span > 60 ? [1, 2, 5, 10, 15, 30, 60] : name === "h" ? [1, 2, 3, 6, 12, 24] : [];
-    let step = steps.find(one => span / one <= most && one <= span);
+    const steps = { min: [0.25, 0.5, 1, 2, 5, 10, 15, 30, 60], h: [0.25, 0.5, 1, 2, 3, 6, 12, 24], s: [1, 2, 5, 10, 15, 30, 60] };
+    let step = (steps[name] || []).find(one => span / one <= most);
     if (!step || span / step < 2) {
       const size = 10 ** Math.floor(Math.log10(span / most));
       step = size * [1, 2, 2.5, 5, 10].find(one => span / (one * size) <= most);
     }
-    const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9) + (/^[^1]*25/.test(String(step)) ? 1 : 0));
     const out = [];
     for (let n = Math.ceil(low / factor / step - 1e-9); n * step * factor <= high * (1 + 1e-12); n++) {
-      out.push([n * step * factor, String(Number((n * step).toFixed(Math.min(12, digits))))]);
+      out.push([n * step * factor, String(Number((n * step).toPrecision(12)))]);
     }
     return { ticks: out, unit: name };
   }

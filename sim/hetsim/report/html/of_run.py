@@ -22,6 +22,8 @@ MAX_DEVICES = 100
 OPEN_ROWS = 12
 """Longer tables are folded."""
 FATES = ("rejected", "expired", "failed", "aborted", "unfinished")
+MAX_POLICY = 48
+"""Longer names of policies are without their parameters in the title; the line below has all."""
 MAX_CARDS = 6
 CARDS = (
     "rejected_fraction", "slo_attainment", "ttft_mean", "ttft_p95", "tpot_mean", "response_mean", "response_p95",
@@ -35,7 +37,8 @@ Outcome = Result | Replications
 def of_run(outcome: Outcome, folder: str) -> Parts:
     """Title, first lines and sections about a run or replications."""
     first = first_of(outcome)
-    title = f"{outcome.name or 'run'} under {first.policy}" if first.policy else outcome.name or "run"
+    policy = first.policy if len(first.policy) <= MAX_POLICY else first.policy.partition(" (")[0]
+    title = f"{outcome.name or 'run'} under {policy}" if policy else outcome.name or "run"
     figures, waits = Figures(outcome), columns.waits_by_cause(first)
     names = [name for name in CARDS if _says_something(figures, name)][:MAX_CARDS]
     shown = [(metric_name(name), figures.text(name) + figures.defined_in(name), name) for name in names]
