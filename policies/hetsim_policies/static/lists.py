@@ -37,6 +37,8 @@ class Graham(PlannedScheduler):
     task's fastest device.
     """
 
+    takes_gangs = True
+
     def __init__(self, order: ListOrder = "given"):
         super().__init__()
         self.order = order
@@ -151,6 +153,8 @@ class Mct(DescendingPlanner):
     Cost: O(n (types + log lanes)): of equal lanes only the one that is free first is looked at.
     """
 
+    takes_gangs = True
+
     def __init__(self, descent: bool = False):
         super().__init__(descent)
 
@@ -216,6 +220,8 @@ class MinMin(DescendingPlanner):
     counted.
     Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is looked at.
     """
+
+    takes_gangs = True
 
     def __init__(self, descent: bool = False):
         super().__init__(descent)
