@@ -272,7 +272,8 @@ def test_patience_of_tasks_and_of_requests_and_clients_share_their_deadlines():
         table = hs.run(given, check=True).tasks.set_index("class")
         right = {"tasks": [5, 3], "requests": [5, 3.5], "calls": [5, 10]}
         assert {name: sorted(table.loc[name, "finish"]) for name in right} == {k: sorted(v) for k, v in right.items()}
-        assert sorted(table["status"]) == ["aborted"] * len(clients) + ["completed"] * (4 - len(clients)) + ["expired"] * 2
+        fates = {"aborted": len(clients), "completed": 4 - len(clients), "expired": 2}
+        assert sorted(table["status"]) == [fate for fate, number in fates.items() for _ in range(number)]
 
 
 # Theory -----------------------------------------------------------------------------------------------------------
