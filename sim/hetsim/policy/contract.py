@@ -224,6 +224,9 @@ class Scheduler:
     rates: Mapping[str, Callable[[float], float]] | None = None
     """If it `knows_rates`, from before `check` on: arrivals per second of each class and service at any time."""
 
+    takes_gangs: ClassVar[bool] = True
+    """True if it runs tasks of several devices; else no message proposes to spread a task over nodes."""
+
     looks_ahead: ClassVar[bool] = False
     """Does it fork the run?  Then runs without forks (those with language models) refuse it before the clock starts."""
 
