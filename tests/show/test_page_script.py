@@ -105,9 +105,11 @@ def test_decoded_columns_are_those_of_the_tables():
 
 
 @needs_node
-@pytest.mark.parametrize("name", ["mix", "first-steps", pytest.param("chunked-prefill", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["mix", "first-steps", "save-and-restore", pytest.param("chunked-prefill", marks=pytest.mark.slow)]
+)
 def test_levels_over_time_integrate_to_the_metrics(name: str):
-    """The mean length of the queue, and the busy part of each type, over the measured window."""
+    """The mean queue, of preempted tasks too, and the busy part of each type, over the measured window."""
     run = run_of(name)
     queue, busy = node("""const r = runs[0], l = Core.levels(r, Core.masks(r, every), r.warmup, r.end, 700);
         return [Core.mean(l.waiting), Object.fromEntries(l.busy.map(b =>

@@ -27,7 +27,9 @@ MAX_ROWS = 1_500_000
 FINE, FINE_ROWS, COARSE = 36, 2_000, 26
 """A tick is this power of two of the run's end: the first for runs of at most so many tasks."""
 TASK_TIMES = ("arrival", "ready", "start", "finish")
-LAUNCH_TIMES = ("decided", "upload_start", "upload_end", "compute_start", "compute_end", "download_start", "end")
+LAUNCH_TIMES = (
+    "decided", "begun", "upload_start", "upload_end", "compute_start", "compute_end", "download_start", "end",
+)  # fmt: skip
 
 
 Waits = pd.DataFrame | None
@@ -163,7 +165,8 @@ def _add_launches(
     first = launches.task if rows.staged is None else rows.staged.first[launches.task]
     row = first if rows.chosen is None else np.searchsorted(rows.chosen, first)
     periods = language.periods(record, launches.task)  # of replicas: their requests are drawn instead
-    times = {name: _ticks(table[name].to_numpy(), tick) for name in LAUNCH_TIMES}
+    of_table = table.rename(columns={"start": "begun"})  # tasks have a start, too
+    times = {name: _ticks(of_table[name].to_numpy(), tick) for name in LAUNCH_TIMES}
     times["end"] = np.where(times["end"] < 0, _ticks(launches.end, tick), times["end"])
     facts["launches"] = len(table)
     columns.add("launch task", row, differences=True)

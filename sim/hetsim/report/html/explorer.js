@@ -425,7 +425,7 @@
         const share = run.shares[i][row];
         if (share > 0 && wait > 0) add(`· ${words(cause)}`, Core.seconds(share / 100 * wait));
       });
-      if (launches.again[launch] < launches.decided[launch]) add("waited again", Core.seconds(launches.decided[launch] - launches.again[launch]));
+      if (!isNaN(launches.again[launch])) add("waited again", Core.seconds(launches.begun[launch] - launches.again[launch]));
       for (const stage of STAGES) {
         const [begin, end] = Core.span(launches, launch, stage);
         const name = launch < launches.known ? stage : stage === "upload" ? "to its first token" : "further tokens";
