@@ -231,6 +231,16 @@ def test_pairs_of_two_runs_are_the_same_tasks():
     np.testing.assert_allclose(found, np.sort(both["response_y"] - both["response_x"]), atol=1e-5)
 
 
+@needs_node
+def test_shares_by_pixel_are_the_empirical_distribution():
+    random = np.random.default_rng(6)
+    values = np.sort(random.normal(size=300))
+    edges = np.linspace(-2.0, 2.0, 51)[1:]
+    body = "return Core.shares(Float64Array.from(input.values), 50, share => -2 + 4 * share)"
+    found = node(body, values=values.tolist())
+    np.testing.assert_allclose(found, [(values <= edge + 1e-12).mean() for edge in edges])
+
+
 @pytest.mark.usefixtures("without_pictures")
 def test_hostile_names_stay_text_and_the_bytes_are_the_same():
     page = report(run_of("mix"))

@@ -367,6 +367,16 @@ const Core = (() => {
     return { low: 0, high, log: false };
   }
 
+  // The share of ascending values that are at most `value` of the right edge (0 to 1) of each pixel.
+  function shares(ascending, pixels, value) {
+    let n = 0;
+    return Array.from({ length: Math.floor(pixels) }, (_, pixel) => {
+      const limit = value((pixel + 1) / Math.floor(pixels));
+      while (n < ascending.length && ascending[n] <= limit) n++;
+      return ascending.length ? n / ascending.length : 0;
+    });
+  }
+
   // The response of the same tasks under two runs: differences of run minus base, ascending.
   function paired(base, run, metric, mask) {
     const at = new Map();
@@ -519,7 +529,7 @@ const Core = (() => {
 
   return {
     NONE, Coverage, Level, decode, extent,
-    figures, groups, histogram, known, levels, masks, mean, merged, open, paired, quantile, seconds, span, timeTicks, waited,
+    figures, groups, histogram, known, levels, masks, mean, merged, open, paired, quantile, seconds, shares, span, timeTicks, waited,
     waitByCause, within,
   };
 })();
