@@ -11,7 +11,7 @@ from hetsim.report.html import columns, elements
 from hetsim.report.html.common import Parts, commands, listed, scenario_of
 from hetsim.report.html.elements import Cell, Section
 from hetsim.report.overview import STAGE_COLUMNS, STATISTICS, Figures, first_of, headline, remarks, stage_rows
-from hetsim.results.declared import RESPONSE_MEAN, WAIT_MEAN
+from hetsim.results.declared import RESPONSE_MEAN, WAIT_MEAN, in_set
 from hetsim.results.formatting import count, formatter, metric_name, several, share, units_of
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run import explain
@@ -25,12 +25,6 @@ FATES = ("rejected", "expired", "failed", "aborted", "unfinished")
 MAX_POLICY = 48
 """Longer names of policies are without their parameters in the title; the line below has all."""
 MAX_CARDS = 6
-CARDS = (
-    "rejected_fraction", "slo_attainment", "ttft_mean", "ttft_p95", "tpot_mean", "response_mean", "response_p95",
-    "wait_mean", "makespan", "gpu_utilization", "energy_j", "cpu_utilization", "cost", "throughput", "slowdown_mean",
-)  # fmt: skip
-"""What a reader came for, in this order: the first that say something are shown in large letters."""
-
 Outcome = Result | Replications
 
 
@@ -40,7 +34,7 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
     policy = first.policy if len(first.policy) <= MAX_POLICY else first.policy.partition(" (")[0]
     title = f"{outcome.name or 'run'} under {policy}" if policy else outcome.name or "run"
     figures, waits = Figures(outcome), columns.waits_by_cause(first)
-    names = [name for name in CARDS if _says_something(figures, name)][:MAX_CARDS]
+    names = [name for name in in_set("page_cards") if _says_something(figures, name)][:MAX_CARDS]
     shown = [(metric_name(name), figures.text(name) + figures.defined_in(name), name) for name in names]
     words = elements.items(_in_words(outcome, figures, waits)) + elements.warnings(remarks(outcome))
     number = len(outcome) if isinstance(outcome, Replications) else 1
