@@ -37,6 +37,8 @@ class Graham(PlannedScheduler):
     task's fastest device.
     """
 
+    takes_gangs = True
+
     def __init__(self, order: ListOrder = "given"):
         super().__init__()
         self.order = order
@@ -151,6 +153,8 @@ class Mct(PlainPlanner):
     Cost: O(n (types + log lanes)): of equal lanes only the one that is free first is looked at.
     """
 
+    takes_gangs = True
+
     def plan(self, problem: PlanProblem) -> Plan:
         if parallel(problem):
             return listed(problem, "mct", wide_mct)
@@ -213,6 +217,8 @@ class MinMin(PlainPlanner):
     counted.
     Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is looked at.
     """
+
+    takes_gangs = True
 
     def plan(self, problem: PlanProblem) -> Plan:
         if parallel(problem):

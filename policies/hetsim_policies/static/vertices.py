@@ -181,6 +181,8 @@ class MoldableDual(PlannedScheduler):
     Cost: O(log n) linear programs of n × types variables, and some lists of O(n lanes).
     """
 
+    takes_gangs = True
+
     def plan(self, problem: PlanProblem) -> Plan:
         refuse_graph(problem, "moldable_dual")
         instance = wide(problem, "moldable_dual")
