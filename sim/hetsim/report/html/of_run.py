@@ -12,7 +12,7 @@ from hetsim.report.html import elements
 from hetsim.report.html.common import Parts, commands, scenario_of
 from hetsim.report.html.elements import Cell, Section
 from hetsim.report.overview import STAGE_COLUMNS, first_of, headline, remarks, stage_rows
-from hetsim.results.declared import WAIT_MEAN, in_set
+from hetsim.results.declared import COMPLETED_COUNT, ENERGY, TASK_COUNT, WAIT_MEAN, in_set
 from hetsim.results.formatting import Unit, count, formatter, metric_name, several, units_of
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run.result import Result
@@ -47,7 +47,7 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
 def _in_words(outcome: Outcome) -> Iterator[str]:
     """Sentences on the tasks, the cluster, and what is left open."""
     if isinstance(outcome, Result):
-        yield f"{count(outcome.metric('completed'))} of {count(outcome.metric('tasks'))} tasks completed."
+        yield f"{count(outcome.metric(COMPLETED_COUNT))} of {count(outcome.metric(TASK_COUNT))} tasks completed."
         defined = [name for name in outcome.names if math.isfinite(outcome.metric(name))]
         yield from _of_tasks_and_cluster({name: outcome.text(name) for name in defined})
         yield "This is one run: it tells nothing about chance. Replications add intervals."
@@ -125,7 +125,7 @@ def _pictures(outcome: Outcome) -> str:
     if len(first.steps):
         caption = "What replicas of language models held, had to do, and did in a step; and the times between tokens."
         parts.append(elements.picture(lambda: plots.serving(first), "language models over time", caption))
-    if first.metric("energy_j") > 0:
+    if first.metric(ENERGY) > 0:
         parts.append(elements.picture(lambda: plots.power(first), "power over time", "The area is the energy."))
     if has_pipelines(first):
         caption = "A step of the job with the most GPU time, alone on the links: a row a stage, a bar a micro-batch."
@@ -145,7 +145,7 @@ def _groups(outcome: Outcome) -> str:
         names = first.tasks[group].astype(str).nunique()
         if names > 1:
             frame = first.by(group, in_set("page_groups")).dropna(axis=1, how="all")
-            frame = frame.sort_values("tasks", ascending=False, kind="stable").head(MAX_DEVICES)
+            frame = frame.sort_values(TASK_COUNT, ascending=False, kind="stable").head(MAX_DEVICES)
             of_replication = " (of the first replication)" if isinstance(outcome, Replications) else ""
             parts.append(_frame(frame, group, f"By {group}{of_replication}"))
     return "".join(parts)
@@ -194,8 +194,8 @@ def _devices(first: Result) -> str:
     table = first.devices
     names = [name for name in ("utilization", "allocation") if table[name].notna().any()]
     kept = table if len(table) <= MAX_DEVICES else table.nlargest(MAX_DEVICES, "busy", keep="first")
-    drawn = bool(table["energy_j"].notna().any())
-    energies = _texts("energy_j", kept["energy_j"].tolist())
+    drawn = bool(table[ENERGY].notna().any())
+    energies = _texts(ENERGY, kept[ENERGY].tolist())
     rows = []
     for record, drew in zip(kept.to_dict("records"), energies, strict=True):
         shares = [Cell("–" if math.isnan(record[n]) else f"{100 * record[n]:.3g} %", float(record[n])) for n in names]
