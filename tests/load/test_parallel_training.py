@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 
 import hetsim as hs
 from hetsim.errors import ScenarioError
-from hetsim.formulas.collectives import all_reduce, ring_over_nodes
+from hetsim.formulas.collectives import Rate, all_reduce, ring_over_nodes
 from hetsim.formulas.training import ParallelPlan, TrainingMachine, Transformer, memory, pipeline_seconds, step
 
 GIB = 2**30
@@ -21,24 +21,26 @@ needs_data = pytest.mark.skipif(not MEASURED.exists(), reason="the measured step
 GPT3 = {"layers": 96, "hidden": 12288, "heads": 96, "sequence": 2048, "vocabulary": 51200}
 
 
-def all_reduce_over_nodes(  # 4 nodes of 8 ranks
-    size: float, inside: float, cards: int, latency: float = 0.0, latency_inside: float = 0.0
-) -> float:
-    """Seconds, where each of `cards` sends 25 GB/s."""
+
+def all_reduce_over_nodes(
+    nodes: int, each: int, size: float, inside: Rate, card: float, cards: int, latency: float = 0.0,
+    latency_inside: float = 0.0,
+) -> float:  # fmt: skip
+    """Seconds of an all-reduce of `each` ranks on each of some nodes with `cards`."""
     sent, within, latencies = ring_over_nodes(
-        2, 4, 8, size=size, inside=inside, latency=latency, latency_inside=latency_inside
+        2, nodes, each, size=size, inside=inside, latency=latency, latency_inside=latency_inside
     )
-    return latencies + max(within, sent / (25e9 * min(cards, 8)))
+    return latencies + max(within, sent / (card * min(cards, each)))
 
 
 def test_collectives() -> None:
     assert all_reduce(8, 1e9, 100e9) == pytest.approx(17.5e-3)
     assert all_reduce(32, 1e9, 25e9) == pytest.approx(77.5e-3)
     # 32 ranks: 2 · 31/32 bytes for each byte, at the rate of the slowest hop of a ring over all cards.
-    assert all_reduce_over_nodes(1e9, 240e9, 8) == pytest.approx(1.9375 / 200)
-    assert all_reduce_over_nodes(1e9, 150e9, 8) == pytest.approx(1.9375 / 150), "NVLink is slower"
-    assert all_reduce_over_nodes(1e9, 200e9, 1) == pytest.approx(1.9375 / 25)
-    assert all_reduce_over_nodes(0.0, 200e9, 1, 1e-5, 1e-6) == pytest.approx(2 * (3 * 1e-5 + 7 * 1e-6))
+    assert all_reduce_over_nodes(4, 8, 1e9, 240e9, 25e9, 8) == pytest.approx(1.9375 / 200)
+    assert all_reduce_over_nodes(4, 8, 1e9, 150e9, 25e9, 8) == pytest.approx(1.9375 / 150), "NVLink is slower"
+    assert all_reduce_over_nodes(4, 8, 1e9, 200e9, 25e9, 1) == pytest.approx(1.9375 / 25)
+    assert all_reduce_over_nodes(4, 8, 0.0, 200e9, 25e9, 1, 1e-5, 1e-6) == pytest.approx(2 * (3 * 1e-5 + 7 * 1e-6))
 
 
 NCCL = [

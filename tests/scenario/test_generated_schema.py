@@ -13,6 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from hetsim.errors import KeyProblem
 from hetsim.formulas.training import ParallelPlan, Transformer
+from hetsim.model.clients import Clients, Retry, RetryWait
 from hetsim.model.cluster import DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing
 from hetsim.model.decision_time import DecisionTime
 from hetsim.model.described import Described, descriptions, with_default
@@ -26,7 +27,7 @@ from hetsim.workload.costs.step_costs import Efficiency
 
 ONCE = {
     DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing, Autoscaling, ResultCache, LinearSteps,
-    ComputeTime, DecisionTime, FaultProcess,
+    ComputeTime, DecisionTime, FaultProcess, Clients, Retry, RetryWait,
     SpanSpeeds, StageTime, Stopping, Efficiency, Item, LanguageService, Maintenance, ParallelPlan, Service, Transformer,
 }  # fmt: skip
 
@@ -103,9 +104,9 @@ def test_no_description_repeats_its_default():
         models += (model := models.pop()).__subclasses__()
         for name, text in descriptions(model).items():
             default = model.model_fields[name].default
-            if isinstance(default, bool | int | float | str) and default != "":
-                if re.search(r"unless given|left out|\bdefault\b", text):
-                    typed[name] = text
+            is_plain = isinstance(default, bool | int | float | str) and default != ""
+            if is_plain and re.search(r"unless given|left out|\bdefault\b", text):
+                typed[name] = text
     assert typed.keys() == IN_WORDS.keys(), typed
 
 

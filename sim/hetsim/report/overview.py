@@ -110,6 +110,9 @@ class Figures:
     def text(self, metric: str) -> str:
         """The value as text, with its unit."""
         value, half = self(metric)
+        if metric in COMMON_END and not math.isnan(value):  # in the unit of both
+            joules, halves = zip(*map(self, COMMON_END), strict=True)
+            return terminal.several(joules, terminal.JOULES, halves)[COMMON_END.index(metric)]
         if self.many and not math.isnan(half):
             return terminal.several([value], terminal.units_of(metric), [half])[0]
         return terminal.formatter(metric)(value)
@@ -213,8 +216,7 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
     if figures.is_shown("jain") and figures.is_shown("rho_p95"):
         rows.append(["fairness", f"Jain {figures.text('jain')} over users; ρ {figures.text('rho_p95')} (p95)"])
     if figures(ENERGY)[0] > 0:
-        joules, halves = zip(*map(figures, COMMON_END), strict=True)
-        total, idle = terminal.several(joules, terminal.JOULES, halves)
+        total, idle = map(figures.text, COMMON_END)
         rows.append(["energy", f"{total} (idle {idle})"])
     if figures.is_shown(COST):
         rows.append([COST, f"{figures.text(COST)}, of which {figures.text('cost_held')} held by tasks"])
