@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from hetsim.results.one_run.measured import Measured, Metric
 
 declare_statistics(
-    "ttft", "time from arrival to the first token", "s", sets={"mean": ("cards:30",), "p95": ("cards:40",)}, every="tokens", weight="_first_tokens",
+    "ttft", "time from arrival to the first token", "s", sets={"mean": ("cards:30",), "p95": ("cards:40",)},
+    every="tokens", weight="_first_tokens",
     module=__name__
 )
 declare_statistics(
