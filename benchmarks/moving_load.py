@@ -69,7 +69,7 @@ def optimum(phase: float, places: int = 80) -> float:
 def earned(phase: float, admission: Any, replications: int, horizon: float = 3900.0) -> tuple[float, float]:
     """What a policy earns a task, and the standard error: a ratio of sums over replications (delta method)."""
     runs: Any = hs.replicate(scenario(phase, admission, horizon), replications=replications, keep=True)
-    came, done, response = (runs.column(name).to_numpy() for name in ("tasks", "completed", "response_mean"))
+    came, done, response = (runs.column(name).to_numpy() for name in ("task_count", "completed_count", "response_mean"))
     return ratio_with_error(done * (WORTH - COST * response), came)
 
 

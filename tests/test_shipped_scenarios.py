@@ -150,7 +150,7 @@ def test_runs_with_every_invariant_checked_and_comes_back_from_disk(name, tmp_pa
     by = 40 if not tiers.whole else 10 if name in LONGER else 20
     result = hs.run(name, policy=policy, overrides=short(name, by), check=True)
     assert len(result.tasks)
-    assert result.metric("completed") > 0 or result.tasks["start"].notna().any()
+    assert result.metric("completed_count") > 0 or result.tasks["start"].notna().any()
     if not tiers.whole:
         from test_digests import digests_of, same  # which imports this file
 
@@ -224,7 +224,7 @@ def test_the_policies_it_proposes_to_compare_can_run(name):
         for entry in scenario.traces:  # read once for all policies
             scenario.share_table(entry, first.table(entry))
         found = runs(name, policy) if as_it_is else hs.run(scenario)
-        assert found.metric("completed") > 0 or (name in ENDLESS and found.tasks["start"].notna().any())
+        assert found.metric("completed_count") > 0 or (name in ENDLESS and found.tasks["start"].notna().any())
 
 
 ENDLESS = {"fgd"}
@@ -570,7 +570,7 @@ def test_npu_and_gpu():
     split = runs(name)
     times = 1e3 * split.metric("response_mean"), 1e3 * split.metric("response_max")
     states(name, "8.4 ms on average and 17.2 ms at most", *times)
-    assert split.metric("tasks") == 600
+    assert split.metric("task_count") == 600
     assert split.metric("slo_attainment") == split.metric("goodput_fraction") == 1
     gpu = runs(name, overrides={"workload.requests.pipeline.devices": ["gpu"]})
     late = (1e3 * gpu.metric("response_mean"), 100 * gpu.metric("slo_attainment"))
@@ -887,10 +887,10 @@ def test_a_network_with_its_kernels_fused():
     states(name, "4.34 ms", 1e3 * plain.metric("makespan"))
     states(name, "608 MB", 1e-6 * plain.metric("memory_traffic"))
     states(name, "51.4 MB", 1e-6 * plain.metric("peak_memory"))
-    states(name, "3.65 ms in 23", 1e3 * fused.metric("makespan"), fused.metric("launches"))
+    states(name, "3.65 ms in 23", 1e3 * fused.metric("makespan"), fused.metric("launch_count"))
     states(name, "253 MB", 1e-6 * fused.metric("memory_traffic"))
     states(name, "32.1 MB", 1e-6 * fused.metric("peak_memory"))
-    assert plain.metric("launches") == len(plain.tasks) == 68
+    assert plain.metric("launch_count") == len(plain.tasks) == 68
     assert plain.metric("bytes_moved") == fused.metric("bytes_moved")
     states(name, "4.8 MB", 1e-6 * fused.metric("bytes_moved"))
 
@@ -1073,7 +1073,7 @@ def token_times(name, policy=None, **service):
     """Time to the first token (p95) and of a further one (p99), with some keys of the service changed."""
     overrides = {f"workload.chat.service.{key}": value for key, value in service.items()}
     run = runs(name, policy, overrides)
-    assert run.metric("unfinished") < 0.01 * run.metric("tasks")
+    assert run.metric("unfinished_count") < 0.01 * run.metric("task_count")
     return run.metric("ttft_p95"), run.metric("tpot_p99"), run.metric("itl_p99")
 
 
@@ -1351,7 +1351,7 @@ def test_batopt_threshold():
     response = {key: 1e3 * column(name, "response_mean", policy) for key, policy in {
         "serial": SERIAL, "batopt": None, "timeout": timeout, "exactly": exactly}.items()}  # fmt: skip
     states(name, "response of 23.9 ms", response["batopt"].mean())
-    launches = column(name, "launches", SERIAL).mean() / column(name, "launches").mean()
+    launches = column(name, "launch_count", SERIAL).mean() / column(name, "launch_count").mean()
     states(name, "it is 24.0 ms under serial_greedy", response["serial"].mean())
     states(name, "with 4.6 % more", 100 * launches - 100)
     assert below(response["batopt"], response["serial"])

@@ -154,7 +154,7 @@ def test_json_has_exactly_the_documented_form(here: Path):
     found = json.loads(result.stdout)
     assert list(found) == ["scenario", "seed", "summary"]
     assert (found["scenario"], found["seed"]) == ("small", 4)
-    assert found["summary"]["completed"] == 30
+    assert found["summary"]["completed_count"] == 30
     assert found["summary"]["goodput"] is None
     assert result.stderr == ""
 
@@ -253,7 +253,7 @@ def test_compare_prints_a_table_and_sentences(here: Path):
 def test_compare_json(here: Path):
     found = json.loads(call("compare", "good.yaml", "--policy", "fcfs", "--policy", "sjf+best_fit", "--json").stdout)
     assert list(found["policies"]) == ["fcfs", "sjf + best_fit"]
-    assert found["policies"]["fcfs"]["completed"] == 30
+    assert found["policies"]["fcfs"]["completed_count"] == 30
     assert found["differences"][0]["policy"] == "fcfs"
 
 

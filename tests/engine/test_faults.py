@@ -233,7 +233,7 @@ def test_a_checkpoint_longer_than_any_time_between_failures_is_refused(every):
     with pytest.raises(ScenarioError, match="without end; it wants 70 min"):
         run([fault], [job | {"stopping": {"interval": "20 min", "restore": "50 min"}}])
     unfinished = hs.run(scenario([fault], [job | {"stopping": {"interval": "1 h"}}], horizon="20 h"))
-    assert unfinished.metric("unfinished") == 1
+    assert unfinished.metric("unfinished_count") == 1
     run([fault], [job | {"stopping": {"interval": "20 min", "restore": "1 min"}}])
     if every == "45 min":  # the end comes before a fault of the same instant
         run([fault], [job | {"gpu_time": "45 min"}])

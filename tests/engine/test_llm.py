@@ -614,7 +614,7 @@ def test_the_example_of_the_documentation_runs():
     text = (Path(__file__).parents[2] / "docs" / "llm.md").read_text(encoding="utf-8")
     example, *_ = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     result = hs.run(yaml.safe_load(example), check=True)
-    assert result.metric("completed") == 1000
+    assert result.metric("completed_count") == 1000
     assert not result.warnings
     assert 0.5 < result.metric("slo_attainment") <= 1
 

@@ -139,8 +139,8 @@ def test_aborted_requests_are_counted_and_met_no_deadline():
     result = run({"timeout": "1 s", "max_num_seqs": 4, "slo": {"ttft": "30 s"}}, {**entry, "tokens":
                  {"prompt": 100, "output": 40}}, gpus=1)  # fmt: skip
     gone = result.tasks["status"] == "aborted"
-    assert 20 < gone.sum() == result.metric("aborted") < 150
-    assert result.metric("completed") == 150 - gone.sum()
+    assert 20 < gone.sum() == result.metric("aborted_count") < 150
+    assert result.metric("completed_count") == 150 - gone.sum()
     assert (result.tasks.loc[gone, "finish"] - result.tasks.loc[gone, "arrival"]).between(1, 1.1).all()
     assert result.tasks.loc[gone, "tpot"].isna().all() and result.tasks.loc[gone, "response"].isna().all()
     assert not result.tasks.loc[gone, "met_deadline"].any()

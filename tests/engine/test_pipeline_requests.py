@@ -43,7 +43,8 @@ def every(seconds: float) -> dict[str, Any]:
 
 
 def fates(result: Result) -> int:
-    return int(sum(result.metric(name) for name in ("completed", "rejected", "expired", "failed", "unfinished")))
+    names = ("completed_count", "rejected_count", "expired_count", "failed_count", "unfinished_count")
+    return int(sum(result.metric(name) for name in names))
 
 
 # What a request takes ------------------------------------------------------------------------------------------------
@@ -51,7 +52,7 @@ def fates(result: Result) -> int:
 
 def test_a_request_alone_takes_the_sum_of_its_stages(tmp_path: Path) -> None:
     run = hs.run(pipeline(tmp_path, arrivals=every(10), count=4, slo="5 s"))
-    assert run.metric("tasks") == run.metric("completed") == len(run.tasks) == 4
+    assert run.metric("task_count") == run.metric("completed_count") == len(run.tasks) == 4
     assert run.metric("response_mean") == run.metric("response_max") == 5
     assert run.metric("slowdown_max") == 1
     assert run.metric("wait_max") == 0
@@ -230,16 +231,16 @@ def test_a_horizon_judges_requests_by_their_deadline(tmp_path: Path) -> None:
     assert run.tasks["met_deadline"].isna().tolist()[5:] == [True] * 2
     assert run.metric("slo_attainment") == run.metric("goodput_fraction") == 1
     assert run.metric("goodput") == pytest.approx(7 / 20.5)
-    assert run.metric("unfinished") == 1
+    assert run.metric("unfinished_count") == 1
     open_ = run.tasks[run.tasks["status"] == "unfinished"]
     assert open_[["finish", "response", "slowdown", "overhead"]].isna().all(axis=None)
-    assert fates(run) == run.metric("tasks") == len(arrived)
+    assert fates(run) == run.metric("task_count") == len(arrived)
 
 
 def test_a_warm_up_leaves_out_whole_requests(tmp_path: Path) -> None:
     run = hs.run(pipeline(tmp_path, arrivals=every(4), count=10, warmup="9 s"))
     kept = run.tasks.query("arrival >= 9")
-    assert run.metric("tasks") == len(kept)
+    assert run.metric("task_count") == len(kept)
     assert run.by_stage["items"].tolist() == [len(kept)] * 2
     assert run.metric("throughput") == (run.tasks["finish"] >= 9).sum() / (run.end - 9)
 
@@ -294,7 +295,7 @@ def test_admission_is_asked_once_for_a_request(tmp_path: Path) -> None:
     assert run.tasks["status"].tolist() == ["completed", "rejected", "completed"]
     assert run.tasks["reason"].tolist()[1] == "full"
     assert run.stages["status"].tolist() == ["completed"] * 2 + ["rejected"] * 2 + ["completed"] * 2
-    assert run.metric("rejected") == 1
+    assert run.metric("rejected_count") == 1
     assert run.metric("rejected_fraction") == pytest.approx(1 / 3)
     assert run.metric("slo_attainment") == run.metric("goodput_fraction") == pytest.approx(2 / 3)
     assert run.metric("attainment_admitted") == 1
@@ -322,8 +323,8 @@ def test_a_request_that_expires_in_its_second_stage_has_expired(tmp_path: Path) 
     assert run.stages["status"].tolist() == ["completed"] * 5 + ["expired"]
     assert run.tasks["status"].tolist() == ["completed", "completed", "expired"]
     assert "deadline passed" in run.tasks["reason"][2]
-    assert run.metric("expired") == 1
-    assert run.metric("failed") == 0
+    assert run.metric("expired_count") == 1
+    assert run.metric("failed_count") == 0
     assert run.metric("slo_attainment") == pytest.approx(1 / 3)
     assert fates(run) == 3
     assert run.explain("2")["stage"].unique().tolist() == ["net stage 1", "net stage 2"]
@@ -337,7 +338,7 @@ def test_a_fault_in_one_stage_delays_its_requests(tmp_path: Path) -> None:
     run = hs.run(pipeline(tmp_path, arrivals=every(10), count=2, faults=faults))
     assert run.tasks["response"].tolist() == [12, 5]
     assert run.tasks["overhead"].tolist() == [7, 0]
-    assert run.metric("completed") == 2
+    assert run.metric("completed_count") == 2
     assert ending(run, "0")["stops"] == 1
 
 
@@ -361,7 +362,7 @@ def mixed(folder: Path) -> dict[str, Any]:
 def test_two_pipelines_beside_a_service_and_jobs(tmp_path: Path) -> None:
     run = hs.run(mixed(tmp_path), check=True)
     tasks, stages = run.tasks, run.stages
-    assert run.metric("tasks") == len(tasks) == fates(run) == 250
+    assert run.metric("task_count") == len(tasks) == fates(run) == 250
     assert tasks["id"].is_unique
     assert tasks["class"].value_counts().to_dict() == {"net": 80, "wide": 30, "served": 100, "jobs": 40}
     assert set(stages["request"]) == set(tasks[tasks["class"].isin(["net", "wide"])]["id"])
@@ -370,7 +371,7 @@ def test_two_pipelines_beside_a_service_and_jobs(tmp_path: Path) -> None:
     ends = stages.groupby("request")["finish"].max()
     whole = tasks.set_index("id")["finish"]
     assert (whole[ends.index] == ends).all()
-    groups = run.by("class", ["tasks", "response_mean", "slo_attainment", "gpu_seconds"])
+    groups = run.by("class", ["task_count", "response_mean", "slo_attainment", "gpu_seconds"])
     assert groups.loc["net", "response_mean"] == tasks.loc[tasks["class"] == "net", "response"].mean()
     assert groups["gpu_seconds"].sum() == pytest.approx(run.metric("gpu_seconds"))
     assert groups.loc["wide", "gpu_seconds"] == pytest.approx(30 * 3 * 5)
@@ -397,7 +398,7 @@ def test_requests_are_what_their_stages_say(tmp_path: Path, seed: int) -> None:
     scenario["faults"] = [{"on": "gpu", "every": {"distribution": "exponential", "mean": "60 s"}, "repair": "5 s"}]
     scenario["horizon"] = f"{draw.uniform(50, 400)} s"
     run = hs.run(scenario, seed=seed, check=True)
-    assert fates(run) == run.metric("tasks") == len(run.tasks)
+    assert fates(run) == run.metric("task_count") == len(run.tasks)
     rows = run.tasks.set_index("id")
     met = 0
     for request, mine in run.stages.groupby("request"):

@@ -126,7 +126,7 @@ def test_tasks_and_services_side_by_side():
         {"name": "jobs", "arrivals": {"process": "poisson", "rate": "1/s"}, "gpu_time": "300 ms"}
     )
     result = run(described)
-    by = result.by("class", ["completed"])["completed"]
+    by = result.by("class", ["completed_count"])["completed_count"]
     assert by["web"] > 1500
     assert by["jobs"] >= 5
 
@@ -164,7 +164,7 @@ def test_an_slo_shorter_than_a_batch_of_one_is_refused():
 def test_overload_finishes_and_is_told():
     result = hs.run(scenario(rate="900/s"))
     assert any("the queue grows without bound" in text for text in result.warnings)
-    assert result.metric("unfinished") > 500
+    assert result.metric("unfinished_count") > 500
 
 
 HEAVY = {"compute": {"per_item": "1 ms", "fixed": "5 ms"}, "upload": {}, "download": {}, "max_batch": 64}
@@ -185,7 +185,7 @@ def test_a_policy_without_a_limit_of_its_own_forms_batches_up_to_that_of_the_ser
     result = heavy(batching, max_batch=max_batch)
     assert not any("forms batches" in text for text in result.warnings)
     assert result.launches["members"].max() > 32
-    assert result.metric("unfinished") < 300
+    assert result.metric("unfinished_count") < 300
 
 
 def test_what_is_beyond_the_sizes_of_the_model_is_taken_whole():

@@ -72,7 +72,7 @@ def of_cohort(longer: pd.DataFrame, warmup: float = 0.0) -> dict[str, float]:
 def test_shares_of_deadlines_are_those_of_a_run_that_sees_how_it_ends(workload: list[dict[str, Any]], policy: Any):
     found = ran(HORIZON, workload, policy)
     expected = of_cohort(ran(2 * HORIZON, workload, policy).tasks)
-    assert expected["deadline_after_end"] > 0 and found.metric("unfinished") > 0
+    assert expected["deadline_after_end"] > 0 and found.metric("unfinished_count") > 0
     assert found.values(expected) == pytest.approx(expected, rel=1e-12)
 
 
@@ -123,14 +123,14 @@ def test_limits_on_tokens_have_a_deadline_too(limits: dict[str, str]):
     met = judged["ttft"] <= first
     if further:
         met &= (judged["status"] == "completed") & ~(judged["tpot"] > further)
-    assert 0 < len(judged) < len(tasks) and found.metric("unfinished") > 0
+    assert 0 < len(judged) < len(tasks) and found.metric("unfinished_count") > 0
     assert found.metric("deadline_after_end") == len(tasks) - len(judged)
     assert found.metric("slo_attainment") == pytest.approx(met.mean(), rel=1e-12)
 
 
 def test_batch_means_are_of_the_same_tasks():
     found = ran(4000.0, [DUE], "fcfs")
-    judged = int(found.metric("tasks") - found.metric("deadline_after_end"))
+    judged = int(found.metric("task_count") - found.metric("deadline_after_end"))
     for metric in ("slo_attainment", "goodput_fraction"):
         over = judged % 10
         told = found.batch_means(metric, 10).mean

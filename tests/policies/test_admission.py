@@ -86,8 +86,8 @@ def runs_of(of, replications=20, seed=5):
     return hs.replicate(of, seed=seed, replications=replications, keep=True)
 
 
-def share(runs, above="rejected"):
-    values = (runs.column(above) / runs.column("tasks")).to_numpy()
+def share(runs, above="rejected_count"):
+    values = (runs.column(above) / runs.column("task_count")).to_numpy()
     return student_interval(values, CONFIDENCE, above)
 
 

@@ -447,7 +447,7 @@ def test_a_gang_that_no_group_can_hold_is_refused():
     said = refusal({"name": "hierarchical", "groups": "node"}, cluster=cluster, workload=wide)
     assert "no group, even idle, has room for task" in said
     result = hs.run(scenario({"name": "hierarchical", "groups": 2}, cluster, wide), check=True)
-    assert result.metric("completed") == 2
+    assert result.metric("completed_count") == 2
 
 
 @pytest.mark.parametrize("planner", ["lp", "dual_approximation"])

@@ -180,7 +180,7 @@ def test_a_service_alone_may_have_sleeping_devices(batching):
     policy = {"scheduler": {"name": "predictive", "target": 0.5}, "batching": batching}
     result = hs.run(service_alone(policy), check=True)
     assert result.devices.asleep.sum() > 0
-    assert result.metric("completed") > 600
+    assert result.metric("completed_count") > 600
 
 
 def test_power_down_says_that_it_does_not_serve_requests():
@@ -410,7 +410,7 @@ def test_a_device_that_fails_counts_as_down():
     scenario["cluster"]["nodes"]["count"] = 2
     scenario["faults"] = {"on": "g", "every": {"distribution": "exponential", "mean": "5 h"}, "repair": "20 min"}
     scenario["policy"] = {"scheduler": {"name": "predictive", "predictor": "ewma"}}
-    assert hs.run(scenario, check=True).metric("completed") > 1000
+    assert hs.run(scenario, check=True).metric("completed_count") > 1000
 
 
 # What the user sees ---------------------------------------------------------------------------------------------
@@ -431,7 +431,7 @@ def test_errors_of_forecasts_are_shown(tmp_path):
 
 def test_qssf_notes_how_wrong_it_was():
     result = hs.run(reserving(), policy="qssf")
-    assert result.notes["duration_count"] == result.metric("completed")
+    assert result.notes["duration_count"] == result.metric("completed_count")
     assert 0 < result.notes["duration_pinball"] < 3600
 
 

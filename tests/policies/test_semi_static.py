@@ -193,7 +193,7 @@ def test_planned_tasks_of_no_length_have_a_lane():
     long = {**jobs, "name": "long", "gpu_time": "3 s"}
     cluster = {"nodes": [{"cpus": 2, "gpus": {"type": "g", "count": 2}}]}
     result = hs.run(scenario({"name": "semi_static", "static": ["none"]}, cluster, [jobs, long]), check=True)
-    assert result.metric("completed") == 40
+    assert result.metric("completed_count") == 40
 
 
 def test_a_round_does_not_look_at_all_that_is_planned(monkeypatch):
@@ -275,7 +275,7 @@ def test_planned_classes_must_be_plannable():
     cluster = {"nodes": {"gpus": {"type": "a", "count": 2}}}
     assert "plans tasks of one core or one whole GPU" in refusal({"static": ["half"]}, cluster=cluster, workload=half)
     result = hs.run(scenario("semi_static", cluster, half), check=True)  # auto leaves them to the rest
-    assert result.metric("completed") == 2
+    assert result.metric("completed_count") == 2
     assert result.notes["planned_tasks"] == 0
 
 

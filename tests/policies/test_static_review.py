@@ -62,7 +62,7 @@ def test_no_tasks(planner):
 @pytest.mark.parametrize("rows", [["a,0,0", "b,0,0", "c,0,0"], ["a,5,", "b,7,", "c,,2"], ["a,0,1", "b,1,0", "c,0,0"]])
 def test_no_length_and_one_type_only(planner, rows, tmp_path):
     result = hs.run(scenario(planner, rows, path=tmp_path), check=True)
-    assert result.metric("completed") == 3
+    assert result.metric("completed_count") == 3
     assert result.metric("makespan") == pytest.approx(result.metric("planned_makespan"))
 
 
@@ -102,7 +102,7 @@ def test_what_is_tried_out_goes_on_to_the_end(planner, limit):
     given = at_once(planner, **{key: value for key, value in limit.items() if key == "patience"})
     result = hs.run({**given, **{key: value for key, value in limit.items() if key == "horizon"}})
     assert result.metric("planned_makespan") == 27
-    assert 0 < result.metric("completed") < 30
+    assert 0 < result.metric("completed_count") < 30
 
 
 @pytest.mark.parametrize("inner", ["round_robin", "srtf"])

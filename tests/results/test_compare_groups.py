@@ -76,11 +76,11 @@ def test_groups_of_gpus_stand_by_size():
 
 def test_every_group_is_measured_as_if_it_were_all():
     result = hs.run(mix(), check=True)
-    found = result.by("gpus", ["tasks", "response_mean", "wait_p95", "preemptions"])
+    found = result.by("gpus", ["task_count", "response_mean", "wait_p95", "preemptions"])
     assert list(found.index) == ["part of one", "1", "4"]
-    by_class = result.by("class", ["tasks", "response_mean", "wait_p95", "preemptions"])
+    by_class = result.by("class", ["task_count", "response_mean", "wait_p95", "preemptions"])
     assert found.to_numpy().tolist() == by_class.loc[["part", "one", "gang"]].to_numpy().tolist()
-    assert found["tasks"].sum() == len(result.tasks)
+    assert found["task_count"].sum() == len(result.tasks)
     gang = result.tasks[result.tasks["class"] == "gang"]
     assert found.loc["4", "response_mean"] == pytest.approx(gang["response"].mean())
     assert found.loc["4", "wait_p95"] == pytest.approx(gang["wait"].quantile(0.95))
@@ -88,14 +88,14 @@ def test_every_group_is_measured_as_if_it_were_all():
 
 def test_groups_keep_to_the_window():
     result = hs.run({**mix(), "warmup": "3 h"})
-    assert result.by("class", ["tasks"])["tasks"].sum() == result.metric("tasks") < len(result.tasks)
+    assert result.by("class", ["task_count"])["task_count"].sum() == result.metric("task_count") < len(result.tasks)
 
 
 def test_sums_over_groups_are_those_of_the_run():
     scenario = mix()
     scenario["cluster"]["nodes"]["gpus"] |= {"price": "2/h", "power": {"idle": "50 W", "busy": "300 W"}}
     result = hs.run(scenario, policy="las", check=True)
-    sums = ["gpu_seconds", "energy_of_tasks_j", "cost_held", "preemptions", "tasks"]
+    sums = ["gpu_seconds", "energy_of_tasks_j", "cost_held", "preemptions", "task_count"]
     for by in ("class", "gpus", "user"):
         assert result.by(by, sums).sum().to_numpy() == pytest.approx([result.metric(name) for name in sums])
     assert result.metric("energy_of_tasks_j") == pytest.approx(result.metric("energy_tasks_j"))
@@ -129,7 +129,7 @@ def test_the_users_with_most_demand_have_a_row_each():
     assert list(table.index[:-1]) == list(demand.index[: groups.MAX_USERS])
     rest = demand.iloc[groups.MAX_USERS :]
     assert table.loc[OTHERS, ("gpu_seconds", "mean")] == pytest.approx(rest.sum())
-    assert table["tasks"]["mean"].sum() == len(result.tasks)
+    assert table["task_count"]["mean"].sum() == len(result.tasks)
     assert len(result.by("user")) == len(demand)  # and a single run can tell of all
 
 
@@ -163,7 +163,7 @@ def compared():
 def test_groups_of_replications_are_those_of_the_runs(compared):
     runs = list(hs.replicate(mix(), policy="sjf", replications=3, keep=True))
     each = np.array([run.by("class", ["response_mean"]).loc["gang", "response_mean"] for run in runs])
-    done = np.array([run.by("class", ["completed"]).loc["gang", "completed"] for run in runs])
+    done = np.array([run.by("class", ["completed_count"]).loc["gang", "completed_count"] for run in runs])
     given = ratio_contributions(each, done.astype(float))  # a run with more gangs weighs more
     expected = student_interval(given, metric="response_mean")
     row = compared.by("class").loc[("gang", "sjf"), "response_mean"]
@@ -175,10 +175,10 @@ def test_groups_of_replications_are_those_of_the_runs(compared):
 
 @pytest.mark.slow
 def test_users_are_the_same_for_all_policies_and_replications(compared):
-    table = compared.by("user", ["tasks"])
+    table = compared.by("user", ["task_count"])
     users = table.index.get_level_values("user")
     assert users.nunique() == groups.MAX_USERS + 1 and users[-1] == OTHERS
-    per_policy = table["tasks"]["mean"].groupby("policy").sum()
+    per_policy = table["task_count"]["mean"].groupby("policy").sum()
     assert per_policy.tolist() == pytest.approx([120, 120])
 
 
@@ -218,7 +218,7 @@ def test_the_set_for_clusters_has_what_is_defined(compared):
                  "gpu_utilization", "gpu_allocation", "fragmentation", "queue_length_mean", "rho_p95", "rho_max",
                  "preemptions"):  # fmt: skip
         assert name in found.metrics
-    assert not {"cost", "energy_j", "slo_attainment", "failed"} & set(found.metrics)
+    assert not {"cost", "energy_j", "slo_attainment", "failed_count"} & set(found.metrics)
     assert {"jain", "rho_p95"} < set(compared.metrics)  # users show in the usual table too
 
 
@@ -232,7 +232,7 @@ def test_sets_hold_for_single_runs_too():
 
 def test_a_metric_asked_for_by_name_is_shown_even_where_it_tells_nothing():
     found = hs.compare(mix(), ["fcfs", "sjf"], metrics=["usual", "energy_j"])
-    assert "energy_j" in found.metrics and "failed" not in found.metrics
+    assert "energy_j" in found.metrics and "failed_count" not in found.metrics
     with pytest.raises(UnknownName, match='"clustr"; did you mean "cluster"'):
         metric_sets.check("clustr")
     assert "response_p99" in metric_sets.expanded(["all"])
@@ -264,7 +264,7 @@ def test_the_command_line_tells_groups(file):
 
 def test_groups_as_json(file):
     found = json.loads(call("run", file, "--by", "gpus", "--json").stdout)
-    assert found["groups"]["gpus"]["4"]["tasks"] == hs.run(mix()).by("gpus", ["tasks"]).loc["4", "tasks"]
+    assert found["groups"]["gpus"]["4"]["task_count"] == hs.run(mix()).by("gpus", ["task_count"]).loc["4", "task_count"]
     several = json.loads(
         call("compare", file, "--policy", "fcfs", "--policy", "sjf", "--replications", "2", "--by", "class",
              "--json").stdout
@@ -283,7 +283,7 @@ def test_a_directory_has_tables_and_pictures_of_groups(file, tmp_path):
         assert {f"by_{name}.csv", f"by_{name}.png"} <= names
     assert {"distributions.png", "over_time.png", "picture.png"} <= names
     table = pd.read_csv(out / "by_gpus.csv")
-    assert list(table.columns[:4]) == ["gpus", "policy", "tasks", "tasks_half_width"] and len(table) == 6
+    assert list(table.columns[:4]) == ["gpus", "policy", "task_count", "task_count_half_width"] and len(table) == 6
     assert "groups" in json.loads((out / "comparison.json").read_text())
     assert "By" not in done.stdout  # nobody asked
     run = tmp_path / "run"

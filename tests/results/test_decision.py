@@ -203,7 +203,7 @@ def test_what_is_written(tmp_path: Path):
         ({BIG: []}, {}, "whole numbers"),
         ({BIG: None}, {}, "give the numbers to try"),
         ({"seed": [1, 2]}, {}, "random numbers"),
-        ({BIG: [1]}, {"minimize": "tasks"}, "is better"),
+        ({BIG: [1]}, {"minimize": "task_count"}, "is better"),
         ({BIG: [1]}, {"delta": 2.0}, "delta"),
         ({BIG: [1], SMALL: range(20_000)}, {}, "more than the 10,000"),
     ],

@@ -9,7 +9,7 @@ import hetsim as hs
 from hetsim import registry
 from hetsim.errors import UnknownName, UsageError
 from hetsim.model.record import COMPLETED
-from hetsim.results.declared import declaration, declarations, in_set
+from hetsim.results.declared import current_name, declaration, declarations, in_set, unknown_metric
 from hetsim.results.formatting import formatter, metric_name
 from hetsim.results.one_run import metrics
 from hetsim.results.one_run.estimands import WEIGHTS
@@ -92,3 +92,16 @@ def test_what_a_worker_cannot_load_is_said_when_it_is_asked_for(monkeypatch):
         metrics.metric("late_share")
     with pytest.raises(UnknownName):
         metrics.metric("late_shar")
+
+
+@pytest.mark.parametrize(("column", "today"), [
+    ("tasks", "task_count"), ("launches", "launch_count"), ("rejected", "rejected_count"), ("aborted", "aborted_count"),
+    ("failed_ci_low", "failed_count_ci_low"), ("rejected_fraction", "rejected_fraction"), ("energy_j", "energy_j"),
+    ("_completed", "_completed"), ("status", "status"),
+])  # fmt: skip
+def test_counts_of_older_files_have_their_names_of_today(column: str, today: str):
+    assert current_name(column) == today == current_name(today)
+
+
+def test_a_former_name_leads_to_that_of_today():
+    assert "task_count" in str(unknown_metric("tasks", declarations()))

@@ -31,7 +31,8 @@ def test_the_summary_of_three():
     """9 s of work back to back; waits 0, 3, 5; responses 4, 6, 7; E = 9 s × 250 W, of which 450 J idle."""
     values = three().values()
     expected = {
-        "tasks": 3, "completed": 3, "unfinished": 0, "rejected": 0, "wait_mean": 8 / 3, "wait_p50": 3, "wait_max": 5,
+        "task_count": 3, "completed_count": 3, "unfinished_count": 0, "rejected_count": 0,
+        "wait_mean": 8 / 3, "wait_p50": 3, "wait_max": 5,
         "response_mean": 17 / 3, "response_p95": 6.9, "slowdown_mean": 6.5 / 3, "bounded_slowdown_10s_mean": 1,
         "bsld_swf_mean": 1, "makespan": 9, "throughput": 3 / 9, "gpu_utilization": 1, "gpu_allocation": 1,
         "queue_length_mean": 8 / 9, "jobs_in_system_mean": 17 / 9, "preemptions": 0, "energy_j": 2250,
@@ -53,7 +54,7 @@ def test_the_window_selects_tasks_by_arrival_and_device_time_by_the_clock():
     tasks = workload([0, 1, 2], [4, 3, 2])
     result = Result(record(cluster(), tasks, [0, 4, 7], [4, 7, NAN], [(1,)] * 3, end=8.0, warmup=2.0, horizon=8.0))
     values = result.values()
-    assert (values["tasks"], values["unfinished"]) == (1, 1)
+    assert (values["task_count"], values["unfinished_count"]) == (1, 1)
     assert values["throughput"] == pytest.approx(2 / 6)
     assert math.isnan(values["response_mean"]) and values["response_p50"] == INF
     assert values["wait_p50"] == 5, "a task that started has a wait though it is unfinished"
@@ -200,7 +201,7 @@ def test_groups():
     tasks = workload([0, 1, 2], [4, 3, 2], class_code=np.array([0, 1, 0]), classes=["a", "b"])
     result = Result(record(cluster(), tasks, [0, 4, 7], [4, 7, 9], [(1,)] * 3))
     found = result.by("class")
-    assert list(found.index) == ["a", "b"] and list(found.tasks) == [2, 1] and list(found.wait_mean) == [2.5, 3]
+    assert list(found.index) == ["a", "b"] and list(found.task_count) == [2, 1] and list(found.wait_mean) == [2.5, 3]
     with pytest.raises(UsageError, match="whole run"):
         result.by("class", ["energy_j"])
 
@@ -210,7 +211,7 @@ def test_every_metric_is_documented_and_computable():
         assert function.__doc__, name
         assert isinstance(float(three().metric(name)), float)
     empty = Result(record(cluster(), workload([5.0], [1]), [NAN], [NAN], [None], end=3.0, status=[-1]))
-    assert empty.metric("tasks") == 0 and math.isnan(empty.metric("response_p99"))
+    assert empty.metric("task_count") == 0 and math.isnan(empty.metric("response_p99"))
     for name in metrics.metrics():
         empty.metric(name)
 

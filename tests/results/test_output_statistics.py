@@ -107,7 +107,7 @@ def test_warmup_auto_is_told_kept_and_the_same_for_any_number_of_workers(tmp_pat
 def test_policies_that_are_compared_share_the_warmup():
     runs = run_policies(queue(some(600, 200), warmup="auto", replications=6), ["fcfs", "sjf"], StudyOptions())
     assert len({run.results[0].warmup for run in runs.values()}) == 1
-    assert runs["fcfs"].values["tasks"].equals(runs["sjf"].values["tasks"])
+    assert runs["fcfs"].values["task_count"].equals(runs["sjf"].values["task_count"])
 
 
 def test_a_load_beyond_capacity_warns_that_the_cut_is_near_half():
@@ -496,6 +496,6 @@ def test_too_few_tasks_for_a_warm_up_are_a_failed_row_of_a_sweep():
 def test_where_nothing_completes_nothing_is_cut_and_that_is_said():
     long = {"horizon": "10 min", "workload.0.gpu_time": "1 d"}
     runs = hs.replicate(queue(some(600, 200), warmup="auto", replications=5), overrides=long)
-    assert runs.values["completed"].tolist() == [0] * 5
+    assert runs.values["completed_count"].tolist() == [0] * 5
     assert [text for text in runs.remarks if "too few tasks completed" in text]
     assert runs.results[0].warmup == 0

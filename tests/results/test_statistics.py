@@ -192,7 +192,7 @@ def test_the_metrics_of_a_comparison_are_those_that_tell_something():
                              horizon=horizon))  # fmt: skip
 
     found = compare({"a": until(5.0), "b": until(5.0)})
-    assert found.metrics == ["response_mean", "response_p95", "unfinished", "gpu_utilization", "energy_j"]
+    assert found.metrics == ["response_mean", "response_p95", "unfinished_count", "gpu_utilization", "energy_j"]
 
 
 def test_noise_of_floating_point_is_no_difference():

@@ -119,7 +119,7 @@ def test_figures_of_backfilling_on_the_public_logs(log, estimates):
     page = (FOLDER.parents[1] / "docs" / "traces.md").read_text(encoding="utf-8")
     for policy, (wait, slowdown) in zip(POLICIES, STATED[log, estimates], strict=True):
         found = replayed(log, estimates, policy)
-        assert found.metric("completed") == len(found.tasks)
+        assert found.metric("completed_count") == len(found.tasks)
         assert found.metric("wait_mean") / 3600 == pytest.approx(wait, abs=0.0051)
         assert found.metric("bounded_slowdown_10s_mean") == pytest.approx(slowdown, abs=0.051)
         assert f"{wait:.2f} h, {slowdown:,.1f}" in page

@@ -147,7 +147,7 @@ def test_replications_are_those_of_run_and_common_to_all_policies():
     assert mine["wait_mean"].tolist() == runs.column("wait_mean").tolist()
     # Common random numbers: under either policy the same work came.
     work = each.pivot(index=[RATE, "replication"], columns="policy", values="energy_tasks_j")
-    assert (each.groupby([RATE, "replication"])["tasks"].nunique() == 1).all()
+    assert (each.groupby([RATE, "replication"])["task_count"].nunique() == 1).all()
     assert work.shape == (8, 2)
 
 
@@ -467,7 +467,7 @@ def test_a_planned_point_holds_no_object():
 
 
 def test_numbers_of_a_finished_run_are_packed():
-    values = {"wait_mean": 2.5, "makespan": math.nan, "completed": 3.0}
+    values = {"wait_mean": 2.5, "makespan": math.nan, "completed_count": 3.0}
     packed = RunOutcome(values, ["slow"]).packed()
     assert isinstance(packed.values, Packed)
     assert list(packed.values) == list(values)

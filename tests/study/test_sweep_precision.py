@@ -175,7 +175,7 @@ def test_a_warm_up_is_that_of_compare():
             row = frame.set_index("policy").loc[policy]
             runs = compared.runs[policy]
             assert row["wait_mean"] == pytest.approx(compared.table.loc[policy, ("wait_mean", "mean")], rel=1e-12)
-            assert row["tasks"] == pytest.approx(runs.column("tasks").mean())
+            assert row["task_count"] == pytest.approx(runs.column("task_count").mean())
             near_half = [text for text in runs.warnings if "near the half" in text]
             assert ("near the half" in row["warnings"]) == bool(near_half)
     assert (found.table["warmup_cut"] > 0).any()

@@ -18,9 +18,11 @@ from scipy import integrate, stats
 
 import hetsim as hs
 from hetsim import theory
+from hetsim.cli import main
 from hetsim.errors import UsageError
 from hetsim.policy import ListScheduler, arrival_order
 from hetsim.queueing.matching import match
+from hetsim.results.statistics import student_interval
 from hetsim.theory.general import ConstantJumps
 
 Part = dict[str, Any]
@@ -687,6 +689,42 @@ def test_the_engine_covers_its_model(model: str):
     loaded = hs.load(MODELS[model])
     for one in simulate(loaded, match(loaded).rows, confidence=0.999, seed=11):
         assert one.covered, (one.row, str(one.interval))
+
+
+SHORT = {
+    "seed": 7, "horizon": "80 s", "warmup": "30 s",
+    "cluster": {"nodes": {"cpus": 16, "gpus": {"type": "a100", "count": 2}}},
+    "workload": {"arrivals": {"process": "poisson", "rate": "0.4/s"},
+                 "gpu_time": {"distribution": "exponential", "mean": "1 s"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", ["response_p95", "wait_mean"])
+def test_a_run_of_a_few_tasks_has_no_interval_and_contradicts_nothing(metric: str, tmp_path):
+    """Of 20 tasks two that are open at the end make a p95 of +inf; with two tasks some runs have none that waited."""
+    few = {"count": 2, **SHORT["workload"]}  # type: ignore[dict-item]
+    document = {**SHORT, "workload": few, "warmup": "4 s"} if metric == "wait_mean" else SHORT
+    (tmp_path / "few.yaml").write_text(json.dumps({"name": "few", **document}))
+    command = ["theory", str(tmp_path / "few.yaml"), "--seed", "7", "--replications", "3"]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    row = next(line for line in done.stdout.splitlines() if line.startswith(metric.replace("_", " ")))
+    assert row.endswith("no interval") and "±" not in row
+    figures = json.loads(CliRunner().invoke(main, [*command, "--json"]).stdout)["figures"]
+    figure = next(one for one in figures if one["metric"] == metric)
+    assert figure["covered"] is None
+    assert ("∞: unfinished tasks count as +∞" in done.stdout) == (metric == "response_p95")
+
+
+def test_replications_without_a_task_in_their_window_are_not_called_free_of_chance():
+    document = {"name": "none", **SHORT, "workload": {"count": 1, **SHORT["workload"]}}  # type: ignore[dict-item]
+    with pytest.raises(UsageError, match="no task arrived in the window of any replication"):
+        hs.replicate(hs.load(document), replications=3).interval("queue_length_mean")
+
+
+def test_an_interval_that_is_none_says_so():
+    text = str(student_interval([1.0, math.inf], metric="response_p95"))
+    assert text == "response_p95: inf (no interval) (95%, n = 2)"
 
 
 CHANGED = [

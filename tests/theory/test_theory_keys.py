@@ -14,6 +14,7 @@ from test_readers import PATTERNS, refused_as_a_whole
 
 import hetsim as hs
 from hetsim.errors import HetsimError, ScenarioError
+from hetsim.queueing.facts import Facts
 from hetsim.queueing.matching import match
 from hetsim.queueing.model_check import simulate
 from hetsim.scenario import readers
@@ -47,6 +48,9 @@ BASES = {
         "download": {"fixed": "3 ms"}}}, {}, horizon="60 s", warmup="6 s"),
     "tandem": system({**ONE, "bytes_in": exponential("0.3 GB")}, {"streams": 200}),
 }  # fmt: skip
+LONGER = {"M/M/1": ("1 h", "5 min"), "tandem": ("1 h", "5 min"),
+          "M/M/c": ("30 min", "3 min"), "batch": ("5 min", "30 s")}  # fmt: skip
+"""Horizon and warm-up at which an error of 10 % of a mean response is seen; of 500 s, one of 40 % is not."""
 E, N, G = "workload.0.", "cluster.nodes.0.", "cluster.nodes.0.gpus.0."
 
 LAWS = [
@@ -80,6 +84,19 @@ def on(key, *values, **more):
     """A case a value."""
     return [{key: value, **more} for value in values]
 
+
+NPU = {"type": "n", "kind": "npu", "streams": 200, "pcie": {"upload": "1 GB/s", "download": "1 GB/s", "duplex": "half"}}
+TRUNKS = {"scheduler": "fcfs", "admission": {"name": "trunk_reservation", "reserve": {"b": 1}}}
+SHARES = {G + "streams": 200, G + "sharing": "timeslice", "policy": "processor_sharing"}
+LITTLE_ROOM = [
+    *on(E + "cpus", 9), *on(E + "memory", "40 GB"), *on(E + "cpus", 9, **SHARES), *on(E + "memory", "40 GB", **SHARES),
+    *on(E + "gpu_memory", "20 GB", **SHARES), *on(E + "gpus", 0.6, **SHARES),
+    *on(N + "accelerators", [NPU], **{
+        E + "bytes_out": exponential("1 GB"), E + "bytes_in": exponential("0.3 GB"), E + "gpu_time": None,
+        E + "modes": [{"device": "npu", "time": exponential("0.5 s")}]}),
+    *on(E + "cpus", 6, policy=TRUNKS, **{G + "count": 4, E + "classes": [{"class": "a"}, {"class": "b"}]}),
+]  # fmt: skip
+"""Each was once called exact, and was off by 15 % to a factor of 3."""
 
 CASES = [
     # How the run is named and measured
@@ -223,6 +240,7 @@ CASES = [
     *on("policy", {"scheduler": {"name": "fcfs", "drop_expired": True}}, **{E + "slo": "0.5 s"}),
     *on("policy", {"scheduler": {"name": "fcfs"}, "decisions": {"per_cycle": "0.2 s"}}),
     *on("policy", {"scheduler": {"name": "priority", "preemptive": True, "aging": "1/s"}}, **{E + "classes": CLASSES}),
+    *LITTLE_ROOM,
 ]  # fmt: skip
 
 
@@ -281,22 +299,26 @@ def same(scenario, plain):
     return all(getattr(left, name).equals(getattr(right, name)) for name in TABLES)
 
 
-def check(case, folder, bases=BASES):
+def check(case, folder, bases=BASES, longer=()):
     """Hold a case on all bases on which it can be; does it change a table of some run?"""
-    there, differs = False, False
+    there, differs, short = False, False, case
     for base in bases:
+        times = dict(zip(("horizon", "warmup"), longer[base], strict=True)) if longer else {}
+        case = {**short, **{key: time for key, time in times.items() if key not in short}}
         scenario = loaded(base, case, folder)
         if scenario is None:
             continue
         there, found = True, match(scenario)
         rest = loaded(base, dict(list(case.items())[1:]), folder)
-        plain = loaded(base, {}, folder) if rest is None else rest
+        plain = loaded(base, times, folder) if rest is None else rest
         exact = found.verdict == "matches"
         alike = (exact or not differs) and same(scenario, plain)
         differs = differs or not alike
         if exact and not (alike and found.rows == match(plain).rows):
             for one in simulate(scenario, found.rows, confidence=LEVEL, replications=REPLICATIONS, seed=5):
-                assert one.covered, f"{case} on {base}: {one.row.metric} is {one.row.value:.4g}, not {one.interval}"
+                few = one.covered is None and "horizon" in short  # no interval of a percentile that is +inf in some run
+                figure = f"{one.row.metric} is {one.row.value:.4g}, not {one.interval}"
+                assert one.covered or few, f"{case} on {base}: {figure}"
     assert there, f"{case} is on no base a scenario that can run"
     return differs
 
@@ -306,7 +328,6 @@ def entry(base, cases, **more):
     return {**BASES[base], "workload": [{**BASES[base]["workload"][0], **cases}], **more}
 
 
-NPU = {"type": "n", "kind": "npu", "streams": 200, "pcie": {"upload": "1 GB/s", "download": "1 GB/s", "duplex": "half"}}
 SLICED = [{"cpus": 16, "memory": "64 GB", "gpus": {
     "type": "a", "memory": "40 GB", "streams": 200, "sharing": "timeslice"}}]  # fmt: skip
 AT_MOST = [{"cpus": 9}, {"memory": "40 GB"}, {"gpu_memory": "20 GB"}]
@@ -321,7 +342,7 @@ NO_ROOM = [
           cluster={"nodes": [{"cpus": 16, "accelerators": NPU, "pcie": {"upload": "1 GB/s"}}]}),
     entry("M/M/1", {"cpus": 6, "classes": [{"class": "a"}, {"class": "b"}]},
           cluster={"nodes": system(ONE, {"count": 4})["cluster"]["nodes"]},
-          policy={"scheduler": "fcfs", "admission": {"name": "trunk_reservation", "reserve": {"b": 1}}}),
+          policy=TRUNKS),
 ]  # fmt: skip
 
 
@@ -332,9 +353,7 @@ def test_what_has_less_room_or_link_than_its_model_is_not_called_exact(document)
     document = {**document, "horizon": "2 h", "warmup": "20 min"}
     found = match(load(from_mapping({**document, "workload": workload}).data))
     assert found.verdict != "matches"
-    assert {one.text for one in found.failed} & {
-        "there is room and a stream for each task in the system", "all servers are counted",
-        "there is one GPU, and a task has all of it", "each GPU has a link of its own, both ways"}  # fmt: skip
+    assert {one.text for one in found.failed} & ROOM
 
 
 def test_a_class_that_uploads_long_may_compute_long():
@@ -396,7 +415,7 @@ LAWS_OF = sorted((row[: -len(".distribution")] for row in readers.rows() if row.
 @pytest.mark.parametrize("part", range(PARTS))
 def test_what_is_called_exact_is_covered_whatever_key_is_set(part, folder):
     for case in CASES[part::PARTS]:
-        assert check(case, folder) or next(iter(case)) in NO_CHANGE, f"{case} changes no table"
+        assert check(case, folder, longer=LONGER) or next(iter(case)) in NO_CHANGE, f"{case} changes no table"
 
 
 @pytest.mark.parametrize("case", SAMPLE[:1] + SAMPLE[-1:], ids=["stopping", "service"])
@@ -405,6 +424,21 @@ def test_the_engine_contradicts_a_model_that_overlooks_a_key(case, folder, monke
     monkeypatch.setattr("hetsim.queueing.facts.not_understood", lambda *_: [])
     with pytest.raises(AssertionError, match="response_mean is"):
         check(case, folder, ("M/M/1", "batch"))
+
+
+ROOM = {"there is room and a stream for each task in the system", "all servers are counted",
+        "there is one GPU, and a task has all of it", "each GPU has a link of its own, both ways"}  # fmt: skip
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", LITTLE_ROOM, ids=str)
+def test_the_engine_contradicts_models_that_overlook_room(case, folder, monkeypatch):
+    """So the runs of the property are long enough: as soon as one of these assumptions is not made, it fails."""
+    suppose = Facts.suppose
+    monkeypatch.setattr(Facts, "suppose", lambda facts, text, holds, *rest, **more: suppose(
+        facts, text, holds or text in ROOM, *rest, **more))  # fmt: skip
+    with pytest.raises(AssertionError, match=" is .*, not "):
+        check(case, folder, ("tandem", "M/M/1"), LONGER)
 
 
 @pytest.mark.parametrize("case", SAMPLE, ids=[next(iter(case)) for case in SAMPLE])
@@ -496,7 +530,8 @@ def hold_to_its_plan(case, folder, policy):
             said = True
         if "ratio_certified" in notes:
             assert all(word in PROVEN for word in notes["covers"].values())
-            assert result.metric("completed") == 24 and makespan >= notes["lower_bound"] * (1 - 1e-9), (base, case)
+            assert result.metric("completed_count") == 24, (base, case)
+            assert makespan >= notes["lower_bound"] * (1 - 1e-9), (base, case)
             said = True
     return said
 

@@ -457,7 +457,7 @@ def test_rows_that_can_never_run_stop_the_run_unless_it_is_said_what_becomes_of_
     assert tasks["reason"]["wide"].startswith("can never run here: 8 × g are more than the 4 of any node")
     assert tasks["reason"]["type"] == "can never run here: no node has h100; the cluster offers cpu, g"
     assert tasks["finish"]["wide"] == 1
-    assert rejected.metric("rejected") == 2
+    assert rejected.metric("rejected_count") == 2
     assert any("2 of 5 tasks are rejected as they come" in text for text in rejected.warnings)
     assert run(tmp_path, ODD, unfit="leave_out").tasks["id"].tolist() == ["fits", "zero", "last"]
 

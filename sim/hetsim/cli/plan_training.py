@@ -26,7 +26,7 @@ MAX_GPUS = 1_000_000
 @click.option("--entry", metavar="NAME", help="The entry or class of the workload, where several train.")
 @click.option("--gpus", metavar="N[,N...]",
               help="Numbers of GPUs to compare, such as 8,16,32; those of the entry unless given.")
-@click.option("--rank", type=click.Choice(["time", "cost"]), default="time", show_default=True,
+@click.option("--rank", type=click.Choice(["time", "gpu_hours"]), default="time", show_default=True,
               help="By the time of a step, or by GPU-hours.")
 @click.option("--top", type=Whole(min=1), default=10, show_default=True, metavar="N",
               help="Rows of the table, shared among the numbers of GPUs.")
@@ -34,7 +34,7 @@ MAX_GPUS = 1_000_000
               help="Draw there the schedule of the best candidate with stages.")
 @TELLING
 def training(
-    scenario: str, overrides: tuple[str, ...], entry: str | None, gpus: str | None, rank: Literal["time", "cost"],
+    scenario: str, overrides: tuple[str, ...], entry: str | None, gpus: str | None, rank: Literal["time", "gpu_hours"],
     top: int, picture: Path | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Compare parallel degrees, schedules and micro-batches of `training:`.

@@ -27,7 +27,7 @@ from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.demand import Demand
 from hetsim.scenario.schema.training import TrainingSpec
 
-Rank = Literal["time", "cost"]
+Rank = Literal["time", "gpu_hours"]
 ONE_TYPE = "a job is on one type of GPU (hetsim plan partition cuts a measured network over unlike devices)"
 
 MAX_CHUNKS = 8

@@ -18,6 +18,7 @@ from hetsim.errors import InvariantError, RunError, ScenarioError, UsageError
 from hetsim.experiment.identity import Identity, Signature, differences, fingerprint, signature, undeclared
 from hetsim.experiment.workers import unpacked
 from hetsim.model.files import recorded_inputs, watch_opens
+from hetsim.results.declared import current_name
 from hetsim.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ class Packed(Mapping[str, float]):
 
 @lru_cache(64)
 def _positions(names: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, int]]:
+    names = tuple(map(current_name, names))
     return names, {name: number for number, name in enumerate(names)}
 
 

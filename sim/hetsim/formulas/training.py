@@ -139,7 +139,7 @@ class ParallelPlan:
     experts: Degree = 1
     """Degree of expert parallelism: the number of data-parallel ranks that divide the experts."""
     buckets: Degree = 1
-    """Parts in which gradients are reduced, all but the last during the backward pass; 1, no overlap, unless given."""
+    """Parts in which gradients are reduced, all but the last during the backward pass."""
 
     @property
     def gpus(self) -> int:

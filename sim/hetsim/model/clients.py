@@ -25,7 +25,7 @@ class RetryWait:
     """The wait before a retry: `first`, then each time longer by `factor`."""
 
     first: Seconds = 0.0
-    """Wait before the first retry; none unless given."""
+    """Wait before the first retry."""
     factor: Positive = 2.0
     """By how much each further wait is longer, 2 unless given."""
     longest: Seconds = field(default=math.inf, metadata={"alias": "max"})
@@ -73,7 +73,7 @@ class Clients:
     timeout: Seconds = math.inf
     """Time that an attempt may take, waiting or running; no limit unless given."""
     at_timeout: Literal["leave", "cancel"] = "leave"
-    """leave: the server does not know, and works on (the default); cancel: it stops."""
+    """leave: the server does not know, and works on; cancel: it stops."""
     give_up_after: Seconds = math.inf
     """Time after which the whole call is given up; no limit unless given."""
     retry: Retry | None = None

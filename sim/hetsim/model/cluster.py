@@ -65,7 +65,7 @@ class Link:
     latency: Seconds = 0.0
     """Time before the first byte of each transfer."""
     duplex: Literal["full", "half"] = "full"
-    """full (both directions at once, the default) or half (they share one rate)."""
+    """full (both directions at once) or half (they share one rate)."""
     curve: BandwidthCurve | None = field(default=None, metadata=NO_KEY)
     """Measured bus bandwidth of collectives, whose highest value is the rate in both directions."""
 
@@ -220,7 +220,7 @@ class DeviceType:
     memory: Bytes | None = None
     """Memory of each; no limit unless given."""
     streams: Count = 1
-    """How many launches may be in flight on each, 1 unless given; 2 overlap an upload with a compute."""
+    """How many launches may be in flight on each; 2 overlap an upload with a compute."""
     link: Link = field(default_factory=Link, metadata=NO_KEY)
     sharing: Sharing = field(default_factory=Sharing, metadata=NO_KEY)
     power: Power = field(default_factory=Power)
@@ -270,7 +270,7 @@ class NodeSpec:
     """`count` equal nodes: cores, memory, accelerators, switches and network."""
 
     cpus: Whole = 0
-    """Cores of each node, none unless given."""
+    """Cores of each node."""
     memory: Bytes | None = None
     """Host memory of each node; no limit unless given."""
     accelerators: tuple[tuple[DeviceType, int], ...] = field(default=(), metadata=NO_KEY)

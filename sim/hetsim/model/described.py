@@ -11,10 +11,13 @@ import ast
 import inspect
 import re
 import sys
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BaseModel, GetJsonSchemaHandler
+
+from hetsim.model.units import parse_fraction
 
 
 class Described(BaseModel):
@@ -32,20 +35,21 @@ class Described(BaseModel):
         properties = schema.get("properties", {})
         if cls.FIRST:
             schema["properties"] = properties = {**{key: properties[key] for key in cls.FIRST}, **properties}
-        for field, sentence in descriptions(cls).items():
+        for field, text in descriptions(cls).items():
             info = cls.model_fields[field]
             key = info.alias or field
             if key in properties:
-                properties[key] = {**properties[key], "description": with_default(sentence, info.default)}
+                properties[key] = {**properties[key], "description": with_default(text, info.default, info.metadata)}
         return reference
 
 
-def with_default(sentence: str, default: Any) -> str:
+def with_default(sentence: str, default: Any, metadata: Iterable[Any] = ()) -> str:
     """The sentence with the default, where that is plain and not in the sentence."""
     plain = isinstance(default, bool | int | float | str) and default != ""
     if not plain or re.search(r"unless given|left out|\bdefault\b", sentence):
         return sentence
-    text = f"{default:g}" if isinstance(default, float) else str(default)
+    is_share = default and any(getattr(one, "func", None) is parse_fraction for one in metadata)
+    text = f"{100 * default:g}%" if is_share else f"{default:g}" if isinstance(default, float) else str(default)
     text = text.lower() if isinstance(default, bool) else text
     return f"{sentence} {text} unless given." if sentence.endswith("?") else f"{sentence[:-1]}; {text} unless given."
 

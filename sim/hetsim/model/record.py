@@ -22,8 +22,9 @@ from hetsim.model.service import LanguageService, Service
 from hetsim.model.tasks import Tasks
 
 NOT_ARRIVED, UNFINISHED, COMPLETED, REJECTED, EXPIRED, FAILED, ABORTED = -1, 0, 1, 2, 3, 4, 5
-STATUS_NAMES = {UNFINISHED: "unfinished", COMPLETED: "completed", REJECTED: "rejected", EXPIRED: "expired",
-                FAILED: "failed", ABORTED: "aborted"}  # fmt: skip
+STATUS_NAMES = {COMPLETED: "completed", REJECTED: "rejected", EXPIRED: "expired", FAILED: "failed", ABORTED: "aborted",
+                UNFINISHED: "unfinished"}  # fmt: skip
+STOPS, MOVES = "preemptions", "migrations"
 PREEMPTIONS = ("recompute", "swap", "failure")
 """How requests to language models lose their place: read again, copied to the host, or their replica failed."""
 

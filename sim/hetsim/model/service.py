@@ -27,7 +27,7 @@ class ResultCache:
     size: Count
     """How many results are kept."""
     evict: Literal["lru", "clock"] = "lru"
-    """Which result goes when there is no room: lru (default) or clock."""
+    """Which result goes when there is no room: lru or clock."""
     hit: Seconds = 0.0
     """Time of an answer from the cache."""
 
@@ -48,7 +48,7 @@ class Service:
     per_item: tuple[float, ...]
     slo: float = math.inf
     noise: Fraction = 0.0
-    """Relative standard deviation of all stage times, from 0 (default) to 30%."""
+    """Relative standard deviation of all stage times, from 0 to 30%."""
     alike: bool = True
     """Do all requests take `per_item` exactly?"""
     bytes_in: float = 0.0

@@ -20,7 +20,7 @@ VERDICTS = {
     "is nearly|is only approximated by|^near(?= )": "unsure",
     "matches no exact model|has no steady state|^FAILS(?= )|not covered$": "bad",
 }
-
+COVERED = {True: "covered", False: "not covered", None: "no interval"}
 
 MAX_NAMED = 6
 """Assumptions that the first sentence names; the table below it has all."""
@@ -135,6 +135,7 @@ def _error(error: float) -> str:
 
 def _figures(found: Match, beside: list[PredictionCheck]) -> list[str]:
     from hetsim.report import terminal
+    from hetsim.report.overview import INFINITE
     from hetsim.results.formatting import PERCENT
 
     first = beside[0].interval if beside else None
@@ -148,6 +149,6 @@ def _figures(found: Match, beside: list[PredictionCheck]) -> list[str]:
         if row in intervals:
             interval = intervals[row].interval
             cells.append(terminal.several([interval.mean], units, [interval.half_width])[0])
-            cells.append("covered" if intervals[row].covered else "not covered")
+            cells.append(COVERED[intervals[row].covered])
         table.append([name, *cells])
-    return terminal.table(table, right=(1, 2))
+    return terminal.table(table, right=(1, 2)) + [INFINITE] * any("∞" in row[2] for row in table if row[2:])

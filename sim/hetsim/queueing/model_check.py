@@ -5,20 +5,24 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
+import numpy as np
+
 from hetsim.errors import UsageError
 from hetsim.queueing.facts import PredictedRow
+from hetsim.results.declared import COMPLETED_COUNT, TASK_COUNT
+from hetsim.results.one_run.estimands import ratio_contributions, weight_of
+from hetsim.results.statistics import Interval, student_interval
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
     from hetsim.experiment.options import StudyKeywords
     from hetsim.results.many_runs.replications import Replications
-    from hetsim.results.statistics import Interval
     from hetsim.scenario.scenario import Scenario
 
 MIN_REPLICATIONS = 10
 """Replications where the scenario has fewer than two."""
+LOST = ("rejected_count", "expired_count")
 
 
 class PredictionCheck(NamedTuple):
@@ -28,18 +32,17 @@ class PredictionCheck(NamedTuple):
     interval: Interval
 
     @property
-    def covered(self) -> bool:
+    def covered(self) -> bool | None:
+        """None without an interval: a mean of few or infinite values has none."""
+        if math.isnan(self.interval.low):
+            return None
         value, interval = self.row.value, self.interval
         # Where nothing is random (no task ever waits) the confidence interval is a point, and only rounding is left.
         return interval.covers(value) or math.isclose(value, interval.mean, rel_tol=1e-9, abs_tol=1e-15)
 
 
 def simulate(
-    scenario: Scenario,
-    rows: list[PredictedRow],
-    *,
-    confidence: float = 0.95,
-    **options: Unpack[StudyKeywords],
+    scenario: Scenario, rows: list[PredictedRow], *, confidence: float = 0.95, **options: Unpack[StudyKeywords]
 ) -> list[PredictionCheck]:
     """Run the scenario's replications, or ten, and return CIs of predicted figures."""
     from hetsim.experiment.run import replicate
@@ -54,7 +57,9 @@ def simulate(
     runs = replicate(scenario, metrics=metrics, keep=by_class, **options)
     if len(runs) < 2:
         raise UsageError("an interval needs at least two replications; ask for more (--replications 10)")
-    tables = [one.by("class", list(dict.fromkeys(metrics_of_tasks(rows)))) for one in runs] if by_class else []
+    of_classes = [row.metric for row in rows if row.class_ and row.metric != "loss"]
+    wanted = list(dict.fromkeys([*of_classes, COMPLETED_COUNT, *LOST, TASK_COUNT]))
+    tables = [one.by("class", wanted) for one in runs] if by_class else []
     return [
         PredictionCheck(row, _of_class(row, tables, confidence) if row.class_ else _of_all(row, runs, confidence))
         for row in rows
@@ -64,39 +69,28 @@ def simulate(
 def _of_all(row: PredictedRow, runs: Replications, confidence: float) -> Interval:
     """The confidence interval of a figure of all tasks."""
     if row.metric != "loss":
+        values = runs.contributions(row.metric)
+        if values.count() < 2:
+            return student_interval(values.to_numpy(), confidence, row.metric)
         return runs.interval(row.metric, confidence)
-    lost, came = (runs.column("rejected") + runs.column("expired")).to_numpy(), runs.column("tasks").to_numpy()
+    lost, came = sum(runs.column(name).to_numpy() for name in LOST), runs.column(TASK_COUNT).to_numpy()
     return _of_shares(lost / came, came, confidence, row.metric)
 
 
 def _of_class(row: PredictedRow, tables: list[pd.DataFrame], confidence: float) -> Interval:
     """Return the CI of a class's figure, from a table of classes by replication."""
-    import numpy as np
-
-    from hetsim.results.one_run.estimands import weight_of
-    from hetsim.results.statistics import student_interval
-
     def column(name: str) -> np.ndarray:
         return np.array([float(table[name][row.class_]) for table in tables])
 
     if row.metric == "loss":
-        lost, came = column("rejected") + column("expired"), column("tasks")
+        lost, came = sum(map(column, LOST)), column(TASK_COUNT)
         return _of_shares(lost / came, came, confidence, row.metric)
     values = column(row.metric)
     if weight_of(row.metric) is None:
         return student_interval(values, confidence, row.metric)
-    return _of_shares(values, column("completed"), confidence, row.metric)
+    return _of_shares(values, column(COMPLETED_COUNT), confidence, row.metric)
 
 
 def _of_shares(values: np.ndarray, weights: np.ndarray, confidence: float, metric: str) -> Interval:
     """Return the CI of a mean over tasks, weighted by each replication's tasks."""
-    from hetsim.results.one_run.estimands import ratio_contributions
-    from hetsim.results.statistics import student_interval
-
     return student_interval(ratio_contributions(values, weights), confidence, metric)
-
-
-def metrics_of_tasks(rows: list[PredictedRow]) -> list[str]:
-    """Metrics of tasks that are needed for each class."""
-    named = [row.metric for row in rows if row.class_ and row.metric != "loss"]
-    return [*named, "completed", "rejected", "expired", "tasks"]

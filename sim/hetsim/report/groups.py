@@ -9,7 +9,7 @@ import pandas as pd
 
 from hetsim.report import terminal
 from hetsim.report.overview import beside
-from hetsim.results.declared import in_set, of_groups
+from hetsim.results.declared import TASK_COUNT, in_set, of_groups
 from hetsim.results.many_runs.groups import SHOWN_MARK, difference_cells, difference_note, telling
 from hetsim.results.one_run.groups import TITLES, checked, title
 
@@ -31,7 +31,7 @@ def groups_lines(
             lines += ["", f"By {TITLES[name]}: there is one group only."]
             continue
         shown = _shown(tables[name], list(further))
-        shown = [one for one in shown if one in ("tasks", *only)] if only else shown
+        shown = [one for one in shown if one in (TASK_COUNT, *only)] if only else shown
         lines += ["", f"By {title(name, tables[name].index.get_level_values(0))}:", *_lines(tables[name], name, shown)]
         if comparison is not None:
             lines += _differences(comparison, name, shown)
@@ -65,7 +65,7 @@ def _lines(table: pd.DataFrame, by: str, shown: Sequence[str]) -> list[str]:
 
 def _differences(comparison: Comparison, by: str, shown: Sequence[str]) -> list[str]:
     """A row a group and policy that is not the base, a column a metric, and the marks."""
-    names = [name for name in shown if name != "tasks"]  # of which every policy gets the same
+    names = [name for name in shown if name != TASK_COUNT]  # of which every policy gets the same
     differences = comparison.differences_by(by, names)
     if differences.empty:
         return []

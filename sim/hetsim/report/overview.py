@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetsim.model.plan import PLANNED_MAKESPAN
+from hetsim.model.record import MOVES, STATUS_NAMES, STOPS
 from hetsim.report import terminal
-from hetsim.results.declared import MAKESPAN, has_direction
-from hetsim.results.many_runs.replications import ENERGY, Replications
+from hetsim.results.declared import COST, ENERGY, MAKESPAN, TASK_COUNT, has_direction
+from hetsim.results.many_runs.replications import COMMON_END, Replications
 from hetsim.results.one_run import metric_sets
 from hetsim.results.one_run.bounds import offered_load
 from hetsim.results.one_run.forecasts import forecasts
@@ -109,9 +110,9 @@ class Figures:
     def text(self, metric: str) -> str:
         """The value as text, with its unit."""
         value, half = self(metric)
-        if metric in ENERGY and not math.isnan(value):  # in the unit of both
-            joules, halves = zip(*map(self, ENERGY), strict=True)
-            return terminal.several(joules, terminal.JOULES, halves)[ENERGY.index(metric)]
+        if metric in COMMON_END and not math.isnan(value):  # in the unit of both
+            joules, halves = zip(*map(self, COMMON_END), strict=True)
+            return terminal.several(joules, terminal.JOULES, halves)[COMMON_END.index(metric)]
         if self.many and not math.isnan(half):
             return terminal.several([value], terminal.units_of(metric), [half])[0]
         return terminal.formatter(metric)(value)
@@ -212,16 +213,16 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
         answered, attempts, wasted = map(figures.text, ("call_goodput", "attempts_per_call", "wasted_device_s"))
         rows.append(["calls", f"{answered} answered, {attempts} attempts each, {wasted} of devices wasted"])
     rows += _replicas(figures)
-    for name, kinds in (("preemptions", _by_kind(figures)), ("migrations", "")):
+    for name, kinds in ((STOPS, _by_kind(figures)), (MOVES, "")):
         if figures(name)[0] > 0:
             rows.append([name, figures.text(name) + kinds])
     if figures.is_shown("jain") and figures.is_shown("rho_p95"):
         rows.append(["fairness", f"Jain {figures.text('jain')} over users; ρ {figures.text('rho_p95')} (p95)"])
-    if figures("energy_j")[0] > 0:
-        total, idle = map(figures.text, ENERGY)
+    if figures(ENERGY)[0] > 0:
+        total, idle = map(figures.text, COMMON_END)
         rows.append(["energy", f"{total} (idle {idle})"])
-    if figures.is_shown("cost"):
-        rows.append(["cost", f"{figures.text('cost')}, of which {figures.text('cost_held')} held by tasks"])
+    if figures.is_shown(COST):
+        rows.append([COST, f"{figures.text(COST)}, of which {figures.text('cost_held')} held by tasks"])
     return rows
 
 
@@ -297,15 +298,13 @@ def _plan(outcome: Outcome) -> str:
 
 def _fates(figures: Figures) -> str:
     """`1,240: 1,200 completed, 40 rejected`."""
-    total, _ = figures("tasks")
-    fates = [
-        f"{figures.text(fate)} {fate}"
-        for fate in ("completed", "rejected", "expired", "failed", "aborted", "unfinished")
-        if figures(fate)[0] > 0
-    ]
-    if fates == [f"{figures.text('tasks')} completed"] or not total:
-        return figures.text("tasks") + (", all completed" if total else "")
-    return f"{figures.text('tasks')}: " + ", ".join(fates)
+    total, _ = figures(TASK_COUNT)
+    text = figures.text(TASK_COUNT)
+    counts = {fate: f"{fate}_count" for fate in STATUS_NAMES.values()}
+    fates = [f"{figures.text(name)} {fate}" for fate, name in counts.items() if figures(name)[0] > 0]
+    if fates == [f"{text} completed"] or not total:
+        return text + (", all completed" if total else "")
+    return f"{text}: " + ", ".join(fates)
 
 
 def remarks(outcome: Outcome) -> list[str]:

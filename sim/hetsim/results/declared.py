@@ -26,13 +26,14 @@ Of = Literal["tasks", "run"]
 Function = TypeVar("Function", bound=Callable[..., float])
 
 MODULES = (
-    "task_metrics", "deadlines", "usage_metrics", "cost", "queue_metrics", "bounds", "plans",
+    "task_metrics", "deadlines", "usage_metrics", "cost_metrics", "queue_metrics", "bounds", "plans",
     "calls", "fragmentation_metrics", "fairness", "data_moved", "network", "language_metrics",
 )  # fmt: skip
 """Of `hetsim.results.one_run`: where ours are declared, in the order of summaries and of the set `all`."""
 RESPONSE_MEAN = DEFAULT_METRIC = "response_mean"
 MAKESPAN, THROUGHPUT, WAIT_MEAN = "makespan", "throughput", "wait_mean"
-"""Those of which several other modules speak."""
+TASK_COUNT, COMPLETED_COUNT, ENERGY, COST = "task_count", "completed_count", "energy_j", "cost"
+"""Those of which several other modules speak; `ENERGY` and `COST` are columns of tables too."""
 DEFAULT_BOUND = 10.0
 """Seconds: shorter tasks count as this long in the bounded slowdown."""
 _BOUND = "{bound:g}"
@@ -134,9 +135,16 @@ def _ours_by(bound: float) -> dict[str, Declaration]:
     return {name.replace(_BOUND, f"{bound:g}"): one for name, one in _all_of_ours().items()}
 
 
+def current_name(column: str) -> str:
+    """Rename a column of a file in which counts are called by what they count."""
+    name, *end = column.partition("_ci_")
+    count = {"tasks": TASK_COUNT, "launches": "launch_count"}.get(name, f"{name}_count")
+    return (count if count in _all_of_ours() else name) + "".join(end)
+
+
 def unknown_metric(name: str, names: Iterable[str]) -> UnknownName:
     """UnknownName, with metrics that share parts of the name where it helps."""
-    parts = tuple(filter(None, name.split("_")))
+    parts = tuple(filter(None, current_name(name).split("_")))
     shares = {one: sum(part.startswith(parts) for part in one.split("_")) for one in names}
     near = sorted(filter(shares.get, shares), key=lambda one: -shares[one])[:3]
     if near and (shares[near[0]] >= len(parts) or not suggestion(name, shares)):

@@ -55,7 +55,8 @@ class Interval:
 
     def __str__(self) -> str:
         said = f"n = {self.n}" if self.method == "replications" else f"{self.n} {self.method}"
-        return f"{self.metric}: {self.mean:.6g} ± {self.half_width:.3g} ({100 * self.confidence:g}%, {said})"
+        half = " (no interval)" if math.isnan(self.half_width) else f" ± {self.half_width:.3g}"
+        return f"{self.metric}: {self.mean:.6g}{half} ({100 * self.confidence:g}%, {said})"
 
 
 def student_interval(values: Sequence[float] | np.ndarray, confidence: float = 0.95, metric: str = "") -> Interval:

@@ -194,7 +194,7 @@ class Renewal(ArrivalProcess):
     scv: Positive
     """Squared coefficient of variation of the gaps: 0 regular, 1 Poisson."""
     family: Literal["auto", "gamma", "hyperexponential"] = "auto"
-    """Distribution of the gaps: auto (default), gamma or hyperexponential."""
+    """Distribution of the gaps: auto, gamma or hyperexponential."""
 
     @model_validator(mode="after")
     def _check(self) -> Renewal:
@@ -339,7 +339,7 @@ class PiecewisePoisson(ArrivalProcess):
     rate: Annotated[list[tuple[Seconds, PerSecond]], Field(min_length=1), AfterValidator(_in_order)]
     """Pairs of a time and the arrivals per time from then on; the first time is 0 s."""
     between: Literal["step", "linear"] = "step"
-    """From each time to the next: step keeps the rate (default), linear draws a straight line."""
+    """From each time to the next: step keeps the rate, linear draws a straight line."""
     period: Interval | None = None
     """After this time the list starts again; the last rate goes on for ever unless given."""
 
@@ -552,7 +552,7 @@ class Closed(ArrivalProcess):
     ]
     """How many clients, each with one task at a time: a number, or pairs of a time and the number from then on."""
     between: Literal["step", "linear"] = "step"
-    """From each time to the next: step keeps the number (default), linear draws a straight line."""
+    """From each time to the next: step keeps the number, linear draws a straight line."""
     think: TimeDistribution
     """Time from the end of a client's task to its next, a quantity or a distribution."""
     start_jitter: Seconds = 0.0

@@ -21,9 +21,11 @@ from hetsim.model.record import (
     COMPLETED,
     LAUNCH_COMPLETED,
     LAUNCH_RUNNING,
+    MOVES,
     NOT_ARRIVED,
     PREEMPTIONS,
     STAGE_SPANS,
+    STOPS,
     UNFINISHED,
     Record,
     RunInput,
@@ -89,7 +91,7 @@ WIDTH = len(ROW)
 _AS_ROW, _NUMBER = Struct(f"={WIDTH}d"), Struct("=d")
 BUSY, ENERGY, LOST = (ROW.index(name) for name in ("busy", "energy", "lost"))
 
-DETAILS = ("upload", "compute", "download", "preemptions", "migrations", "cached_tokens")
+DETAILS = ("upload", "compute", "download", STOPS, MOVES, "cached_tokens")
 """Columns of tasks that stand in the record as they are, if anything asked for them."""
 
 
@@ -175,7 +177,7 @@ class Recorder:
         """A per-task column that most runs do not need; zeros at first."""
         column = self._detail.get(name)
         if column is None:
-            kind = "i" if name.startswith("preemptions") or name in ("migrations", "batch") else "d"
+            kind = "i" if name.startswith(STOPS) or name in (MOVES, "batch") else "d"
             column = self._detail[name] = rows_of(kind, -1 if name == "batch" else 0, len(self.status))
         return column
 

@@ -22,7 +22,7 @@ from hetsim.engine.language.replica_set import ReplicaSet
 from hetsim.engine.language.service_calls import ServiceCalls
 from hetsim.engine.queues.patience import Deadlines
 from hetsim.model.plan import Placement
-from hetsim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED
+from hetsim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED, STOPS
 from hetsim.model.service import LanguageService
 from hetsim.model.task import RUNNING, Task
 from hetsim.policy.iterating import Foreseen, OpenReplicas
@@ -162,7 +162,7 @@ class Fleet(ServiceCalls):
         self.first_tokens[request.row] = self.clock._now + self.service.response_delay
 
     def gave_way(self, request: Generation, kind: str) -> None:
-        self.recorder.detail("preemptions")[request.row] += 1
+        self.recorder.detail(STOPS)[request.row] += 1
         self.recorder.detail(f"preemptions_{kind}")[request.row] += 1
 
     def looked_up(self, request: Generation, tokens: int) -> None:

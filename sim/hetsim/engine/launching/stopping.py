@@ -9,7 +9,7 @@ from hetsim.engine.flight.history import History
 from hetsim.engine.flight.launch import COMPUTE, DOWNLOAD, Lane, Launch, Timetable
 from hetsim.engine.flight.links import Links
 from hetsim.engine.launching.launches import Launches
-from hetsim.model.record import LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED
+from hetsim.model.record import LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, MOVES, STOPS
 from hetsim.model.task import Task
 
 BETWEEN = 1e-9
@@ -82,7 +82,7 @@ class Stops:
             launch, table, times, end=now + residual, outcome=outcome, kept=kept, progress=progress, flushed=flushed
         )
         for task in () if killed else launch.tasks:
-            self.recorder.detail("migrations" if outcome == LAUNCH_MOVED else "preemptions")[task.index] += 1
+            self.recorder.detail(MOVES if outcome == LAUNCH_MOVED else STOPS)[task.index] += 1
         self._left.update(dict.fromkeys(table.lanes))
         self._moved.update(dict.fromkeys(moved))
         if at_once:

@@ -27,7 +27,7 @@ from hetsim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
 from hetsim.model.record import Record
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
-from hetsim.results.declared import DEFAULT_METRIC, MAKESPAN
+from hetsim.results.declared import DEFAULT_METRIC, ENERGY, MAKESPAN
 
 if TYPE_CHECKING:
     from hetsim.engine.simulation import Simulation
@@ -329,7 +329,7 @@ class Energy(Reward):
     Work counts while it computes; a block that a stopped launch still has to end counts when it is stopped.
     """
 
-    name, metric = "energy", "energy_j"
+    name, metric = "energy", ENERGY
     per_task = ("energy per task (J)", -1.0)
 
     def __init__(self, simulation: Simulation):

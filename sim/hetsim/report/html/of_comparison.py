@@ -25,7 +25,7 @@ from hetsim.report.html.common import (
 )
 from hetsim.report.html.elements import Cell, Section
 from hetsim.report.overview import comparison_headline, comparison_remarks, first_of
-from hetsim.results.declared import DEFAULT_METRIC, has_direction, higher_is_better, in_set
+from hetsim.results.declared import DEFAULT_METRIC, TASK_COUNT, has_direction, higher_is_better, in_set
 from hetsim.results.formatting import metric_name, several, units_of
 from hetsim.results.many_runs.compare import Comparison
 from hetsim.results.many_runs.findings import Finding
@@ -214,7 +214,7 @@ def _compared_groups(found: Comparison) -> str:
         groups = table.index.get_level_values(0).unique()
         if len(groups) < 2:
             continue
-        those = ("tasks", *in_set("page_tasks")[:3])
+        those = (TASK_COUNT, *in_set("page_tasks")[:3])
         names = [name for name in those if name in table.columns.get_level_values(0)]
         columns = []
         for name in names:
@@ -232,7 +232,7 @@ def _compared_groups(found: Comparison) -> str:
 
 def _group_differences(found: Comparison, group: str, shown: list[str]) -> str:
     """The paired differences of the metrics shown, to the base."""
-    names = [name for name in shown if name != "tasks"]  # of which every policy gets the same
+    names = [name for name in shown if name != TASK_COUNT]  # of which every policy gets the same
     table = found.differences_by(group, names)
     rows = list(dict.fromkeys(zip(table[group], table["policy"], strict=True)))
     columns = []

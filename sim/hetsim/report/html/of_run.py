@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from hetsim.model.record import COMPLETED, STATUS_NAMES
 from hetsim.report.html import columns, elements
 from hetsim.report.html.common import Parts, commands, listed, scenario_of
 from hetsim.report.html.elements import Cell, Section
 from hetsim.report.overview import STAGE_COLUMNS, STATISTICS, Figures, first_of, headline, remarks, stage_rows
-from hetsim.results.declared import RESPONSE_MEAN, WAIT_MEAN, in_set
+from hetsim.results.declared import COMPLETED_COUNT, ENERGY, RESPONSE_MEAN, TASK_COUNT, WAIT_MEAN, in_set
 from hetsim.results.formatting import count, formatter, metric_name, several, share, units_of
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run import explain
@@ -21,7 +22,7 @@ from hetsim.results.one_run.training_pipelines import has_pipelines
 MAX_DEVICES = 100
 OPEN_ROWS = 12
 """Longer tables are folded."""
-FATES = ("rejected", "expired", "failed", "aborted", "unfinished")
+FATES = {name: f"{name}_count" for status, name in STATUS_NAMES.items() if status != COMPLETED}
 MAX_POLICY = 48
 """Longer names of policies are without their parameters in the title; the line below has all."""
 MAX_CARDS = 6
@@ -54,9 +55,9 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
 
 def _in_words(outcome: Outcome, figures: Figures, waits: pd.DataFrame | None) -> Iterator[str]:
     """How the tasks fared, why they waited, and what one run leaves open."""
-    fates = "".join(f"; {figures.text(name)} {name}" for name in FATES if figures(name)[0] > 0)
+    fates = "".join(f"; {figures.text(name)} {fate}" for fate, name in FATES.items() if figures(name)[0] > 0)
     many = f", means of {len(outcome)} replications" if isinstance(outcome, Replications) else ""
-    yield f"{figures.text('completed')} of {figures.text('tasks')} tasks completed{many}{fates}."
+    yield f"{figures.text(COMPLETED_COUNT)} of {figures.text(TASK_COUNT)} tasks completed{many}{fates}."
     if figures.is_known(WAIT_MEAN) and figures.is_known(RESPONSE_MEAN) and figures(RESPONSE_MEAN)[0] > 0:
         part = share(figures(WAIT_MEAN)[0] / figures(RESPONSE_MEAN)[0])
         causes = "" if waits is None else _causes_in_words(waits, isinstance(outcome, Replications))
@@ -116,7 +117,7 @@ def _pictures(first: Result) -> str:
     if len(first.steps):
         caption = "What replicas of language models held, had to do, and did in a step; and the times between tokens."
         parts.append(elements.picture(lambda: plots.serving(first), "language models over time", caption))
-    if first.metric("energy_j") > 0:
+    if first.metric(ENERGY) > 0:
         parts.append(elements.picture(lambda: plots.power(first), "power over time", "The area is the energy."))
     if has_pipelines(first):
         caption = "A step of the job with the most GPU time, alone on the links: a row a stage, a bar a micro-batch."
@@ -144,8 +145,8 @@ def _devices(first: Result) -> str:
     table = first.devices
     names = [name for name in ("utilization", "allocation") if table[name].notna().any()]
     kept = table if len(table) <= MAX_DEVICES else table.nlargest(MAX_DEVICES, "busy", keep="first")
-    drawn = bool(table["energy_j"].notna().any())
-    energies = _texts("energy_j", kept["energy_j"].tolist())
+    drawn = bool(table[ENERGY].notna().any())
+    energies = _texts(ENERGY, kept[ENERGY].tolist())
     rows = []
     for record, drew in zip(kept.to_dict("records"), energies, strict=True):
         shares = [Cell("–" if math.isnan(record[n]) else f"{100 * record[n]:.3g} %", float(record[n])) for n in names]

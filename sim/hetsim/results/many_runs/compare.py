@@ -18,10 +18,10 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UnknownName, UsageError
-from hetsim.results.declared import declaration, has_direction, hide_if_zero, higher_is_better
+from hetsim.results.declared import current_name, declaration, has_direction, hide_if_zero, higher_is_better
 from hetsim.results.formatting import SECONDS, figures, fitting, metric_name, one, several, units_of, with_unit
 from hetsim.results.many_runs.findings import COLUMNS, Finding, better, paired_findings
-from hetsim.results.many_runs.replications import ENERGY, REPLICATIONS, Replications
+from hetsim.results.many_runs.replications import COMMON_END, REPLICATIONS, Replications
 from hetsim.results.many_runs.selection import Selection
 from hetsim.results.one_run import metric_sets, store
 from hetsim.results.one_run.plans import PLAN_COLUMNS, plans_table, reservations
@@ -85,7 +85,7 @@ class Comparison:
                 about = store.read_mark(folder)
                 stored = read_json(folder / COMPARISON)
                 pairs = {(row["policy"], row["other"]) for row in stored["differences"]}
-                metrics = list(dict.fromkeys(row["metric"] for row in stored["differences"]))
+                metrics = list(dict.fromkeys(current_name(row["metric"]) for row in stored["differences"]))
                 check_names(folder / store.MARK, about["policies"].values())
                 labels = {label: folder / name for label, name in about["policies"].items()}
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
@@ -313,7 +313,7 @@ def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:
     columns = {name: runs.column(metric) for name, runs in sets.items()}
     common = set.intersection(*(set(column.index) for column in columns.values()))
     columns = {name: runs.among(common).contributions(metric) for name, runs in sets.items()}
-    if metric in ENERGY:
+    if metric in COMMON_END:
         ends = pd.concat([runs.ends for runs in sets.values()], axis=1).max(axis=1)
         columns = {name: runs.energy_until(ends)[metric] for name, runs in sets.items()}
     return pd.concat(columns, axis=1, join="inner")

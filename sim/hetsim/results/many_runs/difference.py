@@ -15,11 +15,12 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UsageError
+from hetsim.results.declared import ENERGY
 from hetsim.results.formatting import clock, figures, formatter, json_number, metric_name, share
 from hetsim.results.one_run.result import Result
 from hetsim.results.stored_files import parse_yaml
 
-COLUMNS = ("response", "wait", "slowdown", "finish", "start", "energy_j")
+COLUMNS = ("response", "wait", "slowdown", "finish", "start", ENERGY)
 """Columns of tasks by which two runs can be set side by side; less is better."""
 
 GROUPS = ("class", "user")

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UnknownName, UsageError
+from hetsim.results.declared import COMPLETED_COUNT, TASK_COUNT
 from hetsim.results.formatting import PERCENT, Unit, finite, fitting, json_number, pair, units_of, with_unit
 from hetsim.results.many_runs.findings import COLUMNS, paired_findings
 from hetsim.results.one_run.estimands import weight_of, weighted_contributions
@@ -139,10 +140,9 @@ def metrics_in(table: pd.DataFrame) -> list[str]:
 def telling(table: pd.DataFrame) -> list[str]:
     """The metrics of such a table that are defined and not zero everywhere."""
     kept = []
-    always = ("tasks",)
     for name in metrics_in(table):
         means = table[name, "mean"].to_numpy(dtype=np.float64)
-        if name == "completed" or np.isnan(means).all() or (name not in always and not np.nan_to_num(means).any()):
+        if name == COMPLETED_COUNT or np.isnan(means).all() or (name != TASK_COUNT and not np.nan_to_num(means).any()):
             continue
         kept.append(str(name))
     return kept

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UnknownName, UsageError
-from hetsim.results.declared import in_set
+from hetsim.results.declared import ENERGY, TASK_COUNT, current_name, in_set
 from hetsim.results.formatting import json_values, several, units_of
 from hetsim.results.one_run import store
 from hetsim.results.one_run.estimands import contributions, weight_of, weights
@@ -23,7 +23,7 @@ from hetsim.results.stored_files import read_frame, reading_stored
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ENERGY = ("energy_j", "energy_idle_j")
+COMMON_END = (ENERGY, "energy_idle_j")
 """What is taken to one common end where policies are compared."""
 
 
@@ -75,7 +75,7 @@ class Replications:
         with reading_stored(folder):
             try:
                 about = store.read_mark(folder)
-                values = read_frame(folder / REPLICATIONS)
+                values = read_frame(folder / REPLICATIONS).rename(columns=current_name)
                 runs = cls()
                 for row in values.reset_index().to_dict("records"):
                     runs.add_values({str(name): value for name, value in row.items()})
@@ -230,6 +230,8 @@ class Replications:
     @property
     def without_chance(self) -> str:
         """Why identical replications have no intervals, and what to do about it."""
+        if not any(row.get(TASK_COUNT, 1) for row in self._rows.values()):
+            return "no task arrived in the window of any replication: between warm-up and horizon"
         text = "all replications are identical: nothing in this scenario is random, so there are no intervals"
         return f"{text}. {RESAMPLE}" if self.replays else text
 
@@ -262,7 +264,7 @@ class Replications:
         """
         own = self.ends
         further = (ends.reindex(own.index) - own).clip(lower=0.0) * self._column(_WATTS)
-        energy = pd.DataFrame({name: self._column(name) for name in ENERGY})
+        energy = pd.DataFrame({name: self._column(name) for name in COMMON_END})
         return energy.add(further.to_numpy(), axis=0)
 
     @property

@@ -30,7 +30,7 @@ from typing import Any
 import pandas as pd
 
 from hetsim.errors import DamagedFile, UnknownName, UsageError
-from hetsim.results.declared import has_direction, higher_is_better, in_set
+from hetsim.results.declared import current_name, has_direction, higher_is_better, in_set
 from hetsim.results.formatting import formatter, metric_name, several, units_of
 from hetsim.results.many_runs.point_differences import FACTS, rows_where
 from hetsim.results.sealed import check_names, unsealed, verify
@@ -288,11 +288,11 @@ class Sweep:
                 check_names(folder / TABLES, files)
                 for name, digest in files.items():
                     verify(folder / name, digest)
-            table, each = (read_frame(folder / name) for name in (TABLE, EACH))
+            table, each = (read_frame(folder / name).rename(columns=current_name) for name in (TABLE, EACH))
             points = pd.DataFrame(about["points"], columns=pd.Index(about["keys"]), dtype=object)
             loaded = cls(
-                table, each, points, name=about["name"], seed=about["seed"], metrics=about["metrics"],
-                remarks=about["remarks"], replications=about["replications"],
+                table, each, points, name=about["name"], seed=about["seed"], remarks=about["remarks"],
+                metrics=map(current_name, about["metrics"]), replications=about["replications"],
             )  # fmt: skip
         except DamagedFile as damage:
             raise UsageError(f"{damage}; the same command with --resume makes it again") from None

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from hetsim.model.files import temporary_folder, write_whole
-from hetsim.results.many_runs.replications import ENERGY
+from hetsim.results.many_runs.replications import COMMON_END
 from hetsim.results.one_run.estimands import ratio_contributions, weight_of
 from hetsim.results.statistics import excess_kurtosis, freedom, student_quantiles
 
@@ -154,7 +154,7 @@ def tables(
               for wanted in ([*names, _END, _WATTS], map(weight_of, names), kept)]  # fmt: skip
     cube = full_cube[:, :, places[0]]
     cube = _common_energy(cube, rows, names)
-    energies = [names.index(name) for name in ENERGY if name in names]
+    energies = [names.index(name) for name in COMMON_END if name in names]
     for at in energies:
         cube[np.arange(cube.shape[1]) >= common[:, None], at] = np.nan
     weights = full_cube[:, :, places[1]]
@@ -223,14 +223,14 @@ def _cube(rows: Sequence[SweepRow], names: Sequence[str]) -> np.ndarray:
 
 def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str]) -> np.ndarray:
     """Add the idle energy until the last policy of a point has finished."""
-    if "energy_j" not in names:
+    if COMMON_END[0] not in names:
         return cube
     _, point, several = np.unique([row.point for row in rows], return_inverse=True, return_counts=True)
     last = np.full((len(several), cube.shape[1]), np.nan)
     np.fmax.at(last, point, cube[:, :, -2])
     further = np.where(np.isnan(cube[:, :, -2]), 0.0, (last[point] - cube[:, :, -2]) * cube[:, :, -1])
     further[several[point] < 2] = 0.0
-    for name in ENERGY:
+    for name in COMMON_END:
         if name in names:
             cube[:, :, names.index(name)] += further
     return cube

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from hetsim.results.one_run.measured import Measured
 
 
-@metric(unit="count", better="neither", of="run")
-def launches(run: Measured) -> float:
+@metric(unit="count", better="neither", of="run", title="launches")
+def launch_count(run: Measured) -> float:
     """Launches begun in the window; a batch or a fused launch counts once."""
     begun = launches_of(run.result.record, run.result.modes).decided
     return float(((begun >= run.low) & (begun < run.high)).sum())

@@ -41,8 +41,8 @@ def output_rate(run: Measured) -> float:
     return float(np.nansum(frame["output_tokens"].to_numpy()[inside].astype(float)) / run.duration)
 
 
-@metric(unit="tasks", better="less", sets=("tokens",), hide_if_zero=True)
-def aborted(run: Measured) -> float:
+@metric(unit="tasks", better="less", sets=("tokens",), hide_if_zero=True, title="aborted")
+def aborted_count(run: Measured) -> float:
     """Tasks of the window that clients aborted (`timeout` of a language model)."""
     return run.count(ABORTED)
 

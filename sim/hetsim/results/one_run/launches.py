@@ -23,11 +23,12 @@ from hetsim.model.record import (
     UNFINISHED,
     Record,
 )
+from hetsim.results.declared import ENERGY
 from hetsim.results.one_run.modes import ModeTable
 
 COLUMNS = (
     "launch", "task", "members", "mode", "device_type", "device", "node", "decided", "start", "upload_start",
-    "upload_end", "compute_start", "compute_end", "download_start", "end", "outcome", "busy", "lost", "energy_j",
+    "upload_end", "compute_start", "compute_end", "download_start", "end", "outcome", "busy", "lost", ENERGY,
     "fill",
 )  # fmt: skip
 FUSED = "fused"
@@ -321,7 +322,7 @@ def launches_table(record: Record, table: ModeTable) -> pd.DataFrame:
         "outcome": categorical(outcome, [OUTCOME_NAMES[code] for code in range(len(OUTCOME_NAMES))]),
         "busy": launches.busy,
         "lost": np.zeros(count) if launches.lost is None else launches.lost,
-        "energy_j": launches.energy if record.input.cluster.has_watts else np.full(count, np.nan),
+        ENERGY: launches.energy if record.input.cluster.has_watts else np.full(count, np.nan),
         "fill": launches.decided - record.ready[launches.task],
     }
     if record.fused:

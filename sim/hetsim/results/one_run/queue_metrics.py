@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from hetsim.model.record import COMPLETED
+from hetsim.model.record import COMPLETED, MOVES, STOPS
 from hetsim.results.declared import metric
 from hetsim.results.one_run import language
 from hetsim.results.one_run.launches import launches_of
@@ -50,13 +50,13 @@ def jobs_in_system_mean(run: Measured) -> float:
 )  # fmt: skip
 def preemptions(run: Measured) -> float:
     """Stops of running tasks by the policy, of the window's tasks."""
-    return int(run.column("preemptions").sum())
+    return int(run.column(STOPS).sum())
 
 
 @metric(unit="count", better="neither", sets=("summary", "cluster:200"), hide_if_zero=True)
 def migrations(run: Measured) -> float:
     """Moves of running tasks to another placement, of the window's tasks."""
-    return int(run.column("migrations").sum())
+    return int(run.column(MOVES).sum())
 
 
 @metric(unit="share", better="neither", of="run")

@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hetsim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record
+from hetsim.model.record import COMPLETED, MOVES, NOT_ARRIVED, STOPS, UNFINISHED, Record
+from hetsim.results.declared import COST, ENERGY
 from hetsim.results.one_run.launches import categorical
 from hetsim.results.one_run.rows import TableRows
 
-SUMS = ("upload", "compute", "download", "overhead", "preemptions", "migrations", "energy_j", "cost")
+SUMS = ("upload", "compute", "download", "overhead", STOPS, MOVES, ENERGY, COST)
 
 
 def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float) -> pd.DataFrame:

@@ -34,6 +34,7 @@ from hetsim.build import BUILD
 from hetsim.errors import DamagedFile, UsageError
 from hetsim.model.files import flush, naming, temporary_folder, umask, write_text
 from hetsim.model.record import PREEMPTIONS, Record
+from hetsim.results.declared import current_name
 from hetsim.results.formatting import json_number
 from hetsim.results.one_run.measured import Run
 from hetsim.results.saved_classes import CLASSES
@@ -307,7 +308,7 @@ def open_run(directory: Path) -> Saved:
         }
         if not all(isinstance(text, str) for text in (named["name"], named["policy"], *facts["warnings"])):
             raise TypeError(f"{MARK} has no texts as name, policy and warnings")
-        values = {name: _number(value) for name, value in summary.items()}
+        values = {current_name(name): _number(value) for name, value in summary.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         why = f"{MARK} has no {problem}" if isinstance(problem, KeyError) else str(problem)
         why = why if (directory / MARK).is_file() else f"it has no {MARK}"

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hetsim.model.record import COMPLETED, NOT_ARRIVED, STATUS_NAMES, UNFINISHED, Record
-from hetsim.results.declared import DEFAULT_BOUND
+from hetsim.model.record import COMPLETED, MOVES, NOT_ARRIVED, STATUS_NAMES, STOPS, UNFINISHED, Record
+from hetsim.results.declared import COST, DEFAULT_BOUND, ENERGY
 from hetsim.results.one_run import language
 from hetsim.results.one_run.launches import (
     LaunchColumns,
@@ -34,8 +34,8 @@ BOUNDED_SLOWDOWN = "bounded_slowdown_{bound:g}s"
 
 OF_STAGES = (
     "id", "request", "stage", "class", "user", "arrival", "ready", "start", "finish", "wait", "device_type", "device",
-    "node", "batch", "upload", "compute", "download", "overhead", "status", "reason", "preemptions", "migrations",
-    "energy_j", "cost",
+    "node", "batch", "upload", "compute", "download", "overhead", "status", "reason", STOPS,
+    MOVES, ENERGY, COST,
 )  # fmt: skip
 """Columns of stages: those of tasks that a stage has by itself."""
 
@@ -53,7 +53,7 @@ def tasks_table(record: Record, table: ModeTable, bound: float = DEFAULT_BOUND) 
     the remainder, with float noise (relative 1e-12 of the clock) taken for 0.
     `finish` of a task that was rejected, expired or failed is when that happened.
     `hosts` and `racks`, the numbers of nodes and of racks of a task's place, are there where tasks may use several
-    nodes; `cost` is there where the cluster has prices (`hetsim.results.one_run.cost`).
+    nodes; `cost` is there where the cluster has prices (`hetsim.results.one_run.cost_metrics`).
     `step`, `communication`, `bubble`, `contention`, `network_bytes` and `mfu` are there where jobs have steps of which
     their parts are known (`hetsim.results.one_run.network`).
     `attempt_of`, the id of the first attempt of the same call, is there where clients time out or try again.
@@ -128,8 +128,8 @@ def _each_task(record: Record, table: ModeTable, bound: float) -> pd.DataFrame:
         "overhead": overhead,
         "status": categorical(status, [STATUS_NAMES[code] for code in range(len(STATUS_NAMES))]),
         "reason": _reasons(record, rows),
-        "preemptions": _counts(record.preemptions, rows),
-        "migrations": _counts(record.migrations, rows),
+        STOPS: _counts(record.preemptions, rows),
+        MOVES: _counts(record.migrations, rows),
     }
     if any(mode.span_any for mode in table.modes):
         columns |= {name: counts[where] for name, counts in places.spreads(where).items()}
@@ -143,9 +143,9 @@ def _each_task(record: Record, table: ModeTable, bound: float) -> pd.DataFrame:
         limited, kept = (rows(column) for column in language.limits(record, tokens))
         met = np.where(limited, kept & (met | np.isnan(deadline)), met)
     columns["met_deadline"] = pd.arrays.BooleanArray(met, ~(rows(due_times(record)) <= observed_until(record)))
-    columns["energy_j"] = rows(_energy(record, table))
+    columns[ENERGY] = rows(_energy(record, table))
     if record.input.cluster.priced:
-        columns["cost"] = rows(_cost(record, table))
+        columns[COST] = rows(_cost(record, table))
     if has_steps(table):
         columns |= {name: rows(values) for name, values in task_columns(record, table).items()}
     columns |= {name: rows.copy(values) for name, values in (tokens | language.counts(record)).items()}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from hetsim.model.record import COMPLETED, EXPIRED, FAILED, REJECTED, UNFINISHED
+from hetsim.model.record import COMPLETED, EXPIRED, FAILED, REJECTED, STATUS_NAMES, UNFINISHED
 from hetsim.results.declared import DEFAULT_BOUND, Better, Unit, metric
 from hetsim.results.one_run.measured import QUANTILES, Measured
 from hetsim.results.one_run.tables import BOUNDED_SLOWDOWN
@@ -20,8 +20,8 @@ from hetsim.results.one_run.tables import BOUNDED_SLOWDOWN
 STATISTICS = ("mean", *QUANTILES, "max")
 
 
-@metric(unit="tasks", better="neither", sets=("summary", "groups:10", "group_rows:10", "display:10"))
-def tasks(run: Measured) -> float:
+@metric(unit="tasks", better="neither", sets=("summary", "groups:10", "group_rows:10", "display:10"), title="tasks")
+def task_count(run: Measured) -> float:
     """Tasks that arrived in the window."""
     return len(run.status)
 
@@ -31,20 +31,21 @@ def _counting(status: int) -> Callable[[Measured], float]:
 
 
 def _declare_counts() -> None:
-    fates: tuple[tuple[str, int, Better, str], ...] = (
-        ("completed", COMPLETED, "more", "completed"),
-        ("rejected", REJECTED, "less", "were rejected"),
-        ("expired", EXPIRED, "less", "ran out of time before they started"),
-        ("failed", FAILED, "less", "failed, or had a failed predecessor"),
-        ("unfinished", UNFINISHED, "less", "were waiting or running when the run ended"),
+    fates: tuple[tuple[int, Better, str], ...] = (
+        (COMPLETED, "more", "completed"),
+        (REJECTED, "less", "were rejected"),
+        (EXPIRED, "less", "ran out of time before they started"),
+        (FAILED, "less", "failed, or had a failed predecessor"),
+        (UNFINISHED, "less", "were waiting or running when the run ended"),
     )  # fmt: skip
-    for place, (name, status, better, meaning) in enumerate(fates):
+    for place, (status, better, meaning) in enumerate(fates):
         count = _counting(status)
         count.__doc__ = f"Tasks of the window that {meaning}."
         lost = (f"usual:{40 + 10 * place}", f"cluster:{220 + 10 * place}", f"group_rows:{20 + 10 * place}")
         sets = ("summary", f"groups:{20 + 10 * place}", *(lost if better == "less" else ()))
         sets += ("display:20",) if status == UNFINISHED else ()
-        metric(unit="tasks", better=better, sets=sets, hide_if_zero=better == "less", name=name)(count)
+        metric(unit="tasks", better=better, sets=sets, hide_if_zero=better == "less",
+               title=STATUS_NAMES[status], name=f"{STATUS_NAMES[status]}_count")(count)  # fmt: skip
 
 
 _declare_counts()
@@ -76,7 +77,7 @@ def _statistic(column: str, label: str, meaning: str) -> Callable[[Measured], fl
 
     infinite = f"{meaning}; unfinished tasks count as +inf."
     value.__doc__ = {
-        "mean": f"Mean {meaning}; unfinished tasks are left out and counted by `unfinished`.",
+        "mean": f"Mean {meaning}; unfinished tasks are left out and counted by `unfinished_count`.",
         "max": f"Greatest {infinite}",
     }.get(label, f"{label[1:]}th percentile of the {infinite}")
     return value

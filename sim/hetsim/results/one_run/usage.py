@@ -15,6 +15,7 @@ import pandas as pd
 from hetsim.model.cluster import MILLI, Cluster
 from hetsim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
 from hetsim.model.record import Record
+from hetsim.results.declared import COST, ENERGY
 from hetsim.results.one_run import language
 from hetsim.results.one_run.launches import LaunchColumns, PlaceColumns, launches_of
 from hetsim.results.one_run.modes import ModeTable
@@ -196,14 +197,14 @@ def devices_table(record: Record, use: Usage) -> pd.DataFrame:
         "uploading": use.uploading,
         "downloading": use.downloading,
         "launches": use.launches.astype(np.int64),
-        "energy_j": use.dynamic + use.wasted + use.idle + use.sleep,
+        ENERGY: use.dynamic + use.wasted + use.idle + use.sleep,
         "energy_tasks_j": use.dynamic,
         "energy_wasted_j": use.wasted,
         "energy_idle_j": use.idle,
         "energy_sleep_j": use.sleep,
     }
     if cluster.priced:
-        columns |= {"cost": device_cost(cluster, use), "cost_held": device_cost_held(cluster, use)}
+        columns |= {COST: device_cost(cluster, use), "cost_held": device_cost_held(cluster, use)}
     names = {
         "device": [device.name for device in devices],
         "type": pd.Categorical([device.type.name for device in devices]),

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from hetsim.results.declared import metric
+from hetsim.results.declared import ENERGY, metric
 from hetsim.results.one_run.measured import Measured
 
 
@@ -83,4 +83,4 @@ def energy_sleep_j(run: Measured) -> float:
 @metric(unit="J", better="less", sets=("groups:190", "group_rows:190"), title="energy of work", hide_if_zero=True)
 def energy_of_tasks_j(run: Measured) -> float:
     """Σ energy_j of the tasks: joules above idle of their work that counted."""
-    return float(run.column("energy_j").sum()) if run.result.record.input.cluster.has_watts else math.nan
+    return float(run.column(ENERGY).sum()) if run.result.record.input.cluster.has_watts else math.nan

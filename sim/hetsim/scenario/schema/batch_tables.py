@@ -84,7 +84,7 @@ class MeasuredSpec(Model):
     where: dict[str, str | float | bool] | None = None
     """Which rows of the file count: those with these values in these columns; all unless given."""
     between: Literal["linear", "step", "power"] = "linear"
-    """Between two measured sizes: linear (default), step, the time of the next larger one, or power: what a batch takes
+    """Between two measured sizes: linear, step, the time of the next larger one, or power: what a batch takes
     beyond the fixed time of every step, if there is one, grows by a power of its size, beyond the largest in proportion
     to it."""
     extrapolate: Flag = False

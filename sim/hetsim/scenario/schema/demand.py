@@ -133,7 +133,7 @@ class Users(Model):
     count: Degree
     """How many users, named u0, u1 and so on."""
     zipf: NotNegative = 0.0
-    """Exponent s of shares proportional to k^-s; 0, all alike, unless given."""
+    """Exponent s of shares proportional to k^-s; all are alike with 0."""
 
 
 def _users(value: Any) -> Any:

@@ -137,7 +137,7 @@ class LanguageModel(Profiled):
     """Longest answer that a request announces, at which answers end; exact: each announces its own length; none unless
     given."""
     preemption: Literal["recompute", "swap"] = "recompute"
-    """When memory runs out: recompute (default) or swap to the host."""
+    """When memory runs out: recompute or swap to the host."""
     prefix_cache: Annotated[Prefixes, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
     """Keeps beginnings of prompts: true, or the tokens that a hash stands for; off unless given."""
     disaggregated: Disaggregated | None = None

@@ -15,8 +15,8 @@ class PipelineSpec(Model):
     devices: SomeNames | None = None
     """Types or kinds of device that take stages; all accelerators with times in the profile unless given."""
     items: Degree = 1
-    """Items that each arrival brings: 1, a request, unless given; micro-batches of a training job."""
+    """Items that each arrival brings: a request, or micro-batches of a training job."""
     training: Flag = False
-    """Do items go forward and backward, gradients the way of the activations? false, forward alone, unless given."""
+    """Do items go forward and backward, gradients the way of the activations?"""
     replication: Flag = True
     """May a stage be on several devices, which take items in turn?"""

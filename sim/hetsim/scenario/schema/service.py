@@ -67,7 +67,7 @@ class VariantSpec(Occupied):
     name: Name | None = None
     """Name of the variant in tables; made from the device unless given."""
     device: Name = "gpu"
-    """Type or kind of device on which it runs, gpu unless given."""
+    """Type or kind of device on which it runs."""
     upload: Annotated[StageSpec, FIXED_ONLY] = StageSpec()
     """Time to upload a batch: per_item and fixed, a fixed time alone, or measured ones by size; none unless given."""
     compute: Annotated[ComputeStage, FIXED_ONLY]
@@ -75,7 +75,7 @@ class VariantSpec(Occupied):
     download: Annotated[StageSpec, FIXED_ONLY] = StageSpec()
     """Time to download a batch: per_item and fixed, a fixed time alone, or measured ones by size; none unless given."""
     gpu_memory_per_item: Bytes = 0
-    """Memory held on each GPU for each request of a batch, besides gpu_memory; none unless given."""
+    """Memory held on each GPU for each request of a batch, besides gpu_memory."""
     max_batch: Count | None = None
     """Most requests in a batch; as many as memory holds, or no limit, unless given."""
 

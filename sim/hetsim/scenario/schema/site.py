@@ -33,7 +33,7 @@ class SiteSpec(Model):
     """
 
     at_limit: Literal["overrun", "kill"] = "overrun"
-    """overrun (default): tasks may go on beyond their time limit; kill: they are ended there."""
+    """overrun: tasks may go on beyond their time limit; kill: they are ended there."""
     grace: Seconds = 0.0
     """Time after the limit at which they are killed."""
     partitions: dict[Name, Annotated[PartitionSpec, Short(lambda v: {} if v is None else v, {"type": "null"})]] = Field(

@@ -85,9 +85,9 @@ class Communication(Model):
     every: Annotated[Seconds, Field(gt=0)]
     """Computing time from one to the next."""
     largest: Part = 1.0
-    """Share of the bytes that belong to one tensor, the largest, for the placement `skew`; all unless given."""
+    """Share of the bytes that belong to one tensor, the largest, for the placement `skew`."""
     overlap: Part = 0.0
-    """Share of that time behind which communication can hide, none unless given."""
+    """Share of that time behind which communication can hide."""
 
     def phase(self, nodes: int, each: int, spec: NodeSpec, beyond: float = math.inf) -> Phase:
         """It, in one step, among this number of ranks on each of some nodes of this kind.
@@ -130,7 +130,7 @@ class TrainingSpec(Mirror):
     model: TransformerSpec
     """The network, by its figures or its name."""
     efficiency: Part = EFFICIENCY
-    """Share of the peak that matrix products reach, 70.3% unless given (fitted on A100)."""
+    """Share of the peak that matrix products reach, fitted on A100."""
     passes: NotNegative = PASSES
     """How often element-wise kernels move the bytes of the activations in a forward pass."""
     widths: Annotated[list[Degree], Field(min_length=1)] | None = None

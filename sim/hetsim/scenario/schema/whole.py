@@ -60,7 +60,7 @@ class Precision(Model):
     max: Annotated[Count, Field(ge=MIN_FOR_PRECISION, le=MAX_REPLICATIONS)] = 200
     """Most replications to make."""
     confidence: Fraction = 0.95
-    """Confidence of the interval, 95% unless given."""
+    """Confidence of the interval."""
 
     @field_validator("metric")
     @classmethod
@@ -105,13 +105,13 @@ class ScenarioModel(Model):
     description: str = ""
     """What the scenario is about, in words; lists and reports show it."""
     seed: Seed = 0
-    """Seed of all random streams, 0 unless given; the same seed gives the same tables to the last bit."""
+    """Seed of all random streams; the same seed gives the same tables to the last bit."""
     horizon: Seconds | None = None
     """When the run ends, with the warm-up; left out, it goes on until nothing waits, runs or is to come."""
     warmup: Warmup = 0.0
-    """Tasks that arrive before this time are not measured, none unless given; auto finds the time by MSER-5."""
+    """Tasks that arrive before this time are not measured; auto finds the time by MSER-5."""
     replications: Replications = 1
-    """How many runs with random numbers of their own, 1 unless given; or a precision to reach."""
+    """How many runs with random numbers of their own, or a precision to reach."""
     cluster: ClusterSpec
     """The machines, their links, power and prices."""
     site: SiteSpec = SiteSpec()

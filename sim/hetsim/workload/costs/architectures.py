@@ -53,7 +53,7 @@ class Architecture(Described):
     active_experts: Whole = 1
     """Experts of a layer that a token needs."""
     bytes_per_weight: Width = 2.0
-    """Bytes of a weight: 2 (default) in 16 bits, 1 quantized to 8, 0.5 to 4."""
+    """Bytes of a weight: 2 in 16 bits, 1 quantized to 8, 0.5 to 4."""
     bytes_per_value: Width = 2.0
     """Bytes of a number of the keys and values."""
 

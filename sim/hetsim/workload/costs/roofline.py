@@ -69,13 +69,13 @@ class Peak(Described):
     registers: Whole = 65536
     """Registers of a multiprocessor."""
     shared_memory: Bytes = 49152
-    """Shared memory of a multiprocessor, 49152 B unless given."""
+    """Shared memory of a multiprocessor, in bytes."""
     shared_memory_per_block: Bytes = 49152
-    """Most shared memory of a block, 49152 B unless given."""
+    """Most shared memory of a block, in bytes."""
     shared_memory_reserved: Bytes = 0
     """Shared memory that each block costs besides its own."""
     shared_memory_granularity: Bytes = 256
-    """Shared memory is given in multiples of this, 256 B unless given."""
+    """Shared memory is given in multiples of this, in bytes."""
     threads_per_block: Whole = 1024
     """Most threads of a block."""
     registers_per_thread: Whole = 255
@@ -87,7 +87,7 @@ class Peak(Described):
     warp_granularity: Whole = 4
     """Warps are given in multiples of this."""
     warps_to_saturate: Whole = 1
-    """Resident warps that reach the full rate, 1 (any launch does) unless given."""
+    """Resident warps that reach the full rate; with 1 any launch does."""
 
     @model_validator(mode="after")
     def _check(self) -> Peak:
@@ -377,7 +377,7 @@ class Work(Described):
     bytes: Bytes = 0
     """Bytes that one step moves from and to the device's memory."""
     efficiency: Fraction = 1.0
-    """Share of the device's best rates that is reached, 100% unless given."""
+    """Share of the device's best rates that is reached."""
     launch_overhead: Seconds | None = None
     """Time to start a kernel; the device's own unless given."""
     steps: Annotated[int, Field(ge=0, strict=True)] = 1
@@ -387,7 +387,7 @@ class Work(Described):
     launch: KernelLaunch | None = None
     """Thread blocks of the kernels, from which a GPU is timed; not used unless given."""
     share: Fraction = 1.0
-    """Share of the device that the work demands, all of it unless given."""
+    """Share of the device that the work demands."""
 
     @model_validator(mode="after")
     def _check(self) -> Work:

@@ -6,7 +6,6 @@ accelerators in equal parts, without any by its cores.  So `cost` is the bill fo
 of the window to the end of the run: a cluster that is done earlier is given back earlier.
 A task costs the share that it held × the price × the time from the decision to start it until it left, lost work
 included: `cost_held` is what the tasks would pay if they were charged by use, and `cost` less that is what stood idle.
-Here alone prices become cost; policies that weigh costs read the same prices (`Cluster.price_of`).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import math
 import numpy as np
 
 from hetsim.model.record import COMPLETED
-from hetsim.results.declared import metric
+from hetsim.results.declared import COST, metric
 from hetsim.results.one_run.measured import Measured
 from hetsim.results.one_run.usage import device_cost
 
@@ -40,4 +39,4 @@ def cost_per_task(run: Measured) -> float:
 @metric(unit="money", better="less", sets=("costs", "cluster:300", "groups:200", "group_rows:200"), title="cost of use")
 def cost_held(run: Measured) -> float:
     """Price × share held × time of the window's tasks, lost work included."""
-    return float(run.column("cost").sum()) if "cost" in run.result.tasks else math.nan
+    return float(run.column(COST).sum()) if COST in run.result.tasks else math.nan
