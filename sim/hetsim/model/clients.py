@@ -53,7 +53,7 @@ class Retry:
     wait: RetryWait = RetryWait()
     """Wait before each retry; none unless given."""
     size: Literal["same", "new"] = "same"
-    """same: an attempt takes as long as the first (the default); new: as long as a random call of its class."""
+    """same: an attempt takes as long as the first; new: as long as a random call of its class."""
     budget: Fraction | None = None
     """Most retries as a share of the calls so far, at most 10 saved up; no limit unless given."""
 
