@@ -27,11 +27,11 @@ class RetryWait:
     first: Seconds = 0.0
     """Wait before the first retry."""
     factor: Positive = 2.0
-    """By how much each further wait is longer, 2 unless given."""
+    """By how much each further wait is longer."""
     longest: Seconds = field(default=math.inf, metadata={"alias": "max"})
     """Longest wait; no limit unless given."""
     jitter: Literal["full", "exponential", "none"] = "none"
-    """full: drawn uniformly between 0 and the wait; exponential: with it as mean; none (the default)."""
+    """full: drawn uniformly between 0 and the wait; exponential: with it as mean; or none."""
 
     def check(self) -> None:
         if self.factor < 1:
