@@ -257,6 +257,25 @@ def test_clients_of_a_closed_loop_send_again_before_they_think():
     assert result.tasks["arrival"].tolist() == [10, 25, 13, 28] and result.calls["finish"].tolist() == [15, 30]
 
 
+def test_patience_of_tasks_and_of_requests_and_clients_share_their_deadlines():
+    """Three streams of two, each with a device of its own that is busy until 5 s when the second ones leave."""
+    arrivals, service = {"process": "deterministic", "interval": "1 s"}, {"compute": {"fixed": "5 s"}, "max_batch": 1}
+    common = {"arrivals": arrivals, "count": 2}
+    nodes = {"cpus": 2, "gpus": [{"type": "a100"}, {"type": "t4"}]}
+    for clients in ({}, {"clients": {"timeout": "6.5 s"}}):
+        workload = [
+            {"name": "tasks", **common, "gpu_time.t4": "5 s", "patience": "2 s"},
+            {"name": "requests", **common, "service": {"device": "a100", **service}, "patience": "2.5 s"},
+            {"name": "calls", **common, "cpu_time": "5 s", "cpus": 2, **clients},
+        ]
+        given = {"name": "s", "policy": "fcfs_skip", "cluster": {"nodes": nodes}, "workload": workload}
+        table = hs.run(given, check=True).tasks.set_index("class")
+        right = {"tasks": [5, 3], "requests": [5, 3.5], "calls": [5, 10]}
+        assert {name: sorted(table.loc[name, "finish"]) for name in right} == {k: sorted(v) for k, v in right.items()}
+        fates = {"aborted": len(clients), "completed": 4 - len(clients), "expired": 2}
+        assert sorted(table["status"]) == [fate for fate, number in fates.items() for _ in range(number)]
+
+
 # Theory -----------------------------------------------------------------------------------------------------------
 
 

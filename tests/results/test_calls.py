@@ -1,9 +1,13 @@
 """Calls: goodput that does not come back is told, and what is drawn over time adds up to what is counted."""
 
+import re
+
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import hetsim as hs
+from hetsim.cli import main
 from hetsim.results.one_run.calls import RATES, rates_over
 
 SHORT = {"warmup": "0 s", "horizon": "6 min", "replications": 1}
@@ -39,6 +43,16 @@ def test_rates_over_time_add_up(storm):
     assert storm.metric("wasted_device_s") == pytest.approx(ran.dropna().sum(), abs=10 * 1.5)
     axes = {ax.get_ylabel() for ax in hs.plots.over_time(storm).axes}
     assert set(RATES) < axes
+
+
+def test_what_is_shown_of_a_run_says_what_became_of_its_calls(storm, tmp_path):
+    storm.save(tmp_path / "run")
+    command = CliRunner()
+    assert command.invoke(main, ["report", str(tmp_path / "run")]).exit_code == 0
+    shown = command.invoke(main, ["run", "metastable", *(f"--set={key}={value}" for key, value in SHORT.items())])
+    line = r"^calls +[\d.]+/s answered, 3.\d+ attempts each, \d+ min of devices wasted$"
+    assert re.search(line, shown.output, re.MULTILINE)
+    assert storm.text("call_response_p99") == "∞"
 
 
 def test_runs_without_clients_have_no_calls():

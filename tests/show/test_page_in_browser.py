@@ -205,6 +205,7 @@ def test_a_comparison_overlays_its_runs(page: Page, tmp_path: Path):
     shorter = 100 * (other - one < 0).mean()
     assert [row[0] for row in cells] == ["fcfs", "sjf"]
     assert float(cells[1][6].split()[0]) == pytest.approx(shorter, rel=0.01)
+    assert "#e69f00" in colors(page, "gaps")
     page.value("explorer.choose(1)")
     page.settle()
     assert page.value("explorer.run.label") == "sjf" and page.errors == []

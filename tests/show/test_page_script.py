@@ -105,9 +105,11 @@ def test_decoded_columns_are_those_of_the_tables():
 
 
 @needs_node
-@pytest.mark.parametrize("name", ["mix", "first-steps", pytest.param("chunked-prefill", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["mix", "first-steps", "save-and-restore", pytest.param("chunked-prefill", marks=pytest.mark.slow)]
+)
 def test_levels_over_time_integrate_to_the_metrics(name: str):
-    """The mean length of the queue, and the busy part of each type, over the measured window."""
+    """The mean queue, of preempted tasks too, and the busy part of each type, over the measured window."""
     run = run_of(name)
     queue, busy = node("""const r = runs[0], l = Core.levels(r, Core.masks(r, every), r.warmup, r.end, 700);
         return [Core.mean(l.waiting), Object.fromEntries(l.busy.map(b =>
@@ -126,7 +128,7 @@ def test_groups_are_those_of_the_metrics(name: str):
     run = run_of(name)
     found = node("""const r = runs[0], rows = Core.within(r, Core.masks(r, every).task, 0, r.end);
         return Core.groups(r, rows, r.klass, r.classes)""", packed_of(run))  # fmt: skip
-    names = ["tasks", "wait_mean", "wait_p95", "response_mean", "response_p95"]
+    names = ["task_count", "wait_mean", "wait_p95", "response_mean", "response_p95"]
     expected = run.by("class", names)
     assert {one["name"] for one in found} == set(expected.index)
     for one in found:
@@ -227,6 +229,16 @@ def test_pairs_of_two_runs_are_the_same_tasks():
     both = one.tasks.merge(other.tasks, on="id")
     both = both[both["arrival_x"] >= one.warmup]
     np.testing.assert_allclose(found, np.sort(both["response_y"] - both["response_x"]), atol=1e-5)
+
+
+@needs_node
+def test_shares_by_pixel_are_the_empirical_distribution():
+    random = np.random.default_rng(6)
+    values = np.sort(random.normal(size=300))
+    edges = np.linspace(-2.0, 2.0, 51)[1:]
+    body = "return Core.shares(Float64Array.from(input.values), 50, share => -2 + 4 * share)"
+    found = node(body, values=values.tolist())
+    np.testing.assert_allclose(found, [(values <= edge + 1e-12).mean() for edge in edges])
 
 
 @pytest.mark.usefixtures("without_pictures")

@@ -97,7 +97,13 @@ PATIENCE = 2.0
 class Modeled(Batching):
     """Base: what one device does with a queue, from the model at the present rate."""
 
-    def __init__(self, max_batch: int | None, states: int | None, window: float, rate: float | None):
+    def __init__(
+        self,
+        max_batch: Annotated[int, Field(ge=1, le=MAX_ARRIVALS)] | None = None,
+        states: Annotated[int, Field(ge=2, le=4 * MAX_ARRIVALS)] | None = None,
+        window: Annotated[Seconds, Field(gt=0)] = 1.0,
+        rate: Annotated[PerSecond, Field(gt=0)] | None = None,
+    ):
         self.max_batch = max_batch
         self.states = states
         self.rate = rate
@@ -153,15 +159,6 @@ class BatOpt(Modeled):
     states: N, at least twice b; four times it unless given.
     window: how far back the rate looks.  rate: requests per second, where it is not to be estimated.
     """
-
-    def __init__(
-        self,
-        max_batch: Annotated[int, Field(ge=1, le=MAX_ARRIVALS)] | None = None,
-        states: Annotated[int, Field(ge=2, le=4 * MAX_ARRIVALS)] | None = None,
-        window: Annotated[Seconds, Field(gt=0)] = 1.0,
-        rate: Annotated[PerSecond, Field(gt=0)] | None = None,
-    ):
-        super().__init__(max_batch, states, window, rate)
 
     def decide(self, queue: RequestQueue, placement: Placement, rate: float, view: View) -> Take | Delay:
         waiting, threshold = len(queue), self.solution(queue, placement, rate)

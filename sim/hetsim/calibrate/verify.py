@@ -134,9 +134,7 @@ def warm(device: MeasuredDevice, most: int) -> None:
         device.compute(size)
 
 
-def simulated(
-    service: Mapping[str, Any], kind: str, arrivals: np.ndarray, policy: str, streams: int, base: Path
-) -> np.ndarray:
+def simulated(service: Mapping[str, Any], kind: str, arrivals: np.ndarray, policy: str, streams: int) -> np.ndarray:
     """Response times of the same requests in the simulation."""
     from hetsim.experiment.run import run
 
@@ -188,7 +186,6 @@ def verify(
     seconds: float,
     seed: int = 0,
     clock: RequestClock | None = None,
-    base: Path = Path(),
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[VerifiedRow]:
     """Measure and simulate Poisson arrivals at each rate, serial and overlapped."""
@@ -201,11 +198,11 @@ def verify(
             warm(device, max_size)
         tell(f"driving {rate:.4g} requests/s for {seconds:g} s")
         there = serve_serial(device, arrivals, max_size, clock)
-        here = simulated(service, device.kind, arrivals, policy="serial_greedy", streams=1, base=base)
+        here = simulated(service, device.kind, arrivals, policy="serial_greedy", streams=1)
         rows.append(VerifiedRow("serial_greedy", rate, there, simulated=here, lasted=_lasted(arrivals, there, here)))
         if isinstance(device, Overlapping) and device.kind != "cpu":
             there = serve_overlapped(device, arrivals, profile, most=max_size, clock=clock)
-            here = simulated(service, device.kind, arrivals, policy="async_linear", streams=2, base=base)
+            here = simulated(service, device.kind, arrivals, policy="async_linear", streams=2)
             rows.append(VerifiedRow("async_linear", rate, there, simulated=here, lasted=_lasted(arrivals, there, here)))
     return rows
 

@@ -107,9 +107,7 @@ class Parts:
             signals.paced, signals.offer, signals.place = self.serving.paced, self.serving.offer, self._place
         deliver = arrivals.admit if asked or run.tasks.expires is not None else self.waiting.make_ready
         if run.calls is not None:
-            state.clients = clients = Clients(
-                state, self.rounds, signals, arrivals=arrivals, calls=run.calls, forward=deliver
-            )
+            state.clients = clients = Clients(state, signals, arrivals, calls=run.calls, forward=deliver)
             deliver = clients.deliver
             state.patience = Deadlines(state.clock, clients.due, clients.awaits)
         elif run.tasks.expires is not None:

@@ -209,6 +209,9 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
     rows += _busy_rows(figures)
     rows += _step_rows(figures, first_of(outcome) if kept else None)
     rows += _deadline_rows(figures)
+    if figures.is_shown("call_goodput"):
+        answered, attempts, wasted = map(figures.text, ("call_goodput", "attempts_per_call", "wasted_device_s"))
+        rows.append(["calls", f"{answered} answered, {attempts} attempts each, {wasted} of devices wasted"])
     rows += _replicas(figures)
     for name, kinds in ((STOPS, _by_kind(figures)), (MOVES, "")):
         if figures(name)[0] > 0:

@@ -292,12 +292,13 @@ class RoundScheduler(Scheduler):
                 return False
         return True
 
-    def _may_stop(self, job: RoundJob, view: View) -> bool:
+    def _may_stop(self, job: RoundJob, view: View, part: float = 1.0) -> bool:
+        """`part`: of its devices that it had."""
         task = job.task
         if not task.shape.preemptible or view.launch_of(task).stage != "compute":
             return False
         computed = view.attained(task) - job.attained
-        return computed >= TURN * self.round_length * task.modes[job.mode].width * (1 - 1e-9)
+        return computed >= part * TURN * self.round_length * task.modes[job.mode].width * (1 - 1e-9)
 
     def _choose(self, free: dict[str, float], kept: dict[int, None]) -> list[tuple[RoundJob, int]]:
         """Pairs of job and mode by urgency that the devices suffice for, each job once."""

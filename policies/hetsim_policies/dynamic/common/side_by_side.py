@@ -38,7 +38,7 @@ from hetsim.model.tasks import Mode
 from hetsim.policy import Decision, PlanProblem, Stop, View
 from hetsim_policies.dynamic.common.fractions import ModeOffers
 from hetsim_policies.dynamic.common.pairs import is_shared
-from hetsim_policies.dynamic.common.rounds import TURN, RoundJob, RoundLength, RoundRoom, RoundScheduler, Rule
+from hetsim_policies.dynamic.common.rounds import RoundJob, RoundLength, RoundRoom, RoundScheduler, Rule
 
 Threshold = Annotated[float, Field(ge=1)]
 
@@ -275,15 +275,10 @@ class SideBySideScheduler(RoundScheduler):
     def _content(self) -> bool:
         return super()._content() and not any(isinstance(job, PairedJob) and job.partner for job in self.jobs.values())
 
-    def _may_stop(self, job: RoundJob, view: View) -> bool:
-        if not isinstance(job, PairedJob) or job.labels[job.mode] < 0:
-            return super()._may_stop(job, view)
+    def _may_stop(self, job: RoundJob, view: View, part: float = 1.0) -> bool:
         # Of a shared device each has half, so what it attained says little about how long it computed.
-        task = job.task
-        if not task.shape.preemptible or view.launch_of(task).stage != "compute":
-            return False
-        computed = view.attained(task) - job.attained
-        return computed >= 0.5 * TURN * self.round_length * task.modes[job.mode].width * (1 - 1e-9)
+        shared = isinstance(job, PairedJob) and job.labels[job.mode] >= 0
+        return super()._may_stop(job, view, part=0.5 if shared else part)
 
     def _change_hands(self, view: View) -> Iterator[Decision]:
         if not self.pairs:

@@ -153,7 +153,10 @@ class Arrivals:
 
     def may_expire(self, row: int) -> bool:
         """Return True if a task may still wait when its patience ends."""
-        queue = self.state.queue_of.get(self.state.tasks.shapes[self.state.tasks.shape[row]])
+        queues, tasks = self.state.queues, self.state.tasks
+        if queues and queues[0].total == len(tasks):  # nothing but its requests
+            return bool(queues[0].may_wait(row))
+        queue = self.state.queue_of.get(tasks.shapes[tasks.shape.item(row)])
         return queue is None or queue.may_wait(row)
 
     def expire(self, row: int) -> None:

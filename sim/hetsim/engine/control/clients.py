@@ -1,7 +1,7 @@
 """Clients: they time out, give up, and send their calls again.
 
-Time-outs stand in the run's one heap of deadlines, next to those of patience.  An attempt that ends badly
-ends the call, or leads to the next attempt; what it awaits is in `awaited`.
+Time-outs stand in the run's one heap of deadlines, next to those of patience.  An attempt that ends badly ends the
+call, or leads to the next attempt.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable
 import numpy as np
 
 from hetsim.engine.control.arrivals import Arrivals
-from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.signals import Signals
 from hetsim.engine.core.state import RunState
 from hetsim.engine.kernel.clock import ARRIVAL, Later
@@ -31,12 +30,10 @@ class Clients:
     """
 
     def __init__(
-        self, state: RunState, rounds: Rounds, signals: Signals, arrivals: Arrivals, calls: Calls,
-        forward: Callable[[Task], None],
-    ):  # fmt: skip
+        self, state: RunState, signals: Signals, arrivals: Arrivals, calls: Calls, forward: Callable[[Task], None]
+    ):
         """`forward`: where a task goes that has been sent."""
         self.state = state
-        self.rounds = rounds
         self.signals = signals
         self.clock = state.clock
         self.calls = calls
@@ -144,7 +141,6 @@ class Clients:
             queue.never()
         if state.sources.closed:
             state.sources.answered(first)
-        self.rounds.look_whether_drained()
 
     def write(self, record: Record) -> None:
         """Complete a record: what was done for clients that had left is aborted."""

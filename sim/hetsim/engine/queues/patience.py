@@ -10,7 +10,7 @@ import numpy as np
 
 from hetsim.engine.kernel.clock import TIMER, Clock, Timer
 
-BLOCK = 256
+BLOCK = 64
 """Rows known beforehand that the heap takes in at once."""
 
 
@@ -43,11 +43,12 @@ class Deadlines:
 
     def _fill(self) -> bool:
         """Have the heap begin with the first of all rows; False if there is none."""
-        heap, at = self.heap, self._at
-        while at < len(self.rows) and (not heap or self.times[at] <= heap[0][0]):
+        heap, at, waits = self.heap, self._at, self.waits
+        while at < len(self.rows) and (not heap or self.times.item(at) <= heap[0][0]):
             self._at = at + BLOCK
             for entry in zip(self.times[at : self._at].tolist(), self.rows[at : self._at].tolist(), strict=True):
-                heappush(heap, entry)
+                if waits is None or waits(entry[1]):  # most have started by then
+                    heappush(heap, entry)
             at = self._at
         return bool(heap)
 

@@ -141,7 +141,9 @@ class Queue:
     def may_wait(self, row: int) -> bool:
         """Does this request wait, or will it?  Always, if it does not come by the clock."""
         column = self.column
-        return column is None or self.head_at <= self._position(row) < column.total or self._place(row) >= 0
+        if column is None or self._place(row) >= 0:
+            return True
+        return self.head_at <= self._position(row) < column.total
 
     def _position(self, row: int) -> int:
         return int(np.searchsorted(self.service.rows, row)) if self.total < len(self.table) else row

@@ -11,6 +11,7 @@ An observation is a vector of fixed length, every entry within ± `LIMIT`:
     of the whole:                                                WHOLE_SYSTEM
     where admission is decided, of the task in question:         ASKED
 
+docs/learning.md says what each entry is, and its range.
 Times enter as logarithms of their ratio to `scale`, the typical time of a task.  Action `i * types + k` places task i
 on type k, in its fastest mode that fits there, on the first devices; the last action waits for the next change.
 Where admission is decided (`hetsim.learning.observation.admission`), the task in question is shown first, and there are
@@ -43,41 +44,6 @@ PAIR = ("possible", "fits", "time", "penalty", "share")
 DEVICE = ("free", "wanted", "backlog", "soonest")
 WHOLE_SYSTEM = ("waiting", "beyond", "arrivals", "completions")
 ASKED = ("value",)
-
-MEANINGS = {
-    "TASK": {
-        "present": ("1 where a task is shown in this place; 0, as all that follows of it, where none is", "0 or 1"),
-        "waited": ("log(1 + time since it arrived / scale)", "0 to 10"),
-        "shortest": ("log(T / scale); T: its estimated time in its fastest mode, of what is left", "-10 to 10"),
-        "urgency": ("scale / (scale + T)", "0 to 1"),
-        "due": ("has it a deadline?", "0 or 1"),
-        "slack": ("(time to its deadline / T) / 4 - 1, cut to the range; 1 where it has none", "-1 to 1"),
-        "width": ("devices (GPUs or cores) of its fastest mode / all of that type", "0 to 1"),
-        "rank": ("its place among the tasks shown by T, the shortest being 0, / window", "0 to 1"),
-    },
-    "PAIR": {
-        "possible": ("has the task a mode on this type? 0, as all that follows, where it has none", "0 or 1"),
-        "fits": ("could it start there now?", "0 or 1"),
-        "time": ("log(t / scale); t: its estimated time in its fastest mode there", "-10 to 10"),
-        "penalty": ("log(t / T)", "0 to 10"),
-        "share": ("devices of that mode / all of the type", "0 to 1"),
-    },
-    "DEVICE": {
-        "free": ("free devices (or cores) / all of the type", "0 to 1"),
-        "wanted": ("tasks shown with their fastest mode on this type / window", "0 to 1"),
-        "backlog": ("log(1 + w / scale); w: device-seconds of those tasks, with the seconds until each running task "
-                    "should end, / devices of the type", "0 to 10"),
-        "soonest": ("log(1 + time until the next running task there should end / scale); 0 where none runs", "0 to 10"),
-    },
-    "WHOLE_SYSTEM": {
-        "waiting": ("log(1 + waiting tasks / window)", "0 to 10"),
-        "beyond": ("the part of them that is not shown", "0 to 1"),
-        "arrivals": ("log(1 + arrivals per `scale` seconds), over about the last 30 × `scale`", "0 to 10"),
-        "completions": ("the same of completions", "0 to 10"),
-    },
-    "ASKED": {"value": ("log of the weight of the task in question", "-10 to 10")},
-}  # fmt: skip
-"""What each entry is, and its range; logarithms are natural, numbers without a unit."""
 
 SCHEDULING, ADMISSION = DECIDES = ("scheduling", "admission")
 """What a policy can learn to decide."""

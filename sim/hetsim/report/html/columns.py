@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hetsim.errors import UsageError
+from hetsim.errors import UsageError, visible_lines
 from hetsim.model.plan import cores_on
 from hetsim.results.one_run import explain, language
 from hetsim.results.one_run.launches import launches_of
@@ -27,7 +27,9 @@ MAX_ROWS = 1_500_000
 FINE, FINE_ROWS, COARSE = 36, 2_000, 26
 """A tick is this power of two of the run's end: the first for runs of at most so many tasks."""
 TASK_TIMES = ("arrival", "ready", "start", "finish")
-LAUNCH_TIMES = ("decided", "upload_start", "upload_end", "compute_start", "compute_end", "download_start", "end")
+LAUNCH_TIMES = (
+    "decided", "begun", "upload_start", "upload_end", "compute_start", "compute_end", "download_start", "end",
+)  # fmt: skip
 
 
 Waits = pd.DataFrame | None
@@ -92,13 +94,13 @@ def _add_run(columns: _Columns, label: str, run: Result, waits: Waits) -> dict[s
     if pd.api.types.is_integer_dtype(ids):
         columns.add("id", ids, differences=True)
     else:
-        columns.text("id", ids.astype(str).tolist())
+        columns.text("id", [visible_lines(one) for one in ids.astype(str)])
     times = {name: _ticks(tasks[name].to_numpy(), tick) for name in TASK_TIMES}
     columns.add("arrival", times["arrival"], differences=True)
     _chain(columns, times, TASK_TIMES[1:], times["arrival"])
     facts = {name: _codes(columns, name, tasks[name]) for name in ("class", "user", "status", "reason")}
     facts["causes"] = [] if waits is None else _add_causes(columns, run, waits)
-    _add_launches(columns, run, times, tick, facts)
+    _add_launches(columns, run, times, tick=tick, facts=facts)
     columns.text("devices", [
         [one.name, one.type.name, cluster.nodes[one.node].name, int(units)]
         for one, units in zip(cluster.devices, cluster.units, strict=True)
@@ -139,7 +141,7 @@ def _codes(columns: _Columns, name: str, values: pd.Series) -> list[str]:
     """Add the codes of names that repeat; the names."""
     column = values.astype("category")
     columns.add(name, column.cat.codes.to_numpy().astype(np.int64) + 1)  # 0: none
-    return ["", *map(str, column.cat.categories)]
+    return ["", *(visible_lines(str(name)) for name in column.cat.categories)]
 
 
 def _add_causes(columns: _Columns, run: Result, table: pd.DataFrame) -> list[str]:
@@ -163,7 +165,8 @@ def _add_launches(
     first = launches.task if rows.staged is None else rows.staged.first[launches.task]
     row = first if rows.chosen is None else np.searchsorted(rows.chosen, first)
     periods = language.periods(record, launches.task)  # of replicas: their requests are drawn instead
-    times = {name: _ticks(table[name].to_numpy(), tick) for name in LAUNCH_TIMES}
+    of_table = table.rename(columns={"start": "begun"})  # tasks have a start, too
+    times = {name: _ticks(of_table[name].to_numpy(), tick) for name in LAUNCH_TIMES}
     times["end"] = np.where(times["end"] < 0, _ticks(launches.end, tick), times["end"])
     facts["launches"] = len(table)
     columns.add("launch task", row, differences=True)

@@ -67,8 +67,9 @@ const Core = (() => {
     Object.assign(run, chain(columns, taskNames, arrival, tick));
     const base = Float64Array.from(run.start, (value, i) => Math.round((isNaN(value) ? run.ready[i] : value) / tick));
     const own = Int32Array.from(columns["launch task"]);
-    const launchNames = ["decided", "upload_start", "upload_end", "compute_start", "compute_end", "download_start", "end"];
-    const times = chain(columns, launchNames, own.map ? Float64Array.from(own, row => base[row]) : [], tick);
+    const launchNames = ["decided", "begun", "upload_start", "upload_end", "compute_start", "compute_end", "download_start",
+      "end"];
+    const times = chain(columns, launchNames, Float64Array.from(own, row => base[row]), tick);
     const token = chain(columns, ["token"], base, tick).token;
     run.nodes = [...new Set(run.devices.map(device => device.node))];
     const nodeOf = new Map(run.nodes.map((name, i) => [name, i]));
@@ -109,6 +110,7 @@ const Core = (() => {
       members: grown(columns.members, () => 1),
       rate: grown(columns.rate, () => 0),
       decided: grown(times.decided, row => run.start[row]),
+      begun: grown(times.begun, row => run.start[row]),
       upload_start: grown(times.upload_start, row => run.start[row]),
       upload_end: grown(times.upload_end, first),
       compute_start: grown(times.compute_start, row => (isNaN(token[row]) ? NaN : token[row])),
@@ -125,11 +127,12 @@ const Core = (() => {
     }
     const ended = new Float64Array(run.count).fill(NaN);
     for (let i = 0; i < known; i++) {
-      if (!made.drawn[i]) continue;
+      if (!made.drawn[i] || isNaN(made.begun[i])) continue;   // what was stopped before its first stage was waiting
       const row = made.task[i];
-      if (ended[row] <= made.decided[i]) made.again[i] = ended[row];
+      if (ended[row] < made.begun[i]) made.again[i] = ended[row];
       if (!(ended[row] > made.end[i])) ended[row] = made.end[i];
     }
+    run.stopped = ended.map((time, row) => (last(row) - time > run.tick ? time : NaN));   // and it never ran again
     return made;
   }
 
@@ -364,6 +367,16 @@ const Core = (() => {
     return { low: 0, high, log: false };
   }
 
+  // The share of ascending values that are at most `value` of the right edge (0 to 1) of each pixel.
+  function shares(ascending, pixels, value) {
+    let n = 0;
+    return Array.from({ length: Math.floor(pixels) }, (_, pixel) => {
+      const limit = value((pixel + 1) / Math.floor(pixels));
+      while (n < ascending.length && ascending[n] <= limit) n++;
+      return ascending.length ? n / ascending.length : 0;
+    });
+  }
+
   // The response of the same tasks under two runs: differences of run minus base, ascending.
   function paired(base, run, metric, mask) {
     const at = new Map();
@@ -414,6 +427,7 @@ const Core = (() => {
       if (isNaN(run.start[i])) { waiting.add(run.ready[i], end); continue; }
       waiting.add(run.ready[i], run.start[i]);
       running.add(run.start[i], end);
+      if (!isNaN(run.stopped[i])) { waiting.add(run.stopped[i], end); running.add(run.stopped[i], end, -1); }
     }
     const types = new Map();
     run.devices.forEach((device, d) => {
@@ -423,9 +437,9 @@ const Core = (() => {
     });
     for (let i = 0; i < launches.count; i++) {
       if (!mask.launch[i] || !run.places[launches.place[i]].length) continue;
-      if (launches.again[i] < launches.decided[i]) {
-        waiting.add(launches.again[i], launches.decided[i]);
-        running.add(launches.again[i], launches.decided[i], -1);
+      if (!isNaN(launches.again[i])) {
+        waiting.add(launches.again[i], launches.begun[i]);
+        running.add(launches.again[i], launches.begun[i], -1);
       }
       if (!launches.rate[i] || isNaN(launches.compute_start[i])) continue;
       const type = types.get(run.devices[run.places[launches.place[i]][0][0]].type);
@@ -515,7 +529,7 @@ const Core = (() => {
 
   return {
     NONE, Coverage, Level, decode, extent,
-    figures, groups, histogram, known, levels, masks, mean, merged, open, paired, quantile, seconds, span, timeTicks, waited,
+    figures, groups, histogram, known, levels, masks, mean, merged, open, paired, quantile, seconds, shares, span, timeTicks, waited,
     waitByCause, within,
   };
 })();

@@ -151,6 +151,7 @@
       this.groups = make("div");
       right.append(this.groups);
       this.pairs = make("div");
+      this.gaps = new Plot(make("div"), 150, "Differences of the same tasks between runs");
       this.tasks = make("div");
       host.append(this.pairs, this.tasks);
       this.tip = make("div", { id: "tip", role: "status", hidden: true });
@@ -425,7 +426,7 @@
         const share = run.shares[i][row];
         if (share > 0 && wait > 0) add(`· ${words(cause)}`, Core.seconds(share / 100 * wait));
       });
-      if (launches.again[launch] < launches.decided[launch]) add("waited again", Core.seconds(launches.decided[launch] - launches.again[launch]));
+      if (!isNaN(launches.again[launch])) add("waited again", Core.seconds(launches.begun[launch] - launches.again[launch]));
       for (const stage of STAGES) {
         const [begin, end] = Core.span(launches, launch, stage);
         const name = launch < launches.known ? stage : stage === "upload" ? "to its first token" : "further tokens";
@@ -711,7 +712,7 @@
       const { spread, theme, run, runs, metric, view } = this;
       const lists = runs.map((one, i) => Core.known(one[metric], i === this.at ? this.chosen : Core.within(one, this.masks[i].task, view.low, view.high)));
       const every = Core.known(this.run[metric], Core.within(this.run, new Uint8Array(this.run.count).fill(1), 0, this.end));
-      const pen = spread.begin(46), scale = Core.extent(this.many ? lists : [every]);
+      const pen = spread.begin(46, true, this.many ? 18 : 4), scale = Core.extent(this.many ? lists : [every]);
       const own = lists[this.at];
       if (!own.length) {
         this.scaleOfSpread = null;
@@ -725,14 +726,10 @@
       const at = time => clamp(scale.log ? Math.log(Math.max(time, scale.low) / scale.low) / Math.log(scale.high / scale.low) : (time - scale.low) / (scale.high - scale.low), 0, 1);
       if (scale.log) this.magnitudes(spread, scale, at); else spread.times(scale.low, scale.high, theme, metric);
       if (this.many) {
+        this.keyAbove(spread, runs.map((one, i) => [one.label, `c${i % 8}`]));
         const y = spread.scale(1, theme, part => `${Math.round(part * 100)} %`), pixels = Math.floor(spread.wide);
         lists.forEach((list, i) => {
-          let n = 0;
-          const curve = Array.from({ length: pixels }, (_, pixel) => {
-            const limit = value((pixel + 1) / pixels);
-            while (n < list.length && list[n] <= limit) n++;
-            return list.length ? n / list.length : 0;
-          });
+          const curve = Core.shares(list, pixels, value);
           spread.curve(curve, y, theme[`c${i % 8}`], { dash: DASHES[i >> 3] || [], width: i === this.at ? 2.4 : 1.4 });
         });
       } else {
@@ -825,11 +822,12 @@
 
     pairTable() {
       if (!this.many) return;
-      const base = this.run, rows = this.runs.map((run, i) => {
+      const base = this.run, lists = [], rows = this.runs.map((run, i) => {
         const mine = i === this.at ? this.chosen : Core.within(run, this.masks[i].task, this.view.low, this.view.high);
         const values = Core.known(run[this.metric], mine), cells = [run.label, values.length.toLocaleString("en"), Core.seconds(Core.mean(values)),
           Core.seconds(Core.quantile(values, 0.95, Core.open(run, run[this.metric], mine)))];
         const gaps = i === this.at ? [] : Core.paired(base, run, this.metric, this.masks[i].task);
+        if (gaps.length) lists.push([gaps, `c${i % 8}`, run.label]);
         const sign = value => (value > 0 ? "+" : value < 0 ? "−" : "") + Core.seconds(Math.abs(value));
         const less = Array.from(gaps).filter(one => one < 0).length, more = Array.from(gaps).filter(one => one > 0).length;
         cells.push(...(gaps.length ? [sign(Core.mean(gaps)), sign(Core.quantile(gaps, 0.5)), `${Core.figures(100 * less / gaps.length)} %`,
@@ -839,6 +837,19 @@
       const heads = [["run"], ["tasks", 1], [`${this.metric} mean`, 1], ["p95", 1], ["task by task: mean", 1], ["median", 1], ["shorter", 1], ["longer", 1]];
       this.pairs.replaceChildren(make("h3", {}, `The same tasks under each, compared with ${base.label}`),
         this.table(heads, rows, "First replication of each; the table of differences has all of them, with intervals."));
+      if (lists.length) { this.pairs.append(this.gaps.box); this.drawGaps(lists); }
+    }
+
+    // The share of tasks whose difference to the chosen run is at most x, between the 1st and 99th percentiles.
+    drawGaps(lists) {
+      const { gaps, theme } = this, ends = share => lists.map(([list]) => Core.quantile(list, share));
+      const low = Math.min(0, ...ends(0.01)), high = Math.max(low + 1e-9, 0, ...ends(0.99));
+      gaps.begin(46, true, 18);
+      gaps.times(low, high, theme, `${this.metric} compared with ${this.run.label}`);
+      const y = gaps.scale(1, theme, part => `${Math.round(part * 100)} %`), zero = gaps.left - low / (high - low) * gaps.wide;
+      gaps.line(zero, gaps.top, zero, gaps.top + gaps.high, theme.ink);
+      for (const [list, color] of lists) gaps.curve(Core.shares(list, gaps.wide, share => low + share * (high - low)), y, theme[color]);
+      this.keyAbove(gaps, [["left of the line: shorter", ""], ...lists.map(([, color, label]) => [label, color])]);
     }
 
     taskTable() {

@@ -26,8 +26,6 @@ FATES = {name: f"{name}_count" for status, name in STATUS_NAMES.items() if statu
 MAX_POLICY = 48
 """Longer names of policies are without their parameters in the title; the line below has all."""
 MAX_CARDS = 6
-"""Of the set `cards`, what a reader came for: the first that say something are shown in large letters."""
-
 Outcome = Result | Replications
 
 
@@ -37,7 +35,7 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
     policy = first.policy if len(first.policy) <= MAX_POLICY else first.policy.partition(" (")[0]
     title = f"{outcome.name or 'run'} under {policy}" if policy else outcome.name or "run"
     figures, waits = Figures(outcome), columns.waits_by_cause(first)
-    names = [name for name in in_set("cards") if _says_something(figures, name)][:MAX_CARDS]
+    names = [name for name in in_set("page_cards") if _says_something(figures, name)][:MAX_CARDS]
     shown = [(metric_name(name), figures.text(name) + figures.defined_in(name), name) for name in names]
     words = elements.items(_in_words(outcome, figures, waits)) + elements.warnings(remarks(outcome))
     number = len(outcome) if isinstance(outcome, Replications) else 1

@@ -145,7 +145,7 @@ def _of_window(run: Measured) -> tuple[CallRows, np.ndarray] | None:
     return calls, first[calls.first]
 
 
-@metric(unit="1/s", better="more", sets=("calls", "sweep:40"))
+@metric(unit="1/s", better="more", sets=("calls",))
 def call_goodput(run: Measured) -> float:
     """Calls of the window answered in it, by their deadline if any, per second."""
     window = _of_window(run)

@@ -65,7 +65,7 @@ def value_fraction(run: Measured) -> float:
 
 @metric(
     unit="share", better="more", weight="_judged",
-    sets=("summary", "cards:20", "cluster:210", "groups:140", "group_rows:140", "display:70", "page_tasks:40",
+    sets=("summary", "cluster:210", "groups:140", "group_rows:140", "display:70", "page_tasks:40", "page_cards:20",
           "deadlines"), title="deadlines met", congested=True,
 )  # fmt: skip
 def slo_attainment(run: Measured) -> float:

@@ -21,14 +21,13 @@ if TYPE_CHECKING:
     from hetsim.results.one_run.measured import Measured, Metric
 
 declare_statistics(
-    "ttft", "time from arrival to the first token", "s", sets={"mean": ("cards:30",), "p95": ("cards:40",)},
-    every="tokens", weight="_first_tokens",
-    module=__name__
-)
+    "ttft", "time from arrival to the first token", "s", every="tokens", weight="_first_tokens", module=__name__,
+    sets={"mean": ("page_cards:30",), "p95": ("page_cards:40",)},
+)  # fmt: skip
 declare_statistics(
-    "tpot", "time per further token", "s", sets={"mean": ("cards:50",)}, every="tokens",
-    weight="_further_tokens", module=__name__
-)
+    "tpot", "time per further token", "s", every="tokens", weight="_further_tokens", module=__name__,
+    sets={"mean": ("page_cards:50",)},
+)  # fmt: skip
 
 
 @metric(unit="1/s", better="more", of="run", sets=("tokens",))

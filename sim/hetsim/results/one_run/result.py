@@ -357,8 +357,9 @@ class Result:
         Returns: the value with its unit; `≥` where a percentile touches unfinished tasks.
         """
         value = self.metric(name)
-        if math.isinf(value):
-            values = self.measured.known(re.sub(r"_(mean|max|p\d+)$", "", name))
+        column = re.sub(r"_(mean|max|p\d+)$", "", name)
+        if math.isinf(value) and column in self.tasks:
+            values = self.measured.known(column)
             return at_least(float(values.max()) if len(values) else value, units_of(name))
         return formatter(name)(value)
 

@@ -85,19 +85,19 @@ def _statistic(column: str, label: str, meaning: str) -> Callable[[Measured], fl
 
 declare_statistics(
     "response", "time from arrival to finish", "s", weight="_completed",
-    sets={"mean": ("usual:20", "cluster:10", "groups:90", "group_rows:90", "display:40", "page_tasks:10", "sweep:10",
-                   "cards:60"),
-          "p95": ("usual:30", "cluster:20", "groups:100", "group_rows:100", "display:50", "sweep:20", "cards:70"),
+    sets={"mean": ("usual:20", "cluster:10", "groups:90", "group_rows:90", "display:40", "page_tasks:10",
+                   "page_cards:60", "sweep:10"),
+          "p95": ("usual:30", "cluster:20", "groups:100", "group_rows:100", "display:50", "page_cards:70", "sweep:20"),
           "p99": ("cluster:30",)},
 )  # fmt: skip
 declare_statistics(
     "wait", "time from ready to the first stage's start", "s", weight="_started",
-    sets={"mean": ("cluster:40", "groups:70", "group_rows:70", "display:30", "page_tasks:20", "cards:80"),
+    sets={"mean": ("cluster:40", "groups:70", "group_rows:70", "display:30", "page_tasks:20", "page_cards:80"),
           "p95": ("cluster:50", "groups:80")},
 )  # fmt: skip
 declare_statistics(
     "slowdown", "response / T* (time alone in the fastest mode, transfers included)", "ratio", weight="_completed",
-    sets={"mean": ("cluster:60", "groups:110", "page_tasks:30", "cards:150")},
+    sets={"mean": ("cluster:60", "groups:110", "page_tasks:30", "page_cards:150")},
 )  # fmt: skip
 declare_statistics(
     BOUNDED_SLOWDOWN, f"max(1, response / max(T*, {DEFAULT_BOUND:g} s))", "ratio", weight="_completed",
@@ -118,7 +118,7 @@ def bsld_swf_mean(run: Measured) -> float:
     return float(np.maximum(run.column("response")[done] / np.maximum(ran, DEFAULT_BOUND), 1.0).mean())
 
 
-@metric(unit="s", better="less", sets=("summary", "usual:10", "cluster:90", "display:60", "cards:90"),
+@metric(unit="s", better="less", sets=("summary", "usual:10", "cluster:90", "display:60", "page_cards:90"),
         needs_end=True)  # fmt: skip
 def makespan(run: Measured) -> float:
     """Last finish of a completed task - first arrival; undefined if any is unfinished."""
@@ -128,7 +128,7 @@ def makespan(run: Measured) -> float:
     return float(finish.max() - run.column("arrival").min())
 
 
-@metric(unit="1/s", better="more", of="run", sets=("summary", "cards:140"))
+@metric(unit="1/s", better="more", of="run", sets=("summary", "page_cards:140"))
 def throughput(run: Measured) -> float:
     """Completions inside the window per second, whenever the tasks arrived."""
     frame = run.result.tasks
@@ -137,7 +137,7 @@ def throughput(run: Measured) -> float:
     return inside / run.duration if run.duration > 0 else math.nan
 
 
-@metric(unit="share", better="less", weight="_arrived", sets=("summary", "cards:10"), congested=True)
+@metric(unit="share", better="less", weight="_arrived", sets=("summary", "page_cards:10"), congested=True)
 def rejected_fraction(run: Measured) -> float:
     """Tasks that were rejected / all arrivals; undefined where none came."""
     return run.count(REJECTED) / len(run.status) if len(run.status) else math.nan

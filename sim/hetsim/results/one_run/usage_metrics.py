@@ -22,7 +22,7 @@ def _share(run: Measured, seconds: np.ndarray, gpus: bool) -> float:
 
 @metric(
     unit="share", better="neither", of="run",
-    sets=("summary", "usual:90", "cluster:100", "display:80", "sweep:40", "cards:100"), title="GPU busy",
+    sets=("summary", "usual:90", "cluster:100", "display:80", "page_cards:100", "sweep:40"), title="GPU busy",
 )  # fmt: skip
 def gpu_utilization(run: Measured) -> float:
     """∫ compute-engine busy × share / ∫ accelerators that are up, in the window."""
@@ -35,7 +35,7 @@ def gpu_allocation(run: Measured) -> float:
     return _share(run, run.use.allocated, True)
 
 
-@metric(unit="share", better="neither", of="run", sets=("summary", "display:90", "cards:120"), title="CPU busy")
+@metric(unit="share", better="neither", of="run", sets=("summary", "display:90", "page_cards:120"), title="CPU busy")
 def cpu_utilization(run: Measured) -> float:
     """∫ cores computing in CPU modes / ∫ cores that are up, over the window."""
     return _share(run, run.use.busy, False)
@@ -48,7 +48,7 @@ def cpu_allocation(run: Measured) -> float:
 
 
 @metric(
-    unit="J", better="less", of="run", sets=("summary", "usual:120", "cluster:270", "cards:110"),
+    unit="J", better="less", of="run", sets=("summary", "usual:120", "cluster:270", "page_cards:110"),
     hide_if_zero=True,
 )  # fmt: skip
 def energy_j(run: Measured) -> float:
