@@ -20,12 +20,12 @@ def knees(sweep: Sweep) -> list[str]:
     if metric is None or len(sweep.keys) != 1 or sweep.table[sweep.keys[0]].dtype.kind not in "if":
         return []
     key, lines = sweep.keys[0], []
-    whole = all(isinstance(value, int) for value in sweep.points[key])
+    integers = all(isinstance(value, int) for value in sweep.points[key])
     path = ".".join(part for part in key.split(".") if not part.isdigit())
-    many, single = NOUNS.get(path, ("", "one" if whole else "step"))
+    many, single = NOUNS.get(path, ("", "one" if integers else "step"))
     for policy, mine in sweep.by_replication.groupby("policy", sort=False, observed=True):
         values = mine.pivot_table(metric, key, "replication", dropna=False).dropna(axis=1).sort_index()
-        widths = np.diff(values.index) if whole else np.ones(max(len(values) - 1, 0))
+        widths = np.diff(values.index) if integers else np.ones(max(len(values) - 1, 0))
         steps = np.diff(values.to_numpy(dtype=float), axis=0) / widths[:, None] * (2 * higher_is_better(metric) - 1)
         gains = [student_interval(step).high if len(step) > 1 else step.sum() for step in steps]
         small = [gain <= 0 or gain < 0.05 * abs(mean) for gain, mean in zip(gains, values.mean(axis=1), strict=False)]
