@@ -128,7 +128,7 @@ def test_groups_are_those_of_the_metrics(name: str):
     run = run_of(name)
     found = node("""const r = runs[0], rows = Core.within(r, Core.masks(r, every).task, 0, r.end);
         return Core.groups(r, rows, r.klass, r.classes)""", packed_of(run))  # fmt: skip
-    names = ["tasks", "wait_mean", "wait_p95", "response_mean", "response_p95"]
+    names = ["task_count", "wait_mean", "wait_p95", "response_mean", "response_p95"]
     expected = run.by("class", names)
     assert {one["name"] for one in found} == set(expected.index)
     for one in found:

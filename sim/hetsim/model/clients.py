@@ -27,11 +27,11 @@ class RetryWait:
     first: Seconds = 0.0
     """Wait before the first retry."""
     factor: Positive = 2.0
-    """By how much each further wait is longer, 2 unless given."""
+    """By how much each further wait is longer."""
     longest: Seconds = field(default=math.inf, metadata={"alias": "max"})
     """Longest wait; no limit unless given."""
     jitter: Literal["full", "exponential", "none"] = "none"
-    """full: drawn uniformly between 0 and the wait; exponential: with it as mean; none (the default)."""
+    """full: drawn uniformly between 0 and the wait; exponential: with it as mean; or none."""
 
     def check(self) -> None:
         if self.factor < 1:
@@ -53,7 +53,7 @@ class Retry:
     wait: RetryWait = RetryWait()
     """Wait before each retry; none unless given."""
     size: Literal["same", "new"] = "same"
-    """same: an attempt takes as long as the first (the default); new: as long as a random call of its class."""
+    """same: an attempt takes as long as the first; new: as long as a random call of its class."""
     budget: Fraction | None = None
     """Most retries as a share of the calls so far, at most 10 saved up; no limit unless given."""
 
