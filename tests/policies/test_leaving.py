@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import hetsim as hs
+from hetsim import registry
 from hetsim.errors import PolicyError, ScenarioError
 from hetsim.policy import Admission, Reject
 
@@ -23,8 +24,10 @@ class Wrong(Admission):
         return True
 
 
-hs.register("choosy", Choosy, kind="admission")
-hs.register("wrong_leaving", Wrong, kind="admission")
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    own = {"choosy": Choosy, "wrong_leaving": Wrong}
+    monkeypatch.setitem(registry._registered, "admission", {**registry._registered.get("admission", {}), **own})
 
 
 def scenario(admission, scheduler="fcfs", service=None, cpus=1, time="4 s", **entry):
