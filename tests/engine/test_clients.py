@@ -353,6 +353,10 @@ CLOSED = "arrivals: {process: closed, clients: 2, think: 1 s}"
     ("clients", "place", "says", "more"),
     [
         ("{retry: {times: 2, on: [timeout]}}", "6:31: workload.clients.retry.on", "nothing to react to", ""),
+        ("{retry: {times: 2, on: [timeout, timeout]}}", "6:31: workload.clients.retry.on", "nothing to react to", ""),
+        ("{timeout: 2 s, give_up_after: 2 s, retry: {times: 2, on: [timeout]}}",
+         "6:65: workload.clients.retry.on", "below give_up_after", ""),
+        ("{timeout: 1 s, count: 3e9, retry: {times: 1, budget: 10%}}", "6:27: workload.clients.count", "at most", ""),
         ("{timeout: 1 s, retry: {times: 2, on: []}}", "6:45: workload.clients.retry.on", "nothing to react to", ""),
         ("{timeout: 1 s, retry: {times: 2, on: [late]}}", "6:50: workload.clients.retry.on.0", "timeout", ""),
         ("{retry: {times: 2, budget: 120%}}", "6:31: workload.clients.retry.budget", "100%", ""),
@@ -373,6 +377,13 @@ def test_what_contradicts_itself_is_refused_with_its_place(tmp_path, clients, pl
     with pytest.raises(ScenarioError) as error:
         hs.run(file)
     assert f"s.yaml:{place}: " in str(error.value) and says in str(error.value)
+
+
+@pytest.mark.parametrize(("longest", "attempts"), [("1 s", 101), (None, 26)])
+def test_a_wait_that_grows_beyond_all_numbers_is_the_longest_or_never_over(longest, attempts):
+    wait = {"first": "1e-300 s", "factor": 1e25} | ({"max": longest} if longest else {})
+    given = scenario({"timeout": "1 ms", "retry": {"times": 100, "wait": wait}}, count=1)
+    assert hs.run({**given, "horizon": "200 s"}).calls.attempts.max() <= attempts
 
 
 def test_theory_does_not_know_clients():

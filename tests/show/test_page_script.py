@@ -122,6 +122,17 @@ def test_levels_over_time_integrate_to_the_metrics(name: str):
 
 
 @needs_node
+def test_the_busy_part_is_of_devices_that_are_up():
+    """Nodes that fail and are repaired; in one pixel, since a mean of parts is not the part of the sums."""
+    run = run_of("broken-and-late")
+    busy, off = node("""const r = runs[0], l = Core.levels(r, Core.masks(r, every), r.warmup, r.end, 1);
+        return [Object.fromEntries(l.busy.map(b => [r.cores.has(b.type), b.values[0]])), r.off.length]""",
+                     packed_of(run))  # fmt: skip
+    assert off
+    assert busy["false"] == pytest.approx(run.metric("gpu_utilization"), rel=2e-4)
+
+
+@needs_node
 @pytest.mark.parametrize("name", ["mix", pytest.param("chunked-prefill", marks=pytest.mark.slow)])
 def test_groups_are_those_of_the_metrics(name: str):
     """With a warm-up, and with requests that are unfinished: percentiles count them as infinite."""

@@ -19,6 +19,9 @@ Cause = Literal["timeout", "rejected", "failed"]
 MAX_TOKENS = 10.0
 """Retries that a budget may save up, as in gRPC's retry throttling."""
 
+MAX_CLIENTS = 2**31 - 1
+"""Most clients of an entry: their numbers are stored in 32 bits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryWait:
@@ -39,7 +42,10 @@ class RetryWait:
 
     def seconds(self, retry: int, drawn: float) -> float:
         """Wait before a retry, counted from 0; `drawn`: the part that jitter leaves."""
-        return min(self.longest, self.first * self.factor**retry) * drawn
+        try:
+            return min(self.longest, self.first * self.factor**retry) * drawn
+        except OverflowError:
+            return self.longest * drawn if self.first > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +93,14 @@ class Clients:
                 raise KeyProblem(key, "a client waits for some time; leave it out where it waits for ever")
         if self.retry is None and math.isinf(self.timeout) and math.isinf(self.give_up_after):
             raise KeyProblem("timeout", "these clients do nothing; give timeout, give_up_after or retry")
-        if self.retry is not None and math.isinf(self.timeout) and self.retry.on == ["timeout"]:
+        if self.retry is not None and math.isinf(self.timeout) and set(self.retry.on) == {"timeout"}:
             raise KeyProblem("retry", "it has nothing to react to: no attempt times out; give timeout", "on")
+        late = self.give_up_after <= self.timeout < math.inf
+        if late and self.retry is not None and set(self.retry.on) == {"timeout"}:
+            text = "no attempt times out before its call is given up; give a timeout below give_up_after"
+            raise KeyProblem("retry", f"it has nothing to react to: {text}", "on")
+        if self.count is not None and self.count > MAX_CLIENTS:
+            raise KeyProblem("count", f"at most {MAX_CLIENTS:,} clients, not {self.count:,}")
         if self.count is not None and (self.retry is None or self.retry.budget is None):
             raise KeyProblem("count", "clients are told apart by their retry budgets, and there is none")
 

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UsageError, visible_lines
+from hetsim.model.device_states import ASLEEP, DOWN, DeviceStates
 from hetsim.model.plan import cores_on
 from hetsim.results.one_run import explain, language
 from hetsim.results.one_run.launches import launches_of
@@ -105,11 +106,24 @@ def _add_run(columns: _Columns, label: str, run: Result, waits: Waits) -> dict[s
         [one.name, one.type.name, cluster.nodes[one.node].name, int(units)]
         for one, units in zip(cluster.devices, cluster.units, strict=True)
     ])  # fmt: skip
+    columns.text("off", _off(run))
     return facts | {
         "label": label, "tasks": len(tasks), "tick": tick, "end": run.end, "warmup": run.warmup,
         "horizon": run.horizon if math.isfinite(run.horizon) else None,
         "cores": sorted(name for name, kind in cluster.types.items() if kind.kind == "cpu"),
     }  # fmt: skip
+
+
+def _off(run: Result) -> list[tuple[int, float, float]]:
+    """Times in which devices are down or asleep: device, begin, end."""
+    states, since, times = DeviceStates(run.record.input.cluster), dict[int, float](), []
+    for time, index, what, _ in run.record.device_log:
+        for device in states.change(index, what):
+            if states.of[device] in (DOWN, ASLEEP):
+                since.setdefault(device, time)
+            elif device in since:
+                times.append((device, since.pop(device), time))
+    return times + [(device, begin, run.end) for device, begin in since.items()]
 
 
 def _tick(times: list[np.ndarray], end: float) -> float:

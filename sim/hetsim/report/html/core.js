@@ -57,7 +57,7 @@ const Core = (() => {
       id: columns.id, classes: raw.class, users: raw.user, statuses: raw.status, reasons: raw.reason,
       modes: raw.mode, outcomes: raw.outcome, causes: raw.causes, places: columns.places,
       devices: columns.devices.map(([name, type, node, units]) => ({ name, type, node, units })),
-      cores: new Set(raw.cores),
+      off: columns.off, cores: new Set(raw.cores),
       klass: columns.class, user: columns.user, status: columns.status, reason: columns.reason,
       arrival: Float64Array.from(arrival, value => value * tick),
       shares: raw.causes.map(name => columns[`cause ${name}`]),
@@ -417,7 +417,7 @@ const Core = (() => {
     }
   }
 
-  // Waiting and running tasks, and the busy part of each device type, between two times.
+  // Waiting and running tasks, and the busy part of each device type that is up, between two times.
   function levels(run, mask, low, high, width) {
     const { launches } = run;
     const waiting = new Level(low, high, width), running = new Level(low, high, width);
@@ -432,9 +432,13 @@ const Core = (() => {
     const types = new Map();
     run.devices.forEach((device, d) => {
       if (mask.near && mask.node !== run.nodeOfDevice[d]) return;
-      if (!types.has(device.type)) types.set(device.type, { level: new Level(low, high, width), units: 0 });
+      if (!types.has(device.type)) types.set(device.type, { level: new Level(low, high, width), off: new Level(low, high, width), units: 0 });
       types.get(device.type).units += device.units;
     });
+    for (const [d, begin, end] of run.off) {
+      const { type, units } = run.devices[d];
+      if (!mask.near || mask.node === run.nodeOfDevice[d]) types.get(type).off.add(begin, end, units);
+    }
     for (let i = 0; i < launches.count; i++) {
       if (!mask.launch[i] || !run.places[launches.place[i]].length) continue;
       if (!isNaN(launches.again[i])) {
@@ -446,9 +450,9 @@ const Core = (() => {
       if (type) type.level.add(launches.compute_start[i], launches.compute_end[i], launches.rate[i] / 1e4);
     }
     const busy = [];
-    for (const [type, { level, units }] of types) {
-      const values = level.values();
-      if (values.some(value => value > 0)) busy.push({ type, units, values: values.map(value => value / units) });
+    for (const [type, { level, off, units }] of types) {
+      const values = level.values(), down = off.values(), part = (value, i) => value / Math.max(value, units - down[i]);
+      if (values.some(value => value > 0)) busy.push({ type, units, values: values.map((value, i) => value > 0 ? part(value, i) : 0) });
     }
     return { waiting: waiting.values(), running: running.values(), busy };
   }
