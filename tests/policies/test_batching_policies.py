@@ -470,7 +470,7 @@ def test_the_model_of_batopt_is_pollaczek_and_khinchine_for_batches_of_one():
 @pytest.mark.slow
 def test_the_model_of_batopt_agrees_with_the_simulation():
     class Threshold(BatOpt):
-        def _threshold(self, queue, placement, rate):
+        def solution(self, queue, placement, rate):
             return 12
 
         def next_batch(self, queue, placement, view):

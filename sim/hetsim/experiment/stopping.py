@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hetsim.errors import ScenarioError, UsageError
 from hetsim.experiment.study import Case, Replicates, Study
 from hetsim.experiment.work import RunOutcome
+from hetsim.results.declared import TASK_COUNT
 from hetsim.results.many_runs.warmup import LEAST, PILOT, WarmupCut, WarmupSeries
 from hetsim.results.one_run.estimands import weight_of
 from hetsim.scenario.schema.whole import MIN_FOR_PRECISION
@@ -213,7 +214,7 @@ class Pilot(Replicates):
             self.error = kept
         else:
             values = kept.values
-            self.cut = WarmupCut(values["time"], int(values["tasks"]), int(values["of"]), int(values["runs"]))
+            self.cut = WarmupCut(values["time"], int(values[TASK_COUNT]), int(values["of"]), int(values["runs"]))
 
     @property
     def outcome(self) -> RunOutcome:
@@ -221,7 +222,7 @@ class Pilot(Replicates):
         if self.cut is None:
             assert self.error is not None
             return self.error
-        return RunOutcome({"time": self.cut.time, "tasks": self.cut.tasks, "of": self.cut.of, "runs": self.cut.runs})
+        return RunOutcome({"time": self.cut.time, TASK_COUNT: self.cut.tasks, "of": self.cut.of, "runs": self.cut.runs})
 
 
 def missing(study: Study, pilots: Sequence[Pilot]) -> list[Pilot]:
