@@ -114,7 +114,10 @@ def compare(given, replay_of, limit=None):
     n = int((calls.number == 0).sum())
     entry = given["workload"][0]
     clients, retry = entry["clients"], entry["clients"].get("retry", {})
-    seconds = lambda value, other: other if value is None else float(value.removesuffix(" s"))  # noqa: E731
+
+    def seconds(value, other):
+        return other if value is None else float(value.removesuffix(" s"))
+
     wait = retry.get("wait", {})
     replay = Replay(
         tasks.arrival[:n].tolist(), tasks.time[:, 0].tolist(), drawn=lambda row: float(calls.drawn[row]), limit=limit,
@@ -152,7 +155,10 @@ def drawn_clients(pick):
 @pytest.mark.parametrize("seed", range(40))
 def test_tasks_are_those_of_a_second_event_loop(seed):
     random = np.random.default_rng(seed)
-    pick = lambda *values: values[int(random.integers(len(values)))]  # noqa: E731
+
+    def pick(*values):
+        return values[int(random.integers(len(values)))]
+
     limit = pick(None, None, 0, 3)
     policy = "fcfs" if limit is None else {"scheduler": "fcfs", "admission": {"name": "queue_limit", "limit": limit}}
     given = scenario(drawn_clients(pick), rate=pick(5, 9, 14), cpus=4, seed=seed, policy=policy)
@@ -162,7 +168,10 @@ def test_tasks_are_those_of_a_second_event_loop(seed):
 @pytest.mark.parametrize("seed", range(20))
 def test_requests_are_those_of_a_second_event_loop(seed):
     random = np.random.default_rng(1000 + seed)
-    pick = lambda *values: values[int(random.integers(len(values)))]  # noqa: E731
+
+    def pick(*values):
+        return values[int(random.integers(len(values)))]
+
     service = {"device": "gpu", "compute": {"fixed": "300 ms", "per_item": "50 ms"}, "max_batch": 8}
     given = scenario(drawn_clients(pick), rate=pick(5, 9, 14), seed=seed, service=service)
     compare(given, {"servers": 1, "batch": (8, 0.3, 0.05)})

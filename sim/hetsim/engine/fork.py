@@ -99,7 +99,7 @@ class Batch:
     def __init__(self, fill: Fill, keyed: bool = False):
         self.fill = fill
         self.keyed = keyed
-        """Are they dictionaries or sets too, whose members come last?"""
+        """Return True if they are dictionaries or sets too, whose members come last."""
         self.originals: list[Any] = []
         self.empty: list[Any] = []
         self.copies: list[Any] = []

@@ -77,17 +77,17 @@ class PoolEnds:
     def earliest(self, mode: Mode) -> tuple[float, int]:
         """When a mode fits (inf: never), and how many accelerators are then left over."""
         kind = self.capacity.types[mode.type]
-        left = self.free_now(kind) - mode.gpus
-        time = -math.inf if left >= 0 else math.inf
+        spare = self.free_now(kind) - mode.gpus
+        time = -math.inf if spare >= 0 else math.inf
         now = self.forecast.now
         for end, number, other, gpus in self.ends:
             if end > time and end > now:  # all launches that overran are expected to end now, together
                 break
             if other == kind and number in self.state.running:
-                left += gpus
-                if time == math.inf and left >= 0:
+                spare += gpus
+                if time == math.inf and spare >= 0:
                     time = end  # and all that ends with it
-        return (time, left) if left >= 0 else (math.inf, 0)
+        return (time, spare) if spare >= 0 else (math.inf, 0)
 
 
 MAX_KEPT = 64

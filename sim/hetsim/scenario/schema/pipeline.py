@@ -17,6 +17,6 @@ class PipelineSpec(Model):
     items: Degree = 1
     """Items that each arrival brings: a request, or micro-batches of a training job."""
     training: Flag = False
-    """Do items go forward and backward, gradients the way of the activations?"""
+    """Whether items go forward and backward, gradients the way of the activations."""
     replication: Flag = True
     """May a stage be on several devices, which take items in turn?"""
