@@ -8,10 +8,12 @@ import importlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from concurrent.futures import Executor, Future
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -348,6 +350,18 @@ def test_a_pool_that_breaks_while_it_starts_a_process(monkeypatch: pytest.Monkey
     found = sweep({**STATIC, "workload": one_stream()}, {GPUS: [1, 2, 3]}, workers=2)
     assert broken
     assert (found.table["status"] == "done").all()
+
+
+@pytest.mark.slow
+@needs_proc
+def test_the_server_of_workers_ends_while_they_start():
+    """A request without its pipes ends it; while it ends, it lives and refuses connections."""
+    for _ in range(3):
+        pools.close_pool(pools.process_pool(1, pools.as_worker), at_once=True)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(forkserver._forkserver._forkserver_address)
+        found = sweep({**STATIC, "workload": one_stream()}, {GPUS: [1, 2, 3]}, workers=2)
+        assert (found.table["status"] == "done").all()
 
 
 def dies() -> None:

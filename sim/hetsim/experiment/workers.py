@@ -52,8 +52,14 @@ class _Processes(ProcessPoolExecutor):
         try:
             with signals_held():
                 return super().submit(function, *arguments, **named)
-        except OSError as error:  # before Python 3.12 a pool that breaks may close the pipes of a process being started
-            if not getattr(self, "_broken", False):
+        except (OSError, EOFError) as error:
+            # Before Python 3.12 a pool that breaks may close the pipes of a process being started.  The server then
+            # ends too, and refuses connections for as long as that takes.
+            if isinstance(error, (ConnectionError, EOFError)):
+                from multiprocessing import forkserver
+
+                forkserver._forkserver._stop()  # type: ignore[attr-defined]  # returns at its end; a pool starts another
+            elif not getattr(self, "_broken", False):
                 raise
             raise BrokenProcessPool("a worker died while another was being started") from error
 
