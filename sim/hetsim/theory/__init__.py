@@ -23,6 +23,7 @@ _MODULES = {
     ),
     "queues": ("mm1", "mmc", "mmck", "mmc_abandonment", "closed_loop", "birth_death", "stationary"),
     "general": ("mg1", "md1", "mg1_ps", "gim1", "allen_cunneen"),
+    "sizes": ("SizePrediction", "srpt", "sjf", "psjf", "las"),
     "priorities": ("Class", "nonpreemptive", "preemptive_resume"),
     "batches": ("BatchPrediction", "BatchBounds", "bulk_service", "greedy_batches", "inoue_bounds"),
     "networks": ("Station", "Network", "jackson", "tandem"),
@@ -34,12 +35,12 @@ _MODULES = {
 _WHERE = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [  # noqa: PLE0604
-    "BatchBounds", "BatchPrediction", "Class", "Losses", "Network", "Prediction", "Staffing", "Station", "Stream",
-    "Thresholds", "allen_cunneen", "birth_death", "bulk_service", "closed_loop", "erlang_b", "erlang_c", "gim1",
-    "greedy_batches", "halfin_whitt", "inoue_bounds", "jackson", "load_for_delay", "load_for_loss", "md1", "mg1",
-    "mg1_ps", "mm1", "mmc", "mmc_abandonment", "mmck", "naor", "nonpreemptive", "preemptive_resume",
-    "servers_for_delay", "servers_for_loss", "servers_for_wait", "stationary", "tandem", "token_bucket",
-    "trunk_reservation", "workload_limit",
+    "BatchBounds", "BatchPrediction", "Class", "Losses", "Network", "Prediction", "SizePrediction", "Staffing",
+    "Station", "Stream", "Thresholds", "allen_cunneen", "birth_death", "bulk_service", "closed_loop", "erlang_b",
+    "erlang_c", "gim1", "greedy_batches", "halfin_whitt", "inoue_bounds", "jackson", "las", "load_for_delay",
+    "load_for_loss", "md1", "mg1", "mg1_ps", "mm1", "mmc", "mmc_abandonment", "mmck", "naor", "nonpreemptive",
+    "preemptive_resume", "psjf", "servers_for_delay", "servers_for_loss", "servers_for_wait", "sjf", "srpt",
+    "stationary", "tandem", "token_bucket", "trunk_reservation", "workload_limit",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from hetsim.theory.prediction import Prediction
     from hetsim.theory.priorities import Class, nonpreemptive, preemptive_resume
     from hetsim.theory.queues import birth_death, closed_loop, mm1, mmc, mmc_abandonment, mmck, stationary
+    from hetsim.theory.sizes import SizePrediction, las, psjf, sjf, srpt
 
 
 def __getattr__(name: str) -> Any:
