@@ -282,6 +282,23 @@ def list_schedule(
     return starts, lanes
 
 
+def longest_first(
+    times: np.ndarray, counts: Sequence[int], kind: np.ndarray, ready: np.ndarray | None = None, since: Free = None
+) -> Schedule:
+    """Longest processing time first on the lanes of each type, given tasks' types."""
+    schedule = Schedule.empty(len(times))
+    for number, count in enumerate(counts):
+        need = times[:, number]
+        tasks = np.flatnonzero(kind == number)
+        order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
+        if not order:
+            continue
+        starts, lanes = list_schedule(need, count, order, ready=ready, since=since[number] if since else None)
+        for task in order:
+            schedule.put(task, float(starts[task]), float(need[task]), kind=number, lane=int(lanes[task]))
+    return schedule
+
+
 @dataclass
 class Schedule:
     """Start, finish, type and lane of each task, and the tasks in order of placing."""
