@@ -14,7 +14,7 @@ from hetsim.model.plan import Plan
 from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.flow_shop import ordered
 from hetsim_policies.static.common.instance import Instance, Schedule, independent, list_schedule, longest_first
-from hetsim_policies.static.common.outcome import DescendingPlanner, plan_of, planned
+from hetsim_policies.static.common.outcome import DescendingPlanner, PlainPlanner, plan_of, planned
 
 
 def two_types(instance: Instance, planner: str) -> tuple[np.ndarray, list[int]]:
@@ -294,7 +294,7 @@ def balanced_makespan(times: np.ndarray, counts: Sequence[int], ready: np.ndarra
     return best
 
 
-class Clb2c(DescendingPlanner):
+class Clb2c(PlainPlanner):
     """Centralized load balancing for two clusters: from both ends of a speed-up list.
 
     For independent sequential tasks on at most two types of device.
@@ -307,9 +307,6 @@ class Clb2c(DescendingPlanner):
     type; transfers are not counted.
     Cost: O(n log n).
     """
-
-    def __init__(self, descent: bool = False):
-        super().__init__(descent)
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "clb2c")

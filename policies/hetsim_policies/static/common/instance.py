@@ -299,6 +299,21 @@ def longest_first(
     return schedule
 
 
+def by_arrival(instance: Instance, lanes: np.ndarray, needs: np.ndarray) -> Schedule:
+    """Tasks in the order of arrival on their lanes (numbered over all types), each for as long as it needs."""
+    schedule = Schedule.empty(instance.size)
+    kinds = np.repeat(np.arange(len(instance.counts)), instance.counts)
+    first = np.concatenate([[0], np.cumsum(instance.counts)])
+    free = np.zeros(len(kinds))
+    arrival = instance.problem.tasks.arrival
+    for task in np.argsort(arrival, kind="stable").tolist():
+        lane = int(lanes[task])
+        kind = int(kinds[lane])
+        start = max(float(free[lane]), float(arrival[task]))
+        free[lane] = schedule.put(task, start, float(needs[task]), kind=kind, lane=lane - int(first[kind]))
+    return schedule
+
+
 @dataclass
 class Schedule:
     """Start, finish, type and lane of each task, and the tasks in order of placing."""

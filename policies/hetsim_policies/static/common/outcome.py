@@ -58,6 +58,13 @@ class DescendingPlanner(PlannedScheduler):
         self.descent = descent
 
 
+class PlainPlanner(DescendingPlanner):
+    """Those of which it is not part."""
+
+    def __init__(self, descent: bool = False):
+        super().__init__(descent)
+
+
 def plan_of(
     instance: Instance,
     schedule: Schedule,
