@@ -31,7 +31,7 @@ from hetsim.policy.planned import Following
 from hetsim_policies.static.common.bounds import TOLERANCE
 from hetsim_policies.static.common.descent import descended
 from hetsim_policies.static.common.flow_shop import ordered
-from hetsim_policies.static.common.graph_bounds import graph_bound
+from hetsim_policies.static.common.graph_bounds import Paths, graph_bound
 from hetsim_policies.static.common.instance import (
     Instance,
     Schedule,
@@ -40,10 +40,9 @@ from hetsim_policies.static.common.instance import (
     shared_links,
     undisturbed,
 )
-from hetsim_policies.static.common.ranks import ways
 from hetsim_policies.static.common.timing import NOMINAL, Placed, timing
 from hetsim_policies.static.common.unrelated import SAMPLE
-from hetsim_policies.task_graphs import downward, graph_of, tails, topological
+from hetsim_policies.task_graphs import graph_of
 
 SILENT = ("absent", "covered")
 
@@ -57,6 +56,13 @@ class DescendingPlanner(PlannedScheduler):
     def __init__(self, descent: bool = True):
         super().__init__()
         self.descent = descent
+
+
+class PlainPlanner(DescendingPlanner):
+    """Those of which it is not part."""
+
+    def __init__(self, descent: bool = False):
+        super().__init__(descent)
 
 
 def plan_of(
@@ -243,18 +249,9 @@ def stage_bound(instance: Instance) -> float:
         return 0.0
     usable = np.isfinite(instance.time)
     alone = np.where(usable, instance.alone, np.inf)
-    fastest = alone.min(axis=1)
-    arrival = instance.problem.tasks.arrival
-    before = ways(graph_of(instance.problem.tasks))
-    order = topological(graph_of(instance.problem.tasks))
-    heads = np.array(downward(fastest, before, order, arrival)) - float(arrival.min())
-    ends = np.array(tails(fastest, before, order))
-    best = float((heads + fastest + ends).max())
-    cost = priced_rows(list(rows_of(instance)), usable)
-    for release in (heads, ends):
-        latest = np.argsort(-release, kind="stable")
-        best = max(best, float((release[latest] + np.cumsum(cost[latest])).max()))
-    return best
+    tasks = instance.problem.tasks
+    paths = Paths.through(alone.min(axis=1), graph_of(tasks), tasks.arrival)
+    return paths.bound(priced_rows(list(rows_of(instance)), usable))
 
 
 def rows_of(instance: Instance) -> Iterator[ResourceRow]:
