@@ -243,7 +243,7 @@ def _forget_truths(copier: Copier, seed: int, drawn: _Drawn | None) -> None:
 def _end_streams(run: RunState) -> None:
     run.sources.end_now()
     if run.clients is not None:
-        run.clients.end_now()
+        run.clients.silent = True
     for queue in run.queues:
         run.requests_left -= queue.end_now()
         queue.ring(True)

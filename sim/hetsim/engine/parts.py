@@ -96,7 +96,7 @@ class Parts:
         )
         self.decisions = Decisions(
             state, self.rounds, self.starts, launches=self.launches, completion=self.completion, interrupts=interrupts,
-            devices=self.devices
+            devices=self.devices, view=self.view
         )  # fmt: skip
         signals.launch_completed = self.completion.launch_completed
         signals.task_completed = self.completion.completed
@@ -128,6 +128,7 @@ class Parts:
         """Look anew which hooks the policies have; the others are not called."""
         self.waiting.hooks()
         self.completion.hooks()
+        self.decisions.hooks()
 
     def bind(self, problem_of: Callable[[], PlanProblem]) -> None:
         """Hand the problem (to policies that plan) and the view to the policy, once, and let faults begin."""
@@ -149,6 +150,9 @@ class Parts:
             for queue, policy in zip(state.queues, run.batching, strict=True):
                 call(state, policy.begin, queue, self.view)
         call(state, scheduler.begin, self.view)
+        if self.serving is not None and run.admission is not None and not inert(run.admission, "leaving"):
+            text = "it is asked as tasks start, and replicas of language models take their requests in by themselves"
+            raise ScenarioError(Problem(f"{text}; name another policy", key="policy.admission"))
         if run.admission is not None and not inert(run.admission, "begin"):
             call(state, run.admission.begin, self.view)
         if self.serving is not None:

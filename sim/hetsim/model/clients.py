@@ -95,18 +95,18 @@ class Clients:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
-    """The attempts of all calls, by row of the tasks; retries arrive as they are sent."""
+    """The attempts of all calls, by row of the tasks; retries arrive as they are sent.
+
+    `whose`: index in `clients`, -1 for a task that is not an attempt; `attempt_of`: row of the first attempt of the
+    same call (-1 likewise); `following`: row of the next attempt, -1 if there is none; `number`: how many attempts of
+    its call come before it; `bucket`: which retry budget the call uses; `drawn`: the part that jitter leaves of the
+    wait before this attempt.
+    """
 
     clients: list[Clients]
     whose: np.ndarray
-    """Index in `clients`; -1: a task that is no attempt."""
     attempt_of: np.ndarray
-    """Row of the first attempt of the same call; -1: a task that is no attempt."""
     following: np.ndarray
-    """Row of the next attempt; -1: there is none."""
     number: np.ndarray
-    """How many attempts of its call come before it."""
     bucket: np.ndarray
-    """Which retry budget the call uses."""
     drawn: np.ndarray
-    """The part that jitter leaves of the wait before this attempt."""

@@ -350,6 +350,14 @@ class Admission:
         """
         return Accept()
 
+    def leaving(self, task: Task, view: View) -> Reject | None:
+        """Is this waiting task, which is about to start, dropped instead?  Not asked of language models.
+
+        Asked of each task of a `Start`, whichever scheduler or batching policy decided it; the oldest requests of a
+        batch that are dropped are replaced by those behind them.
+        """
+        return None
+
     def finished(self, task: Task) -> None:
         """A task completed (for policies that estimate rates)."""
 

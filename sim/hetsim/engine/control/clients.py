@@ -23,7 +23,12 @@ from hetsim.model.task import FUTURE, RUNNING, WAITING, Task
 
 
 class Clients:
-    """The clients of all entries: which attempts they await, and what they do next."""
+    """The clients of all entries: which attempts they await, and what they do next.
+
+    `awaited`: attempts for which a client waits, by row; `is_left`: those that were left; `end`: when a call was
+    answered or given up, by its first row; `tokens`: retries that each budget allows by now; `silent`: they no longer
+    do anything, as in what a policy imagines.
+    """
 
     def __init__(
         self, state: RunState, rounds: Rounds, signals: Signals, arrivals: Arrivals, calls: Calls,
@@ -39,15 +44,10 @@ class Clients:
         self.forward = forward
         self.total = len(calls.whose)
         self.awaited: dict[int, Task] = {}
-        """Attempts for which a client waits, by row."""
         self.is_left = bytearray(self.total)
-        """Attempts that their clients have left."""
         self.end = array("d", [math.nan]) * self.total
-        """When a call was answered or given up, by its first row."""
         self.tokens: list[dict[int, float]] = [{} for _ in calls.clients]
-        """Retries that each budget allows by now."""
         self.silent = False
-        """Do they no longer time out, nor send anything?  So in what a policy imagines."""
 
     def _whose(self, row: int) -> int:
         return self.calls.whose.item(row) if row < self.total else -1
@@ -145,10 +145,6 @@ class Clients:
         if state.sources.closed:
             state.sources.answered(first)
         self.rounds.look_whether_drained()
-
-    def end_now(self) -> None:
-        """Have no client do anything any more."""
-        self.silent = True
 
     def write(self, record: Record) -> None:
         """Complete a record: what was done for clients that had left is aborted."""

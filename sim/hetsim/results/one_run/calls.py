@@ -20,25 +20,29 @@ from hetsim.results.one_run.modes import ModeTable
 from hetsim.results.one_run.rows import TableRows
 from hetsim.results.one_run.tables import by_launch
 
+RATES = "calls answered (1/s)", "attempts (1/s)", "devices at wasted work"
+PARTS = 60
+"""Parts of a run in which goodput is looked at."""
+
 
 class CallRows:
-    """The calls that were sent, in the order of their first attempts."""
+    """The calls that were sent, in the order of their first attempts.
+
+    `first`, `last`, `answer`: rows of the first and the last attempt, and of the one that was answered (-1: none).
+    """
 
     def __init__(self, record: Record, attempt_of: np.ndarray, call_end: np.ndarray):
         status, count = record.status, len(attempt_of)
         sent = np.flatnonzero((status != NOT_ARRIVED) & (attempt_of >= 0))
         attempts = np.bincount(attempt_of[sent], minlength=count)
         self.first = np.flatnonzero(attempts)
-        """Rows of the first attempts."""
         self.attempts = attempts[self.first]
         last, answer = np.zeros(count, np.int64), np.full(count, -1)
         np.maximum.at(last, attempt_of[sent], sent)
         self.last = last[self.first]
-        """Rows of the last attempts."""
         done = sent[status[sent] == COMPLETED]
         answer[attempt_of[done]] = done
         self.answer = answer[self.first]
-        """Rows of the attempts that were answered; -1: none."""
         self.answered = self.answer >= 0
         self.end = call_end[self.first]
         fate = np.where(status[self.last] == UNFINISHED, ABORTED, status[self.last])
@@ -84,13 +88,50 @@ def calls_table(record: Record, tasks: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def wasted_seconds(record: Record, modes: ModeTable) -> np.ndarray:
-    """Device-seconds of each row that no client waited for in the end."""
-    calls = call_rows(record)
+def wasted_seconds(record: Record, modes: ModeTable, low: float, high: float) -> float:
+    """Device-seconds between two times that no client waited for in the end."""
+    calls, launches = call_rows(record), launches_of(record, modes)
     if calls is None:
-        return np.zeros(len(record.status))
-    launches = launches_of(record, modes)
-    return np.where(calls.wasted(record), by_launch(record, launches, launches.busy), 0.0)
+        return math.nan
+    begin, end = launches.compute_start, launches.compute_end
+    inside = np.maximum(np.minimum(end, high) - np.maximum(begin, low), 0.0)
+    busy = launches.busy * np.divide(inside, end - begin, out=np.zeros(len(begin)), where=end > begin)
+    return float(by_launch(record, launches, busy)[calls.wasted(record)].sum())
+
+
+def rates_over(record: Record, modes: ModeTable, edges: np.ndarray) -> dict[str, np.ndarray]:
+    """Answers and attempts per second, and devices whose work is wasted, between edges."""
+    calls, width = call_rows(record), np.diff(edges)
+    if calls is None or record.attempt_of is None:
+        return {}
+    sent = record.input.tasks.arrival[(record.attempt_of >= 0) & (record.status != NOT_ARRIVED)]
+    wasted = [wasted_seconds(record, modes, *between) for between in zip(edges[:-1], edges[1:], strict=True)]
+    rates = [np.histogram(times, edges)[0] / width for times in (calls.end[calls.answered], sent)]
+    return dict(zip(RATES, (*rates, np.array(wasted) / width), strict=True))
+
+
+def not_back(record: Record) -> list[str]:
+    """Warn of goodput that stays down at a rate of arrivals that was served before.
+
+    The run is looked at in equal parts.  A part is well if 80 % of its calls were answered, and its rate one that is
+    served; since the last part that was well, or had clearly more arrivals, a quarter of the run and more has passed,
+    in which less than half of the calls were answered.
+    """
+    calls = call_rows(record)
+    arrival = record.input.tasks.arrival[[] if calls is None else calls.first]
+    if calls is None or len(arrival) < 10 * PARTS or arrival.max() <= 0:
+        return []
+    part = np.minimum((arrival / arrival.max() * PARTS).astype(int), PARTS - 1)
+    decided, answered = (np.bincount(part, mask, PARTS) for mask in (calls.status != UNFINISHED, calls.answered))
+    sent, well = np.bincount(part, minlength=PARTS), answered >= 0.8 * np.maximum(decided, 1)
+    served = sent[well].max(initial=0)
+    after = int(np.flatnonzero(well | (sent > served + 3 * math.sqrt(served))).max(initial=-1)) + 1
+    if not well.any() or after > 0.75 * PARTS or answered[after:].sum() >= 0.5 * decided[after:].sum():
+        return []
+    length = arrival.max() / PARTS
+    text = f"goodput has not come back {arrival.max() - after * length:.0f} s after the last arrival above capacity: "
+    return [f"{text}{answered[after:].sum() / decided[after:].sum():.0%} of the calls are answered, at a rate of "
+            f"{sent[after:].mean() / length:.3g}/s; {served / length:.3g}/s was served before"]  # fmt: skip
 
 
 def _of_window(run: Measured) -> tuple[CallRows, np.ndarray] | None:
@@ -123,13 +164,10 @@ def attempts_per_call(run: Measured) -> float:
     return math.nan if window is None or not window[1].any() else float(window[0].attempts[window[1]].mean())
 
 
-@metric(unit="s", better="less", sets=("calls",))
+@metric(unit="s", better="less", of="run", sets=("calls",))
 def wasted_device_s(run: Measured) -> float:
-    """Device-seconds of attempts whose call ended otherwise; a batch's are shared."""
-    record = run.result.record
-    if record.attempt_of is None:
-        return math.nan
-    return float(run.chosen(TableRows(record)(wasted_seconds(record, run.result.modes))).sum())
+    """Device-seconds in the window of attempts whose call ended otherwise."""
+    return wasted_seconds(run.result.record, run.result.modes, run.low, run.high)
 
 
 @metric(unit="s", better="less", sets=("calls",), congested=True)

@@ -17,7 +17,7 @@ from hetsim.model.record import UNFINISHED, Record
 from hetsim.results.declared import DEFAULT_BOUND, in_set, of_groups
 from hetsim.results.formatting import at_least, formatter, json_values, units_of
 from hetsim.results.one_run import metrics, store
-from hetsim.results.one_run.calls import calls_table
+from hetsim.results.one_run.calls import calls_table, not_back
 from hetsim.results.one_run.fairness import gpu_seconds_of_tasks, rho_of_tasks
 from hetsim.results.one_run.fragmentation_metrics import fragmentation_between, fragmentation_over_time
 from hetsim.results.one_run.launches import launches_table
@@ -333,6 +333,7 @@ class Result:
                 f"{unfinished} of {total} tasks ({unfinished / total:.1%}) were unfinished when the run ended: "
                 "means leave them out, so they are too good"
             )
+        texts += not_back(self.record)
         later = self.measured.deadline_later
         if later.any() and not self.measured.series("met_deadline").notna().any():
             texts.append(
