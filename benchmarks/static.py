@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 import hetsim as hs
+from benchmarks.dual_as_published import as_published, pairs
 from benchmarks.hybrid_instances import FAMILIES, hybrid, instances, optimum
 from benchmarks.measure import ROOT, SEED, Row, chosen, in_turns, median_ratio, parser_of, print_table
 from hetsim import registry
@@ -39,7 +40,7 @@ from hetsim.workload.readers import hetero_dag, task_table
 from hetsim.workload.traces import TaskTable
 from hetsim_policies.static.common.bounds import linear_bound
 from hetsim_policies.static.common.graph_bounds import critical_path
-from hetsim_policies.static.dual_approximation import RATIO, as_published, pairs, solve
+from hetsim_policies.static.dual_approximation import RATIO, solve
 from hetsim_policies.static.insertion import Heft, Insertion
 from hetsim_policies.static.programs import hlp
 

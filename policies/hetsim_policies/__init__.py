@@ -64,7 +64,6 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "min_makespan": "hetsim_policies.dynamic.time_fractions:MinMakespan",
         "min_min": "hetsim_policies.static.lists:MinMin",
         "moldable_dual": "hetsim_policies.static.vertices:MoldableDual",
-        "mpc": "hetsim_policies.hybrid.ahead:Mpc",
         "multi_generation": "hetsim_policies.dynamic.unlike:MultiGeneration",
         "optimus": "hetsim_policies.dynamic.elastic:Optimus",
         "optimus_intervals": "hetsim_policies.dynamic.intervals:OptimusIntervals",
