@@ -249,12 +249,12 @@ class Codel(Admission):
 
 
 class HeadCodel(Codel):
-    """CoDel where it belongs: tasks are dropped as they leave the queue, by how long they have waited.
+    """CoDel at the head: tasks that waited too long are dropped as they leave the queue.
 
     Decides: a task that is about to start is dropped by the control law of `codel` with its own sojourn time.  All are
     admitted.
     Reference: Nichols, Jacobson, McGregor and Iyengar, Controlled Delay Active Queue Management, RFC 8289 (2018).
-    For: queues of which the oldest are those that nobody waits for any more.
+    For: queues of which the oldest tasks are those that their clients have left.
     Weakness: the law drops interval/√count apart, so a queue many times above the target takes long to become short.
     Cost: O(1), and requests of a service become objects.
 
