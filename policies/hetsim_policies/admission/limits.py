@@ -249,7 +249,7 @@ class Codel(Admission):
 
 
 class HeadCodel(Codel):
-    """CoDel at the head: tasks that waited too long are dropped as they leave the queue.
+    """CoDel at the head: drop tasks that waited too long as they leave the queue.
 
     Decides: a task that is about to start is dropped by the control law of `codel` with its own sojourn time.  All are
     admitted.

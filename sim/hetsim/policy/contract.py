@@ -351,10 +351,10 @@ class Admission:
         return Accept()
 
     def leaving(self, task: Task, view: View) -> Reject | None:
-        """Is this waiting task, which is about to start, dropped instead?
+        """Drop this waiting task, which is about to start, or let it: None.
 
-        Asked of each task of a `Start`, whichever scheduler or batching policy decided it, but not of requests to language
-        models; the oldest requests of a batch that are dropped are replaced by those behind them.
+        Asked of each task of a `Start`, whichever scheduler or batching policy decided it, but not of requests to
+        language models; oldest requests of a batch that are dropped are replaced by those behind them.
         """
         return None
 
