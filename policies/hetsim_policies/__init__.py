@@ -146,6 +146,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "codel": "hetsim_policies.admission.limits:Codel",
         "erlang_wait": "hetsim_policies.admission.stations:ErlangWait",
         "learned": "hetsim_policies.learning.learned:LearnedAdmission",
+        "head_codel": "hetsim_policies.admission.limits:HeadCodel",
         "mdp_threshold": "hetsim_policies.admission.stations:MdpThreshold",
         "naor": "hetsim_policies.admission.stations:Naor",
         "predicted_wait": "hetsim_policies.admission.predicted:PredictedWait",
