@@ -15,7 +15,6 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "clb2c": "hetsim_policies.static.two_sides:Clb2c",
         "column_pricing": "hetsim_policies.static.programs:ColumnPricing",
         "conservative_backfill": "hetsim_policies.dynamic.conservative_backfill:ConservativeBackfill",
-        "constraint_program": "hetsim_policies.static.constraint_program:ConstraintProgram",
         "constraint_injection": "hetsim_policies.static.constraint_injection:ConstraintInjection",
         "convex_energy": "hetsim_policies.static.convex_energy:ConvexEnergy",
         "cpop": "hetsim_policies.static.insertion:Cpop",
