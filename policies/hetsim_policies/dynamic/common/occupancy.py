@@ -193,7 +193,7 @@ class Occupancy:
             self._hold(run, number, dict(run.nodes)[number])
 
     def by_first_time(self, mode: Mode) -> list[tuple[float, int]]:
-        """The nodes with the time from which each has room for a mode next to its running tasks, in this order.
+        """Times from which nodes have room for a mode next to running tasks, in order.
 
         Perhaps a time that is past; inf: never.  Of nodes with fractions nothing is known: -inf.
         """

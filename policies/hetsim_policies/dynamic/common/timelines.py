@@ -44,8 +44,9 @@ UNLIMITED = 1 << WIDTH + WIDTH - 4
 
 
 class Fields:
-    """What a node has free, as one integer: a field each for cores (thousandths), memory and every type of accelerator.
+    """Free resources of a node as one integer, with a field for each.
 
+    Fields: cores (thousandths), memory, and accelerators of every type.
     A field holds `SPARE` more than what is free, so that one subtraction and one mask tell whether a demand fits.
     """
 
@@ -65,11 +66,14 @@ class Fields:
         self._needs: dict[Mode, int | None] = {}
 
     def need(self, mode: Mode) -> int | None:
-        """Demand of a launch on this node alone; None if it never fits or takes fractions of accelerators."""
+        """Demand of a launch on this node alone.
+
+        None if it never fits or takes fractions of accelerators.
+        """
         need = self._needs.get(mode, -1)
         if need == -1:
-            whole = mode.node_count == 1 and self.allows(mode) and (not mode.gpus or mode.whole)
-            need = self.pack(mode, mode.gpus, mode.millicores, mode.memory) if whole else None
+            plain = mode.node_count == 1 and self.allows(mode) and (not mode.gpus or mode.whole)
+            need = self.pack(mode, mode.gpus, mode.millicores, mode.memory) if plain else None
             self._needs[mode] = need
         return need
 
@@ -83,7 +87,7 @@ class Fields:
         return cores + (memory << WIDTH) + (gpus << self.offsets[mode.type.name] if gpus else 0)
 
     def demand(self, mode: Mode, count: int) -> int:
-        """What an amount of a launch takes (`occupied`), fractions of accelerators aside."""
+        """Demand of an amount of a launch, fractions of accelerators aside."""
         packed = self._packed.get((mode, count))
         if packed is None:
             gpus, cores, memory = occupied(mode, count)
@@ -92,7 +96,7 @@ class Fields:
 
 
 class Timeline:
-    """One node: what is free by span, each from its time to the next one's, the last for ever."""
+    """One node: spans, each from its time to the next one's, the last for ever."""
 
     __slots__ = ("fields", "times", "free", "shares", "known_windows", "_amounts")
 
