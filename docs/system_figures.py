@@ -276,9 +276,10 @@ def systems(only: str = "") -> None:
 def cost() -> Figure:
     """Processor time of a guess of the recursion as published, and of the whole search as shipped, over n, m and k."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
+    from benchmarks.dual_as_published import as_published
     from benchmarks.static import processor_time, random_times
     from hetsim_policies.static.common.bounds import linear_bound
-    from hetsim_policies.static.dual_approximation import as_published, solve
+    from hetsim_policies.static.dual_approximation import solve
 
     def seconds(n: int, m: int, k: int) -> tuple[float, float]:
         p, q = random_times(n)

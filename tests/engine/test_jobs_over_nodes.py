@@ -11,7 +11,9 @@ import pytest
 from tiers import spread
 
 import hetsim as hs
+from hetsim import registry
 from hetsim.errors import ScenarioError
+from hetsim.scenario.scenario import load
 from hetsim.testing.audit import audit
 
 Job = tuple[float, float, float, int, int]
@@ -261,3 +263,30 @@ def test_the_figures_of_the_shipped_scenario() -> None:
         assert len(tasks) == 1500 and tasks["hosts"].max() == 16
         assert tasks["wait"].mean() / 3600 == pytest.approx(hours, rel=1e-3)
         assert tasks["bounded_slowdown_10s"].mean() == pytest.approx(slowdown, rel=1e-3)
+
+
+NEED_A_FILE = "as_recorded", "learned", "replay"
+
+
+def test_several_nodes_are_proposed_where_the_scheduler_takes_gangs_and_only_there():
+    """`span: any` is proposed for a gang that is too large for a node if and only if it then runs."""
+    arrivals = {"process": "deterministic", "interval": "1 s"}
+    job = {"name": "job", "count": 2, "gpus": 4, "gpu_time": "1 s", "arrivals": arrivals}
+    scenario = {"cluster": {"nodes": [{"cpus": 4, "gpus": {"type": "g", "count": 2}, "count": 2}]}, "seed": 1}
+    proposed, run = [], []
+    for name in registry.policies("scheduler"):
+        if name in NEED_A_FILE:
+            continue
+        with pytest.raises(ScenarioError, match="more than the 2 of any node") as refusal:
+            load({**scenario, "workload": [job], "policy": name}).build()
+        if "span: any" in str(refusal.value):
+            proposed.append(name)
+        try:
+            hs.run({**scenario, "workload": [{**job, "span": "any"}], "policy": name})
+        except ScenarioError as error:
+            assert "parallel" in str(error)
+        else:
+            run.append(name)
+    assert proposed == run
+    assert {"fcfs", "heft"} <= set(run)
+    assert len(registry.policies("scheduler")) - len(run) - len(NEED_A_FILE) > 20

@@ -9,6 +9,7 @@ import pytest
 from tiers import some, spread
 
 import hetsim as hs
+from benchmarks.dual_as_published import as_published
 from benchmarks.hybrid_instances import FAMILIES, instances, optimum
 from hetsim.errors import HetsimError, ScenarioError
 from hetsim_policies.static import dual_approximation
@@ -17,7 +18,6 @@ from hetsim_policies.static.dual_approximation import (
     RATIO,
     DualApproximation,
     Shelves,
-    as_published,
     attempt,
     counting_refuses,
     counts,
@@ -169,21 +169,6 @@ def test_the_collapsed_program_finds_it_too(k):
             assert p[~published.on_gpu].sum() == pytest.approx(p[~collapsed].sum())
         answers.add(published is None)
     assert False in answers
-
-
-@pytest.mark.parametrize("family", spread(FAMILIES, 2))
-def test_both_methods_keep_the_ratio(family):
-    for p, q, m, k in instances(family, each=1, most=8, seed=16):
-        exact = optimum(p, q, m, k)
-        found = solve(p, q, m, k, method="paper")
-        check(found.schedule, p, q, m, k)
-        assert found.bound <= exact * SLACK
-        assert found.makespan <= RATIO * 1.001 * exact * SLACK
-
-
-def test_the_published_recursion_says_when_it_is_too_large():
-    with pytest.raises(ScenarioError, match="states, more than"):
-        as_published(np.ones(5000), np.ones(5000), 64, 16, 100.0)
 
 
 @pytest.mark.parametrize("s", [1, 2, 3, 6])
@@ -371,7 +356,6 @@ def test_a_task_for_devices_that_are_not_there_is_refused():
         ({"ratio": 1.3}, "4/3"),
         ({"ratio": float("nan")}, "4/3"),
         ({"tolerance": 0.0}, "positive"),
-        ({"method": "slides"}, "collapsed or paper"),
     ],
 )
 def test_bad_parameters_are_refused(parameters, text):
@@ -408,19 +392,17 @@ def scenario(policy="dual", **more):
     }
 
 
-@pytest.mark.parametrize("method", ["collapsed", "paper"])
-def test_the_engine_takes_as_long_as_the_plan_says(method):
+def test_the_engine_takes_as_long_as_the_plan_says():
     hs.register("dual", Kept)
-    count = 40 if method == "collapsed" else 8
-    workload = {**scenario()["workload"], "arrivals": {"process": "all_at_once", "count": count}}
-    result = hs.run(scenario({"name": "dual", "method": method}, workload=workload), check=True)
+    workload = {**scenario()["workload"], "arrivals": {"process": "all_at_once", "count": 40}}
+    result = hs.run(scenario("dual", workload=workload), check=True)
     plan = Kept.last
     assert plan.bound <= plan.makespan
     assert plan.notes["ratio_certified"] == pytest.approx(plan.makespan / plan.bound)
     assert plan.notes["ratio_guaranteed"] == pytest.approx(RATIO * 1.001)
     assert plan.notes["guesses"] >= 0
     tasks = result.tasks
-    assert len(tasks) == count
+    assert len(tasks) == 40
     assert tasks.finish.max() == pytest.approx(plan.makespan, rel=1e-9)
 
 
@@ -440,7 +422,6 @@ def test_nodes_without_cores_or_without_gpus_need_no_special_case():
     [
         ({"name": "dual", "ratio": 1.2}, {}, "ratio"),
         ({"name": "dual", "tolerance": 0}, {}, "tolerance"),
-        ({"name": "dual", "method": "slides"}, {}, "method"),
         ("dual", {"cluster": {"nodes": {"cpus": 4, "gpus": [{"type": "v100"}, {"type": "a100"}]}}}, "one GPU type"),
     ],
 )

@@ -17,6 +17,7 @@ from scipy.optimize import linprog
 from test_static_lists import problem as static_problem
 
 import hetsim as hs
+from benchmarks.dual_as_published import as_published, pairs, predecessors
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
 from hetsim.policy import PlanProblem
@@ -30,15 +31,12 @@ from hetsim_policies.static.dual_approximation import (
     Shelves,
     Solution,
     TwoSidedSchedule,
-    as_published,
     attempt,
     counting_refuses,
     counts,
     descend,
     earliest_finish,
     longest_first,
-    pairs,
-    predecessors,
     rivals,
     sequenced,
     shortest,
@@ -275,21 +273,6 @@ def test_the_published_recursion_refuses_what_is_too_long_and_takes_what_just_fi
     both = as_published(np.array([5.0, 5.0]), np.array([9.0, 9.0]), 1, 1, 5.0)
     assert both is None
     assert as_published(np.array([5.0, 5.0]), np.array([9.0, 9.0]), 2, 1, 5.0).on_gpu.tolist() == [False, False]
-
-
-def test_the_published_recursion_says_how_large_it_would_be(monkeypatch):
-    """4 tasks, 4 CPU pairs, 9 GPU pairs, 3 · 2 · 4 + 1 units: 3,600 states; with one GPU 4 · 4 · 1 · 13 = 208."""
-    time = np.full(4, 2.0)
-    monkeypatch.setattr(dual_approximation, "LARGEST_PAPER", 3600)
-    assert as_published(time, time, 1, 2, 4.0) is not None
-    monkeypatch.setattr(dual_approximation, "LARGEST_PAPER", 3599)
-    with pytest.raises(ScenarioError, match=r"3\.6e\+03 states"):
-        as_published(time, time, 1, 2, 4.0)
-    monkeypatch.setattr(dual_approximation, "LARGEST_PAPER", 208)
-    assert as_published(time, time, 1, 1, 8.0) is not None
-    monkeypatch.setattr(dual_approximation, "LARGEST_PAPER", 207)
-    with pytest.raises(ScenarioError, match="208 states|2.1e\\+02 states"):
-        as_published(time, time, 1, 1, 8.0)
 
 
 # Schedules ------------------------------------------------------------------------------------------------------------

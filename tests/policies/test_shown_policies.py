@@ -19,10 +19,8 @@ INSIDE = dict.fromkeys(("scheduler", "base", "inner", "planner", "rest", "dynami
 }
 """Kinds of policies by the keys that name one."""
 REASONS = {
-    ("scheduler", "constraint_program"): ("needs OR-tools, which hetsim does not install", "docs/planning.md"),
     ("scheduler", "moldable_dual"): ("the guide plans moldable tasks with it", "docs/planning.md"),
     ("scheduler", "rollout"): ("minutes for a scenario; a benchmark has ten of its own", "benchmarks/ahead.py"),
-    ("scheduler", "mpc"): ("half a minute a run; the guide says when it helps", "docs/hybrid.md"),
     ("scheduler", "pollux"): (
         "a minute a run; the published scenario has its command",
         "scenarios/hetsim_scenarios/published/pollux.yaml",

@@ -537,7 +537,7 @@ def test_a_plan_says_which_keys_it_does_not_know(case, key, folder):
 
 
 @pytest.mark.parametrize("policy", [
-    "plan_and_repair", {"name": "mpc", "every": "5 s"}, {"name": "semi_static", "planner": "mct"},
+    "plan_and_repair", {"name": "semi_static", "planner": "mct"},
     {"name": "predictive", "base": {"name": "plan_and_repair"}},
 ])  # fmt: skip
 def test_a_policy_that_follows_plans_says_which_keys_they_do_without(policy, folder):

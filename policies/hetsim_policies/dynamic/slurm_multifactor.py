@@ -354,8 +354,9 @@ class SlurmMultifactor(Scheduler):
         """
         if self.tiers.tiers or self._limited or self.rule is not None:
             return False
+        fits = self._fits
         for demand in self._demands:  # noqa: SIM110 (asked twice a round)
-            if self._fits_somewhere(demand, view):
+            if fits[demand] if demand in fits else self._fits_somewhere(demand, view):
                 return False
         return True
 
@@ -395,7 +396,7 @@ class SlurmMultifactor(Scheduler):
     def _backfill(self, order: list[Task], view: View) -> Iterator[Decision]:
         """Give jobs reservations in their order; start those that are due."""
         causes, reserved, limits, now = self._causes, self._reserved, bool(self.tiers.tiers), view.now
-        max_kept, one_queue = self.bf_job_part_count_reserve or len(order), not (limits or view.cluster.partitions)
+        max_kept, one_queue = self.bf_job_part_count_reserve, not (limits or view.cluster.partitions)
         demands = list(map(demand_of, order))
         fits = {demand: self._fits_somewhere(demand, view) for demand in dict.fromkeys(demands)}
         fitting = [place for place, demand in enumerate(demands) if fits[demand]]
@@ -404,11 +405,12 @@ class SlurmMultifactor(Scheduler):
         last = fitting[-1]
         silent = [place for place in reversed(fitting) if causes.get(order[place].index) != "reservation"]
         reserved.walk()
+        profile, checked = reserved.profile, -1  # the version that `last` is of
         position, passes, ahead = 0, not limits, Counter[Partition | None]()
         while position <= last or (limits and position < len(order)):  # behind the last no reservation can matter
             if passes:
-                passed = reserved.standing(order[position:], last - position)
-                ahead.update(map(partition_of, order[position : position + passed]))
+                passed = reserved.standing(order[position : last + 1])
+                ahead.update(map(partition_of, order[position : position + passed] if max_kept else ()))
                 position, passes = position + passed, False
                 continue
             task = order[position]
@@ -419,11 +421,12 @@ class SlurmMultifactor(Scheduler):
                 if silent and silent[-1] == position:
                     silent.pop()
             elif position <= last:
-                keeps = ahead[partition_of(task)] < max_kept
-                if keeps and not reserved.stands(task):
+                keeps = not max_kept or ahead[partition_of(task)] < max_kept
+                if keeps and not reserved.stands(task) and profile.version != checked:
                     last = self._last_fitting(fitting, order, view, first=position, reserved=reserved)
+                    checked = profile.version
                 reservation = None
-                if position <= last and (keeps or reserved.profile.could_start(task)):
+                if position <= last and (keeps or profile.could_start(task)):
                     reservation = reserved.reserve(task, keeps)
                 placement = None
                 if reservation is not None and reservation.time <= now:
@@ -432,7 +435,8 @@ class SlurmMultifactor(Scheduler):
                     yield self._begin(task, placement)
                     rest = reserved if reserved.is_complete else None
                     last, passes = self._last_fitting(fitting, order, view, first=position, reserved=rest), not limits
-                elif keeps:
+                    checked = -1 if rest is None else profile.version
+                elif keeps and max_kept:
                     ahead[partition_of(task)] += 1
                 if one_queue and not keeps:  # no job behind gets a reservation: on to the next that may start
                     following = bisect_right(fitting, position)
@@ -457,6 +461,7 @@ class SlurmMultifactor(Scheduler):
         reserved: whose reservations leave room for it now; only where none of them `stands`.
         """
         ends: dict[Demand, float] = {}
+        now = view.now
         while fitting and fitting[-1] >= first:
             task = order[fitting[-1]]
             demand = demand_of(task)
@@ -465,7 +470,8 @@ class SlurmMultifactor(Scheduler):
                     return fitting[-1]
                 if demand not in ends:
                     ends[demand] = max(map(reserved.profile.open_until, task.modes))
-                if view.now + task.shortest_remaining <= ends[demand] and reserved.profile.could_start(task):
+                fits = now + task.shortest_remaining <= ends[demand]
+                if fits and (len(task.modes) == 1 or reserved.profile.could_start(task)):
                     return fitting[-1]
             fitting.pop()
         return -1

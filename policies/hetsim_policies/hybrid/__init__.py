@@ -6,7 +6,7 @@ Plans:
     dada             Distributed affinity dual approximation: tasks near their data, if balanced
 
 Looking ahead:
-    ahead            Schedulers that try decisions or plans out in forks of the run, around a base
+    ahead            A scheduler that tries decisions out in forks of the run, around a base
 
 Groups and scaling:
     hierarchical     Two levels: a coarse plan of classes over groups, a scheduler in each group

@@ -35,7 +35,7 @@ import heapq
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -50,8 +50,6 @@ from hetsim_policies.static.common.instance import instance_of, list_schedule
 from hetsim_policies.static.common.outcome import planned
 from hetsim_policies.static.two_sides import rest_of_two_types
 
-Method = Literal["collapsed", "paper"]
-
 RATIO = 4 / 3
 FIRST_UNITS = 64
 """GPU area units of the first, coarse program."""
@@ -65,8 +63,6 @@ LARGEST_LINEAR = 2_000
 """Free tasks beyond which the linear program of counts is left out: the areas alone are close then."""
 PAIRS = 5_000_000
 """Pairs of tasks that one descent looks at: some 50 ms."""
-LARGEST_PAPER = 2_000_000_000
-"""State updates of the largest recursion as published: some 10 s a guess."""
 
 
 @dataclass(frozen=True)
@@ -115,20 +111,17 @@ class DualApproximation(PlannedScheduler):
     with several streams the plan goes by the engine that a task needs longest, and no ratio is guaranteed.
     ratio: what is proven of the makespan against the optimum, 4/3 or more; more is coarser and faster.
     tolerance: the bisection stops when the guess is known to this relative precision.
-    method: "collapsed", or "paper" for the recursion as published, for comparison: slow, small instances only.
     """
 
     def __init__(
         self,
         ratio: Annotated[float, Field(ge=RATIO - TOLERANCE, allow_inf_nan=False)] = RATIO,
         tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3,
-        method: Method = "collapsed",
     ):
         super().__init__()
-        _check_parameters(ratio, tolerance, method)
+        _check_parameters(ratio, tolerance)
         self.ratio = ratio
         self.tolerance = tolerance
-        self.method = method
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = instance_of(problem, "dual_approximation")
@@ -156,7 +149,7 @@ class DualApproximation(PlannedScheduler):
         return plan
 
     def _solve(self, p: np.ndarray, q: np.ndarray, m: int, k: int) -> Solution:
-        return solve(p, q, m, k=k, ratio=self.ratio, tolerance=self.tolerance, method=self.method)
+        return solve(p, q, m, k=k, ratio=self.ratio, tolerance=self.tolerance)
 
 
 # The algorithm ------------------------------------------------------------------------------------------------
@@ -164,7 +157,7 @@ class DualApproximation(PlannedScheduler):
 
 def solve(
     p: np.ndarray, q: np.ndarray, m: int, k: int,
-    ratio: float = RATIO, tolerance: float = 1e-3, method: Method = "collapsed",
+    ratio: float = RATIO, tolerance: float = 1e-3,
 ) -> Solution:  # fmt: skip
     """Bisect on the guess λ; keep the best schedule and the largest λ refuted.
 
@@ -172,7 +165,7 @@ def solve(
     of the optimum, as it is within `ratio` of `high` and no schedule is shorter than `low`.
     """
     p, q = _checked(p, q, m, k)
-    _check_parameters(ratio, tolerance, method)
+    _check_parameters(ratio, tolerance)
     low = linear_bound(p, q, m, k)
     best = shortest(descend(p, q, m, k=k, schedule=rival, enough=low * (1 + tolerance)) for rival in rivals(p, q, m, k))
     low, high = min(low, best.makespan), best.makespan
@@ -183,10 +176,7 @@ def solve(
         if low and not low < guess < high:  # neighboring numbers
             break
         guesses += 1
-        if method == "paper":
-            schedule = as_published(p, q, m, k=k, guess=guess)
-        else:
-            schedule = attempt(p, q, m, k=k, guess=guess, ratio=ratio, order=order, known=best)
+        schedule = attempt(p, q, m, k=k, guess=guess, ratio=ratio, order=order, known=best)
         if schedule is None:
             low = guess
             continue
@@ -335,78 +325,6 @@ def weights(time: np.ndarray, guess: float) -> np.ndarray:
     return (time > guess / 3).astype(np.int64) + (time > 2 * guess / 3)
 
 
-def as_published(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float) -> TwoSidedSchedule | None:
-    """One guess by the recursion as published, without reductions; None: infeasible.
-
-    W(j, μ, μ′, κ, κ′, N) is the least CPU area of tasks 1 to j with μ medium and μ′ long tasks on the CPUs, κ and κ′
-    on the GPUs (not counted for k = 1) and N units of λ/(3n) of GPU area.  The published slides print N ≤ 2n in one
-    place where 3kn is meant.
-    """
-    n, limit = len(p), guess * (1 + TOLERANCE)
-    cpus, gpus = pairs(m), pairs(k) if k >= 2 else [(0, 0)]
-    width = 3 * k * n + 1
-    if n * len(cpus) * len(gpus) * width > LARGEST_PAPER:
-        cells = n * len(cpus) * len(gpus) * width
-        text = f"the published recursion would have {cells:.2g} states, more than {LARGEST_PAPER:.2g}; use collapsed"
-        raise ScenarioError([Problem(text, key="policy.scheduler.method")])
-    if np.any((p > limit) & (q > limit)):
-        return None
-    cpu_step, gpu_step = weights(p, limit), weights(q, limit) if k >= 2 else np.zeros(n, dtype=np.int64)
-    with np.errstate(invalid="ignore"):
-        area = np.floor(np.minimum(q, limit) * (3 * n / limit) * (1 - TOLERANCE)).astype(np.int64)
-    before_cpu, before_gpu = predecessors(cpus), predecessors(gpus)
-    # One block of (GPU pairs × N) after the other: it stays in the processor's cache.
-    best = np.full((len(cpus), len(gpus), width), np.inf)
-    best[0, 0, 0] = 0.0
-    after = np.empty_like(best)
-    chosen = []
-    for j in range(n):
-        better = np.zeros(best.shape, dtype=bool)
-        v = before_gpu[gpu_step[j]]
-        to, shift = np.flatnonzero(v >= 0), int(area[j])
-        for pair, u in enumerate(before_cpu[cpu_step[j]].tolist()):
-            if u < 0 or p[j] > limit:
-                after[pair] = np.inf
-            else:
-                np.add(best[u], p[j], out=after[pair])
-            if q[j] > limit or shift >= width:
-                continue
-            if gpu_step[j]:
-                there, here = best[pair, v[to], : width - shift], after[pair, to, shift:]
-                better[pair, to, shift:] = there < here
-                after[pair, to, shift:] = np.minimum(there, here)
-            else:
-                there, here = best[pair, :, : width - shift], after[pair, :, shift:]
-                np.less(there, here, out=better[pair, :, shift:])
-                np.minimum(there, here, out=here)
-        best, after = after, best
-        chosen.append(np.packbits(better))
-    if not best.min() <= m * limit:
-        return None
-    pair, other, units = (int(i) for i in np.unravel_index(int(best.argmin()), best.shape))
-    on_gpu = np.zeros(n, dtype=bool)
-    for j in range(n - 1, -1, -1):
-        cell = (pair * len(gpus) + other) * width + units
-        on_gpu[j] = chosen[j][cell >> 3] >> (7 - (cell & 7)) & 1
-        if on_gpu[j]:
-            other, units = int(before_gpu[gpu_step[j]][other]), units - int(area[j])
-        else:
-            pair = int(before_cpu[cpu_step[j]][pair])
-    return longest_first(p, q, m, k=k, on_gpu=on_gpu)
-
-
-def pairs(devices: int) -> list[tuple[int, int]]:
-    """All (medium, long) with ½·medium + long ≤ devices: (devices + 1)² of them."""
-    return [(medium, long) for long in range(devices + 1) for medium in range(2 * (devices - long) + 1)]
-
-
-def predecessors(states: list[tuple[int, int]]) -> list[np.ndarray]:
-    """For a small, medium and long task: the number of the state before it, or -1."""
-    number = {state: i for i, state in enumerate(states)}
-    steps = ((0, 0), (1, 0), (0, 1))
-    return [np.array([number.get((medium - a, long - b), -1) for medium, long in states]) for a, b in steps]
-
-
 # Schedules ----------------------------------------------------------------------------------------------------
 
 
@@ -520,9 +438,7 @@ def rivals(p: np.ndarray, q: np.ndarray, m: int, k: int) -> list[TwoSidedSchedul
 # Input --------------------------------------------------------------------------------------------------------
 
 
-def _check_parameters(ratio: float, tolerance: float, method: str) -> None:
-    if method not in get_args(Method):
-        raise ScenarioError([Problem(f'method "{method}": collapsed or paper is meant', key="method")])
+def _check_parameters(ratio: float, tolerance: float) -> None:
     if not RATIO - TOLERANCE <= ratio < math.inf:
         raise ScenarioError(
             [Problem(f"ratio {ratio:g}: dual_approximation proves 4/3 at best, ask for 4/3 or more", key="ratio")]

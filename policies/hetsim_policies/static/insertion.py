@@ -96,6 +96,8 @@ class Heft(InsertionPlanner):
     copies made for other readers are not seen; a plan with `overlap` expects data that its lane will have to wait for.
     """
 
+    takes_gangs = True
+
     name = "heft"
 
     def plan(self, problem: PlanProblem) -> Plan:

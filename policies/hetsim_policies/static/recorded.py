@@ -43,6 +43,8 @@ class Replay(PlannedScheduler):
         (blank: none), and the column after says for what of it: ready, start or finish.
     """
 
+    takes_gangs = True
+
     def __init__(self, plan: ExistingFile):
         super().__init__()
         self.path = Path(plan)
@@ -240,6 +242,8 @@ class AsPlanned(PlannedScheduler):
 
     base: that scheduler, by name or as a mapping with its parameters; none given: heteroprio.
     """
+
+    takes_gangs = True
 
     def __init__(self, base: Scheduler | None = None):
         super().__init__()

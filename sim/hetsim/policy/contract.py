@@ -224,6 +224,9 @@ class Scheduler:
     rates: Mapping[str, Callable[[float], float]] | None = None
     """If it `knows_rates`, from before `check` on: arrivals per second of each class and service at any time."""
 
+    takes_gangs: ClassVar[bool] = True
+    """True if it runs tasks of several devices; else no message proposes to spread a task over nodes."""
+
     looks_ahead: ClassVar[bool] = False
     """Does it fork the run?  Then runs without forks (those with language models) refuse it before the clock starts."""
 
@@ -349,6 +352,14 @@ class Admission:
         Requests of a service are answered without `modes`: a batch runs in one mode, whatever requests are in it.
         """
         return Accept()
+
+    def leaving(self, task: Task, view: View) -> Reject | None:
+        """Drop this waiting task, which is about to start, or let it: None.
+
+        Asked of each task of a `Start`, whichever scheduler or batching policy decided it, but not of requests to
+        language models; oldest requests of a batch that are dropped are replaced by those behind them.
+        """
+        return None
 
     def finished(self, task: Task) -> None:
         """A task completed (for policies that estimate rates)."""

@@ -31,6 +31,8 @@ class PlannedScheduler(Scheduler):
     one that does not fit for another reason (host memory, a device that is down, ...) in every round.
     """
 
+    takes_gangs = False
+
     def __init__(self) -> None:
         self.made: Plan | None = None
         """The plan that is followed."""

@@ -6,6 +6,7 @@ Cost: a task that starts changes its node; a node is looked at again where a tas
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -49,7 +50,7 @@ class Occupancy:
     looked at again only where one ended at another time or overran.  Where ends may move, or something was started
     that it was not told of (batches), it is made again whenever it is asked for.
     Without fractions of accelerators the room on a node can only grow from now on, so one time a mode tells when it
-    will have room there (`first_times`).
+    will have room there (`by_first_time`).
     """
 
     def __init__(self, view: View):
@@ -80,8 +81,8 @@ class Occupancy:
         """`View.launches` when it was last made again or updated; -1: to be made again."""
         self._changes: list[int] = []
         """Nodes on which something changed, in order."""
-        self._first: dict[Mode, tuple[list[float], int]] = {}
-        """By mode the first times of all nodes, and how many of the changes they take account of."""
+        self._first: dict[Mode, tuple[list[float], list[tuple[float, int]], int]] = {}
+        """By mode the first times of all nodes, the nodes in their order, and the number of changes that they know."""
 
     def started(self, task: Task) -> None:
         self._new[task.index] = task
@@ -191,30 +192,31 @@ class Occupancy:
             run = self.runs[row]
             self._hold(run, number, dict(run.nodes)[number])
 
-    def first_times(self, mode: Mode) -> list[float]:
-        """By node, the time from which it has room for a mode next to its running tasks.
+    def by_first_time(self, mode: Mode) -> list[tuple[float, int]]:
+        """Times from which nodes have room for a mode next to running tasks, in order.
 
         Perhaps a time that is past; inf: never.  Of nodes with fractions nothing is known: -inf.
         """
-        times, count = self._first.get(mode, (None, 0))
+        times, order, count = self._first.get(mode, ([], [], 0))
         changes = self._changes
-        if times is None or len(changes) - count > len(self.timelines):
+        if not times or len(changes) - count > len(times):
             if len(self._first) >= MAX_MODES:
                 self._first.clear()
             times = [self._first_time(number, mode) for number in range(len(self.timelines))]
+            order = sorted((time, number) for number, time in enumerate(times))
         elif count < len(changes):
             for number in dict.fromkeys(changes[count:]):
-                times[number] = self._first_time(number, mode)
-        self._first[mode] = times, len(changes)
-        return times
+                time = self._first_time(number, mode)
+                if time != times[number]:
+                    del order[bisect_left(order, (times[number], number))]
+                    insort(order, (time, number))
+                    times[number] = time
+        else:
+            return order
+        self._first[mode] = times, order, len(changes)
+        return order
 
     def _first_time(self, number: int, mode: Mode) -> float:
         if number in self.shared:
             return -math.inf
-        timeline = self.timelines[number]
-        timeline.forget(self._view.now)  # it may have had more room before
-        if timeline.usable(mode):
-            for time, span in zip(timeline.times, timeline.spans, strict=True):
-                if span.fits(mode, mode.gpus, mode.millicores, mode.memory):
-                    return time
-        return math.inf
+        return self.timelines[number].first_time(mode, self._view.now)

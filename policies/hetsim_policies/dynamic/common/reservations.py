@@ -10,6 +10,8 @@ those that have room earlier.
 from __future__ import annotations
 
 import math
+from bisect import insort
+from functools import lru_cache
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -49,9 +51,14 @@ class FreeProfile:
         self._reserved: dict[int, Timeline] = {}
         """Nodes with reservations, by number; and how many each has."""
         self._counts: dict[int, int] = {}
-        self._open: dict[Mode, tuple[float, int]] = {}
-        """By mode, of what was asked since room was given back: see `_open_until`; and the node, which is the only one
-        where a reservation makes it less."""
+        self._open: dict[Mode, float] = {}
+        """By mode, of what was asked since room was given back: `open_until`."""
+        self._open_on: dict[int, list[Mode]] = {}
+        """These by node: the only one where a reservation makes it less."""
+        self._order: dict[Mode, list[tuple[float, int]]] = {}
+        """By mode, since room was given back: a time before which a node has no room, and the node, in order."""
+        self.version = 0
+        """Grows with each change of what is open now."""
         self.pools = {one: LimitedPool(one, view.now) for one in occupancy.limited}
         if self.pools:
             soon = math.nextafter(view.now, math.inf)
@@ -63,14 +70,15 @@ class FreeProfile:
 
     def occupy(self, reserved: Reservation) -> None:
         """Keep room for it."""
-        mode, nodes = reserved.mode, dict(reserved.nodes)
-        if self._open:
-            self._open = {other: entry for other, entry in self._open.items() if entry[1] not in nodes}
+        mode, now = reserved.mode, self._view.now
         for number, count in reserved.nodes:
+            for other in self._open_on.pop(number, ()):
+                del self._open[other]
+                self.version += 1
             timeline = self._reserved.get(number)
             if timeline is None:
                 timeline = self._reserved[number] = self._occupancy.timelines[number].copy()
-            timeline.forget(self._view.now)
+            timeline.forget(now)
             timeline.occupy(reserved.time, reserved.end, mode, count)
             self._counts[number] = self._counts.get(number, 0) + 1
         if mode.partition in self.pools:
@@ -88,7 +96,7 @@ class FreeProfile:
 
     def release(self, reserved: Reservation) -> None:
         """Its task is counted as running now, or its room was given back."""
-        self._open.clear()
+        self.changed()
         for number, _ in reserved.nodes:
             self._counts[number] -= 1
             if not self._counts[number]:
@@ -101,6 +109,9 @@ class FreeProfile:
     def changed(self) -> None:
         """Time has passed, or other tasks run."""
         self._open.clear()
+        self._open_on.clear()
+        self._order.clear()
+        self.version += 1
 
     def could_start(self, task: Task) -> bool:
         """Return True if a reservation could be for now.
@@ -117,8 +128,10 @@ class FreeProfile:
         """The last end of a window that is open now; -inf: there is none."""
         until = self._open.get(mode)
         if until is None:
-            until = self._open[mode] = self._open_until(mode)
-        return until[0]
+            until, number = self._open_until(mode)
+            self._open[mode] = until
+            self._open_on.setdefault(number, []).append(mode)
+        return until
 
     def _open_until(self, mode: Mode) -> tuple[float, int]:
         """The last end of a window that is open now (-inf: there is none), and its node."""
@@ -152,21 +165,6 @@ class FreeProfile:
                     break
         return chosen
 
-    def find_now(self, task: Task, view: View) -> Reservation | None:
-        """The same where the task can start now; else perhaps None.
-
-        Cost: the nodes with room now.
-        """
-        now, mode = view.now, task.modes[task.modes_by_speed()[0]]
-        if len(task.modes) > 1 or mode.span_any or self.pools or not view.changes.steady:
-            return self.find(task, view)
-        seconds = _duration(task, mode)
-        for number in view.nodes.fitting(mode):
-            for begin, end in self._timeline(number).windows(mode):
-                if begin <= now < end and now + seconds <= end:
-                    return Reservation(now, now + seconds, mode, ((number, amount_of(mode)),))
-        return None
-
     def _first(self, mode: Mode, duration: float, now: float, before: float) -> Reservation | None:
         """The earliest start in a mode before another time; best on one node."""
         start, number = self._on_a_node(mode, duration, now, before)
@@ -187,22 +185,20 @@ class FreeProfile:
                     if start <= now:
                         break
             return best, chosen
-        from_times, shared = self._occupancy.first_times(mode), self._occupancy.shared
-        walked = self._reserved
-        if shared:
-            walked = {number: self._occupancy.timelines[number] for number in shared} | self._reserved
-        times = from_times.copy()
-        for number in walked:
-            times[number] = math.inf
-        first = min(times)
-        if first <= now:
-            best, chosen = now, next(number for number, time in enumerate(times) if time <= now)
-        elif first < before:
-            best, chosen = first, times.index(first)
-        for number, timeline in walked.items():
-            if from_times[number] > best:
-                continue  # running tasks take the room, whatever is reserved
-            for begin, end in timeline.known_windows.get(mode) or timeline.windows(mode):
+        reserved, timelines, place = self._reserved, self._occupancy.timelines, 0
+        order = self._order.get(mode)
+        if order is None:
+            order = self._order[mode] = self._occupancy.by_first_time(mode).copy()
+        while place < len(order) and order[place][0] <= best:
+            time, number = order[place]
+            windows = (reserved.get(number) or timelines[number]).windows(mode)
+            first = windows[0][0] if windows else math.inf
+            if first > time:
+                del order[place]
+                insort(order, (first, number), lo=place)
+                continue
+            place += 1
+            for begin, end in windows:
                 start = begin if begin > now else now
                 if start > best:
                     break
@@ -265,10 +261,10 @@ class FreeProfile:
     def _filling(self, mode: Mode, timelines: list[Timeline], start: float, duration: float) -> Reservation | None:
         """The gang at this time over nodes that stay free long enough; None if too few."""
         chosen, rest = [], amount_of(mode)
-        for timeline in timelines:
+        for number, timeline in enumerate(timelines):
             here = min(rest, timeline.max_amount(mode, start, start + duration))
             if here:
-                chosen.append((timeline.node.index, here))
+                chosen.append((number, here))
                 rest -= here
             if not rest:
                 return Reservation(start, start + duration, mode, tuple(chosen))
@@ -301,15 +297,20 @@ class FreeProfile:
                 heappop(open_)
             if len(open_) >= mode.node_count:
                 first = sorted(position for _, position in open_)[: mode.node_count]
-                return Reservation(start, start + duration, mode, tuple((timelines[p].node.index, 1) for p in first))
+                return Reservation(start, start + duration, mode, tuple((position, 1) for position in first))
         return None
 
 
 def _duration(task: Task, mode: Mode) -> float:
     """Estimated seconds without bytes, on any device of the mode's type."""
     part = 1.0 - task.done
-    stages = mode.stages(1, task.estimates[task.shape.position[mode]] * part, part)
-    return stages.total + (task.shape.stopping.restore if task.done > 0 else 0)
+    seconds = _stages(mode, task.estimates[task.shape.position[mode]] * part, part)
+    return seconds if part == 1.0 else seconds + task.shape.stopping.restore
+
+
+@lru_cache(4096)
+def _stages(mode: Mode, own: float, left: float) -> float:
+    return mode.stages(1, own, left).total
 
 
 def _seconds_there(task: Task, reservation: Reservation, view: View) -> float:

@@ -57,15 +57,12 @@ class Standing:
         self.profile.changed()
         self._next = 0
 
-    def standing(self, order: Sequence[Task], last: int) -> int:
-        """Pass over tasks with valid reservations that are not due; return their number.
-
-        At most up to position `last` of `order`.
-        """
+    def standing(self, order: Sequence[Task]) -> int:
+        """Pass over tasks with valid reservations that are not due; return their number."""
         now, start = self._view.now, self._next
         if start >= len(self._made):
             return 0
-        for task, (other, reservation) in zip(order[: last + 1], islice(self._made, start, None), strict=False):
+        for task, (other, reservation) in zip(order, islice(self._made, start, None), strict=False):
             if other is not task or (reservation is not None and reservation.time <= now):
                 break
             self._next += 1
@@ -95,7 +92,7 @@ class Standing:
         if stands:
             reservation = self._made[self._next][1]
         else:
-            reservation = self.profile.find(task, self._view) if keeps else self.profile.find_now(task, self._view)
+            reservation = self.profile.find(task, self._view)
         if stands or keeps or (reservation is not None and reservation.time <= self._view.now):
             self._next += 1
             if not stands:
@@ -124,7 +121,9 @@ class Standing:
         if not made:
             return
         mode, nodes = placement.mode, tuple(amounts_of(placement).items())
-        place = next((place for place, (other, _) in enumerate(made) if other is task), len(made))
+        place = max(0, min(self._next, len(made)) - 1)  # most often it was reserved just now
+        if made[place][0] is not task:
+            place = next((place for place, (other, _) in enumerate(made) if other is task), len(made))
         promised = made[place][1] if place < len(made) else None
         as_planned = promised is not None and promised.time == now and promised.mode is mode and promised.nodes == nodes
         if promised is not None and as_planned and not self.resolution:

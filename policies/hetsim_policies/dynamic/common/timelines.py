@@ -8,60 +8,12 @@ change.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 
 from hetsim.model.cluster import WHOLE, Device, Node, Partition
 from hetsim.model.plan import host_part
 from hetsim.model.tasks import Mode
-
-
-@dataclass(eq=False, slots=True)
-class FreeSpan:
-    """Free resources of a node during some time.
-
-    Cores (thousandths), memory, whole accelerators by the name of their type, and shares of those that are shared out.
-    """
-
-    cores: int
-    memory: float
-    accelerators: dict[str, int]
-    shares: dict[str, list[int]]
-    """Free parts of accelerators of which fractions are taken."""
-
-    def copy(self) -> FreeSpan:
-        shares = {kind: list(parts) for kind, parts in self.shares.items()} if self.shares else {}
-        return FreeSpan(self.cores, self.memory, self.accelerators.copy(), shares)
-
-    def fits(self, mode: Mode, count: int, cores: int, memory: float) -> bool:
-        if cores > self.cores or memory > self.memory:
-            return False
-        if not mode.gpus:
-            return True
-        kind = mode.type.name
-        free = self.accelerators.get(kind, 0)
-        if mode.share != WHOLE:
-            free += sum(part >= mode.share for part in self.shares.get(kind, ()))
-        return free >= count
-
-    def take(self, mode: Mode, count: int, cores: int, memory: float) -> None:
-        self.cores -= cores
-        self.memory -= memory
-        if not mode.gpus:
-            return
-        kind = mode.type.name
-        if mode.share == WHOLE:
-            self.accelerators[kind] = self.accelerators.get(kind, 0) - count
-            return
-        shares = self.shares.setdefault(kind, [])
-        for _ in range(count):
-            fullest = min((part for part in shares if part >= mode.share), default=None)
-            if fullest is None:  # one that is whole so far is begun
-                self.accelerators[kind] = self.accelerators.get(kind, 0) - 1
-            else:
-                shares.remove(fullest)
-            shares.append((WHOLE if fullest is None else fullest) - mode.share)
 
 
 def amount_of(mode: Mode) -> int:
@@ -82,55 +34,109 @@ def occupied(mode: Mode, amount: int) -> tuple[int, int, int]:
     return amount, *host_part(mode, amount)
 
 
+WIDTH = 64
+"""Bits of a field."""
+
+SPARE = 1 << WIDTH - 2
+
+UNLIMITED = 1 << WIDTH + WIDTH - 4
+"""The memory of a node that states none."""
+
+
+class Fields:
+    """Free resources of a node as one integer, with a field for each.
+
+    Fields: cores (thousandths), memory, and accelerators of every type.
+    A field holds `SPARE` more than what is free, so that one subtraction and one mask tell whether a demand fits.
+    """
+
+    def __init__(self, node: Node, down: Iterable[Device]):
+        gone = {device.local for device in down if device.node == node.index}
+        self.node = node
+        self.dead = -1 in gone
+        """True if it is down."""
+        self.offsets: dict[str, int] = {}
+        """Bits before the field of each type of accelerator."""
+        self.free = node.cpus * 1000 + (UNLIMITED if node.memory is None else node.memory << WIDTH)
+        for device in node.accelerators:
+            offset = self.offsets.setdefault(device.type.name, (len(self.offsets) + 2) * WIDTH)
+            self.free += device.type.streams * (device.local not in gone) << offset
+        self.spare = sum(SPARE << WIDTH * number for number in range(len(self.offsets) + 2))
+        self._packed: dict[tuple[Mode, int], int] = {}
+        self._needs: dict[Mode, int | None] = {}
+
+    def need(self, mode: Mode) -> int | None:
+        """Demand of a launch on this node alone.
+
+        None if it never fits or takes fractions of accelerators.
+        """
+        need = self._needs.get(mode, -1)
+        if need == -1:
+            plain = mode.node_count == 1 and self.allows(mode) and (not mode.gpus or mode.whole)
+            need = self.pack(mode, mode.gpus, mode.millicores, mode.memory) if plain else None
+            self._needs[mode] = need
+        return need
+
+    def allows(self, mode: Mode) -> bool:
+        """Return True if tasks may run on this node in this mode."""
+        if self.dead or not mode.allows(self.node.index):
+            return False
+        return mode.type.name in self.offsets if mode.gpus else self.node.cpu.type is mode.type
+
+    def pack(self, mode: Mode, gpus: int, cores: int, memory: int) -> int:
+        return cores + (memory << WIDTH) + (gpus << self.offsets[mode.type.name] if gpus else 0)
+
+    def demand(self, mode: Mode, count: int) -> int:
+        """Demand of an amount of a launch, fractions of accelerators aside."""
+        packed = self._packed.get((mode, count))
+        if packed is None:
+            gpus, cores, memory = occupied(mode, count)
+            packed = self._packed[mode, count] = self.pack(mode, gpus * mode.whole, cores, memory)
+        return packed
+
+
 class Timeline:
     """One node: spans, each from its time to the next one's, the last for ever."""
 
-    __slots__ = ("node", "dead", "times", "spans", "known_windows", "_amounts")
+    __slots__ = ("fields", "times", "free", "shares", "known_windows", "_amounts")
 
-    def __init__(self, node: Node, dead: bool, times: list[float], spans: list[FreeSpan]):
-        self.node = node
-        self.dead = dead
-        """True if it is down."""
+    def __init__(self, fields: Fields, times: list[float], free: list[int]):
+        self.fields = fields
         self.times = times
-        self.spans = spans
+        self.free = free
+        self.shares: list[dict[str, list[int]]] = []
+        """Free parts of accelerators of which fractions are taken; empty while there are none."""
         self.known_windows: dict[Mode, list[tuple[float, float]]] = {}
         self._amounts: dict[Mode, list[int]] = {}
 
     @classmethod
     def empty(cls, node: Node, down: Iterable[Device], now: float) -> Timeline:
         """Nothing runs there; these devices are down."""
-        gone = {device.local for device in down if device.node == node.index}
-        accelerators: dict[str, int] = {}
-        for device in node.accelerators:
-            if device.local not in gone:
-                accelerators[device.type.name] = accelerators.get(device.type.name, 0) + device.type.streams
-        memory = math.inf if node.memory is None else node.memory
-        return cls(node, -1 in gone, [now], [FreeSpan(node.cpus * 1000, memory, accelerators, {})])
+        fields = Fields(node, down)
+        return cls(fields, [now], [fields.spare + fields.free])
 
     def copy(self) -> Timeline:
-        return Timeline(self.node, self.dead, self.times.copy(), [span.copy() for span in self.spans])
-
-    def usable(self, mode: Mode) -> bool:
-        """Return True if tasks may run on this node alone in this mode at all."""
-        return mode.node_count == 1 and self._allowed(mode)
-
-    def _allowed(self, mode: Mode) -> bool:
-        return not self.dead and (not mode.on_cpu or self.node.cpu.type is mode.type) and mode.allows(self.node.index)
+        copy = Timeline(self.fields, self.times.copy(), self.free.copy())
+        if self.shares:
+            copy.shares = list(map(_copied, self.shares))
+        return copy
 
     def forget(self, now: float) -> None:
         """Drop what is past."""
-        past = bisect_right(self.times, now) - 1
-        if past > 0:
-            del self.times[:past], self.spans[:past]
+        if len(self.times) > 1 and self.times[1] <= now:
+            past = bisect_right(self.times, now) - 1
+            del self.times[:past], self.free[:past], self.shares[:past]
             self._amounts.clear()
 
     def _split(self, time: float) -> int:
         """The position of the span that begins at a time, made if there is none."""
-        position = max(0, bisect_right(self.times, time) - 1)
-        if self.times[position] < time:
-            position += 1
-            self.times.insert(position, time)
-            self.spans.insert(position, self.spans[position - 1].copy())
+        times = self.times
+        position = bisect_left(times, time)
+        if position and (position == len(times) or times[position] > time):
+            times.insert(position, time)
+            self.free.insert(position, self.free[position - 1])
+            if self.shares:
+                self.shares.insert(position, _copied(self.shares[position - 1]))
         return position
 
     def occupy(self, start: float, end: float, mode: Mode, count: int, sign: int = 1) -> None:
@@ -140,18 +146,32 @@ class Timeline:
         """
         self.known_windows.clear()
         self._amounts.clear()
-        gpus, cores, memory = occupied(mode, count)
-        first = self._split(start)
-        last = len(self.spans) if math.isinf(end) else self._split(end)
-        for span in self.spans[first:last]:
-            span.take(mode, sign * gpus, sign * cores, sign * memory)
+        first, free = self._split(start), self.free
+        last = len(free) if end == math.inf else self._split(end)
+        demand = sign * self.fields.demand(mode, count)
+        for span in range(first, last):
+            free[span] -= demand
+        if mode.gpus and not mode.whole:
+            self._take_shares(mode, occupied(mode, count)[0], range(first, last))
+
+    def _take_shares(self, mode: Mode, count: int, spans: Iterable[int]) -> None:
+        kind = mode.type.name
+        self.shares = self.shares or [{} for _ in self.times]
+        for span in spans:
+            shares = self.shares[span].setdefault(kind, [])
+            for _ in range(count):
+                fullest = min((part for part in shares if part >= mode.share), default=None)
+                if fullest is None:  # one that is whole so far is begun
+                    self.free[span] -= 1 << self.fields.offsets[kind]
+                else:
+                    shares.remove(fullest)
+                shares.append((WHOLE if fullest is None else fullest) - mode.share)
 
     @property
     def is_overfull(self) -> bool:
         """Return True if more is held at some time than there is."""
-        return any(
-            span.cores < 0 or span.memory < 0 or min(span.accelerators.values(), default=0) < 0 for span in self.spans
-        )
+        spare = self.fields.spare
+        return any(free & spare != spare for free in self.free)
 
     def max_amount(self, mode: Mode, start: float, end: float) -> int:
         """How much of a gang could be here all the time."""
@@ -168,45 +188,56 @@ class Timeline:
         """How much of a gang could be here, by span."""
         amounts = self._amounts.get(mode)
         if amounts is None:
-            allowed = self._allowed(mode)
-            amounts = self._amounts[mode] = [self._amount(mode, span) if allowed else 0 for span in self.spans]
+            allowed = self.fields.allows(mode)
+            amounts = [self._amount(mode, span) if allowed else 0 for span in range(len(self.times))]
+            self._amounts[mode] = amounts
         return amounts
 
-    @staticmethod
-    def _amount(mode: Mode, span: FreeSpan) -> int:
+    def _amount(self, mode: Mode, span: int) -> int:
         count, step = (1 if mode.node_count > 1 else amount_of(mode)), 1
         if mode.unit is not None and mode.node_count == 1:
             step = 1000
-            count = min(count, span.cores // step * step)
+            count = min(count, (self.free[span] % (1 << WIDTH) - SPARE) // step * step)
             if not mode.memory:  # cores alone
                 return max(0, count)
-        while count > 0 and not span.fits(mode, *occupied(mode, count)):
+        while count > 0 and not self._fits(mode, span, *occupied(mode, count)):
             count -= step
         return max(0, count)
+
+    def _fits(self, mode: Mode, span: int, count: int, cores: int, memory: int) -> bool:
+        fields = self.fields
+        if self.shares and mode.gpus and not mode.whole:
+            count -= sum(part >= mode.share for part in self.shares[span].get(mode.type.name, ()))
+        return (self.free[span] - fields.pack(mode, max(0, count), cores, memory)) & fields.spare == fields.spare
 
     def windows(self, mode: Mode) -> list[tuple[float, float]]:
         """From when until when the mode has room, in order; the first may be past."""
         windows = self.known_windows.get(mode)
         if windows is None:
-            windows = self.known_windows[mode] = list(self._with_room(mode)) if self.usable(mode) else []
+            windows = self.known_windows[mode] = []
+            fields, spans, begun = self.fields, self.free, -1.0
+            need, spare = fields.need(mode), fields.spare
+            if need is None:
+                room = fields.allows(mode) and mode.node_count == 1
+                demand = mode.gpus, mode.millicores, mode.memory
+                need, spans = 0, [spare * (room and self._fits(mode, span, *demand)) for span in range(len(spans))]
+            for time, free in zip(self.times, spans, strict=True):
+                if (free - need) & spare != spare:
+                    if begun >= 0:
+                        windows.append((begun, time))
+                        begun = -1.0
+                elif begun < 0:
+                    begun = time
+            if begun >= 0:
+                windows.append((begun, math.inf))
         return windows
 
-    def _with_room(self, mode: Mode) -> Iterator[tuple[float, float]]:
-        begun, gpus, cores, memory = -1.0, mode.gpus, mode.millicores, mode.memory
-        simple, kind = gpus > 0 and mode.share == WHOLE, mode.type.name
-        for time, span in zip(self.times, self.spans, strict=True):
-            if simple:  # `FreeSpan.fits`, inline
-                fits = cores <= span.cores and memory <= span.memory and span.accelerators.get(kind, 0) >= gpus
-            else:
-                fits = span.fits(mode, gpus, cores, memory)
-            if not fits:
-                if begun >= 0:
-                    yield begun, time
-                    begun = -1.0
-            elif begun < 0:
-                begun = time
-        if begun >= 0:
-            yield begun, math.inf
+    def first_time(self, mode: Mode, now: float) -> float:
+        """When the mode first has room, perhaps since a time that is past; inf: never."""
+        for begin, end in self.known_windows.get(mode) or self.windows(mode):
+            if end > now:
+                return begin
+        return math.inf
 
     def earliest(self, mode: Mode, duration: float, since: float, before: float) -> float | None:
         """The first time in [since, before) from which the mode has room long enough."""
@@ -219,6 +250,10 @@ class Timeline:
             if start + duration <= end:
                 return start
         return None
+
+
+def _copied(shares: dict[str, list[int]]) -> dict[str, list[int]]:
+    return {kind: list(parts) for kind, parts in shares.items()}
 
 
 class LimitedPool:

@@ -17,8 +17,10 @@ from hetsim.scenario.schema.service import VariantSpec
 class ModeBook:
     """All modes and shapes of a run; equal demands are the same object."""
 
-    def __init__(self, cluster: Cluster):
+    def __init__(self, cluster: Cluster, takes_gangs: bool = True):
         self.cluster = cluster
+        self.takes_gangs = takes_gangs
+        """`Scheduler.takes_gangs` of the run's scheduler."""
         self.shapes: list[Shape] = []
         self._modes: dict[tuple[Any, ...], Mode] = {}
         self._shapes: dict[tuple[Any, ...], int] = {}
@@ -229,6 +231,7 @@ class ModeBook:
             return over
         if mode.unit is not None:
             return self._why_no_gang(mode, mode.unit)
+        nodes_by = nodes_by if self.takes_gangs else ""
         return self._why_no_cores(mode, nodes_by) if mode.on_cpu else self._why_no_gpus(mode, nodes_by)
 
     def _why_no_cores(self, mode: Mode, nodes_by: str) -> str:

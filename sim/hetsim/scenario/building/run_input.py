@@ -49,7 +49,9 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     random = RandomTree(model.seed if seed is None else seed, replication, loads)
     cluster = with_partitions(build_cluster(model.cluster, scenario.document), model.site, scenario.document)
     horizon = math.inf if model.horizon is None else model.horizon
-    context = Context(scenario.document, cluster, ModeBook(cluster), random=random, horizon=horizon)
+    takes_gangs = getattr(registry.policy("scheduler", scenario.policies.scheduler.name), "takes_gangs", True)
+    book = ModeBook(cluster, takes_gangs)
+    context = Context(scenario.document, cluster, book, random=random, horizon=horizon)
     streams, items, problems = build_parts(dict(enumerate(model.workload)), model.data, scenario.table, context)
     if not problems and not any(len(stream) for stream in streams) and not _may_come(model.workload, horizon):
         problems.append(scenario.document.problem(("workload",), "the workload is empty: no task ever arrives"))
@@ -64,10 +66,14 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         scheduler.rates = true_rates(scenario, streams, policies.scheduler.name, problems)
     if problems:
         raise ScenarioError(problems)
-    tasks, closed, services, language = merge(streams, context, items)
+    tasks, closed, services, language, calls = merge(streams, context, items)
     if tasks.refused or any(tasks.partitions) or "time_limit" in tasks.extra:
         apply_rules(tasks, model.site, context)
     _check_refused(tasks, scheduler, policies.scheduler.name)
+    sending = [stream.path for stream in streams if stream.calls is not None]
+    if sending and _plans(scheduler):
+        text = f"{policies.scheduler.name} plans all tasks beforehand, and none knows what is sent again; name another"
+        raise ScenarioError(scenario.document.problem((*sending[0], "clients"), f"{text} policy"))
     context.warnings += check_chances(tasks, faults, cluster, horizon) if faults else []
     hopeless, many = hopeless_deadlines(tasks)
     (context.warnings if many else context.notes).extend(hopeless)
@@ -94,6 +100,7 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         admission=admission,
         random=random,
         closed=closed,
+        calls=calls,
         horizon=horizon,
         warmup=0.0 if isinstance(model.warmup, str) else model.warmup,  # auto: known only after replications
         policy=policies.label,

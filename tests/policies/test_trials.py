@@ -1,30 +1,25 @@
-"""Plans in a receding horizon, and trying plans out in mid-run."""
+"""Plans for the rest of a run, tried out in forks of it."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from tiers import spread
 
-import hetsim as hs
 from hetsim.engine.simulation import Simulation
-from hetsim.errors import ScenarioError, UsageError
+from hetsim.errors import UsageError
 from hetsim.model.cluster import Cluster, DeviceType
 from hetsim.model.plan import Plan
 from hetsim.model.record import COMPLETED
 from hetsim.model.tasks import Shape
 from hetsim.policy import ListScheduler, Progress, Scheduler
-from hetsim.policy.planned import PlannedScheduler
 from hetsim.policy.remaining import Resumed
 from hetsim.testing import System
-from hetsim.testing.generate import random_system
 from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
-from hetsim_policies.hybrid.ahead import Mpc
 from hetsim_policies.hybrid.plan_and_repair import PlanAndRepair
-from hetsim_policies.static.lists import Mct, MinMin
+from hetsim_policies.static.lists import Mct
 from hetsim_policies.static.random_search import Genetic
 
 GPU = DeviceType("g")
@@ -34,71 +29,8 @@ def run(scheduler, cluster, tasks):
     return Simulation(System("test", cluster, tasks).run_input(scheduler), check=True).run()
 
 
-class Shortest(PlannedScheduler):
-    """On one core, the shortest first."""
-
-    def plan(self, problem):
-        plan = MinMin().plan(problem)
-        tasks = problem.tasks
-        return replace(plan, steps=sorted(plan.steps, key=lambda step: tasks.time[step.task, step.mode]))
-
-
 def one_core(times):
     return Cluster([node(cpus=1)]), workload([(0.0, 0, time) for time in times], [Shape([cpu_mode()])])
-
-
-def test_a_plan_is_followed_where_it_is_better_than_the_base():
-    policy = Mpc(planner=Shortest())
-    record = run(policy, *one_core([9, 1, 4]))
-    assert record.start.tolist() == [5, 0, 1]
-    assert policy.notes["plans_followed"] == 1
-
-
-def test_the_base_is_followed_where_no_plan_is_better():
-    policy = Mpc(planner=Mct())  # in the order of arrival, too
-    record = run(policy, *one_core([9, 1, 4]))
-    assert record.start.tolist() == [0, 9, 10]
-    assert policy.notes["plans_followed"] == 0
-
-
-def test_the_window_holds_what_is_planned():
-    record = run(Mpc(planner=Shortest(), window=2, every=100.0), *one_core([9, 1, 4]))
-    assert record.start.tolist() == [1, 0, 10]
-
-
-@pytest.mark.parametrize("seed", spread(range(8), 1))
-@pytest.mark.slow
-def test_no_hidden_time_or_arrival_changes_a_decision(seed):
-    random = np.random.default_rng(seed)
-    system = random_system(seed, nodes=1 + seed % 2, tasks=20, features=("estimates", "people"))
-    first = Simulation(system.run_input(Mpc(every=1.0, window=8))).run()
-    at = float(np.quantile(first.finish, 0.6))
-    tasks = system.tasks
-    later = tasks.arrival > at
-    arrival = np.where(later, at + (tasks.arrival - at) * random.uniform(0.2, 2.0), tasks.arrival)
-    time = np.where((first.finish > at)[:, None], tasks.time * random.uniform(1.5, 3.0), tasks.time)
-    hidden = replace(tasks, arrival=arrival, time=time, estimate=tasks.estimate)
-    second = Simulation(replace(system.run_input(Mpc(every=1.0, window=8)), tasks=hidden)).run()
-    begun = first.start <= at
-    assert 5 < begun.sum() < 20
-    assert (second.start <= at).tolist() == begun.tolist()
-    assert first.start[begun].tobytes() == second.start[begun].tobytes()
-
-
-@pytest.mark.parametrize(
-    ("policy", "said"),
-    [
-        ({"name": "mpc", "base": "easy_backfill"}, "mpc cannot nest EasyBackfill"),
-        ({"name": "mpc", "planner": "as_planned"}, "AsPlanned cannot plan in mid-run"),
-    ],
-)
-def test_what_cannot_be_is_said(policy, said):
-    jobs = {"cpu_time": "1 s", "arrivals": {"process": "all_at_once", "count": 3}}
-    with pytest.raises(ScenarioError, match=said):
-        hs.run({"cluster": {"nodes": {"cpus": 1}}, "workload": jobs, "policy": policy})
-
-
-# Trying plans out -----------------------------------------------------------------------------------------------
 
 
 class Promises(Scheduler):
