@@ -49,8 +49,8 @@ def test_orders_rank_and_conserve(law):
     """SRPT is best; at two loads the means lie as Harchol-Balter's chapters 31 to 33 prove."""
     for load in (0.3, 0.9):
         rate = load / law.mean()
-        srpt, psjf, sjf, las = (
-            getattr(theory, one)(rate, law, law.support()).response_mean for one in ("srpt", "psjf", "sjf", "las"))  # fmt: skip
+        orders = (theory.srpt, theory.psjf, theory.sjf, theory.las)
+        srpt, psjf, sjf, las = (order(rate, law, law.support()).response_mean for order in orders)
         scv = law.var() / law.mean() ** 2
         assert srpt <= psjf and srpt <= sjf * (1 + 1e-12) and srpt <= las
         assert sjf <= theory.mg1(rate, law.mean(), scv).response_mean
