@@ -121,7 +121,7 @@ def memory_figures(sizes: Sizes) -> Iterator[Row]:
 
 def program_figures(sizes: Sizes) -> Iterator[Row]:
     """Max-min fairness over time fractions: 512 jobs, no two alike, on four types of 128 GPUs."""
-    from hetsim_policies.dynamic.common.fractions import ModeOffers, equal_share, max_min, raise_min_once
+    from hetsim_policies.dynamic.common.fractions import ModeOffers, _Groups, equal_share, max_min
 
     random = np.random.default_rng(SEED)
     count, kinds = 512, 4
@@ -130,9 +130,13 @@ def program_figures(sizes: Sizes) -> Iterator[Row]:
     job, kind = np.repeat(np.arange(count), kinds), np.tile(np.arange(kinds), count)
     offers = ModeOffers(job, kind, width, times.ravel(), np.full(kinds, 128.0), np.ones(count))
     base = offers.progress(equal_share(offers))
+
+    def raised_once(groups: _Groups) -> object:
+        return groups.raise_min(np.zeros(groups.size), np.zeros(groups.size, dtype=bool))
+
     name = f"{count} jobs × {kinds} types"
     for figure, solve in (
-        (f"one max-min program, {name}", lambda: raise_min_once(offers, base)),
+        (f"one max-min program, {name}", lambda: raised_once(_Groups.of_offers(offers, base))),
         ("  and the sum above that level", lambda: max_min(offers, base, levels=1)),
         ("  max_min_fairness with its four levels", lambda: max_min(offers, base, levels=4)),
     ):

@@ -39,7 +39,7 @@ from hetsim.testing import System
 from hetsim.workload.readers import hetero_dag, task_table
 from hetsim.workload.traces import TaskTable
 from hetsim_policies.static.common.bounds import linear_bound
-from hetsim_policies.static.common.graph_bounds import critical_path
+from hetsim_policies.static.common.graph_bounds import Paths
 from hetsim_policies.static.dual_approximation import RATIO, solve
 from hetsim_policies.static.insertion import Heft, Insertion
 from hetsim_policies.static.programs import hlp
@@ -294,7 +294,7 @@ def graph_figures(sizes: Sizes, folder: Path) -> Iterator[Line]:
         rounded, bound = hlp(times, counts, before)
         shared = outcome("heteroprio", hybrid(p, q, *counts, predecessors=before)).makespan
         spans = [Heft.placed(Insertion(times, counts, before)).makespan, shared, rounded.makespan]
-        path = critical_path(times, counts, before)
+        path = Paths.through(times.min(axis=1), before).longest
         lanes = f"{graph.cores} + {graph.gpus}"
         rows.append((graph.name, len(p), lanes, f"{bound * 1e3:.4g} ms", f"{path / bound:.3f}",
                      *(f"{span / bound:.3f}" for span in spans)))  # fmt: skip

@@ -115,8 +115,6 @@ def test_every_policy_keeps_every_invariant(name):
 @pytest.mark.parametrize("name", [name for name in PLANNERS if name != "replay"])
 def test_every_planner_refuses_or_keeps_every_invariant(name):
     """On random systems with transfers, memory, graphs and wrong estimates but without gangs and fractions."""
-    if name == "constraint_program":
-        pytest.importorskip("ortools", reason="the extra `exact` is not installed")
     features = ("transfers", "memory", "items", "estimates", "people", "ties", "stops")
     planned = 0
     for seed in range(some(24)):

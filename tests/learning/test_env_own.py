@@ -476,7 +476,7 @@ def test_the_documented_script_learns_what_train_learns(tmp_path, monkeypatch):
     head, _, rest = text.partition("class KeepTheBest")
     assert "model.learn(steps" in rest
     monkeypatch.setattr("sys.argv", ["stock_ppo.py", "1024"])
-    monkeypatch.setattr("hetsim.learning.training.train.JUDGED", 1)
+    monkeypatch.setattr("hetsim.learning.agents.practice.JUDGED", 1)
     threads, names, kept = torch.get_num_threads(), {}, []
 
     def keep(known, _):

@@ -27,9 +27,10 @@ from hetsim.learning.agents.files import VERSION, LearnedPolicy, load, save
 from hetsim.learning.agents.learners import Dqn, Memory, Reinforce, balanced
 from hetsim.learning.agents.learners import Path as Trajectory
 from hetsim.learning.agents.network import Adam, ScoreNetwork, shares
+from hetsim.learning.agents.practice import Practice
 from hetsim.learning.environment.episode import Episodes
 from hetsim.learning.observation.window import FEATURES_VERSION, Layout
-from hetsim.learning.training.train import TrainingPractice, make_agent
+from hetsim.learning.training.train import make_agent
 from hetsim.model.randomness import APART, JUDGED, TRAINING, VALIDATION, RandomTree, root
 from hetsim.results.one_run.result import Result
 from hetsim.results.statistics import student_interval
@@ -166,7 +167,6 @@ class Bandit:
     def save(self, steps, state):
         pass
 
-    @property
     def sb3(self):
         from hetsim.learning.training.sb3 import ScoringPolicy, TimedRolloutBuffer
 
@@ -235,7 +235,7 @@ def test_an_agent_learns_which_action_is_marked(agent):
 @pytest.fixture
 def judged_seldom(monkeypatch):
     """Judging takes most of a short training's time; 4 of the 20 times do here."""
-    monkeypatch.setattr("hetsim.learning.training.train.JUDGED", 4)
+    monkeypatch.setattr("hetsim.learning.agents.practice.JUDGED", 4)
 
 
 @pytest.mark.slow
@@ -257,7 +257,7 @@ def test_the_same_seed_gives_the_same_bytes(agent, steps, tmp_path, judged_seldo
 
 
 def test_training_validation_and_comparison_meet_different_loads():
-    training = TrainingPractice(hs.load(SMALL), 4, "slowdown", 0, 100)
+    training = Practice(hs.load(SMALL), 4, "slowdown", 0, 100)
     training.reset(0)
     loads = [training.episodes.simulation.input.tasks.arrival.tolist()]
     loads += [hs.load(SMALL).build(seed, 0).tasks.arrival.tolist() for seed in (None, 0, 1_000_000, 2_000_000)]
@@ -707,7 +707,8 @@ def test_a_shipped_file_is_small_and_says_how_it_was_made(agent):
     assert path.stat().st_size < 40_000
     assert policy.agent == agent and policy.training["scenario"] == "learned-affinity"
     layout = Episodes("learned-affinity", policy.window).layout
-    assert policy.problem(hs.load("learned-affinity").build().cluster) is None and layout == policy.layout
+    policy.check(hs.load("learned-affinity").build().cluster, path)
+    assert layout == policy.layout
     text = (Path(__file__).parents[2] / "docs" / "learning.md").read_text()
     steps, seed = policy.training["steps"], policy.training["seed"]
     assert f"--agent {agent} --steps {steps} --seed {seed}" in text

@@ -18,11 +18,11 @@ from hetsim.errors import ScenarioError, UnknownName, UsageError
 from hetsim.experiment.run import prepare
 from hetsim.learning.agents.files import LearnedPolicy, load, save
 from hetsim.learning.agents.network import ScoreNetwork
+from hetsim.learning.agents.practice import Practice
 from hetsim.learning.environment.admission import Admissions, Played
 from hetsim.learning.observation.admission import ACCEPT
 from hetsim.learning.observation.window import ADMISSION, ASKED, DEVICE, PAIR, TASK, WHOLE_SYSTEM, Layout
 from hetsim.learning.training.admission_baselines import LIMITS, hand_written, with_admissions
-from hetsim.learning.training.train import TrainingPractice
 from hetsim.model.randomness import VALIDATION
 from hetsim.results.one_run.result import Result
 from hetsim.results.statistics import student_interval
@@ -62,7 +62,7 @@ def short_ones(types, scale=60.0, decides=ADMISSION, window=4):
 
 @pytest.fixture
 def judged_seldom(monkeypatch):
-    monkeypatch.setattr("hetsim.learning.training.train.JUDGED", 2)
+    monkeypatch.setattr("hetsim.learning.agents.practice.JUDGED", 2)
 
 
 # What is seen -----------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def test_admission_is_compared_with_what_is_written_by_hand(judged_seldom):
     scenario = hs.load(
         {**CROWD, "policy": {"scheduler": "sjf", "admission": {"name": "codel", "target": "30 s", "interval": "1 min"}}}
     )
-    practice = TrainingPractice(scenario, 4, NET, 0, 100, "admission")
+    practice = Practice(scenario, 4, NET, 0, 100, "admission")
     found = hand_written(scenario, NET, practice.played)
     names = [label.partition(" (")[0] for label in found]
     assert names == ["accept_all", "queue_limit", "slo_feasible", "predicted_wait", "mdp_threshold", "codel"]

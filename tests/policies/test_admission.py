@@ -40,6 +40,7 @@ PARAMETERS = {
     "accept_all": {},
     "adaptive": {"percentile": 0.9},
     "codel": {"target": 0.5, "interval": 1.0},
+    "head_codel": {"target": 0.5, "interval": 1.0},
     "erlang_wait": {"max_wait": 0.5, "memory": 30},
     "mdp_threshold": {"rewards": {"": 3.0, "a": 1.0, "b": 4.0}, "holding": {"a": 0.1}, "room": 3, "memory": 30},
     "naor": {"reward": 5.0, "cost": 1.0, "memory": 30},
@@ -511,6 +512,7 @@ def service_scenario(admission, batching="serial_greedy", rate=900, slo="100 ms"
 SERVED = {
     **PARAMETERS,
     "codel": {"target": "20 ms", "interval": "100 ms"},
+    "head_codel": {"target": "20 ms", "interval": "100 ms"},
     "erlang_wait": {"max_wait": "50 ms"},
     "mdp_threshold": {"rewards": {"images": 1.0}, "holding": {"images": 1.0}},
     "naor": {"reward": 0.1, "cost": 1.0},

@@ -503,7 +503,7 @@ def test_batopt_gives_up_waiting_when_the_rate_has_fallen():
     policy = BatOpt(max_batch=4, rate=3.0)
     arrivals = [*np.arange(0, 30, 1 / 3), 100.0, 200.0]
     result = run(policy, arrivals, per_item=0.0, fixed=1.0, upload=(0.0, 0.0), download=(0.0, 0.0))
-    (threshold,) = policy.thresholds.values()
+    (threshold,) = policy.solved.values()
     assert threshold > 1
     assert result.tasks["wait"].iloc[-2] == pytest.approx(2 * threshold / 3)
 

@@ -15,9 +15,9 @@ from tiers import some
 
 from hetsim.errors import ScenarioError
 from hetsim.testing import check_policy, small_systems
-from hetsim_policies.static.common.instance import runnable
+from hetsim_policies.static.common.instance import longest_first, runnable
 from hetsim_policies.static.programs import ColumnPricing, cheap_pairs
-from hetsim_policies.static.vertices import Lst, listed
+from hetsim_policies.static.vertices import Lst
 
 HCSP = Path(__file__).parents[3] / "shared" / "data" / "published" / "hcsp"
 
@@ -48,7 +48,8 @@ def test_small_plans_are_optimal():
     for number in range(some(16)):
         times, counts = random_times(rng, 5, 3), [1, 1 + number % 2, 1]
         given, best = problem(times.tolist(), counts), optimum(times, counts)
-        anywhere = listed(times, counts, np.where(np.isfinite(times), rng.random(times.shape), -1).argmax(axis=1))
+        kinds = np.where(np.isfinite(times), rng.random(times.shape), -1).argmax(axis=1)
+        anywhere = longest_first(times, counts, kinds)
         assert planner._repriced(runnable(given, "test"), anywhere, 0.0).makespan == pytest.approx(best, rel=2e-6)
         plan = planner.plan(given)
         assert plan.makespan == pytest.approx(best, rel=2e-6) and plan.bound <= best * (1 + 1e-9)

@@ -1,22 +1,19 @@
-"""Descents, configuration bounds, searches on the simulated makespan, prefetches in plans, constraint programming."""
+"""Descents, bounds of equal tasks, searches on the simulated makespan, prefetches in plans."""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import json
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 from test_plan_transfers import machine, random_graph, with_engine
-from test_plan_transfers import optimum as with_transfers
-from test_static_lists import optimum, problem, random_times
+from test_static_lists import problem, random_times
 from tiers import some
 
 import hetsim as hs
-from hetsim import registry
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType, Link
 from hetsim.model.plan import Copy, Plan, Step
@@ -26,7 +23,7 @@ from hetsim.policy import PlanProblem
 from hetsim.testing.systems import gpu_mode, node, workload
 from hetsim_policies.static.common.descent import DescentLanes, descend, improved
 from hetsim_policies.static.common.instance import runnable
-from hetsim_policies.static.common.outcome import configuration_bound, kinds_of, plan_of
+from hetsim_policies.static.common.outcome import plan_of
 from hetsim_policies.static.common.search import seeds_of
 from hetsim_policies.static.common.unrelated import good_prices
 from hetsim_policies.static.dual_approximation import DualApproximation
@@ -36,7 +33,6 @@ from hetsim_policies.static.vertices import Lst, lst, min_deadline, rounded
 from hetsim_policies.static.vertices import spread as spread_out
 
 HCSP = Path(__file__).parents[3] / "shared" / "data" / "published" / "hcsp"
-needs_ortools = pytest.mark.skipif(find_spec("ortools") is None, reason="the extra `exact` is not installed")
 
 
 # Descent ----------------------------------------------------------------------------------------------------------
@@ -124,33 +120,13 @@ def test_published_unrelated_machines_are_near_the_best_known():
     assert max(ratios) <= 1.02 and np.mean(ratios) <= 1.008 and min(ratios) >= 1 - 1e-6
 
 
-# Bounds of few kinds of tasks -------------------------------------------------------------------------------------
+# Bounds of equal tasks --------------------------------------------------------------------------------------------
 
 
 def test_equal_tasks_are_counted():
     """3,000 tasks of 7 s or 1 s on 256 cores and 64 GPUs: 31 s do 31 × 64 + 4 × 256 = 3,008 of them, 30 s too few."""
     plan = DualApproximation().plan(problem([[7.0, 1.0]] * 3000, [256, 64]))
-    assert plan.makespan == 31 and plan.bound == pytest.approx(31, rel=2e-6)
-
-
-def test_the_configuration_bound_is_below_the_optimum_and_often_tight():
-    rng = np.random.default_rng(9)
-    tight = 0
-    for _ in range(some(24)):
-        kinds = rng.integers(1, 12, (2, 2)).astype(float)
-        times = kinds[rng.integers(2, size=7)]
-        counts = [int(rng.integers(1, 3)), int(rng.integers(1, 3))]
-        best = optimum(times, counts)
-        bound = configuration_bound(times, counts, 0.0, best * 1.5)
-        assert bound <= best * (1 + 1e-9)
-        tight += bound > 0.99 * best
-    assert tight >= some(24) // 2
-
-
-def test_many_kinds_are_left_alone():
-    rng = np.random.default_rng(10)
-    assert kinds_of(rng.uniform(1, 2, (30, 2))) is None
-    assert configuration_bound(rng.uniform(1, 2, (30, 2)), [1, 1], 3.0, 9.0) == 3.0
+    assert plan.makespan == 31 and plan.bound == 31
 
 
 # Searches ---------------------------------------------------------------------------------------------------------
@@ -263,55 +239,3 @@ def test_a_plan_is_saved_and_followed_from_the_command_line(tmp_path):
     assert {"task", "device", "start", "finish"} <= set(table["steps"][0])
     refused = call("plan", "cholesky-8", "--policy", "dmda")
     assert refused.exit_code == 3 and "as_planned plans what it does" in refused.stderr
-
-
-# Constraint programming -------------------------------------------------------------------------------------------
-
-
-def program(**parameters):
-    return registry.policy("scheduler", "constraint_program")(**parameters)
-
-
-def test_without_the_extra_a_sentence_names_it(monkeypatch):
-    monkeypatch.setattr("hetsim_policies.static.constraint_program.find_spec", lambda name: None)
-    with pytest.raises(ScenarioError, match=r"pip install 'hetsim\[exact\]'"):
-        program().plan(problem([[1.0]], [1]))
-
-
-@needs_ortools
-@pytest.mark.slow
-def test_small_instances_are_proven_optimal():
-    rng = np.random.default_rng(13)
-    for _ in range(some(16)):
-        times = rng.integers(1, 15, (int(rng.integers(2, 8)), 2)).astype(float)
-        counts = [int(rng.integers(1, 3)), int(rng.integers(1, 3))]
-        plan = program().plan(problem(times.tolist(), counts))
-        assert plan.notes["optimal"] and plan.makespan == pytest.approx(optimum(times, counts), rel=1e-6)
-
-
-@needs_ortools
-@pytest.mark.slow
-def test_graphs_of_thirty_tasks_are_mostly_proven():
-    rng = np.random.default_rng(14)
-    proven = 0
-    for _ in range(2):
-        layer = np.sort(rng.integers(6, size=30))
-        graph = [tuple(i for i in range(30) if layer[i] == layer[j] - 1 and rng.random() < 0.4) for j in range(30)]
-        times = rng.uniform(1, 20, (30, 1)) / np.column_stack([np.ones(30), rng.uniform(0.5, 6, 30)])
-        given = problem(times.tolist(), [3, 2], predecessors=graph)
-        plan = program(effort=2.0).plan(given)
-        assert plan.bound <= plan.makespan * (1 + 1e-9)
-        proven += plan.notes["optimal"]
-    assert proven
-
-
-@needs_ortools
-@pytest.mark.parametrize("streams", [1, 2])
-def test_the_program_knows_transfers(streams):
-    rng = np.random.default_rng(15)
-    given = machine(rng, 6, streams)
-    plan = program(effort=1.0).plan(given)
-    hint = Lst().plan(given)
-    assert plan.makespan <= hint.makespan * (1 + 1e-9)
-    assert plan.bound >= hint.bound * (1 - 1e-6) and plan.notes["timetable"] == "exact"
-    assert plan.bound <= with_transfers(runnable(given, "test")) * (1 + 1e-6)

@@ -118,7 +118,7 @@ def results_on_edges(rng, graph):
     return {"items": items, "reads": reads, "writes": [(task,) for task in range(size)]}
 
 
-BUDGETS = {"local_search": {"evaluations": 25}, "genetic": {"evaluations": 200}, "constraint_program": {"effort": 0.2},
+BUDGETS = {"local_search": {"evaluations": 25}, "genetic": {"evaluations": 200},
            "simulated_annealing": {"evaluations": 200}, "constraint_injection": {"candidates": 4}}  # fmt: skip
 QUICK = ("hlp", "local_search", "mct")
 

@@ -19,7 +19,6 @@ INSIDE = dict.fromkeys(("scheduler", "base", "inner", "planner", "rest", "dynami
 }
 """Kinds of policies by the keys that name one."""
 REASONS = {
-    ("scheduler", "constraint_program"): ("needs OR-tools, which hetsim does not install", "docs/planning.md"),
     ("scheduler", "moldable_dual"): ("the guide plans moldable tasks with it", "docs/planning.md"),
     ("scheduler", "rollout"): ("minutes for a scenario; a benchmark has ten of its own", "benchmarks/ahead.py"),
     ("scheduler", "pollux"): (

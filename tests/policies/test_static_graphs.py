@@ -21,9 +21,9 @@ from hetsim.policy import PlanProblem
 from hetsim.testing import System, check_policy, small_systems
 from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
 from hetsim_policies.static.common.bounds import area_bound, linear_bound, longest_task, released_bound
-from hetsim_policies.static.common.graph_bounds import critical_path, graph_bound
+from hetsim_policies.static.common.graph_bounds import Paths, graph_bound
 from hetsim_policies.static.common.ranks import Traffic, by_key, needs, ways
-from hetsim_policies.static.common.unrelated import priced, split
+from hetsim_policies.static.common.unrelated import allowed_times, priced, split
 from hetsim_policies.static.dual_approximation import solve
 from hetsim_policies.static.insertion import Cpop, Heft, Insertion, Peft, critical_tasks, optimistic_costs
 from hetsim_policies.static.lists import Graham, Mct
@@ -283,7 +283,7 @@ def test_bounds_of_graphs_and_hlp_enclose_the_optimum():
     for times, counts, graph, ready in small_graphs(33, 80):
         first, kinds = ready.min(), len(counts)
         exact = least_makespan(times, counts, graph, ready) - first
-        path = critical_path(times, counts, graph, ready) - first
+        path = Paths.through(allowed_times(times, counts).min(axis=1), graph, ready).longest
         share, program = graph_linear_program(times, counts, graph, ready)
         cheap = graph_bound(times, counts, graph, ready)
         schedule, bound = hlp(times, counts, graph, ready)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -25,7 +24,6 @@ PLANNERS = [
     name
     for name in CATALOGUE["scheduler"]
     if name not in ("as_planned", "replay")
-    and (name != "constraint_program" or find_spec("ortools") is not None)
     and isinstance(registry.policy("scheduler", name), type)
     and issubclass(registry.policy("scheduler", name), PlannedScheduler)
 ]

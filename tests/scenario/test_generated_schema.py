@@ -12,6 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from hetsim.errors import KeyProblem
 from hetsim.formulas.training import ParallelPlan, Transformer
+from hetsim.model.clients import Clients, Retry, RetryWait
 from hetsim.model.cluster import DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing
 from hetsim.model.decision_time import DecisionTime
 from hetsim.model.described import with_default
@@ -25,7 +26,7 @@ from hetsim.workload.costs.step_costs import Efficiency
 
 ONCE = {
     DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing, Autoscaling, ResultCache, LinearSteps,
-    ComputeTime, DecisionTime, FaultProcess,
+    ComputeTime, DecisionTime, FaultProcess, Clients, Retry, RetryWait,
     SpanSpeeds, StageTime, Stopping, Efficiency, Item, LanguageService, Maintenance, ParallelPlan, Service, Transformer,
 }  # fmt: skip
 

@@ -21,6 +21,7 @@ from hetsim.cli import main
 from hetsim.errors import UnknownName, UsageError
 from hetsim.experiment.points import read_points
 from hetsim.report.html import report
+from hetsim.report.overview import overview
 from hetsim.results.many_runs.point_differences import clearly_best, findings_by_point, leads
 from hetsim.results.many_runs.sweep import Sweep
 from hetsim.results.many_runs.tradeoff import regrets
@@ -283,14 +284,26 @@ def test_energy_that_nobody_modeled_is_not_told(replications: int):
 
 
 @pytest.mark.parametrize("replications", [1, 3])
-def test_one_unit_for_what_belongs_together(replications: int):
+def test_figures_are_written_as_on_the_terminal(replications: int):
     powered = {"type": "g", "count": 2, "power": {"idle": "50 W", "busy": "250 W"}}
     made = {**SCENARIO, "cluster": {"nodes": [{"cpus": 1, "gpus": powered}]}}
-    found = cells(report(hs.replicate(made, replications=replications)), "Figures")
-    for family in ("energy", "response", "wait"):
-        values = [text for name, text in found.items() if name.startswith(family)]
-        assert len(values) > 2 and len({text.split()[-1] for text in values}) == 1
-    assert "energy_j" in found
+    outcome = hs.replicate(made, replications=replications)
+    (part,) = re.findall(r"<h2>Figures</h2>(.*?)</section>", report(outcome), re.DOTALL)
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", part)]
+    shown = {row[-1]: row[1:-1] for row in rows if row}
+    terminal = {line.split()[0]: re.split(r"  +", line)[1:] for line in overview(outcome) if line.strip()}
+    for name in ("response", "wait", "slowdown"):
+        assert [text for text in shown[f"{name}_…"] if text in terminal[name]] == terminal[name]
+    assert terminal["energy"] == [f"{shown['energy_j'][0]} (idle {shown['energy_idle_j'][0]})"]
+
+
+def test_figures_that_say_nothing_are_left_out():
+    """Zeros, and one value under several names: here no slowdown is bounded, and all that is held computes."""
+    slow = {**SCENARIO, "workload": [{**SCENARIO["workload"][0], "gpu_time": "20 s"}]}
+    found = cells(report(hs.run(slow)), "Figures")
+    assert {"slowdown_…", "gpu_utilization", "makespan", "tasks"} <= set(found)
+    assert not {"bounded_slowdown_10s_…", "gpu_allocation", "completed", "rejected", "preemptions"} & set(found)
+    assert "0" not in found.values()
 
 
 @pytest.mark.slow

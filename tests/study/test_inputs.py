@@ -396,9 +396,9 @@ def test_a_file_that_was_edited_after_its_import_is_refused(tmp_path: Path, monk
 
 
 def test_a_policy_of_ours_counts_with_the_packages_that_it_imports():
-    parts = Identity().parts(load({**BASE, "policy": "constraint_program"}))
-    assert "package ortools" in parts
-    assert "package ortools" not in Identity().parts(load({**BASE, "policy": "fcfs"}))
+    parts = Identity().parts(load({**BASE, "policy": "edf"}))
+    assert "package pydantic" in parts
+    assert "package pydantic" not in Identity().parts(load({**BASE, "policy": "fcfs"}))
 
 
 VALUES = """

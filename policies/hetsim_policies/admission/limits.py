@@ -233,17 +233,40 @@ class Codel(Admission):
         self._no = Reject(reason="the head of the queue has waited too long")
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
-        queue = view.queue_of(task)
-        law = self._laws.get(queue)
-        if law is None:
-            law = self._laws[queue] = ControlLaw(self.target, self.interval)
-        now = view.now
+        queue, now = view.queue_of(task), view.now
         if queue is not None:
             age = now - queue.arrival(0) if len(queue) else 0.0
         else:
             oldest = view.waiting(1, own=True)
             age = now - oldest[0].ready if oldest else 0.0
-        return self._no if law.refuses(now, age) else YES
+        return self._no if self._law(queue).refuses(now, age) else YES
+
+    def _law(self, queue: object) -> ControlLaw:
+        law = self._laws.get(queue)
+        if law is None:
+            law = self._laws[queue] = ControlLaw(self.target, self.interval)
+        return law
+
+
+class HeadCodel(Codel):
+    """CoDel at the head: drop tasks that waited too long as they leave the queue.
+
+    Decides: a task that is about to start is dropped by the control law of `codel` with its own sojourn time.  All are
+    admitted.
+    Reference: Nichols, Jacobson, McGregor and Iyengar, Controlled Delay Active Queue Management, RFC 8289 (2018).
+    For: queues of which the oldest tasks are those that their clients have left.
+    Weakness: the law drops interval/√count apart, so a queue many times above the target takes long to become short.
+    Cost: O(1), and requests of a service become objects.
+
+    target: the sojourn time that is put up with.
+    interval: for how long it may be above before the first is dropped.
+    """
+
+    def admit(self, task: Task, view: View) -> Accept:
+        return YES
+
+    def leaving(self, task: Task, view: View) -> Reject | None:
+        return self._no if self._law(view.queue_of(task)).refuses(view.now, view.now - task.ready) else None
 
 
 class ControlLaw:

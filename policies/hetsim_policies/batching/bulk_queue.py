@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -94,7 +94,46 @@ PATIENCE = 2.0
 """Times the expected wait for a full threshold after which a batch goes without it."""
 
 
-class BatOpt(Batching):
+class Modeled(Batching):
+    """Base: what one device does with a queue, from the model at the present rate."""
+
+    def __init__(self, max_batch: int | None, states: int | None, window: float, rate: float | None):
+        self.max_batch = max_batch
+        self.states = states
+        self.rate = rate
+        self.estimate = ArrivalRate(window)
+        self.solved: dict[tuple[Placement, float], Any] = {}
+
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Delay:
+        if occupied(queue, placement, view):
+            return Delay()
+        rate = self.rate or self.estimate.rate(queue, view.now)
+        if rate is None or queue.over:
+            return self._all(queue, placement)
+        return self.decide(queue, placement, self.rate or rounded(rate), view)
+
+    def _all(self, queue: RequestQueue, placement: Placement) -> Take:
+        return Take(min(len(queue), limit(placement, self.max_batch)))
+
+    def solution(self, queue: RequestQueue, placement: Placement, rate: float) -> Any:
+        """What the model says at an arrival rate; solved once."""
+        key = (placement, rate)
+        if key not in self.solved:
+            times = batch_times(queue, placement, self.max_batch)
+            model = BulkQueue(rate, times, states_for(len(times), self.states))
+            self.solved[key] = self.solve(model, queue, placement)
+        return self.solved[key]
+
+    def decide(self, queue: RequestQueue, placement: Placement, rate: float, view: View) -> Take | Delay:
+        """The answer at an arrival rate."""
+        raise NotImplementedError
+
+    def solve(self, model: BulkQueue, queue: RequestQueue, placement: Placement) -> Any:
+        """What the answers need to know of the model."""
+        raise NotImplementedError
+
+
+class BatOpt(Modeled):
     """BatOpt: wait for the number of requests that a queueing model gives, take all.
 
     Decides when: at the threshold a of least mean response in the queue M/D(a, b)/1/N, where service begins once a
@@ -122,34 +161,19 @@ class BatOpt(Batching):
         window: Annotated[Seconds, Field(gt=0)] = 1.0,
         rate: Annotated[PerSecond, Field(gt=0)] | None = None,
     ):
-        self.max_batch = max_batch
-        self.states = states
-        self.rate = rate
-        self.estimate = ArrivalRate(window)
-        self.thresholds: dict[tuple[Placement, float], int] = {}
+        super().__init__(max_batch, states, window, rate)
 
-    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Delay:
-        if occupied(queue, placement, view):
-            return Delay()
-        waiting = len(queue)
-        take = Take(min(waiting, limit(placement, self.max_batch)))
-        rate = self.rate or self.estimate.rate(queue, view.now)
-        if rate is None or queue.over:
-            return take
-        rate = self.rate or rounded(rate)
-        threshold = self._threshold(queue, placement, rate)
-        if waiting >= threshold:
-            return take
-        called = queue.deadline(0) - queue.stages(waiting, placement).total
-        until = min(queue.arrival(0) + PATIENCE * threshold / rate, called)
-        return Delay(until, threshold) if until > view.now else take
+    def decide(self, queue: RequestQueue, placement: Placement, rate: float, view: View) -> Take | Delay:
+        waiting, threshold = len(queue), self.solution(queue, placement, rate)
+        if waiting < threshold:
+            called = queue.deadline(0) - queue.stages(waiting, placement).total
+            until = min(queue.arrival(0) + PATIENCE * threshold / rate, called)
+            if until > view.now:
+                return Delay(until, threshold)
+        return self._all(queue, placement)
 
-    def _threshold(self, queue: RequestQueue, placement: Placement, rate: float) -> int:
-        key = (placement, rate)
-        if key not in self.thresholds:
-            times = batch_times(queue, placement, self.max_batch)
-            self.thresholds[key] = best_threshold(BulkQueue(rate, times, states_for(len(times), self.states)))
-        return self.thresholds[key]
+    def solve(self, model: BulkQueue, queue: RequestQueue, placement: Placement) -> int:
+        return best_threshold(model)
 
 
 def best_threshold(model: BulkQueue) -> int:
@@ -200,7 +224,7 @@ TOLERANCE = 1e-10
 """Part of the values' range below which a sweep has not improved an entry."""
 
 
-class Smdp(Batching):
+class Smdp(Modeled):
     """SMDP: a table from queue length to batch size, for weighted response and power.
 
     Decides when and how many: with s requests waiting on an idle device, wait for the next arrival or launch a batch of
@@ -230,43 +254,25 @@ class Smdp(Batching):
         window: Annotated[Seconds, Field(gt=0)] = 1.0,
         rate: Annotated[PerSecond, Field(gt=0)] | None = None,
     ):
+        super().__init__(max_batch, states, window, rate)
         self.power_weight = power_weight
-        self.max_batch = max_batch
-        self.states = states
-        self.rate = rate
-        self.estimate = ArrivalRate(window)
-        self.tables: dict[tuple[Placement, float], list[int]] = {}
 
-    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Delay:
-        if occupied(queue, placement, view):
-            return Delay()
-        waiting = len(queue)
-        rate = self.rate or self.estimate.rate(queue, view.now)
-        if rate is None or queue.over:
-            return Take(min(waiting, limit(placement, self.max_batch)))
-        rate = self.rate or rounded(rate)
-        table = self.table(queue, placement, rate)
+    def decide(self, queue: RequestQueue, placement: Placement, rate: float, view: View) -> Take | Delay:
+        waiting, table = len(queue), self.solution(queue, placement, rate)
         size = table[min(waiting, len(table) - 1)]
         if size:
-            modeled = limit(placement, self.max_batch or MODELED)
-            return Take(size if size < modeled else min(waiting, limit(placement, self.max_batch)))
+            return Take(size) if size < limit(placement, self.max_batch or MODELED) else self._all(queue, placement)
         wanted = waiting + 1
         while not table[wanted]:
             wanted += 1
         return Delay(view.now + PATIENCE * (wanted - waiting) / rate, wanted)
 
-    def table(self, queue: RequestQueue, placement: Placement, rate: float) -> list[int]:
-        """Batch size (0: wait) by the number of waiting requests, at an arrival rate."""
-        key = (placement, rate)
-        if key not in self.tables:
-            times = batch_times(queue, placement, self.max_batch)
-            power = placement.mode.type.power
-            compute = [queue.stages(size, placement).compute for size in range(1, len(times) + 1)]
-            energy = (power.busy - power.idle) * placement.mode.gpus * np.array(compute)
-            model = BulkQueue(rate, times, states_for(len(times), self.states))
-            process = DecisionProcess(model, self.power_weight * energy)
-            self.tables[key] = process.solve()[0]
-        return self.tables[key]
+    def solve(self, model: BulkQueue, queue: RequestQueue, placement: Placement) -> list[int]:
+        """Batch size (0: wait) by the number of waiting requests."""
+        power = placement.mode.type.power
+        compute = [queue.stages(size, placement).compute for size in range(1, len(model.times) + 1)]
+        energy = (power.busy - power.idle) * placement.mode.gpus * np.array(compute)
+        return DecisionProcess(model, self.power_weight * energy).solve()[0]
 
 
 class DecisionProcess:

@@ -29,7 +29,6 @@ from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, WAITING, Task
 from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View
-from hetsim_policies.dynamic.common.lines import first_place
 from hetsim_policies.task_graphs import bottom_levels
 
 CORES, ACCELERATORS = 0, 1
@@ -147,7 +146,7 @@ class HeteroPrio(Scheduler):
         for position in task.modes_by_speed():
             mode = task.modes[position]
             if mode.on_cpu == (side == CORES):
-                placement = first_place(task, mode, view)
+                placement = view.first(mode, task)
                 if placement is not None:
                     return placement
         return None

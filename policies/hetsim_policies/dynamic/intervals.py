@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -247,6 +247,19 @@ def spread(mode: Mode, room: Share) -> Share:
     return share
 
 
+def spread_others(
+    dealt: dict[int, Share], widths: Iterable[tuple[IntervalJob, int]], room: Share
+) -> dict[int, Share]:
+    """The GPUs that were dealt to rows of jobs, and those of other jobs, spread over what is left."""
+    for share in dealt.values():
+        for node, count in share.items():
+            room[node] -= count
+    for job, width in widths:
+        if job.task.index not in dealt:
+            dealt[job.task.index] = spread(job.sizes[width], room)
+    return dealt
+
+
 class LasIntervals(AtIntervals):
     """Least attained service at fixed intervals: gangs in a few queues, on any nodes.
 
@@ -294,14 +307,7 @@ class LasIntervals(AtIntervals):
             if width <= free:
                 free -= width
                 chosen.append((job, width))
-        dealt = {job.task.index: job.share for job, _ in chosen if job.share}
-        for share in dealt.values():
-            for node, count in share.items():
-                room[node] -= count
-        for job, width in chosen:
-            if not job.share:
-                dealt[job.task.index] = spread(job.sizes[width], room)
-        return dealt
+        return spread_others({job.task.index: job.share for job, _ in chosen if job.share}, chosen, room)
 
 
 NOT_YET_OVER = 1e-6
@@ -349,13 +355,8 @@ class OptimusIntervals(AtIntervals):
             gains[row] = self._gain(by_row[row], widths[row])
         stay = {row: job.share for row, job in by_row.items() if job.share}
         dealt = {row: share for row, share in stay.items() if sum(share.values()) == widths.get(row)}
-        for share in dealt.values():
-            for node, count in share.items():
-                room[node] -= count
-        for row in sorted(widths, key=lambda row: widths[row]):
-            if row not in dealt:
-                dealt[row] = spread(by_row[row].sizes[widths[row]], room)
-        return dealt
+        others = [(by_row[row], widths[row]) for row in sorted(widths, key=lambda row: widths[row])]
+        return spread_others(dealt, others, room)
 
     @staticmethod
     def _next(job: IntervalJob, width: int) -> int:

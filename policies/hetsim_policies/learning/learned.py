@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from hetsim.errors import Problem, ScenarioError
 from hetsim.learning.agents.files import load
 from hetsim.learning.observation.admission import ACCEPT, AdmissionWindow, refuse_others
 from hetsim.learning.observation.window import ADMISSION, SCHEDULING, Window
@@ -35,14 +34,10 @@ class Learned(Window):
         super().__init__(self.policy.window, self.policy.scale)
 
     def check(self, problem: PlanProblem) -> None:
-        wrong = self.policy.problem(problem.cluster)
-        if wrong is not None:
-            raise ScenarioError(Problem(wrong, file=str(self.path)))
+        self.policy.check(problem.cluster, self.path)
 
     def begin(self, view: View) -> None:
-        wrong = self.policy.problem(view.cluster)
-        if wrong is not None:
-            raise ScenarioError(Problem(wrong, file=str(self.path)))
+        self.policy.check(view.cluster, self.path)
         super().begin(view)
 
     def choose(self, observation: np.ndarray, mask: np.ndarray) -> int:
@@ -74,9 +69,7 @@ class LearnedAdmission(Admission):
         self._no = Reject(reason="not worth it, as it was learned")
 
     def check(self, problem: PlanProblem) -> None:
-        wrong = self.policy.problem(problem.cluster)
-        if wrong is not None:
-            raise ScenarioError(Problem(wrong, file=str(self.path)))
+        self.policy.check(problem.cluster, self.path)
         refuse_others(problem)
 
     def begin(self, view: View) -> None:

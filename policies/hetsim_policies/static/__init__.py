@@ -12,7 +12,6 @@ CPUs and GPUs, with a guarantee:
 
 Programs:
     programs              Assignment programs: relaxed and rounded, or solved for whole tasks
-    constraint_program    Constraint programming: types and times, optimal within limits (CP-SAT)
     convex_energy         Minimum energy before a deadline: lanes and frequencies from a convex program
 
 Search:

@@ -63,6 +63,7 @@ from hetsim_policies.static.common.assignment import (
     violated,
     with_order,
 )
+from hetsim_policies.static.common.flow_shop import johnson
 from hetsim_policies.static.common.instance import Instance, runnable
 from hetsim_policies.static.common.outcome import finished, plan_of
 from hetsim_policies.static.common.parts import Groups, Patterns, apart, as_one, chains, dealt, in_blocks
@@ -605,7 +606,5 @@ class SharingTree:
             return
         jobs = [(task, self._upload((task,), site), float(self.times[task, site])) for task in group]
         jobs = [job for job in jobs if job[1] > 0 and job[2] < np.inf]
-        first = sorted((job for job in jobs if job[1] < job[2]), key=lambda job: job[1])
-        last = sorted((job for job in jobs if job[1] >= job[2]), key=lambda job: -job[2])
-        row = [job[0] for job in (*first, *last)]
+        row = [jobs[number][0] for number in johnson([job[1] for job in jobs], [job[2] for job in jobs])]
         yield from (Before(one, other) for one, other in zip(row, row[1:], strict=False))

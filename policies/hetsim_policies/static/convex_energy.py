@@ -43,7 +43,7 @@ from hetsim.model.cluster import Device
 from hetsim.model.plan import Plan, lane_names
 from hetsim.model.units import Seconds
 from hetsim.policy import PlannedScheduler, PlanProblem
-from hetsim_policies.static.common.instance import Instance, Schedule, list_schedule, runnable
+from hetsim_policies.static.common.instance import Instance, Schedule, by_arrival, list_schedule, runnable
 from hetsim_policies.static.common.outcome import finished, plan_of
 from hetsim_policies.static.common.ranks import traffic_of
 from hetsim_policies.static.common.search import bound_together, seed_of
@@ -250,18 +250,7 @@ class Machine:
 
     def scheduled(self, lanes: np.ndarray, frequencies: np.ndarray) -> Schedule:
         """Tasks by arrival on their lanes, at these frequencies."""
-        schedule = Schedule.empty(self.instance.size)
-        free = np.zeros(len(self.lane_kind))
-        needs = self.times(lanes) / frequencies[self.device[lanes]]
-        arrival = self.instance.problem.tasks.arrival
-        for task in np.argsort(arrival, kind="stable").tolist():
-            lane = int(lanes[task])
-            kind = int(self.lane_kind[lane])
-            start = max(float(free[lane]), float(arrival[task]))
-            free[lane] = schedule.put(
-                task, start, float(needs[task]), kind=kind, lane=lane - int(self.first_lane[kind])
-            )
-        return schedule
+        return by_arrival(self.instance, lanes, self.times(lanes) / frequencies[self.device[lanes]])
 
     def makespan(self, schedule: Schedule, frequencies: np.ndarray) -> float:
         """From the first arrival, without transfers, in the order of the schedule."""

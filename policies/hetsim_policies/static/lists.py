@@ -12,7 +12,7 @@ from hetsim.model.plan import Plan
 from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim_policies.static.common.graph_bounds import graph_bound
 from hetsim_policies.static.common.instance import Free, Schedule, free_lanes, independent, refuse_graph, runnable
-from hetsim_policies.static.common.outcome import DescendingPlanner, plan_of
+from hetsim_policies.static.common.outcome import DescendingPlanner, PlainPlanner, plan_of
 from hetsim_policies.static.common.parallel import listed, parallel, wide_graham, wide_mct, wide_min_min
 from hetsim_policies.task_graphs import Graph, graph_of, successors, topological
 
@@ -137,7 +137,7 @@ def graham(
     return schedule
 
 
-class Mct(DescendingPlanner):
+class Mct(PlainPlanner):
     """Minimum completion time: one task after the other to its earliest lane.
 
     For sequential and parallel tasks, with or without a task graph.
@@ -154,9 +154,6 @@ class Mct(DescendingPlanner):
     """
 
     takes_gangs = True
-
-    def __init__(self, descent: bool = False):
-        super().__init__(descent)
 
     def plan(self, problem: PlanProblem) -> Plan:
         if parallel(problem):
@@ -208,7 +205,7 @@ Choice = Callable[[np.ndarray, np.ndarray], np.ndarray]
 Between = Literal["lanes", "types"]
 
 
-class MinMin(DescendingPlanner):
+class MinMin(PlainPlanner):
     """Min-min, for independent sequential and parallel tasks.
 
     Of all tasks left, the one that can be complete first goes where it is complete first; then again.
@@ -223,9 +220,6 @@ class MinMin(DescendingPlanner):
 
     takes_gangs = True
 
-    def __init__(self, descent: bool = False):
-        super().__init__(descent)
-
     def plan(self, problem: PlanProblem) -> Plan:
         if parallel(problem):
             refuse_graph(problem, "min_min")
@@ -235,7 +229,7 @@ class MinMin(DescendingPlanner):
                        descent=self.descent)  # fmt: skip
 
 
-class MaxMin(DescendingPlanner):
+class MaxMin(PlainPlanner):
     """Max-min, for independent sequential tasks.
 
     Place next the task with the latest earliest completion time.
@@ -247,9 +241,6 @@ class MaxMin(DescendingPlanner):
     find it much behind min-min then).  Transfers are not counted.
     Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is looked at.
     """
-
-    def __init__(self, descent: bool = False):
-        super().__init__(descent)
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "max_min")

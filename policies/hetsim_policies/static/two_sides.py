@@ -13,8 +13,8 @@ from hetsim.errors import Problem, ScenarioError
 from hetsim.model.plan import Plan
 from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.flow_shop import ordered
-from hetsim_policies.static.common.instance import Free, Instance, Schedule, independent, list_schedule
-from hetsim_policies.static.common.outcome import DescendingPlanner, plan_of, planned
+from hetsim_policies.static.common.instance import Instance, Schedule, independent, list_schedule, longest_first
+from hetsim_policies.static.common.outcome import DescendingPlanner, PlainPlanner, plan_of, planned
 
 
 def two_types(instance: Instance, planner: str) -> tuple[np.ndarray, list[int]]:
@@ -37,27 +37,6 @@ def by_speed_up(times: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where((q == 0) & (p == 0), 1.0, p / q)
     return np.argsort(-ratio, kind="stable")
-
-
-def by_sides(
-    times: np.ndarray,
-    counts: Sequence[int],
-    second: np.ndarray,
-    ready: np.ndarray | None = None,
-    since: Free = None,
-) -> Schedule:
-    """Longest first on each of two types; tasks where `second` is true on the second."""
-    schedule = Schedule.empty(len(times))
-    for kind, chosen in enumerate((~second, second)):
-        need = times[:, kind]
-        tasks = np.flatnonzero(chosen)
-        order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
-        if not order:
-            continue
-        starts, lanes = list_schedule(need, counts[kind], order, ready=ready, since=since[kind] if since else None)
-        for task in order:
-            schedule.put(task, float(starts[task]), float(need[task]), kind=kind, lane=int(lanes[task]))
-    return schedule
 
 
 # The rest of a run on two types of devices, some lanes of which are busy at first, by an algorithm that knows of none.
@@ -212,7 +191,7 @@ def greedy_dual(
     allowed = np.where(np.asarray(counts) > 0, times, np.inf)
     shortest = allowed.min(axis=1, initial=np.inf)
     low = float(max(shortest.max(initial=0.0), shortest.sum() / max(1, sum(counts))))  # no schedule is shorter
-    best = by_sides(times, counts, allowed[:, 1] < allowed[:, 0], ready)
+    best = longest_first(times, counts, allowed[:, 1] < allowed[:, 0], ready)
     if not low:
         return best, low
     order = by_speed_up(allowed)
@@ -224,7 +203,7 @@ def greedy_dual(
             low = max(low, guess)
         else:
             high = min(high, guess)
-            schedule = by_sides(times, counts, side, ready)
+            schedule = longest_first(times, counts, side, ready)
             if schedule.makespan < best.makespan:
                 best = schedule
                 high = max(low, min(high, best.makespan))
@@ -282,7 +261,7 @@ def balanced_makespan(times: np.ndarray, counts: Sequence[int], ready: np.ndarra
     """The best schedule on `counts[0]` and `counts[1]` lanes of two types."""
     allowed = np.where(np.asarray(counts) > 0, times, np.inf)
     on_second = allowed[:, 1] < allowed[:, 0]
-    best = by_sides(times, counts, on_second, ready)
+    best = longest_first(times, counts, on_second, ready)
     work = [float(allowed[~on_second, 0].sum()), float(allowed[on_second, 1].sum())]
     heavy = int(work[1] * counts[0] > work[0] * counts[1])
     light = 1 - heavy
@@ -309,13 +288,13 @@ def balanced_makespan(times: np.ndarray, counts: Sequence[int], ready: np.ndarra
             break
         second = on_second.copy()
         second[movers[allowed[movers, light] <= limit][:moved]] = bool(light)
-        schedule = by_sides(times, counts, second, ready)
+        schedule = longest_first(times, counts, second, ready)
         if schedule.makespan < best.makespan:
             best = schedule
     return best
 
 
-class Clb2c(DescendingPlanner):
+class Clb2c(PlainPlanner):
     """Centralized load balancing for two clusters: from both ends of a speed-up list.
 
     For independent sequential tasks on at most two types of device.
@@ -328,9 +307,6 @@ class Clb2c(DescendingPlanner):
     type; transfers are not counted.
     Cost: O(n log n).
     """
-
-    def __init__(self, descent: bool = False):
-        super().__init__(descent)
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = independent(problem, "clb2c")

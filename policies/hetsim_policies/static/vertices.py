@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from hetsim.model.plan import Plan
 from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim_policies.static.common.graph_bounds import graph_bound
-from hetsim_policies.static.common.instance import Free, Schedule, independent, list_schedule, refuse_graph
+from hetsim_policies.static.common.instance import Free, Schedule, independent, longest_first, refuse_graph
 from hetsim_policies.static.common.outcome import DescendingPlanner, plan_of
 from hetsim_policies.static.common.parallel import PoolLanes, WideTasks, wide, wide_graham, wide_plan
 from hetsim_policies.static.common.unrelated import SAMPLE, Split, allowed_times, good_prices, priced, split
@@ -70,26 +70,8 @@ def roundings(
     bound, share = min_deadline(times, counts)
     largest = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
     kinds = {kind.tobytes(): kind for kind in (rounded(share), spread(share, times, counts), largest)}
-    schedules = [listed(times, counts, kind, ready=ready, since=since) for kind in kinds.values()]
+    schedules = [longest_first(times, counts, kind, ready=ready, since=since) for kind in kinds.values()]
     return sorted(schedules, key=lambda schedule: schedule.makespan), bound
-
-
-def listed(
-    times: np.ndarray, counts: Sequence[int], kind: np.ndarray, ready: np.ndarray | None = None, since: Free = None
-) -> Schedule:
-    """Longest processing time first on the lanes of each type, given tasks' types."""
-    schedule = Schedule.empty(len(times))
-    for number, count in enumerate(counts):
-        tasks = np.flatnonzero(kind == number)
-        order = tasks[np.argsort(-times[tasks, number], kind="stable")].tolist()
-        if not order:
-            continue
-        starts, lanes = list_schedule(
-            times[:, number], count, order, ready=ready, since=since[number] if since else None
-        )
-        for task in order:
-            schedule.put(task, float(starts[task]), float(times[task, number]), kind=number, lane=int(lanes[task]))
-    return schedule
 
 
 def min_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.ndarray]:
@@ -108,25 +90,35 @@ def min_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.nd
     else:
         low = max(longest, float(priced(allowed, counts, good_prices(allowed, counts)).sum()))
     later = np.unique(allowed[np.isfinite(allowed) & (allowed > low)])
-    levels = [low, *later.tolist()]  # from each to the next the program is the same
+    levels = [low, *later.tolist()]
 
-    def at(level: int) -> tuple[Split, float]:
-        pruned = np.where(allowed <= levels[level] * (1 + TOLERANCE), allowed, np.inf)
+    def at(level: float) -> tuple[Split, float]:
+        pruned = np.where(allowed <= level * (1 + TOLERANCE), allowed, np.inf)
         solution = split(pruned, counts)
         return solution, float(priced(pruned, counts, solution.prices).sum())
 
-    first, last = 0, len(levels) - 1  # the last is possible: nothing is pruned there, and `low` has room for all
+    deadline, solution = least_solvable(levels, at)
+    return deadline, solution.share
+
+
+def least_solvable(levels: Sequence[float], at: Callable[[float], tuple[Split, float]]) -> tuple[float, Split]:
+    """The least length with a solvable program, and its vertex, by halving.
+
+    levels: between two of them the program is the same; the last is possible, as nothing is left out there and the
+        first has room for all.  at: the vertex of a level's program, and the area that it needs a lane.
+    """
+    first, last = 0, len(levels) - 1
     middle = 0  # mostly possible
     best: tuple[Split, float] | None = None
     while first < last:
-        solution, area = at(middle)
+        solution, area = at(levels[middle])
         if area <= levels[middle + 1] * (1 + TOLERANCE):
             last, best = middle, (solution, area)
         else:
             first = middle + 1
         middle = (first + last) // 2
-    solution, area = best or at(last)
-    return max(levels[last], area), solution.share
+    solution, area = best or at(levels[last])
+    return max(levels[last], area), solution
 
 
 def spread(share: np.ndarray, times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
@@ -218,24 +210,12 @@ def min_guess(instance: WideTasks) -> tuple[float, Split]:
     counts = instance.counts
 
     def at(longest: float) -> tuple[Split, float]:
-        areas = instance.min_areas(longest * (1 + 1e-9))
+        areas = instance.min_areas(longest * (1 + TOLERANCE))
         solution = split(areas, counts, divisible=True)
         return solution, float(priced(areas, counts, solution.prices).sum())
 
     low = max(float(instance.fastest().max()), at(np.inf)[1])
-    levels = [low, *np.unique(instance.seconds[instance.seconds > low]).tolist()]
-    first, last = 0, len(levels) - 1  # the last is possible: nothing is left out there, and `low` has room for all
-    middle = 0  # mostly possible
-    best: tuple[Split, float] | None = None
-    while first < last:
-        solution, area = at(levels[middle])
-        if area <= levels[middle + 1] * (1 + 1e-9):
-            last, best = middle, (solution, area)
-        else:
-            first = middle + 1
-        middle = (first + last) // 2
-    solution, area = best or at(levels[last])
-    return max(levels[last], area), solution
+    return least_solvable([low, *np.unique(instance.seconds[instance.seconds > low]).tolist()], at)
 
 
 def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[PoolLanes]:

@@ -36,7 +36,7 @@ def validate(scenarios: tuple[str, ...], policy: str | None, overrides: tuple[st
             problems.append(Problem(str(error)))
         else:
             if not quiet:
-                number = run.tasks.request_count
+                number = run.tasks.request_count if run.calls is None else int((run.calls.number == 0).sum())
                 tasks = f"{number:,} task{'s' if number != 1 else ''}"
                 console.lines([f"{name}: valid; {run.cluster.describe()}, {tasks}, {scenario.policies.label}"], VALID)
             for remark in scenario.notes:

@@ -57,7 +57,7 @@ def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
     """
     run = state.input
     known: dict[int, Any] = {id(state.sources.progress): None}
-    if run.closed:  # its clients write the times at which they send into the columns
+    if run.closed or run.calls is not None:  # clients write the times at which they send into the columns
         known[id(run.tasks)] = with_own_columns(run).tasks
     copier = Copier(known)
     copy: Run = copier.copy(simulation)

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from hetsim.engine.control.clients import Clients
 from hetsim.engine.control.faults import FaultInjector
 from hetsim.engine.core.policy_errors import call
 from hetsim.engine.core.state import RunState
@@ -241,6 +242,8 @@ def _forget_truths(copier: Copier, seed: int, drawn: _Drawn | None) -> None:
 
 def _end_streams(run: RunState) -> None:
     run.sources.end_now()
+    if run.clients is not None:
+        run.clients.silent = True
     for queue in run.queues:
         run.requests_left -= queue.end_now()
         queue.ring(True)
@@ -257,7 +260,7 @@ def _spare_devices(run: RunState) -> None:
             _, (about, *_) = event.arguments
             if not (isinstance(about, Maintenance) and about.announced <= now):
                 run.clock.cancel(event)
-        elif isinstance(owner, Sources) and method in ("_send", "_change"):
+        elif isinstance(owner, Sources | Clients) and method in ("_send", "_change"):
             run.clock.cancel(event)
 
 

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from hetsim.engine.control.arrivals import Arrivals
 from hetsim.engine.control.checks import Checker
+from hetsim.engine.control.clients import Clients
 from hetsim.engine.control.completion import Completion, inert
 from hetsim.engine.control.decisions import Decisions
 from hetsim.engine.control.devices import Devices
@@ -32,7 +31,7 @@ from hetsim.engine.launching.launches import Launches
 from hetsim.engine.launching.limits import TimeLimits
 from hetsim.engine.launching.stopping import Stops
 from hetsim.engine.queues.patience import Deadlines
-from hetsim.engine.queues.queue import Queue
+from hetsim.engine.queues.queue import Queue, sent_late
 from hetsim.engine.queues.sources import Graph, Sources, with_own_columns
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.views.view import EngineView
@@ -66,7 +65,7 @@ class Parts:
         limits = TimeLimits(state, signals, run.grace or 0.0) if limited else None
         self.serving = Serving(state, self.rounds, signals, check) if run.language else None
         self.view = EngineView(state, signals, received, launches=self.launches, stops=stops, serving=self.serving)
-        linked = state.graph is not None or bool(run.closed) or bool(run.tasks.items)
+        linked = state.graph is not None or bool(run.closed) or bool(run.tasks.items) or run.calls is not None
         asked = bool(run.admission or state.graph or run.tasks.items or run.tasks.refused)
         bell: dict[Any, bool] = {}
         state.queues = [
@@ -97,7 +96,7 @@ class Parts:
         )
         self.decisions = Decisions(
             state, self.rounds, self.starts, launches=self.launches, completion=self.completion, interrupts=interrupts,
-            devices=self.devices
+            devices=self.devices, view=self.view
         )  # fmt: skip
         signals.launch_completed = self.completion.launch_completed
         signals.task_completed = self.completion.completed
@@ -106,13 +105,19 @@ class Parts:
         signals.kill = interrupts.kill
         if self.serving is not None:
             signals.paced, signals.offer, signals.place = self.serving.paced, self.serving.offer, self._place
+        deliver = arrivals.admit if asked or run.tasks.expires is not None else self.waiting.make_ready
+        if run.calls is not None:
+            state.clients = clients = Clients(
+                state, self.rounds, signals, arrivals=arrivals, calls=run.calls, forward=deliver
+            )
+            deliver = clients.deliver
+            state.patience = Deadlines(state.clock, clients.due, clients.awaits)
+        elif run.tasks.expires is not None:
+            state.patience = Deadlines(state.clock, arrivals.expire, arrivals.may_expire if state.queues else None)
         if run.tasks.expires is not None:
-            state.patience = Deadlines(state.clock, arrivals.expire)
-            for queue in state.queues:
-                queue.watch_patience(arrivals.expire)
+            arrivals.expect_expiry()
         self.checker = Checker(state, self.serving) if check else None
         self.hooks()
-        deliver = arrivals.admit if asked or run.tasks.expires is not None else self.waiting.make_ready
         absent = [queue.service.rows for queue in state.queues if queue.column is not None]
         state.sources = Sources(
             run, state.clock, state.recorder.status, deliver=deliver, progress=progress, each_block=state.capacity.tidy,
@@ -123,6 +128,7 @@ class Parts:
         """Look anew which hooks the policies have; the others are not called."""
         self.waiting.hooks()
         self.completion.hooks()
+        self.decisions.hooks()
 
     def bind(self, problem_of: Callable[[], PlanProblem]) -> None:
         """Hand the problem (to policies that plan) and the view to the policy, once, and let faults begin."""
@@ -144,6 +150,9 @@ class Parts:
             for queue, policy in zip(state.queues, run.batching, strict=True):
                 call(state, policy.begin, queue, self.view)
         call(state, scheduler.begin, self.view)
+        if self.serving is not None and run.admission is not None and not inert(run.admission, "leaving"):
+            text = "it is asked as tasks start, and replicas of language models take their requests in by themselves"
+            raise ScenarioError(Problem(f"{text}; name another policy", key="policy.admission"))
         if run.admission is not None and not inert(run.admission, "begin"):
             call(state, run.admission.begin, self.view)
         if self.serving is not None:
@@ -191,4 +200,4 @@ def _state_of(run: RunInput) -> RunState:
 
 def _told(service: Service, run: RunInput) -> bool:
     """Does each request of a service come by itself: does a client wait for it, or may a cache answer it?"""
-    return service.cache is not None or any(np.isin(stream.rows, service.rows).any() for stream in run.closed)
+    return service.cache is not None or sent_late(service, run)

@@ -187,6 +187,8 @@ class Simulation:
         stats = {"rounds": state.rounds, "decisions": state.decisions, "launches": state.last_launch,
                  "bytes_moved": state.links.moved, "peak_memory": state.capacity.peak_memory()}  # fmt: skip
         record = state.recorder.record(end, {name: float(value) for name, value in stats.items()})
+        if state.clients is not None:
+            state.clients.write(record)
         if state.network is not None:
             record.stays, record.links = state.network.columns()
         if state.pacing is not None:

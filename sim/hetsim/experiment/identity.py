@@ -206,7 +206,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 @cache
 def packages_of(module: str) -> dict[str, str]:
-    """Versions of the packages that a policy of hetsim's imports: `package ortools`."""
+    """Versions of the packages that a policy of hetsim's imports: `package pydantic`."""
     from hetsim.results.one_run.store import package_version, versions
 
     packages: dict[str, str] = {}

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hetsim.model.clients import Calls
 from hetsim.model.cluster import Cluster
 from hetsim.model.decision_time import DecisionTime
 from hetsim.model.faults import Faults
@@ -68,6 +69,8 @@ class RunInput:
     admission: Any = None
     random: RandomTree = field(default_factory=lambda: RandomTree(0))
     closed: list[ClosedStream] = field(default_factory=list)
+    calls: Calls | None = None
+    """Calls of clients that time out or try again, where there are any."""
     horizon: float = math.inf
     warmup: float = 0.0
     policy: str = "policy"
@@ -107,6 +110,8 @@ class Record:
     `steps`: columns of the steps of language models (`hetsim.results.one_run.steps`), `token_gaps` (time, seconds) the
     gaps between tokens that do not follow from them, `replicas` (service, number, KV blocks, place) what their column
     `replica` counts; `preemptions_by` and `cached_tokens` are per task, where there were any.
+    `attempt_of` is the row of the first attempt of a call (-1: a task that is none), `call_end` by that row when the
+    call was answered or given up; None where no client times out or tries again.
     `first_token` is when a request to a language model had its first token, None where there are none.
     `energy` (J above idle) likewise is None unless computed in the run (rates changed); then it is
     derived from `compute`.
@@ -145,6 +150,8 @@ class Record:
     migrations: np.ndarray | None = None
     energy: np.ndarray | None = None
     batch: np.ndarray | None = None
+    attempt_of: np.ndarray | None = None
+    call_end: np.ndarray | None = None
     first_token: np.ndarray | None = None
     steps: dict[str, np.ndarray] | None = None
     token_gaps: np.ndarray | None = None

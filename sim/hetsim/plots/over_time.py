@@ -31,6 +31,7 @@ from hetsim.plots.style import (
     title,
 )
 from hetsim.results.formatting import SECONDS, energy, fitting
+from hetsim.results.one_run.calls import RATES, rates_over
 from hetsim.results.one_run.over_bins import power_over_time
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figu
     """Draw panels of GPUs, queue and fragmentation, with a line for every run.
 
     On clusters without GPUs the cores take their place.  Lines are means over 150th parts of the longest run;
-    fragmentation is drawn where some request asks for GPUs.
+    fragmentation is drawn where some request asks for GPUs, and answers, attempts and wasted work where clients time
+    out or try again.
 
     Parameters: results: runs, with labels if in a mapping.
     Returns: the figure.
@@ -75,7 +77,7 @@ def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figu
 
 
 FRAGMENTATION = "fragmentation (%)"
-_PANELS = ("GPUs held (%)", "GPUs busy (%)", "cores busy (%)", "tasks waiting", FRAGMENTATION)
+_PANELS = ("GPUs held (%)", "GPUs busy (%)", "cores busy (%)", "tasks waiting", FRAGMENTATION, *RATES)
 
 
 def _lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
@@ -91,7 +93,8 @@ def _lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
     else:
         cores = sum(node.cpus for node in cluster.nodes)
         columns["cores busy (%)"] = 100 * table["busy_cores"].to_numpy() / max(cores, 1)
-    means = {name: averaged(time, values, edges, run.end) for name, values in columns.items()}
+    means = rates_over(run.record, run.modes, edges)
+    means |= {name: averaged(time, values, edges, run.end) for name, values in columns.items()}
     fragmented = run.fragmentation_between(edges) if gpus else np.array([])
     return means | ({FRAGMENTATION: 100 * fragmented} if np.nan_to_num(fragmented).any() else {})
 

@@ -353,6 +353,14 @@ class Admission:
         """
         return Accept()
 
+    def leaving(self, task: Task, view: View) -> Reject | None:
+        """Drop this waiting task, which is about to start, or let it: None.
+
+        Asked of each task of a `Start`, whichever scheduler or batching policy decided it, but not of requests to
+        language models; oldest requests of a batch that are dropped are replaced by those behind them.
+        """
+        return None
+
     def finished(self, task: Task) -> None:
         """A task completed (for policies that estimate rates)."""
 

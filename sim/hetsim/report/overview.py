@@ -109,6 +109,9 @@ class Figures:
     def text(self, metric: str) -> str:
         """The value as text, with its unit."""
         value, half = self(metric)
+        if metric in ENERGY and not math.isnan(value):  # in the unit of both
+            joules, halves = zip(*map(self, ENERGY), strict=True)
+            return terminal.several(joules, terminal.JOULES, halves)[ENERGY.index(metric)]
         if self.many and not math.isnan(half):
             return terminal.several([value], terminal.units_of(metric), [half])[0]
         return terminal.formatter(metric)(value)
@@ -212,8 +215,7 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
     if figures.is_shown("jain") and figures.is_shown("rho_p95"):
         rows.append(["fairness", f"Jain {figures.text('jain')} over users; ρ {figures.text('rho_p95')} (p95)"])
     if figures("energy_j")[0] > 0:
-        joules, halves = zip(*map(figures, ENERGY), strict=True)
-        total, idle = terminal.several(joules, terminal.JOULES, halves)
+        total, idle = map(figures.text, ENERGY)
         rows.append(["energy", f"{total} (idle {idle})"])
     if figures.is_shown("cost"):
         rows.append(["cost", f"{figures.text('cost')}, of which {figures.text('cost_held')} held by tasks"])

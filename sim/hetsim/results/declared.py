@@ -27,7 +27,7 @@ Function = TypeVar("Function", bound=Callable[..., float])
 
 MODULES = (
     "task_metrics", "deadlines", "usage_metrics", "cost", "queue_metrics", "bounds", "plans",
-    "fragmentation_metrics", "fairness", "data_moved", "network", "language_metrics",
+    "calls", "fragmentation_metrics", "fairness", "data_moved", "network", "language_metrics",
 )  # fmt: skip
 """Of `hetsim.results.one_run`: where ours are declared, in the order of summaries and of the set `all`."""
 RESPONSE_MEAN = DEFAULT_METRIC = "response_mean"

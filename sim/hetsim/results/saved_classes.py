@@ -27,9 +27,9 @@ from hetsim.model import step_times as steps
 from hetsim.model import tasks as task
 from hetsim.workload.costs import measured_training, roofline
 
-VERSION = 2
+VERSION = 3
 """Of the files of `record/`.  Older versions are read; version 0 states none."""
-LEFT_OUT = "scheduler admission closed batching iteration faults overloads unplanned"
+LEFT_OUT = "scheduler admission closed calls batching iteration faults overloads unplanned"
 """Of the input: policies, what draws random numbers, and what is told before a run.  One that is over needs none."""
 _TABLE: dict[type, str] = {
     record.RunInput: "run: name cluster tasks random horizon warmup policy services language warnings grace traces "
@@ -78,7 +78,7 @@ _TABLE: dict[type, str] = {
     steps.RooflineSteps: "roofline_steps: fixed host weights experts expert_share per_token per_answer "
         "per_context_token per_pair link_latency link_per_token",
     record.Record: "record/tasks: status ready start finish mode place upload compute download preemptions migrations "
-        "energy batch first_token cached_tokens",
+        "energy batch first_token cached_tokens attempt_of call_end",
 }  # fmt: skip
 CLASSES = {
     tag: (kind, {name: attribute or name for name, _, attribute in (one.partition("=") for one in names.split())})

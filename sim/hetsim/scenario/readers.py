@@ -139,7 +139,9 @@ workload
     never stop, plan-training: stopping.block stopping.idempotent stopping.preemptible
     plan, trace-validate: stopping.checkpoint
     batches, size: service
-    none: tokens
+    none: tokens clients clients.timeout clients.at_timeout clients.give_up_after clients.count clients.retry
+    none: clients.retry.times clients.retry.on clients.retry.budget clients.retry.size clients.retry.wait
+    none: clients.retry.wait.first clients.retry.wait.factor clients.retry.wait.max clients.retry.wait.jitter
 workload.training
     plan, plan-training: batch buckets chunks data efficiency experts micro_batch passes pipeline recomputation schedule
     plan, plan-training: sequence_parallel sharded_optimizer steps@ tensor widths

@@ -118,15 +118,6 @@ def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray
     return groups.by_offer(fraction, len(offers.job))
 
 
-def raise_min_once(offers: ModeOffers, base: np.ndarray) -> np.ndarray:
-    """The first program of `max_min`: maximize the minimum progress / base."""
-    groups = _Groups.of_offers(offers, base)
-    if not groups.size:
-        return np.zeros(len(offers.job))
-    _, fraction, _ = groups.raise_min(np.zeros(groups.size), np.zeros(groups.size, dtype=bool))
-    return groups.by_offer(fraction, len(offers.job))
-
-
 def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndarray:
     """Maximize the sum of values (by offer), each job having at least this progress.
 

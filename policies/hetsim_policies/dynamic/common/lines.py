@@ -259,7 +259,7 @@ class AssigningScheduler(Scheduler):
         """Where the head of a line starts now, if it can."""
         placement = job.placement
         if placement is None:
-            placement = first_place(job.task, job.mode, view)
+            placement = view.first(job.mode, job.task)
         elif any(other.used and other.used + job.need > other.most for other in job.lines):
             return None  # the next end on that line makes it due
         elif not view.fits(job.mode, placement, (job.task,)):
@@ -311,12 +311,3 @@ class AssigningScheduler(Scheduler):
         for line in job.lines:
             line.delay(job.need, -job.length)
             self._due[line.number] = line
-
-
-def first_place(task: Task, mode: Mode, view: View) -> Placement | None:
-    """The first devices on which the mode fits now and the task's data find room."""
-    placement = view.first(mode)
-    if placement is None or view.holds(task, placement):
-        return placement
-    places = (view.first(mode, task, node=node) for node in view.nodes.fitting(mode))
-    return next((place for place in places if place is not None), None)

@@ -1,6 +1,6 @@
 """Lower bounds on the makespan of task graphs on lanes of any number of types.
 
-`critical_path` ≤ `graph_bound` ≤ the optimum, and `critical_path` ≤ the program of `hlp` ≤ the optimum.
+The longest of `Paths` ≤ `graph_bound` ≤ the optimum, and it is ≤ the program of `hlp` ≤ the optimum.
 `times[j, t]` is the time of task j on each of the `counts[t]` lanes of type t, inf where it cannot run.  Transfers
 are not counted, which only lowers a bound.
 Reference: heads, tails and the work between them are those of the bound of Carlier, The One-Machine Sequencing
@@ -11,6 +11,7 @@ Cost: O(n + edges), and the area bound of at most 64 release times; on three typ
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,20 +21,35 @@ from hetsim_policies.static.common.unrelated import allowed_times, good_prices, 
 from hetsim_policies.task_graphs import Graph, downward, tails, topological
 
 
-def earliest_starts(
-    times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Start of each task with unlimited lanes of its fastest type, and its time there."""
-    fastest = allowed_times(times, counts).min(axis=1, initial=np.inf)
-    return np.array(downward(fastest, ways(predecessors), topological(predecessors), ready)), fastest
+@dataclass(frozen=True)
+class Paths:
+    """The longest ways to each task's start, from the first arrival, and from its end to that of the graph."""
 
+    fastest: np.ndarray
+    """The time of each task itself."""
+    heads: np.ndarray
+    tails: np.ndarray
 
-def critical_path(
-    times: np.ndarray, counts: Sequence[int], predecessors: Graph, ready: np.ndarray | None = None
-) -> float:
-    """The last finish, from 0, with unlimited lanes of each task's fastest type."""
-    start, fastest = earliest_starts(times, counts, predecessors, ready)
-    return float((start + fastest).max(initial=0.0))
+    @classmethod
+    def through(cls, fastest: np.ndarray, predecessors: Graph, ready: np.ndarray | None = None) -> Paths:
+        """The paths of tasks with these times."""
+        before, order = ways(predecessors), topological(predecessors)
+        first = 0.0 if ready is None else float(np.min(ready))
+        heads = np.array(downward(fastest, before, order, ready)) - first
+        return cls(fastest, heads, np.array(tails(fastest, before, order)))
+
+    @property
+    def longest(self) -> float:
+        """The longest path."""
+        return float((self.heads + self.fastest + self.tails).max())
+
+    def bound(self, cost: np.ndarray) -> float:
+        """The longest path, or more: what cannot start, or end, before r needs its cost as well."""
+        best = self.longest
+        for release in (self.heads, self.tails):
+            latest = np.argsort(-release, kind="stable")
+            best = max(best, float((release[latest] + np.cumsum(cost[latest])).max()))
+        return best
 
 
 def graph_bound(
@@ -46,16 +62,10 @@ def graph_bound(
     """
     if not len(times):
         return 0.0
-    start, fastest = earliest_starts(times, counts, predecessors, ready)
-    heads = start - (0.0 if ready is None else float(np.min(ready)))
-    ends = np.array(tails(fastest, ways(predecessors), topological(predecessors)))
-    bounds = [heads + fastest + ends]
+    fastest = allowed_times(times, counts).min(axis=1, initial=np.inf)
+    paths = Paths.through(fastest, predecessors, ready)
     if len(counts) <= 2:
         p, q = times[:, 0], times[:, 1] if len(counts) > 1 else np.full(len(times), np.inf)
         m, k = (*counts, 0, 0)[:2]
-        return max(float(bounds[0].max()), *(released_bound(p, q, m, k=k, release=r) for r in (heads, ends)))
-    cost = priced(times, counts, good_prices(times, counts))
-    for release in (heads, ends):
-        order = np.argsort(-release, kind="stable")
-        bounds.append(release[order] + np.cumsum(cost[order]))
-    return float(max(bound.max() for bound in bounds))
+        return max(paths.longest, *(released_bound(p, q, m, k=k, release=r) for r in (paths.heads, paths.tails)))
+    return paths.bound(priced(times, counts, good_prices(times, counts)))

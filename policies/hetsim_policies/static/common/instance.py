@@ -282,6 +282,38 @@ def list_schedule(
     return starts, lanes
 
 
+def longest_first(
+    times: np.ndarray, counts: Sequence[int], kind: np.ndarray, ready: np.ndarray | None = None, since: Free = None
+) -> Schedule:
+    """Longest processing time first on the lanes of each type, given tasks' types."""
+    schedule = Schedule.empty(len(times))
+    for number, count in enumerate(counts):
+        need = times[:, number]
+        tasks = np.flatnonzero(kind == number)
+        order = tasks[np.argsort(-need[tasks], kind="stable")].tolist()
+        if not order:
+            continue
+        starts, lanes = list_schedule(need, count, order, ready=ready, since=since[number] if since else None)
+        for task in order:
+            schedule.put(task, float(starts[task]), float(need[task]), kind=number, lane=int(lanes[task]))
+    return schedule
+
+
+def by_arrival(instance: Instance, lanes: np.ndarray, needs: np.ndarray) -> Schedule:
+    """Tasks in the order of arrival on their lanes (numbered over all types), each for as long as it needs."""
+    schedule = Schedule.empty(instance.size)
+    kinds = np.repeat(np.arange(len(instance.counts)), instance.counts)
+    first = np.concatenate([[0], np.cumsum(instance.counts)])
+    free = np.zeros(len(kinds))
+    arrival = instance.problem.tasks.arrival
+    for task in np.argsort(arrival, kind="stable").tolist():
+        lane = int(lanes[task])
+        kind = int(kinds[lane])
+        start = max(float(free[lane]), float(arrival[task]))
+        free[lane] = schedule.put(task, start, float(needs[task]), kind=kind, lane=lane - int(first[kind]))
+    return schedule
+
+
 @dataclass
 class Schedule:
     """Start, finish, type and lane of each task, and the tasks in order of placing."""

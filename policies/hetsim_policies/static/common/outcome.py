@@ -28,10 +28,9 @@ from hetsim.model.plan import Plan, Step, lane_names
 from hetsim.model.stages import download_rate
 from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim.policy.planned import Following
-from hetsim_policies.static.common.bounds import TOLERANCE
 from hetsim_policies.static.common.descent import descended
 from hetsim_policies.static.common.flow_shop import ordered
-from hetsim_policies.static.common.graph_bounds import graph_bound
+from hetsim_policies.static.common.graph_bounds import Paths, graph_bound
 from hetsim_policies.static.common.instance import (
     Instance,
     Schedule,
@@ -40,10 +39,9 @@ from hetsim_policies.static.common.instance import (
     shared_links,
     undisturbed,
 )
-from hetsim_policies.static.common.ranks import ways
 from hetsim_policies.static.common.timing import NOMINAL, Placed, timing
 from hetsim_policies.static.common.unrelated import SAMPLE
-from hetsim_policies.task_graphs import downward, graph_of, tails, topological
+from hetsim_policies.task_graphs import graph_of
 
 SILENT = ("absent", "covered")
 
@@ -57,6 +55,13 @@ class DescendingPlanner(PlannedScheduler):
     def __init__(self, descent: bool = True):
         super().__init__()
         self.descent = descent
+
+
+class PlainPlanner(DescendingPlanner):
+    """Those of which it is not part."""
+
+    def __init__(self, descent: bool = False):
+        super().__init__(descent)
 
 
 def plan_of(
@@ -109,7 +114,7 @@ def planned(
     problem = instance.problem
     makespan = max(0.0, float(times.finish.max(initial=0.0)) - problem.origin) if steps else 0.0
     covers = coverage(instance)
-    best = _proven(instance, bound, covers["releases"] != "absent", makespan)
+    best = _proven(instance, bound, covers["releases"] != "absent")
     # A bound that is met exactly may lie above by the last bits, as it adds the same times in another order.
     best = min(best, makespan) if best is not None and times.exact else best
     promised = guaranteed is not None and together(instance) and not problem.in_mid_run
@@ -149,7 +154,7 @@ def rehearsed(problem: PlanProblem, plan: Plan) -> Plan:
     return replace(plan, makespan=makespan, bound=bound, notes=notes, timetable=timetable)
 
 
-def _proven(instance: Instance, bound: float | None, late: bool, makespan: float) -> float | None:
+def _proven(instance: Instance, bound: float | None, late: bool) -> float | None:
     """The greatest bound that holds here; None if none.
 
     `late`: tasks come after others.
@@ -164,8 +169,18 @@ def _proven(instance: Instance, bound: float | None, late: bool, makespan: float
         return max(proven, default=None)
     best = max(proven)
     if instance.free is None and together(instance):
-        best = max(best, configuration_bound(instance.time, instance.counts, best, makespan))
+        best = max(best, counted(instance.time, instance.counts))
     return best + float(tasks.arrival.min()) - problem.origin if problem.in_mid_run else best
+
+
+def counted(times: np.ndarray, counts: Sequence[int]) -> float:
+    """The shortest makespan of tasks that are all alike: the time by which lanes finish so many; 0 for others."""
+    size, each = len(times), times[0]
+    if (times != each).any():
+        return 0.0
+    lanes = [(t, c) for t, c in zip(each.tolist(), counts, strict=True) if c and t < np.inf]
+    done = [np.repeat(t * np.arange(1, size // c + 2), c) for t, c in lanes]
+    return float(np.sort(np.concatenate(done))[size - 1])
 
 
 def notes_of(
@@ -243,18 +258,9 @@ def stage_bound(instance: Instance) -> float:
         return 0.0
     usable = np.isfinite(instance.time)
     alone = np.where(usable, instance.alone, np.inf)
-    fastest = alone.min(axis=1)
-    arrival = instance.problem.tasks.arrival
-    before = ways(graph_of(instance.problem.tasks))
-    order = topological(graph_of(instance.problem.tasks))
-    heads = np.array(downward(fastest, before, order, arrival)) - float(arrival.min())
-    ends = np.array(tails(fastest, before, order))
-    best = float((heads + fastest + ends).max())
-    cost = priced_rows(list(rows_of(instance)), usable)
-    for release in (heads, ends):
-        latest = np.argsort(-release, kind="stable")
-        best = max(best, float((release[latest] + np.cumsum(cost[latest])).max()))
-    return best
+    tasks = instance.problem.tasks
+    paths = Paths.through(alone.min(axis=1), graph_of(tasks), tasks.arrival)
+    return paths.bound(priced_rows(list(rows_of(instance)), usable))
 
 
 def rows_of(instance: Instance) -> Iterator[ResourceRow]:
@@ -346,153 +352,3 @@ def _prices(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
     dual = np.maximum(0.0, -solution.ineqlin.marginals) / capacity
     worth = float(dual @ capacity)
     return dual / worth if worth > 0 else even
-
-
-# A lower bound for few kinds of tasks: the configuration program, by columns.
-#
-# A *configuration* of a type is how many tasks of each kind one of its lanes does within T.  If a schedule of length T
-# exists, then so do numbers x[t, C] ≥ 0 of lanes with configuration C with Σ_C x[t, C] ≤ c[t] lanes of each type and
-# Σ_t Σ_C a[C, k] x[t, C] ≥ n[k] tasks of each kind.  Prices π[k] ≥ 0 refute T: with σ[t] at least π · a of every
-# configuration of t, Σ n π > Σ c σ.  Configurations are generated by a knapsack for each type; where that would take
-# too long its relaxation stands for it, which only weakens the bound.  Bisection finds the greatest T that is refuted.
-# With one kind the program counts: T is possible if Σ c[t] ⌊T / p[t]⌋ ≥ n.
-# Reference: Gilmore, Gomory, A Linear Programming Approach to the Cutting-Stock Problem (1961); for unrelated machines
-# Svensson, Santa Claus Schedules Jobs on Unrelated Machines (2012).
-# Cost: some ten guesses, each a few programs of types + kinds rows and knapsacks of `NODES` nodes at most.
-
-
-KINDS = 4
-"""Kinds of tasks at most."""
-OF_EACH = 3
-"""Tasks of a kind at least, on average: with fewer the area says as much."""
-PRECISION = 1e-3
-"""Precision of the bisection, where there is more than one kind."""
-NODES = 4_000
-"""Nodes of a knapsack's search; beyond, its relaxation is taken."""
-ROUNDS = 60
-"""Programs for one guess at most."""
-CLEAR = 1e-7
-"""By so much prices must refute a guess, in parts of a lane: more than the solver's rounding."""
-
-
-def kinds_of(times: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Times of each kind and its number of tasks; None above `KINDS` kinds."""
-    if not len(times) or len(np.unique(times[: 4 * KINDS], axis=0)) > KINDS:
-        return None
-    kinds, number = np.unique(times, axis=0, return_counts=True)
-    return (kinds, number) if len(kinds) <= KINDS and len(times) >= OF_EACH * len(kinds) else None
-
-
-def configuration_bound(times: np.ndarray, counts: Sequence[int], low: float, high: float) -> float:
-    """The maximum T from `low`, a bound, to `high`, a makespan, that is refuted."""
-    few = kinds_of(times)
-    if few is None or not low < high:
-        return low
-    kinds, number = few
-    lanes = np.asarray(counts, dtype=float)
-    # Only at a multiple of some time, or a sum of them, anything changes: the end points are tried as they are.
-    if _refuted(kinds, number, lanes, high * (1 - 1e-6)):
-        return high * (1 - 1e-6)
-    first, last = low, high * (1 - 1e-6)
-    precision = 1e-6 if len(kinds) == 1 else PRECISION
-    while last > first * (1 + precision):
-        guess = (first + last) / 2
-        if _refuted(kinds, number, lanes, guess):
-            first = guess
-        else:
-            last = guess
-    return first
-
-
-def _refuted(kinds: np.ndarray, number: np.ndarray, lanes: np.ndarray, guess: float) -> bool:
-    """Return True if no schedule is as short as the guess, by proof."""
-    limit = guess * (1 + TOLERANCE)
-    if len(kinds) == 1:
-        with np.errstate(divide="ignore"):
-            each = np.where(kinds[0] > 0, np.floor(limit / np.maximum(kinds[0], 1e-300)), np.inf)
-        return float(np.where(lanes > 0, lanes * each, 0.0).sum()) < number[0]
-    able = (kinds <= limit) & (lanes > 0)
-    if not able.any(axis=1).all():
-        return True
-    if (kinds == 0).any():
-        return False  # tasks of no length make a configuration endless
-    pairs = np.argwhere(able).tolist()
-    columns: list[tuple[int, np.ndarray]] = [(kind, _alone(kinds, row, kind, limit)) for row, kind in pairs]
-    for _ in range(ROUNDS):
-        prices, worth = _kind_prices(columns, number, lanes)
-        if prices is None:
-            return False
-        new, sure = [], np.zeros(len(lanes))
-        for kind in np.flatnonzero(lanes > 0).tolist():
-            bound, best = _knapsack(prices, kinds[:, kind], limit)
-            sure[kind] = bound
-            if bound > worth[kind] + CLEAR:
-                new.append((kind, best))
-        if float(number @ prices) > float(lanes @ sure) + CLEAR * max(1.0, float(lanes @ sure)):
-            return True
-        if not new:
-            return False
-        seen = {(kind, tuple(one)) for kind, one in columns}
-        fresh = [(kind, one) for kind, one in new if (kind, tuple(one)) not in seen]
-        if not fresh:
-            return False
-        columns += fresh
-    return False
-
-
-def _alone(kinds: np.ndarray, row: int, kind: int, limit: float) -> np.ndarray:
-    """As many tasks of one kind as a lane can do."""
-    counts = np.zeros(len(kinds))
-    counts[row] = np.floor(limit / kinds[row, kind]) if kinds[row, kind] > 0 else 0.0
-    return counts
-
-
-def _kind_prices(
-    columns: list[tuple[int, np.ndarray]], number: np.ndarray, lanes: np.ndarray
-) -> tuple[np.ndarray | None, np.ndarray]:
-    """Prices of kinds and lanes, if some tasks find no place; None if all do."""
-    from scipy.optimize import linprog  # takes as long to import as a small plan takes
-
-    count = len(columns)
-    place = np.zeros((len(number), count + len(number)))
-    used = np.zeros((len(lanes), count + len(number)))
-    for column, (kind, config) in enumerate(columns):
-        place[:, column] = -config
-        used[kind, column] = 1.0
-    place[:, count:] = -np.diag(number.astype(float))  # the part of a kind that is left over
-    goal = np.concatenate([np.zeros(count), np.ones(len(number))])
-    solution = linprog(goal, np.vstack([place, used]), np.concatenate([-number, lanes]), method="highs-ds")
-    if solution.x is None or solution.fun <= CLEAR:
-        return None, lanes
-    dual = np.maximum(0.0, -solution.ineqlin.marginals)
-    return dual[: len(number)], dual[len(number) :]
-
-
-def _knapsack(prices: np.ndarray, needs: np.ndarray, room: float) -> tuple[float, np.ndarray]:
-    """A bound on the worth of a lane's configurations, and the best one found."""
-    usable = np.flatnonzero((needs <= room) & (prices > 0))
-    order = usable[np.argsort(-(prices[usable] / needs[usable]), kind="stable")]
-    best, chosen, nodes, cut = 0.0, np.zeros(len(prices)), 0, False
-    stack: list[tuple[int, float, float, tuple[int, ...]]] = [(0, room, 0.0, ())]
-    while stack:
-        depth, rest, value, taken = stack.pop()
-        nodes += 1
-        if value > best:
-            best = value
-            chosen = np.zeros(len(prices))
-            chosen[order[: len(taken)]] = taken
-        if depth == len(order):
-            continue
-        item = order[depth]
-        if value + rest * prices[item] / needs[item] <= best * (1 + 1e-12):
-            continue
-        if nodes > NODES:
-            cut = True
-            break
-        copies = int(rest // needs[item])
-        stack += [(depth + 1, rest - many * needs[item], value + many * float(prices[item]), (*taken, many))
-                  for many in range(copies + 1)]  # fmt: skip
-    if cut:
-        relaxed = room * float(prices[order[0]] / needs[order[0]])
-        return relaxed, chosen
-    return best, chosen

@@ -25,11 +25,12 @@ from hetsim.model.plan import Plan, Step, can_host, lane_names
 from hetsim.model.stages import private_bytes
 from hetsim.model.tasks import Mode
 from hetsim.policy import PlanProblem
+from hetsim_policies.static.common.graph_bounds import Paths
 from hetsim_policies.static.common.instance import Instance, occupied, slowest_way, staged, undisturbed
 from hetsim_policies.static.common.outcome import coverage, finished, notes_of
 from hetsim_policies.static.common.ranks import ways
 from hetsim_policies.static.common.unrelated import good_prices, priced
-from hetsim_policies.task_graphs import downward, graph_of, successors, tails, topological, upward
+from hetsim_policies.task_graphs import graph_of, successors, topological, upward
 
 
 @dataclass(frozen=True)
@@ -278,18 +279,9 @@ def wide_bound(instance: WideTasks) -> float | None:
         return None
     if not instance.size:
         return 0.0
-    tasks = instance.problem.tasks
-    before, fastest = ways(graph_of(tasks)), instance.fastest()
-    order = topological(graph_of(tasks))
-    heads = np.array(downward(fastest, before, order, tasks.arrival)) - float(tasks.arrival.min())
-    ends = np.array(tails(fastest, before, order))
-    areas = instance.min_areas()
-    cost = priced(areas, instance.counts, good_prices(areas, instance.counts))
-    best = float((heads + fastest + ends).max())
-    for release in (heads, ends):
-        latest = np.argsort(-release, kind="stable")
-        best = max(best, float((release[latest] + np.cumsum(cost[latest])).max()))
-    return best
+    tasks, areas = instance.problem.tasks, instance.min_areas()
+    paths = Paths.through(instance.fastest(), graph_of(tasks), tasks.arrival)
+    return paths.bound(priced(areas, instance.counts, good_prices(areas, instance.counts)))
 
 
 # Plans ------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from hetsim.errors import PolicyError, Problem, ScenarioError, UsageError
 from hetsim.model.fusion import fusion_of, users_of_items
 from hetsim.model.plan import Copy, Plan
 from hetsim.policy import PlanProblem
-from hetsim_policies.static.common.instance import Instance, Schedule
+from hetsim_policies.static.common.instance import Instance, Schedule, by_arrival
 from hetsim_policies.static.common.outcome import finished, plan_of
 from hetsim_policies.static.common.ranks import Traffic, traffic_of
 from hetsim_policies.static.common.timing import Placed
@@ -251,15 +251,7 @@ class Loads(Landscape):
         return ends.reshape(loads.shape)
 
     def schedule(self, lanes: np.ndarray, keys: np.ndarray) -> Schedule:
-        schedule = Schedule.empty(self.instance.size)
-        free = np.zeros(len(self.lane_kind))
-        for task in self.by_arrival.tolist():
-            lane = int(lanes[task])
-            kind = int(self.lane_kind[lane])
-            start = max(float(free[lane]), float(self.arrival[task]))
-            local = lane - int(self.first_lane[kind])
-            free[lane] = schedule.put(task, start, float(self.instance.time[task, kind]), kind=kind, lane=local)
-        return schedule
+        return by_arrival(self.instance, lanes, self.times(np.arange(len(lanes)), lanes))
 
 
 class Ranked(Landscape):

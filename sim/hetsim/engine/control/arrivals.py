@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from hetsim.engine.control.completion import Completion
 from hetsim.engine.control.waiting import Waiting
 from hetsim.engine.core.policy_errors import illegal, raised
@@ -15,7 +17,7 @@ from hetsim.engine.language.serving import Serving
 from hetsim.engine.views.view import EngineView
 from hetsim.errors import HetsimError
 from hetsim.model.record import EXPIRED, FAILED, REJECTED
-from hetsim.model.task import BLOCKED, FUTURE, Task
+from hetsim.model.task import BLOCKED, ENDED, FUTURE, Task
 from hetsim.policy.contract import Accept, Defer, Reject
 
 
@@ -117,6 +119,8 @@ class Arrivals:
         self.clock.at(until, ARRIVAL, Later(self._ask_again, task))
 
     def _ask_again(self, task: Task) -> None:
+        if task.state == ENDED:  # its client has left
+            return
         self.state.deferred -= 1
         held = None if self._whole is None else self._whole.deferred.pop(task.index, None)
         self.admit(task)
@@ -138,6 +142,19 @@ class Arrivals:
             what = "but it is a request, and all requests of a batch run in one mode"
             raise illegal(self.state, f"{to}, {what}; answer Accept() or Reject")
         task.allowed = positions
+
+    def expect_expiry(self) -> None:
+        """Watch the patience of requests that come by the clock."""
+        tasks, deadlines = self.state.tasks, self.state.patience
+        ends = [(one.service.rows, one.column.times) for one in self.state.queues if one.column is not None]
+        if ends and deadlines is not None and tasks.expires is not None:
+            rows, there = (np.concatenate(columns) for columns in zip(*ends, strict=True))
+            deadlines.expect(rows, np.maximum(tasks.expires[rows], there))
+
+    def may_expire(self, row: int) -> bool:
+        """Return True if a task may still wait when its patience ends."""
+        queue = self.state.queue_of.get(self.state.tasks.shapes[self.state.tasks.shape[row]])
+        return queue is None or queue.may_wait(row)
 
     def expire(self, row: int) -> None:
         """Patience has ended: the task goes unless it has started (or is deferred, and not yet here)."""

@@ -194,8 +194,10 @@ class Completion:
         if state.graph is not None:
             for freed in state.graph.completed(task.index, self.clock._now):
                 self.waiting.make_ready(freed)
-        if state.sources.closed:
-            state.sources.answered(task)
+        if state.clients is not None:
+            state.clients.ended(task, COMPLETED)
+        elif state.sources.closed:
+            state.sources.answered(task.index)
 
     def end_task(self, task: Task, status: int, reason: str) -> None:
         """A task that does not run (any more) ends as rejected, expired or failed, and its successors with it."""
@@ -225,8 +227,10 @@ class Completion:
                 state.graph.blocked.pop(row, None)
                 fate = f"predecessor {task.id} {FATES[status]}"
                 doomed += [(successor, FAILED, fate) for successor in state.graph.failed(row)]
-            if state.sources.closed:
-                state.sources.answered(task)
+            if state.clients is not None:
+                state.clients.ended(task, status)
+            elif state.sources.closed:
+                state.sources.answered(row)
         self.rounds.changed("change")
         self.rounds.look_whether_drained()
 

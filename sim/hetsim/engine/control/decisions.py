@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
-from hetsim.engine.control.completion import Completion
+from hetsim.engine.control.completion import Completion, inert
 from hetsim.engine.control.devices import Devices
 from hetsim.engine.control.interrupts import Interrupts
 from hetsim.engine.control.starts import Starts
-from hetsim.engine.core.policy_errors import illegal, state_of
+from hetsim.engine.core.policy_errors import call, illegal, state_of
 from hetsim.engine.core.rounds import LOOP_LIMIT, Rounds
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.flight.prefetch import fetch
 from hetsim.engine.flight.resident import Resident
 from hetsim.engine.launching.launches import Launches
+from hetsim.engine.views.view import EngineView
 from hetsim.model.cluster import Device
 from hetsim.model.record import EXPIRED, REJECTED
 from hetsim.model.task import BLOCKED, ENDED, RUNNING, WAITING, Task
@@ -47,13 +49,20 @@ class Decisions:
     completion: Completion
     interrupts: Interrupts
     devices: Devices
+    view: EngineView
+    start: Callable[[Start], None] = field(init=False)
+
+    def hooks(self) -> None:
+        """Ask admission about what is about to start only if it has something to say."""
+        asked = self.state.input.admission
+        self.start = self.starts.start if asked is None or inert(asked, "leaving") else self._start_asked
 
     def apply(self, decision: Decision) -> None:
         """Validate and carry out one decision; an illegal one raises PolicyError."""
         state, kind = self.state, decision.__class__
         state.decisions = made_so_far = state.decisions + 1
         if kind is Start:
-            self.starts.start(decision)  # type: ignore[arg-type]
+            self.start(decision)  # type: ignore[arg-type]
             return  # tasks that start are no longer there to be started: this alone goes in no circle
         if kind is Pause or kind is Wait:
             self.rounds.wait(decision)  # type: ignore[arg-type]
@@ -64,6 +73,35 @@ class Decisions:
             handler(self, decision)
         if made_so_far - state.settled > LOOP_LIMIT:
             self.rounds.look_for_loop()
+
+    def _start_asked(self, decision: Start) -> None:
+        """Start what admission does not drop of it."""
+        tasks, placement = decision.tasks, decision.placement
+        if isinstance(tasks, Requests) and tasks.tasks is None:
+            queue, count = tasks.queue, 0
+            while count < min(tasks.count, len(queue)):
+                count += not self._dropped(queue.at(queue.waiting_rows(count + 1)[-1]))
+            kept: Any = queue.first(count, tasks.size if tasks.size > tasks.count else None)
+        else:
+            named: Any = tasks.tasks if isinstance(tasks, Requests) else tasks
+            kept = tuple(one for one in ((named,) if isinstance(named, Task) else named) if not self._dropped(one))
+            count = len(kept)
+            if isinstance(tasks, Requests):
+                kept = tasks.queue.chosen(kept, tasks.size if tasks.size > tasks.count else None)
+        if count:
+            self.starts.start(Start(kept[0] if isinstance(tasks, Task) else kept, placement))
+
+    def _dropped(self, task: Task) -> bool:
+        """Ask admission about a task that is about to start, and end it if it is dropped."""
+        answer = None
+        if task.state == WAITING:
+            answer = call(self.state, self.state.input.admission.leaving, task, self.view)
+        if answer is None:
+            return False
+        if not isinstance(answer, Reject):
+            raise illegal(self.state, f"admission answered {answer!r} for {task}, which leaves; Reject or None is due")
+        self.completion.end_task(task, EXPIRED if answer.expired else REJECTED, str(answer.reason))
+        return True
 
     def _stop(self, decision: Stop) -> None:
         if isinstance(decision.task, Device):

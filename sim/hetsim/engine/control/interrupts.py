@@ -53,8 +53,8 @@ class Interrupts:
         times = self.stops.stop(launch, keep=True, outcome=LAUNCH_MOVED)
         self._forget(launch, times[0], True)
 
-    def kill(self, launch: Launch, reason: str) -> None:
-        """End a launch and its tasks as failed; what they have done counts as wasted.
+    def kill(self, launch: Launch, reason: str, status: int = FAILED) -> None:
+        """End a launch and its tasks, as failed or otherwise; their work is wasted.
 
         To the policy it looks like a stop and, at the same instant, the end of a waiting task.
         """
@@ -65,12 +65,12 @@ class Interrupts:
             self.waiting.wait_again(tasks)
             for task in tasks:
                 if task.state != ENDED:  # with the one that it waited for
-                    self.completion.end_task(task, FAILED, reason)
+                    self.completion.end_task(task, status, reason)
             self.rounds.changed("release")
             return
         for task in tasks:
             self.waiting.make_ready(task, killed=True)
-            self.completion.end_task(task, FAILED, reason)
+            self.completion.end_task(task, status, reason)
         self.rounds.changed("release")
 
     def _forget(self, launch: Launch, start: float, clock_goes_on: bool) -> None:

@@ -17,7 +17,7 @@ from hetsim.engine.language.serving import Serving
 from hetsim.engine.queues.queue import Queue
 from hetsim.errors import HetsimError
 from hetsim.model.record import COMPLETED, EXPIRED
-from hetsim.model.task import BLOCKED, FUTURE, RUNNING, WAITING, Task
+from hetsim.model.task import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Task
 from hetsim.policy.contract import Scheduler
 
 
@@ -133,8 +133,9 @@ class Waiting:
         self.clock.at(self.clock._now + seconds, ARRIVAL, Later(self._there, then, arguments))
 
     def _there(self, then: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        self.state.deferred -= 1
-        then(*arguments)
+        if arguments[0].state != ENDED:  # else its client has left
+            self.state.deferred -= 1
+            then(*arguments)
 
     def _come_to_replicas(self, task: Task, fleet: Fleet) -> None:
         """A request to a language model is on its way to its replicas, or there."""

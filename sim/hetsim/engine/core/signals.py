@@ -27,8 +27,8 @@ class Signals:
     """A task does not run (any more): with which status, and why."""
     generated: Callable[[Task], None]
     """A request to a language model has its last token."""
-    kill: Callable[[Launch, str], None]
-    """A launch is to end now, and its tasks as failed, for a reason."""
+    kill: Callable[..., None]
+    """A launch is to end now, for a reason, and its tasks as failed unless another status is given."""
     materialized: Callable[[Launch], None] | None
     """A launch that only computed so far has a timetable from now on."""
     slowed: Callable[[Launch], None] | None

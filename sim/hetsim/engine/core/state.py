@@ -49,7 +49,9 @@ class RunState:
     """The time that the scheduler itself takes, where it takes any."""
     sources: Sources = field(init=False)
     patience: Deadlines | None = None
-    """When tasks that have not started expire."""
+    """When tasks that have not started expire, and clients leave their attempts."""
+    clients: Any = None
+    """Clients that time out and try again (`hetsim.engine.control.clients`), where there are any."""
     queues: list[Any] = field(default_factory=list)
     """Queues of requests, in the order of the services."""
     queue_of: dict[Any, Any] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from hetsim.engine.flight.links import Links
 from hetsim.engine.kernel.clock import ARRIVAL, Clock, Timer
 from hetsim.engine.queues.cache import Cache, cache_of
 from hetsim.engine.queues.coming import ArrivalColumn, OneByOne
-from hetsim.engine.queues.patience import RowPatience
 from hetsim.engine.queues.stage_noise import StageNoise
 from hetsim.model.plan import Placement
 from hetsim.model.record import RunInput
@@ -32,6 +31,12 @@ from hetsim.policy.request_queue import Requests
 
 MAX_GONE = 8192
 """Rows that have left a list keep their places until there are more."""
+
+
+def sent_late(service: Service, run: RunInput) -> bool:
+    """Return True if clients send requests of the service during the run."""
+    again = run.calls is not None and bool((run.calls.whose[service.rows] >= 0).any())
+    return again or any(np.isin(stream.rows, service.rows).any() for stream in run.closed)
 
 
 class Queue:
@@ -65,7 +70,7 @@ class Queue:
         self._apart: list[int] = []
         """Rows that wait before those of the column, in order of arrival, from `_first` on."""
         self._first = 0
-        self.order = self._came if any(np.isin(stream.rows, service.rows).any() for stream in run.closed) else None
+        self.order = self._came if sent_late(service, run) else None
         """What rows are sorted by, if not by themselves: clients of a closed loop think, and send in another order."""
         predecessors = table.predecessors
         self.by_readiness = predecessors is None or not any(predecessors[row] for row in service.rows.tolist())
@@ -75,7 +80,6 @@ class Queue:
         self._one_class: bool | None = None
         self._returned = False
         """Has any request come back from a batch that was stopped?"""
-        self.patience: RowPatience | None = None
         self.timer = Timer(self._enough)
 
     # Which requests wait --------------------------------------------------------------------------------------
@@ -135,8 +139,9 @@ class Queue:
         return self._place(row) >= 0 or self.head_at <= self._position(row) < self._edge
 
     def may_wait(self, row: int) -> bool:
-        """Does this request wait, or will it, if it comes by the clock?"""
-        return self._position(row) >= self.head_at or self._place(row) >= 0
+        """Does this request wait, or will it?  Always, if it does not come by the clock."""
+        column = self.column
+        return column is None or self.head_at <= self._position(row) < column.total or self._place(row) >= 0
 
     def _position(self, row: int) -> int:
         return int(np.searchsorted(self.service.rows, row)) if self.total < len(self.table) else row
@@ -225,13 +230,6 @@ class Queue:
         return Requests(self, len(tasks), len(tasks) if size is None else size, tuple(tasks))
 
     # The engine's side ----------------------------------------------------------------------------------------
-
-    def watch_patience(self, expire: Callable[[int], None]) -> None:
-        """Have requests that come by the clock go when their patience ends before they have started."""
-        if self.column is not None and self.table.expires is not None:
-            rows = self.service.rows
-            ends = np.maximum(self.table.expires[rows], self.column.times)
-            self.patience = RowPatience(rows, ends, self.clock, may_wait=self.may_wait, expire=expire)
 
     def ring(self, again: bool = False) -> None:
         """Something has happened here: as many requests wait as were wanted, or (`again`) a batch has ended."""
@@ -358,10 +356,7 @@ class Queue:
         """Let no more requests arrive; the number that were still to arrive by the clock."""
         self.noise.forget()
         self.clock.cancel(self.timer)
-        left = self.coming.end_now()
-        if self.patience is not None:
-            self.patience.end(self.waits)
-        return left
+        return self.coming.end_now()
 
     def input_of(self, row: int) -> int:
         """What the result cache knows a request by."""

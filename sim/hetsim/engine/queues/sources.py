@@ -23,8 +23,8 @@ THINK_BLOCK = 256
 
 
 def with_own_columns(run: RunInput) -> RunInput:
-    """The run with columns that closed loops may write to: a client's times are known when it sends."""
-    if not run.closed:
+    """The run with columns that clients may write to: their times are known when they send."""
+    if not run.closed and run.calls is None:
         return run
     tasks = run.tasks
     deadline, expires = tasks.deadline, tasks.expires
@@ -71,7 +71,8 @@ class Sources(Timer):
         self.each_block = each_block
         self.closed = bool(run.closed)
         # Rows that a client has not sent yet stand last, with arrival inf.
-        self._last = int((run.tasks.arrival < math.inf).sum()) if run.closed else len(run.tasks)
+        late = bool(run.closed) or run.calls is not None
+        self._last = int((run.tasks.arrival < math.inf).sum()) if late else len(run.tasks)
         self._delivered: np.ndarray | None = None
         """Rows that are delivered, if not all are."""
         if absent:
@@ -80,7 +81,7 @@ class Sources(Timer):
             self._delivered = np.flatnonzero(there)
             self._last = len(self._delivered)
         self.thinking = 0
-        """Clients of closed loops that will send."""
+        """Clients that will send, in closed loops or once more."""
         self._stream_of: dict[int, int] = {}
         self._sent: list[int] = []
         self._think: list[Draws] = []
@@ -159,9 +160,9 @@ class Sources(Timer):
 
     # Closed loops -------------------------------------------------------------------------------------------
 
-    def answered(self, task: Task) -> None:
-        """A task has ended: if a client waited for it, the client thinks and sends the stream's next task."""
-        number = self._stream_of.get(task.index)
+    def answered(self, row: int) -> None:
+        """A task (or call) has ended: if a client waited for it, the client thinks and sends the stream's next task."""
+        number = self._stream_of.get(row)
         if number is None:
             return
         if self._surplus[number]:
@@ -195,11 +196,16 @@ class Sources(Timer):
         stream = self.run.closed[number]
         row = int(stream.rows[position])
         tasks = self.tasks
-        tasks.arrival[row] = time
         if stream.deadline is not None and tasks.deadline is not None:
             tasks.deadline[row] = time + stream.deadline[position]
         if stream.patience is not None and tasks.expires is not None:
             tasks.expires[row] = time + stream.patience[position]
+        self.send(row, time)
+
+    def send(self, row: int, time: float) -> None:
+        """A client that was thinking, or waited to try again, sends a task."""
+        tasks = self.tasks
+        tasks.arrival[row] = time
         times = tuple(tasks.time[row].tolist())
         estimates = times if tasks.estimate is tasks.time else tuple(tasks.estimate[row].tolist())
         self.thinking -= 1

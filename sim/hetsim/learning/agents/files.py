@@ -63,18 +63,18 @@ class LearnedPolicy:
         possible = np.flatnonzero(mask)
         return int(possible[self.network.scores(self.layout.row(observation, possible)).argmax()])
 
-    def problem(self, cluster: Cluster) -> str | None:
-        """Why it cannot act on this cluster, or None."""
+    def check(self, cluster: Cluster, path: Path) -> None:
+        """Raise ScenarioError, which names its file, where it cannot act on this cluster."""
         here = Layout.for_cluster(cluster, self.window, self.decides)
         mine = self.layout
-        if here.types == mine.types:
-            return None
-        theirs = f"{here.observation} numbers, {here.actions} actions"
-        return (
-            f"was learned for the device types {', '.join(mine.types)} ({mine.observation} numbers observed, "
-            f"{mine.actions} actions), but the cluster has {', '.join(here.types)} ({theirs}): train one for it "
-            "(hetsim train)"
-        )
+        if here.types != mine.types:
+            theirs = f"{here.observation} numbers, {here.actions} actions"
+            text = (
+                f"was learned for the device types {', '.join(mine.types)} ({mine.observation} numbers observed, "
+                f"{mine.actions} actions), but the cluster has {', '.join(here.types)} ({theirs}): train one for it "
+                "(hetsim train)"
+            )
+            raise ScenarioError(Problem(text, file=str(path)))
 
 
 def save(policy: LearnedPolicy, path: str | Path) -> None:

@@ -54,7 +54,7 @@ class Ppo:
         from stable_baselines3.common.callbacks import BaseCallback
 
         layout, env = practice.layout, practice.environment()
-        scoring, timed = practice.sb3
+        scoring, timed = practice.sb3()
         begin = ScoreNetwork.fresh(layout.inputs, self.hidden, random)
         by_time: dict[str, Any] = {}
         if self.horizon > 0:

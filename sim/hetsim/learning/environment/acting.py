@@ -15,7 +15,7 @@ that was put to sleep or woken at this instant is not put to sleep.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -150,13 +150,6 @@ class Acting(Window):
             return action
         return len(mask) - 1 if mask[-1] else int(mask.argmax())
 
-    def schedule(self, view: View) -> Iterator[Decision]:
-        while self.anything():
-            decision = self.decision(self.choose(*self.observe()))
-            if decision is None:
-                break
-            yield decision
-
     # What happens -----------------------------------------------------------------------------------------------
 
     def ready(self, task: Task) -> None:
@@ -254,7 +247,7 @@ class Acting(Window):
 
     def _at(self, task: Task, mode: Mode, node: int | None) -> Placement | None:
         if node is None:
-            return self._with_data(task, mode, self.view.first(mode))
+            return self.view.first(mode, task)
         placement = self.view.first(mode, node=node)
         if placement is None or not self.view.items or self.view.holds(task, placement):
             return placement

@@ -127,30 +127,18 @@ class Several(Reward):
     def __init__(self, simulation: Simulation, parts: Sequence[Reward]):
         super().__init__(simulation)
         self.parts = parts
+        for name in ("arrived", "admitted", "started", "completed", "departed", "close"):
+            setattr(self, name, self._each(name))
 
-    def arrived(self, task: Task) -> None:
-        for part in self.parts:
-            part.arrived(task)
+    def _each(self, name: str) -> Callable[..., None]:
+        """Notify all parts of one kind of event."""
+        hooks = [getattr(part, name) for part in self.parts]
 
-    def admitted(self, task: Task) -> None:
-        for part in self.parts:
-            part.admitted(task)
+        def notify(*what: Any) -> None:
+            for hook in hooks:
+                hook(*what)
 
-    def started(self, task: Task, end: float, least: float) -> None:
-        for part in self.parts:
-            part.started(task, end, least)
-
-    def completed(self, task: Task) -> None:
-        for part in self.parts:
-            part.completed(task)
-
-    def departed(self, task: Task) -> None:
-        for part in self.parts:
-            part.departed(task)
-
-    def close(self, record: Record) -> None:
-        for part in self.parts:
-            part.close(record)
+        return notify
 
 
 class Both(Several):

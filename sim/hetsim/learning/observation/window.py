@@ -32,7 +32,7 @@ import numpy as np
 from hetsim.model.cluster import Cluster
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
-from hetsim.model.tasks import Mode, Shape
+from hetsim.model.tasks import Shape
 from hetsim.policy.contract import Decision, Scheduler, Start, View
 
 FEATURES_VERSION = 1
@@ -435,7 +435,7 @@ class Window(Scheduler):
                 if placement is not None and items:
                     key = mode, task.reads, task.writes
                     if key not in known:
-                        known[key] = self._with_data(task, mode, placement)
+                        known[key] = self.view.first(mode, task)
                     placement = known[key]
                 if placement is not None:
                     fits = True
@@ -461,17 +461,10 @@ class Window(Scheduler):
         for position in task.modes_by_speed():
             mode = task.modes[position]
             if mode.type.name == name:
-                placement = self._with_data(task, mode, self.view.first(mode))
+                placement = self.view.first(mode, task)
                 if placement is not None:
                     return placement
         return None
-
-    def _with_data(self, task: Task, mode: Mode, placement: Placement | None) -> Placement | None:
-        """The placement in a mode that fits: the first devices with room for its data."""
-        view = self.view
-        if placement is None or not view.items or view.holds(task, placement):
-            return placement
-        return next((p for node in view.nodes.fitting(mode) if (p := view.first(mode, task, node=node))), None)
 
     def decision(self, action: int) -> Start | None:
         """The decision of an action that the mask allows; None: to wait."""

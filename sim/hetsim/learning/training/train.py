@@ -8,9 +8,8 @@ and the final comparison is that of `hetsim compare`, with replications of the s
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -18,25 +17,23 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from hetsim import registry
-from hetsim.errors import Problem, ScenarioError, UnknownName, UsageError
+from hetsim.errors import UnknownName, UsageError
 from hetsim.experiment.compare import run_policies
 from hetsim.experiment.options import LocalKeywords, StudyOptions, with_options
 from hetsim.experiment.policies import PolicyLike, named_policies
-from hetsim.experiment.progress import Progress, reporting
+from hetsim.experiment.progress import reporting
 from hetsim.experiment.run import prepare
 from hetsim.learning.agents import AGENTS
 from hetsim.learning.agents import files as agent_files
 from hetsim.learning.agents.files import LearnedPolicy
-from hetsim.learning.agents.network import network_of
-from hetsim.learning.agents.practice import AgentState
-from hetsim.learning.environment.admission import Admissions, Played
-from hetsim.learning.environment.episode import TIME, WINDOW, Episodes
+from hetsim.learning.agents.practice import Practice
+from hetsim.learning.environment.episode import WINDOW
 from hetsim.learning.environment.rewards import Goodput, RewardLike, Slowdown, check_reward, metric_of
 from hetsim.learning.environment.suites import BASELINES
 from hetsim.learning.observation.admission import refuse_others
 from hetsim.learning.observation.window import ADMISSION, DECIDES, SCHEDULING
 from hetsim.learning.training.admission_baselines import hand_written, with_admission, with_admissions
-from hetsim.model.randomness import SPAN, TRAINING, VALIDATION
+from hetsim.model.randomness import SPAN
 from hetsim.results.one_run.metrics import metric
 
 if TYPE_CHECKING:
@@ -46,16 +43,8 @@ if TYPE_CHECKING:
     from hetsim.results.many_runs.compare import Comparison
     from hetsim.scenario.scenario import Scenario
 
-JUDGED_ON = 4
-"""Validation runs by which a network is judged."""
-JUDGED = 20
-"""How often one is, over all steps."""
-EPISODES: dict[str, type[Episodes]] = {SCHEDULING: Episodes, ADMISSION: Admissions}
 REWARD = {SCHEDULING: Slowdown.name, ADMISSION: Goodput.name}
 """Unless another is named; of admission `value` where no task has a deadline, and goodput is therefore no metric."""
-CHECKPOINT = "hetsim training checkpoint"
-MAX_CHECKPOINT = 4_000_000_000
-"""Bytes of a checkpoint, which holds the memory of an agent."""
 MAX_STEPS = 100_000_000
 
 
@@ -162,7 +151,8 @@ def train(
             f"the reward {' + '.join(parts)} is a function, which is called at each step; to train and compare, give a "
             "class derived from hetsim.learning.environment.rewards.Reward: its sum is known for other policies, too"
         )
-    practice = TrainingPractice(loaded, window, parts, seed=seed, steps=steps, decides=decides)
+    practice = Practice(loaded, window, parts, seed=seed, steps=steps, decides=decides)
+    practice.sb3 = _for_sb3
     if checkpoint is not None:
         practice.checkpoint_at(Path(checkpoint), {
             "scenario": loaded.name,
@@ -268,9 +258,15 @@ def check_writable(path: str | Path) -> None:
         raise UsageError(f"{path} cannot be written: {path.parent} {why}") from None
 
 
+def _for_sb3() -> tuple[Any, Any]:
+    from hetsim.learning.training.sb3 import ScoringPolicy, TimedRolloutBuffer  # needs PyTorch
+
+    return ScoringPolicy, TimedRolloutBuffer
+
+
 def _compared(
     scenario: Scenario, policy: Any, others: dict[str, Any], metrics: list[str], options: StudyOptions,
-    practice: TrainingPractice,
+    practice: Practice,
 ) -> tuple[Comparison, dict[str, Any], pd.DataFrame | None]:  # fmt: skip
     """Compare the learned policy with the baselines, on the scenario's own seed."""
     import pandas as pd
@@ -292,185 +288,3 @@ def _compared(
                 {label: practice.earned(prepare(scenario, value), seed, count) for label, value in chosen.items()}
             )
     return evaluate(runs, metrics, baseline=next(iter(runs))), runs, earned
-
-
-class TrainingPractice:
-    """The episodes that an agent learns from, and the validation of its networks."""
-
-    def __init__(
-        self, scenario: Scenario, window: int, reward: RewardLike, seed: int, steps: int, decides: str = SCHEDULING
-    ):
-        self.episodes = EPISODES[decides](scenario, window, reward, ahead=True, normalize=TIME)
-        self.judge = EPISODES[decides](scenario, window, reward, self.episodes.scale)
-        self.layout, self.scale, self.parts = self.episodes.layout, self.episodes.scale, self.episodes.parts
-        self.seed, self.steps, self.decides = seed, steps, decides
-        self.progress: Progress | None = None
-        self.every = max(1, steps // JUDGED)
-        self.curve: list[tuple[int, float]] = []
-        self.kept: Any = None
-        self.kept_after = 0
-        self.resumed: Any = None
-        self._checkpoint: tuple[Path, dict[str, Any]] | None = None
-        self._saved_at = 0
-
-    def checkpoint_at(self, path: Path, training: dict[str, Any]) -> None:
-        """Resume from and save to a file; ScenarioError if it is of another training."""
-        self._checkpoint = path, json.loads(json.dumps(training))
-        if not path.exists():
-            return
-        state, mine = read_checkpoint(path, self._checkpoint[1])
-        self.curve = [(int(steps), float(value)) for steps, value in mine["curve"]]
-        self.kept_after, self._saved_at = int(mine["kept_after"]), int(mine["steps"])
-        if any(name.startswith("kept") for name in state.arrays):
-            self.kept = network_of(state.arrays, "kept")
-        self._under_way = int(mine["episode"]), [int(action) for action in mine["actions"]]
-        self.resumed = state
-        self.return_to()
-
-    def return_to(self) -> None:
-        """Bring the episode back to the saved state: same load, same actions."""
-        episode, actions = self._under_way
-        self.reset(episode)
-        for action in actions:
-            self.episodes.step(action)
-
-    def save(self, steps: int, state: Callable[[], Any]) -> None:
-        """Write the state of training to the file at intervals of steps."""
-        if self._checkpoint is None or steps - self._saved_at < self.every:
-            return
-        path, training = self._checkpoint
-        now, self._saved_at = state(), steps
-        mine = {
-            "curve": self.curve, "kept_after": self.kept_after, "steps": steps,
-            "episode": self.episodes.replication, "actions": self.episodes.taken,
-        }  # fmt: skip
-        kept = {} if self.kept is None else {f"kept{number}": array for number, array in enumerate(self.kept.arrays)}
-        about = {"format": CHECKPOINT, "version": 1, "training": training, "practice": mine, "agent": now.facts}
-        agent_files.write_parts(path, about, {**now.arrays, **kept})
-
-    def environment(self) -> Any:
-        """These episodes as a Gymnasium environment, from `reset(seed=self.seed)`."""
-        from hetsim.learning.environment.gym import ENVIRONMENTS
-
-        return ENVIRONMENTS[self.decides].from_episodes(self.episodes)
-
-    @property
-    def sb3(self) -> Any:
-        """Policy class and rollout-buffer class for stable-baselines3."""
-        from hetsim.learning.training.sb3 import ScoringPolicy, TimedRolloutBuffer  # needs PyTorch
-
-        return ScoringPolicy, TimedRolloutBuffer
-
-    @property
-    def observation(self) -> np.ndarray:
-        return self.episodes.observation
-
-    @property
-    def mask(self) -> np.ndarray:
-        return self.episodes.mask
-
-    @property
-    def over(self) -> bool:
-        return self.episodes.over
-
-    @property
-    def now(self) -> float:
-        return self.episodes.now
-
-    def reset(self, episode: int) -> None:
-        """Begin the training episode of this number."""
-        self.episodes.reset(self.seed, episode, TRAINING)
-
-    def step(self, action: int) -> float:
-        """Take an action; returns its normalized reward."""
-        return self.episodes.step(action)
-
-    def passed(self, steps: int, network: Any) -> None:
-        """Count the steps; at intervals validate the network, and keep the best one."""
-        if self.progress is not None and steps % 100 == 0:
-            self.progress(min(1.0, steps / self.steps))
-        if steps % self.every == 0:
-            self._judge(steps, network)
-
-    def _judge(self, steps: int, network: Any) -> None:
-        value = self._value(network)
-        if self.kept is None or value > max(before for _, before in self.curve):
-            self.kept, self.kept_after = network.copy(), steps
-        self.curve.append((steps, value))
-
-    def best(self, network: Any) -> Any:
-        """The network that was best on the validation runs."""
-        if self.kept is None:
-            self._judge(self.steps, network)
-        return self.kept
-
-    def _value(self, network: Any) -> float:
-        """Reward per task of the validation runs, the best action taken each time."""
-        judge, earned, tasks = self.judge, 0.0, 0
-        for replication in range(JUDGED_ON):
-            judge.reset(self.seed, replication, VALIDATION)
-            while not judge.over:
-                possible = np.flatnonzero(judge.mask)
-                scores = network.scores(self.layout.row(judge.observation, possible))
-                earned += judge.step(int(possible[scores.argmax()]))
-            tasks += _tasks(judge)
-        return earned / max(tasks, 1)
-
-    def played(self, scenario: Scenario) -> float:
-        """Reward per task of the validation runs of the policy that the scenario names."""
-        episodes = self._player(scenario)
-        earned, tasks = 0.0, 0
-        for replication in range(JUDGED_ON):
-            earned += episodes.total(self.seed, replication, VALIDATION)
-            tasks += _tasks(episodes)
-        return earned / max(tasks, 1)
-
-    def earned(self, scenario: Scenario, seed: int, replications: int) -> list[float]:
-        """Reward per task in a number of runs of the policy that the scenario names."""
-        episodes = self._player(scenario)
-        return [episodes.total(seed, number) / max(_tasks(episodes), 1) for number in range(replications)]
-
-    def _player(self, scenario: Scenario) -> Played:
-        return Played(scenario, self.episodes.window, self.parts, self.scale)
-
-    def table(self) -> pd.DataFrame:
-        """The learning curve."""
-        import pandas as pd
-
-        return pd.DataFrame(self.curve, columns=["steps", "reward_per_task"])
-
-
-def read_checkpoint(path: Path, training: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """State of the agent and its practice; ScenarioError if damaged or of another."""
-
-    def wrong(text: str) -> ScenarioError:
-        return ScenarioError(Problem(text, file=str(path)))
-
-    arrays = agent_files.read_parts(path, wrong, "checkpoint of a training", MAX_CHECKPOINT)
-    try:
-        about = json.loads(bytes(arrays.pop("about").astype(np.uint8)).decode())
-        recognized, theirs = about["format"] == CHECKPOINT and about["version"] == 1, dict(about["training"])
-        facts, mine = dict(about["agent"]), dict(about["practice"])
-        complete = set(mine) == {"curve", "kept_after", "steps", "episode", "actions"}
-    except (KeyError, ValueError, TypeError, RecursionError):
-        recognized = complete = False
-    if not recognized or not complete:
-        raise wrong("is an .npz archive, but no checkpoint of a training (hetsim train --checkpoint)")
-    for key, value in training.items():
-        if theirs.get(key) != value:
-            if key == "content":
-                raise wrong(
-                    f"is the checkpoint of another training: the scenario {training['scenario']} has changed since; "
-                    "give another path, or delete this file to start again"
-                )
-            raise wrong(
-                f"is the checkpoint of another training: {key} is {theirs.get(key)!r} there and {value!r} here; give "
-                "another path, or delete this file to start again"
-            )
-    return AgentState(arrays, facts), mine
-
-
-def _tasks(episodes: Episodes) -> int:
-    """Number of tasks that arrived in the episode that has ended."""
-    assert episodes.record is not None
-    return int((episodes.record.status >= 0).sum())

@@ -47,4 +47,5 @@ def report(outcome: Result | Replications | Comparison | Sweep, folder: str = ""
         parts = of_sweep(outcome, folder)
     else:
         parts = of_run(outcome, folder)
-    return elements.page(*parts, f"Made by hetsim {__version__}.")
+    title, lines, sections, *columns = parts
+    return elements.page(title, lines, sections, f"Made by hetsim {__version__}.", *columns)

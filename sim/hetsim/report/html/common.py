@@ -22,8 +22,8 @@ from hetsim.results.many_runs.groups import difference_cells
 from hetsim.results.many_runs.sweep import Sweep
 from hetsim.results.one_run.result import Result
 
-Parts = tuple[str, list[str], list[Section]]
-"""Title, lines below it, sections."""
+Parts = tuple[str, list[str], list[Section], bytes]
+"""Title, lines below it, sections, and the columns of runs to walk in."""
 
 
 def sentence_case(text: str) -> str:

@@ -8,7 +8,7 @@ from shlex import quote
 from typing import Any
 
 from hetsim.errors import UsageError
-from hetsim.report.html import elements
+from hetsim.report.html import columns, elements
 from hetsim.report.html.common import (
     DIFFERENCE_TITLES,
     HOLM_OF_METRIC,
@@ -35,6 +35,8 @@ from hetsim.results.stored_files import parse_yaml
 
 MAX_METRICS = 3
 """Metrics with a sentence of their own; the table of differences has the others."""
+MAX_RUNS = 8
+"""Runs whose tasks are on the page."""
 MAX_OTHERS = 3
 """Policies that such a sentence compares the best one with."""
 
@@ -53,16 +55,18 @@ def of_comparison(found: Comparison, folder: str) -> Parts:
     place = f"{folder}/{folder_name(policies[0])}" if folder else ""
     again = commands(first, place, "compare", replications=_replications(found), more=options)
     words = elements.items([*_in_words(found), *found.plan_notes])
+    runs_shown, packed = _walked(found)
     return title, [comparison_headline(runs)], [
         Section("In words", words + elements.warnings(comparison_remarks(runs))),
         Section("Figures", _compared(found)),
+        Section("The runs", runs_shown),
         Section("Pictures", _compared_pictures(found)),
         Section("Differences", _differences(found)),
         Section("By class, by GPUs, by user", _compared_groups(found)),
         Section("Plans", _plans(found)),
         Section("Scenario", scenario_of(first)),
         Section("Make it again", again),
-    ]  # fmt: skip
+    ], packed  # fmt: skip
 
 
 def _in_words(found: Comparison) -> Iterator[str]:
@@ -172,19 +176,25 @@ def _compared(found: Comparison) -> str:
 
 def _compared_pictures(found: Comparison) -> str:
     from hetsim import plots
-    from hetsim.plots.style import MAX_LINES
 
-    parts = [elements.picture(lambda: plots.comparison(found), "metrics by policy")]
-    order = list(found.runs)
-    if DEFAULT_METRIC in found.metrics:  # of many only the first are told apart
-        means = dict(zip(found.table.index, found.table[DEFAULT_METRIC, "mean"].astype(float), strict=True))
-        order.sort(key=means.__getitem__)
-    first = {str(label): first_of(found.runs[label]) for label in (order if len(order) > MAX_LINES else found.runs)}
-    parts.append(elements.picture(lambda: plots.distributions(first), "distributions by policy"))
-    parts.append(elements.picture(lambda: plots.over_time(first), "the cluster over time by policy"))
     directed = [name for name in found.metrics if found.table[name, "mean"].map(math.isfinite).all()]
     directed.sort(key=lambda name: not name.startswith("response"))  # what most people look at
+    parts = [elements.picture(lambda: plots.comparison(found), "metrics by policy")]
     return "".join([*parts, regret_picture(found, directed), front_picture(found, directed)])
+
+
+def _walked(found: Comparison) -> tuple[str, bytes]:
+    """The runs to explore, of many the best ones, and what is left out."""
+    order = list(map(str, found.runs))
+    if DEFAULT_METRIC in found.metrics and len(order) > MAX_RUNS:
+        means = dict(zip(found.table.index, found.table[DEFAULT_METRIC, "mean"].astype(float), strict=True))
+        order.sort(key=means.__getitem__)
+    firsts = {label: first_of(found.runs[label]) for label in order[:MAX_RUNS]}
+    packed, omitted = columns.packed({label: (run, columns.waits_by_cause(run)) for label, run in firsts.items()})
+    notes = [f"Not shown here: {listed([*omitted, *order[MAX_RUNS:]])}."] if omitted or order[MAX_RUNS:] else []
+    if any(isinstance(run, Replications) for run in found.runs.values()):
+        notes.insert(0, "Of replications the first is shown.")
+    return (f'<p class="note">{elements.escape(" ".join(notes))}</p>' if notes else "") + elements.explorer(), packed
 
 
 def _differences(found: Comparison) -> str:

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import pandas as pd
 
-from hetsim.errors import UsageError
-from hetsim.report.html import elements
-from hetsim.report.html.common import Parts, commands, scenario_of
+from hetsim.report.html import columns, elements
+from hetsim.report.html.common import Parts, commands, listed, scenario_of
 from hetsim.report.html.elements import Cell, Section
-from hetsim.report.overview import STAGE_COLUMNS, first_of, headline, remarks, stage_rows
-from hetsim.results.declared import WAIT_MEAN, in_set
-from hetsim.results.formatting import Unit, count, formatter, metric_name, several, units_of
+from hetsim.report.overview import STAGE_COLUMNS, STATISTICS, Figures, first_of, headline, remarks, stage_rows
+from hetsim.results.declared import RESPONSE_MEAN, WAIT_MEAN
+from hetsim.results.formatting import count, formatter, metric_name, several, share, units_of
 from hetsim.results.many_runs.replications import Replications
+from hetsim.results.one_run import explain
 from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.training_pipelines import has_pipelines
 
-SLOWEST = 25
 MAX_DEVICES = 100
+OPEN_ROWS = 12
+"""Longer tables are folded."""
+FATES = ("rejected", "expired", "failed", "aborted", "unfinished")
+MAX_POLICY = 48
+"""Longer names of policies are without their parameters in the title; the line below has all."""
+MAX_CARDS = 6
+CARDS = (
+    "rejected_fraction", "slo_attainment", "ttft_mean", "ttft_p95", "tpot_mean", "response_mean", "response_p95",
+    "wait_mean", "makespan", "gpu_utilization", "energy_j", "cpu_utilization", "cost", "throughput", "slowdown_mean",
+)  # fmt: skip
+"""What a reader came for, in this order: the first that say something are shown in large letters."""
 
 Outcome = Result | Replications
 
@@ -27,101 +37,88 @@ Outcome = Result | Replications
 def of_run(outcome: Outcome, folder: str) -> Parts:
     """Title, first lines and sections about a run or replications."""
     first = first_of(outcome)
-    title = f"{outcome.name or 'run'} under {first.policy}" if first.policy else outcome.name or "run"
-    words = elements.items(_in_words(outcome)) + elements.warnings(remarks(outcome))
+    policy = first.policy if len(first.policy) <= MAX_POLICY else first.policy.partition(" (")[0]
+    title = f"{outcome.name or 'run'} under {policy}" if policy else outcome.name or "run"
+    figures, waits = Figures(outcome), columns.waits_by_cause(first)
+    names = [name for name in CARDS if _says_something(figures, name)][:MAX_CARDS]
+    shown = [(metric_name(name), figures.text(name) + figures.defined_in(name), name) for name in names]
+    words = elements.items(_in_words(outcome, figures, waits)) + elements.warnings(remarks(outcome))
     number = len(outcome) if isinstance(outcome, Replications) else 1
+    note = "<p class=note>Of replications the first is shown.</p>" if number > 1 else ""
+    packed, _ = columns.packed({first.policy or "run": (first, waits)})
     return title, [headline(outcome)], [
-        Section("In words", words),
-        Section("Figures", _summary(outcome)),
-        Section("Pictures", _pictures(outcome)),
-        Section("By class and by user", _groups(outcome)),
+        Section("In words", words + elements.cards(shown)),
+        Section("The run", note + elements.explorer()),
+        Section("Figures", _summary(outcome, figures)),
         Section("By stage", _by_stage(first)),
-        Section("Where the waiting came from", _waiting(first)),
+        Section("More pictures", _pictures(first)),
         Section("Devices", _devices(first)),
-        Section("The slowest tasks", _slowest(first)),
         Section("Scenario", scenario_of(first)),
         Section("Make it again", commands(first, folder, "run", number)),
-    ]  # fmt: skip
+    ], packed  # fmt: skip
 
 
-def _in_words(outcome: Outcome) -> Iterator[str]:
-    """Sentences on the tasks, the cluster, and what is left open."""
+def _in_words(outcome: Outcome, figures: Figures, waits: pd.DataFrame | None) -> Iterator[str]:
+    """How the tasks fared, why they waited, and what one run leaves open."""
+    fates = "".join(f"; {figures.text(name)} {name}" for name in FATES if figures(name)[0] > 0)
+    many = f", means of {len(outcome)} replications" if isinstance(outcome, Replications) else ""
+    yield f"{figures.text('completed')} of {figures.text('tasks')} tasks completed{many}{fates}."
+    if figures.is_known(WAIT_MEAN) and figures.is_known(RESPONSE_MEAN) and figures(RESPONSE_MEAN)[0] > 0:
+        part = share(figures(WAIT_MEAN)[0] / figures(RESPONSE_MEAN)[0])
+        causes = "" if waits is None else _causes_in_words(waits, isinstance(outcome, Replications))
+        yield f"Tasks waited {figures.text(WAIT_MEAN)} on average, {part} of their response{causes}."
     if isinstance(outcome, Result):
-        yield f"{count(outcome.metric('completed'))} of {count(outcome.metric('tasks'))} tasks completed."
-        defined = [name for name in outcome.names if math.isfinite(outcome.metric(name))]
-        yield from _of_tasks_and_cluster({name: outcome.text(name) for name in defined})
         yield "This is one run: it tells nothing about chance. Replications add intervals."
-        return
-    texts = {}
-    for name, (mean, half, number) in _means(outcome).items():
-        fewer = "" if number == len(outcome) else f" (in {number} of the replications)"
-        texts[name] = several([mean], units_of(name), [half])[0] + fewer
-    intervals = "" if outcome.identical else ", with 95 % confidence intervals"
-    yield f"These are means of {len(outcome)} replications{intervals}."
-    yield from _of_tasks_and_cluster(texts)
-    yield from outcome.remarks
+    else:
+        yield from outcome.remarks
 
 
-def _of_tasks_and_cluster(texts: Mapping[str, str]) -> Iterator[str]:
-    """`Tasks: response mean 38 s, wait mean 12 s.`, and the same of the cluster."""
-    for label, names in (("Tasks", in_set("page_tasks")), ("Cluster", in_set("page_cluster"))):
-        texts_shown = [f"{metric_name(name)} {texts[name]}" for name in names if name in texts]
-        if texts_shown:
-            yield f"{label}: {', '.join(texts_shown)}."
+def _causes_in_words(waits: pd.DataFrame, many: bool) -> str:
+    """`; causes of the waiting: no capacity 60 % and head of line 40 %`."""
+    total = float(waits["wait"].sum())
+    parts = {cause: float(waits[cause].sum()) / total for cause in explain.CAUSES} if total > 0 else {}
+    largest = sorted((cause for cause in parts if parts[cause] >= 0.01), key=lambda cause: -parts[cause])[:3]
+    texts = [f"{cause.replace('_', ' ')} {share(parts[cause])}" for cause in largest]
+    return f"; causes of the waiting{' (first replication)' if many else ''}: {listed(texts)}" if texts else ""
 
 
-def _by_family(values: Mapping[str, tuple[float, float]]) -> dict[str, str]:
-    """Values with half-widths as texts, by name: those of one kind in one unit."""
-    families: dict[tuple[str, tuple[Unit, ...]], list[str]] = {}
-    for name in values:
-        families.setdefault((name.partition("_")[0], units_of(name)), []).append(name)
-    family_of: dict[str, str] = {}
-    for (_, units), names in families.items():
-        means, halves = zip(*(values[name] for name in names), strict=True)
-        if len(units) == 1 and all(math.isnan(half) for half in halves):
-            texts = [formatter(name)(value) for name, value in zip(names, means, strict=True)]
-        else:
-            texts = several(means, units, halves)
-        family_of.update(zip(names, texts, strict=True))
-    return family_of
+def _says_something(figures: Figures, name: str) -> bool:
+    """Return True for a value that is defined and not 0; a wait of 0 is worth a word."""
+    return figures.is_shown(name) and (figures(name)[0] != 0 or name == WAIT_MEAN)
 
 
-def _means(outcome: Replications) -> dict[str, tuple[float, float, int]]:
-    """Of every defined metric its mean, half-width, and number of runs."""
-    table = outcome.summary
-    columns = {column: table[column].astype(float).tolist() for column in ("mean", "ci_low", "ci_high", "n")}
-    rows = zip(map(str, table.index), *columns.values(), strict=True)
-    return {name: (mean, (high - low) / 2, int(n)) for name, mean, low, high, n in rows if math.isfinite(mean)}
+def _summary(outcome: Outcome, figures: Figures) -> str:
+    """All figures but those that are 0, undefined, or one above under another name."""
+    names = [name for name in map(str, outcome.summary.index) if figures.is_known(name) and figures(name)[0] != 0]
+    families: dict[str, dict[str, str]] = {}
+    rows: list[list[str | Cell]] = []
+    seen = set()
+    for name in names:
+        family, _, statistic = name.rpartition("_")
+        if statistic in STATISTICS and f"{family}_p95" in names:
+            families.setdefault(family, {})[statistic] = name
+        elif (key := (units_of(name), repr(figures(name)))) not in seen:
+            seen.add(key)
+            text = figures.text(name) + figures.defined_in(name)
+            rows.append([metric_name(name), Cell(text, figures(name)[0]), name])
+    spread: dict[tuple[Cell, ...], list[str | Cell]] = {}
+    for family, of_family in families.items():
+        cells = [
+            Cell(figures.text(of_family[one]), figures(of_family[one])[0]) if one in of_family else Cell("–", math.nan)
+            for one in STATISTICS
+        ]
+        spread.setdefault(tuple(cells), [metric_name(family), *cells, f"{family}_…"])
+    note = "Without those that are 0, undefined, or equal to one above: hetsim run --json has all."
+    return elements.folded(
+        elements.table(["", *STATISTICS, "name"], spread.values())
+        + elements.table(["metric", "value", "name"], rows, note), "all figures",
+    )  # fmt: skip
 
 
-def _summary(outcome: Outcome) -> str:
-    if isinstance(outcome, Result):
-        values = {name: value for name, value in outcome.values().items() if not math.isnan(value)}
-        finite = {name: (value, math.nan) for name, value in values.items() if math.isfinite(value)}
-        texts = {name: outcome.text(name) for name in values} | _by_family(finite)
-        return elements.table(
-            ["metric", "value", "name"],
-            [[metric_name(name), Cell(texts[name], value), name] for name, value in values.items()],
-        )
-    means = _means(outcome)
-    texts = _by_family({name: (mean, half) for name, (mean, half, _) in means.items()})
-    rows = [
-        [metric_name(name), Cell(texts[name], mean), Cell(str(number), number), name]
-        for name, (mean, _, number) in means.items()
-    ]
-    return elements.table(["metric", "mean and half of its 95 % interval", "n", "name"], rows)
-
-
-def _pictures(outcome: Outcome) -> str:
+def _pictures(first: Result) -> str:
     from hetsim import plots
 
-    first = first_of(outcome)
-    parts = [elements.picture(lambda: plots.default(outcome), "the run over time and how tasks fared")]
-    if len(first.tasks):
-        caption = "What computed, and when."
-        parts.append(elements.picture(lambda: plots.heat_map(first), "busy devices over time", caption))
-        runs = {first.policy or "run": first}
-        parts.append(elements.picture(lambda: plots.distributions(runs), "distributions over tasks"))
+    parts = []
     if len(first.steps):
         caption = "What replicas of language models held, had to do, and did in a step; and the times between tokens."
         parts.append(elements.picture(lambda: plots.serving(first), "language models over time", caption))
@@ -134,28 +131,7 @@ def _pictures(outcome: Outcome) -> str:
     if len(first.links):
         caption = "How busy each link was; red where two jobs or more shared it."
         parts.append(elements.picture(lambda: plots.links(first), "the links of the network over time", caption))
-    note = "Of replications the first is drawn." if isinstance(outcome, Replications) else ""
-    return "".join(parts) + (f"<p>{note}</p>" if note else "")
-
-
-def _groups(outcome: Outcome) -> str:
-    first = first_of(outcome)
-    parts = []
-    for group in ("class", "user"):
-        names = first.tasks[group].astype(str).nunique()
-        if names > 1:
-            frame = first.by(group, in_set("page_groups")).dropna(axis=1, how="all")
-            frame = frame.sort_values("tasks", ascending=False, kind="stable").head(MAX_DEVICES)
-            of_replication = " (of the first replication)" if isinstance(outcome, Replications) else ""
-            parts.append(_frame(frame, group, f"By {group}{of_replication}"))
     return "".join(parts)
-
-
-def _frame(frame: pd.DataFrame, label: str, caption: str = "") -> str:
-    """A table with metrics as columns and the names of its rows as index."""
-    columns = {str(name): _texts(str(name), frame[name].tolist()) for name in frame.columns}
-    rows = [[str(index) or "(none)", *cells] for index, *cells in zip(frame.index, *columns.values(), strict=True)]
-    return elements.table([label, *(metric_name(name) for name in columns)], rows, caption)
 
 
 def _texts(name: str, values: list[float]) -> list[Cell]:
@@ -170,26 +146,6 @@ def _by_stage(first: Result) -> str:
     return elements.table(list(STAGE_COLUMNS), rows, note) if rows else ""
 
 
-def _waiting(first: Result) -> str:
-    from hetsim.results.one_run.explain import CAUSES, explain_all
-
-    if first.metric(WAIT_MEAN) != first.metric(WAIT_MEAN) or first.metric(WAIT_MEAN) == 0:
-        return ""
-    try:
-        table = explain_all(first, "class")
-    except UsageError:  # a run with waiting that cannot be split
-        return ""
-    shown = [cause for cause in CAUSES if table[cause].sum() > 0]
-    rows = []
-    means = _texts(WAIT_MEAN, (table["wait"] / table["tasks"].clip(lower=1)).tolist())
-    for (name, row), mean in zip(table.iterrows(), means, strict=True):
-        wait, tasks = float(row["wait"]), float(row["tasks"])
-        parts = [Cell(f"{100 * float(row[cause]) / wait:.3g} %" if wait else "–", float(row[cause])) for cause in shown]
-        rows.append([str(name) or "(all)", Cell(count(tasks), tasks), mean, *parts])
-    return elements.table(["class", "tasks", "mean wait", *(cause.replace("_", " ") for cause in shown)], rows,
-                      "Share of the waiting by cause")  # fmt: skip
-
-
 def _devices(first: Result) -> str:
     table = first.devices
     names = [name for name in ("utilization", "allocation") if table[name].notna().any()]
@@ -202,17 +158,5 @@ def _devices(first: Result) -> str:
         launches = Cell(count(record["launches"]), record["launches"])
         rows.append([str(record["device"]), str(record["type"]), *shares, launches, *([drew] if drawn else [])])
     more = f"The busiest {len(kept)} of {len(table):,}" if len(kept) < len(table) else ""
-    return elements.table(["device", "type", *names, "launches", *(["energy"] if drawn else [])], rows, more)
-
-
-def _slowest(first: Result) -> str:
-    table = first.tasks.dropna(subset=["response"])
-    kept = table.nlargest(SLOWEST, "response", keep="first")
-    if kept.empty:
-        return ""
-    columns = ["response", "wait", "slowdown"]
-    texts = [_texts(name, kept[name].astype(float).tolist()) for name in columns]
-    known_columns = kept[["id", "class", "user", "device"]].astype(object)
-    facts = known_columns.where(known_columns.notna(), "").astype(str).to_numpy().tolist()
-    rows = [[*fact, *cells] for fact, *cells in zip(facts, *texts, strict=True)]
-    return elements.table(["task", "class", "user", "device", *columns], rows)
+    made = elements.table(["device", "type", *names, "launches", *(["energy"] if drawn else [])], rows, more)
+    return elements.folded(made, f"{len(table):,} devices") if len(rows) > OPEN_ROWS else made

@@ -61,7 +61,7 @@ def of_sweep(found: Sweep, folder: str) -> Parts:
         Section("Differences", _differences(found, findings)),
         Section("Scenario", _swept_scenario(found)),
         Section("Make it again", again(found, folder) if found.directory else ""),
-    ]  # fmt: skip
+    ], b""  # fmt: skip
 
 
 # In words ---------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from hetsim.results.one_run.measured import Measured
 from hetsim.results.one_run.usage import device_cost
 
 
-@metric(unit="money", better="less", of="run", sets=("costs", "usual:130", "cluster:280", "page_cluster:40"))
+@metric(unit="money", better="less", of="run", sets=("costs", "usual:130", "cluster:280"))
 def cost(run: Measured) -> float:
     """Price × time of devices up or asleep, from the window's begin to the run's end."""
     cluster = run.result.record.input.cluster

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetsim.model.record import COMPLETED, REJECTED
+from hetsim.model.record import REJECTED
 from hetsim.results.declared import metric
 from hetsim.results.one_run.rows import TableRows
 
@@ -27,10 +27,15 @@ def _met(run: Measured) -> tuple[int, int]:
     return int(column.sum()), int(column.notna().sum())
 
 
+def _arrivals(run: Measured) -> int:
+    """The number of arrivals; of a call one."""
+    return len(run.status) - int(run.is_retry.sum())
+
+
 @metric(unit="1/s", better="more", sets=("summary", "deadlines"))
 def goodput(run: Measured) -> float:
     """Tasks in time per second of the window: goodput_fraction × arrival rate."""
-    return goodput_fraction(run) * len(run.status) / run.duration if run.duration > 0 else math.nan
+    return goodput_fraction(run) * _arrivals(run) / run.duration if run.duration > 0 else math.nan
 
 
 @metric(
@@ -40,7 +45,7 @@ def goodput(run: Measured) -> float:
 def goodput_fraction(run: Measured) -> float:
     """Met / (arrivals - those with a deadline after the end); NaN if none."""
     met, judged = _met(run)
-    return met / (len(run.status) - deadline_after_end(run)) if judged else math.nan
+    return met / (_arrivals(run) - deadline_after_end(run)) if judged else math.nan
 
 
 @metric(unit="share", better="more", congested=True)
@@ -52,15 +57,15 @@ def value_fraction(run: Measured) -> float:
     record = run.result.record
     weight = record.input.tasks.weight
     weights = np.ones(len(run.status)) if weight is None else run.chosen(TableRows(record)(weight))
-    met = (run.status == COMPLETED) & run.series("met_deadline").fillna(True).to_numpy(dtype=bool)
-    counted = ~run.deadline_later
+    met = run.completed & run.series("met_deadline").fillna(True).to_numpy(dtype=bool)
+    counted = ~run.deadline_later & ~run.is_retry
     total = float(weights[counted].sum())
     return float(weights[met & counted].sum()) / total if total > 0 else math.nan
 
 
 @metric(
     unit="share", better="more", weight="_judged",
-    sets=("summary", "cluster:210", "groups:140", "group_rows:140", "display:70", "page_tasks:40", "page_groups:60",
+    sets=("summary", "cluster:210", "groups:140", "group_rows:140", "display:70", "page_tasks:40",
           "deadlines"), title="deadlines met", congested=True,
 )  # fmt: skip
 def slo_attainment(run: Measured) -> float:

@@ -10,8 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
-from hetsim.model.record import UNFINISHED, Record
+from hetsim.model.record import COMPLETED, UNFINISHED, Record
 from hetsim.results.one_run.modes import ModeTable
+from hetsim.results.one_run.rows import TableRows, is_retry, met_by_calls
 from hetsim.results.one_run.usage import Usage
 
 Metric = Callable[["Measured"], float]
@@ -104,6 +105,20 @@ class Measured:
     @cached_property
     def status(self) -> np.ndarray:
         return self.series("status").cat.codes.to_numpy()
+
+    @cached_property
+    def is_retry(self) -> np.ndarray:
+        """Mask of tasks that are further attempts of a call, and no arrivals of their own."""
+        return self.chosen(TableRows(self.result.record)(is_retry(self.result.record)))
+
+    @property
+    def completed(self) -> np.ndarray:
+        """Mask of completed tasks; of a call the row of its first attempt stands for all."""
+        record = self.result.record
+        if record.attempt_of is None:
+            return self.status == COMPLETED
+        rows = TableRows(record)
+        return self.chosen(met_by_calls(rows, record.attempt_of, rows(record.status) == COMPLETED))
 
     def count(self, status: int) -> int:
         return int(np.count_nonzero(self.status == status))

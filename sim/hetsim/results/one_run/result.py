@@ -17,6 +17,7 @@ from hetsim.model.record import UNFINISHED, Record
 from hetsim.results.declared import DEFAULT_BOUND, in_set, of_groups
 from hetsim.results.formatting import at_least, formatter, json_values, units_of
 from hetsim.results.one_run import metrics, store
+from hetsim.results.one_run.calls import calls_table, not_back
 from hetsim.results.one_run.fairness import gpu_seconds_of_tasks, rho_of_tasks
 from hetsim.results.one_run.fragmentation_metrics import fragmentation_between, fragmentation_over_time
 from hetsim.results.one_run.launches import launches_table
@@ -185,6 +186,13 @@ class Result:
         """Gaps between tokens of answers in the window, and how often each occurred."""
         return token_gaps(self.record, *self.window)
 
+    @cached_property
+    def calls(self) -> pd.DataFrame:
+        """One row a call of clients that time out or try again."""
+        if self.saved is None:
+            return calls_table(self.record, self.tasks)
+        return self._saved("calls") if "calls.parquet" in self.saved.files else pd.DataFrame()
+
     def timeline_by(self, by: str) -> pd.DataFrame:
         """Split the timeline by device type or node.
 
@@ -251,13 +259,14 @@ class Result:
     @property
     def names(self) -> list[str]:
         """The metrics of its summary."""
-        some = [in_set(name) for name in ("tokens", "fairness", "costs", "network")]
+        some = [in_set(name) for name in ("tokens", "fairness", "costs", "network", "calls")]
         if self.saved is not None:
             having = [any(name in self._values for name in names) for names in some]
         else:
             run = self.record.input
             several = len(run.tasks.users) > 1 and not run.language
             having = [bool(run.language), several, run.cluster.priced, has_steps(self.modes)]
+            having.append(self.record.attempt_of is not None)
         further = [name for names, here in zip(some, having, strict=True) if here for name in names]
         return [*metrics.summary_names(self.bound), *further]
 
@@ -324,6 +333,7 @@ class Result:
                 f"{unfinished} of {total} tasks ({unfinished / total:.1%}) were unfinished when the run ended: "
                 "means leave them out, so they are too good"
             )
+        texts += not_back(self.record)
         later = self.measured.deadline_later
         if later.any() and not self.measured.series("met_deadline").notna().any():
             texts.append(

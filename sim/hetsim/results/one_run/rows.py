@@ -13,6 +13,21 @@ import numpy as np
 from hetsim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record
 
 
+def is_retry(record: Record) -> np.ndarray:
+    """Mask of the rows that are further attempts of a call."""
+    if record.attempt_of is None:
+        return np.zeros(len(record.status), bool)
+    return (record.attempt_of >= 0) & (record.attempt_of != np.arange(len(record.status)))
+
+
+def met_by_calls(rows: TableRows, attempt_of: np.ndarray, met: np.ndarray) -> np.ndarray:
+    """Mask of rows that met a limit; a call did in the row of its first attempt."""
+    first = rows(attempt_of)
+    by_call = np.zeros(len(attempt_of), bool)
+    by_call[first[met & (first >= 0)]] = True
+    return np.where(first >= 0, rows(by_call), met)
+
+
 class TableRows:
     """The rows of the table of tasks, in the order of the workload."""
 

@@ -4,7 +4,8 @@
                         all other files and of the inputs of the scenario; with a checksum
     scenario.yaml       the resolved scenario
     summary.json        what `--json` prints
-    tasks.parquet       and launches, devices, timeline; of language models steps, of pipelines stages
+    tasks.parquet       and launches, devices, timeline; of language models steps, of pipelines stages, of
+                        clients that try again calls
     record/             what the engine wrote down, and its input (`hetsim.results.saved_input`), for `explain` and
     metrics
                         that were not asked for yet
@@ -42,8 +43,8 @@ from hetsim.results.stored_files import read_frame, read_json
 
 MARK = "run.json"
 TABLES = ("tasks", "launches", "devices", "timeline")
-FURTHER = ("steps", "links", "stages")
-"""Tables of runs with language models, with jobs on nodes that share a network, and with pipelines."""
+FURTHER = ("steps", "links", "stages", "calls")
+"""Tables of runs with language models, jobs on nodes that share a network, pipelines, and clients that try again."""
 LATER = (*(f"{name}.parquet" for name in (*TABLES, *FURTHER)), "record/")
 _COLUMNS = CLASSES["record/tasks"][1]
 _OPTIONAL = ("launches", "cycles", "stays", "links", "steps")

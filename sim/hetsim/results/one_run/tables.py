@@ -26,7 +26,7 @@ from hetsim.results.one_run.launches import (
 from hetsim.results.one_run.modes import ModeTable, exclusive_time
 from hetsim.results.one_run.network import has_steps, task_columns
 from hetsim.results.one_run.requests import request_rows
-from hetsim.results.one_run.rows import TableRows
+from hetsim.results.one_run.rows import TableRows, is_retry, met_by_calls
 from hetsim.results.one_run.usage import allocated, prices
 
 BOUNDED_SLOWDOWN = "bounded_slowdown_{bound:g}s"
@@ -56,8 +56,9 @@ def tasks_table(record: Record, table: ModeTable, bound: float = DEFAULT_BOUND) 
     nodes; `cost` is there where the cluster has prices (`hetsim.results.one_run.cost`).
     `step`, `communication`, `bubble`, `contention`, `network_bytes` and `mfu` are there where jobs have steps of which
     their parts are known (`hetsim.results.one_run.network`).
+    `attempt_of`, the id of the first attempt of the same call, is there where clients time out or try again.
     `met_deadline` is False for whatever did not complete in time, and missing where there is no deadline, or only one
-    after the end of the run (`hetsim.results.one_run.deadlines`).
+    after the end of the run (`hetsim.results.one_run.deadlines`); of a call it stands in the row of its first attempt.
     What the columns of a request with stages mean: `hetsim.results.one_run.requests`.
     """
     frame = _each_task(record, table, bound)
@@ -135,6 +136,8 @@ def _each_task(record: Record, table: ModeTable, bound: float) -> pd.DataFrame:
     deadline = np.full(len(status), np.nan) if tasks.deadline is None else rows.copy(tasks.deadline)
     columns["deadline"] = deadline
     met = completed & (finish <= deadline)
+    if record.attempt_of is not None:
+        met = met_by_calls(rows, record.attempt_of, met)
     tokens = language.token_times(record)
     if tokens:
         limited, kept = (rows(column) for column in language.limits(record, tokens))
@@ -146,6 +149,9 @@ def _each_task(record: Record, table: ModeTable, bound: float) -> pd.DataFrame:
     if has_steps(table):
         columns |= {name: rows(values) for name, values in task_columns(record, table).items()}
     columns |= {name: rows.copy(values) for name, values in (tokens | language.counts(record)).items()}
+    if record.attempt_of is not None:
+        first = np.where(record.attempt_of < 0, np.arange(len(tasks)), record.attempt_of)
+        columns["attempt_of"] = rows(first if tasks.id is None else ids_of_one_kind(tasks.id)[first])
     for name, values in tasks.extra.items():
         # A source's column never hides one of ours.
         columns[name if name not in columns else f"{name}_given"] = rows.copy(np.asarray(values))
@@ -309,6 +315,8 @@ def due_times(record: Record) -> np.ndarray:
     """
     tasks = record.input.tasks
     due = np.full(len(tasks), np.nan) if tasks.deadline is None else tasks.deadline
+    if record.attempt_of is not None:
+        due = np.where(is_retry(record), np.nan, due)
     return np.fmin(due, language.due_times(record)) if record.input.language else due
 
 

@@ -20,7 +20,7 @@ from hetsim.results.one_run.tables import BOUNDED_SLOWDOWN
 STATISTICS = ("mean", *QUANTILES, "max")
 
 
-@metric(unit="tasks", better="neither", sets=("summary", "groups:10", "group_rows:10", "display:10", "page_groups:10"))
+@metric(unit="tasks", better="neither", sets=("summary", "groups:10", "group_rows:10", "display:10"))
 def tasks(run: Measured) -> float:
     """Tasks that arrived in the window."""
     return len(run.status)
@@ -84,19 +84,18 @@ def _statistic(column: str, label: str, meaning: str) -> Callable[[Measured], fl
 
 declare_statistics(
     "response", "time from arrival to finish", "s", weight="_completed",
-    sets={"mean": ("usual:20", "cluster:10", "groups:90", "group_rows:90", "display:40", "page_tasks:10",
-                   "page_groups:20", "sweep:10"),
-          "p95": ("usual:30", "cluster:20", "groups:100", "group_rows:100", "display:50", "page_groups:30", "sweep:20"),
+    sets={"mean": ("usual:20", "cluster:10", "groups:90", "group_rows:90", "display:40", "page_tasks:10", "sweep:10"),
+          "p95": ("usual:30", "cluster:20", "groups:100", "group_rows:100", "display:50", "sweep:20"),
           "p99": ("cluster:30",)},
 )  # fmt: skip
 declare_statistics(
     "wait", "time from ready to the first stage's start", "s", weight="_started",
-    sets={"mean": ("cluster:40", "groups:70", "group_rows:70", "display:30", "page_tasks:20", "page_groups:40"),
+    sets={"mean": ("cluster:40", "groups:70", "group_rows:70", "display:30", "page_tasks:20"),
           "p95": ("cluster:50", "groups:80")},
 )  # fmt: skip
 declare_statistics(
     "slowdown", "response / T* (time alone in the fastest mode, transfers included)", "ratio", weight="_completed",
-    sets={"mean": ("cluster:60", "groups:110", "page_tasks:30", "page_groups:50")},
+    sets={"mean": ("cluster:60", "groups:110", "page_tasks:30")},
 )  # fmt: skip
 declare_statistics(
     BOUNDED_SLOWDOWN, f"max(1, response / max(T*, {DEFAULT_BOUND:g} s))", "ratio", weight="_completed",
@@ -117,7 +116,7 @@ def bsld_swf_mean(run: Measured) -> float:
     return float(np.maximum(run.column("response")[done] / np.maximum(ran, DEFAULT_BOUND), 1.0).mean())
 
 
-@metric(unit="s", better="less", sets=("summary", "usual:10", "cluster:90", "display:60", "page_cluster:10"),
+@metric(unit="s", better="less", sets=("summary", "usual:10", "cluster:90", "display:60"),
         needs_end=True)  # fmt: skip
 def makespan(run: Measured) -> float:
     """Last finish of a completed task - first arrival; undefined if any is unfinished."""

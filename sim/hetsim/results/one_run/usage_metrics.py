@@ -22,7 +22,7 @@ def _share(run: Measured, seconds: np.ndarray, gpus: bool) -> float:
 
 @metric(
     unit="share", better="neither", of="run",
-    sets=("summary", "usual:90", "cluster:100", "display:80", "page_cluster:20", "sweep:40"), title="GPU busy",
+    sets=("summary", "usual:90", "cluster:100", "display:80", "sweep:40"), title="GPU busy",
 )  # fmt: skip
 def gpu_utilization(run: Measured) -> float:
     """∫ compute-engine busy × share / ∫ accelerators that are up, in the window."""
@@ -48,7 +48,7 @@ def cpu_allocation(run: Measured) -> float:
 
 
 @metric(
-    unit="J", better="less", of="run", sets=("summary", "usual:120", "cluster:270", "page_cluster:30"),
+    unit="J", better="less", of="run", sets=("summary", "usual:120", "cluster:270"),
     hide_if_zero=True,
 )  # fmt: skip
 def energy_j(run: Measured) -> float:

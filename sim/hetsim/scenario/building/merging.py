@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from hetsim.model.clients import Calls
 from hetsim.model.ragged import Ragged
 from hetsim.model.record import ClosedStream
 from hetsim.model.service import LanguageService, Service
 from hetsim.model.tasks import Item, KernelWork, StagedRequests, Tasks
+from hetsim.scenario.building.calls import calls_of, with_retries
 from hetsim.scenario.building.language_model import language_of
 from hetsim.scenario.building.served import service_of
 from hetsim.scenario.building.streams import Context, TaskStream
@@ -18,8 +20,13 @@ from hetsim.scenario.building.streams import Context, TaskStream
 
 def merge(
     streams: list[TaskStream], context: Context, items: list[Item]
-) -> tuple[Tasks, list[ClosedStream], list[Service], list[LanguageService]]:
-    """All streams as one table sorted by arrival, ties in the order of the streams."""
+) -> tuple[Tasks, list[ClosedStream], list[Service], list[LanguageService], Calls | None]:
+    """All streams as one table sorted by arrival, ties in the order of the streams.
+
+    Rows of retries stand last, as those that closed loops have not sent: they arrive at inf.
+    """
+    counts = [len(stream) for stream in streams]
+    streams = [with_retries(stream, context) for stream in streams]
     sizes = [len(stream) for stream in streams]
     starts = np.concatenate([[0], np.cumsum(sizes)])
     total = int(starts[-1])
@@ -89,16 +96,16 @@ def merge(
     closed: list[ClosedStream] = []
     services: list[Service] = []
     language: list[LanguageService] = []
-    for stream, start in zip(streams, starts.tolist(), strict=False):
+    for stream, start, number in zip(streams, starts.tolist(), counts, strict=False):
         rows = rank[start : start + len(stream)]
         if stream.think is not None:
-            kept = (stream.clients, stream.think, stream.deadline, stream.patience)
-            closed.append(ClosedStream(stream.name, rows, *kept))
+            sent = [None if own is None else own[:number] for own in (stream.deadline, stream.patience)]
+            closed.append(ClosedStream(stream.name, rows[:number], stream.clients, stream.think, *sent))
         if stream.service is not None and len(rows):
             services.append(service_of(stream, stream.service, np.sort(rows), tasks))
         if stream.language is not None and len(rows):
             language.append(language_of(stream, stream.language, np.sort(rows), tasks))
-    return tasks, closed, services, language
+    return tasks, closed, services, language, calls_of(streams, rank, counts, context)
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:

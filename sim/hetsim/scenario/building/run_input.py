@@ -66,10 +66,14 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         scheduler.rates = true_rates(scenario, streams, policies.scheduler.name, problems)
     if problems:
         raise ScenarioError(problems)
-    tasks, closed, services, language = merge(streams, context, items)
+    tasks, closed, services, language, calls = merge(streams, context, items)
     if tasks.refused or any(tasks.partitions) or "time_limit" in tasks.extra:
         apply_rules(tasks, model.site, context)
     _check_refused(tasks, scheduler, policies.scheduler.name)
+    sending = [stream.path for stream in streams if stream.calls is not None]
+    if sending and _plans(scheduler):
+        text = f"{policies.scheduler.name} plans all tasks beforehand, and none knows what is sent again; name another"
+        raise ScenarioError(scenario.document.problem((*sending[0], "clients"), f"{text} policy"))
     context.warnings += check_chances(tasks, faults, cluster, horizon) if faults else []
     hopeless, many = hopeless_deadlines(tasks)
     (context.warnings if many else context.notes).extend(hopeless)
@@ -96,6 +100,7 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         admission=admission,
         random=random,
         closed=closed,
+        calls=calls,
         horizon=horizon,
         warmup=0.0 if isinstance(model.warmup, str) else model.warmup,  # auto: known only after replications
         policy=policies.label,

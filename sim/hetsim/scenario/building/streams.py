@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.model.clients import Clients
 from hetsim.model.cluster import MILLI, Cluster, DeviceType
 from hetsim.model.ragged import Ragged
 from hetsim.model.randomness import RandomTree
@@ -90,6 +91,8 @@ class TaskStream:
     and the number of requests a second that they can; None where they can serve all."""
     clients: list[tuple[float, int]] = field(default_factory=list)
     think: Callable[[np.random.Generator, int], np.ndarray] | None = None
+    calls: Clients | None = None
+    """What its clients do where they time out or try again."""
 
     def __len__(self) -> int:
         return len(self.arrival)

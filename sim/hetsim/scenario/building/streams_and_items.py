@@ -125,6 +125,10 @@ def build_parts(
             problems.append(context.problem(path, str(error)))
     for stream in streams:
         problems += _absurd(stream, context)
+        stream.calls = entries[int(stream.path[1])].clients
+        if stream.calls is not None and (stream.predecessors or stream.reads or stream.writes):
+            text = "an attempt is sent again by itself; tasks with predecessors or data items have no clients"
+            problems.append(context.problem((*stream.path, "clients"), text))
     items, wrong_items = _items(data, context)
     models = {f"{one.name}:model": one.service.model for one in streams if one.service is not None}
     items += [Item(name, size, lasting=True) for name, size in models.items() if size is not None]

@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from hetsim.errors import KeyProblem
+from hetsim.model.clients import Clients, Retry, RetryWait
 from hetsim.model.tasks import Item
 from hetsim.model.units import Count, Name, NotNegative, Positive, Seconds, shown
 from hetsim.scenario.fields import Model, OneOrMany
-from hetsim.scenario.generated import Mirror, keys_of
+from hetsim.scenario.generated import Keys, Mirror, keys_of
 from hetsim.scenario.schema.demand import Demand
-from hetsim.scenario.schema.language_model import AnyService
+from hetsim.scenario.schema.language_model import AnyService, LanguageModel
 from hetsim.scenario.schema.pipeline import PipelineSpec
 from hetsim.scenario.schema.resample import Resample
 from hetsim.workload.arrivals import Arrivals
@@ -34,6 +35,8 @@ class DataItem(Mirror):
     home: Name | None = None
     """Node that has it in host memory; every node unless given."""
 
+
+AS_CLIENTS = Keys(Clients, retry=Annotated[Retry, Keys(Retry, wait=Annotated[RetryWait, Keys(RetryWait)])])
 
 TIMES = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile", "training")
 OF_REQUESTS = "the times of requests stand under service"
@@ -111,6 +114,8 @@ class WorkloadEntry(Demand):
     """What becomes of rows of a trace that can never run here."""
     resample: Resample | None = None
     """Draws the rows of a trace again in every replication."""
+    clients: Annotated[Clients, AS_CLIENTS] | None = None
+    """Clients that time out, give up and try again; they wait for ever unless given."""
     service: AnyService | None = None
     """What serving a request costs, which makes this a stream of requests."""
     pipeline: PipelineSpec | None = None
@@ -127,6 +132,8 @@ class WorkloadEntry(Demand):
     def _whole_entry(self) -> WorkloadEntry:
         if self.pipeline is not None:
             self._only_a_pipeline()
+        if self.clients is not None:
+            self._check_clients(self.clients)
         if self.trace is not None:
             self._check_trace_keys()
             return self
@@ -147,6 +154,18 @@ class WorkloadEntry(Demand):
     def whole_demands(self) -> list[Demand]:
         """Demands of each class with keys of the entry, or the entry."""
         return [one.over(self) for one in self.classes] if self.classes else [self]
+
+    def _check_clients(self, clients: Clients) -> None:
+        """Refuse what cannot stand next to clients."""
+        if any(one.patience is not None for one in self._levels):
+            raise KeyProblem("patience", "it is the short form of clients that leave while they wait; give one of both")
+        if isinstance(self.service, LanguageModel):
+            raise KeyProblem("clients", "requests to language models have service.timeout alone; leave this out")
+        retry = clients.retry
+        if getattr(self.arrivals, "closed", False) and retry is not None and retry.budget is not None:
+            key = "retry" if clients.count is None else "count"
+            text = "in a closed loop each client is one by itself; leave budget and count out"
+            raise KeyProblem("clients", text, key)
 
     def _check_trace_keys(self) -> None:
         """Refuse what cannot stand next to a trace."""

@@ -1,0 +1,112 @@
+"""Clients that give up on what they have sent, and send it again."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from hetsim.errors import KeyProblem
+
+if TYPE_CHECKING:
+    from hetsim.model.units import Count, Fraction, Positive, Seconds
+
+Cause = Literal["timeout", "rejected", "failed"]
+"""How an attempt ends badly."""
+
+MAX_TOKENS = 10.0
+"""Retries that a budget may save up, as in gRPC's retry throttling."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryWait:
+    """The wait before a retry: `first`, then each time longer by `factor`."""
+
+    first: Seconds = 0.0
+    """Wait before the first retry; none unless given."""
+    factor: Positive = 2.0
+    """By how much each further wait is longer, 2 unless given."""
+    longest: Seconds = field(default=math.inf, metadata={"alias": "max"})
+    """Longest wait; no limit unless given."""
+    jitter: Literal["full", "exponential", "none"] = "none"
+    """full: drawn uniformly between 0 and the wait; exponential: with it as mean; none (the default)."""
+
+    def check(self) -> None:
+        if self.factor < 1:
+            raise KeyProblem("factor", f"a wait never becomes shorter; give 1 or more, not {self.factor:g}")
+
+    def seconds(self, retry: int, drawn: float) -> float:
+        """Wait before a retry, counted from 0; `drawn`: the part that jitter leaves."""
+        return min(self.longest, self.first * self.factor**retry) * drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """A call whose attempt ended badly is sent again, at most `times` times."""
+
+    times: Count
+    """Most retries of a call."""
+    on: list[Cause] = field(default_factory=lambda: ["timeout", "rejected", "failed"])
+    """What is sent again: an attempt that timed out, was rejected (or expired), or failed; all unless given."""
+    wait: RetryWait = RetryWait()
+    """Wait before each retry; none unless given."""
+    size: Literal["same", "new"] = "same"
+    """same: an attempt takes as long as the first (the default); new: as long as a random call of its class."""
+    budget: Fraction | None = None
+    """Most retries as a share of the calls so far, at most 10 saved up; no limit unless given."""
+
+    def check(self) -> None:
+        if not self.on:
+            raise KeyProblem("on", "these retries have nothing to react to; name timeout, rejected or failed")
+        if self.times > 100:
+            raise KeyProblem("times", f"at most 100 retries of a call, not {self.times}")
+        if self.budget is not None and not 0 < self.budget <= 1:
+            raise KeyProblem("budget", f"a budget is a share of the calls above 0 and up to 100%, not {self.budget:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clients:
+    """Clients, whose calls are attempts one after the other until one is answered."""
+
+    timeout: Seconds = math.inf
+    """Time that an attempt may take, waiting or running; no limit unless given."""
+    at_timeout: Literal["leave", "cancel"] = "leave"
+    """leave: the server does not know, and works on (the default); cancel: it stops."""
+    give_up_after: Seconds = math.inf
+    """Time after which the whole call is given up; no limit unless given."""
+    retry: Retry | None = None
+    """When a call is sent again; never unless given."""
+    count: Count | None = None
+    """Clients from which the calls come, drawn for each, every one with a retry budget of its own; one unless given."""
+
+    def check(self) -> None:
+        for key, value in (("timeout", self.timeout), ("give_up_after", self.give_up_after)):
+            if value <= 0:
+                raise KeyProblem(key, "a client waits for some time; leave it out where it waits for ever")
+        if self.retry is None and math.isinf(self.timeout) and math.isinf(self.give_up_after):
+            raise KeyProblem("timeout", "these clients do nothing; give timeout, give_up_after or retry")
+        if self.retry is not None and math.isinf(self.timeout) and self.retry.on == ["timeout"]:
+            raise KeyProblem("retry", "it has nothing to react to: no attempt times out; give timeout", "on")
+        if self.count is not None and (self.retry is None or self.retry.budget is None):
+            raise KeyProblem("count", "clients are told apart by their retry budgets, and there is none")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calls:
+    """The attempts of all calls, by row of the tasks; retries arrive as they are sent.
+
+    `whose`: index in `clients`, -1 for a task that is not an attempt; `attempt_of`: row of the first attempt of the
+    same call (-1 likewise); `following`: row of the next attempt, -1 if there is none; `number`: how many attempts of
+    its call come before it; `bucket`: which retry budget the call uses; `drawn`: the part that jitter leaves of the
+    wait before this attempt.
+    """
+
+    clients: list[Clients]
+    whose: np.ndarray
+    attempt_of: np.ndarray
+    following: np.ndarray
+    number: np.ndarray
+    bucket: np.ndarray
+    drawn: np.ndarray

@@ -1,0 +1,194 @@
+"""Runs as deflated columns of whole numbers, which the page's script draws.
+
+`core.js` reads them: the length of a description, the description as JSON, then each column, its bytes of equal
+significance together.  Times are in ticks, as differences to the time before them in a task's life.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hetsim.errors import UsageError
+from hetsim.model.plan import cores_on
+from hetsim.results.one_run import explain, language
+from hetsim.results.one_run.launches import launches_of
+from hetsim.results.one_run.result import Result
+from hetsim.results.one_run.rows import TableRows
+
+MAX_ROWS = 1_500_000
+"""Tasks of all runs of a page together; further runs are left out."""
+FINE, FINE_ROWS, COARSE = 36, 2_000, 26
+"""A tick is this power of two of the run's end: the first for runs of at most so many tasks."""
+TASK_TIMES = ("arrival", "ready", "start", "finish")
+LAUNCH_TIMES = ("decided", "upload_start", "upload_end", "compute_start", "compute_end", "download_start", "end")
+
+
+Waits = pd.DataFrame | None
+
+
+def waits_by_cause(run: Result) -> Waits:
+    """The wait of each task by cause; None where it cannot be split."""
+    try:
+        return explain.causes(run)
+    except UsageError:
+        return None
+
+
+def packed(runs: Mapping[str, tuple[Result, Waits]]) -> tuple[bytes, list[str]]:
+    """Runs that fit on a page, deflated, and the labels of the others.
+
+    runs: each with its `waits_by_cause`.
+    """
+    columns = _Columns()
+    shown: list[dict[str, Any]] = []
+    omitted, rows = [], 0
+    for label, (run, waits) in runs.items():
+        rows += len(run.tasks)
+        if shown and rows > MAX_ROWS:
+            omitted.append(label)
+        else:
+            shown.append(_add_run(columns, label, run, waits))
+    head = json.dumps({"runs": shown, "columns": columns.index}).encode()
+    return zlib.compress(b"".join([len(head).to_bytes(4, "little"), head, *columns.parts]), 9), omitted
+
+
+class _Columns:
+    """The bytes of all columns, and where each is."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.index: list[list[Any]] = []
+
+    def add(self, name: str, values: Any, *, differences: bool = False) -> None:
+        """Add whole numbers, or their differences; negative ones interleaved."""
+        numbers = np.asarray(values, dtype=np.int64)
+        if differences:
+            numbers = np.diff(numbers, prepend=0)
+        signed = bool((numbers < 0).any())
+        if signed:
+            numbers = (numbers << 1) ^ (numbers >> 63)
+        width = max(1, (int(numbers.max(initial=0)).bit_length() + 7) // 8)
+        self.parts.append(numbers.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :width].T.tobytes())
+        self.index.append([name, len(numbers), width, int(signed) + 2 * int(differences)])
+
+    def text(self, name: str, value: Any) -> None:
+        """Add a value as JSON."""
+        self.parts.append(json.dumps(value).encode())
+        self.index.append([name, len(self.parts[-1]), 0, 0])
+
+
+def _add_run(columns: _Columns, label: str, run: Result, waits: Waits) -> dict[str, Any]:
+    """Add the columns of a run; its description."""
+    tasks, cluster = run.tasks, run.record.input.cluster
+    tick = _tick([tasks[name].to_numpy() for name in TASK_TIMES], run.end)
+    ids = tasks["id"]
+    if pd.api.types.is_integer_dtype(ids):
+        columns.add("id", ids, differences=True)
+    else:
+        columns.text("id", ids.astype(str).tolist())
+    times = {name: _ticks(tasks[name].to_numpy(), tick) for name in TASK_TIMES}
+    columns.add("arrival", times["arrival"], differences=True)
+    _chain(columns, times, TASK_TIMES[1:], times["arrival"])
+    facts = {name: _codes(columns, name, tasks[name]) for name in ("class", "user", "status", "reason")}
+    facts["causes"] = [] if waits is None else _add_causes(columns, run, waits)
+    _add_launches(columns, run, times, tick, facts)
+    columns.text("devices", [
+        [one.name, one.type.name, cluster.nodes[one.node].name, int(units)]
+        for one, units in zip(cluster.devices, cluster.units, strict=True)
+    ])  # fmt: skip
+    return facts | {
+        "label": label, "tasks": len(tasks), "tick": tick, "end": run.end, "warmup": run.warmup,
+        "horizon": run.horizon if math.isfinite(run.horizon) else None,
+        "cores": sorted(name for name, kind in cluster.types.items() if kind.kind == "cpu"),
+    }  # fmt: skip
+
+
+def _tick(times: list[np.ndarray], end: float) -> float:
+    """A tick in which all times are whole, or a small part of the run."""
+    every = np.concatenate(times)
+    every = every[np.isfinite(every)]
+    for tick in (1.0, 1e-3):
+        if (np.abs(every / tick - np.rint(every / tick)) < 1e-6).all() and end < tick * 2**44:
+            return tick
+    bits = FINE if len(times[0]) <= FINE_ROWS else COARSE
+    return float(2.0 ** (math.ceil(math.log2(end)) - bits)) if end > 0 else 1.0
+
+
+def _ticks(times: Any, tick: float) -> np.ndarray:
+    """Times in ticks; -1: none."""
+    return np.rint(np.nan_to_num(np.asarray(times, dtype=float) / tick, nan=-1.0)).astype(np.int64)
+
+
+def _chain(columns: _Columns, times: Mapping[str, np.ndarray], names: tuple[str, ...], before: np.ndarray) -> None:
+    """Add each time as its difference to the one before it; 0: no time."""
+    for name in names:
+        there = times[name] >= 0
+        step = times[name] - before
+        columns.add(name, np.where(there, 1 + ((step << 1) ^ (step >> 63)), 0))
+        before = np.where(there, times[name], before)
+
+
+def _codes(columns: _Columns, name: str, values: pd.Series) -> list[str]:
+    """Add the codes of names that repeat; the names."""
+    column = values.astype("category")
+    columns.add(name, column.cat.codes.to_numpy().astype(np.int64) + 1)  # 0: none
+    return ["", *map(str, column.cat.categories)]
+
+
+def _add_causes(columns: _Columns, run: Result, table: pd.DataFrame) -> list[str]:
+    """Add the percent of each task's wait by cause; the causes."""
+    shown = [name for name in explain.CAUSES if table[name].any()]
+    at = pd.Index(run.tasks["id"]).get_indexer(pd.Index(table["id"]))
+    wait = table["wait"].to_numpy()
+    for name in shown:
+        percent = np.zeros(len(run.tasks))
+        percent[at[at >= 0]] = (100 * table[name].to_numpy() / np.where(wait > 0, wait, 1.0))[at >= 0]
+        columns.add(f"cause {name}", np.rint(percent))
+    return shown
+
+
+def _add_launches(
+    columns: _Columns, run: Result, of_tasks: Mapping[str, np.ndarray], tick: float, facts: dict[str, Any]
+) -> None:
+    """Add the launches, and the first tokens of requests to language models."""
+    record, table = run.record, run.launches
+    launches, rows = launches_of(record, run.modes), TableRows(record)
+    first = launches.task if rows.staged is None else rows.staged.first[launches.task]
+    row = first if rows.chosen is None else np.searchsorted(rows.chosen, first)
+    periods = language.periods(record, launches.task)  # of replicas: their requests are drawn instead
+    times = {name: _ticks(table[name].to_numpy(), tick) for name in LAUNCH_TIMES}
+    times["end"] = np.where(times["end"] < 0, _ticks(launches.end, tick), times["end"])
+    facts["launches"] = len(table)
+    columns.add("launch task", row, differences=True)
+    started = np.where(of_tasks["start"] >= 0, of_tasks["start"], of_tasks["ready"])
+    _chain(columns, times, LAUNCH_TIMES, started[row])
+    for name in ("mode", "outcome"):
+        facts[name] = _codes(columns, name, table[name])
+    lengths = launches.compute_end - launches.compute_start
+    with np.errstate(divide="ignore", invalid="ignore"):
+        columns.add("rate", np.rint(1e4 * np.nan_to_num(launches.busy / lengths, posinf=0.0)))
+    columns.add("period", periods)
+    columns.add("members", table["members"])
+    used, codes = np.unique(launches.place, return_inverse=True)
+    columns.add("place", codes)
+    columns.text("places", [_lines(run, place) if place >= 0 else [] for place in used.tolist()])
+    number = pd.Index(table["launch"]).get_indexer(pd.Index(run.tasks["batch"].fillna(-1).astype(np.int64)))
+    columns.add("batch", number + 1)
+    tokens = run.tasks["arrival"] + run.tasks["ttft"] if "ttft" in run.tasks else np.full(len(run.tasks), np.nan)
+    _chain(columns, {"token": _ticks(tokens, tick)}, ("token",), started)
+
+
+def _lines(run: Result, place: int) -> list[list[int]]:
+    """The devices of a place, each with its named core, or -1."""
+    devices, cores = run.record.places[place]
+    if cores is None:
+        return [[int(device), -1] for device in devices]
+    named = zip(devices, cores_on(devices, cores, run.record.input.cluster), strict=True)
+    return [[int(device), int(core)] for device, here in named for core in here]

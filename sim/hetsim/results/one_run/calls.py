@@ -1,0 +1,181 @@
+"""Calls of clients that time out or try again: their table, and their metrics.
+
+A call is one row however often it was sent.  It is answered by its only completed attempt: what the server completed
+after its client had left counts as aborted.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hetsim.model.record import ABORTED, COMPLETED, NOT_ARRIVED, STATUS_NAMES, UNFINISHED, Record
+from hetsim.results.declared import metric
+from hetsim.results.one_run.launches import categorical, launches_of
+from hetsim.results.one_run.measured import Measured, quantile
+from hetsim.results.one_run.modes import ModeTable
+from hetsim.results.one_run.rows import TableRows
+from hetsim.results.one_run.tables import by_launch
+
+RATES = "calls answered (1/s)", "attempts (1/s)", "devices at wasted work"
+PARTS = 60
+"""Parts of a run in which goodput is looked at."""
+
+
+class CallRows:
+    """The calls that were sent, in the order of their first attempts.
+
+    `first`, `last`, `answer`: rows of the first and the last attempt, and of the one that was answered (-1: none).
+    """
+
+    def __init__(self, record: Record, attempt_of: np.ndarray, call_end: np.ndarray):
+        status, count = record.status, len(attempt_of)
+        sent = np.flatnonzero((status != NOT_ARRIVED) & (attempt_of >= 0))
+        attempts = np.bincount(attempt_of[sent], minlength=count)
+        self.first = np.flatnonzero(attempts)
+        self.attempts = attempts[self.first]
+        last, answer = np.zeros(count, np.int64), np.full(count, -1)
+        np.maximum.at(last, attempt_of[sent], sent)
+        self.last = last[self.first]
+        done = sent[status[sent] == COMPLETED]
+        answer[attempt_of[done]] = done
+        self.answer = answer[self.first]
+        self.answered = self.answer >= 0
+        self.end = call_end[self.first]
+        fate = np.where(status[self.last] == UNFINISHED, ABORTED, status[self.last])
+        self.status = np.where(self.answered, COMPLETED, np.where(np.isnan(self.end), UNFINISHED, fate))
+        self.response = np.where(self.answered, self.end - record.input.tasks.arrival[self.first], np.nan)
+
+    def wasted(self, record: Record) -> np.ndarray:
+        """Mask of attempts whose calls ended otherwise, or go on with another attempt."""
+        assert record.attempt_of is not None
+        wasted = (record.attempt_of >= 0) & (record.status != NOT_ARRIVED) & (record.status != COMPLETED)
+        wasted[self.last[(self.status == UNFINISHED) & (record.status[self.last] == UNFINISHED)]] = False
+        return wasted
+
+
+def call_rows(record: Record) -> CallRows | None:
+    """The calls of a record; None where no client has any."""
+    if record.attempt_of is None or record.call_end is None:
+        return None
+    return CallRows(record, record.attempt_of, record.call_end)
+
+
+def calls_table(record: Record, tasks: pd.DataFrame) -> pd.DataFrame:
+    """One row a call that was sent.
+
+    `id`, `class`, `user`, `arrival` and `deadline` are those of its first attempt, `attempts` how many were sent,
+    `answered_by` the id of the attempt that was answered, `finish` when that was, or when the client gave the call up.
+    A call that was given up has the status of its last attempt.
+    """
+    calls = call_rows(record)
+    if calls is None:
+        return pd.DataFrame()
+    rows = TableRows(record)(np.arange(len(record.status)))
+    first = tasks.iloc[np.searchsorted(rows, calls.first)].reset_index(drop=True)
+    ids = tasks["id"].to_numpy()[np.searchsorted(rows, np.maximum(calls.answer, rows[0]))]
+    columns: dict[str, Any] = {name: first[name] for name in ("id", "class", "user", "arrival")}
+    names = [STATUS_NAMES[code] for code in range(len(STATUS_NAMES))]
+    answers = pd.Series(ids).where(calls.answered)
+    columns |= {
+        "finish": calls.end, "response": calls.response, "attempts": calls.attempts,
+        "answered_by": answers.astype("Int64") if ids.dtype.kind == "i" else answers,
+        "status": categorical(calls.status, names), "deadline": first["deadline"],
+    }  # fmt: skip
+    return pd.DataFrame(columns)
+
+
+def wasted_seconds(record: Record, modes: ModeTable, low: float, high: float) -> float:
+    """Device-seconds between two times that no client waited for in the end."""
+    calls, launches = call_rows(record), launches_of(record, modes)
+    if calls is None:
+        return math.nan
+    begin, end = launches.compute_start, launches.compute_end
+    inside = np.maximum(np.minimum(end, high) - np.maximum(begin, low), 0.0)
+    busy = launches.busy * np.divide(inside, end - begin, out=np.zeros(len(begin)), where=end > begin)
+    return float(by_launch(record, launches, busy)[calls.wasted(record)].sum())
+
+
+def rates_over(record: Record, modes: ModeTable, edges: np.ndarray) -> dict[str, np.ndarray]:
+    """Answers and attempts per second, and devices at wasted work, between edges."""
+    calls, width = call_rows(record), np.diff(edges)
+    if calls is None or record.attempt_of is None:
+        return {}
+    sent = record.input.tasks.arrival[(record.attempt_of >= 0) & (record.status != NOT_ARRIVED)]
+    wasted = [wasted_seconds(record, modes, *between) for between in zip(edges[:-1], edges[1:], strict=True)]
+    rates = [np.histogram(times, edges)[0] / width for times in (calls.end[calls.answered], sent)]
+    return dict(zip(RATES, (*rates, np.array(wasted) / width), strict=True))
+
+
+def not_back(record: Record) -> list[str]:
+    """Warn of goodput that stays down at a rate of arrivals that was served before.
+
+    The run is looked at in equal parts.  A part is well if 80 % of its calls were answered, and its rate one that is
+    served; since the last part that was well, or had clearly more arrivals, a quarter of the run and more has passed,
+    in which less than half of the calls were answered.
+    """
+    calls = call_rows(record)
+    arrival = record.input.tasks.arrival[[] if calls is None else calls.first]
+    if calls is None or len(arrival) < 10 * PARTS or arrival.max() <= 0:
+        return []
+    part = np.minimum((arrival / arrival.max() * PARTS).astype(int), PARTS - 1)
+    decided, answered = (np.bincount(part, mask, PARTS) for mask in (calls.status != UNFINISHED, calls.answered))
+    sent, well = np.bincount(part, minlength=PARTS), answered >= 0.8 * np.maximum(decided, 1)
+    served = sent[well].max(initial=0)
+    after = int(np.flatnonzero(well | (sent > served + 3 * math.sqrt(served))).max(initial=-1)) + 1
+    if not well.any() or after > 0.75 * PARTS or answered[after:].sum() >= 0.5 * decided[after:].sum():
+        return []
+    length = arrival.max() / PARTS
+    text = f"goodput has not come back {arrival.max() - after * length:.0f} s after the last arrival above capacity: "
+    return [f"{text}{answered[after:].sum() / decided[after:].sum():.0%} of the calls are answered, at a rate of "
+            f"{sent[after:].mean() / length:.3g}/s; {served / length:.3g}/s was served before"]  # fmt: skip
+
+
+def _of_window(run: Measured) -> tuple[CallRows, np.ndarray] | None:
+    """The calls of a run, and which of them are measured."""
+    record = run.result.record
+    calls = call_rows(record)
+    if calls is None:
+        return None
+    first = np.zeros(len(record.status), bool)
+    first[run.chosen(TableRows(record)(np.arange(len(first))))] = True
+    return calls, first[calls.first]
+
+
+@metric(unit="1/s", better="more", sets=("calls", "sweep:40"))
+def call_goodput(run: Measured) -> float:
+    """Calls of the window answered in it, by their deadline if any, per second."""
+    window = _of_window(run)
+    if window is None or run.duration <= 0:
+        return math.nan
+    calls, measured = window
+    deadline = run.result.record.input.tasks.deadline
+    late = False if deadline is None else calls.end > deadline[calls.first]
+    return int((calls.answered & measured & ~late & (calls.end <= run.high)).sum()) / run.duration
+
+
+@metric(unit="ratio", better="less", sets=("calls",))
+def attempts_per_call(run: Measured) -> float:
+    """Mean number of attempts of the calls of the window."""
+    window = _of_window(run)
+    return math.nan if window is None or not window[1].any() else float(window[0].attempts[window[1]].mean())
+
+
+@metric(unit="s", better="less", of="run", sets=("calls",))
+def wasted_device_s(run: Measured) -> float:
+    """Device-seconds in the window of attempts whose call ended otherwise."""
+    return wasted_seconds(run.result.record, run.result.modes, run.low, run.high)
+
+
+@metric(unit="s", better="less", sets=("calls",), congested=True)
+def call_response_p99(run: Measured) -> float:
+    """99th percentile of the time until the answer; calls without one count as +inf."""
+    window = _of_window(run)
+    if window is None:
+        return math.nan
+    calls, measured = window
+    values = calls.response[calls.answered & measured]
+    return quantile(values, 0.99, int(measured.sum()) - len(values))

@@ -1,0 +1,361 @@
+"""Clients that time out, give up and try again: a second event loop replays random settings attempt by attempt; a
+closed form; calculations by hand; what is refused."""
+
+import heapq
+import math
+
+import numpy as np
+import pytest
+from test_fork import look
+
+import hetsim as hs
+from hetsim.errors import ScenarioError
+from hetsim.queueing.matching import match
+from hetsim.results.one_run.result import Result
+from hetsim.scenario.scenario import load
+
+FINISH, ARRIVAL, TIMER, ROUND = range(4)
+
+
+def scenario(clients, *, rate=8, cpus=4, count=300, seed=1, policy="fcfs", service=None, time=None, **entry):
+    time = time or {"distribution": "exponential", "mean": "400 ms"}
+    work = {"service": service} if service else {"cpu_time": time}
+    entry = {"name": "calls", "arrivals": {"process": "poisson", "rate": f"{rate}/s"}, "count": count, **work, **entry}
+    nodes = {"cpus": cpus, **({"gpus": {"type": "a100", "count": 1}} if service else {})}
+    return {"name": "s", "seed": seed, "policy": policy, "cluster": {"nodes": nodes}, "workload": [
+        {**entry, "clients": clients}]}  # fmt: skip
+
+
+class Replay:
+    """Servers in order of arrival and clients, by a heap of instants; attempt k of call i has the number k n + i."""
+
+    def __init__(self, arrivals, sizes, servers, drawn, *, batch=None, limit=None, timeout=math.inf, leave=True,
+                 give_up=math.inf, times=0, first=0.0, factor=2.0, longest=math.inf, budget=None):  # fmt: skip
+        self.__dict__.update(locals())
+        self.n = len(arrivals)
+        self.sent, self.start, self.finish, self.fate = {}, {}, {}, {}
+        self.call_end, self.queue, self.busy, self.gone = {}, [], {}, set()
+        self.credit, self.now = 0.0, 0.0
+        self.heap = [(time, ARRIVAL, i, i) for i, time in enumerate(arrivals)]
+        self.number = self.n
+        heapq.heapify(self.heap)
+        while self.heap:
+            self.now, kind, _, who = heapq.heappop(self.heap)
+            (self.end, self.arrive, self.leave_it)[kind](who)
+            if not self.heap or self.heap[0][0] > self.now:
+                self.serve()
+
+    def at(self, time, kind, who):
+        self.number += 1
+        heapq.heappush(self.heap, (time, kind, self.number, who))
+
+    def arrive(self, who):
+        call = who % self.n
+        self.sent[who] = self.now
+        if who < self.n and self.budget is not None:
+            self.credit = min(10.0, self.credit + self.budget)
+        due = min(self.now + self.timeout, self.arrivals[call] + self.give_up)
+        if due < math.inf:
+            self.at(due, TIMER, who)
+        full = self.limit is not None and len(self.queue) >= self.limit
+        if full and (self.queue or len(self.busy) >= self.servers):
+            self.fate[who], self.finish[who] = "rejected", self.now
+            self.again(who)
+            return
+        self.queue.append(who)
+
+    def serve(self):
+        while self.queue and len(self.busy) < self.servers:
+            number = 1 if self.batch is None else min(len(self.queue), self.batch[0])
+            members, self.queue = self.queue[:number], self.queue[number:]
+            took = self.sizes[members[0]] if self.batch is None else self.batch[1] + self.batch[2] * number
+            self.number += 1
+            self.busy[self.number] = members
+            for who in members:
+                self.start[who] = self.now
+            heapq.heappush(self.heap, (self.now + took, FINISH, self.number, self.number))
+
+    def end(self, launch):
+        for who in self.busy.pop(launch, ()):
+            self.finish[who] = self.now
+            self.fate[who] = "aborted" if who in self.gone else "completed"
+            if who not in self.gone:
+                self.call_end[who % self.n] = self.now
+
+    def leave_it(self, who):
+        if who in self.fate:
+            return
+        self.gone.add(who)
+        if not self.leave:
+            running = [number for number, members in self.busy.items() if who in members]
+            if who in self.queue:
+                self.queue.remove(who)
+            if not running or self.batch is None:
+                self.fate[who], self.finish[who] = "aborted", self.now
+                for number in running:
+                    del self.busy[number]
+        self.again(who)
+
+    def again(self, who):
+        call, made = who % self.n, who // self.n
+        if made < self.times:
+            wait = min(self.longest, self.first * self.factor**made) * self.drawn(who + self.n)
+            if self.now + wait < self.arrivals[call] + self.give_up and (self.budget is None or self.credit > 1 - 1e-9):
+                self.credit -= 0 if self.budget is None else 1
+                self.at(self.now + wait, ARRIVAL, who + self.n)
+                return
+        self.call_end[call] = self.now
+
+
+def compare(given, replay_of, limit=None):
+    """The run of a scenario next to its replay: every attempt and every call, to 1e-9."""
+    loaded = load(given).build()
+    calls, tasks = loaded.calls, loaded.tasks
+    n = int((calls.number == 0).sum())
+    entry = given["workload"][0]
+    clients, retry = entry["clients"], entry["clients"].get("retry", {})
+    seconds = lambda value, other: other if value is None else float(value.removesuffix(" s"))  # noqa: E731
+    wait = retry.get("wait", {})
+    replay = Replay(
+        tasks.arrival[:n].tolist(), tasks.time[:, 0].tolist(), drawn=lambda row: float(calls.drawn[row]), limit=limit,
+        timeout=seconds(clients.get("timeout"), math.inf), leave=clients.get("at_timeout", "leave") == "leave",
+        give_up=seconds(clients.get("give_up_after"), math.inf), times=retry.get("times", 0),
+        first=seconds(wait.get("first"), 0.0), factor=wait.get("factor", 2), longest=seconds(wait.get("max"), math.inf),
+        budget=retry.get("budget"), **replay_of,
+    )  # fmt: skip
+    result = hs.run(given, check=True)
+    table = result.tasks.set_index("id")
+    assert set(table.index) == set(replay.sent)
+    assert table["status"].astype(str).to_dict() == replay.fate
+    for column, right in (("arrival", replay.sent), ("start", replay.start), ("finish", replay.finish)):
+        told = table[column].dropna().to_dict()
+        assert told.keys() == right.keys()
+        assert [told[who] for who in told] == pytest.approx([right[who] for who in told], abs=1e-9)
+    ends = result.calls.set_index("id")["finish"].to_dict()
+    assert [ends[call] for call in range(n)] == pytest.approx([replay.call_end[call] for call in range(n)], abs=1e-9)
+    made = np.bincount(np.array(list(replay.sent)) % n)
+    assert (result.calls.sort_values("id")["attempts"].to_numpy() == made).all()
+    return result
+
+
+def drawn_clients(pick):
+    retry = {"times": pick(1, 2, 3), "size": pick("same", "new")}
+    if pick(0, 1):
+        retry["wait"] = {"first": pick("0.1 s", "1 s"), "factor": pick(1, 2, 3), "jitter": pick("full", "none")}
+        retry["wait"] |= pick({}, {"max": "1.5 s"})
+    retry |= pick({}, {"budget": 0.1}, {"budget": 0.5})
+    clients = {"timeout": pick("0.5 s", "1 s", "2 s"), "at_timeout": pick("leave", "cancel")}
+    clients |= pick({}, {"give_up_after": "2.5 s"}) | pick({}, {"retry": retry}, {"retry": retry})
+    return clients
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_tasks_are_those_of_a_second_event_loop(seed):
+    random = np.random.default_rng(seed)
+    pick = lambda *values: values[int(random.integers(len(values)))]  # noqa: E731
+    limit = pick(None, None, 0, 3)
+    policy = "fcfs" if limit is None else {"scheduler": "fcfs", "admission": {"name": "queue_limit", "limit": limit}}
+    given = scenario(drawn_clients(pick), rate=pick(5, 9, 14), cpus=4, seed=seed, policy=policy)
+    compare(given, {"servers": 4}, limit)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_requests_are_those_of_a_second_event_loop(seed):
+    random = np.random.default_rng(1000 + seed)
+    pick = lambda *values: values[int(random.integers(len(values)))]  # noqa: E731
+    service = {"device": "gpu", "compute": {"fixed": "300 ms", "per_item": "50 ms"}, "max_batch": 8}
+    given = scenario(drawn_clients(pick), rate=pick(5, 9, 14), seed=seed, service=service)
+    compare(given, {"servers": 1, "batch": (8, 0.3, 0.05)})
+
+
+# By hand --------------------------------------------------------------------------------------------------------
+
+
+def two(clients, count=2, policy="fcfs", seconds="5 s", service=None, **more):
+    """A call a second from 0 on, on one core that takes 5 s for each."""
+    given = scenario(clients, count=count, cpus=1, policy=policy, time=seconds, service=service, **more)
+    given["workload"][0]["arrivals"] = {"process": "deterministic", "interval": "1 s"}
+    return given
+
+
+def seen(result, *columns):
+    table = result.tasks.sort_values("id")
+    return [[None if value != value else value for value in table[one].astype(object)] for one in columns]
+
+
+def test_a_running_attempt_that_is_canceled_frees_its_core_at_that_instant():
+    result = hs.run(two({"timeout": "3 s", "at_timeout": "cancel"}), check=True)
+    assert seen(result, "start", "finish", "status") == [[0, 3], [3, 4], ["aborted"] * 2]
+    assert result.metric("wasted_device_s") == 4 and result.metric("call_goodput") == 0
+    assert result.metric("call_response_p99") == math.inf and result.tasks["reason"][0] == "timed out after 3 s"
+
+
+def test_a_server_that_does_not_know_works_on():
+    result = hs.run(two({"timeout": "6 s"}), check=True)
+    assert seen(result, "start", "finish", "status") == [[0, 5], [5, 10], ["completed", "aborted"]]
+    assert result.calls["finish"].tolist() == [5, 7] and result.calls["answered_by"][0] == 0
+    assert result.metric("wasted_device_s") == 5 and result.metric("call_goodput") == pytest.approx(1 / 10)
+
+
+def test_a_task_that_cannot_be_stopped_runs_on():
+    result = hs.run(two({"timeout": "3 s", "at_timeout": "cancel"}, stopping={"preemptible": False}), check=True)
+    assert seen(result, "start", "finish", "status") == [[0, None], [5, 4], ["aborted"] * 2]
+
+
+def test_a_client_leaves_while_admission_defers_its_attempt():
+    policy = {"scheduler": "fcfs", "admission": {"name": "token_bucket", "rate": "0.1/s", "excess": "defer"}}
+    result = hs.run(two({"timeout": "3 s", "at_timeout": "cancel"}, policy=policy), check=True)
+    assert seen(result, "start", "finish") == [[0, None], [3, 4]] and result.end == 4
+
+
+@pytest.mark.parametrize(
+    ("way", "starts", "ends"), [("4 s", [None] * 3, [3, 4, 5]), ("1 s", [1, 2.5, 4], [3.5, 5, 6.5])]
+)
+def test_a_client_leaves_while_its_request_or_the_response_is_on_its_way(way, starts, ends):
+    service = {"device": "cpu", "compute": {"fixed": "1.5 s"}, "max_batch": 4, "network": way}
+    result = hs.run(two({"timeout": "3 s", "at_timeout": "cancel"}, 3, service=service), check=True)
+    assert seen(result, "start", "finish", "status") == [starts, ends, ["aborted"] * 3]
+    assert result.metric("wasted_device_s") == (0 if way == "4 s" else 4.5)
+
+
+def test_requests_of_a_batch_share_the_seconds_that_are_wasted():
+    """Three wait from 1, 2 and 3 s on and run from 4 to 8 s; only the last client is still there."""
+    service = {"device": "cpu", "compute": {"fixed": "4 s"}, "max_batch": 4}
+    result = hs.run(two({"timeout": "5.5 s"}, 4, service=service), check=True)
+    assert seen(result, "start", "finish") == [[0, 4, 4, 4], [4, 8, 8, 8]]
+    assert seen(result, "status") == [["completed", "aborted", "aborted", "completed"]]
+    assert result.metric("wasted_device_s") == pytest.approx(8 / 3)
+
+
+def test_the_call_is_given_up_and_its_attempts_have_what_is_left_of_it():
+    retry = {"times": 5, "wait": {"first": "1 s", "factor": 1}}
+    result = hs.run(two({"timeout": "3 s", "give_up_after": "6 s", "retry": retry}, 1), check=True)
+    assert seen(result, "arrival", "start", "finish", "status") == [[0, 4], [0, 5], [5, 10], ["aborted"] * 2]
+    assert result.tasks["reason"].tolist() == ["timed out after 3 s", "its call was given up after 6 s"]
+    assert result.calls[["finish", "attempts"]].to_numpy().tolist() == [[6, 2]]
+
+
+def test_deadlines_are_those_of_calls():
+    """Attempts of 0 and 3 s, each 2 s on a core that is busy until 3.5 s: answered at 5.5 s."""
+    given = two({"timeout": "3 s", "at_timeout": "cancel", "retry": {"times": 1}}, 1, seconds="2 s", slo="6 s")
+    arrivals = given["workload"][0]["arrivals"]
+    given["workload"].insert(0, {"name": "first", "arrivals": arrivals, "count": 1, "cpu_time": "3.5 s"})
+    result = hs.run(given, check=True)
+    table = result.tasks.set_index("id")
+    assert table["attempt_of"].tolist() == [0, 1, 1] and table["deadline"].tolist()[1:] == [6, 6]
+    assert table["met_deadline"].tolist()[1] and table["met_deadline"].isna().tolist() == [True, False, True]
+    assert result.metric("slo_attainment") == 1 and result.metric("goodput_fraction") == 0.5
+    assert result.metric("attempts_per_call") == 2 and result.metric("call_response_p99") == 5.5
+    late = hs.run(given, overrides=["workload.calls.slo=5 s"])
+    assert late.metric("slo_attainment") == 0 == late.metric("call_goodput")
+
+
+def test_clients_of_a_closed_loop_send_again_before_they_think():
+    given = two({"timeout": "2 s", "at_timeout": "cancel", "retry": {"times": 1, "wait": {"first": "1 s"}}})
+    given["workload"][0]["arrivals"] = {"process": "closed", "clients": 1, "think": "10 s"}
+    result = hs.run(given, check=True)
+    assert result.tasks["arrival"].tolist() == [10, 25, 13, 28] and result.calls["finish"].tolist() == [15, 30]
+
+
+# Theory -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_without_a_queue_and_clients_that_come_back_is_the_m_m_1_with_retrials():
+    """Falin and Templeton, Retrial Queues (1997), section 1.2: of those in orbit there are rho (lambda + rho theta) /
+    ((1 - rho) theta) on average, and a time until the answer of that and rho, over lambda."""
+    rate, theta = 0.4, 0.5
+    wait = {"first": "2 s", "factor": 1, "jitter": "exponential"}
+    clients = {"retry": {"times": 80, "on": ["rejected"], "wait": wait, "size": "same"}}
+    policy = {"scheduler": "fcfs", "admission": {"name": "queue_limit", "limit": 0}}
+    law = {"distribution": "exponential", "mean": "1 s"}
+    means = []
+    for seed in range(10):
+        calls = hs.run(scenario(clients, rate=rate, cpus=1, count=4000, seed=seed, policy=policy, time=law)).calls
+        assert (calls["status"] == "completed").all()
+        means.append(calls["response"][500:].mean())
+    right = (rate * (rate + rate * theta) / ((1 - rate) * theta) + rate) / rate
+    assert abs(np.mean(means) - right) < 2.262 * np.std(means, ddof=1) / math.sqrt(10)
+
+
+def test_patience_and_clients_that_leave_the_queue_are_the_same():
+    """Where nothing can be stopped, as a client that leaves what runs changes nothing there."""
+    same = {"stopping": {"preemptible": False}, "rate": 12}
+    clients = hs.run(scenario({"timeout": "700 ms", "at_timeout": "cancel"}, **same)).tasks
+    given = scenario({"timeout": "1 s"}, **same)
+    del given["workload"][0]["clients"]
+    given["workload"][0]["patience"] = "700 ms"
+    patience = hs.run(given).tasks
+    assert clients["start"].equals(patience["start"]) and clients["finish"].equals(patience["finish"])
+
+
+# Forks, saved runs, schedulers ------------------------------------------------------------------------------------
+
+
+STORM = {"timeout": "700 ms", "retry": {"times": 2, "wait": {"first": "100 ms", "jitter": "full"}, "budget": 0.5}}
+
+
+@pytest.mark.parametrize("way", ["leave", "cancel"])
+def test_a_fork_goes_on_to_the_same_attempts(way):
+    given = scenario({**STORM, "at_timeout": way}, rate=14)
+    for seed in range(3):
+        look(load(given).build, seed, forks=4)
+
+
+def test_a_policy_that_forks_the_run_knows_nothing_of_its_clients():
+    """What it imagines has no further calls; it decides as well as it can, and every attempt ends."""
+    result = hs.run(scenario({**STORM, "at_timeout": "cancel"}, count=40, policy="rollout"), check=True)
+    assert result.calls["finish"].notna().all()
+
+
+def test_saved_runs_have_their_calls(tmp_path):
+    result = hs.run(scenario(STORM))
+    loaded = Result.load(result.save(tmp_path / "run"))
+    assert loaded.calls.equals(result.calls) and loaded.tasks.equals(result.tasks)
+    assert loaded.metric("wasted_device_s") == result.metric("wasted_device_s") > 0
+
+
+@pytest.mark.parametrize("way", ["leave", "cancel"])
+@pytest.mark.parametrize(
+    "name", ["easy_backfill", "srtf", "las", "processor_sharing", "edf", "eft", "lws", "fcfs_skip"]
+)
+def test_every_call_ends_under_other_schedulers(name, way):
+    result = hs.run(scenario({**STORM, "at_timeout": way}, rate=14, policy=name), check=True)
+    assert result.calls["finish"].notna().all() and len(result.calls) == 300
+    assert (result.tasks.groupby("attempt_of")["status"].apply(lambda one: (one == "completed").sum()) <= 1).all()
+
+
+# What is refused ----------------------------------------------------------------------------------------------------
+
+
+CLOSED = "arrivals: {process: closed, clients: 2, think: 1 s}"
+
+
+@pytest.mark.parametrize(
+    ("clients", "place", "says", "more"),
+    [
+        ("{retry: {times: 2, on: [timeout]}}", "6:31: workload.clients.retry.on", "nothing to react to", ""),
+        ("{timeout: 1 s, retry: {times: 2, on: []}}", "6:45: workload.clients.retry.on", "nothing to react to", ""),
+        ("{timeout: 1 s, retry: {times: 2, on: [late]}}", "6:50: workload.clients.retry.on.0", "timeout", ""),
+        ("{retry: {times: 2, budget: 120%}}", "6:31: workload.clients.retry.budget", "100%", ""),
+        ("{timeout: 0 s}", "6:13: workload.clients.timeout", "leave it out", ""),
+        ("{at_timeout: cancel}", "6:3: workload.clients.timeout", "do nothing", ""),
+        ("{timeout: 1 s, count: 3}", "6:27: workload.clients.count", "retry budgets", ""),
+        ("{timeout: 1 s}", "7:3: workload.patience", "short form", "  patience: 1 s"),
+        ("{count: 3, retry: {times: 1, budget: 10%}}", "6:13: workload.clients.count", "closed loop", CLOSED),
+        ("{timeout: 1 s}", "6:3: workload.0.clients", "plans all tasks beforehand", "policy: heft"),
+    ],
+)  # fmt: skip
+def test_what_contradicts_itself_is_refused_with_its_place(tmp_path, clients, place, says, more):
+    arrivals = more if more == CLOSED else "arrivals: {process: poisson, rate: 1/s}"
+    lines = ["name: s", "cluster: {nodes: {cpus: 2}}", "workload:", f"  {arrivals}", "  cpu_time: 1 s",
+             f"  clients: {clients}", "" if more == CLOSED else more, "horizon: 9 s"]  # fmt: skip
+    file = tmp_path / "s.yaml"
+    file.write_text("\n".join(lines))
+    with pytest.raises(ScenarioError) as error:
+        hs.run(file)
+    assert f"s.yaml:{place}: " in str(error.value) and says in str(error.value)
+
+
+def test_theory_does_not_know_clients():
+    given = scenario({"timeout": "1 s"})
+    assert "clients" in str(match(load(given)))
