@@ -1,6 +1,7 @@
 """Write docs/gallery.md and its pictures from what the gallery's entries recorded.
 
-    python docs/make_gallery.py              writes the page, and the pictures of docs/gallery
+    python docs/make_gallery.py              writes the page, the pictures of docs/gallery, and the counts in
+                                             README.md and docs/index.md
     python docs/make_gallery.py --check      exit code 1 if the page is not what would be written now
 
 `hetsim gallery NAME --record` runs an entry and records what comes out; this only reads it.
@@ -8,6 +9,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +22,56 @@ from hetsim.gallery.schema import FiguresTable
 
 HERE = Path(__file__).parent
 PAGE, PICTURES = HERE / "gallery.md", HERE / "gallery"
+COUNTING = ((HERE.parent / "README.md", "docs/gallery.md"), (HERE / "index.md", "gallery.md"))
 MAX_ROWS = 40
 """Rows of a table on the page; a longer one is told by its picture and its sentence."""
+
+NOT_TUNED_ON = {
+    "fgd": {"trace": ["cpu100", "cpu250", "gpushare40", "gpushare60", "gpushare80", "gpuspec10", "gpuspec20",
+                      "multigpu20", "multigpu30", "multigpu40"]},
+}  # fmt: skip
+"""By entry, the values of an axis that were first run when scenario, model and tolerance stood, and changed nothing."""
+FITTED = {"vtc": "one factor"}
+"""By entry, a table of which a number was fitted for each row; it is not counted."""
+COUNTED = re.compile(r"\[[0-9]+ published (?:.|\n)*?was tuned on\.")
+"""The sentence with the counts, in README.md and docs/index.md."""
+
+
+def halves(entry: Entry, comparison: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The figures on inputs that were used in building, and those on others."""
+    rows = comparison
+    others = pd.Series(False, index=rows.index)
+    for axis, values in NOT_TUNED_ON.get(entry.name, {}).items():
+        others |= rows[axis].isin(values)
+    return rows[~others], rows[others & rows["hetsim"].notna()]
+
+
+def judged_rows(entry: Entry, outcome: Outcome) -> pd.DataFrame:
+    """The comparison without tables that have a number fitted to each row."""
+    rows = outcome.comparison()
+    return rows[rows["table"] != FITTED.get(entry.name)]
+
+
+def tally(rows: pd.DataFrame) -> tuple[int, int]:
+    judged = rows["within"].dropna().astype(bool)
+    return int(judged.sum()), len(judged)
+
+
+def counts(gallery: str = "gallery.md") -> str:
+    """What README.md and docs/index.md say of the gallery."""
+    every = [halves(entry, judged_rows(entry, recorded(entry))) for entry in entries()]
+    (good, judged), (good_other, judged_other) = (
+        map(sum, zip(*(tally(pair[half]) for pair in every), strict=True)) for half in (0, 1)
+    )
+    return (
+        f"[{len(every)} published results]({gallery}) are reproduced from their authors' own inputs, by scenarios that "
+        f"ship: {good} of {judged} figures are within the tolerance of their source, and {good_other} of "
+        f"{judged_other} on inputs that nothing was tuned on."
+    )
+
+
+def counted(page: Path, link: str) -> str:
+    return COUNTED.sub(lambda _: counts(link), page.read_text(encoding="utf-8"), count=1)
 
 
 def page() -> str:
@@ -39,12 +89,18 @@ def _page() -> Iterator[str]:
     yield "`scenarios/hetsim_scenarios/published`, with notices of their"
     yield "licenses; how to add an entry is told in CONTRIBUTING."
     yield ""
-    yield "| entry | what | outcome | time |"
-    yield "| --- | --- | --- | --- |"
+    yield "The third column counts inputs that were there while scenario and model were made; those of the fourth were"
+    yield "first run afterwards, and nothing was changed for them. Figures with a number fitted to each are in neither."
+    yield ""
+    yield "| entry | what | figures within the tolerance | on inputs that nothing was tuned on | time |"
+    yield "| --- | --- | --- | --- | --- |"
     found = [(entry, recorded(entry)) for entry in entries()]
     for entry, outcome in found:
-        told = sentence(outcome.comparison()).partition(";")[0]
-        yield f"| [{entry.name}](#{anchor(entry)}) | {entry.expected.title} | {told} | {seconds(outcome)} |"
+        used, others = halves(entry, judged_rows(entry, outcome))
+        first, second = ("{} of {}".format(*tally(rows)) if len(rows) else "–" for rows in (used, others))
+        missing = int((used["hetsim"].isna() & used["paper"].notna()).sum())
+        first += f", {missing} not run" if missing else ""
+        yield f"| [{entry.name}](#{anchor(entry)}) | {entry.expected.title} | {first} | {second} | {seconds(outcome)} |"
     for entry, outcome in found:
         yield from _entry(entry, outcome)
 
@@ -96,6 +152,10 @@ def _table(entry: Entry, table: FiguresTable, comparison: pd.DataFrame) -> Itera
         yield f"![{table.title or table.name}: {drawn}](gallery/{_file(entry, table)})"
         yield ""
     tail = f" {missing} further figures were not run." if missing else ""
+    rows, others = (half[half["table"] == table.name] for half in halves(entry, rows))
+    if len(others):
+        good, judged = tally(others)
+        tail += f" On inputs that nothing was tuned on {good} of {judged} are within it: {_others(entry, others)}."
     if len(rows) > MAX_ROWS:
         good = int(rows["within"].dropna().astype(bool).sum())
         yield f"{good} of {len(rows)} figures are within the tolerance ({table.tolerance.text}).{tail}"
@@ -120,6 +180,13 @@ def _table(entry: Entry, table: FiguresTable, comparison: pd.DataFrame) -> Itera
         yield "| " + " | ".join([*cells, difference(row, table.tolerance, unit), within]) + " |"
 
 
+def _others(entry: Entry, others: pd.DataFrame) -> str:
+    """How many figures are within the tolerance, by value of the axis."""
+    (axis,) = NOT_TUNED_ON[entry.name]
+    by_value = others.groupby(axis, sort=False)
+    return ", ".join("{} {} of {}".format(value, *tally(rows)) for value, rows in by_value)
+
+
 def _file(entry: Entry, table: FiguresTable) -> str:
     return f"{entry.name}-{table.name.replace(' ', '-')}.png"
 
@@ -135,7 +202,7 @@ def pictures() -> None:
 
     PICTURES.mkdir(exist_ok=True)
     for entry in entries():
-        comparison = recorded(entry).comparison()
+        comparison, _ = halves(entry, recorded(entry).comparison())
         for table in entry.expected.tables:
             picture = bars(comparison, table)
             if picture is not None:
@@ -145,12 +212,15 @@ def pictures() -> None:
 
 def main(arguments: list[str]) -> int:
     if "--check" in arguments:
-        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page():
+        same = all(COUNTED.search(counted(*one)) and counted(*one) == one[0].read_text("utf-8") for one in COUNTING)
+        if same and PAGE.exists() and PAGE.read_text(encoding="utf-8") == page():
             return 0
-        print("gallery.md is not what docs/make_gallery.py writes now; run it", file=sys.stderr)
+        print("gallery.md, README.md or index.md is not what docs/make_gallery.py writes now; run it", file=sys.stderr)
         return 1
     pictures()
     PAGE.write_text(page(), encoding="utf-8")
+    for one in COUNTING:
+        one[0].write_text(counted(*one), encoding="utf-8")
     return 0
 
 

@@ -452,3 +452,23 @@ def test_wrong_usage(arguments, code, message):
     done = hetsim(*arguments)
     assert done.exit_code == code
     assert message in done.output
+
+
+def test_the_front_pages_count_what_was_recorded():
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location("make_gallery", TOP / "docs" / "make_gallery.py")
+    made = module_from_spec(spec)
+    spec.loader.exec_module(made)
+
+    def both(name):
+        return catalogue.entry(name), outcomes.recorded(catalogue.entry(name))
+
+    for page, link in made.COUNTING:
+        assert made.counts(link) in page.read_text(encoding="utf-8"), "python docs/make_gallery.py"
+    used, others = made.halves(catalogue.entry("fgd"), made.judged_rows(*both("fgd")))
+    shown = (len(others), int((~others["within"].astype(bool)).sum()))
+    assert f"one figure of {shown[0]} is outside" in catalogue.entry("fgd").expected.differences and shown[1] == 1
+    assert set(others["trace"]).isdisjoint({"default", "cpu050", "gpuspec25"})
+    used, others = made.halves(catalogue.entry("vtc"), made.judged_rows(*both("vtc")))
+    assert made.tally(used) == (13, 16) and not len(others)

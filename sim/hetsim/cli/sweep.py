@@ -135,13 +135,14 @@ def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
 
 def _show(outcome: Any, metrics: tuple[str, ...]) -> None:
     from hetsim.report import terminal
+    from hetsim.results.many_runs.knee import knees
 
     titles, rows = outcome.shown()
     right = set(range(len(outcome.keys) + 2, len(titles)))
     lines = [outcome.title, "", *terminal.table([titles, *rows], right=right)]
     if len(outcome) > len(rows):
         lines.append(f"... {len(outcome) - len(rows):,} more rows (--out DIR keeps them, --json prints them)")
-    lines += ["", *_best(outcome)]
+    lines += ["", *_best(outcome), *knees(outcome)]
     if "response_mean_ci_low" in outcome.table:
         lines.append("± are 95 % intervals; what each is for: docs/statistics.md")
     console.lines([*lines, *(line for text in outcome.remarks for line in terminal.wrapped(text, indent=2))])

@@ -35,6 +35,7 @@ from hetsim.report.html.elements import Cell, Section
 from hetsim.results.declared import has_direction, higher_is_better
 from hetsim.results.formatting import metric_name, several, units_of
 from hetsim.results.many_runs.findings import Finding
+from hetsim.results.many_runs.knee import knees
 from hetsim.results.many_runs.point_differences import Leads, findings_by_point, leads, seen_from
 from hetsim.results.many_runs.sweep import Sweep
 from hetsim.scenario.file.document import parse_value
@@ -50,7 +51,7 @@ Findings = Mapping[str, dict[int, list[Finding]]]
 def of_sweep(found: Sweep, folder: str) -> Parts:
     """Title, first lines and sections about a sweep."""
     findings = _findings(found)
-    words = elements.items([*_swept_in_words(found, findings), *_differing_in_words(found, findings)])
+    words = elements.items([*_swept_in_words(found, findings), *_differing_in_words(found, findings), *knees(found)])
     failed = [f"point {row.point} under {row.policy} failed: {row.error}" for row in found.failed.itertuples()]
     policies = list(dict.fromkeys(found.table["policy"]))
     under = f" under {policies[0]}" if len(policies) == 1 else ""
