@@ -75,7 +75,7 @@ def test_backfilling_helps():
 @pytest.mark.parametrize("seed", spread(range(6), 3))
 def test_gangs_across_nodes_by_counting_and_by_walking(seed: int, monkeypatch: pytest.MonkeyPatch):
     """Counting accelerators wherever they are gives the starts that trying it out on copies of the nodes gives."""
-    from hetsim.engine.views.pool import PoolEnds
+    from hetsim.engine.views.shadow import PoolEnds
 
     scenario = {
         "name": "spanning",

@@ -127,7 +127,7 @@ def test_the_analytic_models_are_no_larger_than_the_batches(batching):
     run.batching = [policy]
     Simulation(run).run()
     if batching == "smdp":
-        assert policy.tables and all(len(table) == 4 * 8 + 1 for table in policy.tables.values())
+        assert policy.solved and all(len(table) == 4 * 8 + 1 for table in policy.solved.values())
     given["policy"]["batching"] = {"name": batching, "max_batch": 513}
     with pytest.raises(hs.errors.ScenarioError, match="at most 512"):
         load(given).build()

@@ -12,13 +12,25 @@ from scipy.optimize import minimize
 
 import hetsim as hs
 from hetsim.errors import ScenarioError
-from hetsim.formulas.collectives import all_reduce, all_reduce_over_nodes
+from hetsim.formulas.collectives import Rate, all_reduce, ring_over_nodes
 from hetsim.formulas.training import ParallelPlan, TrainingMachine, Transformer, memory, pipeline_seconds, step
 
 GIB = 2**30
 MEASURED = Path(__file__).parents[3] / "shared" / "data" / "training" / "megatron.csv"
 needs_data = pytest.mark.skipif(not MEASURED.exists(), reason="the measured steps are not there")
 GPT3 = {"layers": 96, "hidden": 12288, "heads": 96, "sequence": 2048, "vocabulary": 51200}
+
+
+
+def all_reduce_over_nodes(
+    nodes: int, each: int, size: float, inside: Rate, card: float, cards: int, latency: float = 0.0,
+    latency_inside: float = 0.0,
+) -> float:  # fmt: skip
+    """Seconds of an all-reduce of `each` ranks on each of some nodes with `cards`."""
+    sent, within, latencies = ring_over_nodes(
+        2, nodes, each, size=size, inside=inside, latency=latency, latency_inside=latency_inside
+    )
+    return latencies + max(within, sent / (card * min(cards, each)))
 
 
 def test_collectives() -> None:

@@ -21,9 +21,9 @@ from tiers import examples, spread
 from hetsim import registry
 from hetsim.cli import main
 from hetsim.errors import ScenarioError
-from hetsim.workload.readers import task_table
+from hetsim.workload.readers import pai, task_table
 from hetsim.workload.readers.pai import AttemptSpans, Owners
-from hetsim.workload.rows import job_columns, job_tables, joins, json_rows
+from hetsim.workload.rows import job_columns, job_tables, json_rows
 
 NOT_LOGS = ("azure_llm", "burstgpt", "hcsp", "hetero_dag", "mooncake", "pollux", "requests", "tasks", "wfformat")
 """Formats that are read as a whole: requests, matrices, task graphs, jobs with curves, and the task table itself."""
@@ -291,8 +291,8 @@ def test_damaged_workflows_are_told_like_any_json(tmp_path_factory, cut, put, lo
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(-9, 9), st.integers(0, 3)), max_size=40), st.integers(1, 9))
 def test_rows_by_key_are_those_of_a_dictionary(rows, least):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joins, "MIN_ROWS", least)
-        keyed = joins.Keyed(first=("d", "least"), last=("d", "most"), code=("i", "last"))
+        patch.setattr(pai, "MIN_ROWS", least)
+        keyed = pai.Keyed(first=("d", "least"), last=("d", "most"), code=("i", "last"))
         known: dict = {}
         for key, number, code in rows:
             keyed.add(str(key), number, number, code)
@@ -404,7 +404,7 @@ def test_what_is_left_out_takes_nothing(options, tmp_path, form):
 @pytest.mark.slow
 def test_instances_of_a_task_take_no_memory_of_their_own(tmp_path, monkeypatch):
     """A hundred instances of each of 200 tasks, and a thousand: the rows that wait to be merged, and no more."""
-    monkeypatch.setattr(joins, "MIN_ROWS", 1000)
+    monkeypatch.setattr(pai, "MIN_ROWS", 1000)
     taken = []
     for count in (100, 400):
         path = tmp_path / str(count)

@@ -116,7 +116,7 @@ class Modeled(Batching):
         return Take(min(len(queue), limit(placement, self.max_batch)))
 
     def solution(self, queue: RequestQueue, placement: Placement, rate: float) -> Any:
-        """What the model says at an arrival rate; solved once."""
+        """Answer of the model at an arrival rate; solved once."""
         key = (placement, rate)
         if key not in self.solved:
             times = batch_times(queue, placement, self.max_batch)
@@ -129,7 +129,7 @@ class Modeled(Batching):
         raise NotImplementedError
 
     def solve(self, model: BulkQueue, queue: RequestQueue, placement: Placement) -> Any:
-        """What the answers need to know of the model."""
+        """Return the part of the model that the answers need."""
         raise NotImplementedError
 
 

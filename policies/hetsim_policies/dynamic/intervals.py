@@ -250,7 +250,7 @@ def spread(mode: Mode, room: Share) -> Share:
 def spread_others(
     dealt: dict[int, Share], widths: Iterable[tuple[IntervalJob, int]], room: Share
 ) -> dict[int, Share]:
-    """The GPUs that were dealt to rows of jobs, and those of other jobs, spread over what is left."""
+    """Add the other jobs' GPUs, spread over what the rows of jobs leave free."""
     for share in dealt.values():
         for node, count in share.items():
             room[node] -= count

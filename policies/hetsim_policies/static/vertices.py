@@ -97,11 +97,11 @@ def min_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.nd
         solution = split(pruned, counts)
         return solution, float(priced(pruned, counts, solution.prices).sum())
 
-    deadline, solution = least_solvable(levels, at)
+    deadline, solution = first_solvable(levels, at)
     return deadline, solution.share
 
 
-def least_solvable(levels: Sequence[float], at: Callable[[float], tuple[Split, float]]) -> tuple[float, Split]:
+def first_solvable(levels: Sequence[float], at: Callable[[float], tuple[Split, float]]) -> tuple[float, Split]:
     """The least length with a solvable program, and its vertex, by halving.
 
     levels: between two of them the program is the same; the last is possible, as nothing is left out there and the
@@ -215,7 +215,7 @@ def min_guess(instance: WideTasks) -> tuple[float, Split]:
         return solution, float(priced(areas, counts, solution.prices).sum())
 
     low = max(float(instance.fastest().max()), at(np.inf)[1])
-    return least_solvable([low, *np.unique(instance.seconds[instance.seconds > low]).tolist()], at)
+    return first_solvable([low, *np.unique(instance.seconds[instance.seconds > low]).tolist()], at)
 
 
 def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[PoolLanes]:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from hetsim.errors import DamagedFile, UsageError
 from hetsim.model.files import TEMPORARY, remove_left, write_whole
 from hetsim.model.units import shown
+from hetsim.results.formatting import listed
 from hetsim.results.many_runs.sweep import EACH, MARK, SCENARIO, TABLE, TABLES
 from hetsim.results.sealed import digests, sealed, unsealed
 from hetsim.results.stored_files import open_stored
@@ -106,7 +107,7 @@ def check_folder(target: str | Path, about: Mapping[str, Any], mark: str = "", *
     other = _differences(there, about)
     if not other:
         return "same"
-    said = f"{folder} holds another sweep (it differs in {_listed(other)})"
+    said = f"{folder} holds another sweep (it differs in {listed(other)})"
     if not resume:
         raise UsageError(
             f"{said}; give another directory, or --fresh to begin anew in this one, or --resume to keep those of its "
@@ -147,10 +148,6 @@ def _differences(there: Mapping[str, Any], about: Mapping[str, Any]) -> list[str
     if not other and _row_text(there) != about["rows"]:
         return ["the contents of files that it names, or the code of a policy"]
     return other
-
-
-def _listed(texts: list[str]) -> str:
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
 def claim(

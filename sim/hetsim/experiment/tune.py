@@ -103,7 +103,7 @@ def tune(
     cases: list[Case] = []
     check_all(base, given, lambda row, one: cases.append(Case(base, row.overrides, seed, identity.scenario(one))))
     setup = Setup((base,), (metric,), study_options.check, study_options.audit)
-    runs = _planned(len(given), first) + 2 * final
+    runs = sum((after - before) * remaining for remaining, before, after in _stages(len(given), first)) + 2 * final
     with begun(study_options, setup, runs, identity) as study:
         (warmup,), remarks, warnings = cut_warmup(study, cases[-1:], [PILOT])
         race = _Race(study, cases, metric, warmup)
@@ -166,11 +166,6 @@ def _stages(settings: int, first: int) -> Iterable[tuple[int, int, int]]:
     while remaining > 1:
         yield remaining, before, after
         remaining, before, after = math.ceil(remaining / SHARE), after, after * SHARE
-
-
-def _planned(settings: int, first: int) -> int:
-    """Runs of all stages."""
-    return sum((after - before) * remaining for remaining, before, after in _stages(settings, first))
 
 
 class _Race:

@@ -54,14 +54,3 @@ def ring_over_nodes(
     moved = ways * (ranks - 1) / ranks * size
     latencies = ways * ((each - 1) * latency_inside + (nodes - 1) * latency)
     return moved if nodes > 1 else 0.0, moved / rate_at(inside, size) if each > 1 else 0.0, latencies
-
-
-def all_reduce_over_nodes(
-    nodes: int, each: int, size: float, inside: Rate, card: float, cards: int, latency: float = 0.0,
-    latency_inside: float = 0.0,
-) -> float:  # fmt: skip
-    """Seconds of an all-reduce of `each` ranks on each of some nodes with `cards`."""
-    sent, within, latencies = ring_over_nodes(
-        2, nodes, each, size=size, inside=inside, latency=latency, latency_inside=latency_inside
-    )
-    return latencies + max(within, sent / (card * min(cards, each)))

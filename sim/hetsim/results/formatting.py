@@ -64,6 +64,11 @@ def plain(value: float) -> str:
     return figures(value)
 
 
+def listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+
+
 def figures(value: float, digits: int = 3) -> str:
     """`digits` figures that matter, without exponent: `0.0123`, `45.6`, `1,234`."""
     if not math.isfinite(value):

@@ -23,7 +23,7 @@ from hetsim_policies.task_graphs import Graph, downward, tails, topological
 
 @dataclass(frozen=True)
 class Paths:
-    """The longest ways to each task's start, from the first arrival, and from its end to that of the graph."""
+    """Longest paths to each task's start and from its end to the graph's end."""
 
     fastest: np.ndarray
     """The time of each task itself."""
@@ -44,7 +44,7 @@ class Paths:
         return float((self.heads + self.fastest + self.tails).max())
 
     def bound(self, cost: np.ndarray) -> float:
-        """The longest path, or more: what cannot start, or end, before r needs its cost as well."""
+        """Longest path, or more: tasks that cannot start or end before r cost as well."""
         best = self.longest
         for release in (self.heads, self.tails):
             latest = np.argsort(-release, kind="stable")

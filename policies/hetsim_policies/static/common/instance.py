@@ -300,7 +300,7 @@ def longest_first(
 
 
 def by_arrival(instance: Instance, lanes: np.ndarray, needs: np.ndarray) -> Schedule:
-    """Tasks in the order of arrival on their lanes (numbered over all types), each for as long as it needs."""
+    """Tasks by arrival on their lanes, numbered over all types, each with its time."""
     schedule = Schedule.empty(instance.size)
     kinds = np.repeat(np.arange(len(instance.counts)), instance.counts)
     first = np.concatenate([[0], np.cumsum(instance.counts)])

@@ -174,7 +174,7 @@ def _proven(instance: Instance, bound: float | None, late: bool) -> float | None
 
 
 def counted(times: np.ndarray, counts: Sequence[int]) -> float:
-    """The shortest makespan of tasks that are all alike: the time by which lanes finish so many; 0 for others."""
+    """Shortest makespan of equal tasks (when lanes have finished them); 0 for others."""
     size, each = len(times), times[0]
     if (times != each).any():
         return 0.0

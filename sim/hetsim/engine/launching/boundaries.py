@@ -7,7 +7,7 @@ An accelerator's engines serve launches as `hetsim.engine.flight.timetable` says
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hetsim.engine.core.signals import Signals
@@ -15,6 +15,7 @@ from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.contention import SharedNetwork
 from hetsim.engine.flight.data_locations import host
 from hetsim.engine.flight.launch import COMPUTED, END, INF, JOIN, NAN, READY, TURN, Lane, Launch, ShareGroup, Timetable
+from hetsim.engine.flight.links import Links
 from hetsim.engine.flight.part import Part, insert_part
 from hetsim.engine.flight.prefetch import Fetching
 from hetsim.engine.flight.rates import Speeds
@@ -23,9 +24,32 @@ from hetsim.engine.flight.transfers import Transfers
 from hetsim.engine.kernel.clock import FINISH
 from hetsim.engine.launching.attained import AttainedService
 from hetsim.engine.launching.departures import Departures, written
-from hetsim.engine.launching.lanes import give_lanes
 from hetsim.engine.launching.sketches import Sketches
+from hetsim.engine.resources.capacity import Capacity
+from hetsim.engine.resources.occupancy import GpuState
 from hetsim.model.record import LAUNCH_COMPLETED
+from hetsim.model.tasks import Mode
+
+
+def give_lanes(
+    capacity: Capacity, links: Links, modes: Sequence[Mode], group_due: Callable[[ShareGroup], None]
+) -> None:  # fmt: skip
+    """Give each accelerator its lane, as the modes of the run use it.
+
+    `group_due` is called when the next launch of those that share an accelerator has computed.
+    """
+    modes = [mode for mode in modes if mode.gpus]
+    tied = {mode.type for mode in modes if not mode.whole or (mode.gpus > 1 and mode.type.streams > 1)}
+    ganged = {mode.type for mode in modes if mode.gpus > 1}
+    for gpu in capacity.of:
+        if isinstance(gpu, GpuState):
+            kind = gpu.device.type
+            group = ShareGroup(group_due) if kind.sharing.kind in ("timeslice", "mps") else None
+            simple = group is None and kind not in tied
+            up, down = links.up_lines[gpu.device.index], links.down_lines[gpu.device.index]
+            direct = simple and kind.sharing.kind != "mig" and up.private == down.private
+            sliced, regular = kind.sharing.kind == "timeslice", simple or kind not in ganged
+            gpu.lane = Lane(up, down, group, sliced=sliced, simple=simple, regular=regular, direct=direct)
 
 
 class Boundaries:

@@ -37,7 +37,7 @@ class Generated:
         """Launches in the order of their start, with those of replicas: all, or those on a device."""
         residents = self.state.residents.values()
         here = list(residents) if device is None else [one for one in launches_on(self.state, device) if one.resident]
-        return sorted([*here, *launches], key=_by_start)
+        return sorted([*here, *launches], key=lambda launch: launch.decided)
 
     @staticmethod
     def by_finish(launches: Sequence[Launch], finish_of: Callable[[Launch], float]) -> list[Task]:
@@ -111,7 +111,3 @@ def end_in_replica(launch: Launch, task: Task) -> float:
     assert isinstance(launch, Resident)
     end: float = launch.holder.foresee().ends.get(task.index, math.inf)
     return end
-
-
-def _by_start(launch: Launch) -> float:
-    return launch.decided

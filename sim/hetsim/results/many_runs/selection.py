@@ -21,7 +21,7 @@ import numpy as np
 
 from hetsim.errors import UsageError
 from hetsim.results.declared import has_direction, higher_is_better
-from hetsim.results.formatting import gap, metric_name
+from hetsim.results.formatting import gap, listed, metric_name
 from hetsim.results.one_run import metrics
 
 FIRST = 10
@@ -53,7 +53,7 @@ class Selection:
         within = gap(self.metric, self.delta)
         if self.best is None:
             first = (
-                f"No best policy in {name} after {runs:,} replications: {_listed(self.left)} cannot be told apart to "
+                f"No best policy in {name} after {runs:,} replications: {listed(self.left)} cannot be told apart to "
                 f"{within} with a probability of {100 * self.probability:g} %; allow a larger delta, or longer runs."
             )
         else:
@@ -63,12 +63,8 @@ class Selection:
             )
         out = [f"{policy} after {number:,}" for policy, number in self.dropped.items()]
         second = [f"Out of the race: {', '.join(out)} replications."] if out else []
-        same = [f"{_listed(self.tied)} had the same mean; the first of them is named."] if self.tied else []
+        same = [f"{listed(self.tied)} had the same mean; the first of them is named."] if self.tied else []
         return [first, *second, *same]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 class Race:

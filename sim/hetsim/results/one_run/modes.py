@@ -189,7 +189,7 @@ def mode_time(table: ModeTable, position: int, moved: TaskTransfers) -> np.ndarr
     def of_mode(value: Callable[[Mode], float], missing: float = 0.0) -> np.ndarray | float:
         return gather(table.by_shape(position, value, missing), tasks.shape)
 
-    total = tasks.time[:, position] + of_mode(_constant, math.inf)
+    total = tasks.time[:, position] + of_mode(lambda mode: mode.stages(1, 0.0).total, math.inf)
     upload: np.ndarray | float = 0.0
     if moved.private is not None:
         upload = moved.private / of_mode(lambda mode: max(1, mode.gpus), 1.0)
@@ -207,10 +207,6 @@ def mode_time(table: ModeTable, position: int, moved: TaskTransfers) -> np.ndarr
 
 def gather(values: np.ndarray, shape: np.ndarray) -> np.ndarray | float:
     return float(values[0]) if len(values) == 1 else values[shape]
-
-
-def _constant(mode: Mode) -> float:
-    return mode.stages(1, 0.0).total
 
 
 def _upload_rate(mode: Mode) -> float:

@@ -13,11 +13,35 @@ from hetsim.model.tasks import SpanSpeeds, Stopping
 from hetsim.model.units import Bytes, Count, Degree, Flag, Name, NotNegative, Number, Part, Positive, Seconds, Share
 from hetsim.scenario.fields import MAPPING, VALUE, VALUE_OR_MAPPING, Model, OneOrMany, Short, SomeNames, unknown
 from hetsim.scenario.generated import Keys, Mirror, keys_of
-from hetsim.scenario.schema.tokens import Tokens
 from hetsim.scenario.schema.training import Communication, TrainingSpec
 from hetsim.workload.costs import profiles
 from hetsim.workload.costs.roofline import Work
-from hetsim.workload.distributions import BytesDistribution, NumberDistribution, StepCount, TimeDistribution
+from hetsim.workload.distributions import (
+    BytesDistribution,
+    Distribution,
+    NumberDistribution,
+    StepCount,
+    TimeDistribution,
+)
+
+
+def _one_or_more(value: Distribution) -> Distribution:
+    if value.mean < 1:
+        raise ValueError(f"a request has at least one token of each; these are {value.mean:g} on average")
+    return value
+
+
+Amount = Annotated[NumberDistribution, AfterValidator(_one_or_more)]
+
+
+class Tokens(Model):
+    """Tokens of the prompt and of the answer, at least one of each."""
+
+    prompt: Amount
+    """Tokens of the prompt, a number or a distribution."""
+    output: Amount
+    """Tokens of the answer, a number or a distribution."""
+
 
 GPU_TIME = "gpu_time."
 

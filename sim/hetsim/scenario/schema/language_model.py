@@ -7,18 +7,52 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, ValidationInfo, model_validator
 
 from hetsim.errors import KeyProblem
-from hetsim.model.service import LanguageService
+from hetsim.model.service import Autoscaling, LanguageService
 from hetsim.model.step_times import LinearSteps, RooflineSteps
 from hetsim.model.units import Bytes, Count, Degree, Name, Seconds, Share
 from hetsim.scenario.fields import Model, Short
 from hetsim.scenario.file.profile_files import Profiled, included
-from hetsim.scenario.generated import Mirror, keys_of
+from hetsim.scenario.generated import Keys, Mirror, keys_of
 from hetsim.scenario.schema.cluster import NamedPeak
-from hetsim.scenario.schema.replicas import AlsoOn, Autoscale, Disaggregated
 from hetsim.scenario.schema.service import BOTH_WAYS, FrontEndSpec, ServiceSpec
 from hetsim.scenario.schema.steps import StepTime, Weights, figures_missing
 from hetsim.workload.costs.architectures import Architecture
 from hetsim.workload.costs.roofline import Peak
+
+Autoscale = Annotated[Autoscaling, Keys(Autoscaling, "Autoscale")]
+
+
+class Disaggregated(Model):
+    """Replicas that only prefill, and replicas that decode."""
+
+    prefill: Count
+    """Replicas that only read prompts."""
+    decode: Count
+    """Replicas that only decode."""
+    prefill_on: Name | None = None
+    """Type of device of those that read prompts, one of also_on; device unless given."""
+    decode_on: Name | None = None
+    """Type of device of those that decode, one of also_on; device unless given."""
+
+
+class AlsoOn(Model):
+    """Replicas on another type of device, and the differences there."""
+
+    device: Name
+    """Type of device."""
+    replicas: Annotated[int, Field(ge=0)] | None = None
+    """How many replicas at the start, 1 unless given; 0: only such as come in place of others."""
+    gpus: Count | None = None
+    """Devices of one node that each replica is on, as many as elsewhere unless given."""
+    step: StepTime | None = None
+    """Time of a step on that number of devices; estimated from model and gpu where the service's is."""
+    gpu: NamedPeak | None = None
+    """Figures of the GPU for the estimate."""
+    tensor_parallel: Count | None = None
+    """GPUs of one node over which each replica is divided, for the estimate; in place of gpus."""
+    memory_share: Share | None = None
+    """Share of the devices' memory that model, keys and values may fill, as elsewhere unless given."""
+
 
 PolicyName = Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})]
 MAX_TOKENS = 10**9

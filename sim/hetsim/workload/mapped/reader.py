@@ -70,6 +70,7 @@ from hetsim.workload.mapped.rows import FileRows, JsonLines, rows_of
 from hetsim.workload.rows.job_log import Date, JobLog, Named
 from hetsim.workload.rows.job_reader import job_log
 from hetsim.workload.rows.rows_of_a_job import Fold, restarts
+from hetsim.workload.traces import TaskTable
 
 Header = Annotated[list[Named], Field(min_length=1)]
 
@@ -89,32 +90,27 @@ def csv(
     return _read(log, made, rows_of(log.path, "csv", separator, header))
 
 
-@job_log
-def parquet(
-    log: JobLog, *, columns: Columns, units: Units | None = None, time: Forms | None = None, zone: Zone | None = None,
-    missing: MissingOf | None = None, missing_values: BlankWords = BLANKS, fold: FoldOf | None = None,
-    gang: GangOf | None = None, attempts: Attempts | None = None,
-) -> JobLog:  # fmt: skip
-    """Jobs of a Parquet file with its own columns (`columns`; see hetsim trace map)."""
-    made = _map_of(
-        columns, units, time, zone=zone, missing=missing, missing_values=missing_values, decimal=".", fold=fold,
-        gang=gang, attempts=attempts
-    )
-    return _read(log, made, rows_of(log.path, "parquet"))
+def _typed(form: str, what: str) -> Callable[..., TaskTable]:
+    """The reader of a form with typed cells: no separator, decimal sign or header."""
+
+    def read(
+        log: JobLog, *, columns: Columns, units: Units | None = None, time: Forms | None = None,
+        zone: Zone | None = None, missing: MissingOf | None = None, missing_values: BlankWords = BLANKS,
+        fold: FoldOf | None = None, gang: GangOf | None = None, attempts: Attempts | None = None,
+    ) -> JobLog:  # fmt: skip
+        made = _map_of(
+            columns, units, time, zone=zone, missing=missing, missing_values=missing_values, decimal=".", fold=fold,
+            gang=gang, attempts=attempts
+        )
+        return _read(log, made, rows_of(log.path, form))
+
+    read.__name__ = read.__qualname__ = form
+    read.__doc__ = f"Jobs of {what} (`columns`; see hetsim trace map)."
+    return job_log(read)
 
 
-@job_log
-def jsonl(
-    log: JobLog, *, columns: Columns, units: Units | None = None, time: Forms | None = None, zone: Zone | None = None,
-    missing: MissingOf | None = None, missing_values: BlankWords = BLANKS, fold: FoldOf | None = None,
-    gang: GangOf | None = None, attempts: Attempts | None = None,
-) -> JobLog:  # fmt: skip
-    """Jobs of JSON lines with their own keys (`columns`; see hetsim trace map)."""
-    made = _map_of(
-        columns, units, time, zone=zone, missing=missing, missing_values=missing_values, decimal=".", fold=fold,
-        gang=gang, attempts=attempts
-    )
-    return _read(log, made, rows_of(log.path, "jsonl"))
+parquet = _typed("parquet", "a Parquet file with its own columns")
+jsonl = _typed("jsonl", "JSON lines with their own keys")
 
 
 def _map_of(

@@ -71,7 +71,7 @@ class JobTimes:
     ) -> Times | None:
         """The times of a job, as far as its own row tells; None where it is left out."""
         self._last = None
-        choices = product(*(_readings(one) for one in (arrival, start, end)))
+        choices = product(*((one, one.later) if isinstance(one, Twice) else (one,) for one in (arrival, start, end)))
         given = [(came, began, ended) for came, began, ended in choices if came is not None]
         ways = [(came, began, ended) for came, began, ended in given if self._fits(came, began, ended, took)]
         if any(isinstance(one, Twice) for one in (arrival, start, end)) and ways:
@@ -298,10 +298,6 @@ def _texts(block: Any, name: str) -> list[str]:
 def _number(name: str) -> float:
     match = re.search(r"\d+", name)
     return float(match[0]) if match and not name.startswith("line ") else np.nan
-
-
-def _readings(value: float | None) -> tuple[float | None, ...]:
-    return (value, value.later) if isinstance(value, Twice) else (value,)
 
 
 def _plain(value: float | None) -> float | None:
