@@ -205,6 +205,12 @@ def test_descriptions_are_read_when_a_schema_is_asked_for(monkeypatch):
     subprocess.run([sys.executable, "-c", code], check=True, cwd=pages.TOP)
 
 
+def test_code_blocks_cut_no_comment():
+    """A line that is wider than the page is wrapped."""
+    style = (DOCS / "site.css").read_text(encoding="utf-8")
+    assert re.search(r"pre > code \{[^}]*white-space: pre-wrap", style)
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The guide as a site."""

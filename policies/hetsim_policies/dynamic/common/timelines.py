@@ -63,17 +63,18 @@ class Fields:
             self.free += device.type.streams * (device.local not in gone) << offset
         self.spare = sum(SPARE << WIDTH * number for number in range(len(self.offsets) + 2))
         self._packed: dict[tuple[Mode, int], int] = {}
-        self._needs: dict[Mode, int | None] = {}
+        self._needs: dict[Mode, tuple[int, int] | None] = {}
 
-    def need(self, mode: Mode) -> int | None:
-        """Demand of a launch on this node alone.
+    def need(self, mode: Mode) -> tuple[int, int] | None:
+        """Demand of a launch on this node alone, and its `mask`.
 
         None if it never fits or takes fractions of accelerators.
         """
-        need = self._needs.get(mode, -1)
-        if need == -1:
+        need = self._needs.get(mode)
+        if need is None and mode not in self._needs:
             plain = mode.node_count == 1 and self.allows(mode) and (not mode.gpus or mode.whole)
-            need = self.pack(mode, mode.gpus, mode.millicores, mode.memory) if plain else None
+            demand = mode.gpus, mode.millicores, mode.memory
+            need = (self.pack(mode, *demand), self.mask(mode)) if plain else None
             self._needs[mode] = need
         return need
 
@@ -82,6 +83,10 @@ class Fields:
         if self.dead or not mode.allows(self.node.index):
             return False
         return mode.type.name in self.offsets if mode.gpus else self.node.cpu.type is mode.type
+
+    def mask(self, mode: Mode) -> int:
+        """The bits that are set in what remains of these fields where the mode has room."""
+        return SPARE | SPARE << WIDTH | (SPARE << self.offsets[mode.type.name] if mode.gpus else 0)
 
     def pack(self, mode: Mode, gpus: int, cores: int, memory: int) -> int:
         return cores + (memory << WIDTH) + (gpus << self.offsets[mode.type.name] if gpus else 0)
@@ -205,10 +210,10 @@ class Timeline:
         return max(0, count)
 
     def _fits(self, mode: Mode, span: int, count: int, cores: int, memory: int) -> bool:
-        fields = self.fields
+        fields, mask = self.fields, self.fields.mask(mode)
         if self.shares and mode.gpus and not mode.whole:
             count -= sum(part >= mode.share for part in self.shares[span].get(mode.type.name, ()))
-        return (self.free[span] - fields.pack(mode, max(0, count), cores, memory)) & fields.spare == fields.spare
+        return (self.free[span] - fields.pack(mode, max(0, count), cores, memory)) & mask == mask
 
     def windows(self, mode: Mode) -> list[tuple[float, float]]:
         """From when until when the mode has room, in order; the first may be past."""
@@ -216,13 +221,15 @@ class Timeline:
         if windows is None:
             windows = self.known_windows[mode] = []
             fields, spans, begun = self.fields, self.free, -1.0
-            need, spare = fields.need(mode), fields.spare
-            if need is None:
+            plain = fields.need(mode)
+            if plain is not None:
+                need, mask = plain
+            else:
                 room = fields.allows(mode) and mode.node_count == 1
                 demand = mode.gpus, mode.millicores, mode.memory
-                need, spans = 0, [spare * (room and self._fits(mode, span, *demand)) for span in range(len(spans))]
+                need, mask, spans = 0, 1, [int(room and self._fits(mode, span, *demand)) for span in range(len(spans))]
             for time, free in zip(self.times, spans, strict=True):
-                if (free - need) & spare != spare:
+                if (free - need) & mask != mask:
                     if begun >= 0:
                         windows.append((begun, time))
                         begun = -1.0

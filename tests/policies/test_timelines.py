@@ -1,0 +1,58 @@
+"""The free resources of a node over time, against a second opinion that looks at every instant."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from machines import cpu_mode, gpu_mode
+
+from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim_policies.dynamic.common.timelines import Timeline
+
+GPU, OTHER = DeviceType("g"), DeviceType("h")
+GB = 10**9
+
+
+@pytest.mark.parametrize("memory", [None, 8 * GB])
+@pytest.mark.parametrize("seed", range(8))
+def test_windows_are_those_of_every_instant(seed, memory):
+    """Whole times 0 to 20; occupancies come and go, some more than there is, which shows and may be given back."""
+    random = np.random.default_rng(seed)
+    cluster = Cluster([NodeSpec(cpus=4, memory=memory, accelerators=((GPU, 4), (OTHER, 1)), count=1)])
+    node = cluster.nodes[0]
+    host = {"millicores": int(random.integers(0, 3)) * 1000, "memory": int(random.integers(0, 4)) * GB}
+    modes = [gpu_mode(GPU, 1), gpu_mode(GPU, 3, **host), gpu_mode(OTHER, 1, **host), cpu_mode(node.cpu.type, 2)]
+    modes.append(gpu_mode(DeviceType("none"), 1))
+    timeline = Timeline.empty(node, (), 0.0)
+    taken = []
+    for _ in range(12):
+        if taken and random.random() < 0.4:
+            start, end, mode = taken.pop(int(random.integers(len(taken))))
+            timeline.occupy(start, end, mode, max(1, mode.gpus), sign=-1)
+        else:
+            start, mode = float(random.integers(0, 15)), modes[int(random.integers(4))]
+            end = math.inf if random.random() < 0.2 else start + float(random.integers(1, 6))
+            taken.append((start, end, mode))
+            timeline.occupy(start, end, mode, max(1, mode.gpus))
+
+        def free(time, kind):
+            here = [one for start, end, one in taken if start <= time < end]
+            return {
+                "cores": 4000 - sum(one.millicores for one in here),
+                "memory": (math.inf if memory is None else memory) - sum(one.memory for one in here),
+                "gpus": {GPU: 4, OTHER: 1}.get(kind, 0) - sum(one.gpus for one in here if one.type is kind),
+            }
+
+        for mode in modes:
+            windows = timeline.windows(mode)
+            for time in range(21):
+                there = free(time, mode.type)
+                fits = mode.millicores <= there["cores"] and mode.memory <= there["memory"]
+                fits = fits and (not mode.gpus or mode.gpus <= there["gpus"])
+                assert fits == any(begin <= time < end for begin, end in windows)
+        lacking = [
+            min(free(time, kind).values()) < 0 for time in range(21) for kind in (GPU, OTHER, node.cpu.type)
+        ]  # no GPU of the type of a core: 0
+        assert timeline.is_overfull == any(lacking)
