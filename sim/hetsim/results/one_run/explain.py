@@ -91,8 +91,7 @@ class _Waits:
 
     def head_of(self, at: int) -> np.ndarray:
         """The earliest task that one may stand behind, by stretch."""
-        behind: np.ndarray = self.head[self.part[self.variant[at]]]
-        return behind
+        return self.head[self.part[self.variant[at]]]
 
 
 def causes(result: Run) -> pd.DataFrame:
