@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -31,12 +32,12 @@ from hetsim.results.one_run.steps import steps_table, token_gaps
 from hetsim.results.one_run.tables import due_times, observed_until, stages_table, tasks_table
 from hetsim.results.one_run.usage import Usage, devices_table, timeline_table, usage
 from hetsim.results.pictures import drawn
+from hetsim.results.statistics import Interval
 from hetsim.results.stored_files import reading_stored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from hetsim.results.statistics import Interval
 
 UNFINISHED_WARNING = 0.01
 
@@ -422,8 +423,6 @@ class Result:
 
 def html_table(title: str, rows: dict[str, str], warnings: Iterable[str]) -> str:
     """The HTML table that notebooks show of a result."""
-    from html import escape
-
     cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())
     notes = "".join(f"<div>⚠ {escape(text)}</div>" for text in warnings)
     return f"<table><caption>{escape(title)}</caption>{cells}</table>{notes}"
