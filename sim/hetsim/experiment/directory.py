@@ -17,7 +17,6 @@ the by_*.csv that were asked for.  The tables of a run that failed lie in its `p
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -39,7 +38,7 @@ from hetsim.results.many_runs.selection import Selection
 from hetsim.results.many_runs.sweep import MARK as SWEPT
 from hetsim.results.many_runs.sweep import Sweep
 from hetsim.results.one_run.result import Result
-from hetsim.results.one_run.store import MARK, versions, write_csv, write_directory, write_mark, write_table
+from hetsim.results.one_run.store import MARK, versions, write_csv, write_directory, write_json, write_mark, write_table
 from hetsim.results.pictures import drawn, write_picture
 from hetsim.scenario.scenario import Overrides, Scenario
 from hetsim.scenario.scenario import load as load_scenario
@@ -47,8 +46,7 @@ from hetsim.scenario.scenario import load as load_scenario
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
-Groups = Mapping[str, "pd.DataFrame"]
+Groups = Mapping[str, pd.DataFrame]
 """By what tasks are grouped -> the table of `hetsim.results.one_run.groups.table_of_groups`."""
 
 PICTURE = "picture.png"
@@ -72,7 +70,7 @@ def save(
     def write(folder: Path) -> None:
         _write(outcome, folder)
         for name, table in (groups or {}).items():
-            _write_groups(table, folder / f"by_{name}.csv")
+            write_csv(flat(table), folder / f"by_{name}.csv")
 
     _drop_partial(Path(directory))
     target = write_directory(Path(directory), write)
@@ -136,8 +134,8 @@ def save_comparison(
         if not comparison.plans.empty:
             write_csv(_without_clock(comparison.plans), folder / "plans.csv")
         for name, group_table in (groups or {}).items():
-            _write_groups(group_table, folder / f"by_{name}.csv")
-        _write_json(folder / COMPARISON, comparison_json(comparison, runs, groups))
+            write_csv(flat(group_table), folder / f"by_{name}.csv")
+        write_json(folder / COMPARISON, comparison_json(comparison, runs, groups))
         first = next(iter(runs.values()))
         folders = {label: folder_name(label) for label in runs}
         about = {"name": first.name, "seed": first.seed, "policies": folders, "versions": versions()}
@@ -150,10 +148,6 @@ def save_comparison(
     if picture:
         _draw_comparison(comparison, runs, groups or {}, target)
     return target
-
-
-def _write_groups(table: pd.DataFrame, path: Path) -> None:
-    write_csv(flat(table), path)
 
 
 def _draw_comparison(
@@ -292,7 +286,7 @@ def _write(outcome: Result | Replications, folder: Path) -> None:
     first.save(folder / FIRST)
     # All that a comparison needs, private columns included.
     write_table(outcome._frame(), folder / REPLICATIONS, index=None)
-    _write_json(folder / "summary.json", outcome.to_json())
+    write_json(folder / "summary.json", outcome.to_json())
     if first.scenario is not None:
         write_text(folder / "scenario.yaml", first.scenario)
     about = {
@@ -305,10 +299,6 @@ def _write(outcome: Result | Replications, folder: Path) -> None:
         "versions": versions(),
     }
     write_mark(folder, about)
-
-
-def _write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _draw(outcome: Result | Replications, path: Path, until: float | None = None) -> None:

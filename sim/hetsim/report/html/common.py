@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from itertools import combinations
 from shlex import quote
@@ -31,11 +31,6 @@ Parts = tuple[str, list[str], list[Section], bytes]
 def sentence_case(text: str) -> str:
     """With a large first letter; `GPU` stays as it is."""
     return text[:1].upper() + text[1:]
-
-
-def listed(names: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def scenario_of(first: Result) -> str:

@@ -19,7 +19,6 @@ from hetsim.report.html.common import (
     commands,
     difference_rows,
     front_picture,
-    listed,
     policy_option,
     policy_text,
     regret_picture,
@@ -28,7 +27,7 @@ from hetsim.report.html.common import (
 from hetsim.report.html.elements import Cell, Section
 from hetsim.report.overview import comparison_headline, comparison_remarks, first_of
 from hetsim.results.declared import DEFAULT_METRIC, TASK_COUNT, has_direction, higher_is_better, in_set
-from hetsim.results.formatting import metric_name, several, units_of
+from hetsim.results.formatting import listed, metric_name, several, units_of
 from hetsim.results.many_runs.compare import Comparison
 from hetsim.results.many_runs.findings import Finding
 from hetsim.results.many_runs.groups import difference_cells, difference_note

@@ -10,11 +10,11 @@ import pandas as pd
 from hetsim import plots
 from hetsim.model.record import COMPLETED, STATUS_NAMES
 from hetsim.report.html import columns, elements
-from hetsim.report.html.common import Parts, commands, listed, scenario_of
+from hetsim.report.html.common import Parts, commands, scenario_of
 from hetsim.report.html.elements import Cell, Section
 from hetsim.report.overview import STAGE_COLUMNS, STATISTICS, Figures, first_of, headline, remarks, stage_rows
 from hetsim.results.declared import COMPLETED_COUNT, ENERGY, RESPONSE_MEAN, TASK_COUNT, WAIT_MEAN, in_set
-from hetsim.results.formatting import count, formatter, metric_name, several, share, units_of
+from hetsim.results.formatting import count, formatter, listed, metric_name, several, share, units_of
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run import explain
 from hetsim.results.one_run.result import Result

@@ -25,7 +25,6 @@ from hetsim.report.html.common import (
     better_sentence,
     difference_rows,
     front_picture,
-    listed,
     policy_option,
     policy_text,
     regret_picture,
@@ -34,7 +33,7 @@ from hetsim.report.html.common import (
 )
 from hetsim.report.html.elements import Cell, Section
 from hetsim.results.declared import has_direction, higher_is_better
-from hetsim.results.formatting import metric_name, several, units_of
+from hetsim.results.formatting import listed, metric_name, several, units_of
 from hetsim.results.many_runs.findings import Finding
 from hetsim.results.many_runs.knee import knees
 from hetsim.results.many_runs.point_differences import Leads, findings_by_point, leads, seen_from
