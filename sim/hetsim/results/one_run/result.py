@@ -231,7 +231,7 @@ class Result:
         return Measured(self)
 
     def _table(self, name: str, made: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        """A table as it is made, or of a loaded run as it was saved; some are saved only where they have rows."""
+        """A table; of a loaded run as it was saved, where it had rows."""
         if self.saved is None:
             return made()
         file = f"{name}.parquet"
