@@ -141,6 +141,18 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def second_opinion() -> Generator[None]:
+    """In each run of the conformance suite the answers of the view are reckoned a second time."""
+    conformance = sys.modules.get("hetsim.testing.conformance")
+    with pytest.MonkeyPatch.context() as patch:
+        if conformance is not None:
+            import witness
+
+            patch.setattr(conformance, "watch", witness.watch)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def only_shipped_policies():
     """What a test registers is gone after it."""
