@@ -13,7 +13,8 @@ Entry = tuple[Any, int, Generation]
 class Lines:
     """A line for each client; without `by_client` one for all.
 
-    The policy chooses the next client.  Requests that have gone stay in their line until they come up.  Cost: O(log waiting) a request, and the policy's.
+    The policy chooses the next client.  Requests that have gone stay in their line until they come up.
+    Cost: O(log waiting) a request, and the policy's.
     """
 
     def __init__(self, replica: Any, by_client: bool):
