@@ -27,7 +27,7 @@ from hetsim.model.record import COMPLETED, LAUNCH_COMPLETED, Record, RunInput
 from hetsim.model.service import LanguageService
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
-from hetsim.policy.contract import Decision, Scheduler, Set, View
+from hetsim.policy.contract import Decision, Set, View
 from hetsim.results.one_run.language import rows_of
 from hetsim.testing import conformance
 
@@ -446,11 +446,3 @@ class WitnessedPlanner(WitnessedScheduler):
     """The same of a policy that plans all tasks beforehand."""
 
     prepare = conformance.WatchedPlanner.prepare
-
-
-def watch(policy: Any) -> WitnessedScheduler:
-    """In place of `hetsim.testing.conformance.watch`."""
-    plans = type(policy).prepare is not Scheduler.prepare
-    watched = WitnessedPlanner(policy) if plans else WitnessedScheduler(policy)
-    watched.looks_ahead = policy.looks_ahead
-    return watched

@@ -12,7 +12,7 @@ from test_llm import C, F, P, S, scenario
 from test_llm_faults import SERVICES, stormy
 from test_llm_launches import looked
 from tiers import spread
-from witness import BETWEEN_ROUNDS, watch
+from witness import BETWEEN_ROUNDS
 
 from hetsim.engine.language.llm_service import Fleet
 from hetsim.engine.language.waiting_requests import WaitingRequests
@@ -27,7 +27,7 @@ from hetsim.policy import ListScheduler, Reject, Scheduler, Start, Wait
 from hetsim.scenario.scenario import load
 from hetsim.testing import examine
 from hetsim.testing.audit import audit
-from hetsim.testing.conformance import fingerprint
+from hetsim.testing.conformance import fingerprint, watch
 from hetsim.testing.served import served_systems
 
 SYSTEMS = [system for system in served_systems() if "language" in system.name]

@@ -13,7 +13,8 @@ Entry = tuple[Any, int, Generation]
 class Lines:
     """A line for each client; without `by_client` one for all.
 
-    The policy chooses the next client.  Requests that have gone stay in their line until they come up.  Cost: O(log waiting) a request, and the policy's.
+    The policy chooses the next client.  Requests that have gone stay in their line until they come up.
+    Cost: O(log waiting) a request, and the policy's.
     """
 
     def __init__(self, replica: Any, by_client: bool):
@@ -26,9 +27,9 @@ class Lines:
         self.chosen = ""
 
     def push(self, key: Any, request: Generation) -> None:
-        client, replica, heads = "", self.replica, self.heads
+        client, heads = "", self.heads
         if self.by_client:
-            client = request.client
+            client, replica = request.client, self.replica
             replica.fleet.call(replica.policy.queued, replica, request)
         line = self.of.get(client)
         if line is None:
@@ -66,8 +67,8 @@ class Lines:
     def head(self) -> Generation | None:
         """The request that is next to join; None if none waits."""
         heads = self.heads
-        if not heads:
-            return None
+        if not self.by_client or not heads:
+            return heads.get("")
         if len(heads) == 1:
             self.chosen = next(iter(heads))
         else:
