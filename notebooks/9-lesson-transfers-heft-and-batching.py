@@ -310,7 +310,7 @@ largest = max(b for b in range(1, 100) if 2 * (12 + 1.5 * b) <= 100)
 check(answer_11, {"batch": largest, "rate": per_second(largest)}, "12 + 1.5·b is 50 ms at most; b is whole.")
 
 # %% [markdown]
-# Who ends in time? The share of images answered within 100 ms, by load. `nexus` drops what cannot be answered in time; above its rate that keeps the promise for the others.
+# The share of images answered within 100 ms, by load. `nexus` drops what cannot be answered in time; above its rate that keeps the promise for the others.
 
 # %%
 batchings = {
