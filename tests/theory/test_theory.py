@@ -21,7 +21,9 @@ from hetsim import theory
 from hetsim.cli import main
 from hetsim.errors import UsageError
 from hetsim.policy import ListScheduler, arrival_order
+from hetsim.queueing.facts import PredictedRow
 from hetsim.queueing.matching import match
+from hetsim.queueing.model_check import PredictionCheck
 from hetsim.results.statistics import student_interval
 from hetsim.theory.general import ConstantJumps
 
@@ -727,6 +729,13 @@ def test_replications_without_a_task_in_their_window_are_not_called_free_of_chan
     document = {"name": "none", **SHORT, "workload": {"count": 1, **SHORT["workload"]}}  # type: ignore[dict-item]
     with pytest.raises(UsageError, match="no task arrived in the window of any replication"):
         hs.replicate(hs.load(document), replications=3).interval("queue_length_mean")
+
+
+@pytest.mark.parametrize(("wait", "covered"), [(0.0, True), (1.5e-9, None), (0.5, False)])
+def test_zeros_contradict_no_wait_that_hardly_any_task_has(wait: float, covered: bool | None):
+    """M/M/8 at load 0.05: of 40,000 tasks none waits, while the mean wait is 1.5 ns."""
+    never = student_interval([0.0] * 30, metric="wait_mean")
+    assert PredictionCheck(PredictedRow("wait_mean", wait), never).covered is covered
 
 
 def test_an_interval_that_is_none_says_so():

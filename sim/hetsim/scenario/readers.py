@@ -111,10 +111,9 @@ cluster.nodes.gpus
     never stop, size, plan-training: preemption preemption.kind preemption.rate
     twin, trace-validate: preemption.overhead
 
-# Models accept processes by name.  Here are the keys of the others, too, so that one line says what is refused.
+# Of the processes that models accept by name; other readers take the times of any other process (`PROCESSES`).
 workload.arrivals
     all: process rate scv family interval clients think@ between
-    all: amplitude at column count every holding mean over path period phase rates size@ switching unit
     plan, plan-training: first start_jitter
 workload
     all: name
@@ -198,6 +197,10 @@ _PROFILES = {
 """Sections that may name a file with their keys (`profile`), and its section."""
 
 
+PROCESSES = ("poisson", "renewal", "deterministic", "closed")
+"""Arrival processes with rows of their own.  Of any other, a package's too, models refuse the name, not its keys."""
+
+
 class ReadScenario(Protocol):
     """The part of a `Scenario` that is read before anything is built."""
 
@@ -274,6 +277,8 @@ def _unknown(value: Any, path: Path_, pattern: str, reader: str, base: Path) -> 
             if isinstance(one, dict):
                 yield from _unknown(one, (*path, number), pattern, reader=reader, base=base)
     elif isinstance(value, dict):
+        if pattern == "workload.arrivals" and value.get("process") not in PROCESSES:
+            return
         section = _PROFILES.get(pattern)
         if section is not None and isinstance(value.get("profile"), str):
             value = {**documents.read(base / value["profile"]).data[section], **value}
