@@ -18,7 +18,7 @@ from hetsim.errors import InvariantError, RunError, ScenarioError, UsageError
 from hetsim.experiment.identity import Identity, Signature, differences, fingerprint, signature, undeclared
 from hetsim.experiment.workers import unpacked
 from hetsim.model.files import recorded_inputs, watch_opens
-from hetsim.results.declared import current_name
+from hetsim.results.declared import added_to_summaries, current_name
 from hetsim.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ class Setup:
     audit: bool = False
     keep: tuple[str, ...] = ()
     """Figures that are kept alone; empty for all."""
+
+    def __post_init__(self) -> None:
+        if not self.keep:  # a run that was stored before one of these was declared lacks it
+            object.__setattr__(self, "metrics", tuple(dict.fromkeys((*self.metrics, *added_to_summaries()))))
 
 
 @dataclass(frozen=True)
