@@ -217,7 +217,7 @@ class Facts:
             total = sum(weight for _, weight, _ in kinds)
             for demand, weight, where in kinds:
                 if weight > 0:
-                    label, law, priority = demand.class_ or name, self._law(demand), demand.priority or 0.0
+                    label, law, priority = demand.class_ or name, self._law(demand), demand.used("priority")
                     classes.append(
                         Customers(label, rate * weight / total, demand, key=where, law=law, priority=priority)
                     )
