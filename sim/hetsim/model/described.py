@@ -29,7 +29,7 @@ class Described(BaseModel):
     INLINED: ClassVar[type[BaseModel] | None] = None
     """The model that describes its fields, if that is no base of it."""
     USED: ClassVar[Mapping[str, Any]] = {}
-    """What is used where a key is left out whose default is null."""
+    """Values by key for keys that are left out and have the default null."""
 
     def used(self, key: str) -> Any:
         """The value of a key, or what is used where it is left out."""
@@ -57,7 +57,7 @@ class Described(BaseModel):
 
 @cache
 def used_without(model: type[Described]) -> dict[str, Any]:
-    """What is used by key where a key is left out, of base classes and of the model that describes it as well."""
+    """Values of `USED` by key, those of its bases included."""
     used: dict[str, Any] = {}
     for base in reversed(model.__mro__):
         used |= vars(base).get("USED", {})
@@ -67,7 +67,7 @@ def used_without(model: type[Described]) -> dict[str, Any]:
 
 
 def with_default(sentence: str, default: Any, metadata: Iterable[Any] = ()) -> str:
-    """The sentence with the default, where that can be said and is not in the sentence."""
+    """The sentence with the default, if that has a text and is not stated already."""
     default = getattr(default, "kind", default)  # of a part with keys of its own, of which the others are as they say
     if default == math.inf:
         text = "no limit"

@@ -118,7 +118,7 @@ def shown(value: Any) -> str:
 
 
 def in_units(value: float, validators: Iterable[Any]) -> str:
-    """A number as a scenario writes it, in the unit of these annotations that makes it shortest."""
+    """A number as a scenario writes it, in the unit that makes it shortest."""
     functions = [getattr(one, "func", None) for one in validators]
     units: Mapping[str, float] = next((one.keywords["units"] for one in functions if isinstance(one, partial)), {})
     units = FRACTION if parse_fraction in functions else units

@@ -175,7 +175,7 @@ def in_set(name: str, bound: float = DEFAULT_BOUND) -> list[str]:
 
 
 def added_to_summaries() -> tuple[str, ...]:
-    """The metrics of scripts and packages that stand in every summary; a stored run may lack them."""
+    """Metrics of scripts and packages in every summary; a stored run may lack them."""
     _load_packages()
     return tuple(name for name, one in registry.registered("metric").items() if "summary" in one.sets)
 
