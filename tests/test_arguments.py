@@ -26,9 +26,9 @@ EXCEPT = {
 def by_position(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Lines and names of calls that give more than four arguments by position."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and len(node.args) > MAX_BY_POSITION:
-            if not any(isinstance(one, ast.Starred) for one in node.args):
-                yield node.lineno, node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+        unpacked = isinstance(node, ast.Call) and any(isinstance(one, ast.Starred) for one in node.args)
+        if isinstance(node, ast.Call) and len(node.args) > MAX_BY_POSITION and not unpacked:
+            yield node.lineno, node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
 
 
 def test_more_than_four_arguments_are_named() -> None:
