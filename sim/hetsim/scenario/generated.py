@@ -97,8 +97,7 @@ def _based(model: type[M], base: type[BaseModel]) -> type[M]:
     """The model with the fields of the base before its own."""
     names = {name: getattr(model, name) for name in ("__module__", "__qualname__", "__doc__")}
     meta: Any = type(model)
-    made: type[M] = meta(model.__name__, (model, base), names)
-    return made
+    return meta(model.__name__, (model, base), names)
 
 
 def _model_of(source: Any, name: str, types: dict[str, Any], only: Sequence[str] = ()) -> type[Mirror]:

@@ -23,7 +23,7 @@ from hetsim.scenario.schema.whole import ScenarioModel, check
 
 MODELS = (
     "delay", "tandem", "sharing", "priorities", "preemptive", "limit", "bucket", "trunks", "naor", "work", "patience",
-    "closed", "batches",
+    "closed", "batches", "sjf", "srtf", "las",
 )  # fmt: skip
 """Readers: families of models in `hetsim.queueing`."""
 
@@ -50,8 +50,8 @@ _SETS = {
     "all": {*READERS},
     "but twin": {*READERS} - {TWIN},
     "tasks": {*MODELS, PLAN, VALIDATE} - {"batches"},
-    "never stop": {*MODELS, PLAN, TWIN, VALIDATE} - {"preemptive"},
-    "ask no estimates": {*MODELS, PLAN, VALIDATE} - {"work", "trunks", "naor"},
+    "never stop": {*MODELS, PLAN, TWIN, VALIDATE} - {"preemptive", "srtf", "las"},
+    "ask no estimates": {*MODELS, PLAN, VALIDATE} - {"work", "trunks", "naor", "sjf", "srtf"},
     "none": set(),
     **{name: {name} for name in READERS},
 }
@@ -168,6 +168,8 @@ policy
     all: scheduler scheduler.name
     tasks, size: scheduler.placement scheduler.placement.name scheduler.placement.scores scheduler.discipline
     tasks: scheduler.preemptive scheduler.aging
+    las: scheduler.thresholds
+    none: scheduler.margin
     plan, twin, trace-validate: scheduler.**
     none: scheduler.drop_expired scheduler.placement.patient placement
     tasks, plan-training: admission admission.name

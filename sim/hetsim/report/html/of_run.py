@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from hetsim import plots
 from hetsim.model.record import COMPLETED, STATUS_NAMES
 from hetsim.report.html import columns, elements
-from hetsim.report.html.common import Parts, commands, listed, scenario_of
+from hetsim.report.html.common import Parts, commands, scenario_of
 from hetsim.report.html.elements import Cell, Section
 from hetsim.report.overview import STAGE_COLUMNS, STATISTICS, Figures, first_of, headline, remarks, stage_rows
 from hetsim.results.declared import COMPLETED_COUNT, ENERGY, RESPONSE_MEAN, TASK_COUNT, WAIT_MEAN, in_set
-from hetsim.results.formatting import count, formatter, metric_name, several, share, units_of
+from hetsim.results.formatting import count, formatter, listed, metric_name, several, share, units_of
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run import explain
 from hetsim.results.one_run.result import Result
@@ -111,8 +112,6 @@ def _summary(outcome: Outcome, figures: Figures) -> str:
 
 
 def _pictures(first: Result) -> str:
-    from hetsim import plots
-
     parts = []
     if len(first.steps):
         caption = "What replicas of language models held, had to do, and did in a step; and the times between tokens."

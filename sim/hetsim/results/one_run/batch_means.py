@@ -10,7 +10,7 @@ one-sided, 10 %), the interval is refused.  Only means have batch means here; pe
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,12 +19,9 @@ from hetsim.model.record import REJECTED
 from hetsim.results.declared import in_set
 from hetsim.results.one_run import metrics
 from hetsim.results.one_run.estimands import weight_of
-from hetsim.results.one_run.measured import QUANTILES
+from hetsim.results.one_run.measured import QUANTILES, Run
 from hetsim.results.one_run.tables import bound_name
 from hetsim.results.statistics import Interval, normal_quantile, student_interval
-
-if TYPE_CHECKING:
-    from hetsim.results.one_run.measured import Run
 
 METHOD = "batch means of one run"
 BATCHES = 20
