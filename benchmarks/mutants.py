@@ -16,7 +16,7 @@ Changed are comparisons, arithmetic and Boolean operators, numbers (± 1), condi
 their like, return values and whole statements; not messages, annotations, decorators, assertions (the `strict` of `zip`
 among them) and default arguments, which the reference pages hold.  Mutants that survive are printed.  Those in
 `equivalent_mutants.txt` change nothing that can be seen from outside (a number of iterations that is never reached, a
-first guess of a root); they are counted apart, and a line above each group says why.  The raw score is the share killed
+first guess of a root); they are counted apart.  The raw score is the share killed
 of all, the score the share killed of the others.
 """
 
