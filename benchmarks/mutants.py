@@ -13,10 +13,11 @@ if no test fails within `--seconds` of processor time.  A test that fails in suc
 witness.  Processes that a test starts run the unchanged code, unless they are forked.
 
 Changed are comparisons, arithmetic and Boolean operators, numbers (± 1), conditions, arguments, `min` and `max` and
-their like, return values and whole statements; not messages, annotations, decorators and default arguments, which the
-reference pages hold.  Mutants that survive are printed.  Those in `equivalent_mutants.txt` change nothing that can be
-seen from outside (a number of iterations that is never reached, a first guess of a root); they are counted apart, and a
-line above each group says why.  The raw score is the share killed of all, the score the share killed of the others.
+their like, return values and whole statements; not messages, annotations, decorators, assertions (the `strict` of `zip`
+among them) and default arguments, which the reference pages hold.  Mutants that survive are printed.  Those in
+`equivalent_mutants.txt` change nothing that can be seen from outside (a number of iterations that is never reached, a
+first guess of a root); they are counted apart.  The raw score is the share killed
+of all, the score the share killed of the others.
 """
 
 from __future__ import annotations
@@ -128,7 +129,8 @@ def _within(node: ast.AST, statement: ast.AST, function: str) -> Iterator[tuple[
         return
     for name, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and name != "annotation":
+            strict = isinstance(child, ast.keyword) and child.arg == "strict"  # of zip: as good as an assert
+            if isinstance(child, ast.AST) and name != "annotation" and not strict:
                 yield from _within(child, statement, function)
 
 
@@ -279,11 +281,13 @@ class Reach:
     """What each test reaches; kept in a file, from which only what did not change since is taken."""
 
     def __init__(self, path: Path | None, sources: list[str]):
-        self.path, self.sources = path, {file: digest(file) for file in sources}
+        """sources: files to trace; those of the file are traced as well, so that it stays complete."""
+        stored = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
+        names = dict.fromkeys([*sources, *(name for name in stored.get("sources", ()) if Path(name).exists())])
+        self.path, self.sources = path, {file: digest(file) for file in names}
         self.rows: dict[str, Row] = {}
         self.tests: dict[str, str] = {}
-        if path and path.exists():
-            stored = json.loads(path.read_text(encoding="utf-8"))
+        if stored:
             for test, (seconds, lines) in stored["rows"].items():
                 same = all(self.sources.get(file) == stored["sources"][file] for file in lines)
                 if same and stored["tests"][self.file(test)] == self.digest_of(test):
@@ -337,8 +341,9 @@ class MutationRun:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self.items, self.files = session.items, {str(Path(file).resolve()): file for file in self.options.files}
-        for name in [*PRELOADED, *(module_of(file) for file in self.options.files)]:
+        reach = Reach(self.options.reach, self.options.files)
+        self.items, self.files = session.items, {str(Path(file).resolve()): file for file in reach.sources}
+        for name in [*PRELOADED, *(module_of(file) for file in reach.sources)]:
             __import__(name)
         gc.unfreeze()  # else what conftest.py froze is not found
         functions = [one for one in gc.get_objects() if isinstance(one, FunctionType)]
@@ -346,7 +351,6 @@ class MutationRun:
         gc.collect()
         gc.freeze()
         self.numbers = {item.nodeid: number for number, item in enumerate(self.items)}
-        reach = Reach(self.options.reach, self.options.files)
         new = [item.nodeid for item in self.items if item.nodeid not in reach.rows]
         measured = json.loads(self.forked(self.reach, new)[1])
         reach.add({test: (row[0], {file: int(bits, 16) for file, bits in row[1].items()})
