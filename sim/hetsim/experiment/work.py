@@ -21,7 +21,7 @@ from hetsim.experiment.identity import Identity, Signature, differences, fingerp
 from hetsim.experiment.progress import Meter
 from hetsim.experiment.workers import unpacked
 from hetsim.model.files import recorded_inputs, watch_opens
-from hetsim.results.declared import current_name
+from hetsim.results.declared import added_to_summaries, current_name
 from hetsim.results.many_runs.replications import ALWAYS, replication_values
 from hetsim.results.many_runs.warmup import response_series
 from hetsim.results.one_run.estimands import weight_of
@@ -49,6 +49,10 @@ class Setup:
     audit: bool = False
     keep: tuple[str, ...] = ()
     """Figures that are kept alone; empty for all."""
+
+    def __post_init__(self) -> None:
+        if not self.keep:  # a run that was stored before one of these was declared lacks it
+            object.__setattr__(self, "metrics", tuple(dict.fromkeys((*self.metrics, *added_to_summaries()))))
 
 
 @dataclass(frozen=True)

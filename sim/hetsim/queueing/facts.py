@@ -255,7 +255,7 @@ class Facts:
             total = sum(weight for _, weight, _ in kinds)
             for demand, weight, where in kinds:
                 if weight > 0:
-                    label, timing, priority = demand.class_ or name, self._timing(demand), demand.priority or 0.0
+                    label, timing, priority = demand.class_ or name, self._timing(demand), demand.used("priority")
                     classes.append(
                         Customers(label, rate * weight / total, demand, key=where, timing=timing, priority=priority)
                     )

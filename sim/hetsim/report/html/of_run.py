@@ -36,7 +36,8 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
     policy = first.policy if len(first.policy) <= MAX_POLICY else first.policy.partition(" (")[0]
     title = f"{outcome.name or 'run'} under {policy}" if policy else outcome.name or "run"
     figures, waits = Figures(outcome), columns.waits_by_cause(first)
-    names = [name for name in in_set("page_cards") if _says_something(figures, name)][:MAX_CARDS]
+    cards = [name for name in in_set("page_cards") if figures.is_shown(name)]
+    names = [name for name in cards if figures(name)[0] != 0 or name == WAIT_MEAN][:MAX_CARDS]
     shown = [(metric_name(name), figures.text(name) + figures.defined_in(name), name) for name in names]
     words = elements.items(_in_words(outcome, figures, waits)) + elements.warnings(remarks(outcome))
     number = len(outcome) if isinstance(outcome, Replications) else 1
@@ -76,11 +77,6 @@ def _causes_in_words(waits: pd.DataFrame, many: bool) -> str:
     largest = sorted((cause for cause in parts if parts[cause] >= 0.01), key=lambda cause: -parts[cause])[:3]
     texts = [f"{cause.replace('_', ' ')} {share(parts[cause])}" for cause in largest]
     return f"; causes of the waiting{' (first replication)' if many else ''}: {listed(texts)}" if texts else ""
-
-
-def _says_something(figures: Figures, name: str) -> bool:
-    """Return True for a value that is defined and not 0; a wait of 0 is worth a word."""
-    return figures.is_shown(name) and (figures(name)[0] != 0 or name == WAIT_MEAN)
 
 
 def _summary(outcome: Outcome, figures: Figures) -> str:

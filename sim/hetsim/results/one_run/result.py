@@ -265,7 +265,7 @@ class Result:
             having = [bool(run.language), several, run.cluster.priced, has_steps(self.modes)]
             having.append(self.record.attempt_of is not None)
         further = [name for names, here in zip(some, having, strict=True) if here for name in names]
-        return [*metrics.summary_names(self.bound), *further]
+        return list(dict.fromkeys([*metrics.summary_names(self.bound), *further]))
 
     def values(self, names: Iterable[str] | None = None) -> dict[str, float]:
         """Get several metrics.
