@@ -1,14 +1,10 @@
 """GPU clusters: `python -m benchmarks.cluster [--quick] [--only A,B]` with A, B of the figures that --help names.
 
 A million jobs with gangs on 2,000 GPUs under the schedulers people run, costlier ones on a cluster with too much to do,
-one program over fractions, an excerpt of Alibaba's pods on its whole cluster, and the same jobs beside AccaSim.  Times
-are those of the processor.
+one program over fractions, an excerpt of Alibaba's pods on its whole cluster, and the same jobs beside other
+simulators (--peer NAME --path FOLDER: `benchmarks.peers` says which).  Times are those of the processor.
 Jobs as in `benchmarks.gang_load`.
-AccaSim wants an environment of its own:
-    python -m venv accasim-env && accasim-env/bin/pip install accasim
-    python -m benchmarks.cluster --only accasim --accasim accasim-env/bin/python
-A run of AccaSim that takes longer than --limit seconds is made again with fewer jobs; the figure says how many.  Of
-`saturated` a run that takes longer is left out, as are those with more jobs.
+Of `saturated` a run that takes longer than --limit seconds is left out, as are those with more jobs.
 `openb` wants the folder with openb_node_list_all_node.csv and a list of pods (alibaba/clusterdata,
 cluster-trace-gpu-v2023): --openb FOLDER.
 """
@@ -16,11 +12,6 @@ cluster-trace-gpu-v2023): --openb FOLDER.
 from __future__ import annotations
 
 import gc
-import json
-import math
-import signal
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -28,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.gang_load import DEPTH, QUICK, SEED, SHARES, WIDTHS, Jobs, Sizes, draw, simulate
+from benchmarks.gang_load import DEPTH, QUICK, SEED, SHARES, WIDTHS, Sizes, draw, simulate
 from benchmarks.measure import (
     Row,
     bare_callbacks,
@@ -40,6 +31,7 @@ from benchmarks.measure import (
     print_table,
     python,
 )
+from benchmarks.peers import PEERS, peer_figures
 from benchmarks.saturated import saturated_figures
 
 TARGETS = {"fcfs": 80_000, "sjf": 60_000, "srtf": 30_000, "easy_backfill": 20_000, "las": 30_000}
@@ -181,108 +173,6 @@ def openb_figures(sizes: Sizes, folder: str) -> Iterator[Row]:
     yield Row(figure, f"{least:.2f} s", "< 3 s", least < 3)
 
 
-# Beside AccaSim ----------------------------------------------------------------------------------------------------
-
-ACCASIM = r"""
-import collections, collections.abc, contextlib, io, json, os, resource, sys, time
-from datetime import datetime
-for name in ("Mapping", "MutableMapping", "Sequence", "Iterable", "Callable"):
-    setattr(collections, name, getattr(collections.abc, name))  # AccaSim 1.1.3 was written for Python 3.9
-folder, scheduler, limit = sys.argv[1], sys.argv[2], int(sys.argv[3])
-resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
-os.chdir(folder)
-from accasim.base.simulator_class import Simulator
-from accasim.base.allocator_class import FirstFit
-from accasim.base.scheduler_class import FirstInFirstOut, ShortestJobFirst, EASYBackfilling
-kinds = {"fcfs": FirstInFirstOut, "sjf": ShortestJobFirst, "easy_backfill": EASYBackfilling}
-began = time.process_time()
-with contextlib.redirect_stdout(io.StringIO()):
-    simulator = Simulator("jobs.swf", "system.json", kinds[scheduler](FirstFit()), scheduling_output=True,
-                          RESULTS_FOLDER_NAME="out_" + scheduler, pprint_output=False, statistics_output=False)
-    simulator.start_simulation()
-spent = time.process_time() - began
-starts = {}
-for root, _, names in os.walk("."):
-    for name in names:
-        if name.startswith("sched"):
-            for line in open(os.path.join(root, name)):
-                at = datetime.strptime(line.rsplit("__", 1)[1].split(";")[0], "%Y-%m-%d %H:%M:%S")
-                starts[int(line.split(";")[0])] = (at - datetime(1970, 1, 1)).total_seconds()
-print("RESULT" + json.dumps({"seconds": spent, "starts": starts}))
-"""
-
-
-def write_for_accasim(jobs: Jobs, nodes: int, folder: Path) -> None:
-    """The same jobs as SWF (processors are GPUs), and the system."""
-    with (folder / "jobs.swf").open("w") as file:
-        file.write("; UnixStartTime: 0\n; MaxNodes: 1\n")
-        for number, (arrival, width, duration) in enumerate(
-            zip(jobs.arrival.tolist(), jobs.width.tolist(), jobs.duration.tolist(), strict=True), 1
-        ):
-            d = int(duration)
-            # A kilobyte of memory: AccaSim's EASY divides by what is asked for.
-            fields = [number, int(arrival), -1, d, width, -1, -1, width, d, 1, 1, 1, 1, -1, 1, 1, -1, -1]
-            file.write(" ".join(map(str, fields)) + "\n")
-    system = {"groups": {"g0": {"core": 8, "mem": 1_000_000}}, "resources": {"g0": nodes}}
-    (folder / "system.json").write_text(json.dumps(system))
-
-
-def accasim_run(interpreter: str, folder: Path, policy: str, limit: float) -> tuple[float, dict[int, float]] | None:
-    """Its processor seconds and starts by job; None if it took more seconds than the limit."""
-    done = subprocess.run(
-        [interpreter, "-c", ACCASIM, str(folder), policy, f"{limit:.0f}"], capture_output=True, text=True, check=False
-    )
-    if -done.returncode in (signal.SIGXCPU, signal.SIGKILL):
-        return None
-    line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT")), None)
-    if line is None:
-        raise RuntimeError(f"AccaSim ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    found = json.loads(line.removeprefix("RESULT"))
-    return found["seconds"], {int(key): value for key, value in found["starts"].items()}
-
-
-def accasim_figures(sizes: Sizes, interpreter: str, limit: float) -> Iterator[Row]:
-    """Jobs per second beside AccaSim, and whether the starts are the same."""
-    if not Path(interpreter).exists():
-        yield Row("AccaSim", f"not at {interpreter}", "python -m venv, pip install accasim")
-        return
-    for nodes in sizes.peer_nodes:
-        for load in (0.7, 0.95):
-            for policy in ("fcfs", "sjf", "easy_backfill"):
-                yield from beside_accasim(sizes.peer_jobs, nodes, load, policy, interpreter, limit)
-
-
-def beside_accasim(
-    count: int, nodes: int, load: float, policy: str, interpreter: str, limit: float
-) -> Iterator[Row]:
-    wanted = 5 if nodes <= 64 else 12
-    figure = f"AccaSim, {nodes} nodes, {load}: {policy}"
-    jobs = draw(count, 8 * nodes, load)
-    with tempfile.TemporaryDirectory() as name:
-        write_for_accasim(jobs, nodes, Path(name))
-        theirs = accasim_run(interpreter, Path(name), policy, limit)
-    ours = simulate(jobs, nodes, policy)[0]
-    if theirs is None:
-        yield Row(figure, f"{count / ours:,.0f} jobs/s; AccaSim took more than {limit:g} s for {count:,} jobs")
-        if count >= 5_000:
-            yield from beside_accasim(count // 5, nodes, load, policy, interpreter, limit)
-        return
-    spent, starts = theirs
-    ratio = spent / ours
-    rates = f"{count / ours:,.0f} against {count / spent:,.0f} jobs/s"
-    yield Row(f"{figure}, {count:,} jobs", f"{rates}: {ratio:.1f} ×", f"≥ {wanted} ×", ratio >= wanted)
-    # AccaSim's gangs take processors of any nodes: the models agree where ours may span nodes.
-    agreed = simulate(jobs, nodes, policy, span=True)[1].start
-    begun = np.array([starts.get(row + 1, math.nan) for row in range(count)])
-    same = float((begun == agreed).mean())
-    apart = float(np.nanmean(begun - agreed))
-    text = f"{same:.2%} of the jobs, on average {apart:+.2g} s"
-    if policy == "fcfs":
-        yield Row("  same starts, gangs across nodes", text, "100 %", same == 1)
-    else:
-        yield Row("  same starts, gangs across nodes", text)
-
-
 # The table -------------------------------------------------------------------------------------------------------
 
 FIGURES: dict[str, Callable[[Sizes], Iterator[Row]]] = {
@@ -295,19 +185,23 @@ FIGURES: dict[str, Callable[[Sizes], Iterator[Row]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = parser_of("cluster", __doc__, [*FIGURES, "saturated", "openb", "accasim"])
+    parser = parser_of("cluster", __doc__, [*FIGURES, "saturated", "openb"])
     parser.add_argument("--openb", metavar="FOLDER", default="openb", help="with Alibaba's nodes and pods of 2023")
-    parser.add_argument("--accasim", metavar="PYTHON", default="accasim-env/bin/python", help="with AccaSim installed")
+    parser.add_argument("--peer", choices=PEERS, help="another simulator that runs the same jobs; nothing else is run")
+    parser.add_argument("--path", metavar="FOLDER", type=Path, help="where the peer is")
     parser.add_argument("--limit", metavar="SECONDS", type=float, default=480.0,
-                        help="of one run of AccaSim, or of `saturated`")  # fmt: skip
+                        help="of one run of a peer, or of `saturated`")  # fmt: skip
     options = parser.parse_args(arguments)
+    if (options.peer is None) != (options.path is None) or options.path and not options.path.is_dir():
+        parser.error("--peer NAME goes with --path FOLDER, a folder that is there")
     sizes = QUICK if options.quick else Sizes()
-    figures: dict[str, Callable[[], Iterator[Row]]] = {
+    figures: dict[str, Callable[[], Iterator[Row | str]]] = {
         **{name: partial(figure, sizes) for name, figure in FIGURES.items()},
         "saturated": partial(saturated_figures, sizes, limit=options.limit),
         "openb": partial(openb_figures, sizes, folder=options.openb),
-        "accasim": partial(accasim_figures, sizes, interpreter=options.accasim, limit=options.limit),
     }
+    if options.peer:
+        figures = {"peer": partial(peer_figures, sizes, name=options.peer, path=options.path, limit=options.limit)}
     print_table(figures, chosen(parser, figures, options.only), options.quick)
 
 

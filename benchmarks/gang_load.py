@@ -56,10 +56,11 @@ def draw(count: int, gpus: int, load: float, seed: int = SEED) -> Jobs:
 
 def run_input(
     jobs: Jobs, nodes: int, policy: str, span: bool = False, *, sizes: int = 1, pairs: bool = False, users: int = 1,
-    **parameters: Any,
+    placement: str | None = None, **parameters: Any,
 ) -> Any:
-    """sizes: of each job, twice the GPUs for 1.8 times the speed, up to a node.  pairs: devices that two jobs of four
-    classes share, with measured speeds.  users: the number of users, each as likely as another."""
+    """placement: a rule instead of the first nodes that fit.  sizes: of each job, twice the GPUs for 1.8 times the
+    speed, up to a node.  pairs: devices that two jobs of four classes share, with measured speeds.  users: the number
+    of users, each as likely as another."""
     from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Sharing
     from hetsim.model.record import RunInput
     from hetsim.model.tasks import Mode, Shape, Tasks
@@ -84,6 +85,8 @@ def run_input(
     cluster = Cluster([NodeSpec(cpus=32, accelerators=((kind, 8),), count=nodes)])
     if policy == "easy_backfill":
         parameters["depth"] = DEPTH
+    if placement:
+        parameters["placement"] = PolicySpec("placement", placement)
     return RunInput("cluster", cluster, tasks, PolicySpec("scheduler", policy, parameters).make(), policy=policy)
 
 

@@ -141,6 +141,20 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def second_opinion() -> Generator[None]:
+    """In each run of the conformance suite the answers of the view are reckoned a second time."""
+    conformance = sys.modules.get("hetsim.testing.conformance")
+    with pytest.MonkeyPatch.context() as patch:
+        if conformance is not None:
+            import witness
+
+            # Classes: a function of ours in a module of hetsim would count with the code of every policy.
+            patch.setattr(conformance, "WatchedScheduler", witness.WitnessedScheduler)
+            patch.setattr(conformance, "WatchedPlanner", witness.WitnessedPlanner)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def only_shipped_policies():
     """What a test registers is gone after it."""

@@ -8,6 +8,10 @@ from pathlib import Path
 import pages
 import pytest
 
+from benchmarks import peers
+from benchmarks.gang_load import Sizes
+from benchmarks.measure import Row
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -37,7 +41,6 @@ FIGURES = {
         "program": "one max-min program, 512 jobs × 4 types",
         "saturated": "finish_time_fairness with pairs",
         "openb": "--openb FOLDER",
-        "accasim": "pip install accasim",
         "growth": "time a job, 4,000 / 1,000: las",
         "memory": "from 1,000 to 4,000 jobs: easy_backfill",
     },
@@ -48,11 +51,44 @@ FIGURES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("module", FIGURES)
 def test_every_figure_runs(module: str):
-    """Where AccaSim and Alibaba's files are not there, the figure says what it wants."""
+    """Where Alibaba's files are not there, the figure says what it wants."""
     done = benchmark("--quick", "--only", ",".join(FIGURES[module]), module=module)
     assert done.returncode == 0, done.stderr
     assert {name for name, line in FIGURES[module].items() if line not in done.stdout} == set()
     assert module != "engine" or "≥ 0.10" in done.stdout  # figures come with their targets
+
+
+PLAIN = """
+import heapq
+free, now, ends, starts, began = 8 * nodes, 0, [], {}, time.process_time()
+for job in jobs:
+    now = max(now, job["arrival"])
+    while ends and (ends[0][0] <= now or free < job["width"]):
+        end, width = heapq.heappop(ends)
+        now, free = max(now, end), free + width
+    starts[job["number"]], free = now, free - job["width"]
+    heapq.heappush(ends, (now + job["duration"], job["width"]))
+spent = time.process_time() - began
+"""
+"""First come, first served on processors anywhere, as a peer."""
+
+
+def test_a_peer_runs_the_same_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setitem(peers.PEERS, "plain", peers.Peer(PLAIN, ("fcfs",), "gangs across nodes", peers.ANYWHERE))
+    shown = list(peers.peer_figures(Sizes(peer_jobs=300, peer_nodes=(2,)), "plain", tmp_path, 60.0))
+    rows = [row for row in shown if isinstance(row, Row) and row.figure.startswith("  same")]
+    assert [(row.measured, row.holds) for row in rows] == [("100.00% of the jobs, on average +0 s", True)] * 2
+    late = PLAIN.replace("= now, free -", '= now + (job["number"] == 7), free -')
+    monkeypatch.setitem(peers.PEERS, "plain", peers.Peer(late, ("fcfs",), "gangs across nodes", peers.ANYWHERE))
+    shown = list(peers.beside("plain", tmp_path, count=300, nodes=2, load=0.7, policy="fcfs", limit=60.0))
+    assert [row.holds for row in shown if row.figure.startswith("  same")] == [False]
+
+
+def test_a_peer_goes_with_its_folder(tmp_path: Path):
+    for given in (("--peer", "pai"), ("--path", str(tmp_path)), ("--peer", "pai", "--path", str(tmp_path / "none"))):
+        done = benchmark(*given, module="cluster")
+        assert done.returncode == 2
+        assert "--peer NAME goes with --path FOLDER" in done.stderr
 
 
 @pytest.mark.slow

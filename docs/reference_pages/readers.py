@@ -24,7 +24,9 @@ def readers_page() -> Iterator[str]:
     yield ""
     yield "Classes have the keys of their entry, accelerators those of GPUs, variants those of their service; a"
     yield "distribution or measured times have all of their keys. `x.*` is any name below `x`, `x.**` all that is below"
-    yield "it, which policies and readers of traces declare."
+    yield "it, which policies and readers of traces declare. The keys of arrivals are those of the processes that some"
+    yield f"model accepts ({', '.join(readers.PROCESSES)}); `hetsim theory` refuses any other process, other"
+    yield "readers take its times."
     yield ""
     models = ", ".join(code(one) for one in readers.MODELS)
     yield f"The families of models of `hetsim theory` are {models}; `{readers.SIZE}` is the bound of"

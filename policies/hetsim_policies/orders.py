@@ -27,6 +27,7 @@ def lcfs(task: Task) -> float:
     return -task.arrival
 
 
+@queueing("shortest job first")
 def sjf(task: Task) -> float:
     """Shortest job first: the lowest estimated time on its best mode, no preemption.
 

@@ -123,7 +123,7 @@ class PictureWarning(UserWarning):
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """'; did you mean "x"?' for a near name, else the empty string."""
-    near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(str(name), [one for one in known if one != name], n=1, cutoff=0.6)
     return f'; did you mean "{near[0]}"?' if near else ""
 
 

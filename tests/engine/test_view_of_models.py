@@ -12,6 +12,7 @@ from test_llm import C, F, P, S, scenario
 from test_llm_faults import SERVICES, stormy
 from test_llm_launches import looked
 from tiers import spread
+from witness import BETWEEN_ROUNDS
 
 from hetsim.engine.language.llm_service import Fleet
 from hetsim.engine.language.waiting_requests import WaitingRequests
@@ -26,7 +27,7 @@ from hetsim.policy import ListScheduler, Reject, Scheduler, Start, Wait
 from hetsim.scenario.scenario import load
 from hetsim.testing import examine
 from hetsim.testing.audit import audit
-from hetsim.testing.conformance import BETWEEN_ROUNDS, fingerprint, watch
+from hetsim.testing.conformance import fingerprint, watch
 from hetsim.testing.served import served_systems
 
 SYSTEMS = [system for system in served_systems() if "language" in system.name]
@@ -35,11 +36,8 @@ SYSTEMS = [system for system in served_systems() if "language" in system.name]
 def lies(run, every=BETWEEN_ROUNDS):
     """What the verbs said in a run, in all rounds and between them, and was not so; and the record."""
     watched = watch(run.scheduler)
-    run = replace(run, scheduler=watched)
-    watched.tasks, watched.witness.language, watched._set = run.tasks, run.language, bool(run.faults)
-    simulation = Simulation(run, check=True)
-    watched.look_between(simulation, every)
-    record = simulation.run()
+    watched.uncountable = bool(run.faults)
+    record = watched.looked_at(replace(run, scheduler=watched), every)
     return list(watched.witness.lies(record)), record, watched.witness.looks
 
 

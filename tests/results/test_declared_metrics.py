@@ -9,6 +9,7 @@ import hetsim as hs
 from hetsim import registry
 from hetsim.errors import UnknownName, UsageError
 from hetsim.model.record import COMPLETED
+from hetsim.report.html import report
 from hetsim.results.declared import current_name, declaration, declarations, in_set, unknown_metric
 from hetsim.results.formatting import formatter, metric_name
 from hetsim.results.one_run import metrics
@@ -37,7 +38,9 @@ def test_without_a_unit_or_a_direction_a_metric_is_an_error(missing):
         hs.metric(**parts)
 
 
-@pytest.mark.parametrize("wrong", [{"unit": "parsecs"}, {"better": "higher"}, {"of": "group"}, {"name": "makespan"}])
+@pytest.mark.parametrize("wrong", [
+    {"unit": "parsecs"}, {"better": "higher"}, {"of": "group"}, {"name": "makespan"}, {"sets": ("usaul",)},
+])  # fmt: skip
 def test_what_a_declaration_does_not_take(wrong, monkeypatch):
     monkeypatch.setattr(registry, "_registered", {})
     with pytest.raises(UsageError, match="metric"):
@@ -70,6 +73,43 @@ def test_a_metric_of_a_script_is_known_wherever_metrics_are_named(own):
     assert "late tasks" in str(found)
     swept = hs.sweep("first-steps", {"policy": ["fcfs", "sjf"]}, metrics=["late_share"], workers=1)
     assert swept.table["late_share"].between(0, 1).all()
+
+
+def test_a_usual_metric_of_a_script_is_in_tables_that_name_no_metrics(own, tmp_path):
+    policies = ["fcfs", "sjf"]
+    assert "late_share" in hs.compare("first-steps", policies, replications=2, workers=1).metrics
+    assert "late_share" in hs.compare("first-steps", policies, workers=1, seed=3).metrics
+    swept = hs.sweep("first-steps", {"policy": policies}, workers=1)
+    assert "late_share" in swept.table and "late_share" in swept.shown_metrics
+    run = hs.run("first-steps", seed=3)
+    run.save(tmp_path)
+    assert run.summary["value"]["late_share"] == run.metric("late_share") > 0
+    for loaded in (run, hs.load(tmp_path)):
+        assert ">late tasks<" in report(loaded)
+    assert "late_share" not in hs.run("first-steps").by("class", ["wait_mean"])
+
+
+def test_tune_and_size_go_by_a_metric_of_a_script(own):
+    tuned = hs.tune("first-steps", "easy_backfill", over={"depth": [1, 100]}, metric="late_share", first=2, final=3)
+    assert "late tasks" in str(tuned)
+    sized = hs.size("first-steps", "late_share < 101%", "cluster.nodes.0.count", most=2, replications=2)
+    assert "late tasks" in str(sized)
+
+
+def test_a_stored_run_from_before_the_declaration_is_made_again(monkeypatch, tmp_path):
+    """Its row lacks the metric: it would be missing in the table of the next sweep."""
+    monkeypatch.setattr(registry, "_registered", {})
+    over, options = {"policy": ["fcfs", "sjf"]}, {"cache": tmp_path, "workers": 1}
+    assert "late_share" not in hs.sweep("first-steps", over, **options).table
+    hs.metric(unit="share", better="more", sets=("summary",))(late_share)
+    assert hs.sweep("first-steps", over, **options).table["late_share"].notna().all()
+
+
+def test_a_metric_of_a_script_in_a_set_of_some_runs_is_in_a_summary_once(monkeypatch):
+    monkeypatch.setattr(registry, "_registered", {})
+    hs.metric(unit="share", better="more", sets=("costs",))(late_share)
+    run = hs.run("first-steps", overrides={"cluster.nodes.0.price": "1/h"})
+    assert "cost" in run.names and run.names.count("late_share") == 1
 
 
 def test_a_metric_of_an_installed_package_is_loaded_by_its_entry_point(tmp_path):

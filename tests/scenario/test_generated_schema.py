@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -21,6 +22,7 @@ from hetsim.model.faults import FaultProcess, Maintenance
 from hetsim.model.service import Autoscaling, LanguageService, ResultCache, Service
 from hetsim.model.step_times import LinearSteps
 from hetsim.model.tasks import ComputeTime, Item, SpanSpeeds, StageTime, Stopping
+from hetsim.model.units import Bytes, BytesPerSecond, PerSecond, Seconds, Share, in_units
 from hetsim.scenario.generated import Keys, Mirror
 from hetsim.scenario.schema.whole import ScenarioModel, json_schema
 from hetsim.workload.costs.step_costs import Efficiency
@@ -84,16 +86,41 @@ def test_defaults_are_told_once():
     assert with_default("Watts.", 0.0) == "Watts; 0 unless given."
     assert with_default("Is it?", False) == "Is it? false unless given."
     assert with_default("Time, endless unless given.", 0.0) == "Time, endless unless given."
-    assert with_default("Time.", None) == "Time."
+    assert with_default("Time.", None) == with_default("Time.", {}) == "Time."
+    assert with_default("Time.", math.inf) == "Time; no limit unless given."
+    assert with_default("Sharing.", Sharing("mps")) == "Sharing; mps unless given."
+    assert with_default("Causes.", ["timeout", "failed"]) == "Causes; timeout, failed unless given."
     assert "reach, fitted on A100; 70.3% unless given" in json.dumps(json_schema())
-    keys = json_schema()["$defs"]["PowerSpec"]["properties"]
-    assert keys["idle"]["description"] == "Watts while up and doing nothing; 0 unless given."
-    assert "unless given; 0 unless given" not in json.dumps(json_schema())
+    assert not re.search("unless given; .* unless given", json.dumps(json_schema()).replace('"', "\n"))
+
+
+@pytest.mark.parametrize(("part", "key", "end"), [
+    ("PowerSpec", "idle", "nothing; 0 unless given."), ("SpanSpeedsSpec", "island", "island; 1 unless given."),
+    ("ClientsSpec", "timeout", "running; no limit unless given."), ("TaskMode", "batch", "profile; 64 unless given."),
+    ("TaskMode", "efficiency", "reaches; 50% unless given."), ("WorkloadEntry", "nodes", "each; 1 unless given."),
+    ("Diurnal", "period", "peak; 1 d unless given."), ("Roofline", "link_latency", "two; 10 us unless given."),
+    ("ServiceSpec", "device", "runs; gpu unless given."), ("Accelerator", "kind", "accelerators; gpu unless given."),
+])  # fmt: skip
+def test_what_is_used_without_a_key_is_appended(part: str, key: str, end: str):
+    """The default, what code uses in place of null, what the dataclass has, in the shortest unit."""
+    assert json_schema()["$defs"][part]["properties"][key]["description"].endswith(end)
+
+
+@pytest.mark.parametrize(("value", "unit", "text"), [
+    (86400.0, Seconds, "1 d"), (5400.0, Seconds, "90 min"), (1e-5, Seconds, "10 us"), (0.0, Seconds, "0"),
+    (49152, Bytes, "48 KiB"), (1.2e10, BytesPerSecond, "12 GB/s"), (40 / 3600, PerSecond, "40/h"),
+    (0.703, Share, "70.3%"),
+])  # fmt: skip
+def test_a_number_in_its_unit_is_read_as_that_number(value: float, unit: Any, text: str):
+    assert in_units(value, unit.__metadata__) == text
+    assert TypeAdapter(unit).validate_python(text if value else 0) == pytest.approx(value or 0, rel=1e-12)
 
 
 IN_WORDS = {
-    "cycle": "0 says something else", "block": "0 says something else", "max_num_seqs": "fewer where fewer fit",
-    "link_latency": "in its unit", "period": "in its unit", "distribution": "it says what may be left out",
+    "cycle": "0 says something else", "block": "0 says something else",
+    "distribution": "it says what may be left out", "cpus": "1 on cores, 0 on GPUs",
+    "memory_share": "90% of an architecture, else all", "count": "without it all clients share one budget",
+    "cpu": "where its cores differ from the default",
 }  # fmt: skip
 
 
@@ -105,7 +132,10 @@ def test_no_description_repeats_its_default():
         for name, text in descriptions(model).items():
             default = model.model_fields[name].default
             is_plain = isinstance(default, bool | int | float | str) and default != ""
-            if is_plain and re.search(r"unless given|left out|\bdefault\b", text):
+            words = re.findall(r"\w+", str(model.model_fields[name].annotation).partition("Literal")[2])
+            choices = "".join(f"|{word}" for word in words)
+            states = rf"\b(\d[\d.]*( ?\w+|%)?|one|true|false{choices}),? (on \w+ )?unless given|unless given,? .*\d"
+            if re.search(r"unless given|left out|\bdefault\b" if is_plain else rf"{states}|\bdefault\b", text):
                 typed[name] = text
     assert typed.keys() == IN_WORDS.keys(), typed
 

@@ -2,16 +2,20 @@
 `hetsim theory` still calls exact is what the engine does."""
 
 import itertools
+from typing import Literal
 
+import numpy as np
 import pytest
 
 import hetsim as hs
 from hetsim import registry
+from hetsim.model.units import PerSecond
 from hetsim.queueing.matching import FAMILIES, match
 from hetsim.scenario import readers
 from hetsim.scenario.file.shipped import shipped
 from hetsim.scenario.schema.policy import policy_parameters
 from hetsim.scenario.schema.whole import json_schema
+from hetsim.workload.arrivals import BUILTIN, ArrivalProcess
 
 SCHEMA = json_schema()
 
@@ -44,7 +48,11 @@ def walk(part, path="", inside=(), found=None):
 
 
 KEYS = walk(SCHEMA)
-PATTERNS = {readers.pattern_of(path) for path in KEYS}
+PROCESSES = {name: f"/{item.rpartition(':')[2]}" for name, item in BUILTIN.items()}
+BY_PROCESS = {name: {*walk({"$ref": place}, "workload.arrivals")} for name, place in PROCESSES.items()}
+ACCEPTED = set().union(*(BY_PROCESS[name] for name in readers.PROCESSES))
+PATTERNS = {readers.pattern_of(path) for path in KEYS} - (set().union(*BY_PROCESS.values()) - ACCEPTED)
+"""Keys of the table: all, but those of processes that no model accepts."""
 DECLARING = [
     (kind, name)
     for kind in registry.POLICY_KINDS
@@ -138,6 +146,31 @@ def test_a_key_without_a_row_is_refused(monkeypatch):
     assert match(scenario).verdict == "matches"
     monkeypatch.setattr(readers, "readers_of", lambda key: None if key.startswith("workload.slo") else known(key))
     assert [one.text for one in match(scenario).failed] == ["not recognized: slo"]
+
+
+class Ramp(ArrivalProcess):
+    """Like a process of a package, with keys of its own and one that another process has, too."""
+
+    process: Literal["ramp"]
+    rate: PerSecond
+    steepness: float
+
+    @property
+    def rate_mean(self):
+        return self.rate
+
+    def _blocks(self, rng, last):
+        yield np.arange(50) ** self.steepness
+
+
+def test_a_process_that_no_model_accepts_is_refused_by_name_and_other_readers_take_its_times(monkeypatch):
+    monkeypatch.setattr(registry, "table", lambda kind: {"ramp": f"{__name__}:Ramp"})
+    arrivals = {"process": "ramp", "rate": "0.4/s", "steepness": 0.9}
+    scenario = hs.load("mm16", {"workload.0.arrivals": arrivals, "workload.0.count": 50})
+    found = match(scenario)
+    assert [one.key for one in found.failed if not one.soft] == ["workload.0.arrivals.process"] and not found.rows
+    for reader in readers.READERS:
+        assert not [one for one in readers.not_understood(scenario, reader) if "arrivals." in one.key]
 
 
 def test_keys_of_a_profile_are_keys_of_the_scenario(tmp_path):

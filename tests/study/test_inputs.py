@@ -231,6 +231,23 @@ CODE = {
     "a name computed": helper("import helper", "globals()['helper'].S"),
     "a module by a computed name": helper("import importlib", "importlib.import_module('helper').S",
                                           unknown="mypol.mine imports modules by computed names"),
+    "what a module gives for names that it lacks": Way(
+        {"mypol.py": "import helper\n\n" + KEY.format("getattr(helper, 'S')"),
+         "helper.py": "def __getattr__(name):\n    return 1\n"},
+        then={"helper.py": "def __getattr__(name):\n    return -1\n"}),
+    "a constant of a class under a special name": Way(
+        {"mypol.py": "from helper import C\n\n" + KEY.format("C.__sign__"),
+         "helper.py": "class C:\n    __sign__ = 1\n"}, then={"helper.py": "class C:\n    __sign__ = -1\n"}),
+    "the environment inside a path": Way(
+        {"mypol.py": ENVIRONMENT.format("float(os.path.expandvars('${S}1').replace('${S}', ''))")},
+        environment={"S": "-"}, unknown="mypol.mine reads the environment"),
+    "a file that Python's own parser opens": Way(
+        {"mypol.py": "import configparser\n\ndef sign():\n    read = configparser.ConfigParser()\n"
+         "    read.read('s.ini')\n    return int(read['s']['s'])\n\n" + KEY.format("sign()"), "s.ini": "[s]\ns=1"},
+        then={"s.ini": "[s]\ns=-1"}, unknown="mypol.sign uses configparser"),
+    "a line of a file": Way(
+        {"mypol.py": "import linecache\n\n" + KEY.format("int(linecache.getline('s.txt', 1))"), "s.txt": "1\n"},
+        then={"s.txt": "-1\n"}, unknown="mypol.mine uses linecache"),
     "globals and helpers of a notebook cell": Way(script=CELL.format(1), script_then=CELL.format(-1)),
     "a base class": Way({"mypol.py": BASED, "helper.py": FIRST.format(1)}, then={"helper.py": FIRST.format(-1)}),
     "a package installed from a folder": Way(

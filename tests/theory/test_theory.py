@@ -21,7 +21,9 @@ from hetsim import theory
 from hetsim.cli import main
 from hetsim.errors import UsageError
 from hetsim.policy import ListScheduler, arrival_order
+from hetsim.queueing.facts import PredictedRow
 from hetsim.queueing.matching import match
+from hetsim.queueing.model_check import PredictionCheck
 from hetsim.results.statistics import student_interval
 from hetsim.theory.general import ConstantJumps
 
@@ -631,6 +633,10 @@ BATCHES = {
     "arrivals": {"process": "poisson", "rate": "30/s"},
     "service": {"compute": {"per_item": "20 ms", "fixed": "50 ms"}},
 }
+SIZES = {"classes": [
+    {"class": "short", "weight": 3, "gpu_time": {"distribution": "lognormal", "mean": "0.5 s", "cv": 1}},
+    {"class": "long", "gpu_time": {"distribution": "gamma", "mean": "2.5 s", "cv": 0.5}},
+]}  # fmt: skip
 GAPS = {"arrivals": {"process": "renewal", "rate": "0.6/s", "scv": 4}, **ONE}
 
 MODELS = {
@@ -664,6 +670,9 @@ MODELS = {
     "M/M/1 with a limit on the work ahead": scenario(
         {**ONE, "arrivals": {"process": "poisson", "rate": "1.5/s"}},
         policy={"scheduler": "fcfs", "admission": {"name": "predicted_wait", "max_wait": "4 s"}}),
+    "M/G/1-SRPT": scenario(SIZES, policy="srtf"),
+    "M/G/1-SJF": scenario(SIZES, policy="sjf"),
+    "M/G/1-LAS with 3 queues": scenario(SIZES, policy={"scheduler": {"name": "las", "thresholds": ["1 s", "0.3 s"]}}),
     "greedy batches, M/D^[1,b]/1 with no largest batch": {
         **scenario(BATCHES, policy="serial_greedy"), "horizon": "200 s", "warmup": "20 s"},
     "greedy batches, M/D^[1,b]/1 with b = 8": {
@@ -722,6 +731,13 @@ def test_replications_without_a_task_in_their_window_are_not_called_free_of_chan
         hs.replicate(hs.load(document), replications=3).interval("queue_length_mean")
 
 
+@pytest.mark.parametrize(("wait", "covered"), [(0.0, True), (1.5e-9, None), (0.5, False)])
+def test_zeros_contradict_no_wait_that_hardly_any_task_has(wait: float, covered: bool | None):
+    """M/M/8 at load 0.05: of 40,000 tasks none waits, while the mean wait is 1.5 ns."""
+    never = student_interval([0.0] * 30, metric="wait_mean")
+    assert PredictionCheck(PredictedRow("wait_mean", wait), never).covered is covered
+
+
 def test_an_interval_that_is_none_says_so():
     text = str(student_interval([1.0, math.inf], metric="response_p95"))
     assert text == "response_p95: inf (no interval) (95%, n = 2)"
@@ -732,7 +748,12 @@ CHANGED = [
      "approximation", None),
     ({"warmup": "1 s"}, "nearly", "warmup"),
     ({"workload.0.bytes_in": "1 GB", "cluster.nodes.0.gpus.pcie": {"upload": "4 GB/s"}}, "matches", None),
-    ({"policy": "sjf"}, "none", "policy.scheduler"),
+    ({"policy": "ljf"}, "none", "policy.scheduler"),
+    ({"policy": "sjf", "cluster.nodes.0.gpus.count": 2}, "none", "policy.scheduler"),
+    ({"policy": "srtf", "workload.0.gpu_time": "1 s"}, "none", "workload.0.gpu_time"),
+    ({"policy": {"scheduler": {"name": "sjf", "discipline": "keep"}}}, "none", "policy.scheduler.discipline"),
+    ({"policy": {"scheduler": {"name": "srtf", "margin": "1 s"}}}, "none", "policy.scheduler.margin"),
+    ({"policy": "srtf", "workload.0.stopping": {"save": "1 s"}}, "none", "workload.0.stopping"),
     ({"workload.0.cpu_time": {"speedup": 3}, "cluster.nodes.0.cpus": 4}, "none", "workload.0.cpu_time"),
     ({"workload.0.scaling": {"1": 1, "2": 1.9}, "cluster.nodes.0.gpus.count": 2}, "none", "workload.0.scaling"),
     ({"workload.0.arrivals.rate": "1.5/s"}, "none", "workload.0.arrivals.rate"),

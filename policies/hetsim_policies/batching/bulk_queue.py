@@ -28,11 +28,6 @@ def rounded(rate: float) -> float:
     return float(RATIO ** round(math.log(rate) / math.log(RATIO)))
 
 
-def states_for(batch: int, wanted: int | None) -> int:
-    """States for batches up to a size: four times it, or `wanted`, at least twice it."""
-    return 4 * batch if wanted is None else max(wanted, 2 * batch)
-
-
 def batch_times(queue: RequestQueue, placement: Placement, most: int | None) -> np.ndarray:
     """Seconds of batches of 1, 2, ... requests, all stages, as far as estimates tell."""
     sizes = range(1, limit(placement, most or MODELED) + 1)
@@ -126,7 +121,8 @@ class Modeled(Batching):
         key = (placement, rate)
         if key not in self.solved:
             times = batch_times(queue, placement, self.max_batch)
-            model = BulkQueue(rate, times, states_for(len(times), self.states))
+            states = 4 * len(times) if self.states is None else max(self.states, 2 * len(times))
+            model = BulkQueue(rate, times, states)
             self.solved[key] = self.solve(model, queue, placement)
         return self.solved[key]
 

@@ -357,6 +357,8 @@ class Srtf(PreemptiveList):
     margin: a running task is preempted only by one that is shorter by more than this (what a stop costs, say).
     """
 
+    queueing = "shortest remaining time first"
+
     def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "block", margin: Seconds = 0.0):
         super().__init__(_time_left, placement, discipline)
         self.margin = margin
@@ -416,6 +418,8 @@ class Las(PreemptiveList):
 
     thresholds: GPU-seconds (core-seconds) at which a task falls into the next queue; without any, one at an hour.
     """
+
+    queueing = "least attained service"
 
     def __init__(
         self,
@@ -506,6 +510,8 @@ class Tiresias(Las):
     the hazard rate falls, this is `las`.
     Weakness: a distribution that changes.  Cost: as `las`.
     """
+
+    queueing = ""
 
     def prepare(self, problem: PlanProblem) -> None:
         sizes = _services(problem)

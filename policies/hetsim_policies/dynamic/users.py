@@ -363,7 +363,8 @@ class QuotaBorrow(ByUser):
             placement = self.place(task, view)
             if placement is None and within and self.reclaim and fits_nowhere(task, view):
                 placement = yield from self._take_back(task, view)
-            if placement is None or (owed & claims_of(task) and self._for_good(task)):
+            for_good = not (self.reclaim and task.shape.preemptible)  # a final loan waits for jobs within quotas
+            if placement is None or (owed & claims_of(task) and for_good):
                 if placement is not None:
                     yield Annotate(task, "quota")
                 passed[line] = None
@@ -371,10 +372,6 @@ class QuotaBorrow(ByUser):
                 continue
             self.starting(task, placement, view)
             yield Start(task, placement)
-
-    def _for_good(self, task: Task) -> bool:
-        """Return True if loans to it are final: then it waits for jobs within quotas."""
-        return not (self.reclaim and task.shape.preemptible)
 
     def _take_back(self, task: Task, view: View) -> Generator[Decision, None, Placement | None]:
         """Stop borrowers of the lowest tiers, the latest start first, until the task fits."""

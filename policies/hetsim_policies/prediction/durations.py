@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,12 +102,8 @@ class RunningQuantile:
 
     def at(self, quantile: float) -> float:
         """The minimum value that this part of them does not exceed (inverse CDF)."""
-        return quantile_of(self._sorted, quantile)
-
-
-def quantile_of(ordered: Sequence[float], quantile: float) -> float:
-    """Of values in ascending order, at least one."""
-    return ordered[min(len(ordered) - 1, max(0, math.ceil(quantile * len(ordered) - 1e-9) - 1))]
+        last = len(self._sorted) - 1
+        return self._sorted[min(last, max(0, math.ceil(quantile * (last + 1) - 1e-9) - 1))]
 
 
 # How far forecasts were from what came: MAPE and pinball loss.

@@ -59,7 +59,7 @@ class Believed:
 
         Estimates are compared with those of all tasks of the class that have come.
         """
-        estimate = log_estimates(tasks)
+        estimate = np.log(np.maximum(tasks.computing(tasks.estimate).min(axis=1), SHORTEST))
         usable = np.isfinite(estimate) & np.isfinite(tasks.arrival)
         code = np.zeros(len(tasks), dtype=int) if tasks.class_code is None else tasks.class_code
         parts = np.ones(len(tasks))
@@ -130,11 +130,6 @@ def log_estimate(task: Task) -> float:
     """Of the whole task, in its fastest mode."""
     shortest = min(map(task.estimate_at, range(len(task.modes))))
     return math.log(max(shortest, SHORTEST))
-
-
-def log_estimates(tasks: Tasks) -> np.ndarray:
-    """The same by row."""
-    return np.log(np.maximum(tasks.computing(tasks.estimate).min(axis=1), SHORTEST))
 
 
 # Which tasks will come, and when: those of late over again, in other gaps.

@@ -81,7 +81,8 @@ class ConvexEnergy(PlannedScheduler):
 
     def plan(self, problem: PlanProblem) -> Plan:
         # Transfers take as long at any frequency, so frequencies are chosen for computing alone and then tried.
-        instance = computing_alone(runnable(problem, "convex_energy"))
+        instance = runnable(problem, "convex_energy")
+        instance = replace(instance, time=np.where(np.isfinite(instance.time), instance.compute, np.inf))
         if not instance.size:
             return Plan([], makespan=0.0)
         machine = Machine.from_instance(instance)
@@ -112,11 +113,6 @@ class ConvexEnergy(PlannedScheduler):
         }
         plan.bound = full.bound
         return finished(instance, plan, judged=trial is not None)
-
-
-def computing_alone(instance: Instance) -> Instance:
-    """The instance with lanes held for as long as tasks compute."""
-    return replace(instance, time=np.where(np.isfinite(instance.time), instance.compute, np.inf))
 
 
 def _moves_data(problem: PlanProblem) -> bool:

@@ -202,11 +202,6 @@ class _Alone(ServiceCalls):
         text = "asks a replica at its own boundary what it foresees, which is found by asking it what it does there"
         raise self.illegal(text)
 
-    def _nothing(self, *_: Any, **__: Any) -> None:
-        return None
-
-    looked_up = gave_way = aborted = cut_off = rested = send_waiting = orphaned = write = _nothing
-
 
 class _TransfersAlone(KVTransfers):
     """Keys and values that are fetched later come as fast as over idle links."""

@@ -122,8 +122,7 @@ def slot_filler(
 
     names: dict[str, Any] = {"all_of": all_of, "value": value, "rest": rest}
     exec(filling(kind, slots), names)
-    filler: Fill = names["fill"]
-    return filler
+    return names["fill"]
 
 
 @lru_cache(None)
@@ -335,8 +334,7 @@ class Copier:
         return empty
 
     def _list(self, old: list[Any]) -> list[Any]:
-        new: list[Any] = self._later(self._sequences, old, [])
-        return new
+        return self._later(self._sequences, old, [])
 
     def _fill_sequences(self, originals: list[Any], empty: list[Any]) -> None:
         for old, new in zip(originals, empty, strict=True):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import builtins
 import copyreg
 import datetime
+import decimal
 import dis
 import enum
 import functools
@@ -52,6 +53,8 @@ _REACHES: dict[Any, str] = {
     os.popen: "starts processes", os.system: "starts processes", os.urandom: "draws from the system",
     eval: "evaluates text", exec: "executes text", compile: "compiles text", input: "reads the terminal",
     __import__: "imports modules by computed names", importlib.import_module: "imports modules by computed names",
+    os.path.expandvars: "reads the environment", os.path.expanduser: "reads the environment",
+    decimal.getcontext: "has a state in C",
 }  # fmt: skip
 _REACHES |= dict.fromkeys((
     time.time, time.time_ns, time.perf_counter, time.perf_counter_ns, time.monotonic, time.monotonic_ns,
@@ -59,9 +62,10 @@ _REACHES |= dict.fromkeys((
 ), "reads the clock")  # fmt: skip
 _OUTSIDE = frozenset((
     "socket", "_socket", "ssl", "http", "urllib", "ftplib", "smtplib", "subprocess", "ctypes", "sqlite3", "dbm",
-    "shelve", "mmap", "secrets", "multiprocessing",
+    "shelve", "mmap", "secrets", "multiprocessing", "configparser", "linecache", "fileinput", "shutil", "tempfile",
+    "glob", "zipfile", "tarfile", "runpy", "pkgutil", "platform", "locale",
 ))  # fmt: skip
-"""Modules of Python whose state is not in this process."""
+"""Modules of Python that read what is outside this process."""
 _READING = frozenset((
     "open", "read_text", "read_bytes", "loadtxt", "genfromtxt", "fromfile", "memmap", "urlopen", "iterdir", "glob",
     "rglob", "exists", "is_file", "is_dir", "isfile", "isdir", "stat", "getmtime", "getsize",
@@ -81,6 +85,12 @@ _PARTS: dict[type, tuple[str, ...]] = {
     types.GetSetDescriptorType, types.MemberDescriptorType,
 ), ("__name__", "__objclass__"))  # fmt: skip
 """Of objects of Python the attributes that they consist of."""
+_DESCRIBING = frozenset((
+    "_abc_impl", "__abstractmethods__", "__annotations__", "__dataclass_fields__", "__dataclass_params__", "__dict__",
+    "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__", "__static_attributes__",
+    "__weakref__",
+))  # fmt: skip
+"""Attributes of a class that only describe it."""
 
 
 def stated_identity(item: Any) -> str | None:
@@ -302,7 +312,8 @@ class _Walk:
             self.place = before
 
     def _all(self, names: Mapping[str, Any]) -> None:
-        self._mapping({name: value for name, value in names.items() if not (name[:2] == name[-2:] == "__")})
+        kept = {name for name in names if not (name[:2] == name[-2:] == "__") or name == "__getattr__"}
+        self._mapping({name: names[name] for name in kept})
 
     # Classes and objects ----------------------------------------------------------------------------------------
 
@@ -313,7 +324,7 @@ class _Walk:
         self.put(kind.__qualname__)
         self.value((type(kind), *kind.__bases__))
         for name, value in sorted(vars(kind).items()):  # but for what only describes it
-            if name != "_abc_impl" and (name[:2] != "__" or callable(value) or type(value) in _PARTS):
+            if name not in _DESCRIBING:
                 self.value((name, value))
         self.place = before
 

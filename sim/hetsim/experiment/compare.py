@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from hetsim.errors import Problem, ScenarioError, UsageError
 from hetsim.experiment.options import StudyKeywords, StudyOptions, with_options
@@ -15,13 +15,15 @@ from hetsim.experiment.run import begun, prepare, run_cases, stop_at_part, tell_
 from hetsim.experiment.stopping import cut_warmup, select
 from hetsim.experiment.study import Case
 from hetsim.experiment.work import Setup
-
-if TYPE_CHECKING:
-    from hetsim.results.many_runs.compare import Comparison
-    from hetsim.results.many_runs.replications import Replications
-    from hetsim.results.many_runs.selection import Selection
-    from hetsim.results.one_run.result import Result
-    from hetsim.scenario.scenario import Scenario
+from hetsim.results.many_runs import selection
+from hetsim.results.many_runs.compare import Comparison
+from hetsim.results.many_runs.compare import compare as evaluate
+from hetsim.results.many_runs.replications import Replications
+from hetsim.results.many_runs.selection import Selection
+from hetsim.results.one_run.metric_sets import listed
+from hetsim.results.one_run.result import Result
+from hetsim.scenario.file.problems import MISSING
+from hetsim.scenario.scenario import Scenario
 
 Policies = Iterable[PolicyLike] | Mapping[str, PolicyLike]
 
@@ -93,9 +95,6 @@ def compare(
         ScenarioError: all policies refuse, or the baseline does, or one is written wrongly (an unknown parameter).
         RunError: a run failed, which ends the comparison.
     """
-    from hetsim.results.many_runs.compare import compare as evaluate
-    from hetsim.results.one_run.metric_sets import listed
-
     names = None if metrics is None else listed(metrics)
     refusals, study_options = Refusals(baseline), StudyOptions(**options)
     runs: Mapping[str, Result | Replications]
@@ -146,8 +145,6 @@ def select_best(
     The replications of `options` are those of the first stage.  `refusals`: as in `run_policies`; two policies have to
     be left.
     """
-    from hetsim.results.many_runs import selection
-
     replications = options.replications
     if isinstance(replications, Mapping):
         raise UsageError("a selection makes as many replications as it takes: give the number of its first stage only")
@@ -220,8 +217,6 @@ def prepared(
     refusals: Refusals | None,
 ) -> dict[str, Case]:  # fmt: skip
     """The scenario under each policy, without those that lack a required parameter."""
-    from hetsim.scenario.file.problems import MISSING
-
     cases, mistakes = {}, dict[Problem | str, None]()
     for label, value in values.items():
         try:

@@ -16,10 +16,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from hetsim.errors import ScenarioError, UsageError
 from hetsim.experiment.options import StudyOptions
@@ -31,17 +33,18 @@ from hetsim.experiment.study import Case, Replicates
 from hetsim.experiment.targets import MET, NO_SIZES, OPEN, UNDEFINED, Judge, Target, TargetsTrial
 from hetsim.experiment.work import Setup
 from hetsim.results.declared import has_direction, higher_is_better
-from hetsim.results.formatting import metric_name, several, units_of
+from hetsim.results.formatting import json_number, metric_name, several, units_of
 from hetsim.results.many_runs.selection import MOST, Race
 from hetsim.results.one_run.estimands import weight_of
 from hetsim.results.one_run.metrics import metric
 from hetsim.results.pictures import drawn
+from hetsim.scenario.building.cluster import build_cluster
+from hetsim.scenario.scenario import Scenario
+from hetsim.scenario.schema.sweep import Range, is_range, read_range
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
-    from hetsim.scenario.scenario import Scenario
 
 PRICE, TOTAL = "price", "total"
 """Objectives that are known before anything runs."""
@@ -102,8 +105,6 @@ class Decision:
 
         Of each target METRIC, METRIC_half_width (one-sided) and METRIC_verdict.
         """
-        import pandas as pd
-
         rows = []
         for one in self.candidates:
             row: dict[str, Any] = {**one.values, "policy": one.policy, self.objective: one.objective}
@@ -193,8 +194,6 @@ class Decision:
         return rows
 
     def to_json(self) -> dict[str, Any]:
-        from hetsim.results.formatting import json_number
-
         def candidate(one: Candidate) -> dict[str, Any]:
             return {
                 "values": dict(one.values), "policy": one.policy, "objective": json_number(one.objective),
@@ -220,8 +219,6 @@ class Decision:
         return "\n".join([f"<Decision {self.scenario}>", *self.sentences])
 
     def _repr_html_(self) -> str:
-        from html import escape
-
         lines = "".join(f"<li>{escape(text)}</li>" for text in self.sentences)
         return f"<ul>{lines}</ul>{self.table.to_html(index=False)}"
 
@@ -294,8 +291,6 @@ def _known(objective: str, prices: list[float], given: Sequence[PointRow]) -> li
 
 def _numbers(key: str, given: Any) -> list[int]:
     """The whole numbers of a key: a list, or a range such as 1..8."""
-    from hetsim.scenario.schema.sweep import Range, is_range, read_range
-
     if key in NO_SIZES:
         raise UsageError(f"{key}: {NO_SIZES[key]}, not how large anything is; name one such as cluster.nodes.0.count")
     if given is None:
@@ -315,8 +310,6 @@ def _numbers(key: str, given: Any) -> list[int]:
 
 def _price(scenario: Scenario) -> float:
     """The price of the cluster for an hour; 0 without prices or a possible cluster."""
-    from hetsim.scenario.building.cluster import build_cluster
-
     if not scenario.model.cluster.prices and "price" not in repr(scenario.raw["cluster"]):
         return 0.0
     try:

@@ -17,7 +17,6 @@ the by_*.csv that were asked for.  The tables of a run that failed lie in its `p
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -26,22 +25,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+import pandas as pd
+
 from hetsim.errors import UsageError
 from hetsim.model.files import write_text
 from hetsim.model.units import shown
+from hetsim.results.formatting import json_number, json_values
+from hetsim.results.many_runs.compare import COMPARISON, Comparison
+from hetsim.results.many_runs.groups import differences_json, flat, groups_json
+from hetsim.results.many_runs.replications import FIRST, REPLICATIONS, Replications
+from hetsim.results.many_runs.selection import Selection
+from hetsim.results.many_runs.sweep import MARK as SWEPT
+from hetsim.results.many_runs.sweep import Sweep
+from hetsim.results.one_run.result import Result
+from hetsim.results.one_run.store import MARK, versions, write_csv, write_directory, write_json, write_mark, write_table
+from hetsim.results.pictures import drawn, write_picture
+from hetsim.scenario.scenario import Overrides, Scenario
+from hetsim.scenario.scenario import load as load_scenario
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
-    from hetsim.results.many_runs.compare import Comparison
-    from hetsim.results.many_runs.replications import Replications
-    from hetsim.results.many_runs.selection import Selection
-    from hetsim.results.many_runs.sweep import Sweep
-    from hetsim.results.one_run.result import Result
-    from hetsim.scenario.scenario import Overrides, Scenario
-
-Groups = Mapping[str, "pd.DataFrame"]
+Groups = Mapping[str, pd.DataFrame]
 """By what tasks are grouped -> the table of `hetsim.results.one_run.groups.table_of_groups`."""
 
 PICTURE = "picture.png"
@@ -61,12 +66,11 @@ def save(
     outcome: Result | Replications, directory: str | Path, *, picture: bool = True, groups: Groups | None = None
 ) -> Path:
     """Write the directory of a Result or of Replications, with tables of `groups`."""
-    from hetsim.results.one_run.store import write_directory
 
     def write(folder: Path) -> None:
         _write(outcome, folder)
         for name, table in (groups or {}).items():
-            _write_groups(table, folder / f"by_{name}.csv")
+            write_csv(flat(table), folder / f"by_{name}.csv")
 
     _drop_partial(Path(directory))
     target = write_directory(Path(directory), write)
@@ -77,8 +81,6 @@ def save(
 
 def check_target(directory: str | Path) -> Path:
     """The directory, if it can be written; UsageError now rather than after the run."""
-    from hetsim.results.one_run.store import MARK
-
     target = Path(directory)
     try:
         if target.is_symlink() or target.exists():
@@ -104,8 +106,6 @@ def save_partial(result: Result, directory: str | Path) -> Path:
 
 def _drop_partial(target: Path) -> None:
     """Empty a directory that only a failed run wrote to."""
-    from hetsim.results.one_run.store import MARK
-
     partial = target / PARTIAL
     if target.is_dir() and [inner.name for inner in target.iterdir()] == [PARTIAL] and (partial / MARK).is_file():
         shutil.rmtree(partial)
@@ -120,8 +120,6 @@ def save_comparison(
     groups: Groups | None = None,
 ) -> Path:
     """Write the directory of a comparison and of its runs, with tables of `groups`."""
-    from hetsim.results.many_runs.compare import COMPARISON
-    from hetsim.results.one_run.store import versions, write_csv, write_directory, write_mark
 
     def write(folder: Path) -> None:
         for label, outcome in runs.items():
@@ -136,8 +134,8 @@ def save_comparison(
         if not comparison.plans.empty:
             write_csv(_without_clock(comparison.plans), folder / "plans.csv")
         for name, group_table in (groups or {}).items():
-            _write_groups(group_table, folder / f"by_{name}.csv")
-        _write_json(folder / COMPARISON, comparison_json(comparison, runs, groups))
+            write_csv(flat(group_table), folder / f"by_{name}.csv")
+        write_json(folder / COMPARISON, comparison_json(comparison, runs, groups))
         first = next(iter(runs.values()))
         folders = {label: folder_name(label) for label in runs}
         about = {"name": first.name, "seed": first.seed, "policies": folders, "versions": versions()}
@@ -150,13 +148,6 @@ def save_comparison(
     if picture:
         _draw_comparison(comparison, runs, groups or {}, target)
     return target
-
-
-def _write_groups(table: pd.DataFrame, path: Path) -> None:
-    from hetsim.results.many_runs.groups import flat
-    from hetsim.results.one_run.store import write_csv
-
-    write_csv(flat(table), path)
 
 
 def _draw_comparison(
@@ -177,8 +168,6 @@ def _draw_comparison(
 
 
 def _whole_runs(outcome: Result | Replications) -> list[Result]:
-    from hetsim.results.one_run.result import Result
-
     return [outcome] if isinstance(outcome, Result) else outcome.results
 
 
@@ -197,10 +186,6 @@ def comparison_json(
     "group_differences": {by: [...]}, which are like "differences" with the group besides.  Policies that refused the
     scenario are in "refused": {label: reason} alone.
     """
-    from hetsim.results.formatting import json_number, json_values
-    from hetsim.results.many_runs.groups import differences_json, groups_json
-    from hetsim.results.one_run.result import Result
-
     first = next(iter(runs.values()))
     differences = [
         {key: value if isinstance(value, str | bool) else json_number(value) for key, value in row.items()}
@@ -254,8 +239,6 @@ def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> A
         ScenarioError: the scenario is invalid.
         UsageError: there is no such scenario, or the folder is damaged.
     """
-    from hetsim.scenario.scenario import load as load_scenario
-
     kind = _kind_of(Path(source)) if isinstance(source, str | Path) else None
     if kind is None or not isinstance(source, str | Path):
         return load_scenario(source, overrides)
@@ -266,36 +249,22 @@ def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> A
 
 def load_any(directory: str | Path) -> Result | Replications | Comparison | Sweep:
     """Load the results in a directory, whichever verb wrote it."""
-    from hetsim.results.one_run.result import Result
-
     return (_kind_of(Path(directory)) or Result).load(directory)
 
 
 def _kind_of(folder: Path) -> type[Result | Replications | Comparison | Sweep] | None:
     """The class of the results in a folder; None if there are none."""
-    from hetsim.results.many_runs.compare import COMPARISON, Comparison
-    from hetsim.results.many_runs.replications import REPLICATIONS, Replications
-    from hetsim.results.many_runs.sweep import MARK as SWEPT
-    from hetsim.results.many_runs.sweep import Sweep
-    from hetsim.results.one_run.result import Result
-    from hetsim.results.one_run.store import MARK
-
     kinds = {SWEPT: Sweep, COMPARISON: Comparison, REPLICATIONS: Replications, MARK: Result}
     return next((kind for name, kind in kinds.items() if (folder / name).is_file()), None)
 
 
 def first_run(directory: str | Path) -> Result:
     """The run of a directory; of replications the first."""
-    from hetsim.results.many_runs.replications import FIRST, REPLICATIONS
-    from hetsim.results.one_run.result import Result
-
     folder = _not_comparison(Path(directory))
     return Result.load(folder / FIRST if (folder / REPLICATIONS).is_file() else folder)
 
 
 def _not_comparison(folder: Path) -> Path:
-    from hetsim.results.many_runs.compare import COMPARISON
-
     if (folder / COMPARISON).is_file():
         runs = sorted(str(inner) for inner in folder.iterdir() if inner.is_dir())
         raise UsageError(f"{folder} holds a comparison; name one of its runs: {', '.join(runs)}")
@@ -309,9 +278,6 @@ def _not_comparison(folder: Path) -> Path:
 
 def _write(outcome: Result | Replications, folder: Path) -> None:
     """The files of an outcome, into a folder that need not exist."""
-    from hetsim.results.many_runs.replications import FIRST, REPLICATIONS, Replications
-    from hetsim.results.one_run.store import versions, write_mark, write_table
-
     if not isinstance(outcome, Replications):
         outcome.save(folder)
         return
@@ -320,7 +286,7 @@ def _write(outcome: Result | Replications, folder: Path) -> None:
     first.save(folder / FIRST)
     # All that a comparison needs, private columns included.
     write_table(outcome._frame(), folder / REPLICATIONS, index=None)
-    _write_json(folder / "summary.json", outcome.to_json())
+    write_json(folder / "summary.json", outcome.to_json())
     if first.scenario is not None:
         write_text(folder / "scenario.yaml", first.scenario)
     about = {
@@ -335,10 +301,6 @@ def _write(outcome: Result | Replications, folder: Path) -> None:
     write_mark(folder, about)
 
 
-def _write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-
-
 def _draw(outcome: Result | Replications, path: Path, until: float | None = None) -> None:
     """Draw the picture that suits an outcome; `until`: a Gantt chart up to there."""
     runs = _whole_runs(outcome)
@@ -349,8 +311,6 @@ def _draw(outcome: Result | Replications, path: Path, until: float | None = None
 
 
 def _save_figure(name: str, results: Any, path: Path, **options: Any) -> None:
-    from hetsim.results.pictures import drawn, write_picture
-
     def draw() -> Figure:
         return drawn(name, results, **options)
 

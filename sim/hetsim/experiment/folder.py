@@ -18,18 +18,16 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetsim.errors import DamagedFile, UsageError
 from hetsim.model.files import TEMPORARY, remove_left, write_whole
 from hetsim.model.units import shown
 from hetsim.results.formatting import listed
 from hetsim.results.many_runs.sweep import EACH, MARK, SCENARIO, TABLE, TABLES
+from hetsim.results.many_runs.sweep_tables import SweepTables
 from hetsim.results.sealed import digests, sealed, unsealed
 from hetsim.results.stored_files import open_stored
-
-if TYPE_CHECKING:
-    from hetsim.results.many_runs.sweep_tables import SweepTables
 
 RUNS = "runs"
 MAX_INDENTED = 10_000

@@ -18,17 +18,15 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from hetsim import registry
 from hetsim.experiment.code_digest import OURS, code_digest, stated_identity
-from hetsim.model.files import watch_opens
+from hetsim.model.files import InputFiles, watch_opens
 from hetsim.model.paths import ExistingFile, ExistingFolder
+from hetsim.results.one_run.store import package_version, versions
+from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.policy import PolicySpec
-
-if TYPE_CHECKING:
-    from hetsim.model.files import InputFiles
-    from hetsim.scenario.scenario import Scenario
 
 FORMAT = 3
 _NO_PART = ("name", "description", "sweep", "replications", "seed")
@@ -43,8 +41,6 @@ Signature = tuple[Path, int, int]
 @cache
 def fingerprint() -> dict[str, str]:
     """Versions and a digest of hetsim's source: if equal, figures are the same."""
-    from hetsim.results.one_run.store import versions
-
     digest = hashlib.sha256()
     for name in OURS:
         digest.update(_tree(Path(str(__import__(name).__file__)).parent))
@@ -207,8 +203,6 @@ def _texts(value: Any) -> Iterator[str]:
 @cache
 def packages_of(module: str) -> dict[str, str]:
     """Versions of the packages that a policy of hetsim's imports: `package pydantic`."""
-    from hetsim.results.one_run.store import package_version, versions
-
     packages: dict[str, str] = {}
     todo, seen = [module], set[str]()
     while todo:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from hetsim.errors import Problem, ScenarioError
 from hetsim.experiment.policies import PolicyLike
 from hetsim.experiment.run import prepare
 from hetsim.model.plan import Plan
+from hetsim.model.plan_table import plan_table, write_plan
 from hetsim.model.tasks import Tasks
+from hetsim.policy import PlannedScheduler
 from hetsim.results.one_run.plans import told
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from hetsim.scenario.scenario import Overrides, Scenario
+from hetsim.scenario.scenario import Overrides, Scenario
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,6 @@ class Planned:
     @property
     def table(self) -> pd.DataFrame:
         """A row a step (task, mode, device, order, times), then one a prefetch or drop."""
-        from hetsim.model.plan_table import plan_table
-
         return plan_table(self.plan, self.tasks)
 
     @property
@@ -43,8 +41,6 @@ class Planned:
 
     def save(self, path: str | Path) -> None:
         """Write the table for the policy `replay`: Parquet if the name ends so, else CSV."""
-        from hetsim.model.plan_table import write_plan
-
         write_plan(self.plan, self.tasks, path)
 
 
@@ -61,8 +57,6 @@ def plan(
     Returns: the plan, with its table, its figures and a way to save it.
     Raises: ScenarioError: the policy makes no plan before the clock starts, or the scenario is invalid.
     """
-    from hetsim.policy import PlannedScheduler
-
     loaded = prepare(scenario, policy, overrides)
     simulation = loaded.begin(seed)
     scheduler, record = simulation.input.scheduler, simulation.input

@@ -8,6 +8,7 @@ from typing import Any
 
 from hetsim import registry
 from hetsim.errors import ScenarioError, UnknownName, UsageError, several
+from hetsim.scenario.schema.policy import long_form
 
 PolicyLike = str | Mapping[str, Any] | Callable[..., Any]
 """A text, a mapping as under `policy:` in a scenario, or a scheduler class or order key."""
@@ -60,8 +61,6 @@ def named_policies(policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) ->
 
 def written(label: str, value: Any = None) -> str | None:
     """The text of `--policy` for a label, or for a value; None if there is none."""
-    from hetsim.scenario.schema.policy import long_form
-
     try:
         meant = named_policy(label)[1]
     except (UsageError, UnknownName):
@@ -142,8 +141,6 @@ def _known(kind: str, name: str) -> None:
 
 def _label(value: Any) -> str:
     """A short name for a mapping: its names, and the parameters given."""
-    from hetsim.scenario.schema.policy import long_form
-
     parts = long_form(dict(value) if isinstance(value, Mapping) else value)
     if not isinstance(parts, dict):
         return str(value)

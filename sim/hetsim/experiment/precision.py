@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from hetsim.experiment.work import Setup
 from hetsim.experiment.workers import Workers
 from hetsim.results.declared import DEFAULT_METRIC
 from hetsim.results.formatting import metric_name, seconds
+from hetsim.results.many_runs.replications import Replications
+from hetsim.results.one_run.metrics import metric as known
 from hetsim.results.statistics import (
     chi_square_quantile,
     deviation,
@@ -32,11 +34,8 @@ from hetsim.results.statistics import (
     half_width,
     student_quantile,
 )
+from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.whole import MIN_FOR_PRECISION
-
-if TYPE_CHECKING:
-    from hetsim.results.many_runs.replications import Replications
-    from hetsim.scenario.scenario import Scenario
 
 PILOT = 10
 LONGER = (4, 16)
@@ -132,8 +131,6 @@ def plan_precision(
     Returns: the number of replications with its uncertainty, and what longer runs would save.
     Raises: UsageError: a share that is none, a pilot below 5, or a metric without an interval.
     """
-    from hetsim.results.one_run.metrics import metric as known
-
     known(metric)
     for what, share in (("precision", precision), ("confidence", confidence)):
         if not 0 < share < 1:

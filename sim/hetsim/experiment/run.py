@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from hetsim.errors import ScenarioError, UsageError
 from hetsim.experiment.identity import Identity
@@ -19,12 +19,12 @@ from hetsim.experiment.store import Store, open_cache
 from hetsim.experiment.study import Case, Replicates, Study
 from hetsim.experiment.work import Setup
 from hetsim.experiment.workers import Workers
+from hetsim.model.record import RunInput
 from hetsim.results.many_runs.replications import Replications
-
-if TYPE_CHECKING:
-    from hetsim.model.record import RunInput
-    from hetsim.results.one_run.result import Result
-    from hetsim.scenario.scenario import Overrides, Scenario
+from hetsim.results.one_run.groups import checked, groupings
+from hetsim.results.one_run.metric_sets import expanded, listed
+from hetsim.results.one_run.result import Result
+from hetsim.scenario.scenario import Overrides, Scenario, load
 
 
 @with_options(RunKeywords)
@@ -189,9 +189,6 @@ def to_keep(scenario: Scenario, metrics: Iterable[str], by: str | Iterable[str],
 
     Which users have a row of their own is decided by the workload of the first replication, for all of them.
     """
-    from hetsim.results.one_run.groups import checked, groupings
-    from hetsim.results.one_run.metric_sets import expanded, listed
-
     # The usual ones are kept anyway.
     names, wanted = expanded(name for name in listed(metrics) if name != "usual"), checked(by)
     number = scenario.model.replications if options.replications is None else options.replications
@@ -205,8 +202,6 @@ def prepare(
     scenario: str | Path | Mapping[str, Any] | Scenario, policy: PolicyLike | None = None, overrides: Overrides = ()
 ) -> Scenario:
     """The loaded scenario with another policy and other values."""
-    from hetsim.scenario.scenario import load
-
     if policy is None:
         return load(scenario, overrides)
     value = named_policy(policy)[1]

@@ -16,10 +16,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
+
+import pandas as pd
 
 from hetsim.errors import ScenarioError, UsageError
+from hetsim.experiment.decide import Decision
 from hetsim.experiment.options import SearchKeywords, StudyOptions, with_options
 from hetsim.experiment.policies import PolicyLike
 from hetsim.experiment.run import begun, prepare
@@ -28,14 +32,10 @@ from hetsim.experiment.targets import MET, MISSED, NO_SIZES, UNDEFINED, Judge, T
 from hetsim.experiment.work import Setup
 from hetsim.model.units import shown
 from hetsim.results.declared import in_set
-from hetsim.results.formatting import metric_name, several, units_of
+from hetsim.results.formatting import json_number, metric_name, several, units_of
+from hetsim.scenario.overrides import value_at
 from hetsim.scenario.readers import SIZE, not_understood
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from hetsim.experiment.decide import Decision
-    from hetsim.scenario.scenario import Scenario
+from hetsim.scenario.scenario import Scenario
 
 FIRST = 10
 """Replications of the first look at a size."""
@@ -81,8 +81,6 @@ class Sizing:
     @cached_property
     def table(self) -> pd.DataFrame:
         """A row a size tried: size, replications, mean, half_width (one-sided), verdict."""
-        import pandas as pd
-
         rows = [(t.size, t.replications, t.mean, t.half, t.verdict) for t in self.trials]
         return pd.DataFrame(rows, columns=["size", "replications", "mean", "half_width", "verdict"])
 
@@ -130,8 +128,6 @@ class Sizing:
         return f"{metric_name(self.target.metric)} is {value}, n = {trial.replications}"
 
     def to_json(self) -> dict[str, Any]:
-        from hetsim.results.formatting import json_number
-
         return {
             "scenario": self.scenario, "key": self.key, "target": self.target.text, "met": self.met,
             "size": self.size, "from": self.least, "to": self.most, "confidence": self.confidence,
@@ -148,8 +144,6 @@ class Sizing:
         return "\n".join([f"<Sizing {self.scenario}>", *self.sentences])
 
     def _repr_html_(self) -> str:
-        from html import escape
-
         lines = "".join(f"<li>{escape(text)}</li>" for text in self.sentences)
         return f"<ul>{lines}</ul>{self.table.to_html(index=False)}"
 
@@ -263,8 +257,6 @@ def _first_sustained(scenario: Scenario, aim: Target, over: str, most: int, seed
 
 
 def check_key(scenario: Scenario, over: str, least: int) -> None:
-    from hetsim.scenario.overrides import value_at
-
     if over in NO_SIZES:
         raise UsageError(
             f"--over {over}: {NO_SIZES[over]}, not how large anything is; name a size, such as cluster.nodes.0.count"

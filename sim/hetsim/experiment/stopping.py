@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetsim.errors import ScenarioError, UsageError
 from hetsim.experiment.study import Case, Replicates, Study
 from hetsim.experiment.work import RunOutcome
 from hetsim.results.declared import TASK_COUNT
+from hetsim.results.many_runs.replications import Replications
+from hetsim.results.many_runs.selection import Race
 from hetsim.results.many_runs.warmup import LEAST, PILOT, WarmupCut, WarmupSeries
 from hetsim.results.one_run.estimands import weight_of
-from hetsim.scenario.schema.whole import MIN_FOR_PRECISION
-
-if TYPE_CHECKING:
-    from hetsim.results.many_runs.replications import Replications
-    from hetsim.results.many_runs.selection import Race
-    from hetsim.scenario.scenario import Scenario
+from hetsim.scenario.scenario import Scenario
+from hetsim.scenario.schema.whole import MIN_FOR_PRECISION, Precision
 
 TOO_FEW = (
     "auto takes the mean across replications, at least {} of them: ask for more (replications: 10, or "
@@ -92,8 +90,6 @@ class Amount:
 
 def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
     """The number of replications of a scenario, or `replications` in its place."""
-    from hetsim.scenario.schema.whole import Precision
-
     wanted: Any = scenario.model.replications if replications is None else replications
     if isinstance(wanted, Mapping):
         from pydantic import ValidationError

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetsim.errors import RunError, ScenarioError, UnknownInputs, UsageError
 from hetsim.experiment.identity import Identity, differences, fingerprint
@@ -33,11 +33,9 @@ from hetsim.experiment.work import (
 )
 from hetsim.experiment.workers import Workers, packed
 from hetsim.model.files import watching
-
-if TYPE_CHECKING:
-    from hetsim.results.many_runs.replications import Replications
-    from hetsim.results.one_run.result import Result
-    from hetsim.scenario.scenario import Scenario
+from hetsim.results.many_runs.replications import Replications, replication_values
+from hetsim.results.one_run.result import Result
+from hetsim.scenario.scenario import Scenario
 
 MAX_TASK = 256
 """Runs that a worker is sent at a time, at most."""
@@ -363,8 +361,6 @@ class Study:
 
     def _strictly(self, series: Replicates, number: int, job: RunJob) -> RunOutcome:
         """Make a run in this process; what goes wrong is raised."""
-        from hetsim.results.many_runs.replications import replication_values
-
         scenario = self._shelf.scenario(self.setup, "", job)
         if series.pilot:
             return outcome_of(self.setup, scenario, job, self.meter)
@@ -501,8 +497,7 @@ def _scenario(case: Case) -> Scenario:
 def _outcomes(future: Future, sent: int) -> list[RunOutcome] | None:
     """The outcomes of the first runs sent; None if the executor died with its worker."""
     try:
-        outcomes: list[RunOutcome] = future.result()
-        return outcomes
+        return future.result()
     except BrokenExecutor:
         return None
     except (UsageError, OtherInputs):  # a worker that is not like this machine

@@ -10,11 +10,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
+import pandas as pd
 
 from hetsim.errors import UsageError
+from hetsim.experiment.estimate import Estimate, estimate
 from hetsim.experiment.folder import Directory, check_folder, claim, mark_of
 from hetsim.experiment.identity import Identity, fingerprint, plain_digest
 from hetsim.experiment.options import StudyKeywords, StudyOptions, with_options
@@ -27,19 +29,15 @@ from hetsim.experiment.store import Store, open_cache
 from hetsim.experiment.study import Case, Replicates, Study
 from hetsim.experiment.work import Setup
 from hetsim.experiment.workers import Workers
-from hetsim.results.formatting import metric_name
+from hetsim.results.formatting import json_number, metric_name
 from hetsim.results.many_runs.replications import Replications
-from hetsim.results.many_runs.sweep import EACH, TABLE
+from hetsim.results.many_runs.sweep import EACH, TABLE, Sweep
+from hetsim.results.many_runs.sweep_tables import SweepRow, SweepTables
+from hetsim.results.one_run.metric_sets import listed
+from hetsim.results.one_run.metrics import metric
 from hetsim.results.stored_files import read_frame
+from hetsim.scenario.scenario import Scenario, load
 from hetsim.scenario.schema.whole import MIN_FOR_PRECISION
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from hetsim.experiment.estimate import Estimate
-    from hetsim.results.many_runs.sweep import Sweep
-    from hetsim.results.many_runs.sweep_tables import SweepRow, SweepTables
-    from hetsim.scenario.scenario import Scenario
 
 MAX_RUNS = 1_000_000
 """Of one sweep, replications counted."""
@@ -166,8 +164,7 @@ class Checked:
         _, first, which = np.unique(digests[:, 0], return_index=True, return_inverse=True)  # 20 times as fast
         if (digests[first[which]] != digests).any():
             _, first, which = np.unique(digests, axis=0, return_index=True, return_inverse=True)
-        rows: np.ndarray = first[which.ravel()]
-        return rows
+        return first[which.ravel()]
 
 
 @dataclass
@@ -312,7 +309,6 @@ class SweepPlan:
 
     def _points(self) -> dict[str, list[Any]]:
         """The values of all points as tables and files show them, by key."""
-        from hetsim.results.formatting import json_number
 
         def plain(values: list[Any]) -> list[Any]:
             texts = [shown_value(value) for value in values]
@@ -354,8 +350,6 @@ class SweepPlan:
     @property
     def table(self) -> pd.DataFrame:
         """Every row's point, values as written, and policy."""
-        import pandas as pd
-
         values = [[shown_value(row.values[key]) for key in self.keys] for row in self.rows]
         frame = pd.DataFrame(values, columns=pd.Index(self.keys), dtype=object)
         frame.insert(0, "point", [row.point for row in self.rows])
@@ -364,8 +358,6 @@ class SweepPlan:
 
     def tables(self, directory: Directory | None = None) -> SweepTables:
         """The empty tables; those of many blocks grow in the directory, if there is one."""
-        from hetsim.results.many_runs.sweep_tables import SweepTables
-
         on_disk = directory is not None and len(self.rows) > self.block
         return SweepTables(
             {key: self._column(key) for key in self.keys},
@@ -375,10 +367,6 @@ class SweepPlan:
 
     def result(self, tables: SweepTables, directory: Directory | None = None) -> Sweep:
         """The sweep; its tables are finished, and written if there is a directory."""
-        import pandas as pd
-
-        from hetsim.results.many_runs.sweep import Sweep
-
         columns = self._points()
         count = len(columns[self.keys[0]]) if self.keys else 1
         points = pd.DataFrame(columns, index=range(count), columns=pd.Index(self.keys), dtype=object)
@@ -397,8 +385,6 @@ class SweepPlan:
 
     def _row(self, number: int, made: RowRuns) -> SweepRow:
         """The facts of a row for the tables."""
-        from hetsim.results.many_runs.sweep_tables import SweepRow
-
         checked = self.checked
         row = SweepRow(self.rows[number].point, list(checked.names)[checked.policy[number]], checked.seeds[number])
         if self.pilots:
@@ -490,10 +476,6 @@ def plan_sweep(
     **options: Unpack[StudyKeywords],
 ) -> SweepPlan:
     """Everything of a sweep but the runs; all points are checked."""
-    from hetsim.results.one_run.metric_sets import listed
-    from hetsim.results.one_run.metrics import metric
-    from hetsim.scenario.scenario import load
-
     study_options = StudyOptions(**options)
     seed = study_options.seed
     base = load(scenario, study_options.overrides).moved()
@@ -571,8 +553,6 @@ def _place(plan: SweepPlan, out: str | Path | None, resume: bool) -> Iterator[tu
 
 def estimate_sweep(plan: SweepPlan, out: str | Path | None, resume: bool) -> Estimate:
     """Estimate the cost of the rest; a lower bound if precisions are to be reached."""
-    from hetsim.experiment.estimate import estimate
-
     options = plan.options
     folder = None if options.cache is None else Path(options.cache).expanduser()
     if out is not None:

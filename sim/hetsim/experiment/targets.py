@@ -6,7 +6,8 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from hetsim.errors import RunError, UsageError
 from hetsim.experiment.stopping import Pilot, find_cuts, pilot_size
@@ -15,10 +16,8 @@ from hetsim.model.units import RATE, TIME, is_number, parse, parse_fraction, sho
 from hetsim.results.declared import declaration
 from hetsim.results.formatting import JOULES, PER_TIME, PERCENT, SECONDS, units_of
 from hetsim.results.many_runs.replications import Replications
+from hetsim.results.one_run.metrics import metric
 from hetsim.results.statistics import half_width
-
-if TYPE_CHECKING:
-    import numpy as np
 
 MORE = 4
 """Times as many replications at the last look, where those that were asked for leave it open."""
@@ -56,8 +55,6 @@ class Target:
     @classmethod
     def parse(cls, text: str) -> Target:
         """Read `response_p99 < 200 ms`; UsageError with a sentence if it is not a target."""
-        from hetsim.results.one_run.metrics import metric
-
         match = _TARGET.match(text)
         if not match:
             raise UsageError(f"a target is written METRIC < VALUE (or with >, <= or >=), not {shown(text)}")
@@ -207,8 +204,6 @@ class Judge:
         return TargetsTrial(len(series.taken), tuple(findings))
 
     def _judge(self, target: Target, values: np.ndarray) -> TargetFinding:
-        import numpy as np
-
         if np.isnan(values).any():
             return TargetFinding(math.nan, math.nan, UNDEFINED)
         if np.isfinite(values[0]) and (values == values[0]).all():  # exactly, where a sum would be rounded

@@ -124,10 +124,10 @@ def _ranked(one: PlanCandidate, rank: Rank) -> tuple[float, float]:
 
 def _widths(entry: Demand, gpus: Sequence[int] | None) -> list[tuple[int, int]]:
     """Numbers of nodes, and of GPUs on each, that are compared."""
-    each = round(entry.gpus or 1)
+    each = round(entry.used("gpus"))
     if gpus is None:
         assert entry.training is not None
-        return [(nodes, each) for nodes in entry.training.widths or [entry.nodes or 1]]
+        return [(nodes, each) for nodes in entry.training.widths or [entry.used("nodes")]]
     wrong = [number for number in gpus if number > each and number % each]
     if wrong:
         raise UsageError(f"{wrong[0]} GPUs are not a multiple of the {each} that the job takes of each node")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -35,11 +35,10 @@ from hetsim.results.declared import DEFAULT_METRIC, has_direction, higher_is_bet
 from hetsim.results.many_runs.tuning import Setting, Tuning
 from hetsim.results.many_runs.warmup import PILOT
 from hetsim.results.one_run.estimands import ratio_contributions, weight_of
+from hetsim.results.one_run.metrics import metric as known
+from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.policy import PARTS, Policies, PolicySpec, policy_parameters
 from hetsim.scenario.schema.whole import ScenarioModel
-
-if TYPE_CHECKING:
-    from hetsim.scenario.scenario import Scenario
 
 SETTINGS = 27
 FIRST = 3
@@ -79,8 +78,6 @@ def tune(
     Returns: the winner as a scenario writes it, and every setting tried.
     Raises: UsageError: nothing to tune, too few replications, or a metric of which no direction is better.
     """
-    from hetsim.results.one_run.metrics import metric as known
-
     known(metric)
     if not has_direction(metric):
         raise UsageError(f"neither more nor less {metric} is better: choose another metric")

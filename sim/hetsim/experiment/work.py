@@ -12,20 +12,21 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from hetsim.errors import InvariantError, RunError, ScenarioError, UsageError
 from hetsim.experiment.identity import Identity, Signature, differences, fingerprint, signature, undeclared
+from hetsim.experiment.progress import Meter
 from hetsim.experiment.workers import unpacked
 from hetsim.model.files import recorded_inputs, watch_opens
-from hetsim.results.declared import current_name
+from hetsim.results.declared import added_to_summaries, current_name
+from hetsim.results.many_runs.replications import ALWAYS, replication_values
+from hetsim.results.many_runs.warmup import response_series
+from hetsim.results.one_run.estimands import weight_of
+from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import Scenario
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from hetsim.experiment.progress import Meter
-    from hetsim.results.one_run.result import Result
 
 LARGE = 100_000
 """Tasks of a run whose memory is worth the tenth of a second that it takes to give it back at once."""
@@ -48,6 +49,10 @@ class Setup:
     audit: bool = False
     keep: tuple[str, ...] = ()
     """Figures that are kept alone; empty for all."""
+
+    def __post_init__(self) -> None:
+        if not self.keep:  # a run that was stored before one of these was declared lacks it
+            object.__setattr__(self, "metrics", tuple(dict.fromkeys((*self.metrics, *added_to_summaries()))))
 
 
 @dataclass(frozen=True)
@@ -153,9 +158,6 @@ def _positions(names: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, int]]
 @lru_cache(16)
 def needed_for(figures: Sequence[str]) -> frozenset[str]:
     """The names of all that is kept of a run where only these figures are."""
-    from hetsim.results.many_runs.replications import ALWAYS
-    from hetsim.results.one_run.estimands import weight_of
-
     return frozenset({*figures, *(weight_of(name) or "" for name in figures), *ALWAYS})
 
 
@@ -166,8 +168,6 @@ def simulate(
 
     described: the result has its scenario as text and the digests of its inputs, which take longer than a short run.
     """
-    from hetsim.results.one_run.result import Result
-
     same = {
         "name": scenario.name, "seed": job.seed, "replication": job.replication, "policy": scenario.policies.label
     }  # fmt: skip
@@ -199,9 +199,6 @@ def simulate(
 
 def outcome_of(setup: Setup, scenario: Scenario, job: RunJob, meter: Meter | None = None) -> RunOutcome:
     """The outcome of a run, as numbers."""
-    from hetsim.results.many_runs.replications import replication_values
-    from hetsim.results.many_runs.warmup import response_series
-
     result = simulate(scenario, job, check=setup.check, meter=meter, described=False)
     if job.pilot:
         return RunOutcome({}, series=response_series(result))

@@ -336,11 +336,8 @@ def filled(way: AxisValue, value: str, row: Mapping[str, str]) -> AxisValue:
             return [fill(inner) for inner in given]
         return given
 
-    return replace_way(way, {key: fill(inner) for key, inner in way.set.items()}, fill(way.policy))
-
-
-def replace_way(way: AxisValue, set_: dict[str, Any], policy: Any) -> AxisValue:
-    return way.model_copy(update={"set": set_, "policy": policy})
+    set_ = {key: fill(inner) for key, inner in way.set.items()}
+    return way.model_copy(update={"set": set_, "policy": fill(way.policy)})
 
 
 # Where entries are ------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ class RetryWait:
     factor: Positive = 2.0
     """By how much each further wait is longer."""
     longest: Seconds = field(default=math.inf, metadata={"alias": "max"})
-    """Longest wait; no limit unless given."""
+    """Longest wait."""
     jitter: Literal["full", "exponential", "none"] = "none"
     """full: drawn uniformly between 0 and the wait; exponential: with it as mean; or none."""
 
@@ -55,9 +55,9 @@ class Retry:
     times: Count
     """Most retries of a call."""
     on: list[Cause] = field(default_factory=lambda: ["timeout", "rejected", "failed"])
-    """What is sent again: an attempt that timed out, was rejected (or expired), or failed; all unless given."""
+    """What is sent again: an attempt that timed out, was rejected (or expired), or failed."""
     wait: RetryWait = RetryWait()
-    """Wait before each retry; none unless given."""
+    """Wait before each retry."""
     size: Literal["same", "new"] = "same"
     """same: an attempt takes as long as the first; new: as long as a random call of its class."""
     budget: Fraction | None = None
@@ -77,11 +77,11 @@ class Clients:
     """Clients, whose calls are attempts one after the other until one is answered."""
 
     timeout: Seconds = math.inf
-    """Time that an attempt may take, waiting or running; no limit unless given."""
+    """Time that an attempt may take, waiting or running."""
     at_timeout: Literal["leave", "cancel"] = "leave"
     """leave: the server does not know, and works on; cancel: it stops."""
     give_up_after: Seconds = math.inf
-    """Time after which the whole call is given up; no limit unless given."""
+    """Time after which the whole call is given up."""
     retry: Retry | None = None
     """When a call is sent again; never unless given."""
     count: Count | None = None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 NO_KEY = {"key": False}
 """Metadata of a field that no scenario gives (`hetsim.scenario.generated`)."""
-REQUIRED = {"required": True}
+REQUIRED, OPTIONAL = {"required": True}, {"optional": True}
 MILLI = 1_000
 WHOLE = 1_000_000
 MAX_DEVICES = 2_000_000
@@ -190,7 +190,7 @@ class Price:
 
     up: PerSecond = field(default=0.0, metadata=REQUIRED)
     """Money for a time in which it is up, used or not, in any currency: 2.5/h."""
-    asleep: PerSecond = field(default=0.0, metadata={"optional": True})
+    asleep: PerSecond = field(default=0.0, metadata=OPTIONAL)
     """Money for a time asleep; the price of being up unless given."""
 
     @classmethod
@@ -214,7 +214,8 @@ class DeviceType:
     """A named type of device; `kind` is cpu, gpu or another accelerator (npu, ...)."""
 
     name: str = field(metadata=NO_KEY)
-    kind: str = field(default="gpu", metadata=NO_KEY)
+    kind: Name = field(default="gpu", metadata=OPTIONAL)
+    """What it is if no GPU, such as npu; needed under accelerators."""
     speed: Positive = 1.0
     """How many times as fast as the GPU for which gpu_time is given, or of a CPU as the core of cpu_time."""
     memory: Bytes | None = None
@@ -224,14 +225,17 @@ class DeviceType:
     link: Link = field(default_factory=Link, metadata=NO_KEY)
     sharing: Sharing = field(default_factory=Sharing, metadata=NO_KEY)
     power: Power = field(default_factory=Power)
-    """Watts of each, or of a CPU of each core, 0 unless given."""
+    """Watts of each, or of a CPU of each core."""
     preemption: Preemption = field(default_factory=Preemption)
-    """How each lets go of running work, context_switch unless given; a kind alone, or with its figures."""
+    """How each lets go of running work; a kind alone, or with its figures."""
     multiprocessors: Count | None = None
     """Number of streaming multiprocessors, for work given by kernels; that of a known device unless given."""
-    price: Price = field(default=FREE, metadata=NO_KEY)
-    peak: object | None = field(default=None, metadata=NO_KEY)
-    """What the roofline cost model needs to know of this type (`hetsim.workload.costs.roofline.Peak`), if anything."""
+    price: Price = field(default=FREE, metadata=OPTIONAL)
+    """What each costs (of a CPU each core), as 2.5/h or with up and asleep; that under cluster.prices, or nothing,
+    unless given."""
+    peak: object | None = None
+    """Best rates of each (of a CPU of a core), for work and profiles: figures or the name of a known device; looked up
+    by type unless given."""
 
     def __hash__(self) -> int:
         return hash(self.name)  # not of all fields: types are keys in the innermost loops
@@ -283,21 +287,21 @@ class NodeSpec:
     """Accelerators behind one PCIe switch (filled in order); None: each has a way of its own."""
     island_size: Count | None = field(default=None, metadata={"alias": "island"})
     """Accelerators that NVLink joins directly, in order."""
-    nvlink: Link = field(default_factory=Link, metadata=NO_KEY)
-    """What joins its GPUs: the rate of each in one direction, and the latency of a hop."""
+    nvlink: Link = field(default_factory=Link, metadata=OPTIONAL)
+    """What joins its GPUs, for parallel training: a rate, rate and latency, or a curve; no limit unless given."""
     cards: Count = 1
     """Network cards that share the rate of its network equally, for parallel training."""
     switch: Link = field(default_factory=Link, metadata=NO_KEY)
-    network: Link = field(default_factory=Link, metadata=NO_KEY)
-    """The node's way to all other nodes: `upload` is out of the node, `download` into it."""
+    network: Link = field(default_factory=Link, metadata=OPTIONAL)
+    """The way to all other nodes."""
     rack: Name | None = None
     """Name of the rack in which these nodes are; in none unless given."""
     first: int | None = field(default=None, metadata=NO_KEY)
     """Number of the first of them, where they are part of a larger group of nodes (those of one rack)."""
-    price: Price = field(default=FREE, metadata=NO_KEY)
-    """Price of the node as a whole; its accelerators share it equally, or its cores if it has none."""
-    partitions: tuple[str, ...] = field(default=(), metadata=NO_KEY)
-    """Names of the partitions (virtual clusters) to which these nodes belong."""
+    price: Price = field(default=FREE, metadata=OPTIONAL)
+    """Of the node as a whole, in addition to those of its devices; its accelerators share it equally, or its cores."""
+    partitions: tuple[str, ...] = ()
+    """Partitions (virtual clusters) to which they belong; rules stand under `site`."""
     driver_cores: Whole = 0
     """Cores that drive each accelerator of a node and run no tasks."""
 
@@ -319,7 +323,7 @@ class Partition:
     default_time: Seconds | None = None
     """Time limit of tasks that ask for none; max_time unless given."""
     max_time: Seconds = math.inf
-    """Longest time limit that may be asked for; no limit unless given."""
+    """Longest time limit that may be asked for."""
     tier: Whole = 0
     """Higher ones go first under slurm_multifactor."""
     max_gpus: Positive | None = None

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BaseModel, GetJsonSchemaHandler
 
-from hetsim.model.units import parse_fraction
+from hetsim.model.units import in_units
 
 
 class Described(BaseModel):
@@ -27,6 +28,13 @@ class Described(BaseModel):
     """Keys that stand first in the schema, where base classes declare others before them."""
     INLINED: ClassVar[type[BaseModel] | None] = None
     """The model that describes its fields, if that is no base of it."""
+    USED: ClassVar[Mapping[str, Any]] = {}
+    """Values by key for keys that are left out and have the default null."""
+
+    def used(self, key: str) -> Any:
+        """The value of a key, or what is used where it is left out."""
+        value = getattr(self, key)
+        return used_without(type(self))[key] if value is None else value
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -35,22 +43,41 @@ class Described(BaseModel):
         properties = schema.get("properties", {})
         if cls.FIRST:
             schema["properties"] = properties = {**{key: properties[key] for key in cls.FIRST}, **properties}
+        used = used_without(cls)
         for field, text in descriptions(cls).items():
             info = cls.model_fields[field]
             key = info.alias or field
             if key in properties:
-                properties[key] = {**properties[key], "description": with_default(text, info.default, info.metadata)}
+                default = used.get(field) if info.default is None else info.default
+                parts = (part for one in get_args(info.annotation) for part in getattr(one, "__metadata__", ()))
+                text = with_default(text, default, [*info.metadata, *parts])
+                properties[key] = {**properties[key], "description": text}
         return reference
 
 
+@cache
+def used_without(model: type[Described]) -> dict[str, Any]:
+    """Values of `USED` by key, those of its bases included."""
+    used: dict[str, Any] = {}
+    for base in reversed(model.__mro__):
+        used |= vars(base).get("USED", {})
+        if other := vars(base).get("INLINED"):
+            used |= {name: info.default for name, info in other.model_fields.items()} | used_without(other)
+    return used
+
+
 def with_default(sentence: str, default: Any, metadata: Iterable[Any] = ()) -> str:
-    """The sentence with the default, where that is plain and not in the sentence."""
-    plain = isinstance(default, bool | int | float | str) and default != ""
-    if not plain or re.search(r"unless given|left out|\bdefault\b", sentence):
+    """The sentence with the default, if that has a text and is not stated already."""
+    default = getattr(default, "kind", default)  # of a part with keys of its own, of which the others are as they say
+    if default == math.inf:
+        text = "no limit"
+    elif isinstance(default, bool) or not isinstance(default, int | float):
+        words = [default] if isinstance(default, bool | str) else default if isinstance(default, list) else []
+        text = ", ".join(str(word).lower() if isinstance(word, bool) else str(word) for word in words)
+    else:
+        text = in_units(default, metadata)
+    if not text or re.search(r"unless given|left out|\bdefault\b", sentence):
         return sentence
-    is_share = default and any(getattr(one, "func", None) is parse_fraction for one in metadata)
-    text = f"{100 * default:g}%" if is_share else f"{default:g}" if isinstance(default, float) else str(default)
-    text = text.lower() if isinstance(default, bool) else text
     return f"{sentence} {text} unless given." if sentence.endswith("?") else f"{sentence[:-1]}; {text} unless given."
 
 

@@ -123,7 +123,7 @@ class LanguageService:
     max_output: int | None = None
     """Longest answer that a request announces; 0: exactly as many tokens as it will have; None: it announces none."""
     timeout: Seconds = math.inf
-    """Time after its arrival at which a client aborts a request, even one that runs; endless unless given."""
+    """Time after its arrival at which a client aborts a request, even one that runs."""
     swap: bool = False
     """Are preempted sequences copied to the host, rather than computed again?"""
     autoscale: Autoscaling | None = None
@@ -131,9 +131,9 @@ class LanguageService:
     prefix_block: int = 0
     """Tokens that one of a request's `hash_ids` stands for, where prefixes are kept; 0: they are not."""
     ttft: Seconds = math.inf
-    """Longest time from arrival to the first token; no limit unless given."""
+    """Longest time from arrival to the first token."""
     tpot: Seconds = math.inf
-    """Longest mean time for each further token; no limit unless given."""
+    """Longest mean time for each further token."""
     request_delay: float = 0.0
     """Seconds until a request is at the replicas: over the network, and in front of them."""
     response_delay: float = 0.0

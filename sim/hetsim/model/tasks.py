@@ -15,7 +15,7 @@ import numpy as np
 
 from hetsim.errors import KeyProblem
 from hetsim.model.batch_times import StageTable
-from hetsim.model.cluster import MILLI, NO_KEY, WHOLE, Device, DeviceType, Partition
+from hetsim.model.cluster import MILLI, NO_KEY, OPTIONAL, WHOLE, Device, DeviceType, Partition
 from hetsim.model.curves import WorkCurve
 from hetsim.model.exchange import Exchange
 from hetsim.model.ragged import Ragged
@@ -58,9 +58,6 @@ class BatchTimes(NamedTuple):
         return self.upload + self.compute + self.download
 
 
-OPTIONAL = {"optional": True}
-
-
 @dataclass(frozen=True, slots=True)
 class SpanSpeeds:
     """Rates of a gang by the narrowest part of the cluster that contains it.
@@ -70,7 +67,7 @@ class SpanSpeeds:
     """
 
     island: Part = field(default=1.0, metadata=OPTIONAL)
-    """Rate of a gang within one NVLink island, 1 unless given."""
+    """Rate of a gang within one NVLink island."""
     switch: Part = field(default=1.0, metadata=OPTIONAL)
     """Rate within one PCIe switch; that of the level before unless given."""
     node: Part = field(default=1.0, metadata=OPTIONAL)

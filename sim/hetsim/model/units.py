@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -115,6 +117,16 @@ def shown(value: Any) -> str:
     return f'"{text if len(text) <= 60 else text[:57] + "..."}"'
 
 
+def in_units(value: float, validators: Iterable[Any]) -> str:
+    """A number as a scenario writes it, in the unit that makes it shortest."""
+    functions = [getattr(one, "func", None) for one in validators]
+    units: Mapping[str, float] = next((one.keywords["units"] for one in functions if isinstance(one, partial)), {})
+    units = FRACTION if parse_fraction in functions else units
+    texts = [(f"{value / factor:g}", unit) for unit, factor in units.items() if value]
+    number, unit = min(texts, key=lambda text: (len(text[0]), -units[text[1]]), default=(f"{value:g}", ""))
+    return f"{number}{unit}" if unit[:1] in ("", "%", "/") else f"{number} {unit}"
+
+
 def _with_unit(number: str, units: dict[str, float], example: str) -> str:
     """The number as written with a unit, so that the suggestion means the same."""
     if units is RATE:
@@ -139,11 +151,13 @@ def _some(units: dict[str, float]) -> list[str]:
     return [unit for unit in common if unit in units] or list(units)
 
 
-def _quantity(units: dict[str, float], example: str, whole: bool = False, most: float = 1e30) -> Any:
-    def read(value: Any) -> float | int:
-        number = parse(value, units, example, most=most)
-        return round(number) if whole else number
+def _read(value: Any, units: dict[str, float], example: str, whole: bool, most: float) -> float | int:
+    number = parse(value, units, example, most=most)
+    return round(number) if whole else number
 
+
+def _quantity(units: dict[str, float], example: str, whole: bool = False, most: float = 1e30) -> Any:
+    read = partial(_read, units=units, example=example, whole=whole, most=most)
     # Strings are what files hold; the resolved models hold numbers in base units.
     schema = {"anyOf": [{"type": "string", "examples": [example]}, {"const": 0}]}
     return Annotated[int if whole else float, BeforeValidator(read), WithJsonSchema(schema)]

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from hetsim.errors import UsageError, suggestion
 from hetsim.model.record import UNFINISHED
 from hetsim.plots.style import INK, MUTED, describe, line_looks, log_time_axis, own_axes, tidy, time_axis
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from hetsim.results.one_run.result import Result
+from hetsim.results.one_run.result import Result
 
 MAX_POINTS = 2000
 FEW_LINES = 6

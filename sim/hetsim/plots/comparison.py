@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from hetsim.plots.cdf import cdf
+from hetsim.plots.cdf import cdf, labeled
 from hetsim.plots.style import BLUE, INK, MUTED, ORANGE, figure, legend_above, plain, short, tidy, title
 from hetsim.results.formatting import figures, finite, fitting, metric_name, units_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from hetsim.results.many_runs.compare import Comparison
-    from hetsim.results.one_run.result import Result
+from hetsim.results.many_runs.compare import Comparison
+from hetsim.results.one_run.result import Result
 
 COLUMNS = 3
 
@@ -80,8 +76,6 @@ def distributions(
         and the bounded slowdown.
     Returns: the figure.
     """
-    from hetsim.plots.cdf import labeled
-
     runs = labeled(results)
     chosen = _usual(list(runs.values())) if columns is None else list(columns)
     picture = figure(1.2 + 3.6 * len(chosen), 3.9)

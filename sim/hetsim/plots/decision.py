@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+from hetsim.experiment.decide import Candidate, Decision
+from hetsim.experiment.targets import Target
 from hetsim.plots.style import BLUE, INK, MUTED, ORANGE, figure, plain, short, tidy, title
 from hetsim.plots.sweeps import key_name
 from hetsim.results.formatting import fitting, metric_name, units_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from hetsim.experiment.decide import Candidate, Decision
-    from hetsim.experiment.targets import Target
 
 LOOKS = {"met": ("o", BLUE), "missed": ("x", MUTED), "open": ("D", INK), "not defined": ("s", MUTED)}
 WIDE = 20.0

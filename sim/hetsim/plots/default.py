@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from hetsim.plots.cdf import cdf
 from hetsim.plots.gantt import gantt, timeline
 from hetsim.plots.style import BLUE, INK, MUTED, figure, tidy, title
 from hetsim.results.declared import DEFAULT_METRIC
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from hetsim.results.many_runs.replications import Replications
-    from hetsim.results.one_run.result import Result
+from hetsim.results.formatting import SECONDS, fitting, pair, with_unit
+from hetsim.results.many_runs.replications import Replications
+from hetsim.results.one_run.result import Result
 
 FEW_LAUNCHES = 250
 FEW_DEVICES = 32
@@ -34,8 +31,6 @@ def default(outcome: Result | Replications) -> Figure:
     Parameters: outcome: the run, or the replications.
     Returns: the figure.
     """
-    from hetsim.results.many_runs.replications import Replications
-
     if not isinstance(outcome, Replications):
         return _of_run(outcome)
     return _of_replications(outcome)
@@ -83,8 +78,6 @@ def _of_replications(runs: Replications) -> Figure:
 
 def _spread(runs: Replications, ax: Axes) -> None:
     """The mean response of every replication, and the interval for its expectation."""
-    from hetsim.results.formatting import SECONDS, fitting, pair, with_unit
-
     values = runs.values[DEFAULT_METRIC]
     factor, unit = fitting(values.tolist(), SECONDS)
     ax.plot(values.index, values / factor, "o", color=BLUE, markersize=4, alpha=0.8)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -33,12 +35,7 @@ from hetsim.plots.style import (
 from hetsim.results.declared import MAKESPAN
 from hetsim.results.one_run.gantt_rows import device_bars, fill_lanes
 from hetsim.results.one_run.launches import FUSED
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
-    from hetsim.results.one_run.result import Result
+from hetsim.results.one_run.result import Result
 
 STAGES = (
     ("upload", "upload_start", "upload_end", ORANGE),

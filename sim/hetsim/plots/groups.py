@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from textwrap import wrap
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from hetsim.errors import UsageError
@@ -16,10 +17,6 @@ from hetsim.plots.style import INK, MUTED, PALETTE, figure, known_times, legend_
 from hetsim.results.declared import in_set
 from hetsim.results.formatting import SECONDS, fitting, metric_name, units_of
 from hetsim.results.one_run.groups import title
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MARKS = "osD^vP"
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 
 from hetsim.errors import UsageError
 from hetsim.model.exchange import link_names
@@ -12,12 +12,7 @@ from hetsim.plots.steps import averaged, means_told
 from hetsim.plots.style import INK, VERMILION, describe, own_axes, plain, short, time_axis, title
 from hetsim.results.one_run.network import series
 from hetsim.results.one_run.over_bins import GROUPS, busy_over_time
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
-    from hetsim.results.one_run.result import Result
+from hetsim.results.one_run.result import Result
 
 MAX_ROWS = 64
 MAX_NAMES = 40

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from scipy.stats import binned_statistic
 
@@ -33,12 +34,7 @@ from hetsim.plots.style import (
 from hetsim.results.formatting import SECONDS, energy, fitting
 from hetsim.results.one_run.calls import RATES, rates_over
 from hetsim.results.one_run.over_bins import power_over_time
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from hetsim.results.one_run.result import Result
+from hetsim.results.one_run.result import Result
 
 STRETCHES = 150
 """Lines are means over this many equal stretches of time: steps of several policies over one another hide all."""

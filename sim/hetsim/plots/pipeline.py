@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
@@ -24,12 +25,8 @@ from hetsim.plots.style import (
     title,
 )
 from hetsim.results.formatting import SECONDS, several
+from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.training_pipelines import training_pipeline
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from hetsim.results.one_run.result import Result
 
 IDLE, UPDATE = "#E9E9E9", "#7F7F7F"
 NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved", "forward": "forward only"}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from hetsim.errors import UsageError
 from hetsim.plots.steps import means_told
@@ -23,13 +23,8 @@ from hetsim.plots.style import (
     title,
 )
 from hetsim.results.formatting import SECONDS, fitting
+from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.steps import weighted_quantile
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from hetsim.results.one_run.result import Result
 
 STRETCHES = 400
 """Lines are means over this many equal stretches of time."""

@@ -8,14 +8,12 @@ label of its axis says so.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from hetsim.results.formatting import seconds
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PIXELS_A_CHANGE = 3
 """A line with less room than this for each of its changes is drawn as means."""

@@ -7,19 +7,17 @@ import warnings
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from hetsim.errors import PictureWarning, visible_lines
 from hetsim.results.formatting import PERCENT, SECONDS, Unit, fitting, units_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # Okabe and Ito's palette: told apart with every common kind of color blindness.
 BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW = (

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 
 from hetsim.errors import UsageError
 from hetsim.plots.style import INK, line_looks, own_axes, plain, possible, short, tidy, title
-from hetsim.results.declared import DEFAULT_METRIC, higher_is_better
+from hetsim.results.declared import DEFAULT_METRIC, has_direction, higher_is_better
 from hetsim.results.formatting import figures, fitting, metric_name, units_of
 from hetsim.results.many_runs.point_differences import rows_where
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from hetsim.results.many_runs.sweep import Sweep
+from hetsim.results.many_runs.sweep import Sweep
 
 WIDE = 50.0
 """Above this ratio of the largest to the least value an axis is logarithmic."""
@@ -107,10 +105,6 @@ def sweep_map(
 
 
 def _frame_best(ax: Axes, metric: str, values: np.ndarray) -> None:
-    from matplotlib.patches import Rectangle
-
-    from hetsim.results.declared import has_direction
-
     if not has_direction(metric) or not np.isfinite(values).any():
         return
     find = np.nanargmax if higher_is_better(metric) else np.nanargmin

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from hetsim.plots.style import BLUE, INK, MUTED, ORANGE, PALETTE, own_axes, plain, possible, short, tidy, title
 from hetsim.plots.sweeps import key_name
 from hetsim.results.declared import DEFAULT_METRIC
 from hetsim.results.formatting import fitting, metric_name, units_of
+from hetsim.results.many_runs.compare import Comparison
+from hetsim.results.many_runs.sweep import Sweep
 from hetsim.results.many_runs.tradeoff import Better, front, more_is_better, regrets
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
-    from hetsim.results.many_runs.compare import Comparison
-    from hetsim.results.many_runs.sweep import Sweep
 
 MAX_NAMED = 16
 """Of more points only those of the front have their names next to them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -274,27 +274,23 @@ def rows_of(tasks: Tasks, rows: Sequence[int] | np.ndarray, arrival: np.ndarray 
     chosen = np.array(rows, dtype=np.int64)
     kept: list[int] = chosen.tolist()
     number = {row: position for position, row in enumerate(kept)}
-
-    def part(column: np.ndarray | None) -> np.ndarray | None:
-        return None if column is None else column[chosen]
-
-    def lists(column: Sequence[tuple[int, ...]] | None) -> list[tuple[int, ...]] | None:
-        return None if column is None else [column[row] for row in kept]
-
-    before = lists(tasks.predecessors)
-    if before is not None:
-        before = [tuple(number[p] for p in waits_for if p in number) for waits_for in before]
-    return replace(
-        tasks, arrival=tasks.arrival[chosen] if arrival is None else arrival, shape=tasks.shape[chosen],
-        time=tasks.time[chosen], estimate=tasks.estimate[chosen],
-        id=np.array([tasks.name(row) for row in kept], dtype=object), class_code=part(tasks.class_code),
-        user_code=part(tasks.user_code), priority=part(tasks.priority), weight=part(tasks.weight),
-        deadline=part(tasks.deadline), expires=None, bytes_in=part(tasks.bytes_in), bytes_out=part(tasks.bytes_out),
-        predecessors=before, reads=lists(tasks.reads), writes=lists(tasks.writes), hash_ids=None,
-        time_limit=part(tasks.time_limit), partition_code=part(tasks.partition_code),
-        work=None if tasks.work is None else tasks.work.take(chosen),
-        refused={number[row]: text for row, text in tasks.refused.items() if row in number}, extra={}, staged=None,
-    )  # fmt: skip
+    columns: dict[str, Any] = {}
+    for one in fields(tasks):
+        column = getattr(tasks, one.name)
+        if isinstance(column, np.ndarray):
+            columns[one.name] = column[chosen]
+        elif one.name in ("predecessors", "reads", "writes") and column is not None:
+            columns[one.name] = [column[row] for row in kept]
+    if arrival is not None:
+        columns["arrival"] = arrival
+    if "predecessors" in columns:
+        columns["predecessors"] = [tuple(number[p] for p in some if p in number) for some in columns["predecessors"]]
+    columns |= {
+        "id": np.array([tasks.name(row) for row in kept], dtype=object), "expires": None, "hash_ids": None,
+        "work": None if tasks.work is None else tasks.work.take(chosen), "extra": {}, "staged": None,
+        "refused": {number[row]: text for row, text in tasks.refused.items() if row in number},
+    }  # fmt: skip
+    return replace(tasks, **columns)
 
 
 def _not_in_mid_run(_: Any) -> Any:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 ORDER, BLIND = "order of arrival", "blind to sizes"
 PRIORITIES, SHARING = "priorities", "processor sharing"
+SHORTEST, REMAINING, ATTAINED = "shortest job first", "shortest remaining time first", "least attained service"
 """What schedulers declare (`queueing`): the order of arrival, another order that does not depend on sizes (the same
-means), priorities, all at once."""
+means), priorities, all at once; by size, remaining time, attained service."""
 
 OPEN, LIMIT, BUCKET, TRUNKS, TOLLS, WORK = (
     "open", "limit", "token bucket", "trunk reservation", "optimal pricing", "limit of work",
@@ -127,6 +128,38 @@ class Law(NamedTuple):
 NOTHING = Law(0.0, 0.0, "constant")
 
 
+class Density(NamedTuple):
+    """A density of times: weights and laws of scipy.stats."""
+
+    parts: tuple[tuple[float, Any], ...]
+
+    def pdf(self, x: Any) -> Any:
+        return sum(weight * law.pdf(x) for weight, law in self.parts)
+
+    @property
+    def edges(self) -> list[float]:
+        return [end for _, law in self.parts for end in law.support()]
+
+
+def density_of(distribution: Any, factor: float, weight: float = 1.0) -> Density | None:
+    """The density of a distribution times a factor; None where it is not known."""
+    from scipy import stats
+
+    one, name = distribution, getattr(distribution, "distribution", "")
+    if name == "hyperexponential":
+        parts = zip(*one._mixture, strict=True)
+        return Density(tuple((weight * share, stats.expon(scale=factor * mean)) for share, mean in parts))
+    laws: dict[str, Callable[[float], Any]] = {
+        "exponential": lambda mean: stats.expon(scale=mean),
+        "gamma": lambda mean: stats.gamma(1 / one.scv, scale=mean * one.scv),
+        "lognormal": lambda mean: stats.lognorm(math.sqrt(math.log1p(one.scv)), scale=mean / math.sqrt(1 + one.scv)),
+        "weibull": lambda mean: stats.weibull_min(one.shape, scale=mean / math.gamma(1 + 1 / one.shape)),
+        "uniform": lambda mean: stats.uniform(factor * one.low, factor * (one.high - one.low)),
+        "pareto": lambda mean: stats.truncpareto(one.shape, one.high / one.low, scale=factor * one.low),
+    }
+    return Density(((weight, laws[name](factor * one.mean)),)) if name in laws else None
+
+
 def law_of(distribution: Any) -> Law:
     scv = float(distribution.scv)
     named = getattr(distribution, "distribution", "")
@@ -168,8 +201,13 @@ class Customers(NamedTuple):
     rate: float
     demand: Any
     key: str
-    law: Law | None
+    timing: tuple[Any, float] | None
+    """The distribution of its times, and the factor on these devices."""
     priority: float
+
+    @property
+    def law(self) -> Law | None:
+        return None if self.timing is None else law_of(self.timing[0]).times(self.timing[1])
 
 
 class Facts:
@@ -217,9 +255,9 @@ class Facts:
             total = sum(weight for _, weight, _ in kinds)
             for demand, weight, where in kinds:
                 if weight > 0:
-                    label, law, priority = demand.class_ or name, self._law(demand), demand.priority or 0.0
+                    label, timing, priority = demand.class_ or name, self._timing(demand), demand.used("priority")
                     classes.append(
-                        Customers(label, rate * weight / total, demand, key=where, law=law, priority=priority)
+                        Customers(label, rate * weight / total, demand, key=where, timing=timing, priority=priority)
                     )
         return classes
 
@@ -233,25 +271,25 @@ class Facts:
         shapes = {id(mode): mode for mode in self.input.tasks.modes}
         return next(iter(shapes.values())) if len(shapes) == 1 else None
 
-    def _law(self, demand: Any) -> Law | None:
-        """Computing time in the one mode; None where no distribution says it."""
+    def _timing(self, demand: Any) -> tuple[Any, float] | None:
+        """Computing time in the one mode, and the factor on it; None where not drawn."""
         mode = self.mode
         if mode is None or demand.work or demand.profile or demand.scaling:
             return None
         kind = mode.type
+        at_speed = 1 / kind.speed
         if demand.modes is not None:
             way = demand.modes[0]
             if way.time is None or not hasattr(way.time, "scv"):
                 return None
-            return law_of(way.time).times(1.0 if way.device == kind.name != kind.kind else 1 / kind.speed)
+            return way.time, 1.0 if way.device == kind.name != kind.kind else at_speed
         if mode.on_cpu:
-            given = demand.cpu_time
-            return law_of(given).times(1 / kind.speed) if hasattr(given, "scv") else None
+            return (demand.cpu_time, at_speed) if hasattr(demand.cpu_time, "scv") else None
         for name in (kind.name, kind.kind):
             typed = demand.typed_gpu_time.get(f"gpu_time.{name}")
             if typed is not None:
-                return law_of(typed)
-        return None if demand.gpu_time is None else law_of(demand.gpu_time).times(1 / kind.speed)
+                return typed, 1.0
+        return None if demand.gpu_time is None else (demand.gpu_time, at_speed)
 
     @property
     def law(self) -> Law:
@@ -399,11 +437,13 @@ class Facts:
         alike = order == ORDER or level
         text = "first come, first served" + (", or an order that does not look at sizes" if blind else "")
         self.suppose(text, alike or (blind and order == BLIND), "policy.scheduler", name)
-        placement = self.parameter("scheduler", "placement", None)
-        named = getattr(placement, "name", None)
+        self.free_taken()
+        return "fcfs" if alike else "blind" if order == BLIND else "other"
+
+    def free_taken(self) -> None:
+        named = getattr(self.parameter("scheduler", "placement", None), "name", None)
         if named is not None and self.declared("placement", named) != CONSERVING:
             self.suppose("a free device is always taken", False, "policy.scheduler.placement", named)
-        return "fcfs" if alike else "blind" if order == BLIND else "other"
 
     @staticmethod
     def declared(kind: str, name: str) -> str:

@@ -17,22 +17,27 @@ from hetsim.errors import UsageError
 from hetsim.model.batch_times import StageTable
 from hetsim.queueing.facts import (
     AT_ONCE,
+    ATTAINED,
     BUCKET,
     GREEDY,
     LIMIT,
     PRIORITIES,
+    REMAINING,
     SHARING,
+    SHORTEST,
     TOLLS,
     TRUNKS,
     WORK,
+    Density,
     Facts,
     Law,
     Match,
     PredictedRow,
+    density_of,
     law_of,
 )
 from hetsim.results.declared import RESPONSE_MEAN, THROUGHPUT, WAIT_MEAN
-from hetsim.theory import admission, batches, general, networks, optimal_pricing, priorities, queues
+from hetsim.theory import admission, batches, general, networks, optimal_pricing, priorities, queues, sizes
 from hetsim.theory.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -65,6 +70,8 @@ def _family(facts: Facts) -> str:
         return "patience"
     if facts.scheduler == SHARING:
         return "sharing"
+    if facts.scheduler in BY_SIZE:
+        return BY_SIZE[facts.scheduler]
     if facts.scheduler == PRIORITIES and len({one.priority for one in facts.customers}) > 1:
         return "preemptive" if facts.parameter("scheduler", "preemptive", False) else "priorities"
     return "tandem" if _moves(facts) and facts.mode is not None and facts.mode.type.streams > 1 else "delay"
@@ -373,6 +380,44 @@ def _priorities(facts: Facts) -> Match:
                    [*rows, PredictedRow(facts.busy_metric, facts.busy_share(load))])  # fmt: skip
 
 
+def _by_size(facts: Facts) -> Match:
+    """M/G/1 in the order of sizes, remaining times or attained service."""
+    model = f"M/G/1, {facts.scheduler}"
+    understood = facts.arrivals() & _common(facts)
+    facts.open_door()
+    facts.undisturbed()
+    facts.one_in_flight()
+    facts.free_taken()
+    discipline = str(facts.parameter("scheduler", "discipline", "block"))
+    facts.suppose("the first of the order is next", "keep" not in discipline, "policy.scheduler.discipline", discipline)
+    mode = facts.mode
+    if not understood or mode is None:
+        return _result(facts, model)
+    text = f"{facts.servers} servers" if facts.servers != 1 else facts.policies.scheduler.name
+    single = facts.suppose("one server has this order", facts.servers == 1, "policy.scheduler", text)
+    densities = [density_of(*one.timing) if one.timing else None for one in facts.customers]
+    smooth = facts.suppose("times have a density that is known", None not in densities, facts.time_key, facts.law.shown)
+    law, rate = facts.law, facts.rate
+    if not (single and smooth and facts.steady(rate * law.mean, 1, law)):
+        return _result(facts, model)
+    by_class = [(one, each) for one, each in zip(facts.customers, densities, strict=True) if each is not None]
+    mixture = Density(tuple((one.rate / rate * share, part) for one, each in by_class for share, part in each.parts))
+    if facts.scheduler == ATTAINED:
+        given = facts.parameter("scheduler", "thresholds", None) or [3600.0]
+        prediction = sizes.las(rate, mixture, mixture.edges, thresholds=[float(one) / mode.width for one in given])
+    else:
+        prediction = (sizes.sjf if facts.scheduler == SHORTEST else sizes.srpt)(rate, mixture, mixture.edges)
+    rows = [PredictedRow(WAIT_MEAN, prediction.wait_mean), PredictedRow(RESPONSE_MEAN, prediction.response_mean)]
+    labels = [one.label for one in facts.customers]
+    if len(labels) == len(set(labels)) > 1:
+        rows += [PredictedRow(RESPONSE_MEAN, prediction.response_of(each), one.label) for one, each in by_class]
+    if not math.isnan(prediction.slowdown_mean):
+        rows.append(PredictedRow("slowdown_mean", prediction.slowdown_mean))
+    rows.append(PredictedRow("jobs_in_system_mean", prediction.jobs_in_system_mean))
+    rows.append(PredictedRow(facts.busy_metric, facts.busy_share(rate * law.mean)))
+    return _result(facts, prediction.model, prediction, rows)
+
+
 def _tandem(facts: Facts) -> Match:
     """Upload, compute and download as stations in a row."""
     model = "tandem of M/M/1: upload → compute → download"
@@ -477,11 +522,15 @@ def _batches_take_a_line(facts: Facts, mode: Mode, own: float) -> tuple[float, f
 SIZES = 64
 """Batch sizes at which the line is compared with the clock."""
 
+BY_SIZE = {SHORTEST: "sjf", REMAINING: "srtf", ATTAINED: "las"}
+"""Families of models of which the scheduler decides."""
+
 BY_ADMISSION = {LIMIT: "limit", BUCKET: "bucket", TRUNKS: "trunks", TOLLS: "naor"}
 """Families of models of which the admission decides."""
 
 FAMILIES: dict[str, Callable[[Facts], Match]] = {
     "delay": _delay, "tandem": _tandem, "sharing": _sharing, "priorities": _priorities, "preemptive": _priorities,
+    "sjf": _by_size, "srtf": _by_size, "las": _by_size,
     "limit": _limited, "bucket": _bucket, "trunks": _trunks, "naor": _naor, "work": _workload, "patience": _impatient,
     "closed": _closed, "batches": _services,
 }  # fmt: skip

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MIN_REPLICATIONS = 10
 """Replications where the scenario has fewer than two."""
+RARE = 1e-6
+"""A mean below it (seconds or tasks) may be 0 in all replications: a wait that one task in a million has."""
 LOST = ("rejected_count", "expired_count")
 
 
@@ -33,10 +35,10 @@ class PredictionCheck(NamedTuple):
 
     @property
     def covered(self) -> bool | None:
-        """None without an interval: a mean of few or infinite values has none."""
-        if math.isnan(self.interval.low):
-            return None
+        """None without an interval: of few or infinite values, or too rare ones."""
         value, interval = self.row.value, self.interval
+        if math.isnan(interval.low) or (interval.low == interval.high == 0 < value < RARE):
+            return None
         # Where nothing is random (no task ever waits) the confidence interval is a point, and only rounding is left.
         return interval.covers(value) or math.isclose(value, interval.mean, rel_tol=1e-9, abs_tol=1e-15)
 

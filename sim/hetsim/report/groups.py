@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from hetsim.report import terminal
 from hetsim.report.overview import beside
 from hetsim.results.declared import TASK_COUNT, in_set, of_groups
+from hetsim.results.many_runs.compare import Comparison
 from hetsim.results.many_runs.groups import SHOWN_MARK, difference_cells, difference_note, telling
 from hetsim.results.one_run.groups import TITLES, checked, title
 
-if TYPE_CHECKING:
-    from hetsim.results.many_runs.compare import Comparison
 
 def groups_lines(
     tables: Mapping[str, pd.DataFrame], by: Iterable[str], further: Iterable[str] = (),

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +13,8 @@ from hetsim.model.plan import PLANNED_MAKESPAN
 from hetsim.model.record import MOVES, STATUS_NAMES, STOPS
 from hetsim.report import terminal
 from hetsim.results.declared import COST, ENERGY, MAKESPAN, TASK_COUNT, has_direction
+from hetsim.results.many_runs.compare import Comparison
+from hetsim.results.many_runs.findings import Finding
 from hetsim.results.many_runs.replications import COMMON_END, Replications
 from hetsim.results.one_run import metric_sets
 from hetsim.results.one_run.bounds import offered_load
@@ -21,10 +22,6 @@ from hetsim.results.one_run.forecasts import forecasts
 from hetsim.results.one_run.plans import NOT_PROVEN, has_plan, reservations
 from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.stages import SECONDS_COLUMNS
-
-if TYPE_CHECKING:
-    from hetsim.results.many_runs.compare import Comparison
-    from hetsim.results.many_runs.findings import Finding
 
 Outcome = Result | Replications
 

@@ -23,20 +23,18 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from hetsim.errors import UsageError
 from hetsim.model.files import write_whole
+from hetsim.model.service import LanguageService
 from hetsim.model.units import shown
+from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run.gantt_rows import device_bars, fill_lanes
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from hetsim.model.service import LanguageService
-    from hetsim.results.one_run.result import Result
+from hetsim.results.one_run.result import Result
 
 STAGES = (
     ("upload", "upload_start", "upload_end"),
@@ -103,9 +101,6 @@ def write_trace(result: Result, path: str | Path) -> Path:
 
 
 def _check_one_run(result: object) -> None:
-    from hetsim.results.many_runs.replications import Replications
-    from hetsim.results.one_run.result import Result
-
     if isinstance(result, Replications):
         raise UsageError(
             f"a trace is of one run, and these are {len(result)} replications: "

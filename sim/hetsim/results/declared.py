@@ -11,6 +11,7 @@ entry-point group `hetsim.metrics` names.  Nothing heavy is imported here before
 from __future__ import annotations
 
 import importlib
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -23,6 +24,10 @@ from hetsim.errors import UnknownName, UsageError, suggestion
 Unit = Literal["s", "share", "ratio", "J", "money", "GPU s", "1/s", "tasks", "count", "tokens", "B"]
 Better = Literal["more", "less", "neither"]
 Of = Literal["tasks", "run"]
+Set = Literal[
+    "summary", "usual", "sweep", "cluster", "display", "page_cards", "page_tasks", "groups", "group_rows", "deadlines",
+    "tokens", "fairness", "costs", "network", "calls",
+]  # fmt: skip
 Function = TypeVar("Function", bound=Callable[..., float])
 
 MODULES = (
@@ -74,8 +79,8 @@ def metric(
         better: "more", "less", or "neither" (compared, but never won)
         of: "tasks" has a meaning for each group of tasks, "run" for the whole run only
         weight: of a mean over customers, the number of them (`hetsim.results.one_run.estimands.WEIGHTS`)
-        sets: those it belongs to ("usual", "summary"), each with its place where it is not the declared one
-            ("usual:20")
+        sets: those it belongs to ("usual": shown by every comparison and sweep), each with its place where it is not
+            the declared one ("usual:20"); one of your own in any set is in every summary, too
         title: what people call it; the name in words unless given
         hide_if_zero: shown, as part of a set, only where some policy has any
         congested: driven by congestion, as waits and late tasks are, and so skewed (`statistics.excess_kurtosis`)
@@ -88,18 +93,23 @@ def metric(
 
     def declare(function: Function) -> Function:
         called = name or function.__name__
-        for what, value, allowed in (("unit", unit, Unit), ("better", better, Better), ("of", of, Of)):
+        places = {one: float(place or "inf") for one, _, place in (text.partition(":") for text in sets)}
+        checks: list[tuple[str, str, Any]] = [("unit", unit, Unit), ("better", better, Better), ("of", of, Of)]
+        for what, value, allowed in [*checks, *(("a set", one, Set) for one in places)]:
             if value not in get_args(allowed):
                 raise UsageError(f'metric {called}: {what} is one of {", ".join(get_args(allowed))}, not "{value}"')
-        places = {one: float(place or "inf") for one, _, place in (text.partition(":") for text in sets)}
         words = title or called.removesuffix("_j").replace("_", " ")
         home = module or function.__module__
+        is_ours = home.removeprefix(_PACKAGE) in MODULES
+        if places and not is_ours:  # ours stand where they say something, those of others in all tables
+            shown = ("summary", "sweep") if "usual" in places else ("summary",)
+            places = dict.fromkeys(shown, math.inf) | places
         declared = Declaration(
             called, function, unit, better=better, of=of, weight=weight, sets=places, title=words,
             hide_if_zero=hide_if_zero, congested=congested, needs_end=needs_end,
             is_percent=is_percent, module=home
         )  # fmt: skip
-        if home.removeprefix(_PACKAGE) in MODULES:
+        if is_ours:
             _ours[called] = declared
         elif called in _all_of_ours():
             raise UsageError(f'there is a metric "{called}" already; give yours another name')
@@ -162,6 +172,12 @@ def in_set(name: str, bound: float = DEFAULT_BOUND) -> list[str]:
     """The metrics of a set, in its order."""
     those = {metric: one.sets[name] for metric, one in declarations(bound).items() if name in one.sets}
     return sorted(those, key=lambda metric: those[metric])
+
+
+def added_to_summaries() -> tuple[str, ...]:
+    """Metrics of scripts and packages in every summary; a stored run may lack them."""
+    _load_packages()
+    return tuple(name for name, one in registry.registered("metric").items() if "summary" in one.sets)
 
 
 def higher_is_better(metric: str) -> bool:

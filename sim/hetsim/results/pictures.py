@@ -22,8 +22,7 @@ def drawn(name: str, results: Any, **options: Any) -> Figure:
     """
     module, _, function = f"hetsim.plots.{name}".rpartition(".")
     result = registry.load_object(f"{module}:{function}")(results, **options)
-    figure: Figure = result.get_figure(root=True)  # of axes; a figure gives itself
-    return figure
+    return result.get_figure(root=True)  # of axes; a figure gives itself
 
 
 def attempt(name: str, draw: Callable[[], Any]) -> str | None:

@@ -58,8 +58,7 @@ def load_input(folder: Path) -> RunInput:
     if version == 0:
         random = {"class": ":RandomTree", "fields": dict(zip(RANDOM, document["random"]["tuple"], strict=True))}
         run = {"class": ":Run", "fields": {**dict(run["dict"]), "random": random | {"number": None}}, "number": None}
-    decoded: RunInput = _Reader(arrays, version).decode(run)
-    return decoded
+    return _Reader(arrays, version).decode(run)
 
 
 class _Writer:

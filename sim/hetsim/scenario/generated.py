@@ -97,13 +97,13 @@ def _based(model: type[M], base: type[BaseModel]) -> type[M]:
     """The model with the fields of the base before its own."""
     names = {name: getattr(model, name) for name in ("__module__", "__qualname__", "__doc__")}
     meta: Any = type(model)
-    made: type[M] = meta(model.__name__, (model, base), names)
-    return made
+    return meta(model.__name__, (model, base), names)
 
 
 def _model_of(source: Any, name: str, types: dict[str, Any], only: Sequence[str] = ()) -> type[Mirror]:
     hints = typing.get_type_hints(source, vars(units) | vars(sys.modules[source.__module__]), include_extras=True)
     keys: dict[str, Any] = {}
+    used: dict[str, Any] = {}
     for field in dataclasses.fields(source):
         if not field.metadata.get("key", True) or (only and field.name not in only):
             continue
@@ -112,6 +112,7 @@ def _model_of(source: Any, name: str, types: dict[str, Any], only: Sequence[str]
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         if field.metadata.get("optional") or default == math.inf:
+            used[field.name] = default
             kind, default = kind | None, None
         if field.metadata.get("required") or default is dataclasses.MISSING:
             default = ...
@@ -119,6 +120,6 @@ def _model_of(source: Any, name: str, types: dict[str, Any], only: Sequence[str]
         keys[field.name] = (kind, default if alias is None else Field(default, alias=alias))
     about = (source.__doc__ or "").partition("\n\n")[0]
     model = create_model(name, __base__=Mirror, __module__=source.__module__, __doc__=about, **keys)
-    model.SOURCE, model.KEYS = source, tuple(keys)
+    model.SOURCE, model.KEYS, model.USED = source, tuple(keys), used
     model.__qualname__ = source.__qualname__  # where its sentences stand (`hetsim.model.described`)
     return model

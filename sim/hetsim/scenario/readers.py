@@ -23,7 +23,7 @@ from hetsim.scenario.schema.whole import ScenarioModel, check
 
 MODELS = (
     "delay", "tandem", "sharing", "priorities", "preemptive", "limit", "bucket", "trunks", "naor", "work", "patience",
-    "closed", "batches",
+    "closed", "batches", "sjf", "srtf", "las",
 )  # fmt: skip
 """Readers: families of models in `hetsim.queueing`."""
 
@@ -50,8 +50,8 @@ _SETS = {
     "all": {*READERS},
     "but twin": {*READERS} - {TWIN},
     "tasks": {*MODELS, PLAN, VALIDATE} - {"batches"},
-    "never stop": {*MODELS, PLAN, TWIN, VALIDATE} - {"preemptive"},
-    "ask no estimates": {*MODELS, PLAN, VALIDATE} - {"work", "trunks", "naor"},
+    "never stop": {*MODELS, PLAN, TWIN, VALIDATE} - {"preemptive", "srtf", "las"},
+    "ask no estimates": {*MODELS, PLAN, VALIDATE} - {"work", "trunks", "naor", "sjf", "srtf"},
     "none": set(),
     **{name: {name} for name in READERS},
 }
@@ -111,10 +111,9 @@ cluster.nodes.gpus
     never stop, size, plan-training: preemption preemption.kind preemption.rate
     twin, trace-validate: preemption.overhead
 
-# Models accept processes by name.  Here are the keys of the others, too, so that one line says what is refused.
+# Of the processes that models accept by name; other readers take the times of any other process (`PROCESSES`).
 workload.arrivals
     all: process rate scv family interval clients think@ between
-    all: amplitude at column count every holding mean over path period phase rates size@ switching unit
     plan, plan-training: first start_jitter
 workload
     all: name
@@ -168,6 +167,8 @@ policy
     all: scheduler scheduler.name
     tasks, size: scheduler.placement scheduler.placement.name scheduler.placement.scores scheduler.discipline
     tasks: scheduler.preemptive scheduler.aging
+    las: scheduler.thresholds
+    none: scheduler.margin
     plan, twin, trace-validate: scheduler.**
     none: scheduler.drop_expired scheduler.placement.patient placement
     tasks, plan-training: admission admission.name
@@ -194,6 +195,10 @@ _PROFILES = {
     "cluster.nodes.nvlink": "nvlink",
 }  # fmt: skip
 """Sections that may name a file with their keys (`profile`), and its section."""
+
+
+PROCESSES = ("poisson", "renewal", "deterministic", "closed")
+"""Arrival processes with rows of their own.  Of any other, a package's too, models refuse the name, not its keys."""
 
 
 class ReadScenario(Protocol):
@@ -272,6 +277,8 @@ def _unknown(value: Any, path: Path_, pattern: str, reader: str, base: Path) -> 
             if isinstance(one, dict):
                 yield from _unknown(one, (*path, number), pattern, reader=reader, base=base)
     elif isinstance(value, dict):
+        if pattern == "workload.arrivals" and value.get("process") not in PROCESSES:
+            return
         section = _PROFILES.get(pattern)
         if section is not None and isinstance(value.get("profile"), str):
             value = {**documents.read(base / value["profile"]).data[section], **value}

@@ -3,7 +3,6 @@
 Rules: `legal` (no decision is refused, no hook raises, no loop, nothing startable is left waiting), `ends` (every
 task ends, and completed unless the policy says that it rejects), `capacity` (nothing oversubscribed, recounted),
 `hooks` (the engine calls them in a legal order), `changes` (the policy changes neither tasks nor view),
-`view` (every verb of the view told the truth in every round, reckoned from the records),
 `refusals` (a task that admission rejects has a reason and never starts),
 `repeats` (equal runs are equal to the last bit, wherever objects lie in memory), `hash seed` (and in any process).
 """
@@ -16,9 +15,8 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,25 +25,29 @@ from hetsim.engine.simulation import Simulation
 from hetsim.errors import InvariantError, RunError, ScenarioError
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
-from hetsim.model.record import COMPLETED, EXPIRED, FAILED, NOT_ARRIVED, REJECTED, STAGE_SPANS, STATUS_NAMES, Record
+from hetsim.model.record import (
+    COMPLETED,
+    EXPIRED,
+    FAILED,
+    NOT_ARRIVED,
+    REJECTED,
+    STAGE_SPANS,
+    STATUS_NAMES,
+    Record,
+    RunInput,
+)
 from hetsim.model.task import RUNNING, WAITING, Task
-from hetsim.policy.contract import Decision, PlanProblem, Scheduler, Set, Start, Stop, View
+from hetsim.policy.contract import Decision, PlanProblem, Scheduler, Start, Stop, View
 from hetsim.policy.iterating import WantedReplica
 from hetsim.policy.relay import Relay
 from hetsim.policy.request_queue import Requests
 from hetsim.testing.audit import audit
 from hetsim.testing.served import ServedScenario, served_systems
 from hetsim.testing.systems import System, small_systems
-from hetsim.testing.witness import Witness
 
 MakeFor = Callable[[System], Any]
 ROUND_LIMIT = 20_000
 """Rounds after which a policy on a small system is said to get nowhere although time goes on."""
-
-BETWEEN_ROUNDS = 0.0171
-"""Seconds from one look at language models to the next, at the beginning of a run."""
-FURTHER = 0.005
-"""The same later on, as a part of the time that has passed."""
 
 
 @dataclass(frozen=True)
@@ -167,13 +169,7 @@ def examine(
     before = _digest(_columns(system.tasks))
     watched = watch(make_for(system))
     try:
-        inputs = run_input(watched)
-        watched.tasks = inputs.tasks
-        simulation = Simulation(inputs, check=True)
-        if inputs.language:
-            watched.witness.language = inputs.language
-            watched.look_between(simulation)
-        record = simulation.run()
+        record = watched.run(run_input(watched))
     except ScenarioError:
         if isinstance(system, ServedScenario):
             return []  # it serves no requests, and says so
@@ -181,12 +177,10 @@ def examine(
     except InvariantError as error:
         return breaches("capacity", [str(error)])
     except RunError as error:
-        sentence = str(error).replace('"WatchedScheduler"', f'"{watched.name}"')
+        sentence = str(error).replace(f'"{type(watched).__name__}"', f'"{watched.name}"')
         # The first change is usually what made it go wrong.
         return breaches("changes", watched.changes[:1]) + breaches("legal", [sentence])
-    problems = breaches("changes", watched.changes[:1])
-    problems += breaches("view", islice(watched.witness.lies(record), 3))
-    problems += breaches("hooks", watched.disorders[:3])
+    problems = [ContractBreach(rule, system.name, text) for rule, text in watched.breaches(record)]
     if _digest(_columns(system.tasks)) != before:
         problems += breaches("changes", ["the table of tasks was changed"])
     problems += breaches("capacity", audit(record))
@@ -288,13 +282,8 @@ def _digest(columns: dict[str, Any]) -> str:
 class WatchedScheduler(Relay):
     """A proxy of a policy: notes hooks out of order, and changes to tasks or views."""
 
-    tasks: Any
-    """The table of the run."""
-
     def __init__(self, policy: Any):
         super().__init__(policy)
-        self.policy = policy
-        self.witness = Witness()
         self.name = type(policy).__name__
         self.changes: list[str] = []
         self.disorders: list[str] = []
@@ -302,72 +291,65 @@ class WatchedScheduler(Relay):
         self._state: dict[int, str] = {}
         self._view: Any = None
         self._rounds = 0
-        self._set = False
-        """Has a device been given another frequency, or been put to sleep?"""
+
+    def run(self, inputs: RunInput) -> Record:
+        """Make a run under it, with the engine's invariants on."""
+        return Simulation(inputs, check=True).run()
+
+    def breaches(self, record: Record) -> Iterator[tuple[str, str]]:
+        """The rules that were broken in the run, and how."""
+        yield from (("changes", text) for text in self.changes[:1])
+        yield from (("hooks", text) for text in self.disorders[:3])
 
     def begin(self, view: View) -> None:
         self._view = view
-        with _Untouched(self, "begin"):
-            self.policy.begin(view)
+        with self._untouched("begin"):
+            super().begin(view)
 
     def ready(self, task: Task) -> None:
         self._expect(task, ("new", "stopped"), "ready", "waiting")
         if task.state != WAITING:
             self._disorder(f"ready({task}) was called although it does not wait")
         self._alive[task.index] = task
-        with _Untouched(self, "ready"):
-            self.policy.ready(task)
+        with self._untouched("ready"):
+            super().ready(task)
 
     def finished(self, task: Task) -> None:
         self._expect(task, ("running",), "finished", "ended")
         self._alive.pop(task.index, None)
-        with _Untouched(self, "finished"):
-            self.policy.finished(task)
+        with self._untouched("finished"):
+            super().finished(task)
 
     def gone(self, task: Task) -> None:
         self._expect(task, ("new", "waiting", "running", "stopped"), "gone", "ended")
         self._alive.pop(task.index, None)
-        with _Untouched(self, "gone"):
-            self.policy.gone(task)
+        with self._untouched("gone"):
+            super().gone(task)
 
     def device(self, device: Device, up: bool) -> None:
-        with _Untouched(self, "device"):
-            self.policy.device(device, up)
+        with self._untouched("device"):
+            super().device(device, up)
 
     def replica(self, wanted: WantedReplica, view: View) -> Placement | None:
-        with _Untouched(self, "replica"):
-            place: Placement | None = self.policy.replica(wanted, view)
+        with self._untouched("replica"):
+            place: Placement | None = super().replica(wanted, view)
         return place
 
     def schedule(self, view: View) -> Iterator[Decision]:
         self._rounds += 1
         if self._rounds > ROUND_LIMIT:
             raise RuntimeError(f"after {ROUND_LIMIT:,} rounds tasks have still not ended; do stops undo all progress?")
-        self.witness.look(view, self.tasks, counted=self._counted(view))
-        decisions = iter(self.policy.schedule(view))
+        decisions = iter(self.inner.schedule(view))
         while True:
-            with _Untouched(self, "schedule"):
+            with self._untouched("schedule"):
                 decision = next(decisions, None)
             if decision is None:
                 return
             self._note(decision)
             yield decision
 
-    def look_between(self, simulation: Simulation, every: float = BETWEEN_ROUNDS) -> None:
-        """Look between rounds as well: replicas go from step to step without any."""
-        self.witness.look(self._view, self.tasks, counted=self._counted(self._view))
-        state = simulation.state
-        if state.sources.to_come or state.iterating or state.running or state.waiting:
-            later = self._view.now + max(every, FURTHER * self._view.now)
-            simulation.at(later, partial(self.look_between, simulation, every))
-
-    def _counted(self, view: View) -> bool:
-        """Return True if free amounts can be counted from the running tasks."""
-        return not (self._set or view.items)
-
     def _note(self, decision: Decision) -> None:
         """The engine is about to carry it out, and raises if it is illegal."""
-        self._set = self._set or isinstance(decision, Set)
         if isinstance(decision, Start) and not isinstance(decision.tasks, Requests):
             for task in (decision.tasks,) if isinstance(decision.tasks, Task) else decision.tasks:
                 self._state[task.index] = "running"
@@ -384,12 +366,32 @@ class WatchedScheduler(Relay):
     def _disorder(self, text: str) -> None:
         self.disorders.append(f"{text} (t = {self._view.now:g} s)")
 
+    @contextmanager
+    def _untouched(self, where: str) -> Iterator[None]:
+        """Compare what a policy must not change before and after a piece of its code."""
+        tasks, seen = {row: _facts(task) for row, task in self._alive.items()}, self._facts_of_view()
+        try:
+            yield
+        finally:
+            time = f"in {where} at t = {seen[0]:g} s"
+            for row, before in tasks.items():
+                task, after = self._alive[row], _facts(self._alive[row])
+                if after != before:
+                    what = next(name for name, old, new in zip(FACTS, before, after, strict=True) if old != new)
+                    self.changes.append(f"{task}: the policy changed its {what} {time}")
+            if self._facts_of_view() != seen:
+                self.changes.append(f"the policy changed the view {time}")
+
+    def _facts_of_view(self) -> tuple[Any, ...]:
+        view = self._view
+        return view.now, id(view.cluster), id(view.items), id(view.random)
+
 
 class WatchedPlanner(WatchedScheduler):
     """The same of a policy that plans all tasks beforehand."""
 
     def prepare(self, problem: PlanProblem) -> None:
-        self.policy.prepare(problem)
+        self.inner.prepare(problem)
 
 
 def watch(policy: Any) -> WatchedScheduler:
@@ -398,33 +400,6 @@ def watch(policy: Any) -> WatchedScheduler:
     watched = WatchedPlanner(policy) if plans else WatchedScheduler(policy)
     watched.looks_ahead = policy.looks_ahead  # type: ignore[misc]
     return watched
-
-
-class _Untouched:
-    """Compares what a policy must not change before and after a piece of its code."""
-
-    def __init__(self, watched: WatchedScheduler, where: str):
-        self.watched = watched
-        self.where = where
-
-    def __enter__(self) -> None:
-        self.tasks = {row: _facts(task) for row, task in self.watched._alive.items()}
-        self.view = self._facts_of_view()
-
-    def __exit__(self, *_: object) -> None:
-        watched, changes = self.watched, self.watched.changes
-        time = f"in {self.where} at t = {self.view[0]:g} s"
-        for row, before in self.tasks.items():
-            after = _facts(watched._alive[row])
-            if after != before:
-                what = next(name for name, old, new in zip(FACTS, before, after, strict=True) if old != new)
-                changes.append(f"{watched._alive[row]}: the policy changed its {what} {time}")
-        if self._facts_of_view() != self.view:
-            changes.append(f"the policy changed the view {time}")
-
-    def _facts_of_view(self) -> tuple[Any, ...]:
-        view = self.watched._view
-        return view.now, id(view.cluster), id(view.items), id(view.random)
 
 
 FACTS = ("index", "arrival", "ready time", "shape", "estimates", "true times", "state", "done fraction", "launch",

@@ -23,10 +23,11 @@ _MODULES = {
     ),
     "queues": ("mm1", "mmc", "mmck", "mmc_abandonment", "closed_loop", "birth_death", "stationary"),
     "general": ("mg1", "md1", "mg1_ps", "gim1", "allen_cunneen"),
+    "sizes": ("SizePrediction", "srpt", "sjf", "psjf", "las"),
     "priorities": ("Class", "nonpreemptive", "preemptive_resume"),
     "batches": ("BatchPrediction", "BatchBounds", "bulk_service", "greedy_batches", "inoue_bounds"),
     "networks": ("Station", "Network", "jackson", "tandem"),
-    "admission": ("Losses", "Stream", "trunk_reservation", "workload_limit", "token_bucket"),
+    "admission": ("Losses", "Stream", "trunk_reservation", "workload_limit", "token_bucket", "kaufman_roberts"),
     "optimal_pricing": ("Thresholds", "naor"),
 }  # fmt: skip
 """The names of each file."""
@@ -34,16 +35,16 @@ _MODULES = {
 _WHERE = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [  # noqa: PLE0604
-    "BatchBounds", "BatchPrediction", "Class", "Losses", "Network", "Prediction", "Staffing", "Station", "Stream",
-    "Thresholds", "allen_cunneen", "birth_death", "bulk_service", "closed_loop", "erlang_b", "erlang_c", "gim1",
-    "greedy_batches", "halfin_whitt", "inoue_bounds", "jackson", "load_for_delay", "load_for_loss", "md1", "mg1",
-    "mg1_ps", "mm1", "mmc", "mmc_abandonment", "mmck", "naor", "nonpreemptive", "preemptive_resume",
-    "servers_for_delay", "servers_for_loss", "servers_for_wait", "stationary", "tandem", "token_bucket",
-    "trunk_reservation", "workload_limit",
+    "BatchBounds", "BatchPrediction", "Class", "Losses", "Network", "Prediction", "SizePrediction", "Staffing",
+    "Station", "Stream", "Thresholds", "allen_cunneen", "birth_death", "bulk_service", "closed_loop", "erlang_b",
+    "erlang_c", "gim1", "greedy_batches", "halfin_whitt", "inoue_bounds", "jackson", "kaufman_roberts", "las",
+    "load_for_delay", "load_for_loss", "md1", "mg1", "mg1_ps", "mm1", "mmc", "mmc_abandonment", "mmck", "naor",
+    "nonpreemptive", "preemptive_resume", "psjf", "servers_for_delay", "servers_for_loss", "servers_for_wait", "sjf",
+    "srpt", "stationary", "tandem", "token_bucket", "trunk_reservation", "workload_limit",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from hetsim.theory.admission import Losses, Stream, token_bucket, trunk_reservation, workload_limit
+    from hetsim.theory.admission import Losses, Stream, kaufman_roberts, token_bucket, trunk_reservation, workload_limit
     from hetsim.theory.batches import BatchBounds, BatchPrediction, bulk_service, greedy_batches, inoue_bounds
     from hetsim.theory.erlang import (
         Staffing,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from hetsim.theory.prediction import Prediction
     from hetsim.theory.priorities import Class, nonpreemptive, preemptive_resume
     from hetsim.theory.queues import birth_death, closed_loop, mm1, mmc, mmc_abandonment, mmck, stationary
+    from hetsim.theory.sizes import SizePrediction, las, psjf, sjf, srpt
 
 
 def __getattr__(name: str) -> Any:

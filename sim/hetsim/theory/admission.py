@@ -77,6 +77,32 @@ def trunk_reservation(servers: int, classes: Sequence[Stream | tuple]) -> Losses
     )
 
 
+def kaufman_roberts(servers: int, classes: Sequence[tuple[float, float, int]]) -> Losses:
+    """Gangs with loss: Poisson classes (rate, service_mean, width) on common servers.
+
+    A gang that does not find `width` servers free is lost.  With a_k the load λ E[S] of class k and b_k its width, the
+    numbers busy weigh n q(n) = Σ a_k b_k q(n - b_k).  Exact for any distribution of service.
+    Reference: Kaufman, Blocking in a Shared Resource Environment (1981); Roberts (1981).
+    """
+    whole_number(1, servers=servers)
+    for rate, service_mean, width in classes:
+        positive(rate=rate, service_mean=service_mean)
+        whole_number(1, width=width)
+    if not classes or max(width for _, _, width in classes) > servers:
+        raise UsageError(f"gangs with loss need classes (rate, service_mean, width), none wider than {servers} servers")
+    chance = np.zeros(int(servers) + 1)
+    chance[0] = 1.0
+    for busy in range(1, len(chance)):
+        ways = (rate * mean * b * chance[busy - int(b)] for rate, mean, b in classes if b <= busy)
+        chance[busy] = sum(ways) / busy
+        if chance[busy] > FAR:
+            chance /= chance[busy]
+    chance /= chance.sum()
+    loss = tuple(float(chance[-int(width) :].sum()) for _, _, width in classes)
+    served = tuple(one[0] * (1 - lost) for one, lost in zip(classes, loss, strict=True))
+    return Losses(loss, float(chance @ np.arange(len(chance))) / servers, served, busy=tuple(chance.tolist()))
+
+
 def _busy_of_many(servers: int, given: list[Stream]) -> np.ndarray:
     """Distribution of the number busy, from the chain of the numbers by class."""
     from scipy.sparse import coo_matrix

@@ -421,7 +421,7 @@ class Diurnal(ArrivalProcess):
     amplitude: Fraction
     """Swing around the mean as a share of it, from 0 to 1."""
     period: Interval = 86400.0
-    """Time from peak to peak, 24 h unless given."""
+    """Time from peak to peak."""
     phase: Seconds = 0.0
     """When the rate rises through its mean."""
 

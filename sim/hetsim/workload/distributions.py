@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -497,15 +497,17 @@ class Scipy(Distribution, Generic[Q]):
     scipy's own `rvs` is; some of its distributions draw by rejection and are not.
     """
 
+    USED: ClassVar = {"loc": 0.0}
+
     distribution: Literal["scipy"]
     name: str
     """Name of a distribution of scipy.stats, such as invgauss."""
     parameters: dict[str, float] = {}
-    """Its shape parameters by name, none unless given."""
+    """Its shape parameters by name."""
     scale: Annotated[Q, AfterValidator(_positive)]
     """Factor on what is drawn, with the unit."""
     loc: Q | None = None
-    """Added to what is drawn, 0 unless given."""
+    """Added to what is drawn."""
     low: Q | None = None
     """Values below this are cut off, and the rest scaled up; nothing is cut unless given."""
 
@@ -539,7 +541,7 @@ class Scipy(Distribution, Generic[Q]):
 
     @property
     def _offset(self) -> float:
-        return 0.0 if self.loc is None else float(self.loc)
+        return float(self.used("loc"))
 
     @cached_property
     def _frozen(self) -> Any:

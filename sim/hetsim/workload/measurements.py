@@ -15,5 +15,4 @@ MEASUREMENTS = {
 
 def reader(kind: str) -> Callable[..., Any]:
     """The reader of tables of batch latencies, or of profiles of layers."""
-    read: Callable[..., Any] = load_object(MEASUREMENTS[kind])
-    return read
+    return load_object(MEASUREMENTS[kind])

@@ -2,7 +2,6 @@
 
 Computed from the cluster, running tasks until their expected ends, and the reservations made so far.
 Reference: the profile of conservative backfilling in Mu'alem and Feitelson (2001), here a node at a time.
-Devices of one type on a node are alike: a reservation counts them, and which they are shows when it is due.
 Cost: a reservation takes the least of the nodes' first times, and walks the spans of the nodes with reservations, of
 those that have room earlier.
 """
@@ -191,7 +190,8 @@ class FreeProfile:
             order = self._order[mode] = self._occupancy.by_first_time(mode).copy()
         while place < len(order) and order[place][0] <= best:
             time, number = order[place]
-            windows = (reserved.get(number) or timelines[number]).windows(mode)
+            timeline = reserved.get(number) or timelines[number]
+            windows = timeline.known_windows.get(mode) or timeline.windows(mode)
             first = windows[0][0] if windows else math.inf
             if first > time:
                 del order[place]

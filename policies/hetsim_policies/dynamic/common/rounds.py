@@ -172,7 +172,8 @@ class RoundScheduler(Scheduler):
     def schedule(self, view: View) -> Iterator[Decision]:
         if not self.jobs:
             return
-        begins = view.now >= self._next or self._ended_early()
+        ended_early = not self.mid_round and all(job.mode < 0 for job in self.jobs.values())
+        begins = view.now >= self._next or ended_early
         if begins:
             self._next = view.now + self.round_length
             self._account(view)
@@ -183,10 +184,6 @@ class RoundScheduler(Scheduler):
         if self.spare and (begins or self.mid_round):
             yield from self._fill(view)
         yield Wait(until=self._next)
-
-    def _ended_early(self) -> bool:
-        """Return True if all that was started in this round has ended."""
-        return not self.mid_round and all(job.mode < 0 for job in self.jobs.values())
 
     # Fractions --------------------------------------------------------------------------------------------------
 

@@ -62,20 +62,20 @@ class Fields:
             offset = self.offsets.setdefault(device.type.name, (len(self.offsets) + 2) * WIDTH)
             self.free += device.type.streams * (device.local not in gone) << offset
         self.spare = sum(SPARE << WIDTH * number for number in range(len(self.offsets) + 2))
-        self._packed: dict[tuple[Mode, int], int] = {}
-        self._needs: dict[Mode, tuple[int, int] | None] = {}
+        self.packed: dict[tuple[Mode, int], int] = {}
+        self.needs: dict[Mode, tuple[int, int] | None] = {}
 
     def need(self, mode: Mode) -> tuple[int, int] | None:
         """Demand of a launch on this node alone, and its `mask`.
 
         None if it never fits or takes fractions of accelerators.
         """
-        need = self._needs.get(mode)
-        if need is None and mode not in self._needs:
+        need = self.needs.get(mode)
+        if need is None and mode not in self.needs:
             plain = mode.node_count == 1 and self.allows(mode) and (not mode.gpus or mode.whole)
             demand = mode.gpus, mode.millicores, mode.memory
             need = (self.pack(mode, *demand), self.mask(mode)) if plain else None
-            self._needs[mode] = need
+            self.needs[mode] = need
         return need
 
     def allows(self, mode: Mode) -> bool:
@@ -93,10 +93,10 @@ class Fields:
 
     def demand(self, mode: Mode, count: int) -> int:
         """Demand of an amount of a launch, fractions of accelerators aside."""
-        packed = self._packed.get((mode, count))
+        packed = self.packed.get((mode, count))
         if packed is None:
             gpus, cores, memory = occupied(mode, count)
-            packed = self._packed[mode, count] = self.pack(mode, gpus * mode.whole, cores, memory)
+            packed = self.packed[mode, count] = self.pack(mode, gpus * mode.whole, cores, memory)
         return packed
 
 
@@ -153,7 +153,7 @@ class Timeline:
         self._amounts.clear()
         first, free = self._split(start), self.free
         last = len(free) if end == math.inf else self._split(end)
-        demand = sign * self.fields.demand(mode, count)
+        demand = sign * (self.fields.packed.get((mode, count)) or self.fields.demand(mode, count))
         for span in range(first, last):
             free[span] -= demand
         if mode.gpus and not mode.whole:
@@ -221,7 +221,7 @@ class Timeline:
         if windows is None:
             windows = self.known_windows[mode] = []
             fields, spans, begun = self.fields, self.free, -1.0
-            plain = fields.need(mode)
+            plain = fields.needs.get(mode) or fields.need(mode)
             if plain is not None:
                 need, mask = plain
             else:
@@ -229,21 +229,25 @@ class Timeline:
                 demand = mode.gpus, mode.millicores, mode.memory
                 need, mask, spans = 0, 1, [int(room and self._fits(mode, span, *demand)) for span in range(len(spans))]
             for time, free in zip(self.times, spans, strict=True):
-                if (free - need) & mask != mask:
-                    if begun >= 0:
-                        windows.append((begun, time))
-                        begun = -1.0
-                elif begun < 0:
-                    begun = time
+                if (free - need) & mask == mask:
+                    if begun < 0:
+                        begun = time
+                elif begun >= 0:
+                    windows.append((begun, time))
+                    begun = -1.0
             if begun >= 0:
                 windows.append((begun, math.inf))
         return windows
 
     def first_time(self, mode: Mode, now: float) -> float:
-        """When the mode first has room, perhaps since a time that is past; inf: never."""
-        for begin, end in self.known_windows.get(mode) or self.windows(mode):
-            if end > now:
-                return begin
+        """When the mode first has room (a past time: now); inf: never."""
+        plain = self.fields.needs.get(mode) or self.fields.need(mode)
+        if plain is None:
+            return next((begin for begin, end in self.windows(mode) if end > now), math.inf)
+        times, free, (need, mask) = self.times, self.free, plain
+        for span in range(max(0, bisect_right(times, now) - 1), len(times)):
+            if (free[span] - need) & mask == mask:
+                return times[span]
         return math.inf
 
     def earliest(self, mode: Mode, duration: float, since: float, before: float) -> float | None:

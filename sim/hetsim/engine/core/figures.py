@@ -34,8 +34,7 @@ def per_mode(tasks: Tasks, rows: np.ndarray, mode: np.ndarray, value: Callable[[
     for shape in tasks.shapes:
         for position, its_mode in enumerate(shape.modes):
             table[shape.index, position] = value(its_mode)
-    found: np.ndarray = table[tasks.shape[rows], mode[rows]]
-    return found
+    return table[tasks.shape[rows], mode[rows]]
 
 
 def width(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:

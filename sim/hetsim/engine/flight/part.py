@@ -76,8 +76,7 @@ class Part:
     @property
     def number(self) -> int:
         """The place of its launch, or prefetch, in start order."""
-        number: int = self.owner.number
-        return number
+        return self.owner.number
 
 
 def insert_part(parts: list[Part], part: Part) -> None:

@@ -24,8 +24,7 @@ def environment_of(clock: Clock) -> SharedEnvironment:
     """The SimPy environment that shares a clock's heap: one for each clock, made when it is first asked for."""
     if clock.environment is None:
         clock.environment = SharedEnvironment(clock)
-    found: SharedEnvironment = clock.environment
-    return found
+    return clock.environment
 
 
 class SharedEnvironment(simpy.Environment):

@@ -106,7 +106,7 @@ class Replica:
 
     @property
     def heads(self) -> Mapping[str, Generation]:
-        return self.requests.line.heads
+        return self.requests.line.heads if self.requests.by_client else {}
 
     @property
     def free_blocks(self) -> int:

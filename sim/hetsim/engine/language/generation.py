@@ -86,13 +86,11 @@ class Generation:
 
     def energy(self, seconds: float) -> float:
         """Joules above idle, if it has received so many seconds on its present kind."""
-        joules: float = self.joules + seconds * self.kind.width * self.kind.watts
-        return joules
+        return self.joules + seconds * self.kind.width * self.kind.watts
 
     def received(self, seconds: float) -> float:
         """Device-seconds, if it has received so many seconds on its present kind."""
-        received: float = self.earlier + seconds * self.kind.width
-        return received
+        return self.earlier + seconds * self.kind.width
 
     def begin_anew(self, now: float) -> None:
         """What a replica had of it is lost: its prompt and what it has produced so far are to be read again."""

@@ -291,8 +291,7 @@ class Fleet(ServiceCalls):
     # What views and policies ask ----------------------------------------------------------------------------
 
     def foresee(self, replica: Replica, newcomer: Generation | None) -> Foreseen:
-        found: Foreseen = self.signals.foresee(replica, newcomer)
-        return found
+        return self.signals.foresee(replica, newcomer)
 
     def in_steps(self, row: int) -> float:
         """Seconds up to now in which a request took part in steps; 0 if it has not come, or has ended."""

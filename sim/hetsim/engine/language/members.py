@@ -9,7 +9,7 @@ import numpy as np
 
 from hetsim.engine.language.generation import DECODING, LOADING, NAN, OVER, PREFILLING, QUEUED, Generation
 from hetsim.engine.language.kv_memory import KVMemory
-from hetsim.engine.language.lines import Line, Lines
+from hetsim.engine.language.lines import Lines
 from hetsim.engine.language.periods import Periods
 from hetsim.engine.language.sequences import Sequences
 from hetsim.engine.language.service_calls import ServiceCalls
@@ -38,7 +38,7 @@ class Members:
         self.place = 0
         self.by_client: bool = self.policy.by_client
         self.follows: bool = self.policy.follows
-        self.line: Line = (Lines if self.by_client else Line)(replica)
+        self.line = Lines(replica, self.by_client)
         """Waiting requests."""
         self.inside: dict[int, Generation] = {}
         self.loading: dict[int, Generation] = {}

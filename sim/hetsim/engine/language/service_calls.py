@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from hetsim.engine.core.policy_errors import raised
 from hetsim.engine.core.recorder import Recorder
@@ -23,7 +23,7 @@ from hetsim.model.task import Task
 from hetsim.policy.iterating import Foreseen
 
 
-class ServiceCalls(Protocol):
+class ServiceCalls:
     """One service, as its replicas and clients see it."""
 
     state: RunState
@@ -103,6 +103,7 @@ class ServiceCalls(Protocol):
 
     def number_launch(self) -> int:
         """The number of the next launch."""
+        raise NotImplementedError
 
     def write(
         self, kind: ReplicaType, placement: Placement, number: int, row: int, served: int, outcome: int,

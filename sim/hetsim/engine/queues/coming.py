@@ -33,8 +33,7 @@ class ArrivalColumn:
 
     def time(self, index: int) -> float:
         """When the request at a position of the column comes."""
-        moment: float = self.times.item(index)
-        return moment
+        return self.times.item(index)
 
     def since(self, time: float) -> int:
         """The number that have come after a time."""

@@ -109,5 +109,4 @@ NEVER = Never()
 def end_in_replica(launch: Launch, task: Task) -> float:
     """When a request leaves the replica that has taken it in, as far as estimates tell."""
     assert isinstance(launch, Resident)
-    end: float = launch.holder.foresee().ends.get(task.index, math.inf)
-    return end
+    return launch.holder.foresee().ends.get(task.index, math.inf)

@@ -304,7 +304,6 @@ class EngineView:
         ratios: Sequence[float] = (),
         expected: Callable[[Tasks], np.ndarray] | None = None,
     ) -> Imagined:
-        imagined: Imagined = self._signals.imagine(
+        return self._signals.imagine(
             scheduler, decisions, seed, coming=coming, ratios=ratios, expected=expected
         )
-        return imagined

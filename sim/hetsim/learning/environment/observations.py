@@ -347,16 +347,14 @@ VECTOR = "vector"
 ObservationLike = str | type[Observation] | Callable[[Any], Any]
 
 
-def _is_shape(shape: Any) -> bool:
-    return isinstance(shape, tuple) and all(isinstance(size, int | np.integer) and size >= 0 for size in shape)
-
-
 def _made(kind: type[Observation], problem: PlanProblem, window: int, scale: float) -> Observation:
     """Make an observation of this class; UsageError if it has no shape."""
     observation = kind(problem, window, scale)
     shapes = getattr(observation, "shapes", None)
     named = shapes if isinstance(shapes, Mapping) else {"": shapes}
-    if not named or not all(isinstance(name, str) and _is_shape(shape) for name, shape in named.items()):
+    sizes = [size for shape in named.values() for size in (shape if isinstance(shape, tuple) else (None,))]
+    are_whole = all(isinstance(size, int | np.integer) and size >= 0 for size in sizes)
+    if not named or not are_whole or not all(isinstance(name, str) for name in named):
         raise UsageError(
             f"observation {kind.__name__} has to have `shapes`: a tuple of whole numbers, or a mapping of names to "
             f"such tuples, not {shapes!r}"

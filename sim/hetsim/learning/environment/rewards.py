@@ -442,14 +442,9 @@ class _Function:
         return Called(simulation, self.function)
 
 
-def known_rewards() -> dict[str, Any]:
-    """Ours, and those that were registered in this process."""
-    return {**REWARDS, **registry.registered("reward")}
-
-
 def check_reward(reward: RewardLike) -> RewardParts:
     """Names and weights; UnknownName or UsageError otherwise."""
-    rewards = known_rewards()
+    rewards = {**REWARDS, **registry.registered("reward")}
     reward_parts = RewardParts()
     reward_parts.made = {}
     own: Any = reward

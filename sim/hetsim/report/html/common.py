@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from itertools import combinations
 from shlex import quote
@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from hetsim import plots
 from hetsim.experiment.policies import written
 from hetsim.report.html import elements
 from hetsim.report.html.elements import Cell, Section
@@ -21,6 +22,7 @@ from hetsim.results.many_runs.findings import Finding, better
 from hetsim.results.many_runs.groups import difference_cells
 from hetsim.results.many_runs.sweep import Sweep
 from hetsim.results.one_run.result import Result
+from hetsim.results.one_run.store import versions
 
 Parts = tuple[str, list[str], list[Section], bytes]
 """Title, lines below it, sections, and the columns of runs to walk in."""
@@ -31,11 +33,6 @@ def sentence_case(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def listed(names: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
-
-
 def scenario_of(first: Result) -> str:
     """The scenario of a run, folded away."""
     return "" if first.scenario is None else elements.code(first.scenario, "the resolved scenario")
@@ -43,8 +40,6 @@ def scenario_of(first: Result) -> str:
 
 def commands(first: Result, folder: str, verb: str, replications: int | None = None, more: Iterable[str] = ()) -> str:
     """How to make the runs again: the command, and the versions for the same bytes."""
-    from hetsim.results.one_run.store import versions
-
     if first.scenario is None:
         return ""
     words = [f"hetsim {verb} {scenario_file(folder)} --seed {first.seed}", *more]
@@ -107,8 +102,6 @@ def difference_rows(metric: str, rows: pd.DataFrame) -> list[list[str | Cell]]:
 
 def regret_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
     """The distance of each policy from the best, in the first metric that has one."""
-    from hetsim import plots
-
     for name in metrics:
         # Refused for a metric of which neither way is better, or 0 at its best.
         draw, caption = partial(plots.regret, found, name), "How far each policy is from the best of them."
@@ -119,8 +112,6 @@ def regret_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
 
 def front_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
     """The front of the first two metrics that are not two sides of one thing."""
-    from hetsim import plots
-
     for one, other in combinations(metrics, 2):
         if one.rpartition("_")[0] == other.rpartition("_")[0]:
             continue  # the mean and a percentile of the same thing trade nothing off

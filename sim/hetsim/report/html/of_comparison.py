@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from shlex import quote
 from typing import Any
 
+from hetsim import plots
 from hetsim.errors import UsageError
+from hetsim.experiment.directory import folder_name
 from hetsim.report.html import columns, elements
 from hetsim.report.html.common import (
     DIFFERENCE_TITLES,
@@ -17,7 +19,6 @@ from hetsim.report.html.common import (
     commands,
     difference_rows,
     front_picture,
-    listed,
     policy_option,
     policy_text,
     regret_picture,
@@ -26,7 +27,7 @@ from hetsim.report.html.common import (
 from hetsim.report.html.elements import Cell, Section
 from hetsim.report.overview import comparison_headline, comparison_remarks, first_of
 from hetsim.results.declared import DEFAULT_METRIC, TASK_COUNT, has_direction, higher_is_better, in_set
-from hetsim.results.formatting import metric_name, several, units_of
+from hetsim.results.formatting import listed, metric_name, several, units_of
 from hetsim.results.many_runs.compare import Comparison
 from hetsim.results.many_runs.findings import Finding
 from hetsim.results.many_runs.groups import difference_cells, difference_note
@@ -43,8 +44,6 @@ MAX_OTHERS = 3
 
 def of_comparison(found: Comparison, folder: str) -> Parts:
     """Title, first lines and sections about a comparison."""
-    from hetsim.experiment.directory import folder_name
-
     runs: Mapping[str, Any] = found.runs
     first = first_of(next(iter(runs.values())))
     policies = [str(name) for name in found.table.index]
@@ -175,8 +174,6 @@ def _compared(found: Comparison) -> str:
 
 
 def _compared_pictures(found: Comparison) -> str:
-    from hetsim import plots
-
     directed = [name for name in found.metrics if found.table[name, "mean"].map(math.isfinite).all()]
     directed.sort(key=lambda name: not name.startswith("response"))  # what most people look at
     parts = [elements.picture(lambda: plots.comparison(found), "metrics by policy")]

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from hetsim import plots
 from hetsim.model.record import COMPLETED, STATUS_NAMES
 from hetsim.report.html import columns, elements
-from hetsim.report.html.common import Parts, commands, listed, scenario_of
+from hetsim.report.html.common import Parts, commands, scenario_of
 from hetsim.report.html.elements import Cell, Section
 from hetsim.report.overview import STAGE_COLUMNS, STATISTICS, Figures, first_of, headline, remarks, stage_rows
 from hetsim.results.declared import COMPLETED_COUNT, ENERGY, RESPONSE_MEAN, TASK_COUNT, WAIT_MEAN, in_set
-from hetsim.results.formatting import count, formatter, metric_name, several, share, units_of
+from hetsim.results.formatting import count, formatter, listed, metric_name, several, share, units_of
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run import explain
 from hetsim.results.one_run.result import Result
@@ -35,7 +36,8 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
     policy = first.policy if len(first.policy) <= MAX_POLICY else first.policy.partition(" (")[0]
     title = f"{outcome.name or 'run'} under {policy}" if policy else outcome.name or "run"
     figures, waits = Figures(outcome), columns.waits_by_cause(first)
-    names = [name for name in in_set("page_cards") if _says_something(figures, name)][:MAX_CARDS]
+    cards = [name for name in in_set("page_cards") if figures.is_shown(name)]
+    names = [name for name in cards if figures(name)[0] != 0 or name == WAIT_MEAN][:MAX_CARDS]
     shown = [(metric_name(name), figures.text(name) + figures.defined_in(name), name) for name in names]
     words = elements.items(_in_words(outcome, figures, waits)) + elements.warnings(remarks(outcome))
     number = len(outcome) if isinstance(outcome, Replications) else 1
@@ -77,11 +79,6 @@ def _causes_in_words(waits: pd.DataFrame, many: bool) -> str:
     return f"; causes of the waiting{' (first replication)' if many else ''}: {listed(texts)}" if texts else ""
 
 
-def _says_something(figures: Figures, name: str) -> bool:
-    """Return True for a value that is defined and not 0; a wait of 0 is worth a word."""
-    return figures.is_shown(name) and (figures(name)[0] != 0 or name == WAIT_MEAN)
-
-
 def _summary(outcome: Outcome, figures: Figures) -> str:
     """All figures but those that are 0, undefined, or one above under another name."""
     names = [name for name in map(str, outcome.summary.index) if figures.is_known(name) and figures(name)[0] != 0]
@@ -111,8 +108,6 @@ def _summary(outcome: Outcome, figures: Figures) -> str:
 
 
 def _pictures(first: Result) -> str:
-    from hetsim import plots
-
     parts = []
     if len(first.steps):
         caption = "What replicas of language models held, had to do, and did in a step; and the times between tokens."

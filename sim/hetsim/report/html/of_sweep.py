@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from hetsim import plots
 from hetsim.errors import HetsimError, UsageError
 from hetsim.experiment.points import parse_over
 from hetsim.experiment.policies import written
@@ -24,7 +25,6 @@ from hetsim.report.html.common import (
     better_sentence,
     difference_rows,
     front_picture,
-    listed,
     policy_option,
     policy_text,
     regret_picture,
@@ -33,7 +33,7 @@ from hetsim.report.html.common import (
 )
 from hetsim.report.html.elements import Cell, Section
 from hetsim.results.declared import has_direction, higher_is_better
-from hetsim.results.formatting import metric_name, several, units_of
+from hetsim.results.formatting import listed, metric_name, several, units_of
 from hetsim.results.many_runs.findings import Finding
 from hetsim.results.many_runs.knee import knees
 from hetsim.results.many_runs.point_differences import Leads, findings_by_point, leads, seen_from
@@ -160,8 +160,6 @@ def _differing_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
 
 
 def _swept_pictures(found: Sweep) -> str:
-    from hetsim import plots
-
     varied = [key for key in found.keys if found.table[key].nunique() > 1]
     policies = list(dict.fromkeys(found.table["policy"]))
     parts = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from html import escape
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,12 @@ from hetsim.errors import UnknownName, UsageError
 from hetsim.results.declared import current_name, declaration, has_direction, hide_if_zero, higher_is_better
 from hetsim.results.formatting import SECONDS, figures, fitting, metric_name, one, several, units_of, with_unit
 from hetsim.results.many_runs.findings import COLUMNS, Finding, better, paired_findings
+from hetsim.results.many_runs.groups import differences_of_groups, table_of_groups
 from hetsim.results.many_runs.replications import COMMON_END, REPLICATIONS, Replications
 from hetsim.results.many_runs.selection import Selection
 from hetsim.results.one_run import metric_sets, store
+from hetsim.results.one_run.groups import checked
+from hetsim.results.one_run.metrics import metric
 from hetsim.results.one_run.plans import PLAN_COLUMNS, plans_table, reservations
 from hetsim.results.one_run.result import Result
 from hetsim.results.pictures import drawn
@@ -143,9 +147,6 @@ class Comparison:
             replications, with `compare(..., by=["gpus"])`; names: metrics, without them those of groups.
         Returns: index (group, policy), columns (metric, mean | half_width | n).
         """
-        from hetsim.results.many_runs.groups import table_of_groups
-        from hetsim.results.one_run.groups import checked
-
         table = table_of_groups(self.runs, checked(group)[0], self.confidence)
         return table if names is None else table[list(names)]
 
@@ -166,10 +167,6 @@ class Comparison:
         Returns: a row a metric, group and other policy; columns as those of `pairs`, and the group before them.
         Raises: UnknownName: a metric without groups.
         """
-        from hetsim.results.many_runs.groups import differences_of_groups
-        from hetsim.results.one_run.groups import checked
-        from hetsim.results.one_run.metrics import metric
-
         table = differences_of_groups(self.runs, checked(group)[0], self.base, self.confidence)
         if names is None:
             return table
@@ -193,8 +190,6 @@ class Comparison:
         return "\n".join([self.shown_table().to_string(line_width=100), *plans, "", *self.sentences])
 
     def _repr_html_(self) -> str:
-        from html import escape
-
         plans = "" if self.plans.empty else f"<div>{escape(self.plans_title)}</div>{self.shown_plans().to_html()}"
         said = "".join(f"<div>{escape(text)}</div>" for text in [*self.plan_notes, *self.sentences])
         said += "".join(f"<div>{escape(f'{name} refuses: {reason}')}</div>" for name, reason in self.refused.items())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -181,8 +182,6 @@ class Difference:
         return "\n".join([f"<Difference {self.labels[0]} | {self.labels[1]}>", *self.sentences])
 
     def _repr_html_(self) -> str:
-        from html import escape
-
         lines = "".join(f"<li>{escape(text)}</li>" for text in self.sentences)
         return f"<ul>{lines}</ul>{self.tasks.head(10).to_html(index=False)}"
 

@@ -277,8 +277,6 @@ def difference_note(found: pd.DataFrame, confidence: float, identical: bool = Fa
 
 def differences_json(found: pd.DataFrame) -> list[dict[str, object]]:
     """A mapping a row."""
-    from hetsim.results.formatting import json_number
-
     return [
         {str(key): value if isinstance(value, str | bool) else json_number(value) for key, value in row.items()}
         for row in found.astype(object).to_dict("records")

@@ -72,15 +72,11 @@ def _pairs(
     once = frame.drop_duplicates(["policy", "replication"])
     runs = {policy: once[once["policy"] == policy].set_index("replication")[others] for policy in policies}
     common = sorted(set.intersection(*(set(one.index) for one in runs.values())))
-    if len(common) > 1 and all(_identical(one.loc[common].to_numpy(dtype=float)) for one in runs.values()):
+    each = [one.loc[common].to_numpy(dtype=float) for one in runs.values()]
+    if len(common) > 1 and all(np.array_equal(rows, rows[[0] * len(rows)], equal_nan=True) for rows in each):
         common = common[:1]  # the same number many times over is no evidence
     values = {policy: contributions(one.loc[common], metric).to_numpy(dtype=float) for policy, one in runs.items()}
     return [(one, other, np.column_stack([values[one], values[other]])) for one, other in pairs]
-
-
-def _identical(values: np.ndarray) -> bool:
-    """Return True if all rows are the same."""
-    return bool(((values == values[:1]) | (np.isnan(values) & np.isnan(values[:1]))).all())
 
 
 class Leads(NamedTuple):

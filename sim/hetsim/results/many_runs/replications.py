@@ -13,8 +13,10 @@ import pandas as pd
 from hetsim.errors import UnknownName, UsageError
 from hetsim.results.declared import ENERGY, TASK_COUNT, current_name, in_set
 from hetsim.results.formatting import json_values, several, units_of
+from hetsim.results.many_runs.groups import table_of_groups
 from hetsim.results.one_run import store
 from hetsim.results.one_run.estimands import contributions, weight_of, weights
+from hetsim.results.one_run.groups import Grouping, checked, kept_values
 from hetsim.results.one_run.result import Result, html_table
 from hetsim.results.pictures import drawn
 from hetsim.results.statistics import Interval, deviation, student_interval
@@ -163,9 +165,6 @@ class Replications:
             names: metrics.
         Returns: index the group, columns (metric, mean | half_width | n).
         """
-        from hetsim.results.many_runs.groups import table_of_groups
-        from hetsim.results.one_run.groups import checked
-
         table = table_of_groups({"": self}, checked(group)[0]).droplevel("policy")
         return table if names is None else table[list(names)]
 
@@ -323,8 +322,6 @@ ALWAYS = ("replication", _END, _WATTS)
 
 def replication_values(result: Result, metrics: Iterable[str] = ()) -> dict[str, float]:
     """All values of a run that Replications keeps, as plain numbers."""
-    from hetsim.results.one_run.groups import Grouping, kept_values
-
     asked = [(name, Grouping.parse(name)) for name in metrics]
     plain = [name for name, grouping in asked if grouping is None]
     values = {"replication": float(result.replication), **result.values(), **result.values(plain)}

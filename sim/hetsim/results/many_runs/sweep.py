@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ import pandas as pd
 
 from hetsim.errors import DamagedFile, UnknownName, UsageError
 from hetsim.results.declared import current_name, has_direction, higher_is_better, in_set
-from hetsim.results.formatting import formatter, metric_name, several, units_of
-from hetsim.results.many_runs.point_differences import FACTS, rows_where
+from hetsim.results.formatting import formatter, json_number, metric_name, several, units_of
+from hetsim.results.many_runs.point_differences import FACTS, differences, rows_where
 from hetsim.results.sealed import check_names, unsealed, verify
 from hetsim.results.stored_files import read_frame
 
@@ -154,8 +155,6 @@ class Sweep:
         Parameters: metric: its name; base: the policy that others are compared with; confidence: of the intervals.
         Returns: a row a point and pair (`point_differences.differences`).
         """
-        from hetsim.results.many_runs.point_differences import differences  # which knows sweeps
-
         return differences(self, metric, base, confidence)
 
     def _known(self, metric: str) -> None:
@@ -235,8 +234,6 @@ class Sweep:
         return f"<Sweep {self.title}>\n{frame.to_string(index=False)}{more}"
 
     def _repr_html_(self) -> str:
-        from html import escape
-
         titles, rows = self.shown()
         head = "".join(f"<th>{escape(title)}</th>" for title in titles)
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
@@ -303,8 +300,6 @@ class Sweep:
 
 
 def _json_metric(row: Mapping[Any, Any], name: str) -> Any:
-    from hetsim.results.formatting import json_number
-
     if f"{name}_ci_low" not in row:
         return json_number(row[name])
     return {"mean": json_number(row[name]), **{end: json_number(row[f"{name}_{end}"]) for end in ("ci_low", "ci_high")}}

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from hetsim.errors import UnknownName, UsageError
 from hetsim.results.declared import DEFAULT_METRIC, has_direction, higher_is_better
-
-if TYPE_CHECKING:
-    from hetsim.results.many_runs.compare import Comparison
-    from hetsim.results.many_runs.sweep import Sweep
-
+from hetsim.results.many_runs.compare import Comparison
+from hetsim.results.many_runs.sweep import Sweep
+from hetsim.results.one_run.result import Result
 
 Better = Mapping[str, Literal["more", "less"]]
 """Which way a metric is better, for those of which that is not plain."""
@@ -81,8 +79,6 @@ def more_is_better(metric: str, better: Better | None = None, keys: Iterable[str
 
 
 def _means(found: Comparison | Sweep, names: tuple[str, str]) -> pd.DataFrame:
-    from hetsim.results.many_runs.sweep import Sweep
-
     if not isinstance(found, Sweep):
         _known(names, found.metrics)
         columns = {name: found.table[name, "mean"].to_numpy(dtype=float) for name in names}
@@ -109,9 +105,6 @@ def _means(found: Comparison | Sweep, names: tuple[str, str]) -> pd.DataFrame:
 
 
 def _by_row(found: Comparison | Sweep, metric: str) -> pd.DataFrame:
-    from hetsim.results.many_runs.sweep import Sweep
-    from hetsim.results.one_run.result import Result
-
     if isinstance(found, Sweep):
         _known((metric,), [str(name) for name in found.table.columns])
         twice = found.table[found.table.duplicated(["point", "policy"])]

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from hetsim.results.declared import higher_is_better
-from hetsim.results.formatting import formatter, gap, metric_name, several, units_of
+from hetsim.results.formatting import formatter, gap, json_number, json_values, metric_name, several, units_of
 from hetsim.results.statistics import Interval, PairedDifference, paired_differences, student_interval
 
 
@@ -151,7 +152,6 @@ class Tuning:
 
     def to_json(self) -> dict[str, Any]:
         """Return {"scenario", "seed", "metric", "best", "policy", "interval", ...}."""
-        from hetsim.results.formatting import json_number, json_values
 
         def interval(found: Interval) -> dict[str, Any]:
             return {**json_values({"mean": found.mean, "ci_low": found.low, "ci_high": found.high}), "n": found.n}
@@ -179,7 +179,5 @@ class Tuning:
         return "\n".join(["<Tuning>", *self.sentences, "", self.shown().to_string(index=False)])
 
     def _repr_html_(self) -> str:
-        from html import escape
-
         said = "".join(f"<div>{escape(text)}</div>" for text in self.sentences)
         return said + self.shown().to_html(index=False)

@@ -10,7 +10,7 @@ one-sided, 10 %), the interval is refused.  Only means have batch means here; pe
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,12 +19,9 @@ from hetsim.model.record import REJECTED
 from hetsim.results.declared import in_set
 from hetsim.results.one_run import metrics
 from hetsim.results.one_run.estimands import weight_of
-from hetsim.results.one_run.measured import QUANTILES
+from hetsim.results.one_run.measured import QUANTILES, Run
 from hetsim.results.one_run.tables import bound_name
 from hetsim.results.statistics import Interval, normal_quantile, student_interval
-
-if TYPE_CHECKING:
-    from hetsim.results.one_run.measured import Run
 
 METHOD = "batch means of one run"
 BATCHES = 20
@@ -55,8 +52,9 @@ def batch_interval(values: np.ndarray, metric: str, batches: int = BATCHES, conf
         )
     if not np.isfinite(values).all():
         raise UsageError(f"{metric} is infinite for some task: there are no batch means of it")
-    lag = lag_one(means_of(values, FINER * batches))
-    limit = normal_quantile(1 - LEVEL) * _lag_error(FINER * batches)
+    count = FINER * batches
+    lag = lag_one(means_of(values, count))
+    limit = normal_quantile(1 - LEVEL) * math.sqrt((count - 2) / (count**2 - 1))  # of independent normal values
     if lag > limit:
         raise UsageError(
             f"{metric}: means of {len(values) // (FINER * batches):,} tasks are still correlated (lag 1: {lag:.2f}, "
@@ -86,11 +84,6 @@ def lag_one(means: np.ndarray) -> float:
     """1 - half of von Neumann's ratio: unbiased correlation of neighbors."""
     around = float(((means - means.mean()) ** 2).sum())
     return 0.0 if around == 0 else 1 - float((np.diff(means) ** 2).sum()) / (2 * around)
-
-
-def _lag_error(count: int) -> float:
-    """Standard deviation of `lag_one` of independent normal values."""
-    return math.sqrt((count - 2) / (count**2 - 1))
 
 
 def _values(result: Run, metric: str) -> np.ndarray:

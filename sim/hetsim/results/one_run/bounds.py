@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,11 +20,9 @@ from hetsim.model.record import COMPLETED, UNFINISHED
 from hetsim.model.stages import private_bytes, stage_seconds, way_to_host
 from hetsim.model.tasks import Mode, Tasks
 from hetsim.results.declared import metric
+from hetsim.results.one_run.measured import Measured
 from hetsim.results.one_run.modes import ModeTable, units
 from hetsim.results.one_run.plans import in_pieces
-
-if TYPE_CHECKING:
-    from hetsim.results.one_run.measured import Measured
 
 _EVALUATIONS = 200
 """Most release times at which the area is computed; fewer still give a valid bound."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hetsim.model.record import LAUNCH_COMPLETED, Record
 from hetsim.results.declared import metric
 from hetsim.results.one_run.launches import launch_numbers, launches_of
-
-if TYPE_CHECKING:
-    from hetsim.results.one_run.measured import Measured
+from hetsim.results.one_run.measured import Measured
 
 
 @metric(unit="count", better="neither", of="run", title="launches")

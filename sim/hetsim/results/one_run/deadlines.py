@@ -9,16 +9,13 @@ chosen by arrival and deadline alone, which no policy changes.  `deadline_after_
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hetsim.model.record import REJECTED
 from hetsim.results.declared import metric
+from hetsim.results.one_run.measured import Measured
 from hetsim.results.one_run.rows import TableRows
-
-if TYPE_CHECKING:
-    from hetsim.results.one_run.measured import Measured
 
 
 def _met(run: Measured) -> tuple[int, int]:

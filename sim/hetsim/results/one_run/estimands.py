@@ -14,7 +14,6 @@ value, and there a replication contributes its value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -22,9 +21,7 @@ import pandas as pd
 from hetsim.model.record import COMPLETED, REJECTED
 from hetsim.results.declared import declaration
 from hetsim.results.one_run.deadlines import deadline_after_end
-
-if TYPE_CHECKING:
-    from hetsim.results.one_run.measured import Measured
+from hetsim.results.one_run.measured import Measured
 
 
 def _judged_admitted(run: Measured) -> float:

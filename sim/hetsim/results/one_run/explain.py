@@ -22,7 +22,7 @@ import heapq
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,12 +34,10 @@ from hetsim.policy.queues import EVERYWHERE
 from hetsim.results.one_run import language
 from hetsim.results.one_run.groups import by_number, checked, size_labels
 from hetsim.results.one_run.launches import launch_numbers
+from hetsim.results.one_run.measured import Run
 from hetsim.results.one_run.modes import ModeTable
 from hetsim.results.one_run.replay import FreeCapacity, RunReplay
 from hetsim.results.one_run.rows import TableRows
-
-if TYPE_CHECKING:
-    from hetsim.results.one_run.measured import Run
 
 CAUSES = ("no_capacity", "fragmentation", "head_of_line", "quota", "reservation", "transfer", "choice", "scheduler")
 _NO_CAPACITY, _FRAGMENTED, _BEHIND, _TRANSFER, _CHOICE, _SCHEDULER = 0, 1, 2, 5, 6, 7
@@ -91,8 +89,7 @@ class _Waits:
 
     def head_of(self, at: int) -> np.ndarray:
         """The earliest task that one may stand behind, by stretch."""
-        behind: np.ndarray = self.head[self.part[self.variant[at]]]
-        return behind
+        return self.head[self.part[self.variant[at]]]
 
 
 def causes(result: Run) -> pd.DataFrame:

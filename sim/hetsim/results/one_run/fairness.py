@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from hetsim.model.record import COMPLETED, UNFINISHED, Record
+from hetsim.model.tasks import Mode
 from hetsim.results.declared import metric
 from hetsim.results.one_run.launches import launches_of
-from hetsim.results.one_run.measured import quantile
-from hetsim.results.one_run.modes import capacity, gather, mode_time, transfers, units
+from hetsim.results.one_run.measured import Measured, Run, quantile
+from hetsim.results.one_run.modes import ModeTable, capacity, gather, mode_time, transfers, units
 from hetsim.results.one_run.rows import TableRows
 from hetsim.results.one_run.tables import batch_members, by_launch
-
-if TYPE_CHECKING:
-    from hetsim.model.tasks import Mode
-    from hetsim.results.one_run.measured import Measured, Run
-    from hetsim.results.one_run.modes import ModeTable
 
 UNFAIR = 1.1
 """Above this ρ a task is told to be treated unfairly."""

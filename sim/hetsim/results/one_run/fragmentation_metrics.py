@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -19,17 +18,12 @@ from hetsim.model.record import NOT_ARRIVED, Record
 from hetsim.model.tasks import Mode
 from hetsim.results.declared import metric
 from hetsim.results.one_run.launches import PlaceColumns, launches_of
+from hetsim.results.one_run.measured import Measured, Run
+from hetsim.results.one_run.modes import ModeTable
 from hetsim.results.one_run.replay import FreeCapacity, RunReplay
-
-if TYPE_CHECKING:
-    from hetsim.results.one_run.measured import Measured, Run
 
 ROUNDING = 1e-9
 """Differences up to here are noise of a long sum."""
-
-if TYPE_CHECKING:
-    from hetsim.results.one_run.measured import Run
-    from hetsim.results.one_run.modes import ModeTable
 
 
 @metric(unit="share", better="less", of="run", is_percent=False, sets=("cluster:120",))

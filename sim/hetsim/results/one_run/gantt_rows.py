@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from hetsim.results.one_run.measured import Run
+from hetsim.results.one_run.measured import Run
 
 
 def device_bars(result: Run) -> pd.DataFrame:

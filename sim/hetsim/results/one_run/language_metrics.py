@@ -6,19 +6,15 @@ Undefined (NaN) in runs without language models, or without what they measure.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from hetsim.model.record import ABORTED, COMPLETED, PREEMPTIONS
 from hetsim.results.declared import metric
-from hetsim.results.one_run.measured import QUANTILES
+from hetsim.results.one_run.measured import QUANTILES, Measured, Metric
 from hetsim.results.one_run.steps import weighted_quantile
 from hetsim.results.one_run.task_metrics import STATISTICS, declare_statistics
-
-if TYPE_CHECKING:
-    from hetsim.results.one_run.measured import Measured, Metric
 
 declare_statistics(
     "ttft", "time from arrival to the first token", "s", every="tokens", weight="_first_tokens", module=__name__,

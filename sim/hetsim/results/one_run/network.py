@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,11 +11,9 @@ import pandas as pd
 from hetsim.model.exchange import link_names, link_rates
 from hetsim.model.record import UNFINISHED, Record
 from hetsim.results.declared import metric
+from hetsim.results.one_run.measured import Measured, Run
+from hetsim.results.one_run.modes import ModeTable
 from hetsim.results.one_run.rows import TableRows
-
-if TYPE_CHECKING:
-    from hetsim.results.one_run.measured import Measured, Run
-    from hetsim.results.one_run.modes import ModeTable
 
 COLUMNS = ("step", "communication", "bubble", "contention", "network_bytes", "mfu")
 P95 = 0.95

@@ -5,17 +5,13 @@ Each is exact: the sum over the stretches is what the device tables say of the w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
 
 from hetsim.errors import UsageError
 from hetsim.results.one_run.launches import LaunchColumns, PlaceColumns, launches_of
+from hetsim.results.one_run.measured import Run
 from hetsim.results.one_run.usage import device_states
-
-if TYPE_CHECKING:
-    from hetsim.results.one_run.measured import Run
 
 GROUPS = ("device", "node", "type")
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,10 +24,8 @@ from hetsim.model.record import COMPLETED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STO
 from hetsim.model.tasks import Mode, Tasks
 from hetsim.results.declared import MAKESPAN, metric
 from hetsim.results.formatting import seconds, share
-
-if TYPE_CHECKING:
-    from hetsim.results.one_run.measured import Measured, Run
-    from hetsim.results.one_run.modes import ModeTable
+from hetsim.results.one_run.measured import Measured, Run
+from hetsim.results.one_run.modes import ModeTable
 
 PLAN_COLUMNS = (PLANNED_MAKESPAN, MAKESPAN, "lower_bound", "ratio", "planning_s")
 

@@ -24,7 +24,8 @@ def gpu_seconds(run: Measured) -> float:
 def queue_length_mean(run: Measured) -> float:
     """Time average of tasks, or pipeline items, that are ready and not running."""
     record = run.result.record
-    there = _time_in(record.ready, record.finish, run)
+    until = np.where(np.isnan(record.finish), run.result.end, record.finish)
+    there = float(overlap(record.ready, until, run.low, run.high).sum())
     launches = launches_of(record, run.result.modes)
     running = overlap(launches.start, launches.end, run.low, run.high)
     running = running if launches.members is None else running * launches.members
@@ -71,10 +72,6 @@ def cache_hit_fraction(run: Measured) -> float:
     arrived = (record.input.tasks.arrival[rows] >= run.low) & (record.status[rows] == COMPLETED)
     rows = rows[arrived]
     return float((record.place[rows] < 0).mean()) if len(rows) else math.nan
-
-
-def _time_in(begin: np.ndarray, finish: np.ndarray, run: Measured) -> float:
-    return float(overlap(begin, np.where(np.isnan(finish), run.result.end, finish), run.low, run.high).sum())
 
 
 def littles_law(result: Run) -> tuple[float, float]:

@@ -151,8 +151,7 @@ class FreeCapacity:
 
     def suffices(self) -> np.ndarray:
         """Asked modes that fit into the free capacity summed over nodes."""
-        enough: np.ndarray = np.all(self._sums <= self.totals[self._part], axis=1)
-        return enough
+        return np.all(self._sums <= self.totals[self._part], axis=1)
 
     def take(self, place: tuple[Sequence[int], Sequence[int] | None], mode: Mode, sign: int, key: int) -> list[int]:
         """Take (sign 1) or return (-1) a launch's place; gives the nodes."""

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -31,12 +32,12 @@ from hetsim.results.one_run.steps import steps_table, token_gaps
 from hetsim.results.one_run.tables import due_times, observed_until, stages_table, tasks_table
 from hetsim.results.one_run.usage import Usage, devices_table, timeline_table, usage
 from hetsim.results.pictures import drawn
+from hetsim.results.statistics import Interval
 from hetsim.results.stored_files import reading_stored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from hetsim.results.statistics import Interval
 
 UNFINISHED_WARNING = 0.01
 
@@ -138,14 +139,12 @@ class Result:
     @cached_property
     def tasks(self) -> pd.DataFrame:
         """One row a task that arrived; a request through a pipeline is one."""
-        return self._saved("tasks") if self.saved else tasks_table(self.record, self.modes, self.bound)
+        return self._table("tasks", lambda: tasks_table(self.record, self.modes, self.bound))
 
     @cached_property
     def stages(self) -> pd.DataFrame:
         """One row a stage of each request (and item) that arrived."""
-        if self.saved is None:
-            return stages_table(self.record, self.modes)
-        return self._saved("stages") if "stages.parquet" in self.saved.files else pd.DataFrame()
+        return self._table("stages", lambda: stages_table(self.record, self.modes))
 
     @cached_property
     def by_stage(self) -> pd.DataFrame:
@@ -155,31 +154,27 @@ class Result:
     @cached_property
     def launches(self) -> pd.DataFrame:
         """One row a launch."""
-        return self._saved("launches") if self.saved else launches_table(self.record, self.modes)
+        return self._table("launches", lambda: launches_table(self.record, self.modes))
 
     @cached_property
     def devices(self) -> pd.DataFrame:
         """One row a device (the cores of a node are one), over the window."""
-        return self._saved("devices") if self.saved else devices_table(self.record, self.usage)
+        return self._table("devices", lambda: devices_table(self.record, self.usage))
 
     @cached_property
     def timeline(self) -> pd.DataFrame:
         """Waiting, running and busy as steps; by type or node in `timeline_by`."""
-        return self._saved("timeline") if self.saved else timeline_table(self.record, self.modes)
+        return self._table("timeline", lambda: timeline_table(self.record, self.modes))
 
     @cached_property
     def steps(self) -> pd.DataFrame:
         """One row for each event of the replicas of language models."""
-        if self.saved is None:
-            return steps_table(self.record)
-        return self._saved("steps") if "steps.parquet" in self.saved.files else pd.DataFrame()
+        return self._table("steps", lambda: steps_table(self.record))
 
     @cached_property
     def links(self) -> pd.DataFrame:
         """One row a link that jobs over several nodes used, over the window."""
-        if self.saved is None:
-            return links_table(self.record, *self.window)
-        return self._saved("links") if "links.parquet" in self.saved.files else pd.DataFrame()
+        return self._table("links", lambda: links_table(self.record, *self.window))
 
     @cached_property
     def token_gaps(self) -> tuple[np.ndarray, np.ndarray]:
@@ -189,9 +184,7 @@ class Result:
     @cached_property
     def calls(self) -> pd.DataFrame:
         """One row a call of clients that time out or try again."""
-        if self.saved is None:
-            return calls_table(self.record, self.tasks)
-        return self._saved("calls") if "calls.parquet" in self.saved.files else pd.DataFrame()
+        return self._table("calls", lambda: calls_table(self.record, self.tasks))
 
     def timeline_by(self, by: str) -> pd.DataFrame:
         """Split the timeline by device type or node.
@@ -237,9 +230,13 @@ class Result:
     def measured(self) -> Measured:
         return Measured(self)
 
-    def _saved(self, table: str) -> pd.DataFrame:
-        assert self.saved is not None
-        return store.read_table(self.saved, f"{table}.parquet")
+    def _table(self, name: str, made: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        """A table; of a loaded run as it was saved, where it had rows."""
+        if self.saved is None:
+            return made()
+        file = f"{name}.parquet"
+        is_there = file in self.saved.files or name not in store.FURTHER
+        return store.read_table(self.saved, file) if is_there else pd.DataFrame()
 
     # Metrics ----------------------------------------------------------------------------------------------
 
@@ -268,7 +265,7 @@ class Result:
             having = [bool(run.language), several, run.cluster.priced, has_steps(self.modes)]
             having.append(self.record.attempt_of is not None)
         further = [name for names, here in zip(some, having, strict=True) if here for name in names]
-        return [*metrics.summary_names(self.bound), *further]
+        return list(dict.fromkeys([*metrics.summary_names(self.bound), *further]))
 
     def values(self, names: Iterable[str] | None = None) -> dict[str, float]:
         """Get several metrics.
@@ -422,8 +419,6 @@ class Result:
 
 def html_table(title: str, rows: dict[str, str], warnings: Iterable[str]) -> str:
     """The HTML table that notebooks show of a result."""
-    from html import escape
-
     cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())
     notes = "".join(f"<div>⚠ {escape(text)}</div>" for text in warnings)
     return f"<table><caption>{escape(title)}</caption>{cells}</table>{notes}"

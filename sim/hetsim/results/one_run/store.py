@@ -133,7 +133,7 @@ def save(result: Kept, target: Path) -> Path:
         for name in FURTHER:
             if len(getattr(result, name)):
                 write_table(getattr(result, name), folder / f"{name}.parquet")
-        write_text(folder / "summary.json", _json(result.to_json()))
+        write_json(folder / "summary.json", result.to_json())
         if result.scenario is not None:
             write_text(folder / "scenario.yaml", result.scenario)
         _save_record(result.record, folder / "record")
@@ -240,8 +240,8 @@ def _numbers_from_json(note: Any) -> Any:
     return float(note) if note in ("Infinity", "-Infinity") else note
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _save_record(record: Record, folder: Path) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hetsim.errors import UsageError
 from hetsim.formulas.pipeline_schedule import PipelineSchedule, step_schedule
+from hetsim.model.exchange import Exchange
 from hetsim.results.one_run.explain import find_tasks
-
-if TYPE_CHECKING:
-    from hetsim.model.exchange import Exchange
-    from hetsim.results.one_run.result import Result
+from hetsim.results.one_run.result import Result
 
 
 def training_pipeline(result: Result, task: Any = None) -> tuple[PipelineSchedule, str]:

@@ -204,7 +204,7 @@ def devices_table(record: Record, use: Usage) -> pd.DataFrame:
         "energy_sleep_j": use.sleep,
     }
     if cluster.priced:
-        columns |= {COST: device_cost(cluster, use), "cost_held": device_cost_held(cluster, use)}
+        columns |= {COST: device_cost(cluster, use), "cost_held": use.allocated * prices(cluster)[0]}
     names = {
         "device": [device.name for device in devices],
         "type": pd.Categorical([device.type.name for device in devices]),
@@ -299,11 +299,6 @@ def device_cost(cluster: Cluster, use: Usage) -> np.ndarray:
     """Of each device, for the time in which it was up or asleep."""
     up, asleep = prices(cluster)
     return use.powered * (up * use.up + asleep * use.asleep)
-
-
-def device_cost_held(cluster: Cluster, use: Usage) -> np.ndarray:
-    """Of each device, for the share of it that launches held."""
-    return use.allocated * prices(cluster)[0]
 
 
 def prices(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:

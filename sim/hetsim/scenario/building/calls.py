@@ -14,15 +14,11 @@ from hetsim.model.tasks import KernelWork
 from hetsim.scenario.building.streams import Context, TaskStream
 
 
-def retries_of(stream: TaskStream) -> int:
-    return 0 if stream.calls is None or stream.calls.retry is None else stream.calls.retry.times
-
-
 def with_retries(stream: TaskStream, context: Context) -> TaskStream:
     """The stream with rows for all retries behind its own: equal tasks, not yet sent."""
-    times, count = retries_of(stream), len(stream)
-    if not times:
+    if stream.calls is None or stream.calls.retry is None:
         return stream
+    times, count = stream.calls.retry.times, len(stream)
     again = np.tile(np.arange(count), 1 + times)
     changes: dict[str, Any] = {}
     for one in fields(stream):

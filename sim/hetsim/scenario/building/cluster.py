@@ -147,14 +147,12 @@ def _spec(nodes: schema.Nodes, prices: Mapping[str, Price]) -> NodeSpec:
         cpu_type=nodes.cpu.made(
             name=nodes.cpu.type,
             kind="cpu",
-            peak=nodes.cpu.peak,
             price=nodes.cpu.price or prices.get(nodes.cpu.type, FREE),
         ),
         switch_size=switch.size if switch else None,
         switch=switch.made() if switch else Link(),
-        network=nodes.network.link(),
+        network=nodes.network.link() if nodes.network else Link(),
         nvlink=nodes.nvlink.link() if nodes.nvlink else Link(),
-        price=nodes.price or FREE,
         partitions=tuple(dict.fromkeys(nodes.partitions)),
     )
     return made
@@ -163,10 +161,8 @@ def _spec(nodes: schema.Nodes, prices: Mapping[str, Price]) -> NodeSpec:
 def _type(accelerator: schema.Accelerator, pcie: schema.Pcie, prices: Mapping[str, Price]) -> DeviceType:
     made: DeviceType = accelerator.made(
         name=accelerator.type,
-        kind=accelerator.kind or "gpu",
         link=accelerator.pcie or pcie.made(),
         sharing=accelerator.sharing.cut(),
         price=accelerator.price or prices.get(accelerator.type, FREE),
-        peak=accelerator.peak,
     )
     return made

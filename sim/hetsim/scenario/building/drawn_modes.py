@@ -113,7 +113,7 @@ class DrawnModes:
         communication = self.demand.communication
         if communication is None:
             return None
-        cluster, nodes = self.context.cluster, self.demand.nodes or 1
+        cluster, nodes = self.context.cluster, self.demand.used("nodes")
         nodes_with_device = (n for n in cluster.nodes if device in (n.cpu.type, *(d.type for d in n.accelerators)))
         beyond = pcie_of(device)
         exchanges = [
@@ -139,7 +139,7 @@ class DrawnModes:
         counts = {"": 1.0} if demand.scaling is None else demand.scaling
         stretch = 1.0
         if demand.communication is not None:
-            exchange = self._exchange(device, max(1, round(gpus or demand.gpus or 1.0)))
+            exchange = self._exchange(device, max(1, round(gpus or demand.used("gpus"))))
             stretch = stretch_of(exchange)
         for count, speedup in counts.items():
             values = {
@@ -182,7 +182,7 @@ class DrawnModes:
     def _computed(self, way: TaskMode) -> list[tuple[DeviceType, np.ndarray]]:
         """Times of a mode with known work, on each type with a known peak."""
         seconds = self._work_time(way.work) if way.work else self._profile_time(profile_use(way))
-        gpus, cores = way.gpus or 1.0, way.cpus or 1.0
+        gpus, cores = way.used("gpus"), way.cpus or 1.0
         devices = self._of(way.device)
         timed = [(one, peak) for one in devices if (peak := peak_of(one)) is not None]
         if devices and not timed:
@@ -207,10 +207,10 @@ class DrawnModes:
         where = (*self.path, "training")
         steps = drawn_steps(self._sample("training.steps", training.steps))
         refused: list[str] = []
-        for nodes in training.widths or [self.demand.nodes or 1]:
+        for nodes in training.widths or [self.demand.used("nodes")]:
             wide = f" (on {nodes} node{'s' * (nodes > 1)})" if training.widths else ""
             try:
-                plan = training.plan(nodes * round(self.demand.gpus or 1))
+                plan = training.plan(nodes * round(self.demand.used("gpus")))
             except KeyProblem as problem:
                 raise self.context.fail((*where, problem.key), f"{problem}{wide}") from None
             refused += [f"{why}{wide}" for why in self._trained(training, plan, nodes, steps)]
@@ -227,7 +227,7 @@ class DrawnModes:
 
     def _trained(self, training: TrainingSpec, plan: formulas.ParallelPlan, nodes: int, steps: np.ndarray) -> list[str]:
         """Add the modes of one width; returns reasons against other GPUs."""
-        demand, gpus = self.demand, round(self.demand.gpus or 1)
+        demand, gpus = self.demand, round(self.demand.used("gpus"))
         model = training.transformer()
         state, kept = formulas.memory(model, plan)
         refused = []
@@ -263,7 +263,7 @@ class DrawnModes:
     def _cost_model(self, seconds: Seconds, gpu_memory: int | None) -> None:
         """Add a mode on every type with a known peak among `devices`."""
         demand = self.demand
-        gpus, cores = demanded_share(demand.work) or demand.gpus or 1.0, demand.cpus or 1.0
+        gpus, cores = demanded_share(demand.work) or demand.used("gpus"), demand.cpus or 1.0
         for device in self.context.cluster.types.values():
             peak = peak_of(device)
             wanted = demand.devices is None or device.name in demand.devices or device.kind in demand.devices

@@ -74,15 +74,15 @@ class ModeBook:
         `curve`: how the time depends on the layout and on what is done; modes of one curve are the same.
         """
         on_cpu = device.kind == "cpu"
-        slice, nodes, memory = demand.slice, demand.nodes or 1, demand.memory or 0
+        slice, nodes, memory = demand.slice, demand.used("nodes"), demand.used("memory")
         if on_cpu:
             slice, count, share, gpu_memory, upload, download = None, 0, 0, 0, 0.0, 0.0
             cores = demand.cpus or 1.0
             wide = cores > 1 and cores == int(cores)  # parts of cores stay on one node
         else:
-            gpus = device.sharing.share_of(slice) or demand.gpus or 1.0
+            gpus = device.sharing.share_of(slice) or demand.used("gpus")
             count, share = (int(gpus), WHOLE) if gpus >= 1 else (1, micro_share(gpus))
-            gpu_memory, upload, download = demand.gpu_memory or 0, demand.upload or 0.0, demand.download or 0.0
+            gpu_memory, upload, download = demand.gpu_memory or 0, demand.used("upload"), demand.used("download")
             cores = demand.cpus or 0.0
             wide = count > 1
         label = f"{slice} of {device.name}" if slice else _label(device, cores, count, share)
@@ -91,7 +91,7 @@ class ModeBook:
         else:
             span_any = wide and (demand.span == "any" if span_any is None else span_any)
         count, cores, memory = count * nodes, cores * nodes, memory * nodes
-        span_speed = demand.span_speed or 1.0 if span_any else 1.0
+        span_speed = demand.used("span_speed") if span_any else 1.0
         span_speeds = demand.span_speeds if count > 1 or span_any else None
         spans = (span_any, span_speed, span_speeds, nodes)
         demands = (count, share, nodes * millicores(cores / nodes), memory, gpu_memory, *spans, upload, download)
@@ -124,7 +124,7 @@ class ModeBook:
     ) -> Mode:  # fmt: skip
         """A mode of a service on a type of device, of this entry alone."""
         on_cpu = device.kind == "cpu"
-        gpus = 0.0 if on_cpu else way.gpus or 1.0
+        gpus = 0.0 if on_cpu else way.used("gpus")
         cores = (way.cpus or 1.0) if on_cpu else (way.cpus or 0.0)
         count, share = (0, 0) if on_cpu else (int(gpus), WHOLE) if gpus >= 1 else (1, micro_share(gpus))
         label = _label(device, cores, count, share)
@@ -134,7 +134,7 @@ class ModeBook:
             millicores=millicores(cores),
             gpus=count,
             share=share,
-            memory=way.memory or 0,
+            memory=way.used("memory"),
             gpu_memory=0 if on_cpu else gpu_memory,
             **way.compute.given,
             table=way.compute.measured,

@@ -123,8 +123,8 @@ def _fill_columns(
         stream.user_code, stream.users = _codes(table.user, kept, entry.user or "")
         if chosen.copies is not None:
             _copied_users(stream, chosen.copies)
-    stream.priority = _column(table, "priority", kept, default=entry.priority, neutral=0.0)
-    stream.weight = _column(table, "weight", kept, default=entry.weight, neutral=1.0)
+    stream.priority = _column(table, "priority", kept, entry)
+    stream.weight = _column(table, "weight", kept, entry)
     stream.deadline = _deadline(stream, entry, table, kept)
     stream.patience = _patience(stream, entry, table, kept=kept, random=random)
     _fill_transfers(stream, entry, table, kept=kept, random=random)
@@ -241,14 +241,14 @@ def _kept_rows(entry: WorkloadEntry, path: Path_, table: TaskTable, context: Con
             if getattr(entry, key) is not None:
                 raise context.fail((*path, key), "would cut a task graph apart: this table has predecessors")
         return np.arange(len(table))
-    skip = entry.skip or 0
+    skip = entry.used("skip")
     if skip >= len(table) and skip:
         raise context.fail((*path, "skip"), f"leaves nothing of the {len(table):,} rows of {table.source}")
     if entry.arrivals is not None:
         return np.arange(len(table))[skip:][: entry.count]
     order = np.argsort(table.arrival, kind="stable")[skip:]
     if entry.until is not None:
-        scaled = table.arrival[order] * (entry.time_scale or 1.0)
+        scaled = table.arrival[order] * entry.used("time_scale")
         order = order[: int(np.searchsorted(scaled, entry.until, side="left"))]
     return order if entry.count is None else order[: entry.count]
 
@@ -263,7 +263,7 @@ def _resampled(
         raise context.fail((*path, "resample"), "would tear a task graph apart: this table has predecessors")
     if not len(kept):
         return _Chosen(kept)
-    random, scale = context.random.stream("resample", name), entry.time_scale or 1.0
+    random, scale = context.random.stream("resample", name), entry.used("time_scale")
     recorded = table.arrival[kept]
     try:
         if entry.resample.block is not None:
@@ -325,7 +325,7 @@ def _arrival(
         return chosen.arrival
     kept = chosen.rows
     if entry.arrivals is None:
-        return table.arrival[kept] * (1.0 if entry.time_scale is None else entry.time_scale)
+        return table.arrival[kept] * entry.used("time_scale")
     if entry.arrivals.closed:
         raise context.fail((*path, "arrivals"), "a closed loop over a trace is not available")
     times = entry.arrivals.times(context.random.stream("arrivals", name), entry.until, len(kept))
@@ -362,9 +362,8 @@ def _codes(values: np.ndarray | None, kept: np.ndarray, default: str) -> tuple[n
     return codes.astype(np.int32), listed
 
 
-def _column(table: TaskTable, key: str, kept: np.ndarray, default: float | None, neutral: float) -> np.ndarray | None:
-    filler = neutral if default is None else default
+def _column(table: TaskTable, key: str, kept: np.ndarray, entry: WorkloadEntry) -> np.ndarray | None:
     if key not in table.numbers:
-        return None if default is None else np.full(len(kept), filler)
+        return None if getattr(entry, key) is None else np.full(len(kept), entry.used(key))
     values = table.numbers[key][kept]
-    return np.where(np.isnan(values), filler, values)
+    return np.where(np.isnan(values), entry.used(key), values)

@@ -306,7 +306,7 @@ def _mode(
     gpus = values["gpus"] = values["gpus"] if size is None else float(size[0])
     if device.kind != "cpu" and gpus == 0:
         return None
-    integers = {key: round(values[key] or 0) for key in ("nodes", "memory", "gpu_memory")}
+    integers = {key: round(values[key] or 0) or None for key in ("nodes", "memory", "gpu_memory")}
     occupied = entry.model_copy(update={**values, **integers, "slice": profile})
     make = partial(
         context.modes.mode, device, occupied, partition=partition, curve=None if size is None else size[1]

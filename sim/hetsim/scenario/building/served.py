@@ -42,7 +42,7 @@ class DrawnService(DrawnRequests[ServiceSpec]):
                 memory, there = way.gpu_memory or 0, device.memory
                 if device.sharing.kind == "mig":  # the smallest slice with room for one request
                     memory += way.gpu_memory_per_item
-                    slices = device.slices_for(micro_share(min(way.gpus or 1.0, 1.0)), memory)
+                    slices = device.slices_for(micro_share(min(way.used("gpus"), 1.0)), memory)
                     there = min((one.bytes_of(there) for one in slices), default=there)
                 self._room(device, memory, there)
                 limit = self._limit(way, device, way.gpu_memory or 0, there)

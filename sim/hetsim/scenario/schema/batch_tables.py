@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, model_validator
 
@@ -73,12 +73,14 @@ def _rank(key: Any) -> float:
 class MeasuredSpec(Model):
     """Keys of stages that were measured by batch size."""
 
+    USED: ClassVar = {"batch": "batch", "time": "time"}
+
     table: Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})] = None
     """Measured times by batch size: a mapping such as {1: 6.1 ms, 2: 7 ms}, or a CSV or Parquet file."""
     batch: Name | None = None
-    """Column of the file with the batch size, batch unless given."""
+    """Column of the file with the batch size."""
     time: Name | None = None
-    """Column of the file with the time that policies expect; time unless given, with quantiles their mean."""
+    """Column of the file with the time that policies expect (of quantiles, where there are any, their mean)."""
     unit: TimeUnit | None = None
     """Unit of the times in the file, where the names of its columns do not end with one."""
     where: dict[str, str | float | bool] | None = None
@@ -128,10 +130,10 @@ class MeasuredSpec(Model):
         record_input(path, "table", self.table)
         if self.quantiles and self.samples:
             raise KeyProblem("samples", "the quantiles tell already how times scatter; leave one out")
-        time = self.time if self.time is not None or self.quantiles else "time"
+        time = self.time if self.quantiles else self.used("time")
         try:
             sizes, seconds, spread = measurements.reader("latencies")(
-                path, self.batch or "batch", time, self.unit, self.where or {}, self.quantiles or {}, self.samples
+                path, self.used("batch"), time, self.unit, self.where or {}, self.quantiles or {}, self.samples
             )
         except ScenarioError as error:
             raise KeyProblem("table", str(error), problems=error.problems) from None

@@ -277,7 +277,7 @@ class NodeNetworkSpec(Profiled):
         return made
 
 
-@keys_of(DeviceType, streams=Degree, power=Powered, preemption=Preempted)
+@keys_of(DeviceType, streams=Degree, power=Powered, preemption=Preempted, price=Priced, peak=NamedPeak)
 class Accelerator(Mirror):
     """`count` equal accelerators of a node."""
 
@@ -287,16 +287,10 @@ class Accelerator(Mirror):
     """Name of the type, such as v100; tasks and tables use it."""
     count: Annotated[Whole, Field(le=10_000)] = 1
     """How many of them each node has."""
-    kind: Name | None = None
-    """What it is if no GPU, such as npu; needed under accelerators."""
     pcie: Linked | None = None
     """Its own link to the host, where it differs from the node's pcie."""
     sharing: Annotated[SharingSpec, KIND] = SharingSpec.model_validate({"kind": "exclusive"})
-    """How each serves several launches, exclusive unless given; a kind alone, or with its figures."""
-    price: Priced | None = None
-    """What each costs, as 2.5/h or with up and asleep; that under cluster.prices, or nothing, unless given."""
-    peak: NamedPeak | None = None
-    """Its best rates, for work and profiles: figures or the name of a known device; looked up by type unless given."""
+    """How each serves several launches; a kind alone, or with its figures."""
 
     @model_validator(mode="after")
     def _memory_of_slices(self) -> Accelerator:
@@ -311,7 +305,7 @@ class Accelerator(Mirror):
         return value
 
 
-@keys_of(DeviceType, "speed", "power", power=Powered)
+@keys_of(DeviceType, "speed", "power", "price", "peak", power=Powered, price=Priced, peak=NamedPeak)
 class Cpu(Mirror):
     """The cores of a node, where they differ from the default."""
 
@@ -319,10 +313,6 @@ class Cpu(Mirror):
 
     type: Name = "cpu"
     """Name of the type of these cores."""
-    price: Priced | None = None
-    """What each core costs, as 0.03/h; that under cluster.prices, or nothing, unless given."""
-    peak: NamedPeak | None = None
-    """Best rates of a core, for work and profiles: figures or the name of a known device."""
 
     @field_validator("type")
     @classmethod
@@ -335,7 +325,8 @@ class Cpu(Mirror):
 Many = Annotated[Whole, Field(le=1_000_000)]
 
 
-@keys_of(NodeSpec, cpus=Many, count=Many, driver_cores=Many)
+@keys_of(NodeSpec, cpus=Many, count=Many, driver_cores=Many, price=Priced, partitions=Names, nvlink=Joined,
+         network=NodeNetworkSpec)  # fmt: skip
 class Nodes(Mirror):
     """`count` equal nodes."""
 
@@ -348,15 +339,7 @@ class Nodes(Mirror):
     accelerators: Annotated[list[Accelerator], OneOrMany] = []
     """Accelerators that are no GPUs, each with its kind."""
     pcie: Pcie = Pcie()
-    """The way of each accelerator to the host; no limit and no latency unless given."""
-    network: NodeNetworkSpec = NodeNetworkSpec()
-    """The way to all other nodes; no limit and no latency unless given."""
-    partitions: Names = ()
-    """Partitions (virtual clusters) to which they belong; rules stand under `site`."""
-    nvlink: Joined | None = None
-    """What joins its GPUs, for parallel training: a rate, rate and latency, or a curve; no limit unless given."""
-    price: Priced | None = None
-    """Of the node as a whole, in addition to those of its devices."""
+    """The way of each accelerator to the host."""
 
     @field_validator("accelerators")
     @classmethod

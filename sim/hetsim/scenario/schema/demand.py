@@ -170,41 +170,48 @@ PartitionOf = Annotated[Annotated[Name, VALUE] | Annotated[PartitionColumn, MAPP
 class Occupied(Model):
     """Resources of a launch: keys of modes, tasks and variants of a service."""
 
+    USED: ClassVar = {"gpus": 1.0, "memory": 0}
+
     cpus: NotNegative | None = None
     """Cores held; 1 on cores and 0 on GPUs unless given."""
     gpus: Annotated[Positive, AfterValidator(_check_gpus)] | None = None
-    """GPUs held: a whole number, or a share of one below 1; 1 on GPUs unless given."""
+    """GPUs held, on GPUs: a whole number, or a share of one below 1."""
     memory: Bytes | None = None
-    """Host memory held, none unless given."""
+    """Host memory held."""
     gpu_memory: Bytes | None = None
-    """Memory held on each GPU, none unless given."""
+    """Memory held on each GPU; what the profile takes, or none, unless given."""
 
 
 class Held(Occupied):
     """Keys of a mode and a task: resources, and how times are computed."""
+
+    USED: ClassVar = {
+        "batch": profiles.BATCH, "steps": profiles.STEPS, "efficiency": profiles.EFFICIENCY, "nodes": 1,
+        "span_speed": 1.0, "upload": 0.0, "download": 0.0,
+    }  # fmt: skip
 
     work: Work | None = None
     """Operations and bytes, from which times are computed for each type of device."""
     profile: Annotated[Name, AfterValidator(_known_profile)] | None = None
     """A known piece of work, such as cnn_training, from which times are computed."""
     batch: Annotated[Count, Field(le=10**9)] | None = None
-    """Items in a step of the profile, 64 unless given."""
+    """Items in a step of the profile."""
     steps: StepCount | None = None
-    """Steps of the profile, a whole number, or a distribution that is rounded; 1 unless given."""
+    """Steps of the profile, a whole number, or a distribution that is rounded."""
     efficiency: Share | None = None
-    """Share of a device's best rates that the profile reaches, 50% unless given."""
+    """Share of a device's best rates that the profile reaches."""
     nodes: Degree | None = None
-    """Number of nodes of a job; cpus, gpus and memory are then those on each.  1 unless given."""
+    """Number of nodes of a job; cpus, gpus and memory are then those on each."""
     slice: Name | None = None
     """Profile of the MIG slice held, such as 2g.20gb, in place of gpus; any that is large enough unless given."""
     span_speed: Part | None = None
-    """Rate of a gang over several nodes, 1 unless given."""
+    """Rate of a gang over several nodes."""
     span_speeds: Speeds | None = None
     """Rates of a gang by what holds it: island, switch, node, rack, cluster."""
     upload: Seconds | None = None
-    """Time of the upload alone on an idle link, none unless given."""
+    """Time of the upload alone on an idle link."""
     download: Seconds | None = None
-    """Time of the download alone on an idle link, none unless given."""
+    """Time of the download alone on an idle link."""
 
 
 class TaskMode(Held):
@@ -214,6 +221,7 @@ class TaskMode(Held):
     """
 
     FIRST: ClassVar = ("device", "time")
+    USED: ClassVar = {"span": "node"}
 
     device: Name
     """Type or kind of device on which this mode runs, such as cpu, gpu or v100."""
@@ -222,7 +230,7 @@ class TaskMode(Held):
     name: Name | None = None
     """Name of the mode in tables; made from the device unless given."""
     span: Literal["node", "any"] | None = None
-    """node (all on one node, the default) or any (cores or GPUs may be those of several)."""
+    """node (all on one node) or any (cores or GPUs may be those of several)."""
 
     @model_validator(mode="after")
     def _one_time(self) -> TaskMode:
@@ -290,6 +298,7 @@ class Demand(Held):
     """Keys of an entry of the workload and its classes, which override it."""
 
     FIRST: ClassVar = ("class", "gpu_time", "gpu_time.*", "cpu_time", "modes", "scaling")
+    USED: ClassVar = {"span": "node", "priority": 0.0, "estimates": "exact"}
 
     class_: Name | None = Field(None, alias="class")
     """Name of the class, for tables and policies; the entry's name unless given."""
@@ -311,7 +320,7 @@ class Demand(Held):
     """Types and kinds of devices for which `work`, `profile` or `training` is computed; all with a known peak unless
     given."""
     span: Literal["node", "any", "recorded"] | None = None
-    """node (all on one node, the default), any (cores or GPUs of several), recorded (as the trace shows)."""
+    """node (all on one node), any (cores or GPUs of several), recorded (as the trace shows)."""
     bytes_in: BytesDistribution | None = None
     """Bytes to upload before computing on an accelerator, none unless given."""
     bytes_out: BytesDistribution | None = None
@@ -323,7 +332,7 @@ class Demand(Held):
     patience: TimeDistribution | None = None
     """Time after which a waiting task gives up, a distribution; endless unless given."""
     priority: Number | None = None
-    """Greater goes first, under policies that look at it; 0 unless given."""
+    """Greater goes first, under policies that look at it."""
     partition: PartitionOf | None = None
     """Partition to which the tasks are bound, or the column of a trace that names it."""
     time_limit: Limit | None = None
@@ -337,7 +346,7 @@ class Demand(Held):
     users: UserMix | None = None
     """Several users: a number of them, or a list with weights."""
     estimates: Annotated[Estimates, Short(lambda v: {} if v == "exact" else v, {"const": "exact"})] | None = None
-    """What policies know of the times: exact unless given, or an error and a factor."""
+    """What policies know of the times: exact, or an error and a factor."""
     stopping: StoppingSpec | None = None
     """What stopping and resuming costs; nothing, with all work kept, unless given."""
     reads: list[Name] | None = None

@@ -38,10 +38,12 @@ class Disaggregated(Model):
 class AlsoOn(Model):
     """Replicas on another type of device, and the differences there."""
 
+    USED: ClassVar = {"replicas": 1}
+
     device: Name
     """Type of device."""
     replicas: Annotated[int, Field(ge=0)] | None = None
-    """How many replicas at the start, 1 unless given; 0: only such as come in place of others."""
+    """How many replicas at the start; with 0 only such as come in place of others."""
     gpus: Count | None = None
     """Devices of one node that each replica is on, as many as elsewhere unless given."""
     step: StepTime | None = None
@@ -107,6 +109,8 @@ class LanguageModel(Profiled):
         "prefix_cache", "disaggregated",
     )  # fmt: skip
 
+    USED: ClassVar = {"replicas": 1}
+
     kind: Literal["llm"]
     """llm: a language model that answers token by token."""
     step: StepTime
@@ -120,7 +124,7 @@ class LanguageModel(Profiled):
     gpus: Count = 1
     """Devices of one node that each replica is on."""
     replicas: Count | None = None
-    """How many replicas, 1 unless given."""
+    """How many replicas."""
     also_on: list[AlsoOn] = []
     """Further types of device on which replicas are, or may be: those named first are preferred."""
     model: Weights = 0
@@ -132,7 +136,7 @@ class LanguageModel(Profiled):
     kv: KvCacheSpec | None = None
     """Memory that keys and values take; without it memory is no limit."""
     max_num_seqs: Degree = 256
-    """Most requests in a replica at a time; unless given 256, or fewer if no more were measured or fit into a step."""
+    """Most requests in a replica at a time, or fewer if no more were measured or fit into a step."""
     max_output_tokens: Annotated[Count, Field(le=MAX_TOKENS)] | Literal["exact"] | None = None
     """Longest answer that a request announces, at which answers end; exact: each announces its own length; none unless
     given."""
@@ -143,7 +147,7 @@ class LanguageModel(Profiled):
     disaggregated: Disaggregated | None = None
     """Separate replicas for prompts and for decoding."""
     network: Annotated[FrontEndSpec, BOTH_WAYS] = FrontEndSpec()
-    """Delay between the clients and the replicas: one time for both ways, or request and response; 0 unless given."""
+    """Delay between the clients and the replicas: one time for both ways, or request and response."""
     front_end: Seconds = 0.0
     """Time of each request in front of the replicas, before it waits there: tokenization, routing."""
     slo: TokenLimits = TokenLimits()
@@ -185,7 +189,7 @@ class LanguageModel(Profiled):
         changes = {
             "device": other.device, "gpus": gpus, "tensor_parallel": other.tensor_parallel, "kv": kv,
             "gpu": other.gpu or self.gpu, "step": step or self.step, "also_on": [],
-            "replicas": 1 if other.replicas is None else other.replicas,
+            "replicas": other.used("replicas"),
             "memory_share": self.memory_share if other.memory_share is None else other.memory_share,
         }  # fmt: skip
         changed = self.model_copy(update=changes)
@@ -357,7 +361,7 @@ class LanguageModel(Profiled):
             return decode, apart.prefill if kind.device == self.prefills_on.device else 0
         if self.autoscale is not None:
             return (self.autoscale.least if kind.device == self.device else 0), 0
-        return (1 if kind.replicas is None else kind.replicas), 0
+        return kind.used("replicas"), 0
 
     def _measured_numbers(self) -> None:
         """No step is larger than what was measured, unless the table says that it goes on."""

@@ -69,11 +69,11 @@ class VariantSpec(Occupied):
     device: Name = "gpu"
     """Type or kind of device on which it runs."""
     upload: Annotated[StageSpec, FIXED_ONLY] = StageSpec()
-    """Time to upload a batch: per_item and fixed, a fixed time alone, or measured ones by size; none unless given."""
+    """Time to upload a batch: per_item and fixed, a fixed time alone, or measured ones by size."""
     compute: Annotated[ComputeStage, FIXED_ONLY]
     """Time to compute a batch: per_item and fixed, a fixed time alone, or measured ones by size."""
     download: Annotated[StageSpec, FIXED_ONLY] = StageSpec()
-    """Time to download a batch: per_item and fixed, a fixed time alone, or measured ones by size; none unless given."""
+    """Time to download a batch: per_item and fixed, a fixed time alone, or measured ones by size."""
     gpu_memory_per_item: Bytes = 0
     """Memory held on each GPU for each request of a batch, besides gpu_memory."""
     max_batch: Count | None = None
@@ -156,7 +156,7 @@ class ServiceSpec(Profiled):
     cache: ResultCacheSpec | None = None
     """Keeps results of popular inputs; none unless given."""
     network: Annotated[FrontEndSpec, BOTH_WAYS] = FrontEndSpec()
-    """Delay between front end and node: one time for both ways, or request and response; 0 unless given."""
+    """Delay between front end and node: one time for both ways, or request and response."""
     batching: Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})] = None
     """A batching policy for this service in place of the common one: a name, or name and parameters."""
 

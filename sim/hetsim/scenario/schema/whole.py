@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     Field,
@@ -23,7 +23,7 @@ from hetsim.scenario.file.document import Document
 from hetsim.scenario.file.problems import translate
 from hetsim.scenario.schema.cluster import ClusterSpec
 from hetsim.scenario.schema.faults import Fault
-from hetsim.scenario.schema.policy import DecisionsSpec
+from hetsim.scenario.schema.policy import DEFAULT_SCHEDULER, DecisionsSpec
 from hetsim.scenario.schema.site import SiteSpec
 from hetsim.scenario.schema.sweep import is_range, read_range
 from hetsim.scenario.schema.workload import DataItem, WorkloadEntry
@@ -100,6 +100,8 @@ _POLICY_SCHEMA: dict[str, Any] = {
 class ScenarioModel(Model):
     """One scenario: a cluster, a workload and a policy."""
 
+    USED: ClassVar = {"policy": DEFAULT_SCHEDULER}
+
     name: Name = "scenario"
     """Name of the scenario, which stands in tables, pictures and directories."""
     description: str = ""
@@ -124,7 +126,7 @@ class ScenarioModel(Model):
     """What breaks and when: random failures, slowdowns, maintenance, files of events; nothing unless given."""
     policy: Annotated[Any, Field(json_schema_extra=lambda schema: schema.update(_POLICY_SCHEMA))] = None
     """A scheduler's name, or scheduler, placement, admission, batching and routing, each a name or a mapping of name
-    and parameters, and decisions, the time that decisions take; fcfs unless given, in no time."""
+    and parameters, and decisions, the time that decisions take."""
     sweep: Annotated[dict[str, Any], Short(lambda v: {} if v is None else v, {"type": "null"})] = {}
     """Values to try by key: a list, or a range with low and high; `hetsim sweep` runs all combinations."""
 

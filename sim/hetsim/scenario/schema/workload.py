@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -90,6 +90,8 @@ class Trace(Model):
 class WorkloadEntry(Demand):
     """One stream of tasks from `arrivals` or a `trace`, or of a `service`."""
 
+    USED: ClassVar = {"weight": 1.0, "skip": 0, "time_scale": 1.0}
+
     name: Name | None = None
     """Name of the stream, unique; its random streams are keyed by it."""
     arrivals: Annotated[Arrivals, BeforeValidator(_named_process)] | None = None
@@ -99,15 +101,15 @@ class WorkloadEntry(Demand):
     until: Seconds | None = None
     """No arrivals from this time on; the horizon unless given."""
     weight: Positive | None = None
-    """Weight of each task, for policies and metrics that weigh; 1 unless given."""
+    """Weight of each task, for policies and metrics that weigh."""
     classes: Annotated[list[TaskClass], OneOrMany, Field(min_length=1)] | None = None
     """Kinds of tasks, one of which is drawn for each arrival."""
     trace: Trace | None = None
     """A table of tasks or requests in a file, in place of arrivals and times."""
     skip: Annotated[int, Field(ge=0, le=MAX_TASKS, strict=True)] | None = None
-    """Rows of a trace that are left out at its beginning, in the order of arrival; none unless given."""
+    """Rows of a trace that are passed over at its beginning, in the order of arrival."""
     time_scale: Positive | None = None
-    """Factor on the arrival times of a trace, 1 unless given."""
+    """Factor on the arrival times of a trace."""
     load: Positive | None = None
     """Stretches the arrivals of a trace until the work is this share of what the cluster can do."""
     unfit: Literal["error", "reject", "leave_out"] = "error"

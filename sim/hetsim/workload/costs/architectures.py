@@ -97,11 +97,6 @@ class Architecture(Described):
         return self.attention + self.experts * self.expert + self.head * (1 if self.tied else 2)
 
     @property
-    def active_parameters(self) -> int:
-        """Those that a token is multiplied with, the last matrix left out."""
-        return self.attention + self.active_experts * self.expert
-
-    @property
     def bytes(self) -> int:
         """Of all weights."""
         return round(self.parameters * self.bytes_per_weight)

@@ -69,8 +69,7 @@ class StepModel:
         within = np.where(np.asarray(gpus) > 1, within_fixed + within_each * beyond, 1e-8)
         sync = np.where(np.asarray(nodes) > 1, over_fixed + over_each * beyond, within)
         passes = self._passes(local)
-        total: np.ndarray = (passes**power + sync**power) ** (1 / power) + more * passes
-        return total
+        return (passes**power + sync**power) ** (1 / power) + more * passes
 
 
 @dataclass(eq=False)
@@ -140,8 +139,7 @@ class Application:
         """The worth of a step with some samples, in steps of the smallest batch size."""
         sizes = self.batch_sizes
         sqr, var = (np.interp(batch, sizes, [self.epochs[size][epoch, column] for size in sizes]) for column in (2, 3))
-        worth: np.ndarray = (var + sqr) / (var * sizes[0] / batch + sqr)
-        return worth
+        return (var + sqr) / (var * sizes[0] / batch + sqr)
 
     def split(self, gpus: int, batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Local batch size and number of passes before the last, for a batch over GPUs."""

@@ -46,6 +46,9 @@ ADAM_TRAFFIC = 8
 ADAM_COPIES = 4
 """Weight, gradient and two moments are held."""
 
+BATCH, STEPS, EFFICIENCY = 64, 1.0, 0.5
+"""Of a profile that is used without saying so: items in a step, steps, and the share of the peaks that is reached."""
+
 Shape = tuple[int, ...]
 Kind = Literal["training", "inference"]
 
@@ -252,10 +255,6 @@ class LayerNetwork:
         """Bytes of weights that the forward pass of a batch reads."""
         return FLOAT * sum(layer.weight_reads(shape, batch) for layer, shape in self._stages())
 
-    def forward_bytes(self, batch: int = 1) -> int:
-        """Bytes that the forward pass of a batch moves."""
-        return self.weight_traffic(batch) + batch * self.activation_traffic
-
 
 @dataclass(frozen=True)
 class Passes:
@@ -305,7 +304,8 @@ class Profile:
     @property
     def bytes(self) -> int:
         """Bytes moved by one forward pass of each network on one sample."""
-        return sum(passes.network.forward_bytes() for passes in self._passes(self.kind))
+        networks = [passes.network for passes in self._passes(self.kind)]
+        return sum(one.weight_traffic(1) + one.activation_traffic for one in networks)
 
     @property
     def activation_memory(self) -> int:
@@ -315,7 +315,7 @@ class Profile:
     def _passes(self, kind: Kind) -> tuple[Passes, ...]:
         return self.training if kind == "training" else self.inference
 
-    def step(self, kind: Kind | None = None, batch: int = 64, efficiency: float = 0.5) -> Work:
+    def step(self, kind: Kind | None = None, batch: int = BATCH, efficiency: float = EFFICIENCY) -> Work:
         """The work of one step on a batch; `kind` defaults to the profile's own."""
         flops = moved = kernels = 0  # whole numbers, exact
         for passes in self._passes(kind or self.kind):
@@ -331,11 +331,11 @@ class Profile:
                 kernels += 1
         return Work(flops=f"{flops} FLOP", bytes=f"{moved} B", kernels=kernels, efficiency=efficiency)
 
-    def input_bytes(self, batch: int = 64, kind: Kind | None = None) -> int:
+    def input_bytes(self, batch: int = BATCH, kind: Kind | None = None) -> int:
         """Bytes that a step's batch uploads."""
         return batch * (self.training_input if (kind or self.kind) == "training" else self.inference_input)
 
-    def gpu_memory(self, batch: int = 64, kind: Kind | None = None) -> int:
+    def gpu_memory(self, batch: int = BATCH, kind: Kind | None = None) -> int:
         """Bytes of GPU memory that weights, optimizer and activations need."""
         total = 0
         for passes in self._passes(kind or self.kind):
@@ -424,9 +424,9 @@ class ProfileUse:
     """
 
     profile: str
-    batch: int = 64
-    steps: Distribution = field(default_factory=lambda: Constant(value=1.0))
-    efficiency: float = 0.5
+    batch: int = BATCH
+    steps: Distribution = field(default_factory=lambda: Constant(value=STEPS))
+    efficiency: float = EFFICIENCY
 
     @property
     def work(self) -> Work:

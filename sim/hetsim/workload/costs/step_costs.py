@@ -36,7 +36,7 @@ class Efficiency:
     link: Fraction = 0.6
     """Share of the bandwidth between the GPUs that is reached."""
     link_latency: Seconds = 10e-6
-    """Time once for each sum over the GPUs, of which a layer has two; 10 us unless given."""
+    """Time once for each sum over the GPUs, of which a layer has two."""
     host: Seconds = 0.0
     """Time in which the host issues the kernels of a step, which is no shorter."""
     fixed: float = field(default=0.0, metadata=NO_KEY)
@@ -62,7 +62,7 @@ def roofline_steps(model: Architecture, gpu: Peak, devices: int, reached: Effici
         weights=shared * width * read,
         experts=model.experts * model.expert * width * read if several else 0.0,
         expert_share=model.active_experts / model.experts,
-        per_token=model.active_parameters * multiply,
+        per_token=(model.attention + model.active_experts * model.expert) * multiply,
         per_answer=model.head * multiply,
         per_context_token=model.stored(devices) * read,
         per_pair=model.operations_per_pair / (peak * reached.attention),

@@ -1,15 +1,23 @@
-"""Mutation testing: one operator, constant or statement of a file is changed at a time; does a quick test fail?
+"""Mutation testing: do the quick tests notice a change of the code?  `python -m benchmarks.mutants ROOT`.
 
-    python .ci/mutants.py sim/hetsim/theory/*.py --tests tests/theory/test_*.py --sample 120 --seed 2
+    python -m benchmarks.mutants sim/hetsim/results --sample 80 --seed 3
+    python -m benchmarks.mutants sim/hetsim/theory/*.py --tests tests/theory --sample 120 --seed 2
 
-The tests are collected once.  A forked process runs them all and notes how long each takes and which lines of the files
-it reaches.  Then each mutant has a forked process of its own, in which every function of the file gets the changed code
-and the tests that reach the line run, the quickest first, until one fails or all have passed.  Changed are comparisons,
-arithmetic and Boolean operators, numbers (± 1), conditions, arguments, `min` and `max` and their like, return values
-and whole statements; not messages, annotations and default arguments, which the reference pages hold.
-Mutants that survive are printed.  Those in `equivalent_mutants.txt` change nothing that can be seen from outside (a
-number of iterations that is never reached, a first guess of a root); they are counted apart.  The score is the share
-killed of the others.
+One operator, constant or statement is changed at a time.  A sample of all such mutants of the files (ROOT: files, or
+folders with all in them) is drawn by `--seed`.  The tests (`--tests`, all by default) are collected once.  A forked
+process runs them and notes how long each takes and which lines of the files it reaches (`--reach FILE` keeps this for
+later runs; what has changed since is measured again).  Then each mutant has a forked process of its own, in which every
+function of the file gets the changed code and the tests that reach the line run until one fails: those of a test file
+named like the changed file first, then the quickest.  Tests slower than `--longest` are left out, and a mutant survives
+if no test fails within `--seconds` of processor time.  A test that fails in such a process without any change is no
+witness.  Processes that a test starts run the unchanged code, unless they are forked.
+
+Changed are comparisons, arithmetic and Boolean operators, numbers (± 1), conditions, arguments, `min` and `max` and
+their like, return values and whole statements; not messages, annotations, decorators, assertions (the `strict` of `zip`
+among them) and default arguments, which the reference pages hold.  Mutants that survive are printed.  Those in
+`equivalent_mutants.txt` change nothing that can be seen from outside (a number of iterations that is never reached, a
+first guess of a root); they are counted apart.  The raw score is the share killed
+of all, the score the share killed of the others.
 """
 
 from __future__ import annotations
@@ -18,6 +26,7 @@ import argparse
 import ast
 import copy
 import gc
+import hashlib
 import json
 import os
 import random
@@ -30,6 +39,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
+import hypothesis
 import pytest
 
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
@@ -119,7 +129,8 @@ def _within(node: ast.AST, statement: ast.AST, function: str) -> Iterator[tuple[
         return
     for name, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and name != "annotation":
+            strict = isinstance(child, ast.keyword) and child.arg == "strict"  # of zip: as good as an assert
+            if isinstance(child, ast.AST) and name != "annotation" and not strict:
                 yield from _within(child, statement, function)
 
 
@@ -214,7 +225,7 @@ def install(mutant: Mutant, functions: list[FunctionType]) -> bool:
 
 def module_of(file: str) -> str:
     """The name by which tests import a file: a second copy under another name would declare its metrics twice."""
-    return ".".join(Path(file).with_suffix("").parts[1:])
+    return ".".join(Path(file).with_suffix("").parts[1:]).removesuffix(".__init__")
 
 
 def forget(functions: list[FunctionType]) -> None:
@@ -258,8 +269,61 @@ def _constants(path: str, tree: ast.Module) -> bool:
 
 # Trying them ----------------------------------------------------------------------------------------------------------
 
-Reached = list[tuple[float, int, set[int]]]
-"""Of tests that reach a file: seconds, number of the test, lines; the quickest first."""
+Row = tuple[float, dict[str, int]]
+"""Of a test: its seconds, and by file the lines that it reaches, as bits of a number."""
+
+
+def digest(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+class Reach:
+    """What each test reaches; kept in a file, from which only what did not change since is taken."""
+
+    def __init__(self, path: Path | None, sources: list[str]):
+        """sources: files to trace; those of the file are traced as well, so that it stays complete."""
+        stored = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
+        names = dict.fromkeys([*sources, *(name for name in stored.get("sources", ()) if Path(name).exists())])
+        self.path, self.sources = path, {file: digest(file) for file in names}
+        self.rows: dict[str, Row] = {}
+        self.tests: dict[str, str] = {}
+        if stored:
+            for test, (seconds, lines) in stored["rows"].items():
+                same = all(self.sources.get(file) == stored["sources"][file] for file in lines)
+                if same and stored["tests"][self.file(test)] == self.digest_of(test):
+                    self.rows[test] = seconds, {file: int(bits, 16) for file, bits in lines.items()}
+
+    @staticmethod
+    def file(test: str) -> str:
+        return test.partition("::")[0]
+
+    def digest_of(self, test: str) -> str:
+        file = self.file(test)
+        if file not in self.tests:
+            self.tests[file] = digest(file) if Path(file).exists() else ""
+        return self.tests[file]
+
+    def add(self, rows: dict[str, Row]) -> None:
+        self.rows |= rows
+        if self.path:
+            for test in self.rows:
+                self.digest_of(test)
+            shown = {test: (seconds, {file: hex(bits) for file, bits in lines.items()})
+                     for test, (seconds, lines) in self.rows.items()}  # fmt: skip
+            text = json.dumps({"sources": self.sources, "tests": self.tests, "rows": shown})
+            self.path.write_text(text, encoding="utf-8")
+
+    def tests_of(self, mutant: Mutant, limit: float) -> list[tuple[float, str]]:
+        """Tests that reach the lines of a mutant: those of a test file of its name first, then the quickest."""
+        low, high = mutant.lines
+        window = -1 if mutant.lines == EVERYWHERE else ((1 << (high - low + 1)) - 1) << low
+        name = Path(mutant.file).stem
+        chosen = [
+            (name not in Path(self.file(test)).stem, seconds, test)
+            for test, (seconds, lines) in self.rows.items()
+            if seconds <= limit and lines.get(mutant.file, 0) & window
+        ]
+        return [(seconds, test) for _, seconds, test in sorted(chosen)]
 
 
 class MutationRun:
@@ -269,22 +333,30 @@ class MutationRun:
         self.options, self.out = options, out
         self.failed = False
         self.items: list[pytest.Item] = []
+        self.sound: dict[str, bool] = {}
+        self.witness = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed |= report.failed
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self.items, self.files = session.items, {str(Path(file).resolve()): file for file in self.options.files}
-        for name in [*PRELOADED, *(module_of(file) for file in self.options.files)]:
+        reach = Reach(self.options.reach, self.options.files)
+        self.items, self.files = session.items, {str(Path(file).resolve()): file for file in reach.sources}
+        for name in [*PRELOADED, *(module_of(file) for file in reach.sources)]:
             __import__(name)
         gc.unfreeze()  # else what conftest.py froze is not found
         functions = [one for one in gc.get_objects() if isinstance(one, FunctionType)]
         self.functions = {path: [f for f in functions if f.__code__.co_filename == path] for path in self.files}
         gc.collect()
         gc.freeze()
-        reached = json.loads(self.forked(self.reach)[1])
-        listed = EQUIVALENT.read_text(encoding="utf-8").splitlines() if EQUIVALENT.exists() else []
+        self.numbers = {item.nodeid: number for number, item in enumerate(self.items)}
+        new = [item.nodeid for item in self.items if item.nodeid not in reach.rows]
+        measured = json.loads(self.forked(self.reach, new)[1])
+        reach.add({test: (row[0], {file: int(bits, 16) for file, bits in row[1].items()})
+                   for test, row in measured.items()})  # fmt: skip
+        reach.rows = {test: row for test, row in reach.rows.items() if test in self.numbers}
+        listed = set(EQUIVALENT.read_text(encoding="utf-8").splitlines())
         every = [one for file in self.options.files for one in mutants(file)]
         if self.options.again:
             wanted = set(self.options.again.read_text(encoding="utf-8").splitlines())
@@ -294,13 +366,17 @@ class MutationRun:
         self.say(f"{len(every)} mutants, {len(chosen)} are tried")
         counts: dict[str, Counter[str]] = {file: Counter() for file in self.options.files}
         for one in chosen:
-            verdict = "equivalent" if one.key in listed else self.judge(one, reached[one.file])
+            verdict = "equivalent" if one.key in listed else self.judge(one, reach)
             counts[one.file][verdict] += 1
             if verdict == "survived":
                 self.say(one.key)
+            elif self.options.verbose:
+                self.say(f"[{verdict}{self.witness}] {one.key}")
         for name, found in [*(counts.items() if len(counts) > 1 else ()), ("all", sum(counts.values(), Counter()))]:
-            score = found["killed"] / max(1, found["killed"] + found["survived"])
-            self.say(f"{name}: {', '.join(f'{count} {what}' for what, count in found.items())}: {score:.1%}")
+            others = max(1, found["killed"] + found["survived"])
+            raw, score = found["killed"] / max(1, others + found["equivalent"]), found["killed"] / others
+            listed_counts = ", ".join(f"{count} {what}" for what, count in sorted(found.items()))
+            self.say(f"{name}: {listed_counts}: raw score {raw:.1%}, score {score:.1%}")
         return True
 
     def say(self, text: str) -> None:
@@ -331,10 +407,10 @@ class MutationRun:
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
         return not self.failed
 
-    def reach(self) -> tuple[int, str]:
-        """Run all tests: which lines of the files does each one reach, and how long does it take?"""
-        found: dict[str, list[tuple[float, int, list[int]]]] = {file: [] for file in self.options.files}
-        for number, item in enumerate(self.items):
+    def reach(self, tests: list[str]) -> tuple[int, str]:
+        """Run tests: which lines of the files does each one reach, and how long does it take?"""
+        found: dict[str, tuple[float, dict[str, str]]] = {}
+        for count, test in enumerate(tests, start=1):
             lines: dict[str, set[int]] = {path: set() for path in self.files}
 
             def trace(frame: Any, event: str, argument: Any, lines: dict[str, set[int]] = lines) -> Any:
@@ -347,53 +423,76 @@ class MutationRun:
                 forget(functions)
             begun = time.process_time()
             sys.settrace(trace)
-            passed = self.passes(number)
+            passed = self.passes(self.numbers[test])
             sys.settrace(None)
             seconds = time.process_time() - begun
             if not passed:
-                self.say(f"fails without a change: {item.nodeid}")
-            elif seconds <= self.options.longest:
-                for path, numbers in lines.items():
-                    if numbers:
-                        found[self.files[path]].append((seconds, number, sorted(numbers)))
-        return 0, json.dumps({file: sorted(rows) for file, rows in found.items()})
+                self.say(f"fails without a change: {test}")
+            else:
+                reached = {self.files[path]: hex(sum(1 << line for line in at)) for path, at in lines.items() if at}
+                found[test] = seconds, reached
+            if count % 500 == 0:
+                self.say(f"{count} of {len(tests)} tests are traced")
+        return 0, json.dumps(found)
 
-    def judge(self, mutant: Mutant, reached: Reached) -> str:
-        low, high = mutant.lines
-        chosen = [(seconds, number) for seconds, number, lines in reached if any(low <= at <= high for at in lines)]
-        status = self.forked(self.attempt, mutant, chosen)[0]
+    def judge(self, mutant: Mutant, reach: Reach) -> str:
+        self.witness = ""
+        chosen = [(seconds, test) for seconds, test in reach.tests_of(mutant, self.options.longest)
+                  if self.sound.get(test, True)]  # fmt: skip
+        status, test = self.forked(self.attempt, mutant, chosen)
+        if status == 1 and test in self.numbers and test not in self.sound:
+            self.sound[test] = self.forked(self.attempt, None, [(10.0, test)])[0] == 0
+            if not self.sound[test]:
+                self.say(f"fails in a process of its own without a change: {test}")
+                return self.judge(mutant, reach)
+        self.witness = f" by {test}" if status == 1 else ""
         return {0: "survived", 3: "unchanged"}.get(status, "killed")
 
-    def attempt(self, mutant: Mutant, tests: list[tuple[float, int]]) -> tuple[int, str]:
+    def attempt(self, mutant: Mutant | None, tests: list[tuple[float, str]]) -> tuple[int, str]:
         """Each test gets some times as long as it took with tracing: a mutant may well loop for ever."""
         for one in (signal.SIGVTALRM, signal.SIGALRM):
             signal.signal(one, signal.SIG_DFL)
         try:
-            if not install(mutant, self.functions[str(Path(mutant.file).resolve())]):
+            if mutant and not install(mutant, self.functions[str(Path(mutant.file).resolve())]):
                 return 3, ""
         except ValueError:  # a closure has another number of variables
             return 3, ""
-        for seconds, number in tests:
+        begun = time.process_time()
+        for seconds, test in tests:
             limit = max(2.0, 4 * seconds)
             signal.setitimer(signal.ITIMER_VIRTUAL, limit)
             signal.alarm(int(10 * limit))
-            if not self.passes(number):
-                return 1, ""
+            if not self.passes(self.numbers[test]):
+                return 1, test
+            if time.process_time() - begun > self.options.seconds:
+                break
         return 0, ""
+
+
+def source_files(root: Path) -> list[Path]:
+    return sorted(root.rglob("*.py")) if root.is_dir() else [root]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+")
-    parser.add_argument("--tests", nargs="+", required=True)
+    parser.add_argument("roots", nargs="+", metavar="ROOT", help="files, or folders of files, that are changed")
+    parser.add_argument("--tests", nargs="+", default=["tests"], help="files or folders of tests; all if left out")
     parser.add_argument("--sample", type=int, default=0, help="mutants tried of all files together; 0: all")
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
     parser.add_argument("--again", type=Path, help="a file with survivors, as printed: only these are tried")
     parser.add_argument("--longest", type=float, default=0.3, help="seconds; slower tests are left out")
+    parser.add_argument("--seconds", type=float, default=60, help="of processor time that a mutant may take")
+    parser.add_argument("--reach", type=Path, help="a file that keeps, for later runs, what each test reaches")
+    parser.add_argument("--verbose", action="store_true", help="print every mutant, and the test that notices it")
     options = parser.parse_args()
+    options.files = [str(file) for root in options.roots for file in source_files(Path(root))]
+    if options.reach:
+        options.reach = options.reach.resolve()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # forks do not go with threads
+    hypothesis.settings.register_profile("mutants", database=None, derandomize=True)  # the same examples for each
+    hypothesis.settings.load_profile("mutants")
     run = MutationRun(options, out)
     plain = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", "-m", "not slow"]
     marks = ["-W", "ignore::pytest.PytestUnknownMarkWarning"]  # of xdist

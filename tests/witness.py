@@ -1,10 +1,11 @@
 """A second opinion on the view: every verb in every round, against the record.
 
 What waits and runs is reckoned from the launches of the record, when the run is over; what is free and what fits, from
-what runs, with none of the engine's bookkeeping.  So a verb that lies is found in whatever round it does.
+what runs, with none of the engine's bookkeeping.  So a verb that lies is found in whatever round it does.  In tests the
+conformance suite has one in each of its runs (`conftest.py`), and names what it finds as the rule `view`.
 
-Requests to language models are reckoned from the steps of their replicas (`hetsim.testing.witness_language`).  Tasks
-that were stopped, and shared devices, are checked for what is certain of them.
+Requests to language models are reckoned from the steps of their replicas (`witness_language`).  Tasks that were
+stopped, and shared devices, are checked for what is certain of them.
 """
 
 from __future__ import annotations
@@ -12,30 +13,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
+from witness_language import LanguageLives, device_indexes, held_by_replicas, model_of, of_own, of_queues
 
+from hetsim.engine.simulation import Simulation
 from hetsim.model.cluster import WHOLE, Cluster
 from hetsim.model.plan import Placement
-from hetsim.model.record import COMPLETED, LAUNCH_COMPLETED, Record
+from hetsim.model.record import COMPLETED, LAUNCH_COMPLETED, Record, RunInput
 from hetsim.model.service import LanguageService
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
-from hetsim.policy.contract import View
+from hetsim.policy.contract import Decision, Set, View
 from hetsim.results.one_run.language import rows_of
-from hetsim.testing.witness_language import (
-    LanguageLives,
-    device_indexes,
-    held_by_replicas,
-    model_of,
-    of_own,
-    of_queues,
-)
+from hetsim.testing import conformance
 
 STAGES = {"upload": ("upload_start", "upload_end"), "compute": ("compute_start", "compute_end"),
           "download": ("download_start", "end")}  # fmt: skip
 CLOSE = 1e-9
+BETWEEN_ROUNDS = 0.0171
+"""Seconds from one look at language models to the next, at the beginning of a run."""
+FURTHER = 0.005
+"""The same later on, as a part of the time that has passed."""
 
 
 @dataclass
@@ -389,3 +391,58 @@ def _alone(task: Task, position: int) -> float:
 
 def _types(node: Any) -> list[Any]:
     return list(dict.fromkeys(device.type for device in node.accelerators))
+
+
+# In each run of the conformance suite ---------------------------------------------------------------------------
+
+
+class WitnessedScheduler(conformance.WatchedScheduler):
+    """A proxy of a policy with a witness, which looks before each round."""
+
+    tasks: Any
+    """The table of the run."""
+
+    def __init__(self, policy: Any):
+        super().__init__(policy)
+        self.witness = Witness()
+        self.uncountable = False
+        """Has a device been given another frequency, put to sleep, or failed?"""
+
+    def run(self, inputs: RunInput) -> Record:
+        return self.looked_at(inputs) if inputs.language else self.simulation(inputs).run()
+
+    def simulation(self, inputs: RunInput) -> Simulation:
+        self.tasks, self.witness.language = inputs.tasks, inputs.language
+        return Simulation(inputs, check=True)
+
+    def looked_at(self, inputs: RunInput, every: float = BETWEEN_ROUNDS) -> Record:
+        """A run with looks between rounds as well: replicas go from step to step without any."""
+        simulation = self.simulation(inputs)
+        self._look_between(simulation, every)
+        return simulation.run()
+
+    def breaches(self, record: Record) -> Iterator[tuple[str, str]]:
+        yield from super().breaches(record)
+        yield from (("view", text) for text in islice(self.witness.lies(record), 3))
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        self._look(view)
+        for decision in super().schedule(view):
+            self.uncountable = self.uncountable or isinstance(decision, Set)
+            yield decision
+
+    def _look(self, view: View) -> None:
+        self.witness.look(view, self.tasks, counted=not (self.uncountable or view.items))
+
+    def _look_between(self, simulation: Simulation, every: float) -> None:
+        self._look(self._view)
+        state = simulation.state
+        if state.sources.to_come or state.iterating or state.running or state.waiting:
+            later = self._view.now + max(every, FURTHER * self._view.now)
+            simulation.at(later, partial(self._look_between, simulation, every))
+
+
+class WitnessedPlanner(WitnessedScheduler):
+    """The same of a policy that plans all tasks beforehand."""
+
+    prepare = conformance.WatchedPlanner.prepare
