@@ -11,6 +11,7 @@ from test_sites import GPUS, drawn_jobs, run
 import hetsim as hs
 from hetsim.errors import ScenarioError
 from hetsim_policies.dynamic.common.fair_tree import Account, FairTree
+from hetsim_policies.dynamic.slurm_multifactor import _next_multiple
 
 
 def slurm(**parameters):
@@ -284,3 +285,35 @@ def test_nothing_moves_to_make_room_for_whom_a_limit_keeps_waiting():
     found = hs.run({"cluster": {"nodes": nodes}, "site": site, "workload": jobs, "policy": policy}, check=True)
     assert found.tasks["start"].tolist() == [0.0, 0.0, 100.0]
     assert (found.tasks["migrations"] == 0).all()
+
+
+def test_no_borrower_stops_for_a_job_that_a_limit_keeps_waiting(tmp_path):
+    """Job 2 is within the quota of u, but p has its one GPU in use: stopping v would not help, and v would start again.
+    Job 4 of partition q can have the GPU of v."""
+    rows = "arrival,gpus,gpu_time,user,partition\n0,1,10,u,p\n0,1,30,v,q\n1,1,5,u,p\n2,1,4,u,q\n"
+    nodes = [{"cpus": 4, "gpus": {"type": "g", "count": 2}, "partitions": ["p", "q"]}]
+    policy = {"scheduler": {"name": "quota_borrow", "quotas": {"u": 3}}}
+    site = {"partitions": {"p": {"max_gpus": 1}}}
+    tasks = run(tmp_path, rows, site, nodes, policy).tasks
+    assert tasks["finish"].tolist() == [10, 34, 15, 6]
+    assert tasks["preemptions"].tolist() == [0, 1, 0, 0]
+
+
+def test_a_victim_in_the_same_partition_frees_what_the_limit_counts(tmp_path):
+    rows = "arrival,gpus,gpu_time,user,partition\n0,2,30,v,p\n1,1,5,u,p\n"
+    nodes = [{"cpus": 4, "gpus": {"type": "g", "count": 2}, "partitions": ["p"]}]
+    policy = {"scheduler": {"name": "quota_borrow", "quotas": {"u": 1}}}
+    assert run(tmp_path, rows, {"partitions": {"p": {"max_gpus": 2}}}, nodes, policy).tasks["start"].tolist() == [0, 1]
+
+
+def test_a_pass_at_each_change_waits_for_no_time_where_a_job_was_preempted(tmp_path):
+    rows = "arrival,gpus,gpu_time,qos\n0,2,10,low\n0,2,10,low\n4,4,3,high\n"
+    tiers = {"high": {"priority": 1, "preempts": ["low"]}, "low": {}}
+    result = run(tmp_path, rows, policy=slurm(qos=tiers, sched_interval=0, bf_interval=0))
+    assert result.tasks["finish"].tolist() == [17, 17, 7]
+
+
+@pytest.mark.parametrize(("now", "period", "due"), [(8.6, 0.2, 8.8), (8.5, 0.2, 8.6), (0, 30, 30), (4, 0, 4)])
+def test_the_next_multiple_is_later_than_now(now, period, due):
+    """43 × 0.2 is 8.6 in floating point too, and 8.6 // 0.2 is 42."""
+    assert _next_multiple(now, period) == pytest.approx(due, abs=1e-12)

@@ -339,6 +339,10 @@ RECORDED = {
 }
 
 
+def test_a_job_without_a_submission_is_named(complaint):
+    assert ":2: the job has no time of submission" in complaint("sge", SGE.replace(":1767222000:", "::", 1))
+
+
 def test_sizes_of_a_log_without_gpus_are_those_of_cores(read):
     rows = sizes(read("swf"))
     assert [(row["cores"], row["tasks"]) for row in rows] == [("2–3", 1), ("4–7", 2), ("8–15", 1)]

@@ -92,7 +92,6 @@ class Tetris(ListScheduler):
             price = self.shortness * sum(fits for *_, fits, _ in fitting) / total if total else 0.0
             best = max(fitting, key=lambda one: (one[3] - price * one[4], -one[1].arrival, -one[1].index))
             key, task, placement = best[:3]
-            self._lines[key].pop()
             yield Start(task, placement)
             following = self._lines[key].head()
             if following is None:
@@ -242,15 +241,15 @@ class Defragment(ListScheduler):
 
     def _make_some_fit(self, view: View) -> Iterator[Decision]:
         """Moves for the oldest waiting task of each partition, and its start."""
-        heads = [(fcfs(head), head.index, head, queue) for queue in self.queues() if (head := queue.head()) is not None]
+        heads = [(fcfs(head), head.index, head) for queue in self.queues() if (head := queue.head()) is not None]
         heads.sort(key=lambda entry: entry[:2])
         served: dict[Partition | None, None] = {}
-        for _, _, task, queue in heads:
+        for _, _, task in heads:
             if partition_of(task) not in served:
                 served[partition_of(task)] = None
-                yield from self._make_fit(task, queue, view)
+                yield from self._make_fit(task, view)
 
-    def _make_fit(self, task: Task, queue: TaskQueue, view: View) -> Iterator[Decision]:
+    def _make_fit(self, task: Task, view: View) -> Iterator[Decision]:
         moves = self._worthwhile(task, view)
         for mover, node in moves:
             placement = view.first(_mode_of(mover, view), mover, node=node)
@@ -260,7 +259,6 @@ class Defragment(ListScheduler):
             yield Move(mover, placement)
             mover.memo = view.now
         if moves and (start := self.place(task, view)) is not None:
-            queue.remove(task)
             yield Start(task, start)
             task.memo = view.now
         elif moves:

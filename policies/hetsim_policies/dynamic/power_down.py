@@ -97,7 +97,6 @@ class PowerDown(ListScheduler):
             if placement is None:
                 closed |= claims_of(head)
                 continue
-            self.queue.remove(head)
             yield Start(head, placement)
         until = yield from self._put_to_sleep(view, waiting=bool(closed))
         yield Wait(until=until)

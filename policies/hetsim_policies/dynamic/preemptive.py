@@ -124,9 +124,7 @@ class PreemptiveList(ListScheduler):
                 for victim in room[1]:
                     yield Stop(victim)
                 placement = self.place(task, view)
-                if placement is not None:
-                    queue.remove(task)
-                else:
+                if placement is None:
                     # The rule declines, or the task's data find no room: not again at this instant, or it would go on.
                     self._declined[1][task.index] = None
             queues = [other for _, other in heads]

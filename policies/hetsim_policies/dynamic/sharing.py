@@ -81,7 +81,6 @@ class SharingByTable(ListScheduler):
             if pair is None or not view.fits(pair.place.mode, pair.place):  # the host's memory
                 closed |= claims_of(head)
                 continue
-            self.queue.remove(head)
             yield Start(head, pair.place)
         yield WAIT_FOR_CHANGE if closed else WAIT_FOR_READY
 
@@ -221,7 +220,6 @@ class Gandiva(ListScheduler):
             if pair is None or not view.fits(pair.place.mode, pair.place):  # the host's memory
                 closed |= claims_of(head)
                 continue
-            self.queue.remove(head)
             yield Start(head, pair.place)
             remaining = (1.0 - head.done, _left(pair.partner, view))
             self._trials[head.index] = PairTrial(

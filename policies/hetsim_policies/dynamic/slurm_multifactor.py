@@ -302,7 +302,7 @@ class SlurmMultifactor(Scheduler):
             yield from self._backfill(behind[:count], view)
         elif count:
             until = min(until, self._backfills_at)
-        if until < math.inf:
+        if now < until < math.inf:
             yield Wait(until)
 
     def _main_pass(
@@ -500,7 +500,8 @@ class RunningUsage:
 
 def _next_multiple(now: float, period: float) -> float:
     """The first multiple of a period after now; 0: now."""
-    return (now // period + 1) * period if period else now
+    count = now // period + 1 if period else 0
+    return (count + (count * period <= now)) * period or now  # 43 * 0.2 is 8.6, and 8.6 // 0.2 is 42
 
 
 def _millionths(mode: Mode) -> int:

@@ -88,8 +88,7 @@ class AlloX(Scheduler):
         """By type, when running jobs will have ended, ascending, once for each device."""
         self._held: dict[int, tuple[int, float, int]] = {}
         """Of running jobs: number of the type, expected end, and devices."""
-        self._tried: tuple[int, int] = (-1, -1)
-        self._arrivals = 0
+        self._tried = -1
 
     def begin(self, view: View) -> None:
         self._kinds = {name: number for number, name in enumerate(view.cluster.types)}
@@ -104,7 +103,7 @@ class AlloX(Scheduler):
         jobs = WaitingJobs(task.shortest_remaining, task.index, task, _ways(task, self._kinds))
         self.waiting[task.index] = jobs
         insort(self._order, jobs)
-        self._arrivals += 1
+        self._tried = -1
 
     def finished(self, task: Task) -> None:
         self._over(task)
@@ -117,7 +116,7 @@ class AlloX(Scheduler):
     def schedule(self, view: View) -> Iterator[Decision]:
         if not self.waiting:
             return
-        if self._tried == (view.changes.releases, self._arrivals):
+        if self._tried == view.changes.releases:
             return
         queues = self._queues(view)
         if any(len(queue) and queue[0] <= 0 for queue in queues):
@@ -131,7 +130,7 @@ class AlloX(Scheduler):
                     self._holds(task, view)
             if not view.running("start", own=True):
                 yield from self._any(view)
-        self._tried = (view.changes.releases, self._arrivals)
+        self._tried = view.changes.releases
 
     # Waiting and running jobs -------------------------------------------------------------------------------------
 
@@ -252,7 +251,7 @@ def _wanted(cost: np.ndarray) -> np.ndarray:
 def _layers(ways: Sequence[Sequence[JobMode]], kind: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Jobs, times and widths (columns) of first modes on a type, then of second ones."""
     mine = [[(job, way.time, way.width) for way in some if way.kind == kind] for job, some in enumerate(ways)]
-    for layer in range(max(map(len, mine), default=0)):
+    for layer in range(max(map(len, mine))):
         rows, times, widths = zip(*(some[layer] for some in mine if len(some) > layer), strict=True)
         yield np.array(rows), np.array(times)[:, None], np.array(widths)[:, None]
 
@@ -314,8 +313,7 @@ class MultiGeneration(Scheduler):
         self._ways: dict[int, list[tuple[float, int]]] = {}
         """By task: (gain, position) of the modes within the budget, the greatest gain first."""
         self._prices: dict[str, float] = {}
-        self._tried: tuple[int, int] = (-1, -1)
-        self._arrivals = 0
+        self._tried = -1
 
     def check(self, problem: PlanProblem) -> None:
         check_costs(self.costs, problem.cluster)
@@ -326,7 +324,7 @@ class MultiGeneration(Scheduler):
     def ready(self, task: Task) -> None:
         self.waiting[task.index] = task
         self._ways[task.index] = self.ways(task)
-        self._arrivals += 1
+        self._tried = -1
 
     def gone(self, task: Task) -> None:
         self.waiting.pop(task.index, None)
@@ -335,7 +333,7 @@ class MultiGeneration(Scheduler):
     def schedule(self, view: View) -> Iterator[Decision]:
         if not self.waiting:
             return
-        if self._tried == (view.changes.releases, self._arrivals):
+        if self._tried == view.changes.releases:
             return
         offers = [(-gain, task.arrival, index, position) for index, task in self.waiting.items()
                   for gain, position in self._ways[index]]  # fmt: skip
@@ -350,7 +348,7 @@ class MultiGeneration(Scheduler):
             elif view.holds(task, placement):
                 self.gone(task)
                 yield Start(task, placement)
-        self._tried = (view.changes.releases, self._arrivals)
+        self._tried = view.changes.releases
 
     def ways(self, task: Task) -> list[tuple[float, int]]:
         """Gain and position of the modes that the budget allows."""

@@ -116,11 +116,9 @@ class ByUser(ListScheduler):
                 else:
                     heappop(heads)
                 continue
-            queue = self.of_user[line]
-            queue.pop()
             self.starting(task, placement, view)
             yield Start(task, placement)
-            following = queue.head()
+            following = self.of_user[line].head()
             if following is None:
                 heappop(heads)
             else:
@@ -372,7 +370,6 @@ class QuotaBorrow(ByUser):
                 passed[line] = None
                 waited_for |= claims_of(task)
                 continue
-            self.of_user[line].pop()
             self.starting(task, placement, view)
             yield Start(task, placement)
 

@@ -384,7 +384,6 @@ class ListScheduler(Scheduler):
             if task is not declined:
                 placement = self.place(task, view)
                 if placement is not None:
-                    queue.remove(task)
                     yield Start(task, placement)
 
     def place(self, task: Task, view: View) -> Placement | None:

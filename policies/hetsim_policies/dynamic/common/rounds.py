@@ -134,8 +134,8 @@ class RoundScheduler(Scheduler):
         self._next = -math.inf
         self._counted = 0.0
         self._stale = True
-        self._tried: tuple[int, int] = (-1, -1)
-        self._arrivals = 0
+        self._tried = -1
+        """Releases when waiting jobs were last tried; -1: others have come since."""
 
     def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
         """The fraction of the time for each offer."""
@@ -157,7 +157,7 @@ class RoundScheduler(Scheduler):
             self._stale = True
         else:  # it was stopped, by this policy or because a device failed
             job.mode = -1
-        self._arrivals += 1
+        self._tried = -1
 
     def finished(self, task: Task) -> None:
         self._stale |= self.jobs.pop(task.index, None) is not None
@@ -332,7 +332,7 @@ class RoundScheduler(Scheduler):
 
     def _fill(self, view: View) -> Iterator[Decision]:
         """Start waiting jobs on idle devices, the most urgent first."""
-        if self._tried == (view.changes.releases, self._arrivals):
+        if self._tried == view.changes.releases:
             return
         blocked: dict[Mode, None] = {}
         waiting = [job for job in self.jobs.values() if job.mode < 0]
@@ -348,7 +348,7 @@ class RoundScheduler(Scheduler):
                 elif view.holds(job.task, placement):
                     yield self._start(job, placement, view)
                     break
-        self._tried = (view.changes.releases, self._arrivals)
+        self._tried = view.changes.releases
 
     def first(self, mode: Mode, view: View) -> Placement | None:
         """Where a waiting job may start within a round."""

@@ -46,7 +46,7 @@ class Standing:
         occupancy.update()
         runs, begun = occupancy.runs, self._begun
         stands = self.profile.commutes and not occupancy.shared and self._surprises == occupancy.surprises
-        if stands and all(row not in runs or runs[row].end == reservation.end for row, reservation in begun.items()):
+        if stands and all(runs[row].end == reservation.end for row, reservation in begun.items()):
             for reservation in begun.values():
                 self.profile.release(reservation)
         else:
@@ -60,8 +60,6 @@ class Standing:
     def standing(self, order: Sequence[Task]) -> int:
         """Pass over tasks with valid reservations that are not due; return their number."""
         now, start = self._view.now, self._next
-        if start >= len(self._made):
-            return 0
         for task, (other, reservation) in zip(order, islice(self._made, start, None), strict=False):
             if other is not task or (reservation is not None and reservation.time <= now):
                 break

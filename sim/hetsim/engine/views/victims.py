@@ -68,7 +68,7 @@ class Victims:
                 else:
                     sketches[number] = self._released(number, stopped[number])
                 for mode in modes:
-                    if sketches[number].fits(mode):
+                    if sketches[number].fits(mode) and self._allows(mode, number, stopped[number]):
                         return self._sparing(number, mode, stopped[number], sketches[number])
         return None
 
@@ -82,11 +82,21 @@ class Victims:
         for spared in needed[:-1]:
             fewer = [victim for victim in needed if victim is not spared]
             without = self._released(number, fewer)
-            if without.fits(mode):
+            if without.fits(mode) and self._allows(mode, number, fewer):
                 needed, sketch = fewer, without
         placement = sketch.place(mode)
         assert placement is not None
         return placement, needed
+
+    def _allows(self, mode: Mode, number: int, victims: list[Task]) -> bool:
+        """Return True if the limits of its partition let a mode start on a node without these tasks."""
+        if not mode.limited:
+            return True
+        budget = self._capacity.budget(mode).copy()
+        for held in (victim._launch.placement for victim in victims):
+            if held.mode.partition is mode.partition:
+                budget.give(held.mode, held.devices)
+        return budget.narrowed(mode, 1 << number) != 0
 
     def _released(self, number: int, victims: list[Task]) -> Sketch:
         """A node as it would be without these tasks."""

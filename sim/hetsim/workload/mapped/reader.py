@@ -172,7 +172,10 @@ def read_records(
     _localize(log, made)
     reader = MappedJobs(log, made, keyed=True)
     for line, record in records:
-        reader.take(line, {name: record.get(name) for name in RECORDED})
+        if record.get("arrival") in (None, ""):
+            log.wrong(line, "", "the job has no time of submission")
+        else:
+            reader.take(line, {name: record.get(name) for name in RECORDED})
     reader.finish()
     return log
 
