@@ -89,13 +89,13 @@ class Victims:
         return placement, needed
 
     def _allows(self, mode: Mode, number: int, victims: list[Task]) -> bool:
-        """Return True if the limits of its partition let a mode start on a node without these tasks."""
+        """Return True if its partition's limits let a mode start without these tasks."""
         if not mode.limited:
             return True
         budget = self._capacity.budget(mode).copy()
-        for held in (victim._launch.placement for victim in victims):
-            if held.mode.partition is mode.partition:
-                budget.give(held.mode, held.devices)
+        for placement in (victim._launch.placement for victim in victims):
+            if placement.mode.partition is mode.partition:
+                budget.give(placement.mode, placement.devices)
         return budget.narrowed(mode, 1 << number) != 0
 
     def _released(self, number: int, victims: list[Task]) -> Sketch:
