@@ -277,7 +277,7 @@ class NodeNetworkSpec(Profiled):
         return made
 
 
-@keys_of(DeviceType, streams=Degree, power=Powered, preemption=Preempted, price=Priced, peak=NamedPeak)
+@keys_of(DeviceType, streams=Degree, power=Powered, preemption=Preempted, price=Priced, peak=NamedPeak | None)
 class Accelerator(Mirror):
     """`count` equal accelerators of a node."""
 
@@ -305,7 +305,7 @@ class Accelerator(Mirror):
         return value
 
 
-@keys_of(DeviceType, "speed", "power", "price", "peak", power=Powered, price=Priced, peak=NamedPeak)
+@keys_of(DeviceType, "speed", "power", "price", "peak", power=Powered, price=Priced, peak=NamedPeak | None)
 class Cpu(Mirror):
     """The cores of a node, where they differ from the default."""
 
