@@ -174,7 +174,7 @@ class FiguresTable(Model):
     picture: Literal["bars", "none"] = "bars"
     """bars: a group of bars for each value of the picture's axis."""
     across: Name | None = None
-    """The axis along the picture; the last one unless given."""
+    """The axis along the picture; the last unless given."""
 
     @field_validator("values")
     @classmethod
@@ -213,7 +213,7 @@ class Expected(Model):
     inputs: list[Input] = []
     """Files that do not ship; a case that sets a path to one runs only where `--inputs` names a folder that has it."""
     scenario: str | None = None
-    """The scenario; by default the one next to the folder, with its name."""
+    """The scenario; unless given the one next to the folder, with its name."""
     measured_on: str = ""
     """Where the figures are of a real machine: which."""
     property: Text | None = None
