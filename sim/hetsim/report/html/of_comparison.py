@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from shlex import quote
 from typing import Any
 
-from hetsim import plots
 from hetsim.errors import UsageError
 from hetsim.experiment.directory import folder_name
 from hetsim.report.html import columns, elements
@@ -174,6 +173,8 @@ def _compared(found: Comparison) -> str:
 
 
 def _compared_pictures(found: Comparison) -> str:
+    from hetsim import plots  # not before the folder has been read: matplotlib is large
+
     directed = [name for name in found.metrics if found.table[name, "mean"].map(math.isfinite).all()]
     directed.sort(key=lambda name: not name.startswith("response"))  # what most people look at
     parts = [elements.picture(lambda: plots.comparison(found), "metrics by policy")]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from hetsim import plots
 from hetsim.model.record import COMPLETED, STATUS_NAMES
 from hetsim.report.html import columns, elements
 from hetsim.report.html.common import Parts, commands, scenario_of
@@ -108,6 +107,8 @@ def _summary(outcome: Outcome, figures: Figures) -> str:
 
 
 def _pictures(first: Result) -> str:
+    from hetsim import plots  # not before the folder has been read: matplotlib is large
+
     parts = []
     if len(first.steps):
         caption = "What replicas of language models held, had to do, and did in a step; and the times between tokens."
