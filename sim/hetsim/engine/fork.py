@@ -1,4 +1,4 @@
-"""Forks: a copy of a run in mid-flight that goes on by itself, to the same bytes, and leaves the original alone.
+"""Forks: a copy of a run in mid-flight that goes on to the same bytes.
 
 Everything that changes in a run is data: numbers, columns, objects with fields, bound methods; calls to come are
 `Later` or timers with a bound method.  So one walk over what hangs together copies it all, whatever it is; what is
@@ -92,7 +92,7 @@ Fill = Callable[[list[Any], list[Any]], None]
 
 
 class Batch:
-    """The copies of one class: those that are still empty, with their originals, and all."""
+    """The copies of one class: those still empty with their originals, and all."""
 
     __slots__ = ("fill", "keyed", "originals", "empty", "copies")
 
@@ -108,7 +108,7 @@ class Batch:
 def slot_filler(
     kind: type, slots: tuple[str, ...], value: Callable[[Any], Any], all_of: Callable[[list[Any]], list[Any]]
 ) -> Fill:
-    """A function that copies these fields, written out: a third of the time of a loop over their names.
+    """A function that copies these fields, written out: three times as fast as a loop.
 
     `value` and `all_of` are the copies of a value and of several.
     """
@@ -127,7 +127,7 @@ def slot_filler(
 
 @lru_cache(None)
 def filling(kind: type, slots: tuple[str, ...]) -> CodeType:
-    """The code of a function that copies these fields; compiled once, as that takes longer than a small fork."""
+    """The code of a function that copies these fields; compiled once."""
     plain, owned = PLAIN.get(kind, frozenset()), OWNED.get(kind, frozenset())
     looked = [name for name in slots if name not in plain]
     lines = ["def fill(originals, copies):", " try:"]
@@ -221,7 +221,7 @@ class Copier:
                 gc.enable()
 
     def close(self) -> None:
-        """Let go of all copies: makers hold on to the copier, and nothing is collected in a run."""
+        """Drop all copies: makers keep the copier, and nothing is collected in a run."""
         self._makers.clear()
         self._batches.clear()
 
@@ -245,7 +245,7 @@ class Copier:
         return new
 
     def value(self, old: Any) -> Any:
-        """The copy of a value: itself if it cannot change; empty at first if it is an object with fields."""
+        """The copy of a value: itself if it cannot change, else an object to be filled."""
         kind = old.__class__
         if kind in ATOMS:
             return old
@@ -392,7 +392,7 @@ class Copier:
         return self._remember(old, MethodType(old.__func__, self.value(old.__self__)))
 
     def _builtin(self, old: Any) -> Any:
-        """A function of a module is shared; a method of a list or the like belongs to its copy."""
+        """The copy of a function: shared if of a module, else that of the copied object."""
         owner = getattr(old, "__self__", None)
         if owner is None or isinstance(owner, ModuleType | type):
             return old

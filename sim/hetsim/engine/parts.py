@@ -1,4 +1,4 @@
-"""The parts of one run, put together.  This is the one place that knows all of them."""
+"""The parts of one run, put together; the one place that knows all of them."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Parts:
         self.decisions.hooks()
 
     def bind(self, problem_of: Callable[[], PlanProblem]) -> None:
-        """Hand the problem (to policies that plan) and the view to the policy, once, and let faults begin."""
+        """Give the policy the problem (if it plans) and the view, and start faults."""
         state = self.state
         run, scheduler = state.input, state.scheduler
         if scheduler.looks_ahead and self.serving is not None:
@@ -173,7 +173,7 @@ class Parts:
         return found
 
     def show_queues(self, scheduler: Scheduler) -> None:
-        """Tell a scheduler of the queues of services, with what their batching policies want."""
+        """Show a scheduler the queues of services, with what their batching wants."""
         state = self.state
         counters = [Counter(*pair) for pair in zip(state.queues, state.input.batching, strict=True)]
         served = sum(queue.total for queue in state.queues)
@@ -197,5 +197,5 @@ def _state_of(run: RunInput) -> RunState:
 
 
 def _told(service: Service, run: RunInput) -> bool:
-    """Does each request of a service come by itself: does a client wait for it, or may a cache answer it?"""
+    """Return True if each request comes by itself: a client waits, or a cache answers."""
     return service.cache is not None or sent_late(service, run)

@@ -146,8 +146,9 @@ def _labels(sweep: Sweep, key: str, values: Any) -> list[str]:
 
 
 def key_name(key: str, beside: Iterable[str] = ()) -> str:
-    """The last parts of a path say enough on an axis: `workload.jobs.arrivals.rate` -> `jobs arrivals rate`, and
-    `cluster.nodes.0.gpus.count` -> `gpus count`.
+    """The last parts of a path, enough on an axis.
+
+    `workload.jobs.arrivals.rate` -> `jobs arrivals rate`, `cluster.nodes.0.gpus.count` -> `gpus count`.
 
     Places in lists are told only where another of the keys `beside` would have the same name.
     """

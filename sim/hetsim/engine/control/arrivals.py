@@ -1,4 +1,4 @@
-"""Arrivals: admission is asked, and a task waits for its predecessors or for a device."""
+"""Arrivals: admission, then waiting for predecessors or for a device."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Arrivals:
         self._whole = completion.whole
 
     def admit(self, task: Task) -> None:
-        """Ask the admission policy, then let the task wait for its predecessors or for a device."""
+        """Ask the admission policy, then let the task wait for predecessors or a device."""
         state = self.state
         if self._refused and task.index in self._refused:
             self.completion.end_task(task, REJECTED, self._refused[task.index])
@@ -108,7 +108,7 @@ class Arrivals:
         self.waiting.make_ready(task)
 
     def _defer(self, task: Task, until: float) -> None:
-        """Defer a task: ask again later.  It does not count as progress, or waiting for it could never end."""
+        """Defer a task.  This is not progress, or waiting for it could never end."""
         if not self.clock._now < until < math.inf:
             what = f"admission defers {task} until t = {until:g} s; a later, finite time is expected"
             raise illegal(self.state, what)
@@ -160,7 +160,7 @@ class Arrivals:
         return queue is None or queue.may_wait(row)
 
     def expire(self, row: int) -> None:
-        """Patience has ended: the task goes unless it has started (or is deferred, and not yet here)."""
+        """End the task for lack of patience unless it has started or is deferred."""
         state = self.state
         task = state.waiting.get(row)
         if task is None and state.graph is not None:

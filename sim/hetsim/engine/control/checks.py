@@ -1,4 +1,4 @@
-"""Invariants, tested at the end of every round when `--check` is on.  Slow on purpose: everything is recounted."""
+"""Invariants of `--check`, recounted in full at the end of every round: slow."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Checker:
                 self._fail("a task is neither here nor there")
 
     def _requests(self, running: set[int]) -> None:
-        """Every request that waits, is in a batch or is to come by the clock is counted once."""
+        """Count each request once: it waits, is in a batch, or is to come by the clock."""
         state = self.state
         counted = sum(launch.count for launch in state.running.values() if launch.terms is not None)
         for queue in state.queues:
@@ -112,7 +112,7 @@ class Checker:
                     self._fail(f"{task} does not know its replica")
 
     def _capacity(self) -> None:
-        """What is free plus what launches hold is what there is."""
+        """Check that free amounts and those of launches add up to the capacity."""
         state = self.state
         capacity = state.capacity
         cpu = [node.node.cpus * 1000 for node in capacity.nodes]
@@ -157,7 +157,7 @@ class Checker:
                 self._fail(f"jobs of partition {partition} hold more than it allows")
 
     def _index(self, node: NodeState, share: dict[int, int]) -> None:
-        """The shares of a node's devices, by what launches hold of each, and what the index says of them."""
+        """Check the shares of a node's devices by launch, and the index over them."""
         open_masks = [0] * len(node.open)
         for gpu in node.gpus:
             device = gpu.device
@@ -178,7 +178,7 @@ class Checker:
             self._fail(f"the index of open devices of {node.node} is wrong")
 
     def _stages(self) -> None:
-        """Stages come in order; compute engines are not oversubscribed; copy engines serve one launch."""
+        """Check the order of stages, and that no compute or copy engine is overbooked."""
         state = self.state
         now = state.clock._now
         for launch in state.running.values():
@@ -224,7 +224,7 @@ class Checker:
                 self._fail(f"a copy engine of {gpu.device} serves a ghost")
 
     def _items(self) -> None:
-        """Memory of accelerators: held + pinned + free is capacity, and what lies there fits."""
+        """Check memory of accelerators: held + pinned + free is capacity, and items fit."""
         state = self.state
         places = state.places
         if not places.items:

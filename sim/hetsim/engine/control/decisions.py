@@ -40,7 +40,7 @@ from hetsim.policy.request_queue import Requests
 
 @dataclass(eq=False)
 class Decisions:
-    """What a policy may decide."""
+    """Apply the decisions of a policy."""
 
     state: RunState
     rounds: Rounds

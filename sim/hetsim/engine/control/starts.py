@@ -211,7 +211,7 @@ class Starts:
         return number
 
     def _occupy(self, launch: Launch, cores: int) -> None:
-        """Have a launch and its tasks run; `cores`: -1 if it has not taken its devices yet."""
+        """Start a launch and its tasks; `cores`: -1 if it has not taken its devices yet."""
         launch.cores = self.capacity.take(launch.placement, launch) if cores < 0 else cores
         self.state.running[launch.number] = launch
         for task in launch._tasks or ():

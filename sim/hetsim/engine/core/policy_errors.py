@@ -1,4 +1,4 @@
-"""What the engine says when a policy goes wrong: sentences with policy, task, device and time."""
+"""Errors of policies, as sentences with policy, task, device and time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def raised(run: RunState, error: Exception, where: str) -> PolicyError:
 
 
 def deadlock(run: RunState) -> RunError:
-    """Nothing runs and nothing is to come, but tasks wait: which, and would they fit?
+    """The error for tasks that wait for ever: which they are, and would they fit.
 
     A PolicyError, unless all of them wait for devices that replicas of language models keep.
     """
@@ -98,7 +98,7 @@ def deadlock(run: RunState) -> RunError:
 
 
 def _kept_by_replicas(run: RunState, modes: Iterable[Mode]) -> set[Mode]:
-    """The modes that would fit somewhere if replicas of language models gave their devices back."""
+    """Modes that would fit if replicas of language models released their devices."""
     residents, capacity = list(run.residents.values()), run.capacity
     if not residents:
         return set()
@@ -126,7 +126,7 @@ def _held_by_replicas(run: RunState, modes: set[Mode]) -> str:
 
 
 class Questions:
-    """A policy that asks what waits or runs again and again, and decides nothing, would never come back."""
+    """Stops a policy that asks about the waiting or running and never decides."""
 
     def __init__(self, run: RunState):
         self._run = run
@@ -144,7 +144,7 @@ class Questions:
 
 
 def malformed(run: RunState, decision: Any) -> str | None:
-    """What is wrong with the make of a decision (not with its legality), or None.
+    """The error in the form of a decision (not in its legality), or None.
 
     Called only after carrying it out raised, to tell an error of the policy from a defect of the engine.
     """
@@ -175,6 +175,6 @@ def malformed(run: RunState, decision: Any) -> str | None:
 
 
 def known(run: RunState, device: Any) -> bool:
-    """Is this one of the cluster's own devices?"""
+    """Return True if this is one of the cluster's own devices."""
     devices = run.input.cluster.devices
     return isinstance(device, Device) and 0 <= device.index < len(devices) and devices[device.index] is device

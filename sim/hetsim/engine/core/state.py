@@ -1,4 +1,4 @@
-"""The state of a run: what the parts of the engine share, as data.  Each part is given it, and changes what is its own.
+"""The state of a run as data; each part is given it and changes what is its own.
 
 It has no behavior: copies of it (`hetsim.engine.fork`) run on by themselves.
 """
@@ -29,7 +29,7 @@ from hetsim.policy.contract import Scheduler
 
 @dataclass(slots=True, eq=False)
 class RunState:
-    """What changes in a run, and where it is kept."""
+    """The changing state of a run."""
 
     input: RunInput
     tasks: Tasks
@@ -100,7 +100,7 @@ class RunState:
 
 
 def launches_on(state: RunState, device: Device) -> list[Launch]:
-    """Launches that hold a device: those that keep it, and those in flight in the order of their start.
+    """Launches on a device: those that keep it, then those in flight by start.
 
     Linear in what runs; for rare things.
     """
@@ -119,7 +119,7 @@ def launches_since(state: RunState, number: int) -> list[Launch]:
 
 
 def lost_input(state: RunState, task: Task) -> str | None:
-    """The name of an item the task reads of which no copy is left and that no task will write again."""
+    """The name of an item the task reads of which no copy is left or to come."""
     places = state.places
     for item in task.reads:
         if item in state.lost_items and not places.where[item] and item not in task.writes:

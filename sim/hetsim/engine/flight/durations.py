@@ -63,7 +63,7 @@ def _of_one(launch: Launch, estimated: bool) -> tuple[float, float]:
 
 
 def reached(launch: Launch, seconds: float, estimated: bool) -> float:
-    """What is done of a launch's one task, in a mode with a curve, after computing for these seconds at rate 1."""
+    """Work done of a launch's one task after these seconds at rate 1, with a curve."""
     mode = launch.placement.mode
     assert mode.curve is not None
     whole, done = _of_one(launch, estimated)

@@ -10,7 +10,7 @@ from hetsim.engine.kernel.clock import Timer
 
 
 class Pipe:
-    """One direction of one link (or both, with half duplex): a rate in bytes per second, shared fairly."""
+    """One direction of a link (or both, half duplex): bytes per second, shared fairly."""
 
     __slots__ = ("name", "rate", "group", "booked")
 
@@ -56,7 +56,7 @@ class Flow(Timer):
         """May it be booked once it is alone?"""
 
     def there(self, now: float, called: float) -> bool:
-        """Is a booked transfer still under way, as one that was `called` to begin now finds it?"""
+        """Return True if a booked transfer is under way for one `called` to begin now."""
         return self.until > now or (self.until == now and called < self.since and self.owner is not None)
 
 
@@ -74,7 +74,7 @@ class FlowGroup(Timer):
 
 
 def fair_rates(flows: Sequence[Flow]) -> None:
-    """Max-min fair rates by progressive filling: again and again the tightest pipe fixes its flows' rates.
+    """Max-min fair rates by progressive filling: the tightest pipe fixes its flows.
 
     Reference: Bertsekas, Gallager, Data Networks (1992), ch. 6.5.2.  Cost: O(pipes × flows).
     """

@@ -44,7 +44,7 @@ class Speeds:
         table.rate, table.busy_rate, table.watts = self.of(launch, table)
 
     def nominal_of(self, launch: Launch) -> Rates:
-        """Rates of a launch on devices that are in their normal state, with nothing else to slow it."""
+        """Rates of a launch on devices in their normal state, with no other slowdown."""
         mode = launch.placement.mode
         if launch.placement.parts is not None:
             return self._reckon(launch)  # on cores of several nodes: each has its own
@@ -94,7 +94,7 @@ class Speeds:
         return rate, busy, watts
 
     def _on(self, launch: Launch, device: Device, millicores: int) -> Rates:
-        """What one of its devices makes of a launch; `millicores`: what it holds there, if it is on cores."""
+        """The rate of a launch on one of its devices; `millicores`: what it has there."""
         mode = launch.placement.mode
         state = self.capacity.of[device.index]
         kind = device.type
@@ -124,7 +124,7 @@ class Speeds:
     # Changes --------------------------------------------------------------------------------------------------
 
     def rerate(self, launch: Launch, rates: Rates | None = None) -> bool:
-        """Bring a launch that computes to its present rate; False, and nothing touched, if that is the one it has."""
+        """Bring a launch to its present rate; False if that is the rate it has."""
         table = launch.own_table
         assert table is not None
         rate, busy, watts = rates or self.of(launch, table)
@@ -142,7 +142,7 @@ class Speeds:
     # Sharing --------------------------------------------------------------------------------------------------
 
     def join(self, launch: Launch) -> list[Launch]:
-        """Let a launch begin to compute on shared accelerators; the gangs that now end at another time."""
+        """Let a launch compute on shared accelerators; gangs with another end now."""
         table = launch.own_table
         assert table is not None
         groups = []
@@ -172,7 +172,7 @@ class Speeds:
         return self.regroup(groups)
 
     def regroup(self, groups: Iterable[ShareGroup]) -> list[Launch]:
-        """Set rates after a change, and each group's one next event; the gangs that now end at another time."""
+        """Set rates and each group's one event after a change; gangs with another end."""
         moved = []
         for group in groups:
             soonest = INF
@@ -194,8 +194,7 @@ class Speeds:
         return moved
 
     def retime(self, state: DeviceState, launches: Iterable[Launch]) -> list[Launch]:
-        """Set the rates of launches on a device of which frequency or speed changed; the gangs that now end at
-        another time."""
+        """Set rates after a change of frequency or speed; gangs with another end."""
         now = self.clock._now
         for launch in launches:
             table = launch.own_table
@@ -208,7 +207,7 @@ class Speeds:
 
 
 def _measured(launch: Launch, computing: list[Launch], sharing: Sharing) -> float:
-    """Speed next to the others on an accelerator if it was measured for their classes, else 0."""
+    """Measured speed next to the others by class, 0 if it was not measured."""
     speed = 1.0
     for other in computing:
         if other is not launch:

@@ -1,4 +1,4 @@
-"""Replicas of language models: requests join and leave at step boundaries, and equal steps are one event.
+"""Replicas of language models; equal steps between joins and ends are one event.
 
 While a replica only decodes, each step is longer than the one before by the same amount (the context grows by a token
 a sequence), so the time of many steps has a closed form.  The engine jumps to the step in which a sequence ends or KV
@@ -34,7 +34,7 @@ from hetsim.policy.iterating import Foreseen
 
 
 class Replica:
-    """One copy of the model on the devices of a placement, which it keeps until it is given up.
+    """One copy of the model on devices that it keeps until it is given up.
 
     Its parts: `memory` for keys and values, the `sequences` that decode, its `requests` (members and those that wait),
     the steps under way (`stage`), and the `periods` in which it has something to do.  Here is what happens between two
@@ -157,7 +157,7 @@ class Replica:
             stage.cut()
 
     def wake(self) -> None:
-        """Something has come while no step is under way: a boundary at this instant, after all of its arrivals."""
+        """Add a boundary after all arrivals of this instant: no step is under way."""
         self.foreseen = None
         if self.stage.under_way:
             if self.stage.count > 1:
@@ -181,7 +181,7 @@ class Replica:
                 raise InvariantError(f"t = {self.clock._now:g} s: {defect}")
 
     def _decide(self) -> None:
-        """Decide which members are preempted, which requests join, and what the next step does."""
+        """Decide preemptions, the requests that join, and what the next step does."""
         requests, sequences, stage = self.requests, self.sequences, self.stage
         lag = 0.0
         gave_way = False
@@ -217,7 +217,7 @@ class Replica:
         stage.begin(1, self.times.of(stage.reading, decoding, context, *attended_to), lag)
 
     def _jump(self, gave_way: bool, lag: float) -> None:
-        """Decode until a sequence ends, blocks run out, or the policy may let the first waiting request join.
+        """Decode until a sequence ends, blocks run out, or a waiting request may join.
 
         gave_way: a sequence was preempted at this boundary, so the policy was not asked whether a request may join.
         """
@@ -232,7 +232,7 @@ class Replica:
         self.stage.begin(count, self.times.decoding(count, sequences.count, sequences.context), lag)
 
     def _steady(self, count: int) -> int:
-        """The number of `count` steps that pass before the policy is asked about the first waiting request again."""
+        """Of `count` steps, those that pass before the policy is asked again."""
         head = self.requests.head
         if head is None:
             return count
@@ -242,7 +242,7 @@ class Replica:
         return min(count, steps)
 
     def _checked(self) -> int:
-        """The prompt tokens of the step the policy wants; PolicyError if it cannot be done."""
+        """The prompt tokens of the policy's next step; PolicyError if it cannot be done."""
         total = 0
         seen: dict[int, None] = {}
         for request, tokens in self.prefill:
@@ -305,7 +305,7 @@ class Replica:
             cache.fit(self.free_blocks)
 
     def _row(self, end: float) -> None:
-        """Write a row for the steps that end now, and count their tokens and the KV blocks that these take."""
+        """Write a row for the steps that end now, with their tokens and KV blocks."""
         stage, sequences, requests = self.stage, self.sequences, self.requests
         decoding = growth = fresh = 0
         if stage.decodes:
@@ -329,7 +329,7 @@ class Replica:
             sequences.steps += stage.count
 
     def _fresh_gaps(self, end: float) -> int:
-        """Record the token gaps of sequences that began to decode since the last decoding step; their number."""
+        """Record token gaps of sequences new since the last decoding step; their number."""
         waiting = self.sequences.fresh
         first = self.stage.first_token(end)
         for token_at in waiting.values():
@@ -368,7 +368,7 @@ class Replica:
             self.sequences.share += part
 
     def seconds_of(self, request: Generation) -> float:
-        """Seconds computed for a request here up to now, its part of the steps under way included."""
+        """Seconds computed for a request here, with its part of the steps under way."""
         stage, sequences = self.stage, self.sequences
         seconds = sequences.part_of(request)
         decodes = stage.decodes and request.state == DECODING
@@ -377,7 +377,7 @@ class Replica:
         return seconds
 
     def give_up(self, outcome: int) -> list[Generation]:
-        """Its device has failed, or it is stopped: what it had is lost; its requests, which begin anew elsewhere."""
+        """Give up the replica (failed or stopped): its requests begin again elsewhere."""
         stage = self.stage
         self.split()
         self.close(self.clock._now, outcome)

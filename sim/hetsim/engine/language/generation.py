@@ -93,7 +93,7 @@ class Generation:
         return self.earlier + seconds * self.kind.width
 
     def begin_anew(self, now: float) -> None:
-        """What a replica had of it is lost: its prompt and what it has produced so far are to be read again."""
+        """Begin again: the replica's state is lost, prompt and answer are read again."""
         self.state, self.replica, self.source = QUEUED, None, None
         self.left = self.prompt + self.made
         self.cached, self.shared, self.swapped, self.period = (), 0, False, -1
@@ -110,7 +110,7 @@ class Generation:
 
     @property
     def stored(self) -> int:
-        """Tokens of which it holds keys and values, as long as it does not decode: of its answer all but the last."""
+        """Tokens with keys and values while it does not decode: all but the last."""
         return self.prompt + max(self.made - 1, 0)
 
     @property

@@ -1,4 +1,4 @@
-"""Memory of a replica for keys and values: KV blocks that its requests hold, and those that are free."""
+"""Memory of a replica for keys and values: KV blocks in use and free."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hetsim.engine.language.generation import PREFILLING, Generation
 
 
 class PrefixCache:
-    """Keys and values of prompts' beginnings: blocks named by hashes, the least recent evicted first.
+    """Keys and values of prompts' beginnings: blocks by hash, least recent goes first.
 
     A name stands for `tokens` tokens and everything before them, so equal names mean equal prefixes.  What a request
     uses is held and counts as taken; unused names stay in free blocks until those are needed.  All counts are of
@@ -47,7 +47,7 @@ class PrefixCache:
         return woken
 
     def keep(self, names: Sequence[Hashable]) -> list[Hashable]:
-        """Add the names that were not here, each used by the one request that brings it; returns them."""
+        """Add the names that are new, each used by one request; returns them."""
         new = [name for name in dict.fromkeys(names) if name not in self.users]
         for name in new:
             self.idle.pop(name, None)  # the same was left here in the meantime: one copy is enough
@@ -55,7 +55,7 @@ class PrefixCache:
         return new
 
     def release(self, names: Sequence[Hashable]) -> int:
-        """A request uses these no longer; how many lie idle now.  Of a prefix the end is evicted first."""
+        """Release a request's blocks; the number that are idle now.  Ends go first."""
         freed = 0
         for name in reversed(names):
             self.users[name] -= 1
@@ -72,7 +72,7 @@ class PrefixCache:
 
 
 class KVMemory:
-    """Blocks of `block` tokens.  A sequence that decodes takes its next block in the step that fills the last."""
+    """Blocks of `block` tokens; a sequence takes the next one as the last fills."""
 
     __slots__ = ("block", "total", "free", "cache")
 
@@ -87,7 +87,7 @@ class KVMemory:
         return -(-tokens // self.block)
 
     def blocks_for(self, request: Generation) -> int:
-        """Free blocks that a request takes by joining, with that for its next token, where it need not be prefilled.
+        """Blocks that a request takes by joining, its next token's too, if not prefilled.
 
         Blocks of a prefix that no other request uses are free until it joins.
         """
@@ -112,7 +112,7 @@ class KVMemory:
             self.cache.fit(self.free)
 
     def enter(self, request: Generation) -> int:
-        """A request that is to be prefilled joins: take its blocks; the tokens that need not be prefilled."""
+        """Take the blocks of a request that joins; the tokens that need no prefill."""
         known = 0 if self.cache is None else self._hold_prefix(request)
         self.take(-(-(request.prompt + request.made) // self.block) - request.shared)
         return known
@@ -136,7 +136,7 @@ class KVMemory:
             request.cached, request.shared = (), 0
 
     def share_prefix(self, request: Generation) -> None:
-        """The whole blocks of its prompt may be used by others from now on; they are no longer its own."""
+        """Share the whole blocks of its prompt with others from now on."""
         cache = self.cache
         if cache is None or not request.hashes:
             return
@@ -150,7 +150,7 @@ class KVMemory:
         return self.cache.found(request.hashes, request.prompt // self.cache.tokens)
 
     def _hold_prefix(self, request: Generation) -> int:
-        """Use what is here of the prompt's beginning; the tokens that need not be prefilled."""
+        """Use the cached beginning of the prompt; the tokens that need no prefill."""
         cache = self.cache
         assert cache is not None
         found = self._found(request)

@@ -17,13 +17,12 @@ from hetsim.model.task import WAITING
 
 
 class Members:
-    """Requests on their way through one replica: waiting, members, and those with keys and values in transfer."""
+    """Requests of one replica: waiting, members, and those in transfer."""
 
     def __init__(
         self, replica: Any, service: ServiceCalls, memory: KVMemory, sequences: Sequences, periods: Periods
     ):  # fmt: skip
-        """`replica`: whose they are, as policies and requests know it; it is told when there can be a boundary
-        (`wake`)."""
+        """`replica`: what policies and requests know, and `wake`s for a boundary."""
         self.replica = replica
         self.service = service
         self.policy = service.batching
@@ -65,7 +64,7 @@ class Members:
 
     @property
     def idle(self) -> bool:
-        """Is nothing here and nothing on its way?"""
+        """Return True if nothing is here and nothing is on its way."""
         return not (self.outstanding or self.held or self.loading)
 
     def count(self, change: int) -> None:
@@ -86,7 +85,7 @@ class Members:
                 self.queue(request)
 
     def forget(self, request: Generation) -> None:
-        """A waiting request has gone; its entry in the queue is thrown out when it comes up."""
+        """Drop a waiting request; its entry in the queue is skipped when it comes up."""
         request.state = OVER
         self.line.gone(request)
         self.count(-1)
@@ -112,7 +111,7 @@ class Members:
         return lag
 
     def may_fit(self) -> bool:
-        """May there be room for the head after the next step?  If not, there is none while all others decode."""
+        """Return False if the head cannot fit while all others decode."""
         head = self.line.head()
         return head is not None and self.memory.blocks_for(head) + self.sequences.growth(2) <= self.memory.free
 
@@ -230,7 +229,7 @@ class Members:
             self.service.call(self.policy.left, self.replica, request, over)
 
     def abort(self, request: Generation) -> bool:
-        """The client of a request is gone: a member leaves when the step under way is over, and frees its blocks.
+        """Abort a request: a member leaves after the step under way, and frees blocks.
 
         False if the request is no member: it takes part in no step, and has gone at once.
         """
@@ -244,7 +243,7 @@ class Members:
         return False
 
     def let_leave(self) -> None:
-        """Members that were aborted in the step that is over leave, unless it was their last anyway."""
+        """Let aborted members leave after the step, unless it was their last anyway."""
         for request in self.leaving:
             if request.replica is self.replica and request.row in self.inside:
                 if request.state == DECODING:
@@ -312,7 +311,7 @@ class Members:
     # Failures -----------------------------------------------------------------------------------------------
 
     def lose(self, kind: str) -> list[Generation]:
-        """The replica is gone: none is here any more; those that were begin anew elsewhere.
+        """Drop all requests of a lost replica; started ones begin again elsewhere.
 
         kind: as what it counts of members.
         """
@@ -343,8 +342,10 @@ class Members:
         return [*inside, *waiting]
 
     def lose_source(self, request: Generation) -> None:
-        """The replica from which a request that waits or loads here would have fetched its keys and values is gone:
-        it is read here from its beginning."""
+        """Read a request here from its beginning: the source of its data is lost.
+
+        it is read here from its beginning.
+        """
         loading = self.loading.pop(request.row, None)
         if loading is not None:
             self._stop_loading(request, False)

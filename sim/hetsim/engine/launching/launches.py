@@ -1,4 +1,4 @@
-"""Launches begin, and change in mid-flight; `hetsim.engine.launching.boundaries` carries them on to their end.
+"""Launches begin and change in mid-flight; `boundaries` carries them to the end.
 
 A launch occupies its devices, and its timetable is computed as far as it is known.
 """
@@ -136,7 +136,7 @@ class Launches(Boundaries):
     # Changes in mid-flight ----------------------------------------------------------------------------------
 
     def tabulate(self, launch: Launch) -> Timetable:
-        """The timetable of a launch that is compute-only; its accelerators' lanes know nothing of it."""
+        """The timetable of a compute-only launch, unknown to its accelerators' lanes."""
         table = launch.own_table = Timetable(launch.decided, work(launch))
         table.uploaded = table.ready = table.compute_start = table.updated = launch.decided
         table.end = table.armed = table.compute_end = table.finish_at = launch.decided + table.total
@@ -144,7 +144,7 @@ class Launches(Boundaries):
         return table
 
     def materialize(self, launch: Launch) -> None:
-        """Build the timetable of a launch that was compute-only so far, and will go on with it."""
+        """Build the timetable of a launch that was compute-only and goes on with it."""
         if launch.table is not None or launch.resident:
             return
         table = self.tabulate(launch)
@@ -161,7 +161,7 @@ class Launches(Boundaries):
             signals.slowed(launch)
 
     def retime(self, state: Any, launches: list[Launch]) -> None:
-        """A device's frequency or speed has changed; `launches` are those on it, with a timetable if they end."""
+        """Retime `launches` after a change of speed, with a timetable if they end."""
         timed = [launch for launch in launches if not launch.resident]
         moved = self.speeds.retime(state, timed)
         for launch in timed:

@@ -19,7 +19,7 @@ REASON = "time limit"
 
 
 class TimeLimits:
-    """Watches launches of tasks with a limit; those that only compute, and will end in time, cost no event."""
+    """Watches time limits; launches that surely end in time cost no event."""
 
     def __init__(self, state: RunState, signals: Signals, grace: float):
         self.clock = state.clock
@@ -33,7 +33,7 @@ class TimeLimits:
         signals.slowed = self.watch
 
     def watch(self, launch: Launch) -> None:
-        """A launch has begun, or one that only computes may take longer than it was to (its devices slow down)."""
+        """Watch a launch that began, or may take longer as its devices slow down."""
         limit = self.state.tasks.time_limit  # of a fork it may have more rows than when the run began
         assert limit is not None
         left = min(float(limit[task.index]) - self._used.get(task.index, 0.0) for task in launch.tasks)
@@ -46,7 +46,7 @@ class TimeLimits:
         self.clock.at(max(end, self.clock._now), TIMER, timer)
 
     def over(self, launch: Launch, keep: bool = True) -> None:
-        """A launch has ended; does the clock of its tasks go on where it stands?  Not if they will not start again."""
+        """End a launch; True if the clocks of its tasks go on from here."""
         timer = self._timers.pop(launch.number, None)
         if timer is not None:
             self.clock.cancel(timer)

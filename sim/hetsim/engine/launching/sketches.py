@@ -1,5 +1,6 @@
-"""Launches of which there is a sketch (`hetsim.engine.flight.launch.Sketch`): one accelerator, nothing that delays them
-but its engines and the links, and nothing that looks at them.
+"""Sketched launches: on one accelerator, delayed by engines and links only.
+
+See `hetsim.engine.flight.launch.Sketch`; nothing looks at them.
 
 A transfer over a way that others use too begins in its turn, and its end is known if it is alone there
 (`Links.book`).  Where that is not so, or another one comes, the times that follow are inf until it has ended.
@@ -45,8 +46,10 @@ class Sketches:
         self.links.sure, self.links.unsure = self._sure, self._unsure
 
     def begin(self, launch: Launch) -> bool:
-        """Sketch the stages of a launch that starts now; False, with nothing changed, if others must be told of it:
-        it would overtake one, waits for what is not known, or is not alone on one accelerator."""
+        """Sketch the stages of a launch that starts now; False if others must know.
+
+        Nothing has changed then: it would overtake one, waits for an unknown time, or is not alone on one accelerator.
+        """
         placement, now = launch.placement, self.clock._now
         devices, mode = placement.devices, placement.mode
         state = self.capacity.of[devices[0].index]
@@ -114,7 +117,7 @@ class Sketches:
         return True
 
     def _brings(self, launch: Launch, mode: Mode) -> tuple[Moves, float] | None:
-        """What a launch moves, and how long it computes; None if it is not what a sketch is for."""
+        """Transfers and compute time of a launch; None if a sketch is not for it."""
         tasks = launch._tasks
         if tasks is not None and (tasks[0]._history is not None or (launch.terms is None and len(tasks) > 1)):
             return None
@@ -128,8 +131,10 @@ class Sketches:
         return moves, mode.single + task._time[launch.position]
 
     def boundary(self, launch: Launch, called: float = -INF) -> None:
-        """The launch's entry has come: the turn of its download, or its end.  `called`: if it waited for that turn,
-        when it was told of it."""
+        """Go on at a launch's entry: the turn of its download, or its end.
+
+        `called`: when it was told of the turn, if it waited for it.
+        """
         if launch.sketch is None:
             self.due(launch)
             return
@@ -211,7 +216,7 @@ class Sketches:
             lane.write_out()
 
     def _uploaded(self, launch: Launch, at: float) -> bool:
-        """It is known when a launch has its data; False, with nothing changed, if what else it needs is not."""
+        """Set when a launch has its data; False, unchanged, if more is unknown."""
         lane, left, rates, times, _, moves, up_flow, _ = launch.sketch  # type: ignore[misc]
         free = _computed_before(lane, launch, at)
         if free == INF:
@@ -241,7 +246,7 @@ class Sketches:
 
 
 def _computed_before(lane: Lane, launch: Launch, at: float) -> float:
-    """When the launch that started last on a lane can compute if it has its data at a time; inf if not known."""
+    """When the last launch on a lane can compute once its data came; inf: unknown."""
     free = at
     for other in lane.flights:
         if other is launch:

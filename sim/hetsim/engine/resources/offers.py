@@ -1,4 +1,4 @@
-"""The accelerator that a service's next batch is offered, the emptiest, kept from one question to the next."""
+"""The emptiest accelerator for a service's next batch, kept between questions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Offer = tuple[int, int]
 
 
 class Offers:
-    """Accelerators of each type in the order of what is free.  Cost: O(log n) a change, O(1) a question."""
+    """Accelerators of each type by free amount: O(log n) a change, O(1) a question."""
 
     def __init__(self, capacity: Capacity):
         self.capacity = capacity
@@ -35,7 +35,7 @@ class Offers:
 
     @staticmethod
     def serves(mode: Mode) -> bool:
-        """Is a mode one whole accelerator, so that the emptiest of its type is what it is offered?"""
+        """Return True if a mode is one whole accelerator: it is offered the emptiest."""
         return mode.gpus == 1 and mode.whole and mode.type.sharing.kind != "mig"
 
     def of(self, mode: Mode) -> tuple[Placement, Offer] | None:
@@ -78,7 +78,7 @@ class Offers:
         self._moved.clear()
 
     def by_looking(self, mode: Mode) -> tuple[Placement, Offer] | None:
-        """The same where the emptiest has no memory left, or the mode may not go everywhere.  Linear."""
+        """The same by looking, for lack of memory or modes bound to places; linear."""
         best, most = None, 0
         for number in self.capacity.nodes_in(self.capacity.mask(mode)):
             gpu = self.capacity.best_gpu(mode, self.capacity.nodes[number])

@@ -100,14 +100,14 @@ class PlacementIndex:
         return index.mask
 
     def has_room(self, modes: Iterable[Mode]) -> bool:
-        """Is there room for one of these modes, limits of partitions and places of data aside?"""
+        """Return True if a mode has room, partition limits and data aside."""
         for mode in modes:  # noqa: SIM110 (a third of the time: this is asked with most arrivals)
             if self.room(mode) or (mode.span_any and self.first(mode) is not None):
                 return True
         return False
 
     def budget(self, mode: Mode) -> Budget:
-        """What the partition of a limited mode has in use."""
+        """Use of the partition of a limited mode."""
         partition = mode.partition
         assert partition is not None
         budget = self.budgets.get(partition)
@@ -152,7 +152,7 @@ class PlacementIndex:
             self.tidy()
 
     def tidy(self) -> None:
-        """Start the log anew if it has grown long: indexes that are behind will look at every node once."""
+        """Start the log again if it is long: indexes behind it look at every node once."""
         length = len(self.log)
         if length <= self._log_limit:
             return
@@ -208,8 +208,10 @@ class PlacementIndex:
         return sum(share_of(mode, self.nodes[number], amount) for number in self.nodes_in(numbers))
 
     def on_node(self, mode: Mode, node: NodeState) -> Placement | None:
-        """The mode on this node's first devices; the caller knows that it fits (else None or a wrong answer
-        that `claim` will refuse)."""
+        """The mode on this node's first devices, where the caller knows that it fits.
+
+        Else None, or an answer that `claim` will refuse.
+        """
         if mode.gpus == 0:
             return node.placement(mode)
         index = self.indexes[mode]
@@ -240,8 +242,11 @@ class PlacementIndex:
         return placement
 
     def best_gpu(self, mode: Mode, node: NodeState) -> GpuState | None:
-        """The accelerator for one launch: of those where it fits the fullest for a fraction (so that whole ones
-        stay whole), the emptiest where whole launches overlap or share by time slices, else the first."""
+        """The best accelerator for one launch.
+
+        Of those where it fits the fullest for a fraction (so that whole ones stay whole), the emptiest where whole
+        launches overlap or share by time slices, else the first.
+        """
         index = self.indexes.get(mode)
         if index is not None and index.counted and not index.simple:
             best, most = None, 0
@@ -292,7 +297,7 @@ class PlacementIndex:
         return None
 
     def countable(self, mode: Mode) -> bool:
-        """Is it enough to count what a launch in this mode takes: cores, or whole accelerators of one node?"""
+        """Return True if cores, or whole accelerators of one node, need only be counted."""
         if mode.span_any:
             return False
         return mode.gpus == 0 or (self.indexes.get(mode) or self.index_of(mode)).simple
@@ -316,12 +321,12 @@ def first_devices(node: NodeState, available: int, count: int) -> tuple[Device, 
 
 
 def amount_of(mode: Mode) -> int:
-    """How much a gang over several nodes needs in all: nodes, accelerators, or thousandths of cores."""
+    """Need of a gang over nodes: nodes, accelerators, or thousandths of cores."""
     return mode.node_count if mode.node_count > 1 else mode.gpus or mode.millicores
 
 
 def share_of(mode: Mode, node: NodeState, left: int) -> int:
-    """How much of the `amount_of` a gang one node can take, of what is left to be placed."""
+    """Part of a gang's remaining `amount_of` that one node can take."""
     if mode.unit is not None:
         if not node.fits(mode.unit):
             return 0

@@ -39,7 +39,7 @@ class StageEstimate(NamedTuple):
 
 
 class EngineTimes(NamedTuple):
-    """When the engines of an accelerator are free, and when the last launch looked at ends."""
+    """When the engines of an accelerator are free, and the last launch ends."""
 
     upload: float
     compute: float
@@ -126,7 +126,7 @@ class Forecast:
         return self.remaining_of(launch) / whole if whole > 0 else 0.0
 
     def _kept(self, task: Task) -> History | None:
-        """What a task has kept when it starts next; of a running one (a Move), as its stop would leave it now."""
+        """Work kept of a task at its next start; of a running one, if stopped now."""
         launch = task._launch
         if task.state != RUNNING or launch is None or launch.fusion is not None:
             return task._history
@@ -193,8 +193,11 @@ class Forecast:
         return self._pipeline(launch).end
 
     def _pipeline(self, launch: Launch) -> EngineTimes:
-        """When a launch will be through its engines: those before it on its first accelerator are followed
-        through upload, compute and download in start order, as the engines serve them."""
+        """When a launch will be through its engines.
+
+        Those before it on its first accelerator are followed through upload, compute and download in start order, as
+        the engines serve them.
+        """
         table = launch.table
         assert table is not None
         before = table.lanes[0].flights if table.lanes else [launch]
@@ -241,8 +244,10 @@ class Forecast:
         return max(upload_free, ready, *sliced) + seconds
 
     def free_at(self, device: Device, engine: Engine = "stream") -> float:
-        """When an engine of a device will have served everything in flight; "stream": when one more whole launch
-        may start there (for cores: when one is free)."""
+        """When an engine of a device will have served everything in flight.
+
+        "stream": when one more whole launch may start there (for cores: when one is free).
+        """
         now = self.now
         state = self._capacity.of[device.index]
         if engine == "stream" and state.left >= (WHOLE if isinstance(state, GpuState) else 1000):

@@ -106,7 +106,7 @@ class Ends:
         return self._exact and self._stops == self.stops.count or self.known()
 
     def known(self) -> bool:
-        """Take in what has started and ended; False if counting is not enough for a launch."""
+        """Take in starts and ends; False if counting is not enough for a launch."""
         fresh, crowded = launches_since(self.state, self._last), []
         self._last = self.state.last_launch
         stopped, self._stops = self._stops != self.stops.count, self.stops.count

@@ -96,7 +96,7 @@ class Placing:
     """Finds places; nothing here changes the state of the run."""
 
     def __init__(self, state: RunState, transfers: Transfers, fleets: Mapping[Shape, Any]):
-        """`fleets`: by shape, the services of which replicas take in the requests, so that these have no places."""
+        """`fleets`: by shape, services whose replicas take the requests: no places."""
         self._fleets = fleets
         self._capacity = state.capacity
         self._places = state.places
@@ -190,7 +190,7 @@ class Placing:
         return self._capacity._across(mode, (self._capacity.nodes[node] for node in self._capacity.nodes_in(nodes)))
 
     def _emptiest(self, mode: Mode, task: Task | None) -> Placement | None:
-        """The first by load.  Cost: O(1) for whole devices, else linear in those on which it fits."""
+        """The first place by load: O(1) for whole devices, else linear in fitting ones."""
         only = self._only.get(mode)
         if only is None:
             only = self._only[mode] = self._only_place(mode)
@@ -213,7 +213,7 @@ class Placing:
         return sum(self._places.items[item].size for item in self._places.missing(task.reads, device))
 
     def _only_place(self, mode: Mode) -> tuple[Any, ...]:
-        """The one accelerator of its type with its node, and the mode placed there; nothing where there are more."""
+        """The one accelerator of its type, and the mode placed there; None: several."""
         if mode.on_cpu or mode.gpus != 1 or mode.type.sharing.kind == "mig" or self.cluster.count(mode.type.name) != 1:
             return ()
         device = next(device for device in self.cluster.devices if device.type is mode.type)
@@ -222,7 +222,7 @@ class Placing:
         return Placement(mode, (device,)), self._capacity.of[device.index], self._capacity.nodes[device.node]
 
     def _on_node(self, mode: Mode, node: int, task: Task | None = None) -> Placement | None:
-        """The devices the mode would take on one node; with a task: devices that hold its data as well."""
+        """The devices for a mode on one node; with a task, those with its data."""
         mask = self._capacity.mask(mode)
         if not mask >> node & 1:
             return None
@@ -252,7 +252,7 @@ class Placing:
         return found
 
     def _alike(self, task: Task, mode: Mode) -> bool:
-        """Would the task end at the same time wherever this mode fits now, so that the first place will do?"""
+        """Return True if the task ends at the same time wherever this mode fits now."""
         kind = mode.type
         if task.reads or not (mode.on_cpu or mode.whole) or kind.streams > 1 or kind.sharing.kind != "exclusive":
             return False
@@ -297,7 +297,7 @@ class Placing:
 
 
 def together(state: RunState, rows: Sequence[int]) -> tuple[Task, ...] | None:
-    """Tasks that can be launched as one now, in this order; None if one waits for any but those before it."""
+    """Tasks in this order as one launch; None if one waits for another."""
     found: list[Task] = []
     before: dict[int, None] = {}
     graph = state.graph

@@ -21,7 +21,7 @@ class Victims:
         self._fleets = fleets
 
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
-        """A placement for the task, and the victims that must stop; None if all are too few.
+        """A placement for a task and the victims to stop; None if all are not enough.
 
         Victims are added in the order given until it fits on a node; then the best ones are spared again.
         """

@@ -1,4 +1,4 @@
-"""The engine's side of the view: what a policy may ask (the contract is `hetsim.policy.contract.View`)."""
+"""The engine's side of the view (contract: `hetsim.policy.contract.View`)."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class LaunchSeen:
 
 
 class RequestSeen(LaunchSeen):
-    """The same of a request that a replica has taken in: it ends before its launch, which keeps its devices."""
+    """A request that a replica has taken in: it ends before its launch does."""
 
     __slots__ = ("_task",)
 
@@ -164,7 +164,7 @@ class EngineView:
 
     @property
     def offers(self) -> Offers:
-        """What services are offered, for the dispatcher."""
+        """Offers to services, for the dispatcher."""
         return self._placing.offers
 
     # Where does it fit? -------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ class EngineView:
         return seconds if self._generated is None or own else seconds + self._generated.seconds(kind, class_)
 
     def _known(self, kind: str | None, class_: str | None = None) -> None:
-        """PolicyError for a name that is misspelt: nothing would be free or waiting of it for ever."""
+        """Raise PolicyError for an unknown name, which would never be free or waiting."""
         types, classes = self.cluster.types, self._state.tasks.classes
         if kind is not None and kind not in KINDS and kind not in types:
             text = f'asks for devices "{kind}", which are none here{suggestion(kind, [*KINDS, *types])}'

@@ -1,4 +1,4 @@
-"""What the history of a cluster says of jobs to come: when they come, and how long they take, by user and class.
+"""Forecasts from a cluster's history: when jobs come and how long they take.
 
 Run times    as part of the time limit, drawn from those of the same user and class (the partition, where the log has
              no class) that have ended; of the user, of the class, of all where these are fewer than `FEW`.  Of a job
@@ -33,7 +33,7 @@ DAY = 86400.0
 
 @dataclass
 class JobHistory:
-    """Jobs with a recorded start, by submission, as columns; `limit` is inf without one."""
+    """Jobs with a recorded start as columns by submission; `limit`: inf without one."""
 
     source: str
     submit: np.ndarray
@@ -67,7 +67,7 @@ class JobHistory:
 
 
 def history_of(table: TaskTable, source: str) -> JobHistory:
-    """The jobs of a log; ScenarioError where it has no recorded starts, or too few jobs."""
+    """The jobs of a log; ScenarioError without recorded starts or with too few."""
     start = table.extra.get("recorded_start")
     if start is None or table.requests:
         text = "is not a log of jobs with recorded starts, from which arrivals and run times could be learned"
@@ -126,7 +126,7 @@ class RunTimes:
     def draw(
         self, user: str, class_: str, limit: float, elapsed: float, count: int, random: np.random.Generator
     ) -> np.ndarray:
-        """Run times of a job that has run for `elapsed` seconds by now, each more than that."""
+        """Draw run times of a job after `elapsed` seconds, each above that."""
         for key in ((user, class_), (user, "*"), ("*", class_), ("*", "*")):
             if key not in self._pools:
                 continue
@@ -164,7 +164,7 @@ class ArrivalTimes:
         self.bounds = first, last - horizon
 
     def draw(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds from now on, ascending and before the horizon, and the rows that the jobs are like."""
+        """Draw seconds from now on, ascending to the horizon, and rows of like jobs."""
         if self.begins is not None and len(self.begins) >= 3:
             begin = float(random.choice(self.begins))
         else:
@@ -174,7 +174,7 @@ class ArrivalTimes:
 
 
 def forecast_errors(history: JobHistory, horizon: float) -> dict[str, float]:
-    """How well the models did on the last third of the log, each job forecast from those that had ended before.
+    """Errors of forecasts on the last third of the log, each from earlier ends.
 
     `run_time_median_error`: the median of |predicted median - actual| / actual; `run_time_inside_90`: the share of jobs
     inside the central 90 % of what was drawn.  `arrivals_inside_90`, and `arrivals_error` (mean absolute, over the

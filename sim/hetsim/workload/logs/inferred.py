@@ -1,4 +1,4 @@
-"""What the recorded starts of a log show of its site: limits, times of less capacity, and which jobs go first."""
+"""Limits, times of less capacity and orders that recorded starts show of a site."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SELDOM = 0.2
 
 @dataclass
 class Limits:
-    """What the jobs of one kind of label hold at most, where the log shows that more were kept waiting."""
+    """Limits on the jobs of one kind of label, which the log shows by longer waits."""
 
     kind: str
     most: dict[str, float]
@@ -39,7 +39,7 @@ class Limits:
 
 @dataclass
 class Order:
-    """Classes of one kind of label of which one passes the other: first, second, jobs passed, jobs passed back."""
+    """Classes of a label that pass one another: first, second, passed, passed back."""
 
     kind: str
     pairs: list[tuple[str, str, int, int]]
@@ -73,7 +73,7 @@ def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Lim
 def _limit(
     jobs: Jobs, steps: HeldSteps, rows: np.ndarray, capacity: float, warm: float
 ) -> tuple[float, float, int] | None:
-    """The most that these jobs hold, how long others of them waited for that, and how many starts show it."""
+    """The most these jobs hold, how long others waited for it, starts that show it."""
     waited = rows[(jobs.wait[rows] > SHORT) & (jobs.start[rows] > warm) & jobs.evidence[rows]]
     if len(waited) < FEW:
         return None
@@ -107,7 +107,7 @@ def _limit(
 
 
 def _beyond_chance(prompt: int, roomy: int, ends: np.ndarray, last: float) -> bool:
-    """Do more starts follow an end at once than would if they fell anywhere?"""
+    """Return True if more starts follow an end at once than by chance."""
     from scipy.stats import binom
 
     gaps = np.minimum(np.diff(np.append(ends, max(last, ends[-1]))), PROMPT)
@@ -116,7 +116,7 @@ def _beyond_chance(prompt: int, roomy: int, ends: np.ndarray, last: float) -> bo
 
 
 def _plateau(level: np.ndarray, length: np.ndarray) -> float | None:
-    """The level that is held for more than half of the time, if there is one and it is not 0."""
+    """The level held for more than half of the time; None without one, or at 0."""
     if not length.sum():
         return None
     values, place = np.unique(level, return_inverse=True)
@@ -126,7 +126,7 @@ def _plateau(level: np.ndarray, length: np.ndarray) -> float | None:
 
 
 def at_limit_of(jobs: Jobs, steps: HeldSteps, limits: Limits | None) -> dict[int, tuple[HeldOverTime, float]]:
-    """By job: what its group holds, and the most that it may; only jobs of groups with a limit."""
+    """By job of groups with a limit: what its group holds, and its limit."""
     if limits is None:
         return {}
     found: dict[int, tuple[HeldOverTime, float]] = {}
@@ -188,7 +188,7 @@ def capacity_curve(
 
 
 def order_of(jobs: Jobs) -> Order | None:
-    """The kind of label by which jobs pass each other one way only, as a partial order; None where none does.
+    """The kind of label that orders jobs partially, by passing; None: none does.
 
     A job passes one that came before it, waits, and asks for no more than it does.  One class goes before another where
     of the other's waiting jobs a larger share is passed by its own than the other way round (Fisher's exact test, 1 %
@@ -210,7 +210,7 @@ def order_of(jobs: Jobs) -> Order | None:
 
 
 def _passes(jobs: Jobs, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """How many waiting jobs of one class (column) were passed by any of another (row), and how many waited."""
+    """By pair of classes, jobs of one passed by any of the other, and jobs waiting."""
     found, waiting = np.zeros((count, count), dtype=int), np.zeros(count, dtype=int)
     chosen = np.flatnonzero((jobs.wait > SHORT) & jobs.evidence)
     chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MAX_JOBS)).astype(int)] if len(chosen) else chosen

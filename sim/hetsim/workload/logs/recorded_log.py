@@ -1,4 +1,4 @@
-"""The jobs of a log with recorded starts: what they held over time, and when each of them waited."""
+"""Jobs of a log with recorded starts: what they held over time, and their waits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Jobs:
         return np.ones(len(self), dtype=bool) if self.used is None else self.used
 
     def capacity(self, stated: float | None = None) -> Capacity:
-        """What the cluster has: as stated, or as these jobs show it."""
+        """The cluster's capacity as stated, or as these jobs show it."""
         return capacity_of(self.start, self.end, self.amount, parts=self.nodes, stated=stated)
 
 
@@ -98,7 +98,7 @@ def _label(jobs: Jobs, kind: str, values: np.ndarray) -> None:
 
 
 class HeldSteps:
-    """The log as steps of time between all its events, with what is held, and the steps in which each job waits."""
+    """The log as steps of time: what is held, and the steps in which each job waits."""
 
     def __init__(self, jobs: Jobs):
         self.times = np.unique(np.concatenate([jobs.arrival, jobs.start, jobs.end]))

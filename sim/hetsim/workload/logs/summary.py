@@ -1,4 +1,4 @@
-"""What a log of jobs looks like: load over time, sizes, durations."""
+"""Summary of a log of jobs: load over time, sizes, durations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def durations(table: TaskTable) -> np.ndarray:
 
 
 def occupied(begin: np.ndarray, end: np.ndarray, width: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """The mean number of devices held in each stretch of time by tasks that hold `width` from `begin` to `end`."""
+    """Mean devices held in each stretch of time by tasks of `width`."""
     times = np.concatenate([begin, end])
     order = np.argsort(times, kind="stable")
     times, level = times[order], np.cumsum(np.concatenate([width, -width])[order])
@@ -52,7 +52,7 @@ def occupied(begin: np.ndarray, end: np.ndarray, width: np.ndarray, edges: np.nd
 
 
 def load(table: TaskTable, bins: int = BINS) -> dict[str, Any]:
-    """Submissions, GPUs and cores held over time, each task from its recorded start (or else its submission) on.
+    """Submissions, GPUs and cores over time; tasks count from start or submission.
 
     Over the time in which tasks are submitted.
     """
@@ -73,7 +73,7 @@ def load(table: TaskTable, bins: int = BINS) -> dict[str, Any]:
 
 
 def sizes(table: TaskTable) -> list[dict[str, Any]]:
-    """Tasks by the GPUs that they hold, with their shares of all tasks and of the GPUs' time.
+    """Tasks by number of GPUs, with shares of all tasks and of GPU time.
 
     Where no task holds a GPU: by their cores (key `cores` instead of `gpus`).
     """
@@ -112,7 +112,7 @@ def _classes(gpus: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def shares(table: TaskTable) -> dict[str, float]:
-    """The share of tasks on a fraction of a GPU, and of gangs (of more than one), among those on GPUs."""
+    """Of tasks on GPUs, the shares on a fraction of one and on more than one."""
     gpus, _ = held(table)
     count = max(1, int((gpus > 0).sum()))
     return {

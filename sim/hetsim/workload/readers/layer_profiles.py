@@ -1,4 +1,4 @@
-"""Reads measured layers of a network, for `hetsim plan partition`: PipeDream's profiles, or a table of layers.
+"""Layers of a network for `hetsim plan partition`: PipeDream's, or a table.
 
 PipeDream: a line a layer (`node4 -- Conv2d(...) -- forward_compute_time=0.5, backward_compute_time=1.1,
 activation_size=1024.0, parameter_size=64.0`; milliseconds and bytes), then a line an edge that begins with a tab.
