@@ -80,16 +80,16 @@ def expected(request: Generation, replica: Replica) -> int:
     if request.expected is not None and request.expected[0] == position:
         return request.expected[1]
     service, prompt = replica.service, np.array([request.prompt])
-    most = min(request.longest or MAX_TOKENS, replica.blocks * service.block - request.prompt + 1, MAX_TOKENS)
+    max_tokens = min(request.longest or MAX_TOKENS, replica.blocks * service.block - request.prompt + 1, MAX_TOKENS)
 
     def fits(output: int) -> bool:
         alone = replica.times.alone(prompt, np.array([output]), service.max_num_batched_tokens)
         return float(alone[0]) <= estimate * (1.0 + 1e-12)
 
     low, high = 1, 2
-    while high <= most and fits(high):
+    while high <= max_tokens and fits(high):
         low, high = high, 2 * high
-    high = min(high, most + 1)
+    high = min(high, max_tokens + 1)
     while high - low > 1:
         middle = (low + high) // 2
         if fits(middle):
@@ -103,15 +103,15 @@ def expected(request: Generation, replica: Replica) -> int:
 def _shared(replica: Replica, alone: _Alone, requests: list[Generation]) -> dict[int, Any]:
     """Objects that are not copied, by `id`, and what stands in their place."""
     fleet: Any = replica.fleet
-    known: dict[int, Any] = {
+    replacements: dict[int, Any] = {
         id(fleet): alone, id(replica.clock): alone.clock, id(replica.rows): alone.recorder, id(replica.foreseen): None,
     }  # fmt: skip
-    known.update((id(kind), kind) for kind in fleet.kinds)
-    known.update((id(one), _Elsewhere(one.placement)) for one in fleet.replicas.all if one is not replica)
+    replacements.update((id(kind), kind) for kind in fleet.kinds)
+    replacements.update((id(one), _Elsewhere(one.placement)) for one in fleet.replicas.all if one is not replica)
     for request in requests:
-        known[id(request.task)] = _Named(request.task)
-        known.update((id(flow), None) for flow in request.flows)
-    return known
+        replacements[id(request.task)] = _Named(request.task)
+        replacements.update((id(flow), None) for flow in request.flows)
+    return replacements
 
 
 def _go_on(replica: Replica, copy: Replica) -> None:

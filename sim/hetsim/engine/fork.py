@@ -173,13 +173,13 @@ def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
     instant, after what has been decided so far.
     """
     run = state.input
-    known: dict[int, Any] = {id(state.sources.progress): None}
+    shared: dict[int, Any] = {id(state.sources.progress): None}
     if run.closed or run.calls is not None:  # clients write the times at which they send into the columns
-        known[id(run.tasks)] = with_own_columns(run).tasks
-    copier = Copier(known)
+        shared[id(run.tasks)] = with_own_columns(run).tasks
+    copier = Copier(shared)
     copy: Run = copier.copy(simulation)
     copier.close()
-    clock: Clock = known[id(state.clock)]
+    clock: Clock = shared[id(state.clock)]
     clock.round_due = clock.round_due or within_round
     return copy
 
@@ -283,32 +283,32 @@ class Copier:
                 for kind in kinds:
                     if kind not in ATOMS and kind is not tuple:
                         self._alike([old for old in values if old.__class__ is kind], kind)
-        value, known = self.value, self.known.get
+        value, copy_of = self.value, self.known.get
         return [
-            old if old.__class__ in ATOMS else new if (new := known(id(old))) is not None else value(old)
+            old if old.__class__ in ATOMS else new if (new := copy_of(id(old))) is not None else value(old)
             for old in values
         ]
 
     def _alike(self, values: list[Any], kind: type) -> list[Any] | None:
         """The copies of values of one class; None where they must be looked at one by one."""
-        known, ids = self.known, list(map(id, values))
+        copies, ids = self.known, list(map(id, values))
         if kind is tuple:
-            return self._alike_tuples(values, ids) if known.keys().isdisjoint(ids) else None
+            return self._alike_tuples(values, ids) if copies.keys().isdisjoint(ids) else None
         if kind not in self._makers:
             self._makers[kind] = self._maker(kind)
         batch = self._sequences if kind is list else self._batches.get(kind)
         if batch is None or batch.keyed:
             return None
-        met = map(known.get, ids)
+        met = map(copies.get, ids)
         fresh = {here: old for here, old, new in zip(ids, values, met, strict=True) if new is None}
         if fresh:
             make_empty: Any = kind.__new__
             empty: list[Any] = list(map(make_empty, repeat(kind, len(fresh))))
-            known.update(zip(fresh, empty, strict=True))
+            copies.update(zip(fresh, empty, strict=True))
             batch.originals += fresh.values()
             batch.empty += empty
             batch.copies += empty
-        return list(map(known.__getitem__, ids))
+        return list(map(copies.__getitem__, ids))
 
     def _alike_tuples(self, values: list[Any], ids: list[int]) -> list[Any] | None:
         """Copy tuples column by column; None where they are not of one length."""
@@ -376,9 +376,9 @@ class Copier:
         return self._remember(old, old)
 
     def _tuple(self, old: tuple[Any, ...]) -> Any:
-        value, known = self.value, self.known.get
+        value, copy_of = self.value, self.known.get
         members = [
-            one if one.__class__ in ATOMS else new if (new := known(id(one))) is not None else value(one)
+            one if one.__class__ in ATOMS else new if (new := copy_of(id(one))) is not None else value(one)
             for one in old
         ]
         if all(map(is_, members, old)):
@@ -462,7 +462,7 @@ class Copier:
             raise UsageError(f"an object of {kind.__module__}.{kind.__qualname__} cannot be copied, so the run cannot "
                              "be forked")  # fmt: skip
         new: Any = kind.__new__
-        known = self.known
+        made = self.known
         plain = PLAIN.get(kind, frozenset())
         fill_slots = slot_filler(kind, slots, self.value, self._all) if slots else None
 
@@ -478,7 +478,7 @@ class Copier:
         self._batches[kind] = batch = Batch(fill, contents in (dict, set))
 
         def make(old: Any) -> Any:
-            known[id(old)] = empty = new(kind)
+            made[id(old)] = empty = new(kind)
             batch.originals.append(old)
             batch.empty.append(empty)
             batch.copies.append(empty)

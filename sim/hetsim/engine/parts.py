@@ -161,16 +161,16 @@ class Parts:
     def _place(self, wanted: WantedReplica) -> Placement | None:
         """Where the policy has a replica start; PolicyError for a place where it cannot."""
         state = self.state
-        found: Placement | None = call(state, state.scheduler.replica, wanted, self.view)
-        if found is None:
+        placement: Placement | None = call(state, state.scheduler.replica, wanted, self.view)
+        if placement is None:
             return None
-        what = f"has a replica start as {found}"
-        if found.mode not in wanted.modes:
-            raise illegal(state, f"{what}, in mode {found.mode}, which is none of its own")
-        refusal = state.capacity.refusal(found)
+        what = f"has a replica start as {placement}"
+        if placement.mode not in wanted.modes:
+            raise illegal(state, f"{what}, in mode {placement.mode}, which is none of its own")
+        refusal = state.capacity.refusal(placement)
         if refusal is not None:
             raise illegal(state, f"{what}, but {refusal}")
-        return found
+        return placement
 
     def show_queues(self, scheduler: Scheduler) -> None:
         """Show a scheduler the queues of services, with what their batching wants."""

@@ -248,8 +248,8 @@ def unlike_partition(
 
     def attempt(order: Sequence[EqualDevices]) -> bool:
         nonlocal best, chosen, shortest
-        plan, least = search.order(order, deadline, best[0])
-        shortest = min(shortest, least)
+        plan, bound = search.order(order, deadline, best[0])
+        shortest = min(shortest, bound)
         if plan is None or plan.latency is None or (plan.seconds, plan.latency) >= best:
             return False
         best, chosen = (plan.seconds, plan.latency), plan

@@ -132,7 +132,7 @@ def _pools(
 ) -> list[dict[str, Any]]:
     kinds = _kinds(table)
     on_gpu = on_gpus(table) & (gpus > 0)
-    found: list[dict[str, Any]] = []
+    pools: list[dict[str, Any]] = []
     rows_of = {kind: np.flatnonzero(on_gpu & (kinds == kind)) for kind in sorted(set(kinds[on_gpu]))}
     peaks = {kind: _most(begin[rows], end[rows], gpus[rows]) for kind, rows in rows_of.items()}
     counts = {kind: math.ceil(count / min(NODE, count)) for kind, count in peaks.items()}
@@ -146,8 +146,8 @@ def _pools(
         wide = math.ceil(float(share[rows_of[kind]].max(initial=0.0)) * size - 1e-9)
         name = f"{kind}-" if len(counts) > 1 else "n"
         gpu = {"type": kind, "count": size}
-        found.append({"name": name, "count": count, "cpus": max(each, wide), "gpus": gpu})
-    return found
+        pools.append({"name": name, "count": count, "cpus": max(each, wide), "gpus": gpu})
+    return pools
 
 
 # Scenarios ------------------------------------------------------------------------------------------------------

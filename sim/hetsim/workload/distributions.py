@@ -306,9 +306,9 @@ class Pareto(Distribution, Generic[Q]):
         return self
 
     def _moment(self, k: int) -> float:
-        """E (X / low)^k for h = high / low; see below.
+        """E (X / low)^k: the moment of order k over low^k.
 
-        shape / (1 − h^−shape) · (h^(k − shape) − 1) / (k − shape)
+        shape / (1 − h^−shape) · (h^(k − shape) − 1) / (k − shape), with h = high / low
         """
         log_ratio = math.log(self.high / self.low)
         above = (k - self.shape) * log_ratio

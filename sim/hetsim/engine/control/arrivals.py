@@ -75,11 +75,11 @@ class Arrivals:
     def _follow(self, task: Task) -> None:
         """A later task of a request: the answer for the first one is its own."""
         assert self._whole is not None
-        held = self._whole.deferred.get(self._whole.first[task.index])
-        if held is not None:
+        deferred = self._whole.deferred.get(self._whole.first[task.index])
+        if deferred is not None:
             task.state = FUTURE
             self.state.deferred += 1
-            held.append(task)
+            deferred.append(task)
             return
         refused = self._whole.refusal(task)
         if refused is None:
@@ -122,14 +122,14 @@ class Arrivals:
         if task.state == ENDED:  # its client has left
             return
         self.state.deferred -= 1
-        held = None if self._whole is None else self._whole.deferred.pop(task.index, None)
+        deferred = None if self._whole is None else self._whole.deferred.pop(task.index, None)
         self.admit(task)
-        if held:
+        if deferred:
             assert self._whole is not None
             if task.index in self._whole.deferred:  # deferred again
-                self._whole.deferred[task.index] = held
+                self._whole.deferred[task.index] = deferred
             else:
-                for one in held:
+                for one in deferred:
                     self.state.deferred -= 1
                     self._follow(one)
         self.rounds.wake()  # it may be the head of a queue in order of arrival

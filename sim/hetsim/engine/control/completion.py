@@ -117,8 +117,8 @@ class Completion:
         queue = requests.queue
         queue.ring(True)
         if self._listens[queue.number]:
-            told = state.input.batching[queue.number].ended
-            call(state, told, _report(launch, times, self.clock._now), queue)
+            hook = state.input.batching[queue.number].ended
+            call(state, hook, _report(launch, times, self.clock._now), queue)
         if queue.cache is not None:
             queue.keep_results(terms.rows)
         tasks = launch.tasks if self._linked or self._admitted_finished is not None else launch._tasks or ()

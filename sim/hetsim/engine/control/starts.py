@@ -278,7 +278,7 @@ def compute_only(tasks: Tasks) -> frozenset[Mode]:
     """Modes without transfers on devices that serve one launch at a time."""
     if not tasks.plain or tasks.items:
         return frozenset()
-    found = set()
+    ready_modes = set()
     for shape in tasks.shapes:
         for mode in shape.modes:
             kind = mode.type
@@ -287,8 +287,8 @@ def compute_only(tasks: Tasks) -> frozenset[Mode]:
             over_nodes = slower or mode.span_speeds is not None or (mode.exchange is not None and mode.node_count > 1)
             no_transfer = not (mode.upload.of(1) or mode.download.of(1))
             if serial and no_transfer and not over_nodes and mode.curve is None:
-                found.add(mode)
-    return frozenset(found)
+                ready_modes.add(mode)
+    return frozenset(ready_modes)
 
 
 def all_steady(tasks: Tasks, quick: frozenset[Mode]) -> bool:

@@ -29,8 +29,8 @@ def step_columns(rows: bytearray) -> dict[str, np.ndarray]:
 
 def per_mode(tasks: Tasks, rows: np.ndarray, mode: np.ndarray, value: Callable[[Mode], float]) -> np.ndarray:
     """A number of each row's mode."""
-    most = max(len(shape.modes) for shape in tasks.shapes)
-    table = np.zeros((len(tasks.shapes), most))
+    max_modes = max(len(shape.modes) for shape in tasks.shapes)
+    table = np.zeros((len(tasks.shapes), max_modes))
     for shape in tasks.shapes:
         for position, its_mode in enumerate(shape.modes):
             table[shape.index, position] = value(its_mode)

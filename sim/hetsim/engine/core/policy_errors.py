@@ -114,14 +114,14 @@ def _held_by_replicas(run: RunState, modes: set[Mode]) -> str:
     """Which replicas hold how many of the devices that these modes are for."""
     parts = []
     for kind in dict.fromkeys(device.type for device in run.input.cluster.devices):
-        held: dict[str, int] = {}
+        holders: dict[str, int] = {}
         if any(mode.type is kind for mode in modes):
             for launch in run.residents.values():
                 name, number = launch.holder.service.name, sum(d.type is kind for d in launch.placement.devices)
                 if number:
-                    held[name] = held.get(name, 0) + number
+                    holders[name] = holders.get(name, 0) + number
         total = sum(device.type is kind for device in run.input.cluster.devices)
-        parts += [f"the replicas of {name} hold {number} of {total} {kind.name}" for name, number in held.items()]
+        parts += [f"the replicas of {name} hold {number} of {total} {kind.name}" for name, number in holders.items()]
     return " and ".join(parts)
 
 

@@ -60,12 +60,12 @@ class PlacementCodes:
                 return self.core_base[devices[0].node] + cores.bit_length() - 1
         if cores:
             return self._gang(devices, cores)
-        known = self._known.get(id(placement))
-        if known is None:
+        entry = self._known.get(id(placement))
+        if entry is None:
             if len(self._known) >= KNOWN_GANGS:
                 self._known.clear()
-            known = self._known[id(placement)] = placement, self._gang(devices, 0)
-        return known[1]
+            entry = self._known[id(placement)] = placement, self._gang(devices, 0)
+        return entry[1]
 
     def _gang(self, devices: tuple[Device, ...], cores: int) -> int:
         key = (tuple(device.index for device in devices), cores)
@@ -153,12 +153,12 @@ class Recorder:
             (self.start, NAN), (self.finish, NAN), (self.mode, -1), (self.place, -1), (self.status, NOT_ARRIVED),
             (self.ready, NAN), *((column, -1 if name == "batch" else 0) for name, column in self._detail.items()),
         ]  # fmt: skip
-        found = {}
+        copies = {}
         for column, nothing in columns:
             if column is not None:
                 more: Any = array(column.format, [nothing]) * count
-                found[id(column)] = memoryview(array(column.format, column.tobytes()) + more)
-        return found
+                copies[id(column)] = memoryview(array(column.format, column.tobytes()) + more)
+        return copies
 
     def first_tokens(self) -> memoryview[float]:
         """When requests to language models had their first token."""
@@ -343,21 +343,21 @@ class Recorder:
     def _fill(self, batch: dict[str, np.ndarray], queue: np.ndarray, rows: np.ndarray, whose: np.ndarray) -> None:
         """Columns of requests from those of their batches."""
         ended = batch["outcome"] == LAUNCH_COMPLETED
-        done, of = rows[ended[whose]], whose[ended[whose]]
+        done, row_of = rows[ended[whose]], whose[ended[whose]]
         start = np.asarray(self.start)
         start[rows] = np.where(np.isnan(start[rows]), batch["start"][whose], start[rows])  # a stopped one has started
         np.asarray(self.mode)[rows] = batch["mode"][whose]
         np.asarray(self.place)[rows] = batch["place"][whose]
         np.asarray(self.detail("batch"))[rows] = batch["launch"][whose]
         back = np.array([service.response_delay for service in self.run.services])[queue]
-        finish = (batch["end"] + back)[of]
+        finish = (batch["end"] + back)[row_of]
         np.asarray(self.status)[done] = np.where(finish < self.run.horizon, COMPLETED, UNFINISHED)
         np.asarray(self.finish)[done] = np.where(finish < self.run.horizon, finish, NAN)
         if self._lean:
             return  # the stages of requests follow from those of their batches when asked for
-        np.asarray(self.detail("energy"))[done] += (batch["energy"] / batch["members"])[of]
+        np.asarray(self.detail("energy"))[done] += (batch["energy"] / batch["members"])[row_of]
         for name, (since, until) in STAGE_SPANS.items():
-            np.asarray(self.detail(name))[done] += np.nan_to_num(batch[until] - batch[since])[of]
+            np.asarray(self.detail(name))[done] += np.nan_to_num(batch[until] - batch[since])[row_of]
 
     def record(self, end: float, stats: dict[str, float]) -> Record:
         """Everything, as arrays.  Called once, after the run."""

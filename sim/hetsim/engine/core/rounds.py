@@ -104,8 +104,8 @@ class Rounds:
     def look_for_loop(self) -> None:
         """Raise if a policy goes in circles: many decisions at one instant, no start."""
         state = self.state
-        known, state.settled_at = state.settled_at, (self.clock._now, state.ended)
-        if known != state.settled_at:
+        before, state.settled_at = state.settled_at, (self.clock._now, state.ended)
+        if before != state.settled_at:
             state.settled = state.decisions
         made = state.decisions - state.settled
         if made > LOOP_LIMIT + 10 * (len(state.waiting) + len(state.running)):

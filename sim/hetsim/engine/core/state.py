@@ -104,18 +104,18 @@ def launches_on(state: RunState, device: Device) -> list[Launch]:
 
     Linear in what runs; for rare things.
     """
-    found: list[Launch] = [launch for launch in state.residents.values() if device in launch.placement.devices]
-    return found + [launch for launch in state.running.values() if device in launch.placement.devices]
+    resident: list[Launch] = [launch for launch in state.residents.values() if device in launch.placement.devices]
+    return resident + [launch for launch in state.running.values() if device in launch.placement.devices]
 
 
 def launches_since(state: RunState, number: int) -> list[Launch]:
     """Launches in flight that have started since that one, the last first."""
-    found = []
+    launches = []
     for launch in reversed(state.running.values()):
         if launch.number <= number:
             break
-        found.append(launch)
-    return found
+        launches.append(launch)
+    return launches
 
 
 def lost_input(state: RunState, task: Task) -> str | None:

@@ -248,8 +248,8 @@ class SharedNetwork:
 
     def columns(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """All stays and all links, as columns."""
-        found = []
+        tables = []
         for names, rows in ((JOB, self.jobs), (LINK, self.links)):
             table = np.frombuffer(rows).reshape(-1, len(names)).T if len(rows) else np.empty((len(names), 0))
-            found.append({name: column.copy() for name, column in zip(names, table, strict=True)})
-        return found[0], found[1]
+            tables.append({name: column.copy() for name, column in zip(names, table, strict=True)})
+        return tables[0], tables[1]

@@ -161,11 +161,11 @@ class Terms:
 
 def _written_out(launch: Launch, sketch: Sketch) -> Timetable:
     """Write out the timetable of a sketch; its parts join the copy engines' queues."""
-    lane, left, rates, times, end, moves, up_flow, down_flow = sketch
+    lane, seconds_left, rates, times, end, moves, up_flow, down_flow = sketch
     up_bytes, up_seconds, down_bytes, down_seconds = moves
     device, begin = launch.placement.devices[0], launch.decided
     _, up_at, uploaded, began, computed, down_at = times
-    table = Timetable(begin, left, lane.alone)
+    table = Timetable(begin, seconds_left, lane.alone)
     table.rate, table.busy_rate, table.watts = rates
     table.uploaded = table.ready = begin
     table.compute_start = table.updated = began
@@ -302,8 +302,8 @@ class Timetable:
         elapsed = now - self.updated
         if elapsed > 0:
             done = self.rate * elapsed
-            left = self.left - done
-            self.left = left if left > 0.0 else 0.0
+            seconds_left = self.left - done
+            self.left = seconds_left if seconds_left > 0.0 else 0.0
             self.done += done
             self.busy += self.busy_rate * elapsed
             self.energy += self.watts * elapsed

@@ -122,19 +122,19 @@ class FirstPass:
 
 def reached(groups: Iterable[ContendingJobs]) -> list[ContendingJobs]:
     """These links and others of their jobs, with all that is solved together."""
-    found = {group.link: group for group in groups}
-    near = dict(found)
-    for group in found.values():
+    groups_of = {group.link: group for group in groups}
+    near = dict(groups_of)
+    for group in groups_of.values():
         near.update((other.group.link, other.group) for stake in group.stakes for other in stake.member.stakes)
     for group in list(near.values()):
-        if group.link not in found and (group.joint or _connected(group) is not None):
+        if group.link not in groups_of and (group.joint or _connected(group) is not None):
             near.update((other.link, other) for other in _walk(group, joint=group.joint))
     return list(near.values())
 
 
 def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
     """Links connected with this one; joint: by links solved together only."""
-    found, rest = {start.link: start}, [start]
+    reached_groups, rest = {start.link: start}, [start]
     jobs: set[int] = set()
     while rest and (joint or len(jobs) <= JOINT):
         group = rest.pop()
@@ -143,10 +143,10 @@ def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
         for stake in group.stakes:
             jobs.add(id(stake.member))
             for other in stake.member.stakes:
-                if other.group.link not in found:
-                    found[other.group.link] = other.group
+                if other.group.link not in reached_groups:
+                    reached_groups[other.group.link] = other.group
                     rest.append(other.group)
-    return list(found.values())
+    return list(reached_groups.values())
 
 
 def _connected(start: ContendingJobs) -> list[Any] | None:
@@ -190,11 +190,11 @@ def _jointly(members: list[Any]) -> list[tuple[int, float]]:
             share[row, column[stake.group.link]] = stake.share * stake.spent / spent[row]
     for group in links:
         group.joint = True
-    found = []
+    ratios = []
     for member, longer in zip(members, stretches(np.maximum(own, 1e-3 * spent), spent, share), strict=True):
         exposed = [stake.exposed((longer - 1.0) * stake.spent) for stake in member.stakes]
-        found.append((id(member), 1.0 + float(max(exposed)) / member.alone))
-    return found
+        ratios.append((id(member), 1.0 + float(max(exposed)) / member.alone))
+    return ratios
 
 
 def _ratio(member: Any) -> float:

@@ -304,8 +304,8 @@ class Links:
         if len(flows) == 1:
             flow, now = flows[0], self.clock._now
             flow.rate = rate = flow.most
-            left = flow.left
-            until = now + (left if left > 0.0 else 0.0) / rate
+            bytes_left = flow.left
+            until = now + (bytes_left if bytes_left > 0.0 else 0.0) / rate
             if flow.bookable:
                 self.clock.cancel(group)
                 flow.group = None

@@ -170,16 +170,16 @@ def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
                 break
         else:
             return lanes, list(flights)
-    found = dict.fromkeys(lanes)
+    tied = dict.fromkeys(lanes)
     launches: dict[int, Launch] = {}
-    queue = list(found)
+    queue = list(tied)
     for lane in queue:
         for launch in lane.flights:
             if launch.number not in launches:
                 launches[launch.number] = launch
                 for other in launch.table.lanes:  # type: ignore[union-attr]
-                    if other not in found:
-                        found[other] = None
+                    if other not in tied:
+                        tied[other] = None
                         queue.append(other)
     return queue, [launches[number] for number in sorted(launches)]
 

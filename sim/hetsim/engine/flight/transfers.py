@@ -156,8 +156,8 @@ class Transfers:
 
     def seconds_of_one(self, mode: Mode) -> tuple[float, float]:
         """Seconds of the stages of a launch of one task, bytes aside."""
-        found = self.of_one[mode] = mode.upload.of(1), mode.download.of(1)
-        return found
+        seconds = self.of_one[mode] = mode.upload.of(1), mode.download.of(1)
+        return seconds
 
     def _batch_bytes(self, launch: Launch, column: Any) -> float:
         """Private bytes of the requests of a batch."""

@@ -127,12 +127,12 @@ class Replica:
     def foresee(self, request: Generation | None = None) -> Foreseen:
         if request is not None:
             return self.fleet.foresee(self, request)
-        known = self.foreseen
-        if known is None or known.first_end < self.clock._now:  # one that should have ended by now takes longer
-            known = self.foreseen = self.fleet.foresee(self, None)
+        forecast = self.foreseen
+        if forecast is None or forecast.first_end < self.clock._now:  # one that should have ended by now takes longer
+            forecast = self.foreseen = self.fleet.foresee(self, None)
             if self.requests.loading or not self.loaded:
                 self.foreseen = None  # the rates of transfers change without a word to replicas
-        return known
+        return forecast
 
     # Boundaries ---------------------------------------------------------------------------------------------
 

@@ -113,9 +113,9 @@ class KVMemory:
 
     def enter(self, request: Generation) -> int:
         """Take the blocks of a request that joins; the tokens that need no prefill."""
-        known = 0 if self.cache is None else self._hold_prefix(request)
+        cached_tokens = 0 if self.cache is None else self._hold_prefix(request)
         self.take(-(-(request.prompt + request.made) // self.block) - request.shared)
-        return known
+        return cached_tokens
 
     def enter_with(self, request: Generation) -> int:
         """A request joins with its keys and values: take their blocks; how many these are."""
@@ -153,8 +153,8 @@ class KVMemory:
         """Use the cached beginning of the prompt; the tokens that need no prefill."""
         cache = self.cache
         assert cache is not None
-        found = self._found(request)
-        request.cached = request.hashes[:found]
-        request.shared = found * cache.each
+        cached = self._found(request)
+        request.cached = request.hashes[:cached]
+        request.shared = cached * cache.each
         self.take(cache.hold(request.cached) * cache.each)
-        return found * cache.tokens
+        return cached * cache.tokens

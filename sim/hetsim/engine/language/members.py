@@ -95,9 +95,9 @@ class Members:
 
     def join(self) -> float:
         """Let the head join as long as it may; seconds of copying that this takes."""
-        line, most, memory, inside, loading = self.line, self.most, self.memory, self.inside, self.loading
+        line, max_members, memory, inside, loading = self.line, self.most, self.memory, self.inside, self.loading
         lag = 0.0
-        while len(inside) + len(loading) < most:
+        while len(inside) + len(loading) < max_members:
             request = self.head = line.head()
             if request is None:
                 break
@@ -134,10 +134,10 @@ class Members:
             blocks = memory.enter_with(request)
             self._decode(request, request.token_at)
             return service.transfers.copying(self.replica.placement, blocks * memory.block, up=True)
-        known = memory.enter(request)
+        cached_tokens = memory.enter(request)
         if memory.cache is not None:
-            service.looked_up(request, known)
-        request.left = max(1, request.prompt + request.made - known)
+            service.looked_up(request, cached_tokens)
+        request.left = max(1, request.prompt + request.made - cached_tokens)
         request.state = PREFILLING
         self.prefilling.append(request)
         return 0.0
@@ -342,10 +342,7 @@ class Members:
         return [*inside, *waiting]
 
     def lose_source(self, request: Generation) -> None:
-        """Read a request here from its beginning: the source of its data is lost.
-
-        it is read here from its beginning.
-        """
+        """Read a request here from its beginning: the source of its data is lost."""
         loading = self.loading.pop(request.row, None)
         if loading is not None:
             self._stop_loading(request, False)
@@ -361,7 +358,7 @@ class Members:
 
     def defects(self) -> list[str]:
         """Everything that does not add up, recounted (for --check)."""
-        found = []
+        requests = []
         memory, sequences = self.memory, self.sequences
         own, done = 0, self.replica.steps - sequences.steps
         inside = [*self.inside.values(), *self.loading.values()]
@@ -373,23 +370,23 @@ class Members:
             else:
                 own += memory.blocks_of(request.whole - 1) - request.shared
             if not 0 <= request.produced <= request.output or request.state in (QUEUED, OVER):
-                found.append(f"{request} has produced {request.produced} of {request.output} tokens")
+                requests.append(f"{request} has produced {request.produced} of {request.output} tokens")
         own += sum(memory.blocks_of(r.prompt + r.made - 1) - r.shared for r in self.held.values())
         if memory.cache is not None:
             own += len(memory.cache.users) * memory.cache.each
             if memory.cached_blocks > memory.free:
-                found.append("more prefixes are kept than fit")
+                requests.append("more prefixes are kept than fit")
         free = self.replica.free_blocks
         if own + free != memory.total or free < 0:
-            found.append(f"KV blocks: {own} held and {free} free, there are {memory.total}")
+            requests.append(f"KV blocks: {own} held and {free} free, there are {memory.total}")
         if len(inside) > self.most:
-            found.append(f"{len(inside)} sequences, at most {self.most} may be in a replica")
+            requests.append(f"{len(inside)} sequences, at most {self.most} may be in a replica")
         decoding = [request for request in self.inside.values() if request not in self.prefilling]
         context = sum(request.whole - done for request in decoding)
         if len(decoding) != sequences.count or context != sequences.context:
-            found.append("the context of the sequences that decode does not add up")
+            requests.append("the context of the sequences that decode does not add up")
         waiting = sum(r.state == QUEUED and r.replica is self.replica for r in self.coming)
         waiting += len(self.line.everyone())
         if waiting + len(inside) != self.outstanding:
-            found.append(f"{self.outstanding} requests outstanding, {waiting} wait and {len(inside)} are in it")
-        return found
+            requests.append(f"{self.outstanding} requests outstanding, {waiting} wait and {len(inside)} are in it")
+        return requests

@@ -48,11 +48,11 @@ class Launches(Boundaries):
 
         They save their state, or bring items; its own former launches count too.  begin: when its start takes effect.
         """
-        of = self.capacity.of
+        states = self.capacity.of
         table = launch.own_table = Timetable(now, work(launch))
         lanes: list[Lane] = []
         for device in launch.placement.devices:
-            state = of[device.index]
+            state = states[device.index]
             if state.__class__ is GpuState:
                 lanes.append(state.lane)
                 if state.slices is not None:

@@ -36,8 +36,8 @@ class TimeLimits:
         """Watch a launch that began, or may take longer as its devices slow down."""
         limit = self.state.tasks.time_limit  # of a fork it may have more rows than when the run began
         assert limit is not None
-        left = min(float(limit[task.index]) - self._used.get(task.index, 0.0) for task in launch.tasks)
-        end = launch.decided + left + self.grace
+        seconds_left = min(float(limit[task.index]) - self._used.get(task.index, 0.0) for task in launch.tasks)
+        end = launch.decided + seconds_left + self.grace
         if end == math.inf or launch.number in self._timers:
             return
         if launch.table is None and launch.decided + work(launch) <= end:

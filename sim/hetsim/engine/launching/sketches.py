@@ -62,7 +62,7 @@ class Sketches:
         brings = self._brings(launch, mode)
         if brings is None:
             return False
-        moves, left = brings
+        moves, seconds_left = brings
         up_bytes, up_seconds, down_bytes, down_seconds = moves
         at = now
         up_at = uploaded = down_at = NAN
@@ -96,7 +96,7 @@ class Sketches:
             at = lane.compute
         rates = self.speeds.nominal.get(mode) or self.speeds.nominal_of(launch)
         began = at
-        lane.compute = computed = entry = end = at + left / rates[0]
+        lane.compute = computed = entry = end = at + seconds_left / rates[0]
         if down_bytes or down_seconds:
             rate, latency, private = lane.down
             if private:
@@ -110,7 +110,7 @@ class Sketches:
             else:
                 end = INF
         times = up_at if up else began, up_at, uploaded, began, computed, down_at
-        launch.sketch = lane, left, rates, times, end, moves, flow, None
+        launch.sketch = lane, seconds_left, rates, times, end, moves, flow, None
         lane.flights.append(launch)
         if entry < INF:
             self.clock.at(entry, FINISH, launch)
@@ -138,7 +138,7 @@ class Sketches:
         if launch.sketch is None:
             self.due(launch)
             return
-        lane, left, rates, times, end, moves, up_flow, down_flow = launch.sketch
+        lane, seconds_left, rates, times, end, moves, up_flow, down_flow = launch.sketch
         if end == INF:
             now = self.clock._now
             for other in lane.flights:
@@ -154,7 +154,7 @@ class Sketches:
             way = self.links.down(launch.placement.devices[0])
             flow = self.links.book(way, moves[2], moves[3], done=self._drained, owner=launch, called=called)
             lane.download = end = flow.until
-            launch.sketch = lane, left, rates, (*times[:5], now), end, moves, up_flow, flow
+            launch.sketch = lane, seconds_left, rates, (*times[:5], now), end, moves, up_flow, flow
             if end < INF:
                 self.clock.at(end, FINISH, launch)
             return
@@ -194,10 +194,10 @@ class Sketches:
             self.transfers.brought(flow)
             return
         now = self.clock._now
-        lane, left, rates, times, _, moves, up_flow, down_flow = launch.sketch
+        lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
         if flow is down_flow:
             lane.download = now
-            launch.sketch = lane, left, rates, times, now, moves, up_flow, flow
+            launch.sketch = lane, seconds_left, rates, times, now, moves, up_flow, flow
             self.boundary(launch)
         elif not self._uploaded(launch, now):
             lane.write_out()
@@ -207,40 +207,40 @@ class Sketches:
     def _sure(self, flow: Flow) -> None:
         """A transfer that was not alone on its way is so now, and has been booked."""
         launch = flow.owner
-        lane, left, rates, times, _, moves, up_flow, down_flow = launch.sketch
+        lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
         if flow is down_flow:
             lane.download = flow.until
-            launch.sketch = lane, left, rates, times, flow.until, moves, up_flow, flow
+            launch.sketch = lane, seconds_left, rates, times, flow.until, moves, up_flow, flow
             self.clock.at(flow.until, FINISH, launch)
         elif not self._uploaded(launch, flow.until):
             lane.write_out()
 
     def _uploaded(self, launch: Launch, at: float) -> bool:
         """Set when a launch has its data; False, unchanged, if more is unknown."""
-        lane, left, rates, times, _, moves, up_flow, _ = launch.sketch  # type: ignore[misc]
+        lane, seconds_left, rates, times, _, moves, up_flow, _ = launch.sketch  # type: ignore[misc]
         free = _computed_before(lane, launch, at)
         if free == INF:
             return False
         lane.upload = lane.ready = at
-        lane.compute = computed = free + left / rates[0]
+        lane.compute = computed = free + seconds_left / rates[0]
         end = INF if moves[2] or moves[3] else computed
         times = times[1], times[1], at, free, computed, NAN
-        launch.sketch = lane, left, rates, times, end, moves, up_flow, None
+        launch.sketch = lane, seconds_left, rates, times, end, moves, up_flow, None
         self.clock.at(computed, FINISH, launch)
         return True
 
     def _unsure(self, flow: Flow) -> None:
         """The end of a transfer that was booked is not known any more."""
         launch = flow.owner
-        lane, left, rates, times, _, moves, up_flow, down_flow = launch.sketch
+        lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
         drawn: Sketch
         if flow is down_flow:
             lane.download = INF
-            drawn = lane, left, rates, times, INF, moves, up_flow, flow
+            drawn = lane, seconds_left, rates, times, INF, moves, up_flow, flow
         else:  # the last one on its lane: no other is sketched behind it before it has its data
             lane.upload = lane.ready = lane.compute = INF
             times = times[1], times[1], INF, INF, INF, NAN
-            drawn = lane, left, rates, times, INF, moves, flow, None
+            drawn = lane, seconds_left, rates, times, INF, moves, flow, None
         launch.sketch = drawn
         self.clock.cancel(launch)
 

@@ -91,11 +91,11 @@ class Stops:
 
     def follow(self) -> None:
         """Launches that waited behind those that were stopped take their turns."""
-        left, moved = tuple(self._left), [gang for gang in self._moved if gang._tasks != ()]
+        parts_left, moved = tuple(self._left), [gang for gang in self._moved if gang._tasks != ()]
         self._left, self._moved = {}, {}
         self.launches.moved(moved)
-        if left:
-            self.launches.follow_lanes(left)
+        if parts_left:
+            self.launches.follow_lanes(parts_left)
 
     def _write(
         self,

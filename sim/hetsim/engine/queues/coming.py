@@ -42,10 +42,10 @@ class ArrivalColumn:
     def end_now(self) -> int:
         """Let no more come; the number that were still to come."""
         arrived = self.arrived
-        left, self.total = self.total - arrived, arrived
+        requests_left, self.total = self.total - arrived, arrived
         self.times = self.times[:arrived]
         self.known_at = -1.0
-        return left
+        return requests_left
 
 
 class OneByOne:

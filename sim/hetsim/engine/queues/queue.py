@@ -218,12 +218,12 @@ class Queue:
         at = np.asarray(rows)
         times = list(map(tuple, table.time[at].tolist()))
         estimates = times if table.estimate is table.time else list(map(tuple, table.estimate[at].tolist()))
-        found = []
+        requests = []
         for row, arrival, time, estimate in zip(at.tolist(), table.arrival[at].tolist(), times, estimates, strict=True):
             task = Task(row, arrival, shape, time, estimate, table)
             task.ready = arrival + delay
-            found.append(task)
-        return found
+            requests.append(task)
+        return requests
 
     def first(self, count: int, size: int | None = None) -> Requests:
         return Requests(self, count, count if size is None else size)
@@ -318,12 +318,12 @@ class Queue:
         if not self._seen:
             return None
         rows = self.service.rows[first : first + count].tolist() if rows is None else rows
-        found = [self._seen.pop(row, None) for row in rows]
-        new = [row for row, task in zip(rows, found, strict=True) if task is None]
+        objects = [self._seen.pop(row, None) for row in rows]
+        new = [row for row, task in zip(rows, objects, strict=True) if task is None]
         if len(new) == len(rows):
             return None
         made = iter(self.made(new) if new else ())
-        return tuple([next(made) if task is None else task for task in found])
+        return tuple([next(made) if task is None else task for task in objects])
 
     def started_before(self, tasks: Sequence[Task]) -> bool:
         """Return True if any of these requests has been in a batch before."""

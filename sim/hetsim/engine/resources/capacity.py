@@ -47,8 +47,8 @@ class Capacity(PlacementIndex):
         if mode.node_count > 1 and list(by_node.values()) != [max(1, mode.gpus // mode.node_count)] * mode.node_count:
             return f"mode {mode.name} needs equal parts of {mode.node_count} nodes, it has {len(by_node)} nodes"
         if placement.parts is not None and sum(placement.parts) != mode.millicores:
-            held = sum(placement.parts) / 1000
-            return f"mode {mode.name} needs {mode.cpus:g} cores, the parts of its nodes are {held:g}"
+            cores = sum(placement.parts) / 1000
+            return f"mode {mode.name} needs {mode.cpus:g} cores, the parts of its nodes are {cores:g}"
         return self._host_refusal(placement)
 
     def _device_refusal(self, device: Device, mode: Mode) -> str | None:
@@ -169,7 +169,7 @@ class Capacity(PlacementIndex):
 
     def _quick_gang(self, placement: Placement) -> int:
         """`quick_take` for several whole accelerators of one node."""
-        mode, devices, of = placement.mode, placement.devices, self.of
+        mode, devices, state_of = placement.mode, placement.devices, self.of
         node = self.nodes[devices[0].node]
         if mode.gpu_memory or mode.millicores > node.cpu_free or mode.memory > node.mem_free or not node.up:
             return -1
@@ -180,7 +180,7 @@ class Capacity(PlacementIndex):
         bits = 0
         states = []
         for device in devices:
-            state = of[device.index]
+            state = state_of[device.index]
             if (
                 state.device is not device
                 or not state.normal

@@ -42,12 +42,12 @@ class Offers:
         """The emptiest accelerator with room for the mode, the first of equals."""
         if self._moved:
             self._note()
-        of, heap = self.capacity.of, self._heap_of.get(mode)
+        states, heap = self.capacity.of, self._heap_of.get(mode)
         if heap is None:
             heap = self._heap_of[mode] = self._heaps[self.capacity.types[mode.type]]
         while heap:
             free, index = heap[0]
-            state = of[index]
+            state = states[index]
             if -free != state.free:
                 heappop(heap)
                 continue
@@ -79,11 +79,11 @@ class Offers:
 
     def by_looking(self, mode: Mode) -> tuple[Placement, Offer] | None:
         """The same by looking, for lack of memory or modes bound to places; linear."""
-        best, most = None, 0
+        best, max_free = None, 0
         for number in self.capacity.nodes_in(self.capacity.mask(mode)):
             gpu = self.capacity.best_gpu(mode, self.capacity.nodes[number])
-            if gpu is not None and gpu.free > most:
-                best, most = gpu, gpu.free
+            if gpu is not None and gpu.free > max_free:
+                best, max_free = gpu, gpu.free
         return None if best is None else self._offer(mode, best)
 
     def _offer(self, mode: Mode, state: GpuState) -> tuple[Placement, Offer]:

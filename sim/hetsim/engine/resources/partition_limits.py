@@ -41,9 +41,9 @@ class Budget:
         self.gpus -= mode.gpus * mode.share
         self.cpus -= mode.millicores
         for device in devices:
-            left = self.on[device.node] - 1
-            if left:
-                self.on[device.node] = left
+            launches_left = self.on[device.node] - 1
+            if launches_left:
+                self.on[device.node] = launches_left
             else:
                 del self.on[device.node]
                 self.mask &= ~(1 << device.node)
@@ -69,10 +69,10 @@ class Budget:
         if not self.enough(mode):
             limits = ((self.max_gpus, self.gpus, mode.gpus * mode.share, WHOLE, "GPUs"),
                       (self.max_cpus, self.cpus, mode.millicores, MILLI, "cores"))  # fmt: skip
-            for most, used, more, unit, what in limits:
-                if most is not None and used + more > most:
-                    held = f"jobs of partition {self.partition} hold {used / unit:g} of their {most / unit:g} {what}"
-                    return f"{held}, and the mode needs {more / unit:g}"
+            for limit, used, more, unit, what in limits:
+                if limit is not None and used + more > limit:
+                    usage = f"jobs of partition {self.partition} hold {used / unit:g} of their {limit / unit:g} {what}"
+                    return f"{usage}, and the mode needs {more / unit:g}"
         new = {device.node: None for device in devices if device.node not in self.on}
         if len(new) > self.new_nodes():
             return f"jobs of partition {self.partition} are on {len(self.on)} nodes, of {self.max_nodes} allowed"

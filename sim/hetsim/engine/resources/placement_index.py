@@ -249,14 +249,14 @@ class PlacementIndex:
         """
         index = self.indexes.get(mode)
         if index is not None and index.counted and not index.simple:
-            best, most = None, 0
+            best, max_free = None, 0
             available = node.open[index.kind]
             while available:
                 lowest = available & -available
                 available ^= lowest
                 gpu = node.gpus[lowest.bit_length() - 1]
-                if gpu.free > most:
-                    best, most = gpu, gpu.free
+                if gpu.free > max_free:
+                    best, max_free = gpu, gpu.free
             return best
         fitting = node.taking(mode)
         if not fitting:
@@ -282,17 +282,17 @@ class PlacementIndex:
                 return None
             new = budget.new_nodes()
         chosen: list[tuple[NodeState, int]] = []
-        left = amount_of(mode)
+        amount_left = amount_of(mode)
         for node in nodes:
             fresh = budget is not None and node.index not in budget.on
             if fresh and not new:
                 continue
-            here = share_of(mode, node, left if amounts is None else min(left, amounts[node.index]))
+            here = share_of(mode, node, amount_left if amounts is None else min(amount_left, amounts[node.index]))
             if here:
                 chosen.append((node, here))
                 new -= fresh
-                left -= here
-                if not left:
+                amount_left -= here
+                if not amount_left:
                     return _gang_on(mode, chosen)
         return None
 
@@ -354,8 +354,8 @@ def _gang_on(mode: Mode, chosen: list[tuple[NodeState, int]]) -> Placement:
         if mode.node_count > 1:
             return Placement(mode, devices)
         return Placement(mode, devices, parts=tuple(part for _, part in chosen) if len(chosen) > 1 else None)
-    found: list[Device] = []
+    taken: list[Device] = []
     for node, count in chosen:
         count *= mode.gpus // mode.node_count if mode.node_count > 1 else 1
-        found += [gpu.device for gpu in node.taking(mode)[:count]]
-    return Placement(mode, tuple(found))
+        taken += [gpu.device for gpu in node.taking(mode)[:count]]
+    return Placement(mode, tuple(taken))

@@ -30,8 +30,8 @@ def best_cut(
             best = min(fitting, key=lambda part: (part.share, part.bytes_of(kind.memory)))
             idle.remove(best)
             shares = sorted(-micro_share(part.share) for part in idle)
-            left = sum(shares), order > 0, shares, -sum(part.bytes_of(kind.memory) for part in idle), order
-            ranked.append((best.share, best.bytes_of(kind.memory), left, (one, best)))
+            free_share = sum(shares), order > 0, shares, -sum(part.bytes_of(kind.memory) for part in idle), order
+            ranked.append((best.share, best.bytes_of(kind.memory), free_share, (one, best)))
     return min(ranked)[-1] if ranked else None
 
 

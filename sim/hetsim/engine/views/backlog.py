@@ -179,9 +179,9 @@ class Backlog:
                     count += len(queue)
                     seconds.append(len(queue) * queue.head.shortest_remaining)
                 continue
-            found = [task for task in queue.look() if wanted(task, kind, class_)]
-            count += len(found)
-            seconds += [task.shortest_remaining for task in found]
+            tasks = [task for task in queue.look() if wanted(task, kind, class_)]
+            count += len(tasks)
+            seconds += [task.shortest_remaining for task in tasks]
         return count, math.fsum(seconds)
 
 

@@ -206,9 +206,9 @@ class Ends:
                 return -math.inf
             gpus = node.gpus
             for end, _, launch in here:
-                held = launch.placement
-                if held.mode.gpus and gpus[held.devices[0].local].kind == kind:
-                    missing -= held.mode.gpus
+                placement = launch.placement
+                if placement.mode.gpus and gpus[placement.devices[0].local].kind == kind:
+                    missing -= placement.mode.gpus
                     if missing <= 0:
                         return end
             return math.inf

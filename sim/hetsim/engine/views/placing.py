@@ -239,17 +239,17 @@ class Placing:
         if distinct and self._alike(task, mode):
             first = self._capacity.first(mode)
             return [] if first is None else [first]
-        found = []
+        placements = []
         for node in self.nodes.fitting(mode):
             state = self._capacity.nodes[node]
             if mode.gpus == 1:
                 here = [Placement(mode, (gpu.device,)) for gpu in state.taking(mode)]
-                found += [placement for placement in here if not self._with_items or self.holds(task, placement)]
+                placements += [placement for placement in here if not self._with_items or self.holds(task, placement)]
             else:
                 placement_here = self._on_node(mode, node, task)
                 if placement_here is not None:
-                    found.append(placement_here)
-        return found
+                    placements.append(placement_here)
+        return placements
 
     def _alike(self, task: Task, mode: Mode) -> bool:
         """Return True if the task ends at the same time wherever this mode fits now."""
@@ -298,7 +298,7 @@ class Placing:
 
 def together(state: RunState, rows: Sequence[int]) -> tuple[Task, ...] | None:
     """Tasks in this order as one launch; None if one waits for another."""
-    found: list[Task] = []
+    members: list[Task] = []
     before: dict[int, None] = {}
     graph = state.graph
     for row in rows:
@@ -313,6 +313,6 @@ def together(state: RunState, rows: Sequence[int]) -> tuple[Task, ...] | None:
                 return None
         if task.shape in state.queue_of:
             return None  # requests are launched in batches
-        found.append(task)
+        members.append(task)
         before[row] = None
-    return tuple(found)
+    return tuple(members)

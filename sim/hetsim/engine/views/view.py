@@ -227,10 +227,10 @@ class EngineView:
         return self._work_ahead().count(kind, class_) + generated
 
     def queue_of(self, task: Task) -> RequestQueue | None:
-        found: RequestQueue | None = self._state.queue_of.get(task.shape)
-        if found is None and self._generated is not None:
-            found = cast(RequestQueue | None, self._generated.queues.get(task.shape))
-        return found
+        queue: RequestQueue | None = self._state.queue_of.get(task.shape)
+        if queue is None and self._generated is not None:
+            queue = cast(RequestQueue | None, self._generated.queues.get(task.shape))
+        return queue
 
     def free(self, kind: str, node: int | None = None) -> float:
         self._known(kind)

@@ -180,8 +180,8 @@ def _type_sentence(kind: str, value: Any, context: dict[str, Any]) -> str | None
     if what and ("type" in kind or "parsing" in kind or "from" in kind or kind == "finite_number"):
         return f"expected {what}, not {shown(value)}"
     if kind == "too_short":
-        least = context.get("min_length", 1)
-        return f"needs at least {least} {'entry' if least == 1 else 'entries'}"
+        min_length = context.get("min_length", 1)
+        return f"needs at least {min_length} {'entry' if min_length == 1 else 'entries'}"
     if kind == "too_long":
         return f"has more than {context.get('max_length')} entries"
     if kind in ("string_too_short",):

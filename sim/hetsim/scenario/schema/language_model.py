@@ -298,12 +298,12 @@ class LanguageModel(Profiled):
         decode = self.step.decode
         if "max_num_seqs" in self.model_fields_set:
             return self.max_num_seqs
-        most = self.max_num_seqs
+        max_sequences = self.max_num_seqs
         if self.max_num_batched_tokens is not None:
-            most = min(most, self.max_num_batched_tokens)
+            max_sequences = min(max_sequences, self.max_num_batched_tokens)
         if decode is None or decode.measured is None or decode.extrapolate:
-            return most
-        return min(most, decode.measured.sizes[-1])
+            return max_sequences
+        return min(max_sequences, decode.measured.sizes[-1])
 
     def _batch_limits(self) -> None:
         """Check that a step and a replica have room for requests."""

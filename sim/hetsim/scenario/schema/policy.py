@@ -145,8 +145,8 @@ def check_policies(
             near = _owner(part, policy) or suggestion(part, KEYS) or f"; the keys here are {', '.join(KEYS)}"
             problems.append(document.problem((*here, part), f'unknown key "{part}"{near}'))
         else:
-            specs[part], found = _check(document, (*here, part), part, value=value, base=base)
-            problems += found
+            specs[part], its_problems = _check(document, (*here, part), part, value=value, base=base)
+            problems += its_problems
     scheduler = specs.get("scheduler")
     if problems or scheduler is None:
         return None, problems

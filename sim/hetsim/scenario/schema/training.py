@@ -174,11 +174,11 @@ class TrainingSpec(Mirror):
         if data % self.experts:
             groups = f"expert-parallel groups of {self.experts}"
             raise KeyProblem("experts", f"{data} data-parallel ranks of training do not divide evenly into {groups}")
-        found: training.ParallelPlan = self.made(data=data)
-        if self.chunks > 1 and found.micro_batches % self.pipeline:
-            text = f"{found.micro_batches} micro-batches do not divide into rounds of {self.pipeline} stages"
+        plan: training.ParallelPlan = self.made(data=data)
+        if self.chunks > 1 and plan.micro_batches % self.pipeline:
+            text = f"{plan.micro_batches} micro-batches do not divide into rounds of {self.pipeline} stages"
             raise KeyProblem("batch", f"{text}, as an interleaved pipeline needs")
-        return found
+        return plan
 
     def transformer(self) -> training.Transformer:
         return self.model.described()

@@ -81,19 +81,19 @@ def history_of(table: TaskTable, source: str) -> JobHistory:
     rows = rows[np.argsort(table.arrival[rows], kind="stable")]
     limit = table.extra.get("time_limit")
     limit = np.full(len(table), math.inf) if limit is None else np.where(limit > 0, limit, math.inf).astype(float)
-    known = {"user": table.user, "class": table.class_, **{name: table.extra.get(name) for name in (*LABELS, "qos")}}
-    labels = {name: _texts(known.get(name), len(table)) for name in ("user", "class", "partition", "account", "qos")}
+    columns = {"user": table.user, "class": table.class_, **{name: table.extra.get(name) for name in (*LABELS, "qos")}}
+    labels = {name: _texts(columns.get(name), len(table)) for name in ("user", "class", "partition", "account", "qos")}
     if not any(labels["class"]):
         labels["class"] = labels["partition"]
     kind = _texts(table.devices, len(table))
     begun = np.maximum(start, table.arrival)
     counts = table.numbers.get("nodes")
     nodes = np.ones(len(table)) if counts is None else np.where(counts > 1, counts, 1.0)
-    whole = JobHistory(
+    history = JobHistory(
         source, table.arrival, begun, runtime=took, limit=limit, cpus=cpus, gpus=gpus, kind=kind, labels=labels,
         nodes=nodes
     )
-    return whole.take(rows)
+    return history.take(rows)
 
 
 def _texts(values: np.ndarray | None, count: int) -> np.ndarray:
@@ -196,7 +196,7 @@ def forecast_errors(history: JobHistory, horizon: float) -> dict[str, float]:
         actual = float(history.runtime[row])
         errors.append(abs(float(np.median(drawn)) - actual) / max(actual, 1.0))
         inside.append(bool(np.quantile(drawn, 0.05) <= actual <= np.quantile(drawn, 0.95)))
-    counts, told = [], []
+    counts, forecasts = [], []
     begin = float(np.quantile(history.submit, 2 / 3))
     for now in np.linspace(begin, float(history.submit[-1]), 11)[:-1].tolist():
         past = history.take(np.flatnonzero(history.submit < now))
@@ -205,12 +205,12 @@ def forecast_errors(history: JobHistory, horizon: float) -> dict[str, float]:
         model_ = ArrivalTimes(past, horizon, now)
         drawn_counts = np.array([len(model_.draw(random)[1]) for _ in range(50)])
         counts.append(int(((history.submit >= now) & (history.submit < now + horizon)).sum()))
-        told.append((drawn_counts.mean(), *np.quantile(drawn_counts, [0.05, 0.95])))
-    known = np.array(told).reshape(-1, 3)
+        forecasts.append((drawn_counts.mean(), *np.quantile(drawn_counts, [0.05, 0.95])))
+    drawn = np.array(forecasts).reshape(-1, 3)
     came = np.array(counts, dtype=float)
     return {
         "run_time_median_error": float(np.median(errors)) if errors else math.nan,
         "run_time_inside_90": float(np.mean(inside)) if inside else math.nan,
-        "arrivals_error": float(np.abs(known[:, 0] - came).mean() / max(came.mean(), 1e-9)) if len(came) else math.nan,
-        "arrivals_inside_90": float(((known[:, 1] <= came) & (came <= known[:, 2])).mean()) if len(came) else math.nan,
+        "arrivals_error": float(np.abs(drawn[:, 0] - came).mean() / max(came.mean(), 1e-9)) if len(came) else math.nan,
+        "arrivals_inside_90": float(((drawn[:, 1] <= came) & (came <= drawn[:, 2])).mean()) if len(came) else math.nan,
     }

@@ -100,15 +100,15 @@ def verify(log: PublicLog, path: Path, sha256: str | None = None) -> str:
 
     sha256: the one that it should have, in place of what is known here.
     """
-    found, size = content_hash(path)
+    digest, size = content_hash(path)
     wanted = sha256 or log.sha256
-    if wanted is not None and found != wanted.lower():
-        told = f"its SHA-256 is {found}, that of {log.name} is {wanted.lower()}"
+    if wanted is not None and digest != wanted.lower():
+        text = f"its SHA-256 is {digest}, that of {log.name} is {wanted.lower()}"
         if sha256 is None and log.size is not None and size != log.size:
-            told += f" ({size:,} bytes instead of {log.size:,})"
-        told += f": it is damaged, or another version; get it again from {log.url}"
-        raise problem_of(path, told)
-    return found
+            text += f" ({size:,} bytes instead of {log.size:,})"
+        text += f": it is damaged, or another version; get it again from {log.url}"
+        raise problem_of(path, text)
+    return digest
 
 
 def content_hash(path: Path) -> tuple[str, int]:

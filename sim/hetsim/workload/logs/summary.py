@@ -30,11 +30,11 @@ def held(table: TaskTable) -> tuple[np.ndarray, np.ndarray]:
 
 def on_gpus(table: TaskTable) -> np.ndarray:
     """Which tasks can run on a GPU of any type."""
-    found = np.zeros(len(table), dtype=bool)
+    runs_on_gpu = np.zeros(len(table), dtype=bool)
     for name, values in table.times.items():
         if name != "cpu_time":
-            found |= np.isfinite(values)
-    return found
+            runs_on_gpu |= np.isfinite(values)
+    return runs_on_gpu
 
 
 def durations(table: TaskTable) -> np.ndarray:
@@ -80,14 +80,14 @@ def sizes(table: TaskTable) -> list[dict[str, Any]]:
     gpus, cores = held(table)
     unit, amount = ("gpus", gpus) if gpus.any() else ("cores", cores)
     work = amount * durations(table)
-    whole = float(work.sum())
-    found = []
+    total_work = float(work.sum())
+    rows_of_table = []
     for name, rows in (_classes(amount) if unit == "gpus" else _octaves(amount)).items():
         if rows.any():
-            of_work = float(work[rows].sum()) / whole if whole else 0.0
+            of_work = float(work[rows].sum()) / total_work if total_work else 0.0
             of_tasks = float(rows.mean())
-            found.append({unit: name, "tasks": int(rows.sum()), "tasks_share": of_tasks, "work_share": of_work})
-    return found
+            rows_of_table.append({unit: name, "tasks": int(rows.sum()), "tasks_share": of_tasks, "work_share": of_work})
+    return rows_of_table
 
 
 def _octaves(amount: np.ndarray) -> dict[str, np.ndarray]:
