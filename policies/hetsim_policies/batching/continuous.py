@@ -190,7 +190,7 @@ class Continuous(IterationPolicy):
             to_hold = self._to_hold(request, replica.service.block)
             self._reserved[replica.number].decodes(request, to_hold, replica.steps)
 
-    def left(self, replica: Replica, request: Generation, over: bool) -> None:
+    def request_left(self, replica: Replica, request: Generation, over: bool) -> None:
         if self.by_client:
             self._counters[replica.number].leave(request, over, replica.steps)
         if self.reserves:

@@ -49,7 +49,7 @@ class IntervalJob:
     def remaining(self, gpus: int, done: float) -> float:
         """Estimated seconds from `done` to the end on `gpus` GPUs over the fewest nodes."""
         curve = self.sizes[gpus].curve
-        return self.estimate(gpus) * (1.0 - done if curve is None else curve.left(curve.packed, done))
+        return self.estimate(gpus) * (1.0 - done if curve is None else curve.seconds_left(curve.packed, done))
 
     def speed(self, layout: Layout) -> float:
         """Fraction of the job per second on a layout; 0 where it cannot run."""
@@ -195,7 +195,7 @@ class AtIntervals(Scheduler):
                 job.done = 1.0 - remaining / total
             else:
                 layout = layout_of(placement.devices)
-                job.done = curve.reached(layout, task.done, curve.left(layout, task.done) - remaining / total)
+                job.done = curve.reached(layout, task.done, curve.seconds_left(layout, task.done) - remaining / total)
         return job
 
     def _free(self, view: View) -> dict[int, list[Device]]:

@@ -285,7 +285,7 @@ def compute_only(tasks: Tasks) -> frozenset[Mode]:
             serial = mode.on_cpu or (kind.streams == 1 and kind.sharing.kind == "exclusive")
             slower = mode.span_any and mode.span_speed != 1.0
             over_nodes = slower or mode.span_speeds is not None or (mode.exchange is not None and mode.node_count > 1)
-            no_transfer = not (mode.upload.of(1) or mode.download.of(1))
+            no_transfer = not (mode.upload.seconds_for(1) or mode.download.seconds_for(1))
             if serial and no_transfer and not over_nodes and mode.curve is None:
                 ready_modes.add(mode)
     return frozenset(ready_modes)

@@ -62,9 +62,9 @@ class WholeRequests:
 
     def _ended(self, task: Task) -> None:
         row = self.first[task.index]
-        left = self.left.pop(row, self.size[row]) - 1
-        if left:
-            self.left[row] = left
+        tasks_left = self.left.pop(row, self.size[row]) - 1
+        if tasks_left:
+            self.left[row] = tasks_left
             return
         well = row not in self.failed
         self.failed.pop(row, None)

@@ -154,7 +154,7 @@ def malformed(run: RunState, decision: Any) -> str | None:
         if not isinstance(decision.placement.mode, Mode):
             return f"yields {decision!r}: its mode is {decision.placement.mode!r}"
         for device in decision.placement.devices:
-            if not known(run, device):
+            if not is_own_device(run, device):
                 return f"yields {decision!r}: {device!r} is not a device of this cluster"
         if decision.placement.mode.type not in run.capacity.types:
             return f"yields {decision!r}: this cluster has no {decision.placement.mode.type.name}"
@@ -163,18 +163,18 @@ def malformed(run: RunState, decision: Any) -> str | None:
         if not isinstance(tasks, list | tuple) or not all(isinstance(task, Task) for task in tasks):
             return f"yields {decision!r}: {decision.tasks!r} is neither a task nor a list of tasks"
     if isinstance(decision, Stop) and isinstance(decision.task, Device):
-        return None if known(run, decision.task) else f"yields {decision!r}: it is not a device of this cluster"
+        return None if is_own_device(run, decision.task) else f"yields {decision!r}: it is not a device of this cluster"
     if isinstance(decision, Stop | Move | Reject | Annotate) and not isinstance(decision.task, Task):
         what = "neither a task nor a device" if isinstance(decision, Stop) else "not a task"
         return f"yields {decision!r}: {decision.task!r} is {what}"
     if isinstance(decision, Wait) and not isinstance(decision.until, int | float):
         return f"yields {decision!r}: {decision.until!r} is not a time"
-    if isinstance(decision, Set | Fetch | Drop | Partition) and not known(run, decision.device):
+    if isinstance(decision, Set | Fetch | Drop | Partition) and not is_own_device(run, decision.device):
         return f"yields {decision!r}: {decision.device!r} is not a device of this cluster"
     return None
 
 
-def known(run: RunState, device: Any) -> bool:
+def is_own_device(run: RunState, device: Any) -> bool:
     """Return True if this is one of the cluster's own devices."""
     devices = run.input.cluster.devices
     return isinstance(device, Device) and 0 <= device.index < len(devices) and devices[device.index] is device

@@ -65,7 +65,7 @@ class RunState:
     """Tasks that wait, by row, in the order in which they became ready."""
     lost_items: dict[int, None] = field(default_factory=dict)
     """Items that had a copy nowhere after a failure."""
-    held: dict[int, str] = field(default_factory=dict)
+    wait_causes: dict[int, str] = field(default_factory=dict)
     """Why policies keep tasks waiting, by row, as far as they say."""
 
     last_launch: int = 0

@@ -44,7 +44,7 @@ class Member:
     def __init__(self, launch: Launch, exchange: Exchange):
         self.launch = launch
         self.exchange = exchange
-        self.profile: TrafficProfile = exchange.of(launch.placement.devices)
+        self.profile: TrafficProfile = exchange.profile_of(launch.placement.devices)
         self.factor = 1.0
         """Seconds of its step with every link to itself, over those that it takes now."""
         self.simple = False

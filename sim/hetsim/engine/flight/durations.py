@@ -41,7 +41,7 @@ def _seconds(launch: Launch, estimated: bool) -> float:
     if terms is None and tasks is not None and len(tasks) == 1:
         full_time, done = _of_one(launch, estimated)
         if mode.curve is not None:
-            return full_time * mode.curve.left(layout_of(launch.placement.devices), done)
+            return full_time * mode.curve.seconds_left(layout_of(launch.placement.devices), done)
         return mode.computing(1, full_time) * (1.0 - done)
     max_left = 1.0
     if terms is not None and (tasks is None or (terms.fresh and not estimated)):  # nothing is done of any

@@ -21,8 +21,8 @@ from hetsim.model.tasks import Mode
 Rates = tuple[float, float, float]
 """(rate, device-seconds computed per second, watts above idle)."""
 
-MOST_SHARED = 4096
-"""Rates beside others that are kept; they are found anew otherwise."""
+MAX_CACHED_RATES = 4096
+"""Maximum number of cached rates of shared GPUs; the cache is cleared when full."""
 
 
 class Speeds:
@@ -41,7 +41,7 @@ class Speeds:
         """Set the rate of a launch that will compute, as things stand."""
         table = launch.own_table
         assert table is not None
-        table.rate, table.busy_rate, table.watts = self.of(launch, table)
+        table.rate, table.busy_rate, table.watts = self.rates_of(launch, table)
 
     def nominal_of(self, launch: Launch) -> Rates:
         """Rates of a launch on devices in their normal state, with no other slowdown."""
@@ -53,7 +53,7 @@ class Speeds:
             rates = self.nominal[mode] = self._reckon(launch)
         return rates
 
-    def of(self, launch: Launch, table: Timetable) -> Rates:
+    def rates_of(self, launch: Launch, table: Timetable) -> Rates:
         """The launch's rates as things stand."""
         devices, states = launch.placement.devices, self.capacity.of
         if len(devices) == 1 and states[devices[0].index].normal and (not table.lanes or table.lanes[0].group is None):
@@ -71,7 +71,7 @@ class Speeds:
         how = mode, lane.share, len(lane.computing) > 1, state.frequency, state.slowdown
         rates = self._shared.get(how)
         if rates is None:
-            if len(self._shared) >= MOST_SHARED:  # frequencies, or shares, are ever new ones
+            if len(self._shared) >= MAX_CACHED_RATES:  # frequencies, or shares, are ever new ones
                 self._shared.clear()
             rates = self._shared[how] = self._reckon(launch)
         return rates
@@ -127,7 +127,7 @@ class Speeds:
         """Bring a launch to its present rate; False if that is the rate it has."""
         table = launch.own_table
         assert table is not None
-        rate, busy, watts = rates or self.of(launch, table)
+        rate, busy, watts = rates or self.rates_of(launch, table)
         if rate == table.rate and busy == table.busy_rate and watts == table.watts:
             return False
         table.settle(self.clock._now)

@@ -74,7 +74,7 @@ class Transfers:
         """Why items of these tasks do not fit next to `private` more bytes; None: they do."""
         if placement.mode.on_cpu:
             return None
-        items = self.held(tasks, placement.mode)
+        items = self.needed_items(tasks, placement.mode)
         if not items:
             return None
         for device in placement.devices:
@@ -89,9 +89,9 @@ class Transfers:
         rows = [task.index for task in tasks]
         return fusion_of(self.places.tasks, rows, self.places.readers, self.places.writers)
 
-    def held(self, tasks: Sequence[Task], mode: Mode) -> tuple[int, ...]:
+    def needed_items(self, tasks: Sequence[Task], mode: Mode) -> tuple[int, ...]:
         """Items for which a launch needs room."""
-        return self.fusion(tasks).held if mode.parts else items_of(tasks)
+        return self.fusion(tasks).held_items if mode.parts else items_of(tasks)
 
     def make_room(self, gpu: GpuState, owner: Any) -> int:
         """Evict what must go; the number of calls of `cleared(owner)` still to come.
@@ -147,7 +147,7 @@ class Transfers:
                 into, out = self.into, self.out
                 return (0.0 if into is None else into[row], up_seconds, 0.0 if out is None else out[row], down_seconds)
         count = len(launch.tasks) if terms is None else terms.requests.size
-        up_seconds, down_seconds = mode.upload.of(count), mode.download.of(count)
+        up_seconds, down_seconds = mode.upload.seconds_for(count), mode.download.seconds_for(count)
         if terms is not None:
             up_seconds *= terms.up
             down_seconds *= terms.down
@@ -156,7 +156,7 @@ class Transfers:
 
     def seconds_of_one(self, mode: Mode) -> tuple[float, float]:
         """Seconds of the stages of a launch of one task, bytes aside."""
-        seconds = self.of_one[mode] = mode.upload.of(1), mode.download.of(1)
+        seconds = self.of_one[mode] = mode.upload.seconds_for(1), mode.download.seconds_for(1)
         return seconds
 
     def _batch_bytes(self, launch: Launch, column: Any) -> float:
@@ -230,9 +230,9 @@ class Transfers:
             elif task.bytes_in:  # it comes along with the state
                 _add(sources, history.source(placement, device), task.bytes_in / mode.gpus)
         if fresh:
-            seconds = mode.upload.of(fresh)
+            seconds = mode.upload.seconds_for(fresh)
             if terms is not None:
-                seconds = mode.upload.of(fresh + terms.extra) * (terms.up if true else 1.0)
+                seconds = mode.upload.seconds_for(fresh + terms.extra) * (terms.up if true else 1.0)
         read = () if not (unfinished and places.items) else self.fusion(tasks).inputs if mode.parts else reads(tasks)
         for item in places.missing(read, device):
             source = places.source(item, device)
@@ -354,8 +354,8 @@ class Transfers:
             size += sum(self.places.items[item].size for item in (fusion or self.fusion(tasks)).outputs
                         if self.places.final(item, tasks))  # fmt: skip
         if terms is None:
-            return size, mode.download.of(len(tasks))
-        return size, mode.download.of(len(tasks) + terms.extra) * (terms.down if true else 1.0)
+            return size, mode.download.seconds_for(len(tasks))
+        return size, mode.download.seconds_for(len(tasks) + terms.extra) * (terms.down if true else 1.0)
 
     def download_seconds(self, tasks: Sequence[Task], placement: Placement, terms: Terms | None = None) -> float:
         """The download stage as it would be on idle links and engines."""
@@ -404,7 +404,7 @@ class Transfers:
         bytes_out = self._batch_bytes(launch, self.bytes_out) / len(devices)
         up = max([Links.alone(self.links.up(device), bytes_in) for device in devices])
         down = max([Links.alone(self.links.down(device), bytes_out) for device in devices])
-        return mode.upload.of(size) + up, mode.download.of(size) + down
+        return mode.upload.seconds_for(size) + up, mode.download.seconds_for(size) + down
 
 
 def _add(sources: Sources, source: int, size: float, *items: tuple[int, int]) -> None:

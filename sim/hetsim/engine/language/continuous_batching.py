@@ -214,7 +214,7 @@ class Replica:
             return
         decoding, context = (sequences.count, sequences.context) if stage.decodes else (0, 0)
         attended_to = (self._attended(),) if self.times.attends else ()
-        stage.begin(1, self.times.of(stage.reading, decoding, context, *attended_to), lag)
+        stage.begin(1, self.times.seconds_for(stage.reading, decoding, context, *attended_to), lag)
 
     def _jump(self, gave_way: bool, lag: float) -> None:
         """Decode until a sequence ends, blocks run out, or a waiting request may join.

@@ -114,7 +114,7 @@ class Generation:
         return self.prompt + max(self.made - 1, 0)
 
     @property
-    def whole(self) -> int:
+    def context_tokens(self) -> int:
         """Tokens of the prompt and those produced."""
         return self.prompt + self.produced
 

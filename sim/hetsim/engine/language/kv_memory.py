@@ -25,7 +25,7 @@ class PrefixCache:
         self.idle: dict[Hashable, None] = {}
         """Names that no request uses, the least recently used first."""
 
-    def found(self, names: Sequence[Hashable], most: int) -> int:
+    def cached_tokens(self, names: Sequence[Hashable], most: int) -> int:
         """How many names from the first on, `most` at most, are here."""
         count = 0
         for name in names[:most]:
@@ -147,7 +147,7 @@ class KVMemory:
 
     def _found(self, request: Generation) -> int:
         assert self.cache is not None
-        return self.cache.found(request.hashes, request.prompt // self.cache.tokens)
+        return self.cache.cached_tokens(request.hashes, request.prompt // self.cache.tokens)
 
     def _hold_prefix(self, request: Generation) -> int:
         """Use the cached beginning of the prompt; the tokens that need no prefill."""

@@ -366,9 +366,9 @@ class Members:
             if request.state == LOADING:
                 own += memory.blocks_of(request.stored)
             elif request in self.prefilling:
-                own += memory.blocks_of(request.whole) - request.shared
+                own += memory.blocks_of(request.context_tokens) - request.shared
             else:
-                own += memory.blocks_of(request.whole - 1) - request.shared
+                own += memory.blocks_of(request.context_tokens - 1) - request.shared
             if not 0 <= request.produced <= request.output or request.state in (QUEUED, OVER):
                 requests.append(f"{request} has produced {request.produced} of {request.output} tokens")
         own += sum(memory.blocks_of(r.prompt + r.made - 1) - r.shared for r in self.held.values())
@@ -382,7 +382,7 @@ class Members:
         if len(inside) > self.most:
             requests.append(f"{len(inside)} sequences, at most {self.most} may be in a replica")
         decoding = [request for request in self.inside.values() if request not in self.prefilling]
-        context = sum(request.whole - done for request in decoding)
+        context = sum(request.context_tokens - done for request in decoding)
         if len(decoding) != sequences.count or context != sequences.context:
             requests.append("the context of the sequences that decode does not add up")
         waiting = sum(r.state == QUEUED and r.replica is self.replica for r in self.coming)

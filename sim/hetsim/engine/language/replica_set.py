@@ -230,7 +230,7 @@ class ReplicaSet:
             return
         kept = [replica for replica in self.replicas if not replica.draining]
         outstanding = sum(replica.outstanding for replica in self.replicas) + len(self.fleet.lobby)
-        wanted = min(scaling.most, max(scaling.least, math.ceil(outstanding / scaling.target)))
+        wanted = min(scaling.max_replicas, max(scaling.min_replicas, math.ceil(outstanding / scaling.target)))
         have = len(kept) + len(self.missing)
         if wanted <= have and self.unmet:
             self.unmet = 0

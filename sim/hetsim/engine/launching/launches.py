@@ -121,7 +121,7 @@ class Launches(Boundaries):
 
         Which items must be uploaded is determined only when the launch begins (`_take_turns`), after the evictions.
         """
-        table.items = items_of(launch.tasks) if launch.fusion is None else launch.fusion.held
+        table.items = items_of(launch.tasks) if launch.fusion is None else launch.fusion.held_items
         table.stepwise = True
         table.prepared = False
         for device in launch.placement.devices:

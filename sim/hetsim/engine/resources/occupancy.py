@@ -61,7 +61,7 @@ class DeviceState:
         self.placements: dict[Mode, Placement] = {}
 
     @property
-    def left(self) -> int:
+    def free_amount(self) -> int:
         """Capacity still to be given away: a share, or thousandths of cores."""
         raise NotImplementedError
 
@@ -110,7 +110,7 @@ class GpuState(DeviceState):
         return self.free >= mode.share
 
     @property
-    def left(self) -> int:
+    def free_amount(self) -> int:
         return self.free
 
     @property
@@ -140,7 +140,7 @@ class NodeState(DeviceState):
         """Placements of gangs of whole GPUs by mode and what was open when they were made."""
 
     @property
-    def left(self) -> int:
+    def free_amount(self) -> int:
         return self.cpu_free
 
     def taking(self, mode: Mode) -> list[GpuState]:

@@ -38,7 +38,7 @@ class Offers:
         """Return True if a mode is one whole accelerator: it is offered the emptiest."""
         return mode.gpus == 1 and mode.whole and mode.type.sharing.kind != "mig"
 
-    def of(self, mode: Mode) -> tuple[Placement, Offer] | None:
+    def offer_of(self, mode: Mode) -> tuple[Placement, Offer] | None:
         """The emptiest accelerator with room for the mode, the first of equals."""
         if self._moved:
             self._note()

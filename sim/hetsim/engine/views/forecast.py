@@ -93,7 +93,7 @@ class Forecast:
             parts = parts_left
             if mode.curve is not None:
                 layout = layout_of(placement.devices)
-                parts = [mode.curve.left(layout, 1.0 - part) for part in parts_left]
+                parts = [mode.curve.seconds_left(layout, 1.0 - part) for part in parts_left]
             works = [t.estimates[t.shape.position[mode]] * part for t, part in zip(tasks, parts, strict=True)]
             seconds = mode.computing(len(tasks), math.fsum(works), max(parts_left))
         rate = min(state.frequency / state.slowdown for state in states)
@@ -145,7 +145,7 @@ class Forecast:
             if not isinstance(state, GpuState):
                 continue
             here = self._places.on(device)
-            wanted = self.transfers.held(tasks, placement.mode)
+            wanted = self.transfers.needed_items(tasks, placement.mode)
             claim = self._places.claim(wanted, device) + placement.mode.gpu_memory
             kept = sum(self._places.items[i].size for i in wanted if i in here.resident and i not in here.pins)
             lacking = claim - (state.room - here.unpinned + kept)

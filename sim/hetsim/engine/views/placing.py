@@ -206,7 +206,7 @@ class Placing:
             there = {option: option.devices[0] for option in self.options(task, mode)}
             return min(there, key=lambda p: (self.load(there[p]), self._missing_bytes(task, there[p])), default=None)
         offers = self.offers
-        offer = offers.of(mode) if offers.serves(mode) else offers.by_looking(mode)
+        offer = offers.offer_of(mode) if offers.serves(mode) else offers.by_looking(mode)
         return None if offer is None else offer[0]
 
     def _missing_bytes(self, task: Task, device: Device) -> int:

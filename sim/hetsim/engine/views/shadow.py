@@ -126,7 +126,7 @@ class Shadows:
             self._pool = PoolEnds(self.state, self.forecast)
         return self._pool
 
-    def of(self, task: Task, mode: Mode | None = None) -> Shadow:
+    def shadow_of(self, task: Task, mode: Mode | None = None) -> Shadow:
         """The shadow of a task, or of one of its modes."""
         if task.shape in self.fleets:
             return NEVER
@@ -215,7 +215,7 @@ class EarliestFit:
                 self._walk(modes)
                 return
             counted = counted and capacity.countable(mode)
-        if counted and self.shadows.ends.known():
+        if counted and self.shadows.ends.refresh():
             self._earliest(self.shadows.ends, modes)
         elif steady and all(mode.span_any for mode in modes) and all(map(self.shadows.pool.counts, modes)):
             self._earliest_anywhere(modes)

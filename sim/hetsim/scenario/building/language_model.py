@@ -56,7 +56,7 @@ class DrawnRequests(Generic[S]):
         """The tokens of prompts and answers of n requests, drawn."""
         keys, stream = ("prompt", "output"), self.context.random.stream
         drawn = [getattr(demand.tokens, key).sample(stream("tokens", *label, key), n) for key in keys]
-        return {f"{key}_tokens": whole(values) for key, values in zip(keys, drawn, strict=True)}
+        return {f"{key}_tokens": whole_tokens(values) for key, values in zip(keys, drawn, strict=True)}
 
     def _fail(self, key: str, text: str) -> Exception:
         parts = [int(part) if part.isdigit() else part for part in key.split(".")]
@@ -109,7 +109,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         if missing:
             text = f"this trace does not say how long requests are: it has no {' and no '.join(missing)}"
             raise self.context.fail((*self.path, "trace"), text)
-        self.extra = self._within({name: whole(extra[name]) for name in TOKENS})
+        self.extra = self._within({name: whole_tokens(extra[name]) for name in TOKENS})
         return self._alone()
 
     def _within(self, extra: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -231,7 +231,7 @@ def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
         raise ScenarioError(problems)
 
 
-def whole(values: np.ndarray) -> np.ndarray:
+def whole_tokens(values: np.ndarray) -> np.ndarray:
     """Tokens as whole numbers, at least one."""
     return np.clip(np.rint(np.nan_to_num(values)), 1, llm_schema.MAX_TOKENS).astype(np.int64)
 

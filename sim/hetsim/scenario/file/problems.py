@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, Tag, ValidationError
 
 from hetsim.errors import Problem, suggestion
-from hetsim.model.units import MOST, shown
+from hetsim.model.units import MAX_NUMBER, shown
 from hetsim.scenario.file.document import Document, Path_
 from hetsim.scenario.generated import Keys
 
@@ -192,7 +192,7 @@ def _type_sentence(kind: str, value: Any, context: dict[str, Any]) -> str | None
 def _count(value: Any) -> str:
     if isinstance(value, str):  # with a unit
         return shown(value)
-    if abs(value) > MOST:
+    if abs(value) > MAX_NUMBER:
         return shown(value)
     return f"{int(value):,}" if abs(value) < 1e15 and value == int(value) else f"{value:g}"
 

@@ -258,7 +258,7 @@ class LanguageModel(Profiled):
     def _check_slo(self) -> None:
         """KeyProblem for a limit that the shortest step exceeds."""
         times, decode = self.times, self.step.decode
-        decoding = times.of(0, 1, 0)
+        decoding = times.seconds_for(0, 1, 0)
         if decode is not None and decode.measured is not None:
             decoding = min(decode.measured.seconds)
         for key, needed in (("ttft", times.fixed), ("tpot", decoding)):
@@ -360,7 +360,7 @@ class LanguageModel(Profiled):
             decode = apart.decode if kind.device == self.decodes_on.device else 0
             return decode, apart.prefill if kind.device == self.prefills_on.device else 0
         if self.autoscale is not None:
-            return (self.autoscale.least if kind.device == self.device else 0), 0
+            return (self.autoscale.min_replicas if kind.device == self.device else 0), 0
         return kind.used("replicas"), 0
 
     def _measured_numbers(self) -> None:

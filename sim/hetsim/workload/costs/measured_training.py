@@ -220,7 +220,7 @@ class TrainingCurve:
             steps = self._known[layout] = self._of(layout, self.seconds)
         return steps
 
-    def left(self, layout: Layout, done: float) -> float:
+    def seconds_left(self, layout: Layout, done: float) -> float:
         clock = self._on(layout)[1]
         if not math.isfinite(clock[-1]):
             return math.inf

@@ -32,7 +32,7 @@ class Limits:
     """Limits on the jobs of one kind of label, which the log shows by longer waits."""
 
     kind: str
-    most: dict[str, float]
+    max_held: dict[str, float]
     starts: int
     """Starts that followed an end of their own group at once, though there had been room before."""
 
@@ -131,10 +131,10 @@ def at_limit_of(jobs: Jobs, steps: HeldSteps, limits: Limits | None) -> dict[int
         return {}
     at_limit: dict[int, tuple[HeldOverTime, float]] = {}
     for code, name in enumerate(jobs.names[limits.kind]):
-        if name in limits.most:
+        if name in limits.max_held:
             rows = np.flatnonzero(jobs.labels[limits.kind] == code)
             own = HeldOverTime(jobs.start[rows], jobs.end[rows], jobs.amount[rows])
-            at_limit |= dict.fromkeys(rows.tolist(), (own, limits.most[name]))
+            at_limit |= dict.fromkeys(rows.tolist(), (own, limits.max_held[name]))
     return at_limit
 
 
