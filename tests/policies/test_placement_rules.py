@@ -408,10 +408,10 @@ def test_topology_finds_the_fastest_part_that_is_free(seed):
             return Placement(single, (view.cluster.by_name[names[held[task.index]]],))
         placement = topology(task, view)
         free = [d for d in view.cluster.devices if d.type is A and view.load(d) == 0]
-        best = max((SPEEDS.of(devices) for devices in itertools.combinations(free, size)), default=None)
+        best = max((SPEEDS.rate_of(devices) for devices in itertools.combinations(free, size)), default=None)
         assert (placement is None) == (best is None)
         if placement is not None:
-            assert SPEEDS.of(placement.devices) == best
+            assert SPEEDS.rate_of(placement.devices) == best
         return placement
 
     jobs = [Job([single], [5.0]) for _ in held] + [Job([gang], [1.0], 1.0)]

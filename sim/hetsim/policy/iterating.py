@@ -40,7 +40,7 @@ class Generation(Protocol):
         ...
 
     @property
-    def left(self) -> int:
+    def to_prefill(self) -> int:
         """Tokens to prefill before it can decode; after preemption also those it had."""
         ...
 

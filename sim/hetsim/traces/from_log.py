@@ -18,7 +18,7 @@ import numpy as np
 from hetsim import registry
 from hetsim.workload.logs.capacity import NodeParts, level_of, node_parts
 from hetsim.workload.logs.recorded_log import HeldOverTime, Jobs, correlation, rank_correlation
-from hetsim.workload.logs.summary import held, on_gpus
+from hetsim.workload.logs.summary import held_amounts, on_gpus
 from hetsim.workload.logs.waits import Explained, half_of
 from hetsim.workload.traces import TaskTable
 
@@ -79,7 +79,7 @@ def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
     start = table.extra.get("recorded_start", table.arrival)
     begin = np.where(np.isnan(start), table.arrival, start)
     took = np.min(list(table.times.values()), axis=0)
-    gpus, cores = held(table)
+    gpus, cores = held_amounts(table)
     names = table.extra.get("recorded_node")
     parts = node_parts(names, gpus, begin, begin + took)
     if parts is not None:

@@ -248,8 +248,8 @@ class Replica:
         for request, tokens in self.prefill:
             if request.replica is not self or request.state != PREFILLING or request.row in seen:
                 raise self.fleet.illegal(f"prefills {request}, which does not wait for that here")
-            if not 1 <= tokens <= request.left:
-                raise self.fleet.illegal(f"prefills {tokens} tokens of {request}, which has {request.left} left")
+            if not 1 <= tokens <= request.to_prefill:
+                raise self.fleet.illegal(f"prefills {tokens} tokens of {request}, which has {request.to_prefill} left")
             seen[request.row] = None
             total += tokens
         decodes = self.stage.decodes
@@ -263,7 +263,7 @@ class Replica:
 
     def _attended(self) -> int:
         """Pairs of the prompt tokens of the step with the tokens up to themselves."""
-        return sum(attended(tokens, one.prompt + one.made - one.left) for one, tokens in self.prefill)
+        return sum(attended(tokens, one.prompt + one.made - one.to_prefill) for one, tokens in self.prefill)
 
     def _settle(self) -> None:
         """The steps under way are over: count their tokens."""

@@ -18,7 +18,7 @@ class Generation:
 
     __slots__ = (
         "task", "row", "arrival", "priority", "client", "weight", "prompt", "output", "longest", "hashes", "state",
-        "replica", "made", "offset", "end", "left", "cached", "shared", "source", "swapped", "started", "paused",
+        "replica", "made", "offset", "end", "to_prefill", "cached", "shared", "source", "swapped", "started", "paused",
         "paused_at", "seconds", "seconds_from", "period", "flows", "leaves", "token_at", "need", "kind", "joules",
         "earlier", "expected",
     )  # fmt: skip
@@ -46,7 +46,7 @@ class Generation:
         """While it decodes: tokens produced less the steps of its replica."""
         self.end = -1
         """While it decodes: the step of its replica after which it is complete."""
-        self.left = prompt
+        self.to_prefill = prompt
         self.cached: Sequence[Hashable] = ()
         """Names of its prefix's blocks that it uses and that others may use."""
         self.shared = 0
@@ -95,7 +95,7 @@ class Generation:
     def begin_anew(self, now: float) -> None:
         """Begin again: the replica's state is lost, prompt and answer are read again."""
         self.state, self.replica, self.source = QUEUED, None, None
-        self.left = self.prompt + self.made
+        self.to_prefill = self.prompt + self.made
         self.cached, self.shared, self.swapped, self.period = (), 0, False, -1
         self.flows = []
         if self.started and math.isnan(self.paused_at):

@@ -92,7 +92,7 @@ class KVMemory:
         Blocks of a prefix that no other request uses are free until it joins.
         """
         blocks = -(-(request.prompt + request.made) // self.block)
-        if self.cache is None or not request.left:
+        if self.cache is None or not request.to_prefill:
             return blocks
         users, names = self.cache.users, request.hashes[: self._found(request)]
         return blocks - self.cache.each * sum([name in users for name in names])

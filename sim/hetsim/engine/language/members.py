@@ -137,7 +137,7 @@ class Members:
         cached_tokens = memory.enter(request)
         if memory.cache is not None:
             service.looked_up(request, cached_tokens)
-        request.left = max(1, request.prompt + request.made - cached_tokens)
+        request.to_prefill = max(1, request.prompt + request.made - cached_tokens)
         request.state = PREFILLING
         self.prefilling.append(request)
         return 0.0
@@ -184,8 +184,8 @@ class Members:
     def prefilled(self, request: Generation, tokens: int, seconds: float) -> None:
         """A step that took so many seconds for it has read so many tokens of its prompt."""
         request.seconds += seconds
-        request.left -= tokens
-        if request.left or request.leaves:
+        request.to_prefill -= tokens
+        if request.to_prefill or request.leaves:
             return
         self.prefilling.remove(request)
         self.memory.share_prefix(request)
@@ -205,7 +205,7 @@ class Members:
             request.state = QUEUED
             self.held[request.row] = request
             request.source = self.replica
-            request.left = 0
+            request.to_prefill = 0
             self.count(-1)
             service.hand_over(request)
         else:
@@ -226,7 +226,7 @@ class Members:
 
     def _told_left(self, request: Generation, over: bool) -> None:
         if self.follows:
-            self.service.call(self.policy.left, self.replica, request, over)
+            self.service.call(self.policy.request_left, self.replica, request, over)
 
     def abort(self, request: Generation) -> bool:
         """Abort a request: a member leaves after the step under way, and frees blocks.
@@ -282,16 +282,16 @@ class Members:
         swapped = request.state == DECODING and service.service.swap
         if request.state == DECODING:
             self.sequences.leave(request)
-            request.left = request.prompt + request.made
+            request.to_prefill = request.prompt + request.made
             if swapped:
-                request.swapped, request.left = True, 0
+                request.swapped, request.to_prefill = True, 0
                 tokens = self.memory.blocks_of(request.stored) * self.memory.block
                 lag = service.transfers.copying(self.replica.placement, tokens, up=False)
             self.memory.give_back(request)
         else:
             self.prefilling.remove(request)
             self.memory.give_back(request)
-            request.left = request.prompt + request.made
+            request.to_prefill = request.prompt + request.made
         self._out(request)
         self._waits_again(request)
         request.state = QUEUED

@@ -202,7 +202,7 @@ def _draw(
     stopping, preemptible = stopping_of(demand)
     time = stopping.with_checkpoints(np.column_stack([times for _, times in fits])) if fits else np.empty((n, 0))
     means = None
-    if demand.estimates is not None and demand.estimates.known == "mean" and len(time):
+    if demand.estimates is not None and demand.estimates.basis == "mean" and len(time):
         unknown = demand.model_copy(update={"estimates": None})
         means = _draw(unknown, FOR_MEANS, ("mean", *label), context=context, served=served, path=path).time.mean(axis=0)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hetsim.workload.logs.recorded_log import LABELS
-from hetsim.workload.logs.summary import durations, held
+from hetsim.workload.logs.summary import durations, held_amounts
 from hetsim.workload.rows.text_rows import problem_of
 from hetsim.workload.traces import TaskTable
 
@@ -73,7 +73,7 @@ def history_of(table: TaskTable, source: str) -> JobHistory:
         text = "is not a log of jobs with recorded starts, from which arrivals and run times could be learned"
         raise problem_of(source, text)
     took = durations(table)
-    gpus, cpus = held(table)
+    gpus, cpus = held_amounts(table)
     rows = np.flatnonzero(np.isfinite(start) & np.isfinite(took) & ((gpus > 0) | (cpus > 0)))
     if len(rows) < ENOUGH:
         text = f"only {len(rows):,} jobs with a recorded start; a model of arrivals and run times needs {ENOUGH}"

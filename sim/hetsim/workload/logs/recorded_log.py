@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hetsim.workload.logs.capacity import Capacity, NodeParts, capacity_of, node_parts
-from hetsim.workload.logs.summary import durations, held
+from hetsim.workload.logs.summary import durations, held_amounts
 from hetsim.workload.rows.held import HeldOverTime
 from hetsim.workload.traces import TaskTable
 
@@ -63,7 +63,7 @@ def jobs_of(table: TaskTable) -> Jobs | None:
     start = table.extra.get("recorded_start")
     if start is None or table.requests:
         return None
-    gpus, cores = held(table)
+    gpus, cores = held_amounts(table)
     took = durations(table)
     amount = gpus if gpus.any() else cores
     rows = np.flatnonzero(np.isfinite(start) & np.isfinite(took) & (amount > 0))

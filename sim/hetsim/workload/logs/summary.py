@@ -11,7 +11,7 @@ from hetsim.workload.traces import TaskTable
 BINS = 48
 
 
-def held(table: TaskTable) -> tuple[np.ndarray, np.ndarray]:
+def held_amounts(table: TaskTable) -> tuple[np.ndarray, np.ndarray]:
     """GPUs and cores that each task holds on all its nodes.
 
     A task with a time on GPUs holds its GPUs (1 unless given), others none.
@@ -63,7 +63,7 @@ def load(table: TaskTable, bins: int = BINS) -> dict[str, Any]:
     begin = table.extra.get("recorded_start", table.arrival)
     begin = np.where(np.isnan(begin), table.arrival, begin)
     end = begin + durations(table)
-    gpus, cores = held(table)
+    gpus, cores = held_amounts(table)
     return {
         "stretch": float(edges[1] - edges[0]),
         "jobs": np.histogram(table.arrival, edges)[0].tolist(),
@@ -77,7 +77,7 @@ def sizes(table: TaskTable) -> list[dict[str, Any]]:
 
     Where no task holds a GPU: by their cores (key `cores` instead of `gpus`).
     """
-    gpus, cores = held(table)
+    gpus, cores = held_amounts(table)
     unit, amount = ("gpus", gpus) if gpus.any() else ("cores", cores)
     work = amount * durations(table)
     total_work = float(work.sum())
@@ -113,7 +113,7 @@ def _classes(gpus: np.ndarray) -> dict[str, np.ndarray]:
 
 def shares(table: TaskTable) -> dict[str, float]:
     """Of tasks on GPUs, the shares on a fraction of one and on more than one."""
-    gpus, _ = held(table)
+    gpus, _ = held_amounts(table)
     count = max(1, int((gpus > 0).sum()))
     return {
         "fractions": float(((gpus > 0) & (gpus < 1)).sum()) / count,
