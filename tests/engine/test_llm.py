@@ -424,7 +424,8 @@ def test_whatever_is_drawn_adds_up(seed):
     tasks.extra["prompt_tokens"] = np.minimum(random.geometric(1 / 60, count), 8 * blocks)
     tasks.extra["output_tokens"] = np.minimum(random.geometric(1 / 40, count), 8 * blocks)
     tasks.priority = random.integers(0, 3, count).astype(float)
-    tasks.hash_ids = Ragged.from_rows([tuple(1000 * int(g) + k for k in range(40)) for g in random.integers(0, 4, count)])
+    groups = random.integers(0, 4, count)
+    tasks.hash_ids = Ragged.from_rows([tuple(1000 * int(g) + k for k in range(40)) for g in groups])
     simulation = Simulation(run, check=True)
     record = simulation.run()
     assert audit(record) == []

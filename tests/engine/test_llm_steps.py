@@ -204,8 +204,10 @@ def test_powers_between_sizes():
     assert table.seconds_for(300) == pytest.approx(100)
     assert table.seconds_for(800) == pytest.approx(200)
     steep = StageTable((100, 200), (50.0, 80.0), "power").above(40.0)
-    assert steep.seconds_for(400) == pytest.approx(40 + 40 * 2)  # beyond the largest size in proportion, whatever the last power
-    assert StageTable((100, 200), (40.0, 80.0), "power").above(40.0).seconds_for(150) == 60  # no power leads from nothing
+    # Beyond the largest size in proportion, whatever the last power.
+    assert steep.seconds_for(400) == pytest.approx(40 + 40 * 2)
+    table = StageTable((100, 200), (40.0, 80.0), "power").above(40.0)
+    assert table.seconds_for(150) == 60  # no power leads from nothing
 
 
 # Presets --------------------------------------------------------------------------------------------------------

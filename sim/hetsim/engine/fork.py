@@ -169,7 +169,7 @@ Run = TypeVar("Run")
 def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
     """A copy of a simulation, and with it of its state, made between two decisions.
 
-    One that is made while the policy decides (`within_round`) begins that round anew: its policy is asked at the same
+    One that is made while the policy decides (`within_round`) begins that round again: its policy is asked at the same
     instant, after what has been decided so far.
     """
     run = state.input

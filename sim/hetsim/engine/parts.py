@@ -123,7 +123,7 @@ class Parts:
         )  # fmt: skip
 
     def hooks(self) -> None:
-        """Look anew which hooks the policies have; the others are not called."""
+        """Look again which hooks the policies have; the others are not called."""
         self.waiting.hooks()
         self.completion.hooks()
         self.decisions.hooks()

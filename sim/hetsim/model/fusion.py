@@ -45,7 +45,7 @@ def fusible(modes: Sequence[Mode]) -> str | None:
     """Reason why tasks in these modes cannot be fused, as the end of a sentence."""
     first = modes[0]
     for mode in modes:
-        one = mode.gpus == 1 and mode.whole if mode.gpus else mode.millicores == MILLI
+        one = mode.gpus == 1 and mode.whole_devices if mode.gpus else mode.millicores == MILLI
         if not one or mode.table is not None:
             return f"mode {mode.name} does not run on one core or one whole accelerator"
         if mode.type is not first.type:

@@ -248,7 +248,7 @@ class Mode(ComputeTime):
         return self.gpus == 0
 
     @property
-    def whole(self) -> bool:
+    def whole_devices(self) -> bool:
         return self.share == WHOLE
 
     @property

@@ -429,7 +429,7 @@ def _plans(comparison: Comparison) -> list[str]:
 
 
 def _beside(policies: list[str], columns: list[list[str]]) -> list[str]:
-    """Columns beside the names of policies."""
+    """Columns next to the names of policies."""
     return beside(["policy", *policies], columns, LONGEST_LABEL)
 
 

@@ -39,7 +39,7 @@ class Links:
         """Called with a transfer that has been booked later, and with one of which the end is not known any more."""
         self.up_lines: dict[int, LinkPath] = {}
         self.down_lines: dict[int, LinkPath] = {}
-        parted = {mode.type for mode in modes if mode.gpus and not mode.whole}
+        parted = {mode.type for mode in modes if mode.gpus and not mode.whole_devices}
         self._up: dict[int, Sequence[Pipe]] = {}
         self._down: dict[int, Sequence[Pipe]] = {}
         self._latency: dict[int, float] = {}

@@ -1,7 +1,7 @@
 """The clock: a heap of timers in SimPy's order (time, priority, insertion).
 
 A `Timer` is fired by calling `timer.then(timer)`, which costs half of a SimPy Timeout.  SimPy's events, processes and
-resources work beside them in the same heap (`hetsim.engine.kernel.environment`), where a caller asks for them.
+resources work next to them in the same heap (`hetsim.engine.kernel.environment`), where a caller asks for them.
 
 Same-instant order is the heap's second key: FINISH < FAULT < ARRIVAL < TIMER, where TIMER is SimPy's NORMAL;
 a round comes when the next entry is strictly later.  "Instant" means equal float.

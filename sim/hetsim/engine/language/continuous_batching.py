@@ -6,7 +6,7 @@ blocks run out; a request that arrives in between and may join cuts the jump at 
 does a change of speed, which stretches that step.  The same steps one by one give the same times up to rounding; a
 test says so.
 A replica fails with any of its devices: keys, values and prefixes are lost, and its requests begin elsewhere, with the
-tokens that they have produced as part of what is read anew.
+tokens that they have produced as part of what is read again.
 Cost: O(log members) a request and jump, O(block) where memory is tight.
 """
 

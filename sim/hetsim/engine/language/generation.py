@@ -85,11 +85,11 @@ class Generation:
         self.kind = kind
 
     def energy(self, seconds: float) -> float:
-        """Joules above idle, if it has received so many seconds on its present kind."""
+        """Joules above idle, if it has received these seconds on its present kind."""
         return self.joules + seconds * self.kind.width * self.kind.watts
 
     def received(self, seconds: float) -> float:
-        """Device-seconds, if it has received so many seconds on its present kind."""
+        """Device-seconds, if it has received these seconds on its present kind."""
         return self.earlier + seconds * self.kind.width
 
     def begin_anew(self, now: float) -> None:

@@ -66,7 +66,7 @@ class PrefixCache:
         return freed
 
     def fit(self, free: int) -> None:
-        """Evict until what lies idle fits into so many free KV blocks."""
+        """Evict until what lies idle fits into this number of free KV blocks."""
         while len(self.idle) * self.each > free:
             del self.idle[next(iter(self.idle))]
 

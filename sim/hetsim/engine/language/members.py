@@ -182,7 +182,7 @@ class Members:
     # Further ------------------------------------------------------------------------------------------------
 
     def prefilled(self, request: Generation, tokens: int, seconds: float) -> None:
-        """A step that took so many seconds for it has read so many tokens of its prompt."""
+        """A step that took these seconds for it has read these tokens of its prompt."""
         request.seconds += seconds
         request.to_prefill -= tokens
         if request.to_prefill or request.leaves:
@@ -231,7 +231,7 @@ class Members:
     def abort(self, request: Generation) -> bool:
         """Abort a request: a member leaves after the step under way, and frees blocks.
 
-        False if the request is no member: it takes part in no step, and has gone at once.
+        False if the request is not a member: it takes part in no step, and has gone at once.
         """
         request.leaves = True
         if request.row in self.inside:

@@ -85,7 +85,7 @@ class Sequences:
         return self.residues[(1 - self.steps) % self.memory.block]
 
     def growth(self, steps: int) -> int:
-        """Additional KV blocks that they need for so many steps."""
+        """Additional KV blocks that they need for this number of steps."""
         block, residues, now = self.memory.block, self.residues, self.steps
         if steps == 1:
             return residues[(1 - now) % block]

@@ -67,7 +67,7 @@ class ServiceCalls:
         """It has joined a replica: the first time, that is its start."""
 
     def looked_up(self, request: Generation, tokens: int) -> None:
-        """So many tokens of its prompt were in the prefix cache when it joined."""
+        """This number of tokens of its prompt were in the prefix cache when it joined."""
 
     def first_token(self, request: Generation) -> None:
         """It has its first token."""

@@ -39,7 +39,7 @@ def give_lanes(
     `group_due` is called when the next launch of those that share an accelerator has computed.
     """
     modes = [mode for mode in modes if mode.gpus]
-    tied = {mode.type for mode in modes if not mode.whole or (mode.gpus > 1 and mode.type.streams > 1)}
+    tied = {mode.type for mode in modes if not mode.whole_devices or (mode.gpus > 1 and mode.type.streams > 1)}
     ganged = {mode.type for mode in modes if mode.gpus > 1}
     for gpu in capacity.of:
         if isinstance(gpu, GpuState):

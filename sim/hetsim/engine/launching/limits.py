@@ -2,7 +2,7 @@
 
 The clock of a task runs while it holds devices, transfers and restoring included.  A stop that keeps its work, a move
 or a change of mode lets the clock go on where it stood; after a failure of a device, or a stop that loses its work, the
-job is submitted again and its clock begins anew.  A task that ends at the very instant of its limit is completed.
+job is submitted again and its clock begins again.  A task that ends at the very instant of its limit is completed.
 """
 
 from __future__ import annotations

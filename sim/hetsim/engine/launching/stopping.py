@@ -36,8 +36,8 @@ class Stops:
         """End a launch before its time.  Returns its times (`Timetable.times`).
 
         Transfers under way are lost; finished computing stays if `keep`, after a fault only up to the last
-        checkpoint.  `killed`: its tasks end with it, which is no preemption.  After the last launch that a fault ends
-        `follow` is called: none of them takes the turn of another one.
+        checkpoint.  `killed`: its tasks end with it, which is not a preemption.  After the last launch that a fault
+        ends `follow` is called: none of them takes the turn of another one.
         """
         self.count += 1
         at_once = not fault

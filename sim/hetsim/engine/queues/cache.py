@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class Cache(Protocol):
-    """Holds so many inputs."""
+    """The number of inputs that it holds."""
 
     def holds(self, key: int) -> bool:
         """Is the input's result there?  A hit counts as a use."""

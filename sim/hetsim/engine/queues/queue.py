@@ -107,7 +107,7 @@ class Queue:
 
     @property
     def apart(self) -> bool:
-        """Return True if requests wait that are no part of the column."""
+        """Return True if requests wait that are not part of the column."""
         return bool(self._apart)
 
     @property
@@ -373,7 +373,7 @@ class Queue:
             self.cache.add(self.input_of(row))
 
     def stages(self, size: int, placement: Placement) -> BatchTimes:
-        """Stage times of a batch of so many requests, as far as estimates tell."""
+        """Stage times of a batch of this number of requests, as far as estimates tell."""
         service, mode, devices, links = self.service, placement.mode, placement.devices, self.links
         times, share = mode.stages(size, size * service.per_item[service.shape.position[mode]]), size / len(devices)
         return times._replace(

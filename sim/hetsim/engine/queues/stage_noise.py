@@ -34,7 +34,7 @@ class StageNoise:
         return self._noise()
 
     def forget(self) -> None:
-        """Draw what comes from now on anew."""
+        """Draw again what comes from now on."""
         self._factors = []
 
     def _noise(self) -> Sequence[float]:

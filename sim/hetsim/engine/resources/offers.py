@@ -36,7 +36,7 @@ class Offers:
     @staticmethod
     def serves(mode: Mode) -> bool:
         """Return True if a mode is one whole accelerator: it is offered the emptiest."""
-        return mode.gpus == 1 and mode.whole and mode.type.sharing.kind != "mig"
+        return mode.gpus == 1 and mode.whole_devices and mode.type.sharing.kind != "mig"
 
     def offer_of(self, mode: Mode) -> tuple[Placement, Offer] | None:
         """The emptiest accelerator with room for the mode, the first of equals."""

@@ -76,7 +76,7 @@ class PlacementIndex:
     def index_of(self, mode: Mode) -> ModeIndex:
         index = self.indexes.get(mode)
         if index is None:
-            counted = mode.gpus > 0 and mode.whole and not mode.gpu_memory and mode.type.sharing.kind != "mig"
+            counted = mode.gpus > 0 and mode.whole_devices and not mode.gpu_memory and mode.type.sharing.kind != "mig"
             counted = counted and mode.node_count == 1
             simple = counted and mode.type.streams == 1
             bare = counted and mode.bare
@@ -230,7 +230,7 @@ class PlacementIndex:
         return Placement(mode, tuple(gpu.device for gpu in fitting[: mode.gpus])) if len(fitting) >= mode.gpus else None
 
     def _gang(self, mode: Mode, node: NodeState, available: int) -> Placement | None:
-        """The first so many of a node's open accelerators."""
+        """As many of a node's open accelerators as the mode takes, the first ones."""
         placement = node.gangs.get((mode, available))
         if placement is not None:
             return placement
@@ -261,9 +261,9 @@ class PlacementIndex:
         fitting = node.taking(mode)
         if not fitting:
             return None
-        if mode.type.sharing.kind == "timeslice" or (mode.whole and mode.type.streams > 1):
+        if mode.type.sharing.kind == "timeslice" or (mode.whole_devices and mode.type.streams > 1):
             return max(fitting, key=lambda gpu: gpu.free)
-        if mode.whole:
+        if mode.whole_devices:
             return fitting[0]
         return min(fitting, key=lambda gpu: gpu.free)
 
@@ -311,7 +311,7 @@ class PlacementIndex:
 
 
 def first_devices(node: NodeState, available: int, count: int) -> tuple[Device, ...]:
-    """The first so many of a node's accelerators in a bitmask; there are as many."""
+    """The first `count` of a node's accelerators in a bitmask that has as many."""
     chosen = []
     for _ in range(count):
         lowest = available & -available

@@ -162,7 +162,7 @@ class Placing:
     def _only_whole(self, kind: DeviceType) -> bool:
         """Return True if accelerators of a type are either free or taken as a whole."""
         modes = (mode for shape in self._shapes for mode in shape.modes if mode.type is kind)
-        return kind.streams == 1 and kind.sharing.kind == "exclusive" and all(mode.whole for mode in modes)
+        return kind.streams == 1 and kind.sharing.kind == "exclusive" and all(mode.whole_devices for mode in modes)
 
     def _first_with_items(self, mode: Mode, task: Task) -> Placement | None:
         """Passing over devices without room for the task's data."""
@@ -254,7 +254,9 @@ class Placing:
     def _alike(self, task: Task, mode: Mode) -> bool:
         """Return True if the task ends at the same time wherever this mode fits now."""
         kind = mode.type
-        if task.reads or not (mode.on_cpu or mode.whole) or kind.streams > 1 or kind.sharing.kind != "exclusive":
+        if task.reads or not (mode.on_cpu or mode.whole_devices):
+            return False
+        if kind.streams > 1 or kind.sharing.kind != "exclusive":
             return False
         if mode.span_speeds is not None or mode.exchange is not None:
             return False

@@ -32,7 +32,7 @@ class PoolEnds:
     """Expected ends of launches, in order, where they are steady (`Changes.steady`).
 
     Nodes do not matter to a gang that may take any whole accelerators of its type and nothing of a host: it fits as
-    soon as so many are free.  Cost: a step for each end up to the shadow, and one for each launch since the last.
+    soon as that number is free.  Cost: a step for each end up to the shadow, and one for each launch since the last.
     """
 
     def __init__(self, state: RunState, forecast: Forecast):

@@ -171,7 +171,8 @@ def _alone(mode: Mode, wide: bool) -> bool:
         return False
     if mode.on_cpu:
         return mode.millicores % MILLI == 0 if wide else mode.millicores == MILLI
-    return (wide or mode.gpus == 1) and mode.whole and not (mode.type.sharing.kind == "mps" and mode.type.streams > 1)
+    is_shared = mode.type.sharing.kind == "mps" and mode.type.streams > 1
+    return (wide or mode.gpus == 1) and mode.whole_devices and not is_shared
 
 
 def _homes(table: ModeTable, mode: Mode) -> list[Node]:

@@ -219,7 +219,7 @@ def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
 def serving_of(
     entry: WorkloadEntry, name: str, path: Path_, context: Context
 ) -> DrawnService | ServedLanguage | None:  # fmt: skip
-    """The service for the requests of an entry; None if they are no requests."""
+    """The service for the requests of an entry; None if they are not requests."""
     if isinstance(entry.service, LanguageModel):
         return ServedLanguage(entry.service, name, path, context)
     return None if entry.service is None else DrawnService(entry.service, name, path, context)

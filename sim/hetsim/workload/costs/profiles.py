@@ -5,7 +5,7 @@
       - {profile: lstm_training, weight: 1, steps: 500}
 
 Formulas, for 4-byte floats.  A multiply-add is two operations; biases, activations and losses are left out,
-being small beside the rest.  Per sample and forward:
+being small next to the rest.  Per sample and forward:
 
     convolution             2 · k² · in channels · out channels · out pixels
     transposed convolution  2 · k² · in channels · out channels · in pixels

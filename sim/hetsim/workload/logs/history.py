@@ -3,7 +3,7 @@
 Run times    as part of the time limit, drawn from those of the same user and class (the partition, where the log has
              no class) that have ended; of the user, of the class, of all where these are fewer than `FEW`.  Of a job
              that has run for a while only those that ran longer are drawn; jobs without a limit draw times themselves.
-Arrivals     the jobs of the same hours of an earlier day over again, drawn with their run times anew: the rhythm of the
+Arrivals     the jobs of the same hours of an earlier day over again, drawn with their run times: the rhythm of the
              day and bursts stay, weekdays do not; of a log shorter than that any window of it.
 Reference: for run times by user Tsafrir, Etsion, Feitelson, Backfilling Using System-Generated Predictions Rather than
 User Runtime Estimates (2007); the arrivals are a block bootstrap (Künsch, 1989).
