@@ -60,7 +60,7 @@ def test_what_is_said_of_a_decision():
     page = decision(two[:1])._repr_html_()
     assert page.startswith("<ul><li>No combination is shown to meet wait_mean &lt; 2 s (") and "<td>missed</td>" in page
     assert (none.met, decision(two, 1).met) == (False, True)
-    known = [decision(two, objective=objective).known for objective in ("price", "total", "response_mean")]
+    known = [decision(two, objective=objective).needs_no_runs for objective in ("price", "total", "response_mean")]
     assert known == [True, True, False]
 
 

@@ -99,7 +99,7 @@ class Index:
         while True:
             best: tuple[QueuedService, LikeServices, tuple[Placement, Any]] | None = None
             for line in self._lines:
-                services = offers.of(line.mode)
+                services = offers.offer_of(line.mode)
                 if services is None:
                     continue
                 if line.idle:

@@ -539,7 +539,7 @@ class Facts:
             if sent is not None:
                 law = law_of(sent).times(1 / bandwidth) if math.isfinite(bandwidth) else NOTHING
                 law = law.plus(Law(link.latency, 0.0, "constant"))
-            fixed = (mode.upload if loads else mode.download).of(1)
+            fixed = (mode.upload if loads else mode.download).seconds_for(1)
             parts.append((one.rate or 1.0, law.plus(Law(fixed, 0.0, "constant")) if fixed else law))
         return mixed(parts)
 

@@ -58,7 +58,7 @@ class Launches(Boundaries):
                 if state.slices is not None:
                     begin = max(begin, state.slices.busy[launch][1])
             if state.ready_at > now or state.saving:
-                begin = max(begin, available_at(state, now, state.left))
+                begin = max(begin, available_at(state, now, state.free_amount))
         table.lanes = tuple(lanes)
         if launch._tasks is not None:
             for task in launch._tasks:

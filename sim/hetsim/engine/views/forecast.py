@@ -83,7 +83,7 @@ class Forecast:
         now = self.now
         needed = mode.share or mode.millicores
         states = [self._capacity.of[device.index] for device in placement.devices]
-        ready = max(available_at(state, now, state.left - needed) for state in states)
+        ready = max(available_at(state, now, state.free_amount - needed) for state in states)
         if mode.gpus and mode.type.sharing.kind == "mig":
             ready = max(ready, *(state.slices.copy().take(mode, None, now) for state in states))
         parts_left = [self._left(task) for task in tasks]
@@ -239,7 +239,7 @@ class Forecast:
             began = table.upload_start
             return max(self.now, began + seconds) if began <= self.now else upload_free + seconds
         states = [self._capacity.of[device.index] for device in launch.placement.devices]
-        ready = max(available_at(state, self.now, state.left) for state in states)
+        ready = max(available_at(state, self.now, state.free_amount) for state in states)
         sliced = (state.slices.busy[launch][1] for state in states if state.slices is not None)
         return max(upload_free, ready, *sliced) + seconds
 
@@ -250,7 +250,7 @@ class Forecast:
         """
         now = self.now
         state = self._capacity.of[device.index]
-        if engine == "stream" and state.left >= (WHOLE if isinstance(state, GpuState) else 1000):
+        if engine == "stream" and state.free_amount >= (WHOLE if isinstance(state, GpuState) else 1000):
             return now
         times = EngineTimes(now, now, now, now)
         ends = []

@@ -186,7 +186,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
                 alone = together + times.fixed * max(decoding, filled), 0.0
             for side, (count, seconds) in enumerate(zip(counts, alone, strict=True)):
                 if service.autoscale is not None and not side and seconds > 0:
-                    max_times[0] = max(max_times[0], service.autoscale.most / seconds)
+                    max_times[0] = max(max_times[0], service.autoscale.max_replicas / seconds)
                 elif count:
                     max_times[side] += count / seconds if seconds > 0 else math.inf
         return min(max_times) if service.disaggregated is not None else max_times[0]
