@@ -142,7 +142,7 @@ class RandomFit(ScoredRule):
 
 
 def _any_gpu(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-    if not mode.gpus or mode.whole:
+    if not mode.gpus or mode.whole_devices:
         return view.first(mode, task, node=node)
     return on_gpu(
         task, mode, node, view=view, order=view.random.permutation(len(view.cluster.nodes[node].accelerators))
@@ -151,7 +151,7 @@ def _any_gpu(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
 
 def _by_room(task: Task, view: View, tightest: bool) -> Placement | None:
     mode = task.modes[0]
-    if len(task.modes) == 1 and not view.items and (mode.whole or mode.on_cpu):
+    if len(task.modes) == 1 and not view.items and (mode.whole_devices or mode.on_cpu):
         return view.first(mode, by="tightest" if tightest else "roomiest") or first_across(task, [mode], view)
     for modes in equally_fast(task):
         placement = by_room(task, modes, view, tightest) or first_across(task, modes, view)

@@ -135,7 +135,7 @@ def here(tmp_path, monkeypatch):
 def test_an_exact_line_is_found_again(per_item, fixed, sizes):
     found = fit(sizes, [per_item * n + fixed for n in sizes])
     for n in sizes:
-        assert found.of(n) == pytest.approx(per_item * n + fixed, rel=1e-9)
+        assert found.seconds_for(n) == pytest.approx(per_item * n + fixed, rel=1e-9)
     assert found.worst < 1e-9
 
 
@@ -145,7 +145,7 @@ def test_no_coefficient_is_ever_negative(seconds):
     found = fit(BATCHES[: len(seconds)], seconds)
     assert found.per_item >= 0 and found.fixed >= 0 and found.per_item + found.fixed > 0
     for n, tau, residual in zip(BATCHES, seconds, found.residuals, strict=False):
-        assert tau == pytest.approx(found.of(n) * (1 + residual))
+        assert tau == pytest.approx(found.seconds_for(n) * (1 + residual))
 
 
 def test_one_special_size_does_not_bend_the_line():
@@ -242,7 +242,7 @@ def test_what_stands_beside_a_profile_wins(here):
     written(here)
     service = {"profile": str(here / "f.service.yaml"), "max_batch": 4, "compute": {"per_item": "2 ms"}}
     mode = Scenario.load(scenario(service)).build().services[0].shape.modes[0]
-    assert mode.batch_limit == 4 and mode.fixed == 0 and mode.upload.of(1) == pytest.approx(0.0003)
+    assert mode.batch_limit == 4 and mode.fixed == 0 and mode.upload.seconds_for(1) == pytest.approx(0.0003)
 
 
 def test_a_link_profile_is_its_rates(here):

@@ -66,21 +66,22 @@ def test_between_sizes_times_lie_between_theirs(times: dict[int, float], count: 
     sizes = tuple(sorted(times))
     seconds = tuple(times[size] for size in sizes)
     linear, stepped = StageTable(sizes, seconds), StageTable(sizes, seconds, between="step")
-    assert all(linear.of(size) == stepped.of(size) == times[size] for size in sizes)
+    assert all(linear.seconds_for(size) == stepped.seconds_for(size) == times[size] for size in sizes)
     if sizes[0] <= count <= sizes[-1]:
         above = min(size for size in sizes if size >= count)
         below = max(size for size in sizes if size <= count)
-        assert stepped.of(count) == times[above]
+        assert stepped.seconds_for(count) == times[above]
         low, high = sorted((times[below], times[above]))
-        assert low * (1 - 1e-12) <= linear.of(count) <= high * (1 + 1e-12)
+        assert low * (1 - 1e-12) <= linear.seconds_for(count) <= high * (1 + 1e-12)
     elif count < sizes[0]:
-        assert linear.of(count) == stepped.of(count) == seconds[0]
+        assert linear.seconds_for(count) == stepped.seconds_for(count) == seconds[0]
     else:
-        assert linear.of(count) >= min(seconds[-1], linear.of(sizes[-1]))
+        assert linear.seconds_for(count) >= min(seconds[-1], linear.seconds_for(sizes[-1]))
     limit = min(count, sizes[-1])
-    brute = [linear.of(n) / n for n in range(1, limit + 1)]
+    brute = [linear.seconds_for(n) / n for n in range(1, limit + 1)]
     assert linear.min_per_item(limit) == pytest.approx(min(brute), rel=1e-12)
-    assert linear.least(limit) == pytest.approx(min(linear.of(n) for n in range(1, limit + 1)), rel=1e-12)
+    least = min(linear.seconds_for(n) for n in range(1, limit + 1))
+    assert linear.min_seconds(limit) == pytest.approx(least, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_the_table_of_a_type_is_that_of_its_variant() -> None:
     line = StageTable((1, 8), (0.002, 0.004))
     for kind, group in tasks.groupby("device_type"):
         for size, batch in group.groupby("batch"):
-            expected = line.of(len(batch)) if kind == "fast" else 0.009
+            expected = line.seconds_for(len(batch)) if kind == "fast" else 0.009
             assert batch["compute"].to_numpy() == pytest.approx(expected, rel=1e-9), size
 
 
@@ -377,7 +378,7 @@ def test_perf_analyzer_is_replayed(tmp_path: Path) -> None:
     tasks = hs.run(document, check=True).tasks
     times = StageTable(tuple(sizes), tuple(1e-6 * one for one in sizes.values()))
     for _, batch in tasks.groupby("batch"):
-        assert batch["compute"].to_numpy() == pytest.approx(times.of(len(batch)), rel=1e-9)
+        assert batch["compute"].to_numpy() == pytest.approx(times.seconds_for(len(batch)), rel=1e-9)
         assert batch["upload"].to_numpy() == pytest.approx(50e-6, rel=1e-6)
         assert batch["download"].to_numpy() == pytest.approx(12e-6, rel=1e-6)
 

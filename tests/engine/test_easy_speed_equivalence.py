@@ -57,7 +57,7 @@ def from_nothing(shadows: Shadows, task: Any, mode: Any) -> EarliestFit:
 def test_a_kept_shadow_is_the_one_found_from_nothing(
     seed: int, wrong: bool, policy: str, monkeypatch: pytest.MonkeyPatch
 ):
-    find, found, last = Shadows.of, {"anew": 0, "kept": 0, "later": 0}, {}
+    find, found, last = Shadows.shadow_of, {"anew": 0, "kept": 0, "later": 0}, {}
 
     def compared(self: Shadows, task: Any, mode: Any = None) -> EarliestFit:
         shadow = find(self, task, mode)
@@ -70,7 +70,7 @@ def test_a_kept_shadow_is_the_one_found_from_nothing(
             assert shadow.placement == fresh.placement
         return shadow
 
-    monkeypatch.setattr(Shadows, "of", compared)
+    monkeypatch.setattr(Shadows, "shadow_of", compared)
     result = hs.run(system(seed, wrong, POLICIES[policy]), check=True)
     assert (result.tasks["status"] == "completed").all() and (result.tasks["wait"] > 0).mean() > 0.2
     assert found["later"] > 30 and found["anew"] > 20

@@ -144,8 +144,8 @@ def test_rates_beside_others_are_kept_up_to_a_number_and_found_anew_beyond_it(mo
     gpu = DeviceType("g", streams=8, sharing=Sharing("timeslice"))
     jobs = [Job([gpu_mode(gpu, 0.2 + 0.01 * number)], [1.0 + 0.1 * number]) for number in range(40)]
     finishes = []
-    for most in (rates.MOST_SHARED, 3):
-        monkeypatch.setattr(rates, "MOST_SHARED", most)
+    for most in (rates.MAX_CACHED_RATES, 3):
+        monkeypatch.setattr(rates, "MAX_CACHED_RATES", most)
         run = simulation(node(gpu, 2), jobs)
         finishes.append(run.run().finish.tolist())
         kept = len(run.parts.launches.speeds._shared)

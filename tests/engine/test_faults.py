@@ -326,7 +326,7 @@ def test_a_checkpoint_longer_than_the_mean_time_between_failures_is_told():
 def test_what_is_a_multiple_of_a_task_s_time_counts_its_checkpoints():
     job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "100 s",
            "stopping": {"interval": "30 s", "checkpoint": "5 s"}, "deadline": {"factor": 1.1},
-           "estimates": {"known": "mean"}}  # fmt: skip
+           "estimates": {"basis": "mean"}}  # fmt: skip
     result = run([], [job])
     assert result.tasks["finish"].tolist() == [115.0]
     assert result.tasks["deadline"].tolist() == pytest.approx([1.1 * 115])
@@ -335,7 +335,7 @@ def test_what_is_a_multiple_of_a_task_s_time_counts_its_checkpoints():
 
 def test_a_mean_that_is_known_is_not_that_of_the_tasks_to_come():
     job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 3},
-           "gpu_time": {"distribution": "exponential", "mean": "60 s"}, "estimates": {"known": "mean"}}  # fmt: skip
+           "gpu_time": {"distribution": "exponential", "mean": "60 s"}, "estimates": {"basis": "mean"}}  # fmt: skip
     tasks = run([], [job]).record.input.tasks
     assert len(set(tasks.estimate[:, 0])) == 1
     assert tasks.estimate[0, 0] != pytest.approx(tasks.time.mean(), rel=1e-6)

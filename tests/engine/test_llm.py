@@ -229,7 +229,7 @@ def with_prefixes(arrival, prompt, output, names, blocks, **service):
     run = load(scenario(kv, entry, memory=f"{16 * blocks} MB")).build()
     run.tasks.arrival = np.array(arrival, dtype=float)
     run.tasks.extra["prompt_tokens"], run.tasks.extra["output_tokens"] = np.array(prompt), np.array(output)
-    run.tasks.hash_ids = Ragged.of(names)
+    run.tasks.hash_ids = Ragged.from_rows(names)
     return Simulation(run, check=True).run()
 
 
@@ -424,7 +424,8 @@ def test_whatever_is_drawn_adds_up(seed):
     tasks.extra["prompt_tokens"] = np.minimum(random.geometric(1 / 60, count), 8 * blocks)
     tasks.extra["output_tokens"] = np.minimum(random.geometric(1 / 40, count), 8 * blocks)
     tasks.priority = random.integers(0, 3, count).astype(float)
-    tasks.hash_ids = Ragged.of([tuple(1000 * int(g) + k for k in range(40)) for g in random.integers(0, 4, count)])
+    groups = random.integers(0, 4, count)
+    tasks.hash_ids = Ragged.from_rows([tuple(1000 * int(g) + k for k in range(40)) for g in groups])
     simulation = Simulation(run, check=True)
     record = simulation.run()
     assert audit(record) == []
@@ -629,7 +630,7 @@ class Greedy(IterationPolicy):
     """Prefills more than there is."""
 
     def step(self, replica):
-        return BatchStep([(request, request.left + 1) for request in replica.prefilling])
+        return BatchStep([(request, request.to_prefill + 1) for request in replica.prefilling])
 
 
 def test_an_illegal_step_names_the_policy_and_the_time():

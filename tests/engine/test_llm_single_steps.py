@@ -125,7 +125,7 @@ def simulated(load_, given):
     tasks.arrival, tasks.priority = arrival.astype(float), np.array(given["priority"], dtype=float)
     tasks.extra["prompt_tokens"], tasks.extra["output_tokens"] = prompt, output
     tasks.user_code = np.array([tasks.users.index(client) for client in given["client"]], dtype=np.int32)
-    tasks.hash_ids = Ragged.of(given["names"])
+    tasks.hash_ids = Ragged.from_rows(given["names"])
     iteration = [(run.iteration[0][0], watched(given["routing"], seen))]
     run = replace(run, faults=events(*given["faults"]), iteration=iteration)
     return Simulation(run, check=True).run(), seen

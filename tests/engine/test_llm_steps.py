@@ -85,7 +85,7 @@ def test_many_steps_are_the_sum_of_single_ones(times, sequences, context):
     """With a host that limits the first steps and not the later ones as well; and back from seconds to steps."""
     ends = [0.0]
     for step in range(400):
-        ends.append(ends[-1] + times.of(0, sequences, context + step * sequences))
+        ends.append(ends[-1] + times.seconds_for(0, sequences, context + step * sequences))
     for count in (1, 2, 3, 17, 255, 400):
         assert times.decoding(count, sequences, context) == pytest.approx(ends[count], rel=1e-12)
         assert abs(times.steps_in(ends[count] + 1e-9, sequences, context) - count) <= 1
@@ -94,7 +94,7 @@ def test_many_steps_are_the_sum_of_single_ones(times, sequences, context):
 def test_the_limit_of_the_host_ends_within_these_steps():
     """Or the case with a kink would not be tried above."""
     times = steps(host=0.05, per_context_token=3e-6)
-    assert times.of(0, 7, 900) == times.of(0, 7, 907) < times.of(0, 7, 900 + 7 * 399)
+    assert times.seconds_for(0, 7, 900) == times.seconds_for(0, 7, 907) < times.seconds_for(0, 7, 900 + 7 * 399)
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_chunks_pay_for_attending_to_earlier_ones():
     whole = {**PRESET, "step": {"roofline": {"attention": 0.001}}}
     one, cut = (simulated({**whole, **more}, [0], [1000], [1]) for more in ({}, {"max_num_batched_tokens": 400}))
     times = load(scenario(whole)).model.workload[0].service.times
-    assert one.first_token[0] == pytest.approx(times.of(1000, 0, 0, 500_500))
-    pieces = [times.of(n, 0, 0, attended(n, before)) for n, before in [(400, 0), (400, 400), (200, 800)]]
+    assert one.first_token[0] == pytest.approx(times.seconds_for(1000, 0, 0, 500_500))
+    pieces = [times.seconds_for(n, 0, 0, attended(n, before)) for n, before in [(400, 0), (400, 400), (200, 800)]]
     assert cut.first_token[0] == pytest.approx(sum(pieces))
     assert times.alone(np.array([1000]), np.array([1]), 400) == pytest.approx(sum(pieces))
 
@@ -176,10 +176,10 @@ def test_experts_that_no_token_needs_are_not_read():
     mixtral, gpu = MODELS["mixtral-8x7b"], DEVICES["h100"]
     times = roofline_steps(mixtral, gpu, 1, Efficiency(memory=1.0, compute=1.0))
     rest = 2 * (mixtral.attention + mixtral.head) / 3350e9
-    assert times.of(0, 1, 0) == pytest.approx(rest + 2 * 2 * mixtral.expert / 3350e9)
+    assert times.seconds_for(0, 1, 0) == pytest.approx(rest + 2 * 2 * mixtral.expert / 3350e9)
     share = 1 - (3 / 4) ** 4
-    assert times.of(0, 4, 0) == pytest.approx(rest + 2 * share * 8 * mixtral.expert / 3350e9)
-    assert times.of(4000, 0, 0) == pytest.approx(
+    assert times.seconds_for(0, 4, 0) == pytest.approx(rest + 2 * share * 8 * mixtral.expert / 3350e9)
+    assert times.seconds_for(4000, 0, 0) == pytest.approx(
         2 * (4000 * (mixtral.attention + 2 * mixtral.expert) + mixtral.head) / 989e12
     )
 
@@ -198,14 +198,16 @@ def test_prefill_and_decode_have_a_line_each():
 def test_powers_between_sizes():
     """Above a floor of 40: 10 at 100 tokens, 40 at 200, 80 at 400, so squares and then a line, at both ends too."""
     table = StageTable((100, 200, 400), (50.0, 80.0, 120.0), "power").above(40.0)
-    assert [table.of(n) for n in (100, 200, 400)] == [50, 80, 120]
-    assert table.of(150) == pytest.approx(40 + 10 * 1.5**2)
-    assert table.of(50) == pytest.approx(42.5)
-    assert table.of(300) == pytest.approx(100)
-    assert table.of(800) == pytest.approx(200)
+    assert [table.seconds_for(n) for n in (100, 200, 400)] == [50, 80, 120]
+    assert table.seconds_for(150) == pytest.approx(40 + 10 * 1.5**2)
+    assert table.seconds_for(50) == pytest.approx(42.5)
+    assert table.seconds_for(300) == pytest.approx(100)
+    assert table.seconds_for(800) == pytest.approx(200)
     steep = StageTable((100, 200), (50.0, 80.0), "power").above(40.0)
-    assert steep.of(400) == pytest.approx(40 + 40 * 2)  # beyond the largest size in proportion, whatever the last power
-    assert StageTable((100, 200), (40.0, 80.0), "power").above(40.0).of(150) == 60  # no power leads from nothing
+    # Beyond the largest size in proportion, whatever the last power.
+    assert steep.seconds_for(400) == pytest.approx(40 + 40 * 2)
+    table = StageTable((100, 200), (40.0, 80.0), "power").above(40.0)
+    assert table.seconds_for(150) == 60  # no power leads from nothing
 
 
 # Presets --------------------------------------------------------------------------------------------------------
@@ -490,9 +492,9 @@ def test_steps_are_read_off_a_log(tmp_path, phases):
     times = found.times(phases == "prefill_first")
     for sequences, context in ((1, 500), (8, 4000), (20, 12_000)):
         exact = 0.008 + 30e-6 * sequences + 50e-9 * context
-        assert times.of(0, sequences, context) == pytest.approx(exact, rel=0.01)
+        assert times.seconds_for(0, sequences, context) == pytest.approx(exact, rel=0.01)
     for size in (100, 500, 900):
-        assert times.prefill.of(size) == pytest.approx(0.03 + 50e-6 * size, rel=0.05)
+        assert times.prefill.seconds_for(size) == pytest.approx(0.03 + 50e-6 * size, rel=0.05)
 
 
 def test_the_end_of_a_log_does_not_change_what_is_read_off_its_beginning(tmp_path):

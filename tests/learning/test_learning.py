@@ -317,7 +317,7 @@ def test_the_best_network_on_the_way_is_kept(judged_seldom):
     assert best["steps"] == training.policy.training["kept_after"]
     # The judge's figure is what a run of the kept policy gives.
     slowdowns = validation_slowdowns("sjf")
-    assert training.beside["shortest"] == pytest.approx(-slowdowns.mean(), rel=1e-9)
+    assert training.baselines["shortest"] == pytest.approx(-slowdowns.mean(), rel=1e-9)
     assert list(training.comparison.table.index) == ["learned (dqn)", "fcfs", "shortest"]
     assert training.plot().axes
 

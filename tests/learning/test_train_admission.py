@@ -198,9 +198,9 @@ def test_the_metric_of_value_is_the_reward_of_value():
 
 def test_estimates_can_be_the_means_of_the_classes():
     entry = {"arrivals": {"process": "poisson", "rate": "60/h"}, "until": "4 h", "classes": [
-        {"class": "a", "gpu_time": {"distribution": "exponential", "mean": "1 min"}, "estimates": {"known": "mean"}},
+        {"class": "a", "gpu_time": {"distribution": "exponential", "mean": "1 min"}, "estimates": {"basis": "mean"}},
         {"class": "b", "gpu_time": {"distribution": "exponential", "mean": "5 min"},
-         "estimates": {"known": "mean", "factor": 2}},
+         "estimates": {"basis": "mean", "factor": 2}},
         {"class": "c", "gpu_time": {"distribution": "exponential", "mean": "1 min"}}]}  # fmt: skip
     tasks = hs.load({**CROWD, "workload": [entry]}).build().tasks
     time, estimate = tasks.time[:, 0], tasks.estimate[:, 0]
@@ -209,7 +209,7 @@ def test_estimates_can_be_the_means_of_the_classes():
         assert len(set(estimate[of[name]])) == 1
         assert estimate[of[name]][0] == pytest.approx(mean, rel=4 / 20_000**0.5)  # drawn apart from the tasks
     assert (estimate[of["c"]] == time[of["c"]]).all()
-    table = {"trace": {"format": "tasks", "path": "x.csv"}, "estimates": {"known": "mean"}}
+    table = {"trace": {"format": "tasks", "path": "x.csv"}, "estimates": {"basis": "mean"}}
     with pytest.raises(ScenarioError):
         hs.load({**CROWD, "workload": [table]}).build()
 

@@ -73,8 +73,8 @@ def test_times_are_those_of_the_tables_by_hand(net):
     assert curve.packed == (2,)
     assert curve.seconds == pytest.approx(1.9 * (100 / 2 + 100 / 1.5))
     # On two nodes each step takes 2.3 s; half of the progress is the first epoch.
-    assert curve.left((1, 1), 0.0) * curve.seconds == pytest.approx(2.3 * (50 + 100 / 1.5))
-    assert curve.left((2,), 0.5) * curve.seconds == pytest.approx(1.9 * 100 / 1.5)
+    assert curve.seconds_left((1, 1), 0.0) * curve.seconds == pytest.approx(2.3 * (50 + 100 / 1.5))
+    assert curve.seconds_left((2,), 0.5) * curve.seconds == pytest.approx(1.9 * 100 / 1.5)
     assert curve.reached((1, 1), 0.0, 2.3 * 50 / curve.seconds) == pytest.approx(0.5)
     assert curve.rate((2,), 0.0) / curve.seconds == pytest.approx(2 / 1.9 / 200)
     assert curve.section(0.25) == (0.0, 0.5) and curve.section(0.5) == (0.5, 1.0) and curve.section(1.0) == (0.5, 1.0)
@@ -99,10 +99,10 @@ def test_a_placement_is_read_from_any_of_its_nodes(net):
 def test_left_and_reached_undo_each_other(net):
     curve = TrainingCurve(net, 2, None)
     for layout, done in itertools.product([(2,), (1, 1)], [0.0, 0.2, 0.5, 0.9]):
-        left = curve.left(layout, done)
+        left = curve.seconds_left(layout, done)
         for part in (0.1, 0.6, 1.0):
             there = curve.reached(layout, done, part * left)
-            assert curve.left(layout, there) == pytest.approx((1 - part) * left, abs=1e-12)
+            assert curve.seconds_left(layout, there) == pytest.approx((1 - part) * left, abs=1e-12)
 
 
 def test_the_formula_of_steps_is_found_again():

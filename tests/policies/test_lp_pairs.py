@@ -108,9 +108,9 @@ def check_feasible(found, fraction):
     assert (np.bincount(found.job, fraction, found.jobs) <= 1 + 1e-6).all()
     used = np.bincount(found.kind, fraction * found.width, len(found.capacity))
     assert (used <= found.capacity * (1 + 1e-6)).all()
-    for own, beside in {(a, b) for a, b in zip(found.own, found.beside, strict=True) if b >= 0}:
-        mine = fraction * ((found.own == own) & (found.beside == beside))
-        theirs = fraction * ((found.own == beside) & (found.beside == own))
+    for own, beside in {(a, b) for a, b in zip(found.own, found.partner, strict=True) if b >= 0}:
+        mine = fraction * ((found.own == own) & (found.partner == beside))
+        theirs = fraction * ((found.own == beside) & (found.partner == own))
         assert mine.sum() == pytest.approx(theirs.sum(), abs=1e-6)
         if own == beside:
             assert 2 * np.bincount(found.job, mine, found.jobs).max() <= mine.sum() + 1e-6
@@ -187,7 +187,7 @@ def test_with_pairs_nobody_who_is_worst_off_gets_less(seed, levels):
     assert with_pairs.min() >= 1 - 1e-6  # an equal share is a solution
     value = found.rate / found.fastest()[found.job]
     most = value @ max_sum(found, value, np.zeros(9))
-    assert most >= value[found.beside < 0] @ max_sum(alone, value[found.beside < 0], np.zeros(9)) * (1 - 1e-9)
+    assert most >= value[found.partner < 0] @ max_sum(alone, value[found.partner < 0], np.zeros(9)) * (1 - 1e-9)
 
 
 def test_entries_of_nanoseconds_beside_hours_are_solved():
@@ -379,7 +379,7 @@ def test_of_three_jobs_of_a_class_one_is_left_over():
     found = Table(1, np.array([0, 0, 0, 1, 1]), [[1.0]] * 5, speed, [3]).offers()
     fraction = max_min(found, np.array([1.0, 1.0, 1.0, 0.75, 0.75]))
     check_feasible(found, fraction)
-    assert fraction[found.beside >= 0].sum() == pytest.approx(2.0)  # of the three, two at a time; 3 without that
+    assert fraction[found.partner >= 0].sum() == pytest.approx(2.0)  # of the three, two at a time; 3 without that
 
 
 def test_received_time_adds_up_to_the_time_that_jobs_ran():

@@ -145,14 +145,14 @@ def dot(placement, view):
 
 def packing_class(placement, view):
     node = node_of(placement, view)
-    if placement.mode.gpus and not placement.mode.whole and view.load(placement.devices[0]) > 0:
+    if placement.mode.gpus and not placement.mode.whole_devices and view.load(placement.devices[0]) > 0:
         return 0
     return 2 if all(share == 1 for share in free_of(view, node)) else 1
 
 
 def room(placement, view):
     node, mode = node_of(placement, view), placement.mode
-    if mode.gpus and not mode.whole:
+    if mode.gpus and not mode.whole_devices:
         return (1 - view.load(placement.devices[0]),)
     return (sum(free_of(view, node)) if mode.gpus else 0.0, view.free("cpu", node.index))
 
@@ -194,11 +194,11 @@ def test_spread_takes_the_emptiest_gpu_and_packing_the_fullest():
         return [view.load(p.devices[0]) for p in ways(task, view) if p.devices[0].node == placement.devices[0].node]
 
     def emptiest(task, view, placement):
-        if placement.mode.gpus and not placement.mode.whole:
+        if placement.mode.gpus and not placement.mode.whole_devices:
             assert view.load(placement.devices[0]) == min(loads(task, view, placement))
 
     def fullest(task, view, placement):
-        if placement.mode.gpus and not placement.mode.whole:
+        if placement.mode.gpus and not placement.mode.whole_devices:
             assert view.load(placement.devices[0]) == max(loads(task, view, placement))
 
     watch("spread", emptiest, 1)
@@ -408,10 +408,10 @@ def test_topology_finds_the_fastest_part_that_is_free(seed):
             return Placement(single, (view.cluster.by_name[names[held[task.index]]],))
         placement = topology(task, view)
         free = [d for d in view.cluster.devices if d.type is A and view.load(d) == 0]
-        best = max((SPEEDS.of(devices) for devices in itertools.combinations(free, size)), default=None)
+        best = max((SPEEDS.rate_of(devices) for devices in itertools.combinations(free, size)), default=None)
         assert (placement is None) == (best is None)
         if placement is not None:
-            assert SPEEDS.of(placement.devices) == best
+            assert SPEEDS.rate_of(placement.devices) == best
         return placement
 
     jobs = [Job([single], [5.0]) for _ in held] + [Job([gang], [1.0], 1.0)]

@@ -26,7 +26,7 @@ class Curve:
 
     packed: Layout = (2,)
 
-    def left(self, layout: Layout, done: float) -> float:
+    def seconds_left(self, layout: Layout, done: float) -> float:
         assert (layout, done) == (self.packed, 0.25)
         return 0.5
 

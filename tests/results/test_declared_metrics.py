@@ -52,7 +52,7 @@ def test_every_declaration_is_whole():
     for name, one in declarations().items():
         assert one.function.__doc__, name
         assert one.weight is None or one.weight in WEIGHTS, name
-        assert one.weight is None or one.of == "tasks", name
+        assert one.weight is None or one.estimand == "tasks", name
     assert len({one.title for one in declarations().values()}) == len(declarations())
 
 

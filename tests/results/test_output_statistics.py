@@ -229,7 +229,7 @@ def race(means: list[float], seed: int, delta: float = 0.05) -> tuple[str | None
             found.screen()
             if found.over:
                 break
-    selection = found.found()
+    selection = found.outcome()
     return selection.best, max(selection.runs.values())
 
 

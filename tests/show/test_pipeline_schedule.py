@@ -136,9 +136,9 @@ def test_of_very_many_passes_the_first_micro_batches_are_laid_out() -> None:
     found = hs.run(training(batch=20_000))
     schedule, _ = training_pipeline(found)
     assert schedule.bubble == pytest.approx(found.metric("bubble_fraction"), rel=1e-9), "that of the whole step"
-    assert schedule.of == 20_000 and len(schedule.slots) <= 20_000
+    assert schedule.all_micro_batches == 20_000 and len(schedule.slots) <= 20_000
     assert schedule.seconds is not None and schedule.seconds > 10 * schedule.makespan
-    few = replace(pipeline_schedule(equal(2), 3, "1f1b"), of=20_000)
+    few = replace(pipeline_schedule(equal(2), 3, "1f1b"), all_micro_batches=20_000)
     assert "2 stages × 3 of 20,000 micro-batches" in hs.plots.pipeline(few).get_title(loc="left")
 
 

@@ -24,7 +24,7 @@ from hetsim.experiment.directory import comparison_json, save, save_comparison
 from hetsim.model.record import LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED
 from hetsim.report.overview import comparison_lines, overview
 from hetsim.results.many_runs.compare import compare
-from hetsim.results.one_run.plans import in_pieces, told
+from hetsim.results.one_run.plans import in_pieces, plain_note
 from hetsim.results.one_run.result import Result
 
 PAGE = Path(__file__).parents[2] / "docs" / "planning.md"
@@ -111,8 +111,8 @@ def test_a_run_that_goes_on_after_a_stop_can_be_shorter_than_any_plan():
 
 def test_notes_are_plain():
     given_ = {"a": np.float64(0.5), "b": np.array([1, 2]), "c": (True, None), "d": {1: Path("x")}}
-    assert told(given_) == {"a": 0.5, "b": [1, 2], "c": [True, None], "d": {"1": "x"}}
-    assert type(told(given_)["a"]) is float
+    assert plain_note(given_) == {"a": 0.5, "b": [1, 2], "c": [True, None], "d": {"1": "x"}}
+    assert type(plain_note(given_)["a"]) is float
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from hetsim.experiment import decide
 from hetsim.experiment.decide import Candidate, Decision, _numbers, _Search
 from hetsim.experiment.targets import MET, MISSED, OPEN, UNDEFINED, Judge, Target, TargetFinding, TargetsTrial
 from hetsim.experiment.work import RunOutcome
-from hetsim.results.many_runs.selection import MOST
+from hetsim.results.many_runs.selection import MAX_REPLICATIONS
 
 NOTHING: Any = None
 WAIT, LATE = Target.parse("wait_mean < 2 s"), Target.parse("wait_mean > 1 s")
@@ -50,7 +50,7 @@ def test_what_is_said_of_a_decision():
     assert measured.sentences[0].startswith("k=2, fcfs meets wait_mean < 2 s with the least response mean (2.5 s): ")
     assert measured.sentences[1:] == ["It is the best of those that meet the targets, or within 20 % of the best."]
     tied = decision(two, 1, objective="response_mean", tied=[two[0], candidate(3, MET, 2.5, policy="")])
-    assert tied.sentences[1:] == [f"Not told from it after {MOST:,} replications: k=1, fcfs; k=3."]
+    assert tied.sentences[1:] == [f"Not told from it after {MAX_REPLICATIONS:,} replications: k=1, fcfs; k=3."]
     assert decision(two[:1]).sentences == ["No combination is shown to meet wait_mean < 2 s (all 1 tried)."]
     none = decision(two[:1], targets=[WAIT, LATE], count=9)
     assert none.sentences == [
@@ -60,7 +60,7 @@ def test_what_is_said_of_a_decision():
     page = decision(two[:1])._repr_html_()
     assert page.startswith("<ul><li>No combination is shown to meet wait_mean &lt; 2 s (") and "<td>missed</td>" in page
     assert (none.met, decision(two, 1).met) == (False, True)
-    known = [decision(two, objective=objective).known for objective in ("price", "total", "response_mean")]
+    known = [decision(two, objective=objective).needs_no_runs for objective in ("price", "total", "response_mean")]
     assert known == [True, True, False]
 
 
@@ -264,7 +264,7 @@ def test_among_several_the_best_is_selected(monkeypatch: pytest.MonkeyPatch):
     looked = search([MISSED, MET, MET, MET], [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [4.0, 5.0]])
     assert looked.best("response_mean", 0.9, 0.02) == 3
     assert looked.tied == [1]
-    assert asked == [("response_mean", 0.9, 0.02, ["1", "2", "3"], ["1", "2", "3"], 4, MOST)]
+    assert asked == [("response_mean", 0.9, 0.02, ["1", "2", "3"], ["1", "2", "3"], 4, MAX_REPLICATIONS)]
     looked = search([MET, MET], [[1.0, 2.0], [2.0, 2.0]])
     looked.judge.looks = [2, 8]
     looked.best("response_mean", 0.9, 0.02)

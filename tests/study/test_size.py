@@ -300,7 +300,7 @@ def test_the_search_begins_where_the_devices_can_serve_what_arrives(rate: int, m
     arriving = len(hs.Scenario.load(scenario).build().tasks) / 4.0
     least = math.ceil(arriving / (32 / (4.7e-3 + 32 * 1.15e-3)))
     found = hs.size(scenario, "response_p99 < 50 ms", GPUS)
-    assert (found.size, found.least, tried) == (least, least, [least])
+    assert (found.size, found.min_size, tried) == (least, least, [least])
     assert bool(found.overload) == (least > 1) == any("were not run" in text for text in found.sentences)
     tried.clear()
     assert hs.size(scenario, "response_p99 < 50 ms", GPUS, least=1).size == 1 and tried == [1]

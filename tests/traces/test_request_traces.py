@@ -466,12 +466,12 @@ def test_any_bytes_end_in_a_table_or_a_sentence(tmp_path_factory, content, numbe
 @examples(60)
 @given(rows=st.lists(st.lists(st.integers(0, 2**62), max_size=4), max_size=8), data=st.data())
 def test_ragged_is_a_list_of_lists(rows, data):
-    ragged = Ragged.of(rows)
+    ragged = Ragged.from_rows(rows)
     assert [row.tolist() for row in ragged] == rows and len(ragged) == len(rows)
     order = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=10) if rows else st.just([]))
     assert [row.tolist() for row in ragged.take(np.array(order, int))] == [rows[k] for k in order]
     cut = data.draw(st.integers(0, len(rows)))
-    parts = Ragged.joined([Ragged.of(rows[:cut]), Ragged.empty(2), Ragged.of(rows[cut:])])
+    parts = Ragged.joined([Ragged.from_rows(rows[:cut]), Ragged.empty(2), Ragged.from_rows(rows[cut:])])
     assert [row.tolist() for row in parts] == [*rows[:cut], [], [], *rows[cut:]]
 
 

@@ -180,7 +180,7 @@ def test_where_all_is_certain_the_start_is_too():
     assert np.allclose(told.starts, [[400.0, 900.0]] * 5, atol=0.1)
     assert np.allclose(told.by_limits, [900.0, 1900.0], atol=0.1)
     assert np.allclose(told.free["n"], 400.0) and np.allclose(told.free["all"], 400.0)
-    assert told.capacity == 1 and told.held[:, 1].tolist() == [1.0] * 5
+    assert told.capacity == 1 and told.occupied[:, 1].tolist() == [1.0] * 5
 
 
 def test_jobs_on_nodes_that_have_gone_begin_again():
@@ -202,7 +202,7 @@ def test_nothing_after_the_snapshot_changes_a_forecast():
     other.start[later] = other.submit[later]
     other.runtime[other.end > 2 * DAY] *= 2
     one, two = (one_core(log, jobs, 2 * DAY, 2.0).forecast(8, seed=4) for log in (past, other))
-    assert one.starts.tobytes() == two.starts.tobytes() and one.held.tobytes() == two.held.tobytes()
+    assert one.starts.tobytes() == two.starts.tobytes() and one.occupied.tobytes() == two.occupied.tobytes()
 
 
 @pytest.mark.slow
@@ -243,7 +243,7 @@ def test_a_site_that_is_replaced_keeps_the_jobs_that_run():
     now, site = 100_000.0, {"partitions": {"batch": {"max_cpus": 2}}}
     jobs = [in_batch("r1", now - 100.0, ("a",)), in_batch("r2", now - 300.0, ("b",)), in_batch("w")]
     told = limited(jobs, now, overrides={"site": site})
-    assert np.allclose(told.starts, 200.0, atol=0.1) and told.held[0, 0] == 2 and not told.notes
+    assert np.allclose(told.starts, 200.0, atol=0.1) and told.occupied[0, 0] == 2 and not told.notes
 
 
 def test_where_more_runs_than_a_limit_allows_the_last_to_end_are_waited_for():
@@ -251,7 +251,7 @@ def test_where_more_runs_than_a_limit_allows_the_last_to_end_are_waited_for():
     jobs = [in_batch("r1", now - 300.0, ("a",)), in_batch("r2", now - 100.0, ("b",)), in_batch("w")]
     told = limited(jobs, now, max_cpus=1)
     assert np.allclose(told.starts, 400.0, atol=0.1) and np.allclose(told.free["a"], 200.0)
-    assert told.held[:, 0].tolist() == [2.0, 2.0] and "more runs in partition batch" in told.notes[0]
+    assert told.occupied[:, 0].tolist() == [2.0, 2.0] and "more runs in partition batch" in told.notes[0]
 
 
 def test_jobs_of_several_nodes_take_equal_parts_of_as_many():
@@ -279,7 +279,7 @@ def pasts(random, count=400, jobs=5, known=0.0):
 def test_widened_intervals_hold_as_often_as_they_say():
     random = np.random.default_rng(1)
     wide = widening(pasts(random), 0.0)
-    low, quarter, middle, three, high = wide.moved(pasts(random)[0].told[0], 86_400.0)
+    low, quarter, middle, three, high = wide.moved(pasts(random)[0].forecast[0], 86_400.0)
     actual = np.concatenate([past.actual for past in pasts(random, 2000)])
     assert middle == 3600.0
     assert abs(((low <= actual) & (actual <= high)).mean() - 0.9) < 0.02

@@ -97,7 +97,8 @@ class Ahead:
     def _alone(self, task: Task, position: int) -> float:
         """Its own stages, without contention."""
         mode = task.modes[position]
-        if mode.upload.of(1) or mode.download.of(1) or task.bytes_in or task.bytes_out or task.reads or task.writes:
+        fixed = mode.upload.seconds_for(1) or mode.download.seconds_for(1)
+        if fixed or task.bytes_in or task.bytes_out or task.reads or task.writes:
             placement = self._of(mode)[2]
             if placement is not None:
                 return self.view.duration(task, placement)

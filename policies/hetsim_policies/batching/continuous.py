@@ -100,7 +100,7 @@ class Continuous(IterationPolicy):
     def key(self, request: Generation) -> Any:
         if self.order == "priority":
             return (-request.priority, request.arrival)
-        return request.left if self.order == "shortest_prompt" else request.arrival
+        return request.to_prefill if self.order == "shortest_prompt" else request.arrival
 
     def admits(self, replica: Replica, request: Generation) -> bool:
         if self.phases == "decode_first" and replica.decoding:
@@ -127,12 +127,12 @@ class Continuous(IterationPolicy):
     def _fits_step(self, replica: Replica, request: Generation, limit: int) -> bool:
         """Return True if the next step has room for tokens of it."""
         prefilling = replica.prefilling
-        reading = sum([other.left for other in prefilling]) if prefilling else 0
+        reading = sum([other.to_prefill for other in prefilling]) if prefilling else 0
         if self.phases == "mixed":
             return replica.decoding + reading < limit
         if not reading:
             return True
-        more = max(1, request.left - replica.cached(request)) if request.left else 0
+        more = max(1, request.to_prefill - replica.cached(request)) if request.to_prefill else 0
         return reading + more <= limit
 
     def _excess(self, replica: Replica, request: Generation, steps: int) -> int:
@@ -148,7 +148,7 @@ class Continuous(IterationPolicy):
         All but the last of its tokens are held, n of them in at most n + block - 1 tokens' worth of blocks.  The step
         that reads what is left of its prompt gives a token, which the next one holds.
         """
-        produced = request.produced + (request.left > 0)
+        produced = request.produced + (request.to_prefill > 0)
         more = request.longest - produced - 1
         there = request.prompt + produced + block - 1
         return (more, there) if more >= 0 else (0, there - 1)
@@ -190,7 +190,7 @@ class Continuous(IterationPolicy):
             to_hold = self._to_hold(request, replica.service.block)
             self._reserved[replica.number].decodes(request, to_hold, replica.steps)
 
-    def left(self, replica: Replica, request: Generation, over: bool) -> None:
+    def request_left(self, replica: Replica, request: Generation, over: bool) -> None:
         if self.by_client:
             self._counters[replica.number].leave(request, over, replica.steps)
         if self.reserves:
@@ -207,11 +207,11 @@ class Continuous(IterationPolicy):
             self._read_at[replica.number] = replica.steps
         mixed, limit = self.phases == "mixed", replica.service.max_num_batched_tokens
         if limit is None:
-            return BatchStep([(request, request.left) for request in prefilling], mixed)
+            return BatchStep([(request, request.to_prefill) for request in prefilling], mixed)
         room = limit - replica.decoding if mixed else limit
         prefill: list[tuple[Any, int]] = []
         for request in prefilling:
-            take = request.left
+            take = request.to_prefill
             if take > room:
                 if not room or (prefill and not mixed):
                     break

@@ -49,7 +49,7 @@ class IntervalJob:
     def remaining(self, gpus: int, done: float) -> float:
         """Estimated seconds from `done` to the end on `gpus` GPUs over the fewest nodes."""
         curve = self.sizes[gpus].curve
-        return self.estimate(gpus) * (1.0 - done if curve is None else curve.left(curve.packed, done))
+        return self.estimate(gpus) * (1.0 - done if curve is None else curve.seconds_left(curve.packed, done))
 
     def speed(self, layout: Layout) -> float:
         """Fraction of the job per second on a layout; 0 where it cannot run."""
@@ -144,7 +144,8 @@ class AtIntervals(Scheduler):
         if by_size is None:
             allowed = task.allowed or range(len(task.modes))
             modes = [task.modes[position] for position in allowed]
-            sizes = {mode.gpus: mode for mode in modes if mode.type.name == self._kind and mode.gpus and mode.whole}
+            own = [mode for mode in modes if mode.type.name == self._kind]
+            sizes = {mode.gpus: mode for mode in own if mode.gpus and mode.whole_devices}
             by_size = self._modes[key] = dict(sorted(sizes.items()))
         return by_size
 
@@ -187,7 +188,8 @@ class AtIntervals(Scheduler):
             assert placement is not None
             nodes = [device.node for device in placement.devices]
             job.share = dict(Counter(nodes)) if placement.mode.span_any else {nodes[0]: len(nodes)}
-            remaining, total = view.remaining(task), job.estimate(placement.mode.gpus) if placement.mode.whole else 0.0
+            mode, remaining = placement.mode, view.remaining(task)
+            total = job.estimate(mode.gpus) if mode.whole_devices else 0.0
             curve = placement.mode.curve
             if total <= 0:
                 job.done = 1.0
@@ -195,7 +197,7 @@ class AtIntervals(Scheduler):
                 job.done = 1.0 - remaining / total
             else:
                 layout = layout_of(placement.devices)
-                job.done = curve.reached(layout, task.done, curve.left(layout, task.done) - remaining / total)
+                job.done = curve.reached(layout, task.done, curve.seconds_left(layout, task.done) - remaining / total)
         return job
 
     def _free(self, view: View) -> dict[int, list[Device]]:

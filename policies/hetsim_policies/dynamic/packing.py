@@ -156,7 +156,7 @@ class Similarity(ListScheduler):
         device = placement.devices[0]
         others = self._on_node.get(device.node, {}).values()
         alike = sum(likeness(task, other) for other in others)
-        if not placement.mode.whole and not placement.mode.on_cpu:
+        if not placement.mode.whole_devices and not placement.mode.on_cpu:
             alike += sum(likeness(task, other) for other in view.running("start", device))
         return self.sign * alike, view.load(device)
 
@@ -269,7 +269,7 @@ class Defragment(ListScheduler):
         if view.over_limit(task):
             return []  # room would not help
         mode = task.modes[task.modes_by_speed()[0]]
-        plain = mode.gpus and mode.whole and mode.type.streams == 1 and mode.type.sharing.kind == "exclusive"
+        plain = mode.gpus and mode.whole_devices and mode.type.streams == 1 and mode.type.sharing.kind == "exclusive"
         if not plain or view.free(mode.type.name) < mode.gpus or any(view.fits(other) for other in task.modes):
             return []
         cheapest = _cheapest(_Nodes(mode, view), mode, self._movable(mode, view), max_moves=self.max_moves, view=view)
@@ -287,7 +287,7 @@ class Defragment(ListScheduler):
                 continue
             here = _mode_of(task, view)
             launch = view.launch_of(task)
-            if here.type is not mode.type or not here.whole or here.gpu_memory or launch.stage != "compute":
+            if here.type is not mode.type or not here.whole_devices or here.gpu_memory or launch.stage != "compute":
                 continue
             placement = launch.placement
             assert placement is not None

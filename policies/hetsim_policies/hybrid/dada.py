@@ -126,7 +126,7 @@ class Dada(Dmda):
         best: tuple[Mode, float] | None = None
         for position in task.modes_by_speed():
             mode = task.modes[position]
-            one = mode.on_cpu or (mode.gpus == 1 and mode.whole)
+            one = mode.on_cpu or (mode.gpus == 1 and mode.whole_devices)
             if mode.type is not line.type or not one or not can_host(node, mode) or self.need(mode) > line.lanes:
                 continue
             seconds = task.remaining_in(mode)

@@ -19,7 +19,7 @@ that is looked ahead is over, in devices.
 Reference: Gmach, Rolia, Cherkasova, Kemper, Workload Analysis and Demand Prediction of Enterprise Data Center
 Applications (2007); Roy, Dubey, Gokhale, Efficient Autoscaling in the Cloud Using Predictive Models for Workload
 Forecasting (2011); the target and the window as in Kubernetes' Horizontal Pod Autoscaling.
-Weakness: on a day unlike those before it is no better than an autoscaler that reacts, and makes ready once for each
+Weakness: on a day unlike those before it is not better than an autoscaler that reacts, and makes ready once for each
 rise that does not come; what is reserved goes by the forecast alone, of which only the level follows such a day.  A
 gang that needs more devices on one node than are awake there may have to wait until nothing runs.
 Cost: the inner scheduler's, and each interval what the predictor takes and O(waiting + devices).  While nothing waits

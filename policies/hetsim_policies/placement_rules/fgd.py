@@ -117,7 +117,7 @@ class Fgd(ScoredRule):
 
     def _on(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
         """The devices on a node; of a fraction the GPU with the minimum rise."""
-        if not mode.gpus or mode.whole:
+        if not mode.gpus or mode.whole_devices:
             return view.first(mode, task, node=node)
         assert self._mix is not None and self._states is not None
         rises = self._mix.rises(self._states.states[int(self._states.number[node])], mode)

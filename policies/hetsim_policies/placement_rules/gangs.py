@@ -116,7 +116,7 @@ class Topology:
 
     def _options(self, task: Task, mode: Mode, view: View) -> Iterator[Found]:
         """The best place of a mode, if any, with (-rate, free in the part)."""
-        if not mode.gpus or not mode.whole or mode.unit is not None:
+        if not mode.gpus or not mode.whole_devices or mode.unit is not None:
             placement = by_room(task, [mode], view, tightest=True)
             if placement is None and mode.unit is not None:
                 placement = view.first(mode, task)

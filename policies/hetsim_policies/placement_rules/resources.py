@@ -104,7 +104,7 @@ class Spread(_Weighing):
 
     @staticmethod
     def pick(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-        if not mode.gpus or mode.whole:
+        if not mode.gpus or mode.whole_devices:
             return view.first(mode, task, node=node)
         return on_gpu(
             task, mode, node, view=view, order=np.argsort(-view.nodes.accelerators.share[node], kind="stable")
@@ -152,7 +152,7 @@ def _keys(mode: Mode, nodes: np.ndarray, view: View) -> Sequence[np.ndarray]:
     idle = (~there | (share == WHOLE)).all(axis=1)
     class_ = np.where(idle, IDLE_NODE, IDLE_GPU)
     free = np.where(there, share, 0).sum(axis=1)
-    if mode.gpus and not mode.whole:
+    if mode.gpus and not mode.whole_devices:
         fullest = np.where(taking(mode, nodes, view), share, 2 * WHOLE).min(axis=1)
         class_ = np.where(fullest < WHOLE, IN_USE, class_)
         return class_, fullest, free

@@ -122,7 +122,7 @@ def _moves_data(problem: PlanProblem) -> bool:
     if any(column is not None for column in columns):
         return True
     modes = tasks.modes
-    stages = any(stage.of(1) for mode in modes for stage in (mode.upload, mode.download))
+    stages = any(stage.seconds_for(1) for mode in modes for stage in (mode.upload, mode.download))
     return stages or any(mode.memory or mode.gpu_memory or (mode.gpus and mode.millicores) for mode in modes)
 
 

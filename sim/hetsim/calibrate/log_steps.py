@@ -58,7 +58,7 @@ class Reading:
             prefill = StageTime(max(0.0, reading_seconds[0] - each * self.sizes[0]), each)
         else:
             prefill = StageTable(self.sizes, tuple(reading_seconds))
-        fixed = min(decode.of(1), prefill.of(1))
+        fixed = min(decode.seconds_for(1), prefill.seconds_for(1))
         return LinearSteps(fixed, per_context_token=pace * self.per_context_token, decode=decode, prefill=prefill)
 
 

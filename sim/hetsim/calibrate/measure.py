@@ -193,7 +193,7 @@ class FittedLine:
     fixed: float
     residuals: tuple[float, ...]
 
-    def of(self, n: int) -> float:
+    def seconds_for(self, n: int) -> float:
         return self.per_item * n + self.fixed
 
     @property

@@ -5,7 +5,7 @@ and in place; lines that begin with # tell the ranks, the hosts and the collecti
 Bandwidth is worked out from sizes and times, since the columns have two digits behind the point: 0.00 at small sizes.
 A curve of a cluster rises with the size.  Measured ones dip, by noise and where NCCL changes its algorithm: what falls
 is replaced by the geometric means that make the curve rise and change it least (isotonic regression).  A fall to less
-than half is no such dip, and a mean over it would say nothing: it is refused.
+than half is not such a dip, and a mean over it would say nothing: it is refused.
 Reference: github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md.
 """
 
@@ -171,7 +171,7 @@ def _factor(collective: str, ranks: int, rows: list[_Row]) -> float:
 
 
 def _check(rows: list[_Row], measured: tuple[float, ...], file: str) -> None:
-    """ScenarioError for a fall that is no dip."""
+    """ScenarioError for a fall that is not a dip."""
     highest, at = 0.0, 0
     for row, rate in zip(rows, measured, strict=True):
         if rate < DEEPEST * highest:

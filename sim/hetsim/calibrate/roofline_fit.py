@@ -40,8 +40,8 @@ class Reached:
 def predicted(figures: Figures, reached: Efficiency, one: MeasuredSetting) -> tuple[float, float]:
     """Return seconds of a setting's prompt step, and of its mean decoding step."""
     steps = roofline_steps(*figures, reached)
-    read = steps.of(one.prompt * one.batch, 0, 0, one.batch * attended(one.prompt, 0))
-    return read, steps.of(0, one.batch, round(one.context))
+    read = steps.seconds_for(one.prompt * one.batch, 0, 0, one.batch * attended(one.prompt, 0))
+    return read, steps.seconds_for(0, one.batch, round(one.context))
 
 
 def fit(figures: Figures, settings: Sequence[MeasuredSetting], what: str) -> Reached:

@@ -57,7 +57,8 @@ class Shaped:
         if self.chosen == "line":
             return self.line[0] * size + self.line[1]
         between: Literal["linear", "power"] = "power" if self.chosen == "powers" else "linear"
-        return StageTable(tuple(self.knots), tuple(self.knots.values()), between, floor=self.floor or 0.0).of(size)
+        table = StageTable(tuple(self.knots), tuple(self.knots.values()), between, floor=self.floor or 0.0)
+        return table.seconds_for(size)
 
     @property
     def about(self) -> dict[str, object]:
@@ -89,7 +90,9 @@ def shaped(
         "table": lambda n, tau: partial(_through, n, tau),
     }
     if floor is not None:
-        fits["powers"] = lambda n, tau: StageTable(tuple(map(int, n)), tuple(tau.tolist()), "power", floor=floor).of
+        fits["powers"] = lambda n, tau: (
+            StageTable(tuple(map(int, n)), tuple(tau.tolist()), "power", floor=floor).seconds_for
+        )
     judged = [_judge(shape, fits[shape], n, tau) for shape in SHAPES if shape in fits and len(n) >= MIN_SIZES[shape]]
     chosen = wanted or (_simplest(judged) if judged else "table")
     stage = Shaped(sizes, seconds, judged, chosen, floor=floor)

@@ -7,7 +7,7 @@ median counts.  The published profiles of Splitwise (Patel et al., ISCA 2024) ha
 Decoding takes f(sequences) + slope · context: the slope is a weighted regression within each number of sequences, f a
 shape of `hetsim.calibrate.shapes`.  Reading prompts is such a shape of the tokens, which may grow by powers above the
 time of the smallest step that decodes: that step reads all weights as well.  Each size is left out in turn, and the
-error is how far the others predict it wrong, the slope fitted anew without it.
+error is how far the others predict it wrong, the slope fitted again without it.
 """
 
 from __future__ import annotations

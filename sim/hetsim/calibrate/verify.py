@@ -72,7 +72,7 @@ class ServiceProfile:
     def capacity(self) -> float:
         """Requests per second with full batches, one after the other."""
         n = self.max_batch
-        return n / (self.upload.of(n) + self.compute.of(n) + self.download.of(n))
+        return n / (self.upload.seconds_for(n) + self.compute.seconds_for(n) + self.download.seconds_for(n))
 
 
 def poisson(rate: float, seconds: float, seed: int) -> np.ndarray:
@@ -116,9 +116,10 @@ def serve_overlapped(
             done += size
         now = clock.now()
         size = min(int(np.searchsorted(due, now, side="right")) - taken, most)
-        just_in_time = now >= computed - profile.upload.of(size)
+        just_in_time = now >= computed - profile.upload.seconds_for(size)
         if size > 0 and len(flying) < 2 and (not flying or size == most or just_in_time):
-            computed = max(now + profile.upload.of(size), computed if flying else 0.0) + profile.compute.of(size)
+            begin = max(now + profile.upload.seconds_for(size), computed if flying else 0.0)
+            computed = begin + profile.compute.seconds_for(size)
             flying.append((size, device.submit(size)))
             taken += size
         elif not flying and taken < len(arrivals):

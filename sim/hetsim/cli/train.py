@@ -88,7 +88,7 @@ def train(
     if as_json:
         console.as_json({
             "policy": str(file), "training": training.policy.training, "curve": training.curve.to_dict("list"),
-            "validation": training.beside, **comparison_json(training.comparison, training.runs),
+            "validation": training.baselines, **comparison_json(training.comparison, training.runs),
             **({} if training.earned is None else {"earned": training.earned.to_dict("list")}),
         })  # fmt: skip
     else:

@@ -1,4 +1,4 @@
-"""What becomes of the requests of a replica if no others come: a copy of it goes on by itself, on estimates.
+"""Forecast of a replica's requests if no others come, by a copy that goes on.
 
 The copy is the replica with all that is in it, its waiting requests and its policy included, on a clock of its own.  So
 its steps, chunks, joins and preemptions are those of the engine, and not a second reckoning of them.  What differs is
@@ -33,7 +33,7 @@ MAX_TOKENS = 1 << 20
 
 
 def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
-    """What becomes of the requests of a replica; with a newcomer, as if that were sent there now."""
+    """Forecast the requests of a replica; with a newcomer, as if sent there now."""
     now = replica.clock._now
     if not replica.loaded:
         return Foreseen({}, {}, {}, math.inf)
@@ -69,7 +69,7 @@ def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
 
 
 def expected(request: Generation, replica: Replica) -> int:
-    """Tokens of the answer by the estimate of the request: as many as a replica to itself gives in that time.
+    """Estimated tokens of the answer: as many as a replica to itself gives.
 
     Never more than it announces, or than the replica can hold.
     """
@@ -80,16 +80,16 @@ def expected(request: Generation, replica: Replica) -> int:
     if request.expected is not None and request.expected[0] == position:
         return request.expected[1]
     service, prompt = replica.service, np.array([request.prompt])
-    most = min(request.longest or MAX_TOKENS, replica.blocks * service.block - request.prompt + 1, MAX_TOKENS)
+    max_tokens = min(request.longest or MAX_TOKENS, replica.blocks * service.block - request.prompt + 1, MAX_TOKENS)
 
     def fits(output: int) -> bool:
         alone = replica.times.alone(prompt, np.array([output]), service.max_num_batched_tokens)
         return float(alone[0]) <= estimate * (1.0 + 1e-12)
 
     low, high = 1, 2
-    while high <= most and fits(high):
+    while high <= max_tokens and fits(high):
         low, high = high, 2 * high
-    high = min(high, most + 1)
+    high = min(high, max_tokens + 1)
     while high - low > 1:
         middle = (low + high) // 2
         if fits(middle):
@@ -101,21 +101,21 @@ def expected(request: Generation, replica: Replica) -> int:
 
 
 def _shared(replica: Replica, alone: _Alone, requests: list[Generation]) -> dict[int, Any]:
-    """What is not copied, by `id`, and what stands in its place."""
+    """Objects that are not copied, by `id`, and what stands in their place."""
     fleet: Any = replica.fleet
-    known: dict[int, Any] = {
+    replacements: dict[int, Any] = {
         id(fleet): alone, id(replica.clock): alone.clock, id(replica.rows): alone.recorder, id(replica.foreseen): None,
     }  # fmt: skip
-    known.update((id(kind), kind) for kind in fleet.kinds)
-    known.update((id(one), _Elsewhere(one.placement)) for one in fleet.replicas.all if one is not replica)
+    replacements.update((id(kind), kind) for kind in fleet.kinds)
+    replacements.update((id(one), _Elsewhere(one.placement)) for one in fleet.replicas.all if one is not replica)
     for request in requests:
-        known[id(request.task)] = _Named(request.task)
-        known.update((id(flow), None) for flow in request.flows)
-    return known
+        replacements[id(request.task)] = _Named(request.task)
+        replacements.update((id(flow), None) for flow in request.flows)
+    return replacements
 
 
 def _go_on(replica: Replica, copy: Replica) -> None:
-    """Arm the copy's next boundary: the end of the step under way, as how many follow it depends on what ends."""
+    """Arm the copy's next boundary, the end of the step that is under way."""
     stage, clock = copy.stage, copy.clock
     if stage.under_way:
         clock.at(stage.ends_at, FINISH, copy.launch)
@@ -148,7 +148,7 @@ def _end_of(flow: Any) -> float:
 
 
 def _take_apart(copy: Replica, requests: list[Generation]) -> None:
-    """Let the copies go at once: nothing is collected in a run, and they hold each other."""
+    """Release the copies at once: nothing is collected in a run."""
     for request in requests:
         request.replica = request.source = None
     launch, members = copy.launch, copy.requests
@@ -159,7 +159,7 @@ def _take_apart(copy: Replica, requests: list[Generation]) -> None:
 
 
 class _Alone(ServiceCalls):
-    """The service as the copy of one replica sees it: writes nothing but what becomes of the requests."""
+    """The service as seen by the copy of a replica: keeps only requests' outcomes."""
 
     def __init__(self, replica: Replica):
         fleet = replica.fleet
@@ -190,7 +190,7 @@ class _Alone(ServiceCalls):
         self.ends[request.row] = self.clock._now
 
     def hand_over(self, request: Generation) -> None:
-        """It leaves a replica that only reads prompts; its keys and values are fetched from there at once."""
+        """Leave a replica that only reads prompts; the fetch begins at once."""
         self.ends[request.row] = self.clock._now
         request.state = LOADING
         self.clock.at(self.clock._now, FINISH, Later(request.source.requests.let_go, request))

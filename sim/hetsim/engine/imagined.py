@@ -53,7 +53,7 @@ Run = TypeVar("Run")
 
 
 class Imagined:
-    """What may come of a run; see `hetsim.policy.contract.Imagined`."""
+    """Futures of a run; see `hetsim.policy.contract.Imagined`."""
 
     def __init__(self, state: RunState, play: Callable[[], Record]):
         self._state = state
@@ -81,7 +81,7 @@ def imagine(
     ratios: Sequence[float] = (),
     expected: Callable[[Tasks], np.ndarray] | None = None,
 ) -> Run:
-    """Fork a run, with all its parts, while its policy decides, for `scheduler` to go on after some decisions."""
+    """Fork a deciding run; `scheduler` goes on after some decisions."""
     state = original.state
     run = state.input
     if run.language:
@@ -179,7 +179,7 @@ def _check_coming(run: RunState, coming: Sequence[tuple[float, Task]]) -> None:
 
 
 def with_arrivals(tasks: Tasks, times: Sequence[float], like: Sequence[int]) -> Tasks:
-    """The table with further rows: at each time, ascending, a task like an earlier row but for when it comes.
+    """The table with further rows: tasks like earlier ones at other times, ascending.
 
     Deadlines and patience are as far from the arrival as those of the row that it is like.
     """
@@ -202,8 +202,7 @@ def with_arrivals(tasks: Tasks, times: Sequence[float], like: Sequence[int]) -> 
 
 
 class _Drawn:
-    """How long tasks take, as parts of their estimates: the part that is expected of each row times a ratio, drawn from
-    some that are known.
+    """Durations as parts of their estimates: the expected part times a drawn ratio.
 
     Forks of one moment with one seed draw the same.  UsageError for ratios that are none.
     """
@@ -250,7 +249,7 @@ def _end_streams(run: RunState) -> None:
 
 
 def _spare_devices(run: RunState) -> None:
-    """Cancel what is to happen to devices and clients, but for what has been announced."""
+    """Cancel later events of devices and clients, but for announced ones."""
     now = run.clock._now
     for _, _, entry, event in list(run.clock._heap):
         if not isinstance(event, Later) or event.entry != entry:
@@ -265,7 +264,7 @@ def _spare_devices(run: RunState) -> None:
 
 
 def _retime_plain(run: RunState, launches: Sequence[Launch], drawn: _Drawn | None) -> None:
-    """The same of launches that only compute, at nominal rate, and so have nothing but their ends."""
+    """Set ends of compute-only launches again, at nominal rate."""
     now = run.clock._now
     ends = []
     for launch in launches:

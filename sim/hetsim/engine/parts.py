@@ -1,4 +1,4 @@
-"""The parts of one run, put together.  This is the one place that knows all of them."""
+"""The parts of one run, put together; the one place that knows all of them."""
 
 from __future__ import annotations
 
@@ -123,13 +123,13 @@ class Parts:
         )  # fmt: skip
 
     def hooks(self) -> None:
-        """Look anew which hooks the policies have; the others are not called."""
+        """Look again which hooks the policies have; the others are not called."""
         self.waiting.hooks()
         self.completion.hooks()
         self.decisions.hooks()
 
     def bind(self, problem_of: Callable[[], PlanProblem]) -> None:
-        """Hand the problem (to policies that plan) and the view to the policy, once, and let faults begin."""
+        """Give the policy the problem (if it plans) and the view, and start faults."""
         state = self.state
         run, scheduler = state.input, state.scheduler
         if scheduler.looks_ahead and self.serving is not None:
@@ -161,19 +161,19 @@ class Parts:
     def _place(self, wanted: WantedReplica) -> Placement | None:
         """Where the policy has a replica start; PolicyError for a place where it cannot."""
         state = self.state
-        found: Placement | None = call(state, state.scheduler.replica, wanted, self.view)
-        if found is None:
+        placement: Placement | None = call(state, state.scheduler.replica, wanted, self.view)
+        if placement is None:
             return None
-        what = f"has a replica start as {found}"
-        if found.mode not in wanted.modes:
-            raise illegal(state, f"{what}, in mode {found.mode}, which is none of its own")
-        refusal = state.capacity.refusal(found)
+        what = f"has a replica start as {placement}"
+        if placement.mode not in wanted.modes:
+            raise illegal(state, f"{what}, in mode {placement.mode}, which is none of its own")
+        refusal = state.capacity.refusal(placement)
         if refusal is not None:
             raise illegal(state, f"{what}, but {refusal}")
-        return found
+        return placement
 
     def show_queues(self, scheduler: Scheduler) -> None:
-        """Tell a scheduler of the queues of services, with what their batching policies want."""
+        """Show a scheduler the queues of services, with what their batching wants."""
         state = self.state
         counters = [Counter(*pair) for pair in zip(state.queues, state.input.batching, strict=True)]
         served = sum(queue.total for queue in state.queues)
@@ -197,5 +197,5 @@ def _state_of(run: RunInput) -> RunState:
 
 
 def _told(service: Service, run: RunInput) -> bool:
-    """Does each request of a service come by itself: does a client wait for it, or may a cache answer it?"""
+    """Return True if each request comes by itself: a client waits, or a cache answers."""
     return service.cache is not None or sent_late(service, run)

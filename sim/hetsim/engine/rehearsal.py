@@ -1,4 +1,4 @@
-"""What planners may ask the engine before the clock starts: how a plan, or a policy, does on the estimates."""
+"""Rehearsals for planners: a plan, or a policy, on the estimates before the start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hetsim.policy.request_queue import Requests
 
 
 def problem_of(run: RunInput, random: np.random.Generator, play: Callable[[RunInput], Record]) -> PlanProblem:
-    """The problem of a run, with the engine behind it: `play` runs something from its beginning to its end."""
+    """The problem of a run, with an engine: `play` runs something to its end."""
     stage = RehearsedStage(run, play)
     return PlanProblem(
         stage.tasks, run.cluster, random, simulate=stage.simulate, rehearse=stage.rehearse, unplanned=run.unplanned
@@ -29,7 +29,7 @@ def problem_of(run: RunInput, random: np.random.Generator, play: Callable[[RunIn
 
 
 class RehearsedStage:
-    """Where plans and policies are tried out before the clock starts, on the estimates.
+    """Runs of plans and policies on the estimates before the clock starts.
 
     A plan has a place for every task, so what is tried out goes on to the end: no horizon, and no task loses patience.
     """
@@ -49,7 +49,7 @@ class RehearsedStage:
         return makespan_of(self._play(Following(plan)), self.tasks)
 
     def rehearse(self, scheduler: Scheduler) -> Plan:
-        """What a policy does, as a plan."""
+        """Run a policy on the estimates; its starts as a plan."""
         watched = WatchedRun(scheduler)
         record = self._play(watched)
         plan = plan_of(watched.starts, record, watched.copies)
@@ -62,7 +62,7 @@ class RehearsedStage:
 
 
 def makespan_of(record: Record, tasks: Tasks) -> float:
-    """Seconds from the first arrival to the last finish; inf if a task was not completed."""
+    """Seconds from first arrival to last finish; inf if a task is not completed."""
     if not len(tasks):
         return 0.0
     if (record.status != COMPLETED).any():
@@ -71,7 +71,7 @@ def makespan_of(record: Record, tasks: Tasks) -> float:
 
 
 class WatchedRun(Relay):
-    """A scheduler with a record of its starts: the last one of each task, with its time, in the order of decisions."""
+    """A scheduler with a record of the last start of each task, by decision."""
 
     def __init__(self, inner: Scheduler) -> None:
         super().__init__(inner)

@@ -46,11 +46,11 @@ class Simulation:
         return self.state.input
 
     def _problem(self) -> PlanProblem:
-        """What a policy that plans beforehand is given."""
+        """The problem for a policy that plans beforehand."""
         return problem_of(self.input, self.view.random, play)
 
     def run(self) -> Record:
-        """Run until drained or the horizon.  A RunError carries the record up to then as `record`."""
+        """Run until drained or the horizon; a RunError has the `record` up to then."""
         collecting = gc.isenabled()
         gc.disable()  # nothing here makes cycles in bulk, and collecting costs up to 14 % of a run
         if self.state.closed:
@@ -80,7 +80,7 @@ class Simulation:
                 gc.enable()
 
     def fork(self, within_round: bool = False) -> Simulation:
-        """A copy that goes on by itself, to the same bytes; this run is left alone (`hetsim.engine.fork`)."""
+        """A copy that goes on by itself, to the same bytes; see `hetsim.engine.fork`."""
         from hetsim.engine.fork import fork  # which few runs need
 
         return fork(self, self.state, within_round)
@@ -105,7 +105,7 @@ class Simulation:
         return foresee(replica, newcomer)
 
     def _blame(self, error: Exception, decision: Any) -> Exception:
-        """The error to raise for what a round raised: the frame below `run` is either the policy's or `apply`."""
+        """The error to raise for a round: of the policy or of `apply`, by the frame."""
         trace = error.__traceback__
         inner = None if trace is None else trace.tb_next
         if inner is None:
@@ -118,7 +118,7 @@ class Simulation:
         return error if wrong is None else illegal(self.state, wrong)
 
     def advance(self) -> bool:
-        """Go to the next instant at which the policy is to be asked; False when the run is over."""
+        """Go to the next instant at which the policy is asked; False at the end."""
         return self.parts.rounds.advance()
 
     def apply(self, decision: Decision) -> None:
@@ -142,7 +142,7 @@ class Simulation:
                 return
 
     def at(self, time: float, action: Callable[[], None]) -> None:
-        """Do something at a time, in the order of faults (before arrivals, after finishes)."""
+        """Call at a time, in the order of faults (after finishes, before arrivals)."""
         clock = self.state.clock
         if time < clock._now:
             raise UsageError(f"t = {time:g} s is past: it is {clock._now:g} s")
@@ -151,13 +151,13 @@ class Simulation:
     # The end --------------------------------------------------------------------------------------------------
 
     def finish(self) -> Record:
-        """After the last round: what was written down; a RunError if something waits for nothing."""
+        """Finish the record after the last round; RunError if a task waits for ever."""
         state = self.state
         self._look_whether_stranded()
         return self.record(state.clock._now if math.isinf(state.input.horizon) else state.input.horizon)
 
     def _look_whether_stranded(self) -> None:
-        """The heap has run dry or the horizon is reached: is anything waiting for nothing?"""
+        """Raise if the heap is empty, or the horizon reached, with tasks stranded."""
         state, serving = self.state, self.parts.serving
         if state.iterating and not state.clock.pending and serving is not None:
             raise serving.unanswered()
@@ -220,7 +220,7 @@ class Simulation:
                 note_place(state, task, launch)
 
     def _status_of(self, queue: Queue, end: float) -> None:
-        """At the end of the run: requests that have come by the clock are unfinished so far."""
+        """Set the status at the end: requests come by the clock are unfinished."""
         state = self.state
         arrival = state.tasks.arrival[queue.service.rows]
         # What would arrive at the very end of a horizon does not; a run that stops elsewhere has seen its instant.

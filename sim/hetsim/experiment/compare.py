@@ -168,7 +168,7 @@ def select_best(
 
     setup = Setup(tuple(case.scenario for case in cases.values()), tuple(dict.fromkeys([*kept, best])), options.check,
                   options.audit)  # fmt: skip
-    maximum = max(selection.MOST, first)
+    maximum = max(selection.MAX_REPLICATIONS, first)
     on_refusal = [partial(withdraw, label) for label in cases]
     with begun(options, setup, first * len(cases)) as study:
         warmups, remarks, warnings = cut_warmup(study, [*cases.values()], [maximum] * len(cases), on_refusal)
@@ -180,7 +180,8 @@ def select_best(
         stop_at_part(options, study, series.values())
         select(study, race, series, first=first, most=maximum)
     tell_all(series.values(), remarks, warnings)
-    return {label: one.runs for label, one in series.items() if one.runs is not None and not one.refused}, race.found()
+    judged = {label: one.runs for label, one in series.items() if one.runs is not None and not one.refused}
+    return judged, race.outcome()
 
 
 def run_policies(

@@ -34,7 +34,7 @@ from hetsim.experiment.targets import MET, NO_SIZES, OPEN, UNDEFINED, Judge, Tar
 from hetsim.experiment.work import Setup
 from hetsim.results.declared import has_direction, higher_is_better
 from hetsim.results.formatting import json_number, metric_name, several, units_of
-from hetsim.results.many_runs.selection import MOST, Race
+from hetsim.results.many_runs.selection import MAX_REPLICATIONS, Race
 from hetsim.results.one_run.estimands import weight_of
 from hetsim.results.one_run.metrics import metric
 from hetsim.results.pictures import drawn
@@ -96,7 +96,7 @@ class Decision:
         return self.best is not None
 
     @property
-    def known(self) -> bool:
+    def needs_no_runs(self) -> bool:
         return self.objective in (PRICE, TOTAL)
 
     @cached_property
@@ -148,8 +148,9 @@ class Decision:
             f"({level} confidence in all verdicts; {share})."
         ]
         if self.tied:
-            said.append(f"Not told from it after {MOST:,} replications: {'; '.join(one.label for one in self.tied)}.")
-        elif not self.known:
+            tied = "; ".join(one.label for one in self.tied)
+            said.append(f"Not told from it after {MAX_REPLICATIONS:,} replications: {tied}.")
+        elif not self.needs_no_runs:
             said.append(f"It is the best of those that meet the targets, or within {100 * self.delta:g} % of the best.")
         return [*said, *self._open()]
 
@@ -357,7 +358,7 @@ class _Search:
         # Ranking and selection: further replications of those that may be the best.
         race = Race([str(number) for number in sound], objective, probability, delta)
         series = {str(number): self.series[number] for number in sound}
-        select(self.judge.study, race, series, first=max(self.judge.looks[-2], 3), most=MOST)
+        select(self.judge.study, race, series, first=max(self.judge.looks[-2], 3), most=MAX_REPLICATIONS)
         first, *self.tied = (int(label) for label in race.left)
         return first
 

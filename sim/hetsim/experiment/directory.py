@@ -217,7 +217,8 @@ def comparison_json(
 
 def _selection(found: Selection) -> dict[str, Any]:
     keys = ("metric", "probability", "delta", "best")
-    return {**{key: getattr(found, key) for key in keys}, "left": list(found.left), "replications": dict(found.runs)}
+    in_race = {"left": list(found.remaining), "replications": dict(found.runs)}
+    return {**{key: getattr(found, key) for key in keys}, **in_race}
 
 
 @overload

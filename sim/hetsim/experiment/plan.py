@@ -16,7 +16,7 @@ from hetsim.model.plan import Plan
 from hetsim.model.plan_table import plan_table, write_plan
 from hetsim.model.tasks import Tasks
 from hetsim.policy import PlannedScheduler
-from hetsim.results.one_run.plans import told
+from hetsim.results.one_run.plans import plain_note
 from hetsim.scenario.scenario import Overrides, Scenario
 
 
@@ -37,7 +37,7 @@ class Planned:
     @property
     def figures(self) -> dict[str, Any]:
         """Planned makespan and lower bound (s), and the planner's notes, as plain values."""
-        return {**self.plan.figures, **told(self.plan.notes)}
+        return {**self.plan.figures, **plain_note(self.plan.notes)}
 
     def save(self, path: str | Path) -> None:
         """Write the table for the policy `replay`: Parquet if the name ends so, else CSV."""

@@ -67,8 +67,8 @@ class Sizing:
     target: Target
     confidence: float
     size: int | None
-    least: int
-    most: int
+    min_size: int
+    max_size: int
     trials: tuple[SizeTrial, ...]
     overload: str = ""
     """What keeps the numbers below `least` from serving the requests that arrive, if that is why it is the least."""
@@ -89,7 +89,7 @@ class Sizing:
         level = f"{100 * self.confidence:g} %"
         if self.size is None:
             first, last = self.trials[0], self.trials[-1]
-            said = [f"No {self.key} from {self.least} to {self.most} is shown to meet {self.target.text}: "
+            said = [f"No {self.key} from {self.min_size} to {self.max_size} is shown to meet {self.target.text}: "
                     f"with {last.size} the {self._said(last)}."]  # fmt: skip
             if first.mean < last.mean if self.target.below else first.mean > last.mean:
                 said.append(f"With {first.size} it is closer, {self._said(first)}: more is not better here.")
@@ -130,7 +130,7 @@ class Sizing:
     def to_json(self) -> dict[str, Any]:
         return {
             "scenario": self.scenario, "key": self.key, "target": self.target.text, "met": self.met,
-            "size": self.size, "from": self.least, "to": self.most, "confidence": self.confidence,
+            "size": self.size, "from": self.min_size, "to": self.max_size, "confidence": self.confidence,
             **({"overload": self.overload} if self.overload else {}),
             "trials": [
                 {"size": t.size, "replications": t.replications, "mean": json_number(t.mean),
@@ -226,7 +226,7 @@ def size(
         remedy = "make the horizon longer than the deadlines, or " if aim.metric in in_set("deadlines") else ""
         raise UsageError(f"{aim.metric} is not defined with any {over} tried: {remedy}choose another metric")
     return Sizing(
-        scenario=loaded.name, key=over, target=aim, confidence=confidence, size=smallest, least=bottom, most=top,
+        scenario=loaded.name, key=over, target=aim, confidence=confidence, size=smallest, min_size=bottom, max_size=top,
         trials=trials, overload=overload,
     )  # fmt: skip
 
@@ -278,7 +278,7 @@ class _Search:
         most: int, tell: Callable[[SizeTrial], None] | None,
     ):  # fmt: skip
         self.key, self.seed, self.tell = key, seed, tell
-        self.least, self.most = least, most
+        self.min_size, self.max_size = least, most
         self.trials: dict[int, SizeTrial] = {}
         self.steps = 2 * (math.ceil(math.log2(most / least)) + 1) + 1
         """Sizes that are tried at most: doublings and halvings."""
@@ -292,11 +292,11 @@ class _Search:
 
     def smallest(self, doubling: bool) -> int | None:
         """The least size that is shown to meet the target, if more is never worse."""
-        low, high = self.least - 1, self.least  # low is not shown to meet it
+        low, high = self.min_size - 1, self.min_size  # low is not shown to meet it
         while not self.meets(high):
-            if high == self.most:
+            if high == self.max_size:
                 return None
-            low, high = high, min(2 * high, self.most) if doubling else self.most
+            low, high = high, min(2 * high, self.max_size) if doubling else self.max_size
             self._expect(1 + math.ceil(math.log2(high - low)))
         while high - low > 1:
             self._expect(math.ceil(math.log2(high - low)))

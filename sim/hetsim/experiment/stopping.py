@@ -13,7 +13,7 @@ from hetsim.experiment.work import RunOutcome
 from hetsim.results.declared import TASK_COUNT
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.many_runs.selection import Race
-from hetsim.results.many_runs.warmup import LEAST, PILOT, WarmupCut, WarmupSeries
+from hetsim.results.many_runs.warmup import MIN_REPLICATIONS, PILOT, WarmupCut, WarmupSeries
 from hetsim.results.one_run.estimands import weight_of
 from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.whole import MIN_FOR_PRECISION, Precision
@@ -110,8 +110,8 @@ def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) 
 def checked_amount(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
     """The same; ScenarioError if it is too small for `warmup: auto`."""
     amount = amount_of(scenario, replications)
-    if replications is None and scenario.model.warmup == "auto" and amount.maximum < LEAST:
-        raise ScenarioError(scenario.document.problem(("warmup",), TOO_FEW.format(LEAST)))
+    if replications is None and scenario.model.warmup == "auto" and amount.maximum < MIN_REPLICATIONS:
+        raise ScenarioError(scenario.document.problem(("warmup",), TOO_FEW.format(MIN_REPLICATIONS)))
     return amount
 
 
@@ -161,8 +161,8 @@ def select(study: Study, race: Race, series: Mapping[str, Replicates], first: in
 
 def pilot_size(most: int) -> int:
     """Replications of a pilot of a case that has `most`; UsageError if too few."""
-    if most < LEAST:
-        raise UsageError(f"warmup: {TOO_FEW.format(LEAST)}")
+    if most < MIN_REPLICATIONS:
+        raise UsageError(f"warmup: {TOO_FEW.format(MIN_REPLICATIONS)}")
     return min(PILOT, most)
 
 
@@ -218,7 +218,8 @@ class Pilot(Replicates):
         if self.cut is None:
             assert self.error is not None
             return self.error
-        return RunOutcome({"time": self.cut.time, TASK_COUNT: self.cut.tasks, "of": self.cut.of, "runs": self.cut.runs})
+        cut = self.cut
+        return RunOutcome({"time": cut.time, TASK_COUNT: cut.tasks, "of": cut.arrivals, "runs": cut.runs})
 
 
 def missing(study: Study, pilots: Sequence[Pilot]) -> list[Pilot]:

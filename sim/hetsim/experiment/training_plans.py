@@ -234,7 +234,7 @@ def _across(cluster: Cluster, nodes: list[Node]) -> Callable[[Phase], float] | N
 
     @cache
     def seconds(phase: Phase) -> float:
-        ((_, loads),) = Exchange(cluster, 0.0, 0.0, phases=(phase,), nominal=0.0).of(devices).phases
+        ((_, loads),) = Exchange(cluster, 0.0, 0.0, phases=(phase,), nominal=0.0).profile_of(devices).phases
         return max([phase.inside, *(load.seconds for load in loads)])
 
     return seconds

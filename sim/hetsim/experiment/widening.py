@@ -30,7 +30,7 @@ class Past:
 
     known_at: float
     """When all of that was known."""
-    told: np.ndarray
+    forecast: np.ndarray
     actual: np.ndarray
 
 
@@ -60,7 +60,7 @@ def widening(pasts: Sequence[Past], now: float) -> Widening | None:
     starts = sum(len(past.actual) for past in finished)
     if starts < ENOUGH_STARTS:
         return None
-    intervals = np.concatenate([past.told for past in finished])
+    intervals = np.concatenate([past.forecast for past in finished])
     actual = np.concatenate([past.actual for past in finished])
     error = actual[:, None] - intervals
     moves = []

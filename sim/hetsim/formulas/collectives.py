@@ -23,7 +23,7 @@ def rate_at(rate: Rate, size: float) -> float:
     return rate if isinstance(rate, float | int) else rate.rate(size)
 
 
-def at_most(rate: Rate, limit: float) -> Rate:
+def capped(rate: Rate, limit: float) -> Rate:
     """A rate, or a measured curve, that a slower hop on the way limits."""
     if isinstance(rate, BandwidthCurve):
         return BandwidthCurve(rate.sizes, tuple(min(one, limit) for one in rate.rates))

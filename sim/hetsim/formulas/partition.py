@@ -129,7 +129,7 @@ def pipeline_partition(
     if math.isinf(seconds):
         parts = " × ".join(str(level.count) for level in levels)
         if memory < math.inf:
-            needed = StageMemory(cuts, inference=False).least(total, True, replication)
+            needed = StageMemory(cuts, inference=False).min_bytes(total, True, replication)
             several = "" if len(levels) == 1 else " (and more in nested levels)"
             raise NothingMeets(_too_little(needed, f"each has {_size(memory)}{several}"))
         raise UsageError(f"{len(cuts.sets)} cuts do not make {parts} stages without replication; use fewer devices")
@@ -248,8 +248,8 @@ def unlike_partition(
 
     def attempt(order: Sequence[EqualDevices]) -> bool:
         nonlocal best, chosen, shortest
-        plan, least = search.order(order, deadline, best[0])
-        shortest = min(shortest, least)
+        plan, bound = search.order(order, deadline, best[0])
+        shortest = min(shortest, bound)
         if plan is None or plan.latency is None or (plan.seconds, plan.latency) >= best:
             return False
         best, chosen = (plan.seconds, plan.latency), plan
@@ -263,11 +263,11 @@ def unlike_partition(
             for order in itertools.permutations(chosen_groups):
                 attempt(order)
         else:
-            by_speed = sorted(chosen_groups, key=lambda one: search.whole(one))
+            by_speed = sorted(chosen_groups, key=lambda one: search.network_seconds(one))
             for start in (by_speed, by_speed[::-1], list(chosen_groups)):
                 _descend(list(start), attempt)
     if chosen is None and math.isinf(shortest):
-        needed = search.memory.least(sum(one.count for one in groups), False, replication)
+        needed = search.memory.min_bytes(sum(one.count for one in groups), False, replication)
         there = ", ".join(f"{one.name} has {_size(one.memory)}" for one in groups if one.memory < math.inf)
         raise NothingMeets(_too_little(needed, there))
     if chosen is None:
@@ -316,11 +316,11 @@ class _Unlike:
         self.weights = cuts.sums([one.weights for one in cuts.layers])
         self.stages: dict[EqualDevices, list[tuple[np.ndarray, np.ndarray]]] = {}
 
-    def whole(self, group: EqualDevices) -> float:
+    def network_seconds(self, group: EqualDevices) -> float:
         """Seconds of the whole network on one device of the group."""
-        return float(self.of(group)[0][0][0, -1])
+        return float(self.stages_of(group)[0][0][0, -1])
 
-    def of(self, group: EqualDevices) -> list[tuple[np.ndarray, np.ndarray]]:
+    def stages_of(self, group: EqualDevices) -> list[tuple[np.ndarray, np.ndarray]]:
         """For 1, 2, … replicas: seconds between two items, and of one, of every stage."""
         if group not in self.stages:
             each = self.cuts.sums([seconds_on(one, group, self.inference) for one in self.cuts.layers])
@@ -356,7 +356,7 @@ class _Unlike:
 
     def _candidates(self, groups: Sequence[EqualDevices]) -> np.ndarray:
         """Every value that the slowest stage or transfer can have."""
-        values = [busy[np.isfinite(busy)] for group in groups for busy, _ in self.of(group)]
+        values = [busy[np.isfinite(busy)] for group in groups for busy, _ in self.stages_of(group)]
         for a, b in itertools.combinations_with_replacement(groups, 2):
             for one, other in ((a, b), (b, a)):
                 values += [self._sent(self.ways(one, other), m) for m in range(1, min(a.count, b.count) + 1)]
@@ -384,7 +384,7 @@ class _Unlike:
         devices = sum(group.count for group in groups)
         before = 0
         for g, group in enumerate(groups):
-            tables = self.of(group)
+            tables = self.stages_of(group)
             for used in range(1, group.count + 1):
                 for m in range(1, min(used, len(tables)) + 1):
                     busy, item = tables[m - 1]

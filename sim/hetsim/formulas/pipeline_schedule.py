@@ -90,7 +90,7 @@ class PipelineSchedule:
     transfers: tuple[PipelineTransfer, ...]
     after: tuple[tuple[str, float], ...] = ()
     """What every stage does behind its last pass: a name and its seconds."""
-    of: int | None = None
+    all_micro_batches: int | None = None
     """Number of micro-batches that there are in truth, where these are fewer."""
     seconds: float | None = None
     """Seconds of a step with all of them, where there are steps."""
@@ -112,7 +112,7 @@ class PipelineSchedule:
         for slot in self.slots:
             work[slot.stage, slot.replica] = work.get((slot.stage, slot.replica), 0.0) + slot.free - slot.begin
         longest = max(work.values()) + sum(seconds for _, seconds in self.after)
-        step_seconds = self.makespan if self.of is None or self.seconds is None else self.seconds
+        step_seconds = self.makespan if self.all_micro_batches is None or self.seconds is None else self.seconds
         return (self.makespan - longest) / step_seconds if longest else 0.0
 
 
@@ -290,7 +290,7 @@ def step_schedule(pipeline: StepPipeline, seconds: Mapping[str, float], whole: f
     schedule = pipeline_schedule([stage] * (stages - 1) + [last], drawn, pipeline.schedule, chunks)
     ends = (("gradients", seconds.get("data", 0.0)), ("update", pipeline.update))
     given = all_of_them if drawn < all_of_them else None
-    return replace(schedule, after=tuple(one for one in ends if one[1]), of=given, seconds=whole)
+    return replace(schedule, after=tuple(one for one in ends if one[1]), all_micro_batches=given, seconds=whole)
 
 
 def partition_schedule(

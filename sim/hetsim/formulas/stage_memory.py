@@ -49,11 +49,11 @@ class StageMemory:
         flying = 1 + math.ceil(behind / replicas)
         return (flying + 1) * self.weights + flying * self.activations
 
-    def least(self, devices: int, all_used: bool, replication: bool) -> float:
+    def min_bytes(self, devices: int, all_used: bool, replication: bool) -> float:
         """The minimum memory of each device for a pipeline of single stages."""
-        return min(self._least(number, replication) for number in range(devices if all_used else 1, devices + 1))
+        return min(self._min_bytes(number, replication) for number in range(devices if all_used else 1, devices + 1))
 
-    def _least(self, devices: int, replication: bool) -> float:
+    def _min_bytes(self, devices: int, replication: bool) -> float:
         """The minimum if all are used: that of the fullest stage, stage by stage."""
         best: list[np.ndarray] = []
         before = self.cuts.before

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from hetsim.formulas.collectives import Rate, at_most, message, rate_at, ring_over_nodes
+from hetsim.formulas.collectives import Rate, capped, message, rate_at, ring_over_nodes
 from hetsim.model.bandwidth import BandwidthCurve
 from hetsim.model.cluster import NO_KEY
 from hetsim.model.exchange import Phase, StepPipeline
@@ -184,7 +184,7 @@ class TrainingMachine:
         """Rate of a ring among some GPUs of a node: that of its slowest hop."""
         if self.island is None or span <= self.island or self.beyond == math.inf:
             return self.inside
-        return at_most(self.inside, self.beyond)
+        return capped(self.inside, self.beyond)
 
     def used(self, cards: int) -> float:
         """Share of a node's cards of which this number is used."""

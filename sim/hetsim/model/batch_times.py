@@ -72,7 +72,7 @@ class StageTable:
         """The same times, of which so much does not depend on the size."""
         return StageTable(self.sizes, self.seconds, self.between, spread=self.spread, floor=floor)
 
-    def of(self, count: int) -> float:
+    def seconds_for(self, count: int) -> float:
         """Seconds for a launch of a number of tasks."""
         seconds = self._known.get(count)
         if seconds is None:
@@ -82,7 +82,7 @@ class StageTable:
     @property
     def fixed(self) -> float:
         """A launch of one; none of it is by item."""
-        return self.of(1)
+        return self.seconds_for(1)
 
     @property
     def per_item(self) -> float:
@@ -93,7 +93,7 @@ class StageTable:
 
         Between two sizes the times at the same probability are weighted as expected ones are.
         """
-        expected = self.of(count)
+        expected = self.seconds_for(count)
         if not self.spread or expected <= 0:
             return 1.0
         return self._between(count, [one.at(u) for one in self.spread]) / expected
@@ -132,13 +132,13 @@ class StageTable:
         near = high if count > sizes[high] else high - 1
         return self.floor + (seconds[near] - self.floor) * (count / sizes[near]) ** power
 
-    def least(self, limit: int) -> float:
+    def min_seconds(self, limit: int) -> float:
         """The shortest time of a batch of up to `limit` tasks."""
-        return min(self.of(size) for size in self._measured(limit))
+        return min(self.seconds_for(size) for size in self._measured(limit))
 
     def min_per_item(self, limit: int) -> float:
         """Minimum seconds a task in batches of up to `limit` tasks."""
-        return min(self.of(size) / size for size in self._measured(limit))
+        return min(self.seconds_for(size) / size for size in self._measured(limit))
 
     def _measured(self, limit: int) -> list[int]:
         # Along a line seconds over size is monotone, and a step is cheapest at its end.

@@ -21,7 +21,7 @@ class WorkCurve(Protocol):
     @property
     def packed(self) -> Layout: ...
 
-    def left(self, layout: Layout, done: float) -> float:
+    def seconds_left(self, layout: Layout, done: float) -> float:
         """Seconds from the fraction `done` to the end on a layout; inf where impossible."""
         ...
 

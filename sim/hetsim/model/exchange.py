@@ -192,12 +192,12 @@ class Exchange:
 
     def rate(self, devices: Sequence[Device]) -> float:
         """Rate of a launch on these devices, with every link to itself."""
-        seconds = self.of(devices).seconds
+        seconds = self.profile_of(devices).seconds
         if abs(seconds - self.nominal) <= ROUNDING * self.nominal:
             return 1.0
         return self.nominal / seconds
 
-    def of(self, devices: Sequence[Device]) -> TrafficProfile:
+    def profile_of(self, devices: Sequence[Device]) -> TrafficProfile:
         """The step on these devices."""
         nodes: list[int] = []
         for device in devices:

@@ -34,8 +34,8 @@ def fused_mode(modes: Sequence[Mode]) -> Mode:
         memory=max(mode.memory for mode in modes),
         gpu_memory=max(mode.gpu_memory for mode in modes),
         fixed=max(mode.single for mode in modes),
-        upload=StageTime(fixed=sum(mode.upload.of(1) for mode in modes)),
-        download=StageTime(fixed=sum(mode.download.of(1) for mode in modes)),
+        upload=StageTime(fixed=sum(mode.upload.seconds_for(1) for mode in modes)),
+        download=StageTime(fixed=sum(mode.download.seconds_for(1) for mode in modes)),
         partition=first.partition,
         parts=tuple(modes),
     )
@@ -45,7 +45,7 @@ def fusible(modes: Sequence[Mode]) -> str | None:
     """Reason why tasks in these modes cannot be fused, as the end of a sentence."""
     first = modes[0]
     for mode in modes:
-        one = mode.gpus == 1 and mode.whole if mode.gpus else mode.millicores == MILLI
+        one = mode.gpus == 1 and mode.whole_devices if mode.gpus else mode.millicores == MILLI
         if not one or mode.table is not None:
             return f"mode {mode.name} does not run on one core or one whole accelerator"
         if mode.type is not first.type:
@@ -78,7 +78,7 @@ class Fusion:
     saved: tuple[float, ...]
 
     @property
-    def held(self) -> tuple[int, ...]:
+    def held_items(self) -> tuple[int, ...]:
         """Items that need room in the memory of its device."""
         return tuple(dict.fromkeys((*self.inputs, *self.outputs)))
 

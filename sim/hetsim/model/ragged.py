@@ -16,7 +16,7 @@ class Ragged:
     starts: np.ndarray
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]]) -> Ragged:
+    def from_rows(cls, rows: Sequence[Sequence[int]]) -> Ragged:
         """From lists of whole numbers."""
         starts = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
         return cls(np.array([value for row in rows for value in row], dtype=np.int64), starts)

@@ -72,9 +72,9 @@ class Service:
 class Autoscaling:
     """`min` to `max` replicas for `target` requests each; a change each `cooldown`."""
 
-    least: Count = field(default=1, metadata={"alias": "min"})
+    min_replicas: Count = field(default=1, metadata={"alias": "min"})
     """Fewest replicas."""
-    most: Count = field(metadata={"alias": "max"})
+    max_replicas: Count = field(metadata={"alias": "max"})
     """Most replicas."""
     target: Positive
     """Requests that each replica should have."""
@@ -83,8 +83,9 @@ class Autoscaling:
 
     def check(self) -> None:
         """Raise KeyProblem for bounds that contradict each other."""
-        if self.most < self.least:
-            raise KeyProblem("max", f"at most {self.most} replicas and at least {self.least} contradict each other")
+        if self.max_replicas < self.min_replicas:
+            text = f"at most {self.max_replicas} replicas and at least {self.min_replicas} contradict each other"
+            raise KeyProblem("max", text)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

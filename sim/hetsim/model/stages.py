@@ -78,6 +78,6 @@ def stage_seconds(mode: Mode, way: Way, private: Private, rows: np.ndarray) -> t
     if mode.on_cpu:
         return np.zeros(len(rows)), np.zeros(len(rows))
     sizes = private.up[rows] / mode.gpus, private.down[rows] / mode.gpus
-    up = mode.upload.of(1) + np.where(sizes[0] > 0, way.latency + sizes[0] * way.up, 0.0)
-    down = mode.download.of(1) + np.where(sizes[1] > 0, way.latency + sizes[1] * way.down, 0.0)
+    up = mode.upload.seconds_for(1) + np.where(sizes[0] > 0, way.latency + sizes[0] * way.up, 0.0)
+    down = mode.download.seconds_for(1) + np.where(sizes[1] > 0, way.latency + sizes[1] * way.down, 0.0)
     return up, down

@@ -48,15 +48,15 @@ class LinearSteps:
         """Seconds that decoding some sequences adds to `fixed`, without their context."""
         if self.decode is None:
             return self.per_sequence * sequences
-        return self.decode.of(sequences) - self.fixed if sequences else 0.0
+        return self.decode.seconds_for(sequences) - self.fixed if sequences else 0.0
 
     def reads(self, prompt_tokens: int) -> float:
         """Seconds that reading a number of prompt tokens adds to `fixed`."""
         if self.prefill is None:
             return self.per_prompt_token * prompt_tokens
-        return self.prefill.of(prompt_tokens) - self.fixed if prompt_tokens else 0.0
+        return self.prefill.seconds_for(prompt_tokens) - self.fixed if prompt_tokens else 0.0
 
-    def of(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
+    def seconds_for(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
         """A step that prefills some tokens and decodes some sequences with a context."""
         decoding = self.decodes(sequences) + self.per_context_token * context
         return self.fixed + self.reads(prompt_tokens) + decoding
@@ -96,16 +96,16 @@ class LinearSteps:
         """Minimum mean seconds beyond `fixed` of prompt, answer, and both."""
         decodes = output - 1.0
         context = decodes * prompt + decodes * output / 2
-        each, token = self._least(sequences)
+        each, token = self._min_seconds(sequences)
         read = float((token * prompt).mean())
         answer = float((each * decodes + self.per_context_token * context).mean())
         return read, answer, read + answer
 
-    def _least(self, sequences: int) -> tuple[float, float]:
+    def _min_seconds(self, sequences: int) -> tuple[float, float]:
         """Minimum seconds beyond `fixed` of a decoded token and a prompt token."""
         each, token = self.per_sequence, self.per_prompt_token
         if isinstance(self.decode, StageTime):
-            each = max(0.0, self.decode.of(sequences) - self.fixed) / sequences
+            each = max(0.0, self.decode.seconds_for(sequences) - self.fixed) / sequences
         elif self.decode is not None:
             each = max(0.0, self.decode.min_per_item(sequences) - self.fixed / sequences)
         if isinstance(self.prefill, StageTime):
@@ -160,7 +160,7 @@ class RooflineSteps:
             decode = self._known[sequences] = self._matrices(sequences, sequences)
         return decode
 
-    def of(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
+    def seconds_for(self, prompt_tokens: int, sequences: int, context: int, attended: int = 0) -> float:
         """Seconds of a step with these prefilled, attended tokens and sequences."""
         if prompt_tokens:
             linear = self._matrices(prompt_tokens + sequences, sequences + 1)
@@ -194,7 +194,7 @@ class RooflineSteps:
         if short > 0 and seconds <= math.ceil(min(short, 2**60)) * flat:
             return int(seconds / flat)
         begun = math.ceil(short)
-        first = self.of(0, sequences, context + sequences * begun)
+        first = self.seconds_for(0, sequences, context + sequences * begun)
         growth = self.per_context_token * sequences
         rest = max(0.0, seconds - begun * flat)
         if growth <= 0:
@@ -213,7 +213,7 @@ class RooflineSteps:
         done, seconds = 0, 0.0
         while done < prompt:
             tokens = prompt - done if chunk is None else min(chunk, prompt - done)
-            seconds += self.of(tokens, 0, 0, attended(tokens, done))
+            seconds += self.seconds_for(tokens, 0, 0, attended(tokens, done))
             done += tokens
         return seconds
 

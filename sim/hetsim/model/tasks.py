@@ -41,7 +41,7 @@ class StageTime:
     per_item: Seconds = 0.0
     """Time for each request of the batch."""
 
-    def of(self, count: int) -> float:
+    def seconds_for(self, count: int) -> float:
         """Seconds for a launch of a number of tasks."""
         return self.fixed + self.per_item * count
 
@@ -91,7 +91,7 @@ class SpanSpeeds:
             if getattr(self, wide) > getattr(self, narrow):
                 raise KeyProblem(wide, f"a gang over one {wide} cannot be faster than within one {narrow}")
 
-    def of(self, devices: Sequence[Device]) -> float:
+    def rate_of(self, devices: Sequence[Device]) -> float:
         """Rate of a gang on these devices."""
         return max(getattr(self, level) for level in enclosures(devices))
 
@@ -214,7 +214,7 @@ class Mode(ComputeTime):
 
     def base(self, count: int) -> float:
         """Seconds that a launch computes besides its tasks' own times, by their number."""
-        return super().base(count) if self.table is None else self.table.of(count)
+        return super().base(count) if self.table is None else self.table.seconds_for(count)
 
     def computing(self, size: int, own: Times, left: float = 1.0) -> Times:
         """Seconds that a launch of a number of tasks computes.
@@ -228,12 +228,13 @@ class Mode(ComputeTime):
         """Seconds of the stages of a launch, bytes aside; no transfers on cores."""
         if self.on_cpu:
             return BatchTimes(0.0, self.computing(size, own, left), 0.0)
-        return BatchTimes(self.upload.of(size), self.computing(size, own, left), self.download.of(size))
+        up, down = self.upload.seconds_for(size), self.download.seconds_for(size)
+        return BatchTimes(up, self.computing(size, own, left), down)
 
     @property
     def min_base(self) -> float:
         """Minimum of `base` over all batch sizes."""
-        return self.single if self.table is None else self.table.least(self.batch_limit)
+        return self.single if self.table is None else self.table.min_seconds(self.batch_limit)
 
     @property
     def min_share(self) -> float:
@@ -247,7 +248,7 @@ class Mode(ComputeTime):
         return self.gpus == 0
 
     @property
-    def whole(self) -> bool:
+    def whole_devices(self) -> bool:
         return self.share == WHOLE
 
     @property
@@ -276,7 +277,7 @@ class Mode(ComputeTime):
         if self.exchange is not None:
             return self.exchange.rate(devices)
         if self.span_speeds is not None:
-            return self.span_speeds.of(devices)
+            return self.span_speeds.rate_of(devices)
         if self.span_speed == 1.0 or all(device.node == devices[0].node for device in devices):
             return 1.0
         return self.span_speed

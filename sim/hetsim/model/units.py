@@ -42,7 +42,7 @@ OPERATION_RATE = {f"{unit}{suffix}": value for unit, value in OPERATIONS.items()
 FREQUENCY = {"Hz": 1.0, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9}
 FRACTION = {"%": 0.01}
 
-MOST = 1e30
+MAX_NUMBER = 1e30
 """Numbers beyond are mistakes, and their products would overflow."""
 MAX_SECONDS = 1e15
 """Thirty million years."""
@@ -53,7 +53,9 @@ _DATE = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}(?!\d)")
 _QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?inf|nan)\s*(.*?)\s*$", re.IGNORECASE)
 
 
-def parse(value: Any, units: dict[str, float], example: str, *, negative: bool = False, most: float = MOST) -> float:
+def parse(
+    value: Any, units: dict[str, float], example: str, *, negative: bool = False, most: float = MAX_NUMBER
+) -> float:
     """The value in base units, at most `most`; ValueError with a sentence for users.
 
     >>> parse("1.5 min", TIME, "5 s")
@@ -61,7 +63,7 @@ def parse(value: Any, units: dict[str, float], example: str, *, negative: bool =
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"expected a value with a unit such as {example}, not {shown(value)}")
-    text = value if isinstance(value, str) else str(value) if abs(value) <= MOST else "inf"
+    text = value if isinstance(value, str) else str(value) if abs(value) <= MAX_NUMBER else "inf"
     if _DATE.match(text):
         raise ValueError(f"{shown(value)} is a date; expected is a value with a unit such as {example}")
     match = _QUANTITY.match(text)
@@ -85,7 +87,7 @@ def parse(value: Any, units: dict[str, float], example: str, *, negative: bool =
     inverse = round(1 / factor) if factor < 1 else 0
     in_base_units = number / inverse if inverse and abs(inverse * factor - 1) < 1e-12 else number * factor
     if abs(in_base_units) > most:
-        raise ValueError(f"{shown(value)} is more than a simulation can hold: at most {_at_most(most, units)}")
+        raise ValueError(f"{shown(value)} is more than a simulation can hold: at most {_bound_text(most, units)}")
     return in_base_units
 
 
@@ -99,8 +101,8 @@ def parse_fraction(value: Any) -> float:
 
 
 def is_number(value: Any) -> bool:
-    """Return True for a finite number not beyond `MOST`."""
-    return not isinstance(value, bool) and isinstance(value, int | float) and abs(value) <= MOST
+    """Return True for a finite number not beyond `MAX_NUMBER`."""
+    return not isinstance(value, bool) and isinstance(value, int | float) and abs(value) <= MAX_NUMBER
 
 
 def shown(value: Any) -> str:
@@ -137,10 +139,10 @@ def _with_unit(number: str, units: dict[str, float], example: str) -> str:
     return f"for instance {number}{gap}{unit[2]}"
 
 
-def _at_most(most: float, units: dict[str, float]) -> str:
+def _bound_text(bound: float, units: dict[str, float]) -> str:
     """The bound in the base unit, the one with factor 1."""
     base = next((unit for unit, factor in units.items() if factor == 1), "")
-    return f"{most:g}{base}" if base.startswith("/") else f"{most:g} {base}".strip()
+    return f"{bound:g}{base}" if base.startswith("/") else f"{bound:g} {base}".strip()
 
 
 def _some(units: dict[str, float]) -> list[str]:
@@ -180,8 +182,8 @@ LONGEST_NAME = 200
 
 def _number(value: Any) -> Any:
     if not is_number(value):
-        beyond = isinstance(value, int | float) and abs(value) > MOST
-        hint = f"; the largest is {MOST:g}" if beyond else ""
+        beyond = isinstance(value, int | float) and abs(value) > MAX_NUMBER
+        hint = f"; the largest is {MAX_NUMBER:g}" if beyond else ""
         raise ValueError(f"expected a number, not {shown(value)}{hint}")
     return value
 

@@ -86,8 +86,8 @@ def _told(schedule: PipelineSchedule) -> str:
     """Schedule, size, time and bubble in words."""
     chunks = f" of {schedule.chunks} chunks" if schedule.chunks > 1 else ""
     size = f"{len(schedule.stages)} stages{chunks} × {schedule.micro_batches:,}"
-    if schedule.of is not None:
-        size += f" of {schedule.of:,}"
+    if schedule.all_micro_batches is not None:
+        size += f" of {schedule.all_micro_batches:,}"
     if schedule.order == "forward":
         return f"{NAMES[schedule.order]}, {size} items"
     parts = [f"{NAMES[schedule.order]}, {size} micro-batches"]

@@ -63,8 +63,10 @@ def serving(result: Result) -> Figure:
 
 
 def _means(rows: pd.DataFrame, low: np.ndarray, high: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Of a quantity that each replica has from one value to another in each row the mean over time, all replicas
-    together; 0 between rows."""
+    """Mean over time of a quantity of all replicas together; 0 between rows.
+
+    Each replica has it from one value to another in each row.
+    """
     total = np.zeros(len(edges) - 1)
     keys = pd.factorize(pd.MultiIndex.from_arrays([rows["service"].astype(str), rows["replica"]]))[0]
     start, end = rows["start"].to_numpy(), rows["end"].to_numpy()

@@ -145,14 +145,15 @@ def _labels(sweep: Sweep, key: str, values: Any) -> list[str]:
     return [plain(short(written.get(value, str(value)), 24)) for value in values]
 
 
-def key_name(key: str, beside: Iterable[str] = ()) -> str:
-    """The last parts of a path say enough on an axis: `workload.jobs.arrivals.rate` -> `jobs arrivals rate`, and
-    `cluster.nodes.0.gpus.count` -> `gpus count`.
+def key_name(key: str, others: Iterable[str] = ()) -> str:
+    """The last parts of a path, enough on an axis.
 
-    Places in lists are told only where another of the keys `beside` would have the same name.
+    `workload.jobs.arrivals.rate` -> `jobs arrivals rate`, `cluster.nodes.0.gpus.count` -> `gpus count`.
+
+    Places in lists are told only where one of the `others` would have the same name.
     """
     name = _without_places(key)
-    if any(other != key and _without_places(other) == name for other in beside):
+    if any(other != key and _without_places(other) == name for other in others):
         return " ".join(_parts(key)[-4:])
     return name
 

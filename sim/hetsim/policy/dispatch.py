@@ -99,7 +99,7 @@ class Index:
         while True:
             best: tuple[QueuedService, LikeServices, tuple[Placement, Any]] | None = None
             for line in self._lines:
-                services = offers.of(line.mode)
+                services = offers.offer_of(line.mode)
                 if services is None:
                     continue
                 if line.idle:
@@ -286,7 +286,7 @@ class Dispatcher:
         releases = view.changes.releases
         due = [counter for counter in self.counters if counter.due(view.now, releases)]
         while due:
-            counter = due[0] if len(due) == 1 else self._most_urgent(due, view)
+            counter = due[0] if len(due) == 1 else self._first_due(due, view)
             decision = self._step(counter, view)
             if decision is None:
                 due.remove(counter)
@@ -296,7 +296,7 @@ class Dispatcher:
             counter.queue.want(counter.count or 0)
         return Pause("release", min(counter.until for counter in self.counters))
 
-    def _most_urgent(self, due: list[Counter], view: View) -> Counter:
+    def _first_due(self, due: list[Counter], view: View) -> Counter:
         def urgency(counter: Counter) -> Any:
             if not len(counter.queue):
                 return (-1, 0)  # all has been taken this round: its step sees to that

@@ -40,7 +40,7 @@ class Generation(Protocol):
         ...
 
     @property
-    def left(self) -> int:
+    def to_prefill(self) -> int:
         """Tokens to prefill before it can decode; after preemption also those it had."""
         ...
 
@@ -190,7 +190,7 @@ class IterationPolicy:
     def decodes(self, replica: Replica, request: Generation) -> None:
         """A request decodes a token in each decoding step from now on."""
 
-    def left(self, replica: Replica, request: Generation, over: bool) -> None:
+    def request_left(self, replica: Replica, request: Generation, over: bool) -> None:
         """A joined request leaves the replica: complete, or preempted (`follows` only)."""
 
     def admits(self, replica: Replica, request: Generation) -> bool:

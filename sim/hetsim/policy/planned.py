@@ -240,7 +240,7 @@ def _fills(placement: Placement) -> bool:
     mode, kind = placement.mode, placement.mode.type
     if mode.on_cpu:
         return placement.cores is not None
-    return mode.whole and kind.streams == 1 and kind.sharing.kind != "mig"
+    return mode.whole_devices and kind.streams == 1 and kind.sharing.kind != "mig"
 
 
 class Following(PlannedScheduler):

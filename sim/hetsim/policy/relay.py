@@ -1,4 +1,4 @@
-"""A scheduler around another one: the base of what watches, gates or leads a policy."""
+"""A scheduler around another: the base of what watches, gates or leads a policy."""
 
 from __future__ import annotations
 

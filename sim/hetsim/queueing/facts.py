@@ -313,7 +313,7 @@ class Facts:
         devices = [device for device in node.accelerators if device.type is mode.type]
         if mode.gpus > 1:
             return int(min(room, len(devices) // mode.gpus))
-        each = each if mode.whole else 1_000_000 // mode.share
+        each = each if mode.whole_devices else 1_000_000 // mode.share
         if mode.gpu_memory and mode.type.memory is not None:
             each = min(each, mode.type.memory // mode.gpu_memory)
         return int(min(room, len(devices) * each))
@@ -403,7 +403,7 @@ class Facts:
             return
         kind = mode.type.sharing
         alone = kind.kind == "exclusive" or (kind.kind == "mps" and not kind.interference)
-        alone = alone or (mode.whole and mode.type.streams == 1)
+        alone = alone or (mode.whole_devices and mode.type.streams == 1)
         self.suppose("tasks do not slow each other down", alone, "cluster.nodes.gpus.sharing", kind.kind)
 
     def one_by_one(self, blind: bool = True) -> str:
@@ -422,7 +422,7 @@ class Facts:
     def one_gpu(self, load: float, soft: bool = False) -> None:
         """Assume one GPU, with room and a stream for all tasks under way."""
         mode: Any = self.mode
-        text, holds = "there is one GPU, and a task has all of it", self.servers == 1 and mode.whole
+        text, holds = "there is one GPU, and a task has all of it", self.servers == 1 and mode.whole_devices
         self.suppose(text, holds, "cluster.nodes.gpus.count", f"{self.servers}")
         room = max(self._slots(node, mode, mode.type.streams) for node in self.cluster.nodes)
         key = "cluster.nodes.gpus.streams" if room == mode.type.streams else self.customers[0].key
@@ -539,7 +539,7 @@ class Facts:
             if sent is not None:
                 law = law_of(sent).times(1 / bandwidth) if math.isfinite(bandwidth) else NOTHING
                 law = law.plus(Law(link.latency, 0.0, "constant"))
-            fixed = (mode.upload if loads else mode.download).of(1)
+            fixed = (mode.upload if loads else mode.download).seconds_for(1)
             parts.append((one.rate or 1.0, law.plus(Law(fixed, 0.0, "constant")) if fixed else law))
         return mixed(parts)
 

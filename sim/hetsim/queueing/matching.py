@@ -126,7 +126,7 @@ def _delay(facts: Facts) -> Match:
     law, compute, servers = facts.law, facts.law, facts.servers
     if moves:
         facts.links_alone()
-        alone = facts.mode is not None and facts.mode.gpus == 1 and facts.mode.whole
+        alone = facts.mode is not None and facts.mode.gpus == 1 and facts.mode.whole_devices
         facts.suppose("a server is one whole GPU", alone, f"{facts.customers[0].key}.gpus", str(facts.mode))
         law = facts.whole_time
     rate = facts.rate

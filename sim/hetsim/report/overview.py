@@ -185,8 +185,8 @@ def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
         units = terminal.units_of(name)
         texts = [terminal.several([value], units, [half])[0] for value, half in values]
         if isinstance(outcome, Result) and any(math.isinf(value) for value, _ in values):
-            is_known = outcome.measured.known(name)
-            longest = terminal.at_least(float(is_known.max()) if len(is_known) else math.inf, units)
+            is_known = outcome.measured.known_values(name)
+            longest = terminal.lower_bound(float(is_known.max()) if len(is_known) else math.inf, units)
             texts = [longest if math.isinf(v) else text for text, (v, _) in zip(texts, values, strict=True)]
         rows.append([name, *texts])
     lines = terminal.table(rows, right=range(1, len(columns) + 1)) if len(rows) > 1 else []
@@ -429,7 +429,7 @@ def _plans(comparison: Comparison) -> list[str]:
 
 
 def _beside(policies: list[str], columns: list[list[str]]) -> list[str]:
-    """Columns beside the names of policies."""
+    """Columns next to the names of policies."""
     return beside(["policy", *policies], columns, LONGEST_LABEL)
 
 

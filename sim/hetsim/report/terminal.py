@@ -15,7 +15,6 @@ from hetsim.results.formatting import (
     PER_TIME,
     SECONDS,
     Unit,
-    at_least,
     clock,
     count,
     data_size,
@@ -24,6 +23,7 @@ from hetsim.results.formatting import (
     fitting,
     formatter,
     gap,
+    lower_bound,
     metric_name,
     one,
     pair,
@@ -37,7 +37,7 @@ from hetsim.results.formatting import (
 )  # fmt: skip
 
 __all__ = [
-    "BYTES", "JOULES", "PER_TIME", "SECONDS", "Unit", "at_least", "clock", "count", "data_size", "energy", "figures",
+    "BYTES", "JOULES", "PER_TIME", "SECONDS", "Unit", "lower_bound", "clock", "count", "data_size", "energy", "figures",
     "fitting", "formatter", "gap", "metric_name", "one", "padded", "pair", "plain", "rate", "seconds",
     "several", "share", "table", "units_of", "width", "with_unit", "wrapped",
 ]  # fmt: skip

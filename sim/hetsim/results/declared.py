@@ -53,7 +53,7 @@ class Declaration:
     function: Callable[[Any], float] = field(repr=False)
     unit: Unit
     better: Better
-    of: Of
+    estimand: Of
     weight: str | None
     sets: dict[str, float]
     title: str
@@ -105,7 +105,7 @@ def metric(
             shown = ("summary", "sweep") if "usual" in places else ("summary",)
             places = dict.fromkeys(shown, math.inf) | places
         declared = Declaration(
-            called, function, unit, better=better, of=of, weight=weight, sets=places, title=words,
+            called, function, unit, better=better, estimand=of, weight=weight, sets=places, title=words,
             hide_if_zero=hide_if_zero, congested=congested, needs_end=needs_end,
             is_percent=is_percent, module=home
         )  # fmt: skip
@@ -198,7 +198,7 @@ def has_direction(metric: str) -> bool:
 def of_groups(metric: str) -> bool:
     """Return True if the metric has a meaning for a group of tasks."""
     declared = declaration(metric)
-    return declared is None or declared.of == "tasks"
+    return declared is None or declared.estimand == "tasks"
 
 
 def hide_if_zero(metric: str) -> bool:

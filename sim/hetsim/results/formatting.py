@@ -150,7 +150,7 @@ def clock(value: float) -> str:
     return f"{text} s"
 
 
-def at_least(value: float, units: Sequence[Unit]) -> str:
+def lower_bound(value: float, units: Sequence[Unit]) -> str:
     """A percentile that touches unfinished tasks: no less than this."""
     return "≥ " + one(value, units) if math.isfinite(value) else "∞"
 

@@ -69,7 +69,8 @@ _TABLE: dict[type, str] = {
     ragged.Ragged: "ragged: values starts", task.StagedRequests: "staged_requests: first stage stages id alone",
     service.Service: "service: name shape rows per_item slo noise alike bytes_in bytes_out cache request_delay "
         "response_delay about policy_key",
-    service.ResultCache: "result_cache: size evict hit", service.Autoscaling: "autoscaling: least most target cooldown",
+    service.ResultCache: "result_cache: size evict hit",
+    service.Autoscaling: "autoscaling: least=min_replicas most=max_replicas target cooldown",
     service.LanguageService: "language_service: name shape rows kinds block token_bytes budget=max_num_batched_tokens "
         "max_sequences max_output timeout swap scaling=autoscale prefix_block ttft tpot request_delay response_delay "
         "key",

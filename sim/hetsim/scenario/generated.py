@@ -43,7 +43,7 @@ class Mirror(Model):
         return {name: value for name in self.KEYS if (value := getattr(self, name)) is not None}
 
     def made(self, **more: Any) -> Any:
-        """The instance of the dataclass, with `more` for fields that are no keys."""
+        """The instance of the dataclass, with `more` for fields that are not keys."""
         return getattr(self.SOURCE, "given", self.SOURCE)(**{**self.given, **more})
 
     @model_validator(mode="after")

@@ -133,7 +133,7 @@ workload
     delay, tandem, plan, plan-training: upload download
     patience, plan-training: patience@
     but twin: weight slo slo.factor deadline deadline.factor user users+ account qos
-    ask no estimates, plan-training: estimates estimates.known estimates.error@ estimates.factor
+    ask no estimates, plan-training: estimates estimates.basis estimates.error@ estimates.factor
     never stop, plan-training: stopping stopping.save stopping.restore stopping.state stopping.input stopping.interval
     never stop, plan-training: stopping.block stopping.idempotent stopping.preemptible
     plan, trace-validate: stopping.checkpoint

@@ -485,15 +485,15 @@ def format_of(file: str, form: str | None) -> str:
 
     if form is not None:
         return form
-    found = recognize(file)
-    if found is None and not maybe_table(file):
+    name = recognize(file)
+    if name is None and not maybe_table(file):
         formats = ", ".join(sorted(registry.table("traces")))
         way = f"hetsim trace map {file} proposes how to read a log with columns of its own"
         text = f"its format is not recognized; give --format NAME (hetsim list traces): {formats}"
         raise UsageError(f"{file}: {text}; {way}")
-    if found not in (None, "tasks"):
-        console.note(f"{file}: looks like {found} (--format names another)")
-    return found or "tasks"
+    if name not in (None, "tasks"):
+        console.note(f"{file}: looks like {name} (--format names another)")
+    return name or "tasks"
 
 
 def read(file: str, form: str | None, options: tuple[str, ...]) -> TaskTable:

@@ -18,7 +18,7 @@ import numpy as np
 from hetsim import registry
 from hetsim.workload.logs.capacity import NodeParts, level_of, node_parts
 from hetsim.workload.logs.recorded_log import HeldOverTime, Jobs, correlation, rank_correlation
-from hetsim.workload.logs.summary import held, on_gpus
+from hetsim.workload.logs.summary import held_amounts, on_gpus
 from hetsim.workload.logs.waits import Explained, half_of
 from hetsim.workload.traces import TaskTable
 
@@ -79,13 +79,13 @@ def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
     start = table.extra.get("recorded_start", table.arrival)
     begin = np.where(np.isnan(start), table.arrival, start)
     took = np.min(list(table.times.values()), axis=0)
-    gpus, cores = held(table)
+    gpus, cores = held_amounts(table)
     names = table.extra.get("recorded_node")
     parts = node_parts(names, gpus, begin, begin + took)
     if parts is not None:
         return _named(table, parts, begin, end=begin + took, amounts=(gpus, cores))
     if not gpus.any():
-        peak, nodes = max(1, _most(begin, begin + took, cores)), table.numbers.get("nodes")
+        peak, nodes = max(1, _peak(begin, begin + took, cores)), table.numbers.get("nodes")
         if nodes is None or not (nodes > 1).any():
             return [{"name": "pool", "cpus": peak}]
         count = np.where(np.isnan(nodes), 1.0, nodes)
@@ -104,7 +104,7 @@ def _named(
         if not len(here):
             continue  # the earlier name of another
         rows = parts.job[here]
-        peaks = [_most(begin[rows], end[rows], amount[rows] / share[here]) for amount in amounts]
+        peaks = [_peak(begin[rows], end[rows], amount[rows] / share[here]) for amount in amounts]
         if peaks[0]:  # cores next to GPUs: the most that was held, so that they keep no job that ran
             held_cores = HeldOverTime(begin[rows], end[rows], amounts[1][rows] / share[here])
             peaks[1] = max(peaks[1], math.ceil(held_cores.level.max() - 1e-9))
@@ -123,7 +123,7 @@ def _kinds(table: TaskTable) -> np.ndarray:
     return np.array([str(one).split("|")[0] or "gpu" for one in table.devices.tolist()], dtype=object)
 
 
-def _most(begin: np.ndarray, end: np.ndarray, amount: np.ndarray) -> int:
+def _peak(begin: np.ndarray, end: np.ndarray, amount: np.ndarray) -> int:
     return int(level_of(begin, end, amount))
 
 
@@ -132,13 +132,13 @@ def _pools(
 ) -> list[dict[str, Any]]:
     kinds = _kinds(table)
     on_gpu = on_gpus(table) & (gpus > 0)
-    found: list[dict[str, Any]] = []
+    pools: list[dict[str, Any]] = []
     rows_of = {kind: np.flatnonzero(on_gpu & (kinds == kind)) for kind in sorted(set(kinds[on_gpu]))}
-    peaks = {kind: _most(begin[rows], end[rows], gpus[rows]) for kind, rows in rows_of.items()}
+    peaks = {kind: _peak(begin[rows], end[rows], gpus[rows]) for kind, rows in rows_of.items()}
     counts = {kind: math.ceil(count / min(NODE, count)) for kind, count in peaks.items()}
     nodes = sum(counts.values())
     alone = math.ceil(cores[~on_gpu].max(initial=0.0))
-    each = max(1, alone, math.ceil(_most(begin, end, cores) / nodes))
+    each = max(1, alone, math.ceil(_peak(begin, end, cores) / nodes))
     # A gang over nodes holds its cores in proportion: a node must have them for its part.
     share = np.where(on_gpu & (gpus >= 1), cores / np.maximum(gpus, 1.0), cores)
     for kind, count in counts.items():
@@ -146,8 +146,8 @@ def _pools(
         wide = math.ceil(float(share[rows_of[kind]].max(initial=0.0)) * size - 1e-9)
         name = f"{kind}-" if len(counts) > 1 else "n"
         gpu = {"type": kind, "count": size}
-        found.append({"name": name, "count": count, "cpus": max(each, wide), "gpus": gpu})
-    return found
+        pools.append({"name": name, "count": count, "cpus": max(each, wide), "gpus": gpu})
+    return pools
 
 
 # Scenarios ------------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def variants(
     limits = explained.limits
     if limits is not None and pooled and not (first.get("site") or {}).get("partitions"):
         name = f"with the limits by {limits.kind}"
-        compared.steps.append((name, lambda last: take_in_limits(last, limits.kind, limits.most, explained.jobs)))
+        compared.steps.append((name, lambda last: take_in_limits(last, limits.kind, limits.max_held, explained.jobs)))
     elif limits is not None:
         compared.notes.append("the limits are not simulated: the cluster has partitions of its own")
     return compared

@@ -105,7 +105,7 @@ def scenario_of(subject: Subject, found: Identified) -> tuple[dict[str, Any], li
         if best.rule.limits:
             notes.append("the limits are not in the scenario: its partitions are those of the classes")
     elif best.rule.limits and half.limits is not None:
-        take_in_limits(document, half.limits.kind, half.limits.most, half.jobs)
+        take_in_limits(document, half.limits.kind, half.limits.max_held, half.jobs)
     return document, notes
 
 
@@ -210,7 +210,7 @@ def mapping(found: Identified) -> dict[str, Any]:
         "jobs": len(found.half.jobs), "judged": len(found.rules[0].right), "cycle": found.cycle,
         "capacity": found.half.capacity, "unit": found.half.jobs.unit, "rules": rules, "placements": places,
         "placement_by_chance": found.by_chance,
-        "limits": None if limits is None else {"kind": limits.kind, "most": limits.most},
+        "limits": None if limits is None else {"kind": limits.kind, "most": limits.max_held},
         "order": None if order is None else {"kind": order.kind, "pairs": [list(pair) for pair in order.pairs]},
     }  # fmt: skip
 

@@ -58,7 +58,7 @@ def inferred(explained: Explained) -> list[str]:
         at = terminal.several([explained.warm_end - float(jobs.arrival[0])], terminal.SECONDS)[0]
         texts.append(f"head: the log holds its usual {jobs.unit} {at} after its first submission")
     if explained.limits is not None:
-        limits = sorted(explained.limits.most.items(), key=lambda one: -one[1])
+        limits = sorted(explained.limits.max_held.items(), key=lambda one: -one[1])
         shown = ", ".join(f"{name} {limit:,.6g}" for name, limit in limits[:MAX_SHOWN])
         more = f" and {len(limits) - MAX_SHOWN} more" if len(limits) > MAX_SHOWN else ""
         texts.append(f"limits by {explained.limits.kind}, in {jobs.unit}: {shown}{more}")
@@ -140,7 +140,7 @@ def mapping(explained: Explained, compared: Compared | None, simulated: bool) ->
         "capacity_curve": [list(point) for point in explained.curve],
         "head_until": explained.warm_end,
         "shares": explained.shares,
-        "limits": None if limits is None else {"kind": limits.kind, "most": limits.most},
+        "limits": None if limits is None else {"kind": limits.kind, "most": limits.max_held},
         "order": None if order is None else {"kind": order.kind, "pairs": [list(pair) for pair in order.pairs]},
     }
     if compared is not None and simulated:

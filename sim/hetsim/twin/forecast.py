@@ -64,7 +64,7 @@ class TwinForecast:
     by_limits: np.ndarray
     """By job: the start if every job took its time limit and none came, as a scheduler tells it."""
     times: np.ndarray
-    held: np.ndarray
+    occupied: np.ndarray
     """By sample and instant of `times`: GPUs (or cores, where there are none) held."""
     capacity: float
     unit: str
@@ -244,7 +244,7 @@ class Twin:
         nothing = np.empty(0), np.empty(0, dtype=int)
         by_limits, _ = self._play(np.array(at_limit), limits, *nothing, np.random.default_rng(0), times)
         return TwinForecast(
-            jobs=self.waiting, horizon=self.horizon, starts=starts, by_limits=by_limits, times=times, held=occupied,
+            jobs=self.waiting, horizon=self.horizon, starts=starts, by_limits=by_limits, times=times, occupied=occupied,
             capacity=self.capacity, unit=self.unit, free=self._free(ends), came=came, notes=self.notes,
         )  # fmt: skip
 

@@ -201,8 +201,8 @@ def with_limits(
     if limits is None:
         return history, cluster
     key = "max_gpus" if jobs.unit == "GPUs" else "max_cpus"
-    rules: dict[str, Any] = {f"user-{name}": {"nodes": "*", key: int(limit)} for name, limit in limits.most.items()}
-    inside = [f"user-{user}" if user in limits.most else "others" for user in history.labels["user"].tolist()]
+    rules: dict[str, Any] = {f"user-{name}": {"nodes": "*", key: int(limit)} for name, limit in limits.max_held.items()}
+    inside = [f"user-{user}" if user in limits.max_held else "others" for user in history.labels["user"].tolist()]
     changed = history.take(np.arange(len(history)))
     changed.labels["partition"] = np.array(inside, dtype=object)
     rules["others"] = {"nodes": "*", "default": True}

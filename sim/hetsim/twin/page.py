@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from hetsim.twin.forecast import TwinForecast
 
-MOST = 25
+MAX_DRAWN = 25
 """Jobs and nodes that are drawn."""
 
 
@@ -60,7 +60,7 @@ def twin_page(
 
 def draw(told: TwinForecast, other: TwinForecast | None = None) -> Figure:
     """Draw occupancy over time, starts of waiting jobs, and free nodes."""
-    jobs, nodes = min(MOST, len(told.jobs)), min(MOST, len(told.free))
+    jobs, nodes = min(MAX_DRAWN, len(told.jobs)), min(MAX_DRAWN, len(told.free))
     rows = max(jobs, nodes, 4)
     picture = figure(9, 4.2 + 0.24 * rows)
     grid = picture.add_gridspec(2, 2, height_ratios=[3.2, 0.24 * rows + 0.6], width_ratios=[3, 2])
@@ -74,7 +74,7 @@ def _held(ax: Axes, told: TwinForecast, other: TwinForecast | None) -> None:
     for one, color, name in ((told, BLUE, "as it is"), (other, VERMILION, "changed")):
         if one is None:
             continue
-        low, half, high = np.quantile(one.held, (0.05, 0.5, 0.95), axis=0)
+        low, half, high = np.quantile(one.occupied, (0.05, 0.5, 0.95), axis=0)
         ax.fill_between(one.times, low, high, color=color, alpha=0.2, linewidth=0, label=f"{name}: 90 % of samples")
         ax.plot(one.times, half, color=color, linewidth=1.6, label=f"{name}: median")
         ax.axhline(one.capacity, color=color if other is not None else MUTED, linewidth=0.9, linestyle=(0, (5, 2)))

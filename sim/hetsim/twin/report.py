@@ -85,7 +85,7 @@ WHAT_IF_HEADS = ["job", "user", "median start", "changed", "difference"]
 
 def summary(told: TwinForecast, now: float) -> list[str]:
     """The forecast in sentences."""
-    half = np.median(told.held, axis=0)
+    half = np.median(told.occupied, axis=0)
     samples, hours = len(told.starts), told.horizon / 3600
     of_capacity = f"{told.capacity:,.6g} {told.unit}"
     lines = [f"{len(told.jobs):,} jobs wait on {of_capacity}; {samples:,} samples of the next {hours:g} h"]
@@ -143,7 +143,7 @@ def _forecast(told: TwinForecast) -> dict[str, Any]:
             **{f"start_p{100 * share:.0f}": _known(value) for share, value in zip(SHARES, quantiles, strict=True)},
             "start_by_limits": _known(float(told.by_limits[place])),
         })  # fmt: skip
-    levels = np.quantile(told.held, (0.05, 0.5, 0.95), axis=0)
+    levels = np.quantile(told.occupied, (0.05, 0.5, 0.95), axis=0)
     free = {name: dict(zip(("p50", "p95"), np.quantile(ends, [0.5, 0.95]).tolist(), strict=True))
             for name, ends in told.free.items()}  # fmt: skip
     as_json = {"times": told.times.tolist(), **dict(zip(("p5", "p50", "p95"), levels.tolist(), strict=True))}

@@ -90,7 +90,7 @@ class ArrivalProcess(Described):
         return None
 
     def rate_at(self, t: float) -> float | None:
-        """Arrivals per second at time t, of a process whose rate is certain; None of others."""
+        """Arrivals per second at time t where the rate is certain; else None."""
         return self.rate_mean if self.steady_rate else None
 
     @property
@@ -99,12 +99,12 @@ class ArrivalProcess(Described):
         return True
 
     def events(self, until: float) -> float:
-        """About how many arrivals, bursts and changes of state there are before `until`; 0 where that is not known."""
+        """Rough number of events of the process before `until`; 0 where unknown."""
         rate = self.rate_mean
         return 0.0 if rate is None else rate * until
 
     def times(self, rng: np.random.Generator, until: float | None = None, count: int | None = None) -> Floats:
-        """Sorted arrival times before `until` (one at exactly `until` is left out), at most `count` of them.
+        """Sorted arrival times before `until` (exclusive), at most `count` of them.
 
         ValueError if neither limits an endless process.
         """
@@ -181,7 +181,7 @@ class Poisson(ArrivalProcess):
 
 
 class Renewal(ArrivalProcess):
-    """Independent gaps with mean 1 / `rate` and squared coefficient of variation `scv`, from time 0 on.
+    """Independent gaps with mean 1 / `rate` and squared variation `scv`, from time 0.
 
     `family` is gamma, or hyperexponential with balanced means for scv > 1; auto is gamma below 1, exponential
     at 1 and hyperexponential above.
@@ -328,7 +328,7 @@ def _in_order(pairs: list[tuple[float, Any]]) -> list[tuple[float, Any]]:
 
 
 class PiecewisePoisson(ArrivalProcess):
-    """Poisson arrivals with a rate that is given at some instants, and constant or linear between them.
+    """Poisson arrivals with a rate given at instants, constant or linear between.
 
     `rate` is a list of [from, rate], starting at 0 s; the last rate goes on for ever, or, with `period`,
     until the list starts again.  With `between: linear` the rate moves in a straight line from each instant to
@@ -410,7 +410,7 @@ class PiecewisePoisson(ArrivalProcess):
 
 
 class Diurnal(ArrivalProcess):
-    """Poisson arrivals with rate mean · (1 + amplitude · sin(2π (t − phase) / period)).
+    """Poisson arrivals of rate mean · (1 + amplitude · sin(2π (t − phase) / period)).
 
     The rate rises through its mean at `phase`, peaks a quarter of a period later, and averages `mean`.
     """
@@ -449,7 +449,7 @@ class Diurnal(ArrivalProcess):
 
 
 class Burst(ArrivalProcess):
-    """Bursts of `size` arrivals, every `every` from time 0 on, or once at each instant of `at`.
+    """Bursts of `size` arrivals, `every` so often from time 0, or at each of `at`.
 
     The arrivals of a burst come together, or at independent uniform instants of the `over` after its start.
     A drawn size that is not whole is rounded up or down at random, so that its mean is kept.
@@ -533,7 +533,7 @@ class AllAtOnce(ArrivalProcess):
 
 
 class Closed(ArrivalProcess):
-    """A closed loop: each of `clients` thinks, sends one task, waits for its end, and thinks again.
+    """A closed loop: `clients` think, send one task, wait for its end, think again.
 
     `times` gives the first arrival of every client, after its jitter and one think time; what follows depends on
     completions, and the engine draws `think.sample` after each.
@@ -589,7 +589,7 @@ def _unit_of_time(unit: Any) -> Any:
 
 
 class FromFile(ArrivalProcess):
-    """Arrival times from a `column` of a CSV or Parquet file, numbers in `unit`; they need not be sorted.
+    """Arrival times in a `column` of a CSV or Parquet file, in `unit`, any order.
 
     The file is read when it is used; `load` reads it now and raises ScenarioError with file, line and column
     of bad cells.
@@ -620,7 +620,7 @@ class FromFile(ArrivalProcess):
 
 
 def _sums(draw: Callable[[int], Floats]) -> Iterator[Floats]:
-    """Running sums of `draw(BLOCK)`, block after block, bit for bit as one long running sum."""
+    """Running sums of `draw(BLOCK)` in blocks, bit for bit those of one long sum."""
     reached = 0.0
     while True:
         block = np.cumsum(np.concatenate([[reached], draw(BLOCK)]))[1:]
@@ -629,7 +629,7 @@ def _sums(draw: Callable[[int], Floats]) -> Iterator[Floats]:
 
 
 def _named(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-    """An unknown process gets a suggestion; an object of any process is taken as it is."""
+    """Suggest a name for an unknown process; take an object of any process as it is."""
     if isinstance(value, ArrivalProcess):
         return value
     name = value.get("process") if isinstance(value, dict) else None

@@ -306,7 +306,10 @@ class Pareto(Distribution, Generic[Q]):
         return self
 
     def _moment(self, k: int) -> float:
-        """E (X / low)^k = shape / (1 − h^−shape) · (h^(k − shape) − 1) / (k − shape), with h = high / low."""
+        """E (X / low)^k: the moment of order k over low^k.
+
+        shape / (1 − h^−shape) · (h^(k − shape) − 1) / (k − shape), with h = high / low
+        """
         log_ratio = math.log(self.high / self.low)
         above = (k - self.shape) * log_ratio
         # The limit for shape = k is ln h; expm1 keeps shapes close to k accurate.

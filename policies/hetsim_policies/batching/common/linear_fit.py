@@ -96,7 +96,7 @@ class LinearFit:
 
 
 def line_remarks(modes: Sequence[Mode]) -> list[str]:
-    """Where measured stage times are no line: for policies that take them for one."""
+    """Where measured stage times are not a line: for policies that take them for one."""
     remarks = []
     for mode in modes:
         for name, stage in (("upload", mode.upload), ("compute", mode.table), ("download", mode.download)):

@@ -27,7 +27,7 @@ def occupied(queue: RequestQueue, placement: Placement, view: View) -> bool:
     device, mode = placement.devices[0], placement.mode
     if view.load(device) <= 0 or mode.type.sharing.kind == "mig":
         return False
-    if mode.on_cpu or (mode.whole and mode.type.sharing.kind != "timeslice"):
+    if mode.on_cpu or (mode.whole_devices and mode.type.sharing.kind != "timeslice"):
         return True
     return any(task.shape is queue.service.shape for task in view.running("start", device))
 

@@ -35,8 +35,8 @@ class ModeOffers:
     Entry v says that `job[v]` may run in a mode that takes `width[v]` devices of type `kind[v]` and would take
     `time[v]` seconds for the whole job.  `capacity` counts devices by type, `weight` is by job.
 
-    Where pairs count, `own[v]` is the label of the job in this mode and `beside[v]` that of its partner, -1: it runs
-    alone.  Beside a partner its time is that of the job in the pair, and its width half of the devices.
+    Where pairs count, `own[v]` is the label of the job in this mode and `partner[v]` that of its partner, -1: it runs
+    alone.  Next to a partner its time is that of the job in the pair, and its width half of the devices.
     """
 
     job: np.ndarray
@@ -46,7 +46,7 @@ class ModeOffers:
     capacity: np.ndarray
     weight: np.ndarray
     own: np.ndarray | None = None
-    beside: np.ndarray | None = None
+    partner: np.ndarray | None = None
 
     @property
     def jobs(self) -> int:
@@ -65,8 +65,8 @@ class ModeOffers:
         """Progress of each job alone in its fastest mode that has devices."""
         best = np.zeros(self.jobs)
         there = self.capacity[self.kind] >= self.width
-        if self.beside is not None:
-            there &= self.beside < 0
+        if self.partner is not None:
+            there &= self.partner < 0
         np.maximum.at(best, self.job[there], self.rate[there])
         return best
 
@@ -77,8 +77,8 @@ def equal_share(offers: ModeOffers) -> np.ndarray:
     Feasible, hence every max-min fraction with this as its base gives each job at least as much.  Several modes on
     one type share that type's part.  No job is next to another.
     """
-    if offers.beside is not None:
-        alone = offers.beside < 0
+    if offers.partner is not None:
+        alone = offers.partner < 0
         job, kind, width, time = (column[alone] for column in (offers.job, offers.kind, offers.width, offers.time))
         shares = np.zeros(len(alone))
         shares[alone] = equal_share(
@@ -124,7 +124,7 @@ def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndar
     Where the least are too much together, the sum of what is missing (in parts of each) is minimized first.
     """
     time, room = _limits(offers.job, offers.jobs, offers.kind, width=offers.width, capacity=offers.capacity)
-    bound = ties(offers.own, offers.beside, offers.job, np.ones(offers.jobs))
+    bound = ties(offers.own, offers.partner, offers.job, np.ones(offers.jobs))
     needy = np.flatnonzero(least > 0)
     if len(needy):
         number = np.full(offers.jobs, -1)
@@ -240,11 +240,11 @@ class _Groups:
             column[mine] = np.arange(begin[number], begin[number] + len(mine))
         chosen = np.array(first, dtype=int)
         sizes, groups = np.array(count, dtype=float), np.array(group, dtype=int)
-        own, beside = (None if some is None else some[chosen] for some in (offers.own, offers.beside))
+        own, partner = (None if some is None else some[chosen] for some in (offers.own, offers.partner))
         return _Groups(
             len(count), sizes, groups, kind=offers.kind[chosen], width=offers.width[chosen], gain=gain[chosen],
             capacity=offers.capacity, column=column,
-            ties=ties(own, beside, groups, sizes),
+            ties=ties(own, partner, groups, sizes),
         )  # fmt: skip
 
     @cached_property
@@ -296,9 +296,9 @@ def _limits(
 
 def _mates(offers: ModeOffers) -> list[tuple[int, int]]:
     """By offer, its own label and that of the partner."""
-    if offers.own is None or offers.beside is None:
+    if offers.own is None or offers.partner is None:
         return [(-1, -1)] * len(offers.job)
-    return list(zip(offers.own.tolist(), offers.beside.tolist(), strict=True))
+    return list(zip(offers.own.tolist(), offers.partner.tolist(), strict=True))
 
 
 def _solve(
@@ -381,18 +381,18 @@ class Ties:
         return hstack([rows[:, : self.fractions], gap, rows[:, self.fractions :]])
 
 
-def ties(own: np.ndarray | None, beside: np.ndarray | None, group: np.ndarray, count: np.ndarray) -> Ties | None:
+def ties(own: np.ndarray | None, partner: np.ndarray | None, group: np.ndarray, count: np.ndarray) -> Ties | None:
     """The constraints for columns with these labels, weighted by jobs of the group.
 
-    own: label of the job; beside: label of its partner, -1: the job runs alone.  None if no job runs in a pair.
+    own: label of the job; partner: label of its partner, -1: the job runs alone.  None if no job runs in a pair.
     """
-    if own is None or beside is None or not (beside >= 0).any():
+    if own is None or partner is None or not (partner >= 0).any():
         return None
-    paired = np.flatnonzero(beside >= 0)
-    low, high = np.minimum(own, beside)[paired], np.maximum(own, beside)[paired]
+    paired = np.flatnonzero(partner >= 0)
+    low, high = np.minimum(own, partner)[paired], np.maximum(own, partner)[paired]
     _, row = np.unique(low * (high.max() + 1) + high, return_inverse=True)
     same = low == high
-    sign = np.where(own[paired] <= beside[paired], 1.0, -1.0)
+    sign = np.where(own[paired] <= partner[paired], 1.0, -1.0)
     rows, columns, values = [row], [paired], [sign * count[group[paired]]]
     # Of one label: a column for the sum, and no job that is alone in its group has more than half of it.
     ring, number = np.unique(row[same], return_inverse=True)

@@ -169,7 +169,7 @@ class AssigningScheduler(Scheduler):
         """Note on which types of device there are fractions."""
         for shape in tasks.shapes:
             for mode in shape.modes:
-                if mode.gpus and not mode.whole:
+                if mode.gpus and not mode.whole_devices:
                     self._unit[mode.type] = SLICES
 
     def need(self, mode: Mode) -> int:

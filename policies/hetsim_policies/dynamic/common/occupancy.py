@@ -171,7 +171,7 @@ class Occupancy:
         timeline.forget(now)
         timeline.occupy(now, max(run.end, math.nextafter(now, math.inf)), run.mode, count)
         self._changes.append(number)
-        if run.mode.gpus and not run.mode.whole:
+        if run.mode.gpus and not run.mode.whole_devices:
             self.shared[number] = None
 
     def _look_for_overruns(self) -> None:

@@ -27,12 +27,12 @@ class Pair(NamedTuple):
 
 def is_fraction(mode: Mode) -> bool:
     """A part of one accelerator."""
-    return mode.gpus == 1 and not mode.whole
+    return mode.gpus == 1 and not mode.whole_devices
 
 
 def is_shared(mode: Mode) -> bool:
     """Whole accelerators that others may use at the same time."""
-    return mode.whole and not mode.on_cpu and mode.type.streams > 1
+    return mode.whole_devices and not mode.on_cpu and mode.type.streams > 1
 
 
 def alone_modes(task: Task) -> list[int]:
@@ -149,7 +149,7 @@ def back_to(task: Task, view: View) -> Placement | None:
     free = view.free("cpu", device.node) * 1000
     for position in task.modes_by_speed():
         mode = task.modes[position]
-        if mode.type is now.type and mode.gpus == 1 and mode.whole and now.type.sharing.kind != "mig":
+        if mode.type is now.type and mode.gpus == 1 and mode.whole_devices and now.type.sharing.kind != "mig":
             memory = device.type.memory
             room = memory is None or mode.gpu_memory <= memory
             if room and mode.millicores <= free + now.millicores and mode.memory <= now.memory:

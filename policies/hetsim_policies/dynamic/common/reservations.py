@@ -82,7 +82,7 @@ class FreeProfile:
             self._counts[number] = self._counts.get(number, 0) + 1
         if mode.partition in self.pools:
             self.pools[mode.partition].occupy(reserved.time, reserved.end, mode)
-        self.commutes = self.commutes and (mode.on_cpu or mode.whole)
+        self.commutes = self.commutes and (mode.on_cpu or mode.whole_devices)
 
     def withdraw(self, reserved: Reservation) -> None:
         """Give up a reservation.  Only where the profile commutes."""

@@ -472,7 +472,7 @@ class RoundRoom:
             return [node.cpu] if self.cores[node.index] >= mode.millicores else []
         room, kind = self.room, mode.type
         devices = [d for d in node.accelerators if d.type is kind and room.get(d.index, 0) >= mode.share]
-        if not mode.whole:
+        if not mode.whole_devices:
             devices.sort(key=lambda device: room[device.index])  # the fullest that takes it
         elif kind.streams > 1:
             devices.sort(key=lambda device: -room[device.index])

@@ -267,7 +267,7 @@ class SideBySideScheduler(RoundScheduler):
         return ModeOffers(
             offers.job[source], offers.kind[source], widths, time=offers.time[source] / np.array(speed),
             capacity=offers.capacity,
-            weight=offers.weight, own=np.array(labels, dtype=int)[source], beside=mates,
+            weight=offers.weight, own=np.array(labels, dtype=int)[source], partner=mates,
         ), ways  # fmt: skip
 
     # Rounds -----------------------------------------------------------------------------------------------------

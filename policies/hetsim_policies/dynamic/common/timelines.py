@@ -72,7 +72,7 @@ class Fields:
         """
         need = self.needs.get(mode)
         if need is None and mode not in self.needs:
-            plain = mode.node_count == 1 and self.allows(mode) and (not mode.gpus or mode.whole)
+            plain = mode.node_count == 1 and self.allows(mode) and (not mode.gpus or mode.whole_devices)
             demand = mode.gpus, mode.millicores, mode.memory
             need = (self.pack(mode, *demand), self.mask(mode)) if plain else None
             self.needs[mode] = need
@@ -96,7 +96,7 @@ class Fields:
         packed = self.packed.get((mode, count))
         if packed is None:
             gpus, cores, memory = occupied(mode, count)
-            packed = self.packed[mode, count] = self.pack(mode, gpus * mode.whole, cores, memory)
+            packed = self.packed[mode, count] = self.pack(mode, gpus * mode.whole_devices, cores, memory)
         return packed
 
 
@@ -156,7 +156,7 @@ class Timeline:
         demand = sign * (self.fields.packed.get((mode, count)) or self.fields.demand(mode, count))
         for span in range(first, last):
             free[span] -= demand
-        if mode.gpus and not mode.whole:
+        if mode.gpus and not mode.whole_devices:
             self._take_shares(mode, occupied(mode, count)[0], range(first, last))
 
     def _take_shares(self, mode: Mode, count: int, spans: Iterable[int]) -> None:
@@ -211,7 +211,7 @@ class Timeline:
 
     def _fits(self, mode: Mode, span: int, count: int, cores: int, memory: int) -> bool:
         fields, mask = self.fields, self.fields.mask(mode)
-        if self.shares and mode.gpus and not mode.whole:
+        if self.shares and mode.gpus and not mode.whole_devices:
             count -= sum(part >= mode.share for part in self.shares[span].get(mode.type.name, ()))
         return (self.free[span] - fields.pack(mode, max(0, count), cores, memory)) & mask == mask
 

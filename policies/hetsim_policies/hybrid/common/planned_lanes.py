@@ -55,7 +55,7 @@ class PlannedLane:
         if mode.type is not self.device.type or not can_host(self.node, mode):
             return None
         if not mode.on_cpu:
-            return Placement(mode, (self.device,)) if mode.gpus == 1 and mode.whole else None
+            return Placement(mode, (self.device,)) if mode.gpus == 1 and mode.whole_devices else None
         core = int(self.name[len(self.device.name) :])
         return Placement(mode, (self.device,), (core,)) if mode.millicores == MILLI else None
 

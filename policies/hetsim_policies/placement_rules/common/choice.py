@@ -128,7 +128,7 @@ def on_gpu(task: Task, mode: Mode, node: int, view: View, order: np.ndarray | No
 
 def on_fullest(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
     """The node's first devices, for a fraction its fullest GPU that takes it."""
-    if not mode.gpus or mode.whole:
+    if not mode.gpus or mode.whole_devices:
         return view.first(mode, task, node=node)
     return on_gpu(task, mode, node, view=view, order=np.argsort(view.nodes.accelerators.share[node], kind="stable"))
 
@@ -139,7 +139,7 @@ def by_room(task: Task, modes: Sequence[Mode], view: View, tightest: bool) -> Pl
     A fraction goes to the fullest (or emptiest) GPU.
     """
     sign = 1.0 if tightest else -1.0
-    if modes[0].gpus and not modes[0].whole:
+    if modes[0].gpus and not modes[0].whole_devices:
         return _gpu_by_room(task, modes, view, sign)
     columns = view.nodes
 

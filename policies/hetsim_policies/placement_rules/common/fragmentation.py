@@ -109,7 +109,7 @@ class Mix:
     def rises(self, state: NodeClass, mode: Mode) -> dict[int, float]:
         """The increase by the mode in a state, by the free share of the GPU it takes."""
         rows, after = self._after([state], mode)
-        gpus = [gpu for _, gpu in rows] if mode.gpus and not mode.whole else []
+        gpus = [gpu for _, gpu in rows] if mode.gpus and not mode.whole_devices else []
         before = self.fragmentation(state)
         where = [int(state.share[gpu]) for gpu in gpus] or [0]
         return dict(zip(where, (after - before).tolist(), strict=False)) or {0: 0.0}
@@ -145,7 +145,7 @@ class Mix:
         room = np.stack([state.room for state in states])
         of_type = np.array([name == mode.type.name for name in kinds], dtype=bool)
         takes = of_type & (share >= mode.share) & (room >= mode.gpu_memory)
-        if mode.gpus and not mode.whole:
+        if mode.gpus and not mode.whole_devices:
             row, gpu = np.nonzero(takes)
             chosen = np.zeros((len(row), len(kinds)), dtype=bool)
             chosen[np.arange(len(row)), gpu] = True

@@ -98,7 +98,7 @@ class Scored:
         return None
 
     def _on(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-        if not mode.gpus or mode.whole:
+        if not mode.gpus or mode.whole_devices:
             return view.first(mode, task, node=node)
         return self.gpu(task, mode, node, view)
 
@@ -179,7 +179,7 @@ class PublishedGpuPacking(Scored):
         share, there = single.share[nodes], single.kind[nodes] >= 0
         count, idle = there.sum(axis=1), (there & (share == WHOLE)).sum(axis=1)
         idle_node = np.maximum(TOP // 3 - idle, idle)
-        if mode.whole:
+        if mode.whole_devices:
             return np.where(idle == count, idle_node, max(TOP // 2 - mode.gpus, TOP // 3))
         types = np.array([single.types.index(one.type.name) for one in modes])
         takes = (single.kind[nodes] == types[owner][:, np.newaxis]) & (share >= mode.share)
@@ -290,4 +290,4 @@ def _kind(mode: Mode) -> int | None:
     """0 for a fraction of a GPU, else the number of GPUs; None without any."""
     if not mode.gpus:
         return None
-    return mode.gpus if mode.whole else 0
+    return mode.gpus if mode.whole_devices else 0

@@ -37,9 +37,9 @@ class Instance:
     `time[j, t]` is the estimated time for which task j holds a lane of type t (inf: cannot run there), `mode[j, t]` the
     position of that mode in its shape (-1: none).  `up`, `compute` and `down` are its stages on idle links.
     `lanes[t]` are the names of the type's lanes.  Types stand in the order of the cluster, cores first.
-    In mid-run `free[t]` says when each lane of the type can start its first task (lanes that are down are no lanes
-    here); None where all lanes are free from the start.  A planner that does not look at it lays out the rest as if
-    all lanes were free at once, which is still a plan, only a worse one.
+    In mid-run `free[t]` says when each lane of the type can start its first task (lanes that are down do not count);
+    None where all lanes are free from the start.  A planner that does not look at it lays out the rest as if all
+    lanes were free at once, which is still a plan, only a worse one.
     """
 
     problem: PlanProblem
@@ -158,7 +158,7 @@ def _free_from(problem: PlanProblem, lanes: list[list[str]]) -> Free:
 
 def _of_one_lane(mode: Mode) -> bool:
     """Return True if a mode takes one core, or one whole GPU."""
-    return mode.millicores == 1000 if mode.on_cpu else mode.gpus == 1 and mode.whole
+    return mode.millicores == 1000 if mode.on_cpu else mode.gpus == 1 and mode.whole_devices
 
 
 def staged(

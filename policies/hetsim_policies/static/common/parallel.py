@@ -109,7 +109,7 @@ def _width(mode: Mode) -> int:
     """Lanes that a mode holds; 0 where it takes parts of them."""
     if mode.on_cpu:
         return 0 if mode.millicores % 1000 else mode.millicores // 1000
-    return mode.gpus if mode.whole else 0
+    return mode.gpus if mode.whole_devices else 0
 
 
 class _Option(NamedTuple):

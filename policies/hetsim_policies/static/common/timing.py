@@ -128,7 +128,7 @@ class LaneStages:
         key = int(tasks.shape[task]), int(self.instance.mode[task, kind])
         if key not in self.fixed:
             mode = tasks.shapes[key[0]].modes[key[1]]
-            self.fixed[key] = mode.upload.of(1), mode.download.of(1)
+            self.fixed[key] = mode.upload.seconds_for(1), mode.download.seconds_for(1)
         return self.fixed[key]
 
 

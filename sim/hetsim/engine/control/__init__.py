@@ -1,1 +1,1 @@
-"""What happens: arrivals, decisions, ends, interrupts, faults."""
+"""Events of a run: arrivals, decisions, ends, interrupts, faults."""

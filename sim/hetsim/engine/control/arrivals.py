@@ -1,4 +1,4 @@
-"""Arrivals: admission is asked, and a task waits for its predecessors or for a device."""
+"""Arrivals: admission, then waiting for predecessors or for a device."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Arrivals:
         self._whole = completion.whole
 
     def admit(self, task: Task) -> None:
-        """Ask the admission policy, then let the task wait for its predecessors or for a device."""
+        """Ask the admission policy, then let the task wait for predecessors or a device."""
         state = self.state
         if self._refused and task.index in self._refused:
             self.completion.end_task(task, REJECTED, self._refused[task.index])
@@ -75,11 +75,11 @@ class Arrivals:
     def _follow(self, task: Task) -> None:
         """A later task of a request: the answer for the first one is its own."""
         assert self._whole is not None
-        held = self._whole.deferred.get(self._whole.first[task.index])
-        if held is not None:
+        deferred = self._whole.deferred.get(self._whole.first[task.index])
+        if deferred is not None:
             task.state = FUTURE
             self.state.deferred += 1
-            held.append(task)
+            deferred.append(task)
             return
         refused = self._whole.refusal(task)
         if refused is None:
@@ -108,7 +108,7 @@ class Arrivals:
         self.waiting.make_ready(task)
 
     def _defer(self, task: Task, until: float) -> None:
-        """Defer a task: ask again later.  It does not count as progress, or waiting for it could never end."""
+        """Defer a task.  This is not progress, or waiting for it could never end."""
         if not self.clock._now < until < math.inf:
             what = f"admission defers {task} until t = {until:g} s; a later, finite time is expected"
             raise illegal(self.state, what)
@@ -122,14 +122,14 @@ class Arrivals:
         if task.state == ENDED:  # its client has left
             return
         self.state.deferred -= 1
-        held = None if self._whole is None else self._whole.deferred.pop(task.index, None)
+        deferred = None if self._whole is None else self._whole.deferred.pop(task.index, None)
         self.admit(task)
-        if held:
+        if deferred:
             assert self._whole is not None
             if task.index in self._whole.deferred:  # deferred again
-                self._whole.deferred[task.index] = held
+                self._whole.deferred[task.index] = deferred
             else:
-                for one in held:
+                for one in deferred:
                     self.state.deferred -= 1
                     self._follow(one)
         self.rounds.wake()  # it may be the head of a queue in order of arrival
@@ -160,7 +160,7 @@ class Arrivals:
         return queue is None or queue.may_wait(row)
 
     def expire(self, row: int) -> None:
-        """Patience has ended: the task goes unless it has started (or is deferred, and not yet here)."""
+        """End the task for lack of patience unless it has started or is deferred."""
         state = self.state
         task = state.waiting.get(row)
         if task is None and state.graph is not None:

@@ -1,4 +1,4 @@
-"""Invariants, tested at the end of every round when `--check` is on.  Slow on purpose: everything is recounted."""
+"""Invariants of `--check`, recounted in full at the end of every round: slow."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Checker:
                 self._fail("a task is neither here nor there")
 
     def _requests(self, running: set[int]) -> None:
-        """Every request that waits, is in a batch or is to come by the clock is counted once."""
+        """Count each request once: it waits, is in a batch, or is to come by the clock."""
         state = self.state
         counted = sum(launch.count for launch in state.running.values() if launch.terms is not None)
         for queue in state.queues:
@@ -100,8 +100,8 @@ class Checker:
                 self._fail(f"a request {whose} waits and runs")
             counted += len(rows) + (0 if queue.column is None else queue.column.total - queue.arrived)
         answering = any(queue.service.response_delay for queue in state.queues)
-        left = state.requests_left
-        if counted != left and not (answering and counted < left):
+        requests_left = state.requests_left
+        if counted != requests_left and not (answering and counted < requests_left):
             self._fail("a request was lost")
 
     def _residents(self) -> None:
@@ -112,7 +112,7 @@ class Checker:
                     self._fail(f"{task} does not know its replica")
 
     def _capacity(self) -> None:
-        """What is free plus what launches hold is what there is."""
+        """Check that free amounts and those of launches add up to the capacity."""
         state = self.state
         capacity = state.capacity
         cpu = [node.node.cpus * 1000 for node in capacity.nodes]
@@ -130,8 +130,8 @@ class Checker:
                 used.setdefault(mode.partition, Budget(mode.partition)).take(mode, placement.devices)
             for device in placement.devices if mode.gpus else ():
                 share[device.index] = share.get(device.index, 0) + mode.share
-            for number, held, held_memory in placement.hosts():
-                cpu[number] -= held
+            for number, used_cores, held_memory in placement.hosts():
+                cpu[number] -= used_cores
                 if memory[number] is not None:
                     memory[number] -= held_memory  # type: ignore[operator]
         self._partitions(used)
@@ -157,12 +157,12 @@ class Checker:
                 self._fail(f"jobs of partition {partition} hold more than it allows")
 
     def _index(self, node: NodeState, share: dict[int, int]) -> None:
-        """The shares of a node's devices, by what launches hold of each, and what the index says of them."""
+        """Check the shares of a node's devices by launch, and the index over them."""
         open_masks = [0] * len(node.open)
         for gpu in node.gpus:
             device = gpu.device
-            held, total = share.get(device.index, 0), device.type.streams * WHOLE
-            if held + gpu.free != total or gpu.free < 0:
+            used, total = share.get(device.index, 0), device.type.streams * WHOLE
+            if used + gpu.free != total or gpu.free < 0:
                 self._fail(f"shares of {gpu.device} do not add up")
             if gpu.slices is not None:
                 there = {launch: launch.placement.mode for launch in launches_on(self.state, device)}
@@ -178,16 +178,16 @@ class Checker:
             self._fail(f"the index of open devices of {node.node} is wrong")
 
     def _stages(self) -> None:
-        """Stages come in order; compute engines are not oversubscribed; copy engines serve one launch."""
+        """Check the order of stages, and that no compute or copy engine is overbooked."""
         state = self.state
         now = state.clock._now
         for launch in state.running.values():
             table = launch.table
             if table is None:
                 continue
-            known = [time for time in [launch.decided, *table.times(now)[1:], now] if time == time]
-            if known != sorted(known):
-                self._fail(f"stages of {launch.task} are out of order: {known}")
+            known_times = [time for time in [launch.decided, *table.times(now)[1:], now] if time == time]
+            if known_times != sorted(known_times):
+                self._fail(f"stages of {launch.task} are out of order: {known_times}")
             if table.armed < now and table.group is None:
                 self._fail(f"{launch.task} should have gone on")
             if table.stage(now) == COMPUTE:
@@ -224,7 +224,7 @@ class Checker:
                 self._fail(f"a copy engine of {gpu.device} serves a ghost")
 
     def _items(self) -> None:
-        """Memory of accelerators: held + pinned + free is capacity, and what lies there fits."""
+        """Check memory of accelerators: held + pinned + free is capacity, and items fit."""
         state = self.state
         places = state.places
         if not places.items:
@@ -233,12 +233,12 @@ class Checker:
             if not isinstance(gpu, GpuState) or gpu.device.type.memory is None:
                 continue
             here = places.on(gpu.device)
-            held = sum(launch.placement.mode.gpu_memory for launch in launches_on(state, gpu.device))
+            occupied = sum(launch.placement.mode.gpu_memory for launch in launches_on(state, gpu.device))
             if any(gpu.device in launch.placement.devices for launch in state.residents.values()):
                 continue  # all of its memory is the replica's
             pinned = sum(places.items[item].size for item in here.pins)
             lying = sum(places.items[item].size for item in here.resident if item not in here.pins)
-            if held + pinned + gpu.room != gpu.device.type.memory:
+            if occupied + pinned + gpu.room != gpu.device.type.memory:
                 self._fail(f"memory of {gpu.device} does not add up")
             if lying != here.unpinned:
                 self._fail(f"evictable bytes of {gpu.device} do not add up")

@@ -29,7 +29,7 @@ class Completion:
         self, state: RunState, rounds: Rounds, waiting: Waiting, received: AttainedService, limits: TimeLimits | None,
         serving: Serving | None, linked: bool,
     ):  # fmt: skip
-        """`linked`: does the end of a task concern others (successors, clients of a closed loop, readers)?"""
+        """`linked`: the end of a task concerns others (successors, clients, readers)."""
         self.state = state
         self.clock = state.clock
         self.capacity = state.capacity
@@ -117,8 +117,8 @@ class Completion:
         queue = requests.queue
         queue.ring(True)
         if self._listens[queue.number]:
-            told = state.input.batching[queue.number].ended
-            call(state, told, _report(launch, times, self.clock._now), queue)
+            hook = state.input.batching[queue.number].ended
+            call(state, hook, _report(launch, times, self.clock._now), queue)
         if queue.cache is not None:
             queue.keep_results(terms.rows)
         tasks = launch.tasks if self._linked or self._admitted_finished is not None else launch._tasks or ()
@@ -134,7 +134,7 @@ class Completion:
             self._answered(requests.count, tasks)
 
     def _answered(self, count: int, tasks: tuple[Task, ...]) -> None:
-        """The requests of a batch are done; `tasks`: those of them that are objects, all if anyone is to be told.
+        """End the requests of a batch; `tasks`: those that are objects, all if observed.
 
         Their columns are written at the end of the run.
         """
@@ -153,7 +153,7 @@ class Completion:
     # Tasks --------------------------------------------------------------------------------------------------
 
     def completed(self, task: Task, more: bool = False) -> None:
-        """A task has completed; `more`: others of its launch end now too, and their successors are not released yet."""
+        """Complete a task; `more`: others of its launch end now too and release later."""
         state = self.state
         task.state = ENDED
         task._launch = None
@@ -187,7 +187,7 @@ class Completion:
             self.rounds.look_whether_drained()
 
     def _after(self, task: Task) -> None:
-        """Release what waited for a task's completion: items, successors, a client of a closed loop."""
+        """Release what waited for a task's end: items, successors, a client of a loop."""
         state = self.state
         if state.places.items:
             state.places.ended(task)
@@ -200,7 +200,7 @@ class Completion:
             state.sources.answered(task.index)
 
     def end_task(self, task: Task, status: int, reason: str) -> None:
-        """A task that does not run (any more) ends as rejected, expired or failed, and its successors with it."""
+        """End a task as rejected, expired or failed, and its successors with it."""
         state = self.state
         doomed = [(task, status, reason)]
         for task, status, reason in doomed:  # grows while it is walked: a chain may be longer than the stack
@@ -236,12 +236,12 @@ class Completion:
 
 
 def inert(policy: Any, hook: str) -> bool:
-    """Has an admission policy, if any, nothing to do in a hook?"""
+    """Return True if there is no admission policy, or it does nothing in a hook."""
     return getattr(type(policy), hook, None) in (None, getattr(Admission, hook))
 
 
 def _report(launch: Launch, times: tuple[float, ...], now: float) -> BatchReport:
-    """What the batching policy is told of a launch that has ended."""
+    """Tell the batching policy of a launch that has ended."""
     terms = launch.terms
     assert terms is not None
     _, up, uploaded, began, computed, down = times

@@ -40,7 +40,7 @@ from hetsim.policy.request_queue import Requests
 
 @dataclass(eq=False)
 class Decisions:
-    """What a policy may decide."""
+    """Apply the decisions of a policy."""
 
     state: RunState
     rounds: Rounds
@@ -173,8 +173,8 @@ class Decisions:
         if task.state != WAITING or cause not in ("quota", "reservation", "choice"):
             meant = "a waiting task, and quota, reservation or choice, are meant"
             raise illegal(self.state, f"holds {task} for {cause!r}; {meant}")
-        if self.state.held.get(task.index) != cause:
-            self.state.held[task.index] = cause
+        if self.state.wait_causes.get(task.index) != cause:
+            self.state.wait_causes[task.index] = cause
             self.state.recorder.holds.append((self.state.clock._now, task.index, cause))
 
     def _set(self, decision: Set) -> None:

@@ -1,4 +1,4 @@
-"""What happens to devices in mid-run: frequency, sleep, slowdown, failure and repair."""
+"""Devices in mid-run: frequency, sleep, slowdown, failure and repair."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Devices:
         self.rounds.changed("release")
 
     def partition(self, device: Device, layout: Any) -> None:
-        """A policy's Partition: the GPU takes on a layout and keeps it; None: starts choose it again."""
+        """Cut a GPU to a layout that it keeps; None: starts choose the layout again."""
         run, state = self.run, self.state(device)
         slices = state.slices
         if slices is None:
@@ -130,13 +130,13 @@ class Devices:
         self.rounds.changed("release")
 
     def set_slowdown(self, device: Device, factor: float) -> None:
-        """A straggler: from now on everything on the device runs `factor` times slower (1: as it should)."""
+        """Make a straggler: all on the device runs `factor` times slower from now on."""
         self.run.steady = False
         self._set_pace(device, self.state(device).frequency, factor * (1.0 + device.type.preemption.overhead))
         self.rounds.changed("change")
 
     def _set_pace(self, device: Device, frequency: float, slowdown: float) -> None:
-        """What computes on a device goes on at another pace."""
+        """Set another pace for what computes on a device."""
         state, launches = self.state(device), launches_on(self.run, device)
         for launch in launches:
             self.launches.materialize(launch)
@@ -145,7 +145,7 @@ class Devices:
         self.launches.retime(state, launches)
 
     def close(self, device: Device, closed: bool) -> None:
-        """A device takes no new launches (before a maintenance), or takes them again; what runs there goes on."""
+        """Close a device to new launches (before a maintenance), or open it again."""
         run, state = self.run, self.state(device)
         run.steady = False
         states = [state]
@@ -156,7 +156,7 @@ class Devices:
         self.rounds.changed("change" if closed else "release")
 
     def _close(self, state: Any, more: int) -> None:
-        """A device takes launches unless it sleeps or a maintenance, of which there are `more`, has closed it."""
+        """Open a device unless it sleeps or one of `more` maintenances has closed it."""
         state.closed += more
         state.asleep = state.sleeping or state.closed > 0
         state.normal = False
@@ -192,7 +192,7 @@ class Devices:
         self.rounds.changed("release" if up else "change")
 
     def _lose_data(self, device: Device) -> None:
-        """Drop the copies on a failed device; a task that still needs an item without any other copy fails.
+        """Drop the copies on a failed device; a task without any copy of its input fails.
 
         A launch that is already uploading such an item is stopped, and its task fails; other tasks fail when they
         arrive or wait.

@@ -91,7 +91,7 @@ class FaultInjector:
             raise deadlock(run)
 
     def _more_to_come(self) -> bool:
-        """Will anything else than faults happen?  Not where all clients wait for answers before they send more."""
+        """Return True if anything else than faults will happen; closed loops only wait."""
         run = self.run
         if not (run.sources.to_come or run.deferred or run.requests_left):
             return False
@@ -132,7 +132,7 @@ class FaultInjector:
     # Single events --------------------------------------------------------------------------------------------
 
     def _event(self, event: FaultEvent) -> None:
-        """A file tells how fast a device is from now on, as far as its own rows go; its failures are counted."""
+        """Apply a row of a file: the speed of a device from now on; failures are counted."""
         down = event.source, math.inf
         if event.what == "slow":
             slower = [one for one in self._reasons.get(event.device, ()) if one[0] == event.source and one != down]
@@ -165,7 +165,7 @@ class FaultInjector:
     # What is in effect ----------------------------------------------------------------------------------------
 
     def _change(self, index: int, ended: list[Reason], begun: list[Reason]) -> None:
-        """Take reasons off the list of a device or link, add others, and apply what follows from the list."""
+        """Replace reasons of a device or link, and apply what follows from its list."""
         reasons = self._reasons.setdefault(index, [])
         was_up, before = _in_effect(reasons)
         for reason in ended:
@@ -185,6 +185,6 @@ class FaultInjector:
 
 
 def _in_effect(reasons: list[Reason]) -> tuple[bool, float]:
-    """Whether a device or link with these reasons is up, and how many times slower than it should be."""
+    """Return whether a device or link is up under these reasons, and its slowdown."""
     factors = [factor for _, factor in reasons if factor < math.inf]
     return len(factors) == len(reasons), math.prod(factors, start=1.0)

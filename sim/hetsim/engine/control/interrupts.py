@@ -74,7 +74,7 @@ class Interrupts:
         self.rounds.changed("release")
 
     def _forget(self, launch: Launch, start: float, clock_goes_on: bool) -> None:
-        """Let go of a launch that ended: not even a stale event keeps it or its tasks alive.
+        """Drop a launch that ended, so that no stale event keeps it or its tasks alive.
 
         start: of its first stage, NaN if there was none; clock_goes_on: that of its tasks' time limits.
         """

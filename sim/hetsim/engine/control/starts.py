@@ -211,7 +211,7 @@ class Starts:
         return number
 
     def _occupy(self, launch: Launch, cores: int) -> None:
-        """Have a launch and its tasks run; `cores`: -1 if it has not taken its devices yet."""
+        """Start a launch and its tasks; `cores`: -1 if it has not taken its devices yet."""
         launch.cores = self.capacity.take(launch.placement, launch) if cores < 0 else cores
         self.state.running[launch.number] = launch
         for task in launch._tasks or ():
@@ -278,17 +278,17 @@ def compute_only(tasks: Tasks) -> frozenset[Mode]:
     """Modes without transfers on devices that serve one launch at a time."""
     if not tasks.plain or tasks.items:
         return frozenset()
-    found = set()
+    ready_modes = set()
     for shape in tasks.shapes:
         for mode in shape.modes:
             kind = mode.type
             serial = mode.on_cpu or (kind.streams == 1 and kind.sharing.kind == "exclusive")
             slower = mode.span_any and mode.span_speed != 1.0
             over_nodes = slower or mode.span_speeds is not None or (mode.exchange is not None and mode.node_count > 1)
-            no_transfer = not (mode.upload.of(1) or mode.download.of(1))
+            no_transfer = not (mode.upload.seconds_for(1) or mode.download.seconds_for(1))
             if serial and no_transfer and not over_nodes and mode.curve is None:
-                found.add(mode)
-    return frozenset(found)
+                ready_modes.add(mode)
+    return frozenset(ready_modes)
 
 
 def all_steady(tasks: Tasks, quick: frozenset[Mode]) -> bool:

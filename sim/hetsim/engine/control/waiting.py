@@ -1,4 +1,4 @@
-"""Waiting tasks: they become ready, wait for a device, in their service's queue or on their way, and wait no longer."""
+"""Waiting tasks: for a device, in the queue of a service, or on their way there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Waiting:
     """The path of a task from when it is ready until it no longer waits."""
 
     def __init__(self, state: RunState, signals: Signals, serving: Serving | None, linked: bool):
-        """`linked`: may the end of a task concern others, so that it matters when each was ready?"""
+        """`linked`: the end of a task may concern others, so its ready time is kept."""
         self.state = state
         self.clock = state.clock
         self.capacity = state.capacity
@@ -49,7 +49,7 @@ class Waiting:
         self._on_ready = None if type(scheduler).ready is Scheduler.ready else scheduler.ready
 
     def make_ready(self, task: Task, killed: bool = False) -> None:
-        """A task waits for a device from now on; `killed`: it ends at this instant, and no cache answers it."""
+        """Let a task wait for a device; `killed`: it ends now, and no cache answers it."""
         state = self.state
         task.state = WAITING
         queue = None
@@ -81,7 +81,7 @@ class Waiting:
         self.clock.round_due = True
 
     def _note_ready(self, task: Task) -> None:
-        """The arrival or the last predecessor's finish, not the time of admission: deferral is waiting."""
+        """Note the arrival or the last predecessor's finish: deferral counts as waiting."""
         ready, row = self._ready, task.index
         if ready is not None and ready[row] != ready[row]:
             graph, at = self.state.graph, task.arrival
@@ -90,7 +90,7 @@ class Waiting:
             ready[row] = task.ready = at
 
     def ready_inside(self, task: Task) -> None:
-        """A task that only waited for others of its launch was ready with the last of them, or of its others."""
+        """Note when a task was ready that waited for others of its launch only."""
         ready = self._ready
         if ready is None or ready[task.index] == ready[task.index]:
             return
@@ -101,7 +101,7 @@ class Waiting:
         ready[task.index] = task.ready = last
 
     def wait_again(self, tasks: Sequence[Task]) -> None:
-        """Tasks of a launch that was stopped: those that it launched as one wait for each other again."""
+        """Let tasks of a stopped launch wait for each other again."""
         graph = self.state.graph
         for task in tasks:
             if graph is not None and graph.missing[task.index] > 0:
@@ -114,7 +114,7 @@ class Waiting:
     # Requests -----------------------------------------------------------------------------------------------
 
     def _come_to_queue(self, task: Task, queue: Queue, killed: bool) -> None:
-        """A request that comes by itself, or is in no batch any more, goes to its service's queue."""
+        """Put a request that comes by itself, or was in a batch, into its queue."""
         again = task._history is not None
         if not killed and queue.cache is not None and queue.cache.holds(queue.input_of(task.index)):
             self._answer(task, queue, again)

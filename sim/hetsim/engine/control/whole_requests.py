@@ -1,4 +1,4 @@
-"""Requests that pass through stages, as admission policies see them: asked once for each, told once how it ended."""
+"""Admission of requests that pass through stages: asked once, told once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hetsim.model.tasks import StagedRequests
 
 
 class WholeRequests:
-    """The admission of requests whose stages are tasks: that of its first task holds for all."""
+    """The admission of requests with stages: that of the first task holds for all."""
 
     def __init__(self, state: RunState, staged: StagedRequests):
         self.state = state
@@ -34,7 +34,7 @@ class WholeRequests:
     # The answer -----------------------------------------------------------------------------------------------
 
     def refusal(self, task: Task) -> tuple[int, str] | None:
-        """Status and reason of a request that was refused before this task of it came, or while it was held."""
+        """Status and reason of a request that was refused earlier, or while deferred."""
         row = self.first[task.index]
         recorder = self.state.recorder
         status = recorder.status[row]
@@ -47,7 +47,7 @@ class WholeRequests:
         self.on_finished, self.on_gone = finished, gone
 
     def begun(self, task: Task) -> None:
-        """The policy is asked about the first task of a request, and later told of its end by the same."""
+        """Ask the policy at the first task of a request; it later hears of the end."""
         if self.on_finished is not None or self.on_gone is not None:
             self.heads[task.index] = task
 
@@ -62,9 +62,9 @@ class WholeRequests:
 
     def _ended(self, task: Task) -> None:
         row = self.first[task.index]
-        left = self.left.pop(row, self.size[row]) - 1
-        if left:
-            self.left[row] = left
+        tasks_left = self.left.pop(row, self.size[row]) - 1
+        if tasks_left:
+            self.left[row] = tasks_left
             return
         well = row not in self.failed
         self.failed.pop(row, None)

@@ -1,1 +1,1 @@
-"""The state of a run, what is written down of it, when the policy is asked, and how it is blamed."""
+"""The state of a run, its record, its rounds, and the errors of its policies."""

@@ -1,4 +1,4 @@
-"""What the engine says when a policy goes wrong: sentences with policy, task, device and time."""
+"""Errors of policies, as sentences with policy, task, device and time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def raised(run: RunState, error: Exception, where: str) -> PolicyError:
 
 
 def deadlock(run: RunState) -> RunError:
-    """Nothing runs and nothing is to come, but tasks wait: which, and would they fit?
+    """The error for tasks that wait for ever: which they are, and would they fit.
 
     A PolicyError, unless all of them wait for devices that replicas of language models keep.
     """
@@ -98,7 +98,7 @@ def deadlock(run: RunState) -> RunError:
 
 
 def _kept_by_replicas(run: RunState, modes: Iterable[Mode]) -> set[Mode]:
-    """The modes that would fit somewhere if replicas of language models gave their devices back."""
+    """Modes that would fit if replicas of language models released their devices."""
     residents, capacity = list(run.residents.values()), run.capacity
     if not residents:
         return set()
@@ -114,19 +114,19 @@ def _held_by_replicas(run: RunState, modes: set[Mode]) -> str:
     """Which replicas hold how many of the devices that these modes are for."""
     parts = []
     for kind in dict.fromkeys(device.type for device in run.input.cluster.devices):
-        held: dict[str, int] = {}
+        holders: dict[str, int] = {}
         if any(mode.type is kind for mode in modes):
             for launch in run.residents.values():
                 name, number = launch.holder.service.name, sum(d.type is kind for d in launch.placement.devices)
                 if number:
-                    held[name] = held.get(name, 0) + number
+                    holders[name] = holders.get(name, 0) + number
         total = sum(device.type is kind for device in run.input.cluster.devices)
-        parts += [f"the replicas of {name} hold {number} of {total} {kind.name}" for name, number in held.items()]
+        parts += [f"the replicas of {name} hold {number} of {total} {kind.name}" for name, number in holders.items()]
     return " and ".join(parts)
 
 
 class Questions:
-    """A policy that asks what waits or runs again and again, and decides nothing, would never come back."""
+    """Stops a policy that asks about the waiting or running and never decides."""
 
     def __init__(self, run: RunState):
         self._run = run
@@ -144,7 +144,7 @@ class Questions:
 
 
 def malformed(run: RunState, decision: Any) -> str | None:
-    """What is wrong with the make of a decision (not with its legality), or None.
+    """The error in the form of a decision (not in its legality), or None.
 
     Called only after carrying it out raised, to tell an error of the policy from a defect of the engine.
     """
@@ -154,7 +154,7 @@ def malformed(run: RunState, decision: Any) -> str | None:
         if not isinstance(decision.placement.mode, Mode):
             return f"yields {decision!r}: its mode is {decision.placement.mode!r}"
         for device in decision.placement.devices:
-            if not known(run, device):
+            if not is_own_device(run, device):
                 return f"yields {decision!r}: {device!r} is not a device of this cluster"
         if decision.placement.mode.type not in run.capacity.types:
             return f"yields {decision!r}: this cluster has no {decision.placement.mode.type.name}"
@@ -163,18 +163,18 @@ def malformed(run: RunState, decision: Any) -> str | None:
         if not isinstance(tasks, list | tuple) or not all(isinstance(task, Task) for task in tasks):
             return f"yields {decision!r}: {decision.tasks!r} is neither a task nor a list of tasks"
     if isinstance(decision, Stop) and isinstance(decision.task, Device):
-        return None if known(run, decision.task) else f"yields {decision!r}: it is not a device of this cluster"
+        return None if is_own_device(run, decision.task) else f"yields {decision!r}: it is not a device of this cluster"
     if isinstance(decision, Stop | Move | Reject | Annotate) and not isinstance(decision.task, Task):
         what = "neither a task nor a device" if isinstance(decision, Stop) else "not a task"
         return f"yields {decision!r}: {decision.task!r} is {what}"
     if isinstance(decision, Wait) and not isinstance(decision.until, int | float):
         return f"yields {decision!r}: {decision.until!r} is not a time"
-    if isinstance(decision, Set | Fetch | Drop | Partition) and not known(run, decision.device):
+    if isinstance(decision, Set | Fetch | Drop | Partition) and not is_own_device(run, decision.device):
         return f"yields {decision!r}: {decision.device!r} is not a device of this cluster"
     return None
 
 
-def known(run: RunState, device: Any) -> bool:
-    """Is this one of the cluster's own devices?"""
+def is_own_device(run: RunState, device: Any) -> bool:
+    """Return True if this is one of the cluster's own devices."""
     devices = run.input.cluster.devices
     return isinstance(device, Device) and 0 <= device.index < len(devices) and devices[device.index] is device

@@ -1,4 +1,4 @@
-"""What happened, written into columns as it happens.
+"""The record of a run: columns written as it goes on.
 
 A task that only computed, in one launch, costs five array stores; everything else goes through `launch`.
 """
@@ -36,7 +36,7 @@ KNOWN_GANGS = 20_000
 
 
 class PlacementCodes:
-    """Small integers for placements: first every device, then every core, then gangs as they appear."""
+    """Small integers for placements: each device, each core, then gangs as they come."""
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
@@ -60,12 +60,12 @@ class PlacementCodes:
                 return self.core_base[devices[0].node] + cores.bit_length() - 1
         if cores:
             return self._gang(devices, cores)
-        known = self._known.get(id(placement))
-        if known is None:
+        entry = self._known.get(id(placement))
+        if entry is None:
             if len(self._known) >= KNOWN_GANGS:
                 self._known.clear()
-            known = self._known[id(placement)] = placement, self._gang(devices, 0)
-        return known[1]
+            entry = self._known[id(placement)] = placement, self._gang(devices, 0)
+        return entry[1]
 
     def _gang(self, devices: tuple[Device, ...], cores: int) -> int:
         key = (tuple(device.index for device in devices), cores)
@@ -96,7 +96,7 @@ DETAILS = ("upload", "compute", "download", STOPS, MOVES, "cached_tokens")
 
 
 class Recorder:
-    """Columns of one run.  Hot paths write to `start`, `finish`, `mode`, `place` and `status` directly."""
+    """Columns of one run; hot paths write `start`, `finish`, `mode`, ... directly."""
 
     def __init__(self, run: RunInput):
         self.run = run
@@ -148,17 +148,17 @@ class Recorder:
         return self.ready
 
     def longer(self, count: int) -> dict[int, Any]:
-        """Copies of the columns with rows for tasks that are only imagined (`hetsim.engine.imagined`), by `id`."""
+        """Copies of the columns with rows for imagined tasks, by `id`."""
         columns: list[tuple[Any, Any]] = [
             (self.start, NAN), (self.finish, NAN), (self.mode, -1), (self.place, -1), (self.status, NOT_ARRIVED),
             (self.ready, NAN), *((column, -1 if name == "batch" else 0) for name, column in self._detail.items()),
         ]  # fmt: skip
-        found = {}
+        copies = {}
         for column, nothing in columns:
             if column is not None:
                 more: Any = array(column.format, [nothing]) * count
-                found[id(column)] = memoryview(array(column.format, column.tobytes()) + more)
-        return found
+                copies[id(column)] = memoryview(array(column.format, column.tobytes()) + more)
+        return copies
 
     def first_tokens(self) -> memoryview[float]:
         """When requests to language models had their first token."""
@@ -182,15 +182,15 @@ class Recorder:
         return column
 
     def has(self, name: str) -> bool:
-        """Was this detail ever asked for?"""
+        """Return True if this detail was ever asked for."""
         return name in self._detail
 
     def staged(self, row: int) -> bool:
-        """Did a launch of this task go through stages, or was it stopped?"""
+        """Return True if a launch of this task had stages, or was stopped."""
         return "batch" in self._detail and self._detail["batch"][row] >= 0
 
     def computed(self) -> Iterator[tuple[int, float]]:
-        """Rows of tasks, and the device-seconds that the launches written down so far computed for each."""
+        """Rows of tasks, and device-seconds that their written launches computed."""
         for number, row in enumerate(_AS_ROW.iter_unpack(self._rows)):
             for member in self._groups.get(number, (int(row[1]),)):
                 yield member, row[BUSY] / row[2]
@@ -203,7 +203,7 @@ class Recorder:
                 yield member, row[BUSY] / count
 
     def lose(self, rows: list[int]) -> None:
-        """What these launches computed has been lost after all."""
+        """Take back what these launches computed: it has been lost."""
         for row in rows:
             first = row * _AS_ROW.size
             (busy,) = _NUMBER.unpack_from(self._rows, first + BUSY * _NUMBER.size)
@@ -231,7 +231,7 @@ class Recorder:
         return number
 
     def completed(self, launch: Any, times: tuple[float, ...], end: float, busy: float, energy: float) -> None:
-        """A row for a launch of one task that is complete, and what the task has in columns."""
+        """Write a row for a complete launch of one task, and the task's columns."""
         (task,) = launch._tasks
         row, number, position = task.index, launch.number, launch.position
         devices = launch.placement.devices
@@ -251,13 +251,13 @@ class Recorder:
         self.staged_by[row] = number
 
     def energy_of_launches(self, first: int) -> array:
-        """Joules above idle of the launches written down by `launch` so far, from the row `first` on."""
+        """Joules above idle of the rows that `launch` wrote, from `first` on."""
         return array("d", bytes(self._rows[first * _AS_ROW.size :]))[ENERGY::WIDTH]
 
     def batch(
         self, launch: Any, outcome: int, times: tuple[float, ...], end: float, busy: float, energy: float
     ) -> None:
-        """A row for a launch of requests that was not stopped; the rows of its requests follow from it."""
+        """Write a row for a completed batch; the rows of its requests follow from it."""
         terms = launch.terms
         requests = terms.requests
         place = self.place_code(launch.placement, launch.cores)
@@ -276,7 +276,7 @@ class Recorder:
         self, number: int, task: int, members: int, mode: int, place: int, outcome: int, times: tuple[float, ...],
         busy: float, energy: float,
     ) -> None:  # fmt: skip
-        """A row for a busy period of a language model's replica; `times` are those of LAUNCH_TIMES."""
+        """Write a busy period of a replica; `times` are those of LAUNCH_TIMES."""
         self._groups[len(self._rows) // _AS_ROW.size] = ()  # what its requests received is counted by itself
         self._rows += _AS_ROW.pack(number, task, members, mode, place, outcome, *times, busy, energy, 0.0)
         self.batched = True
@@ -287,7 +287,7 @@ class Recorder:
         return len(self._replicas) - 1
 
     def token_gap(self, time: float, before: float) -> None:
-        """A token came, and the one before it at another time than those of the other sequences."""
+        """Note a token whose gap differs from those of the other sequences."""
         self._gaps.extend((time, time - before))
 
     def discard(self, queue: int, first: int, count: int, status: int, time: float, reason: str) -> None:
@@ -326,7 +326,7 @@ class Recorder:
             self._launches[name] = np.concatenate([column, batch[name]])
 
     def _account_completed(self) -> None:
-        """Stage times and energy of tasks if their last launch was of one task and ended well: they count in full."""
+        """Fill stage times and energy of tasks whose only launch ended well, in full."""
         rows = self._launches
         single = rows["outcome"] == LAUNCH_COMPLETED
         single[list(self._groups)] = False
@@ -343,21 +343,21 @@ class Recorder:
     def _fill(self, batch: dict[str, np.ndarray], queue: np.ndarray, rows: np.ndarray, whose: np.ndarray) -> None:
         """Columns of requests from those of their batches."""
         ended = batch["outcome"] == LAUNCH_COMPLETED
-        done, of = rows[ended[whose]], whose[ended[whose]]
+        done, row_of = rows[ended[whose]], whose[ended[whose]]
         start = np.asarray(self.start)
         start[rows] = np.where(np.isnan(start[rows]), batch["start"][whose], start[rows])  # a stopped one has started
         np.asarray(self.mode)[rows] = batch["mode"][whose]
         np.asarray(self.place)[rows] = batch["place"][whose]
         np.asarray(self.detail("batch"))[rows] = batch["launch"][whose]
         back = np.array([service.response_delay for service in self.run.services])[queue]
-        finish = (batch["end"] + back)[of]
+        finish = (batch["end"] + back)[row_of]
         np.asarray(self.status)[done] = np.where(finish < self.run.horizon, COMPLETED, UNFINISHED)
         np.asarray(self.finish)[done] = np.where(finish < self.run.horizon, finish, NAN)
         if self._lean:
             return  # the stages of requests follow from those of their batches when asked for
-        np.asarray(self.detail("energy"))[done] += (batch["energy"] / batch["members"])[of]
+        np.asarray(self.detail("energy"))[done] += (batch["energy"] / batch["members"])[row_of]
         for name, (since, until) in STAGE_SPANS.items():
-            np.asarray(self.detail(name))[done] += np.nan_to_num(batch[until] - batch[since])[of]
+            np.asarray(self.detail(name))[done] += np.nan_to_num(batch[until] - batch[since])[row_of]
 
     def record(self, end: float, stats: dict[str, float]) -> Record:
         """Everything, as arrays.  Called once, after the run."""
@@ -421,7 +421,7 @@ class Recorder:
         self, start: np.ndarray, finish: np.ndarray, mode: np.ndarray, place: np.ndarray, status: np.ndarray,
         batch: np.ndarray | None, end: float,
     ) -> dict[str, np.ndarray]:  # fmt: skip
-        """The written rows, and one for each task that ran plainly (those were not written)."""
+        """The written rows, and one for each task that ran plainly and has none."""
         assert batch is not None
         rows, tasks = self._launches, self.run.tasks
         running = (status == UNFINISHED) & (place >= 0) & (batch < 0)

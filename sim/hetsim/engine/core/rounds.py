@@ -17,7 +17,7 @@ LOOP_LIMIT = 10_000
 
 
 class Rounds:
-    """Rounds of decisions: what makes one due, and what tells that a policy goes in circles."""
+    """Rounds of decisions: what makes one due, and which policy goes in circles."""
 
     def __init__(self, state: RunState, signals: Signals):
         self.state = state
@@ -59,7 +59,7 @@ class Rounds:
         return len(self.state.waiting) + sum(len(queue) for queue in self.state.queues)
 
     def changed(self, cause: str) -> None:
-        """Something of this kind happened: is the policy to be asked?  cause: change, release or ready."""
+        """Note an event that may make a round due; cause: change, release or ready."""
         wake_on = self.state.wake_on
         if wake_on == "change" or wake_on == "fit" or cause == wake_on or cause == "change":
             self.clock.round_due = True
@@ -89,7 +89,7 @@ class Rounds:
         self._woken(self._wake)
 
     def _woken(self, _: Timer) -> None:
-        """A policy's own timer.  One that only ever waits for timers while nothing runs waits for ever."""
+        """Fire a policy's own timer; it may not wait for timers alone while nothing runs."""
         state = self.state
         self.clock.round_due = True
         waits = state.waiting or any(len(queue) for queue in state.queues)
@@ -102,17 +102,17 @@ class Rounds:
             raise deadlock(state)
 
     def look_for_loop(self) -> None:
-        """Many decisions at one instant are fine while tasks keep starting; going in circles is not."""
+        """Raise if a policy goes in circles: many decisions at one instant, no start."""
         state = self.state
-        known, state.settled_at = state.settled_at, (self.clock._now, state.ended)
-        if known != state.settled_at:
+        before, state.settled_at = state.settled_at, (self.clock._now, state.ended)
+        if before != state.settled_at:
             state.settled = state.decisions
         made = state.decisions - state.settled
         if made > LOOP_LIMIT + 10 * (len(state.waiting) + len(state.running)):
             raise illegal(state, f"made {made:,} decisions at one instant and no task came to an end: it loops")
 
     def look_whether_drained(self) -> None:
-        """If nothing waits, runs or is to come, nothing is blocked either: later events do not prolong the run.
+        """Note a drained system: later events do not prolong the run.
 
         One with a horizon lasts until then: devices still idle, sleep, fail and take power.
         """
@@ -123,6 +123,6 @@ class Rounds:
             self.clock.end = math.nextafter(self.clock._now, math.inf)
 
     def _here(self) -> bool:
-        """Is any task in the system?"""
+        """Return True if any task is in the system."""
         state = self.state
         return bool(state.running or state.waiting or state.deferred or state.requests_left or state.iterating)

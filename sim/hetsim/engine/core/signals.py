@@ -1,4 +1,4 @@
-"""The calls upward: what a part that others build on has to tell, in one table that the whole run fills in."""
+"""The calls upward: events by name, in one table that the whole run fills in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetsim.policy.iterating import WantedReplica
 
 
 class Signals:
-    """Which part handles which event.  Everything else in the engine is called from above."""
+    """The handler of each event; everything else in the engine is called from above."""
 
     __slots__ = (
         "launch_completed", "task_completed", "task_ended", "generated", "kill", "materialized", "slowed", "paced",

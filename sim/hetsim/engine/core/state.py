@@ -1,4 +1,4 @@
-"""The state of a run: what the parts of the engine share, as data.  Each part is given it, and changes what is its own.
+"""The state of a run as data; each part is given it and changes what is its own.
 
 It has no behavior: copies of it (`hetsim.engine.fork`) run on by themselves.
 """
@@ -29,7 +29,7 @@ from hetsim.policy.contract import Scheduler
 
 @dataclass(slots=True, eq=False)
 class RunState:
-    """What changes in a run, and where it is kept."""
+    """The changing state of a run."""
 
     input: RunInput
     tasks: Tasks
@@ -65,7 +65,7 @@ class RunState:
     """Tasks that wait, by row, in the order in which they became ready."""
     lost_items: dict[int, None] = field(default_factory=dict)
     """Items that had a copy nowhere after a failure."""
-    held: dict[int, str] = field(default_factory=dict)
+    wait_causes: dict[int, str] = field(default_factory=dict)
     """Why policies keep tasks waiting, by row, as far as they say."""
 
     last_launch: int = 0
@@ -100,26 +100,26 @@ class RunState:
 
 
 def launches_on(state: RunState, device: Device) -> list[Launch]:
-    """Launches that hold a device: those that keep it, and those in flight in the order of their start.
+    """Launches on a device: those that keep it, then those in flight by start.
 
     Linear in what runs; for rare things.
     """
-    found: list[Launch] = [launch for launch in state.residents.values() if device in launch.placement.devices]
-    return found + [launch for launch in state.running.values() if device in launch.placement.devices]
+    resident: list[Launch] = [launch for launch in state.residents.values() if device in launch.placement.devices]
+    return resident + [launch for launch in state.running.values() if device in launch.placement.devices]
 
 
 def launches_since(state: RunState, number: int) -> list[Launch]:
     """Launches in flight that have started since that one, the last first."""
-    found = []
+    launches = []
     for launch in reversed(state.running.values()):
         if launch.number <= number:
             break
-        found.append(launch)
-    return found
+        launches.append(launch)
+    return launches
 
 
 def lost_input(state: RunState, task: Task) -> str | None:
-    """The name of an item the task reads of which no copy is left and that no task will write again."""
+    """The name of an item the task reads of which no copy is left or to come."""
     places = state.places
     for item in task.reads:
         if item in state.lost_items and not places.where[item] and item not in task.writes:

@@ -1,1 +1,1 @@
-"""A launch under way: its timetable, its transfers, its rate, and where its data lie."""
+"""A launch in flight: its timetable, transfers and rate, and where its data lie."""

@@ -1,4 +1,4 @@
-"""Links that jobs over several nodes share: which jobs are on each, how much they slow down, what they carried.
+"""Links that jobs over several nodes share: load, slowdown and bytes of each job.
 
 A job is on the links that its step crosses (`hetsim.model.exchange`) while it computes.  When the set of jobs on a link
 changes, the jobs on that link and on the other links of its jobs get new step times from closed forms
@@ -44,7 +44,7 @@ class Member:
     def __init__(self, launch: Launch, exchange: Exchange):
         self.launch = launch
         self.exchange = exchange
-        self.profile: TrafficProfile = exchange.of(launch.placement.devices)
+        self.profile: TrafficProfile = exchange.profile_of(launch.placement.devices)
         self.factor = 1.0
         """Seconds of its step with every link to itself, over those that it takes now."""
         self.simple = False
@@ -80,7 +80,7 @@ class SharedNetwork:
         self.links = array("d")
 
     def join(self, member: Member, complex_: bool) -> None:
-        """A launch begins to compute; `complex_`: it does more besides that, or shares its devices."""
+        """Let a launch compute; `complex_`: it does more, or shares its devices."""
         now = self.clock._now
         mode = member.launch.placement.mode
         alone = mode.type.streams == 1 and mode.type.sharing.kind == "exclusive" and mode.share in (0, WHOLE)
@@ -98,7 +98,7 @@ class SharedNetwork:
         self._rerate([stake.group for stake in member.stakes], [member])
 
     def leave(self, member: Member, end: float = math.nan) -> None:
-        """Take out a launch that stops computing.  `end`: the end of the run, at which no rate changes any more."""
+        """Take out a launch that stops computing; `end`: the run is over, rates stay."""
         if not member.here:
             return
         over = end == end
@@ -166,7 +166,7 @@ class SharedNetwork:
         return group
 
     def _weigh(self, member: Member) -> None:
-        """What its step is with links as fast as they are now."""
+        """The stakes of a job with links as fast as they are now."""
         communication, bubble, spent = member.profile.step(self.slow)
         member.alone = alone = member.profile.compute + communication + bubble
         # A job that waits for a link that is down delays no other job.
@@ -174,7 +174,7 @@ class SharedNetwork:
         member.stakes = [Stake(member, self._group(link), phases) for link, phases in there]
 
     def _rerate(self, groups: list[ContendingJobs], fresh: list[Member]) -> None:
-        """The set of jobs on these links has changed: new times of a step for all that it reaches, and for `fresh`."""
+        """Set step times again for jobs that a change on these links reaches."""
         now = self.clock._now
         ratios = {member.launch.number: (member, 1.0) for member in fresh}
         ratios.update((member.launch.number, (member, ratio)) for member, ratio in delay_ratios(groups))
@@ -248,8 +248,8 @@ class SharedNetwork:
 
     def columns(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """All stays and all links, as columns."""
-        found = []
+        tables = []
         for names, rows in ((JOB, self.jobs), (LINK, self.links)):
             table = np.frombuffer(rows).reshape(-1, len(names)).T if len(rows) else np.empty((len(names), 0))
-            found.append({name: column.copy() for name, column in zip(names, table, strict=True)})
-        return found[0], found[1]
+            tables.append({name: column.copy() for name, column in zip(names, table, strict=True)})
+        return tables[0], tables[1]

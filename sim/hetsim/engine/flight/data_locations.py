@@ -30,7 +30,7 @@ def host(node: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class Eviction:
-    """An only copy on its way back to the host: its bytes are occupied until it has arrived there."""
+    """An only copy on its way to the host: its room is taken until it arrives."""
 
     gpu: GpuState
     item: int
@@ -42,8 +42,10 @@ class Eviction:
 
 @dataclass(slots=True, eq=False)
 class GpuItems:
-    """Items on one accelerator: `resident` in order of use (least recent first), `pins` by launches in flight,
-    `leaving` what is being written back."""
+    """Items on one accelerator.
+
+    `resident` in order of use (least recent first), `pins` by launches in flight, `leaving` what is written back.
+    """
 
     resident: dict[int, None] = field(default_factory=dict)
     pins: dict[int, int] = field(default_factory=dict)
@@ -92,7 +94,7 @@ class Places:
     # Questions ----------------------------------------------------------------------------------------------
 
     def present(self, item: int, device: Device) -> bool:
-        """Is there a valid copy where a launch on this device would look for it?"""
+        """Return True if a launch on this device would find a valid copy in its place."""
         location = host(device.node) if device.type.kind == "cpu" else device.index
         return location in self.where[item]
 
@@ -105,8 +107,10 @@ class Places:
         return sum(self.items[item].size for item in items if item not in pins)
 
     def source(self, item: int, device: Device) -> int | None:
-        """The location from which a copy comes: this node's host, an accelerator of this node, another
-        node's host, another node's accelerator; None if there is no copy."""
+        """The location from which a copy comes; None if there is no copy.
+
+        By preference: this node's host, an accelerator of this node, another node's host, another node's accelerator.
+        """
         best, best_rank = None, 4
         for location in self.where[item]:
             on_host = location < 0
@@ -164,8 +168,10 @@ class Places:
                 here.resident.pop(item, None)
 
     def evict(self, gpu: GpuState) -> list[int]:
-        """Make the promised room real: forget least recently used items.  Returns those that must first be
-        written back because this was their only copy."""
+        """Evict least recently used items until the promised room is there.
+
+        Returns those that must first be written back because this was their only copy.
+        """
         here = self.on(gpu.device)
         back: list[int] = []
         for item in list(here.resident):
@@ -182,7 +188,7 @@ class Places:
         return back
 
     def written_back(self, item: int, gpu: GpuState, version: int) -> None:
-        """The evicted copy has reached the host, unless the item was written anew meanwhile."""
+        """Note an evicted copy at the host, unless the item was written again meanwhile."""
         copies = self.where[item]
         if version != self.version[item] or gpu.device.index not in copies:
             return
@@ -191,7 +197,7 @@ class Places:
             del copies[gpu.device.index]
 
     def arrived(self, item: int, location: int, version: int) -> None:
-        """A copy reached a location (on its way or at its end), unless it is out of date by now."""
+        """Note a copy at a location (under way or there), unless it is out of date."""
         if version == self.version[item] and self.where[item]:
             self.where[item][location] = None
 
@@ -208,13 +214,13 @@ class Places:
         self.where[item] = dict.fromkeys(locations)
 
     def final(self, item: int, by: Sequence[Task]) -> bool:
-        """Will no task but these, which are about to end, read or write the item again?"""
+        """Return True if no task but these, which end now, will use the item again."""
         own_reads = sum(item in task.reads for task in by)
         own_writes = sum(item in task.writes for task in by)
         return self.readers[item] <= own_reads and self.writers[item] <= own_writes
 
     def ended(self, task: Task) -> None:
-        """A task is over: items without a reader or writer to come are dropped, results brought home stay."""
+        """End a task: unused items are dropped, results brought home stay."""
         for item in task.writes:
             self.writers[item] -= 1
         for item in task.reads:
@@ -224,7 +230,7 @@ class Places:
                 self.keep_only(item)
 
     def lose(self, device: Device) -> list[int]:
-        """A device failed: its copies are gone.  Returns the items that have no copy left and are still wanted."""
+        """Drop the copies on a failed device; returns wanted items without a copy."""
         lost = []
         here = self.on(device)
         for item, copies in enumerate(self.where):

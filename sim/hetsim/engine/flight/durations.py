@@ -39,21 +39,21 @@ def _seconds(launch: Launch, estimated: bool) -> float:
     if launch.fusion is not None and tasks:
         return seconds_of(tasks, launch.fusion, mode.parts, estimated)
     if terms is None and tasks is not None and len(tasks) == 1:
-        whole, done = _of_one(launch, estimated)
+        full_time, done = _of_one(launch, estimated)
         if mode.curve is not None:
-            return whole * mode.curve.left(layout_of(launch.placement.devices), done)
-        return mode.computing(1, whole) * (1.0 - done)
-    most = 1.0
+            return full_time * mode.curve.seconds_left(layout_of(launch.placement.devices), done)
+        return mode.computing(1, full_time) * (1.0 - done)
+    max_left = 1.0
     if terms is not None and (tasks is None or (terms.fresh and not estimated)):  # nothing is done of any
         own = terms.requests.queue.seconds(launch.position, terms, estimated)
     else:
         assert tasks is not None
-        left = [1.0 - (task.done if estimated else task._done) for task in tasks]
+        parts_left = [1.0 - (task.done if estimated else task._done) for task in tasks]
         times = [(task.estimates if estimated else task._time)[task.shape.position[mode]] for task in tasks]
-        own, most = math.fsum(time * part for time, part in zip(times, left, strict=True)), max(left)
+        own, max_left = math.fsum(time * part for time, part in zip(times, parts_left, strict=True)), max(parts_left)
     if terms is None:
-        return mode.computing(len(launch.tasks), own, most)
-    return mode.computing(terms.requests.size, own + terms.padding, most) * (1.0 if estimated else terms.compute)
+        return mode.computing(len(launch.tasks), own, max_left)
+    return mode.computing(terms.requests.size, own + terms.padding, max_left) * (1.0 if estimated else terms.compute)
 
 
 def _of_one(launch: Launch, estimated: bool) -> tuple[float, float]:
@@ -63,11 +63,11 @@ def _of_one(launch: Launch, estimated: bool) -> tuple[float, float]:
 
 
 def reached(launch: Launch, seconds: float, estimated: bool) -> float:
-    """What is done of a launch's one task, in a mode with a curve, after computing for these seconds at rate 1."""
+    """Work done of a launch's one task after these seconds at rate 1, with a curve."""
     mode = launch.placement.mode
     assert mode.curve is not None
-    whole, done = _of_one(launch, estimated)
-    return mode.curve.reached(layout_of(launch.placement.devices), done, seconds / whole) if whole > 0 else 1.0
+    full_time, done = _of_one(launch, estimated)
+    return mode.curve.reached(layout_of(launch.placement.devices), done, seconds / full_time) if full_time > 0 else 1.0
 
 
 def restore_seconds(task: Task, history: History, placement: Placement) -> float:
@@ -84,5 +84,5 @@ def seconds_of(tasks: Sequence[Task], fusion: Fusion, modes: Sequence[Mode], est
     """Compute seconds of tasks launched as one kernel."""
     positions = [task.shape.position[mode] for task, mode in zip(tasks, modes, strict=True)]
     own = [(task.estimates if estimated else task._time)[at] for task, at in zip(tasks, positions, strict=True)]
-    left = [1.0 - (task.done if estimated else task._done) for task in tasks]
-    return fused_seconds(tasks[0]._table, fusion, positions, modes=modes, own=own, left=left)
+    parts_left = [1.0 - (task.done if estimated else task._done) for task in tasks]
+    return fused_seconds(tasks[0]._table, fusion, positions, modes=modes, own=own, left=parts_left)

@@ -10,7 +10,7 @@ from hetsim.engine.kernel.clock import Timer
 
 
 class Pipe:
-    """One direction of one link (or both, with half duplex): a rate in bytes per second, shared fairly."""
+    """One direction of a link (or both, half duplex): bytes per second, shared fairly."""
 
     __slots__ = ("name", "rate", "group", "booked")
 
@@ -36,11 +36,11 @@ class Flow(Timer):
         self.pipes = pipes
         self.left = size
         self.rate = 0.0
-        most = math.inf
+        rate = math.inf
         for pipe in pipes:
-            if pipe.rate < most:
-                most = pipe.rate
-        self.most = most
+            if pipe.rate < rate:
+                rate = pipe.rate
+        self.most = rate
         """Its rate if it is alone on its pipes."""
         self.done = done
         self.owner = owner
@@ -56,7 +56,7 @@ class Flow(Timer):
         """May it be booked once it is alone?"""
 
     def there(self, now: float, called: float) -> bool:
-        """Is a booked transfer still under way, as one that was `called` to begin now finds it?"""
+        """Return True if a booked transfer is under way for one `called` to begin now."""
         return self.until > now or (self.until == now and called < self.since and self.owner is not None)
 
 
@@ -74,15 +74,15 @@ class FlowGroup(Timer):
 
 
 def fair_rates(flows: Sequence[Flow]) -> None:
-    """Max-min fair rates by progressive filling: again and again the tightest pipe fixes its flows' rates.
+    """Max-min fair rates by progressive filling: the tightest pipe fixes its flows.
 
     Reference: Bertsekas, Gallager, Data Networks (1992), ch. 6.5.2.  Cost: O(pipes × flows).
     """
     if len(flows) == 2:
         one, two = flows
-        most = 2.0 * (one.most if one.most > two.most else two.most)
+        joint_rate = 2.0 * (one.most if one.most > two.most else two.most)
         for pipe in one.pipes:
-            if pipe.rate < most and pipe in two.pipes:
+            if pipe.rate < joint_rate and pipe in two.pipes:
                 break
         else:  # neither delays the other, as half of each pipe they share is enough for it
             one.rate, two.rate = one.most, two.most
@@ -101,14 +101,14 @@ def fair_rates(flows: Sequence[Flow]) -> None:
         for flow in flows:
             flow.rate = share
         return
-    left = {pipe: pipe.rate for pipe in users}
+    free_rate = {pipe: pipe.rate for pipe in users}
     count = {pipe: len(on) for pipe, on in users.items()}
     todo = len(flows)
     while todo:
         tightest, share = None, math.inf
         for pipe, number in count.items():
-            if number and left[pipe] / number < share:
-                tightest, share = pipe, left[pipe] / number
+            if number and free_rate[pipe] / number < share:
+                tightest, share = pipe, free_rate[pipe] / number
         assert tightest is not None
         # Its flows that have no rate yet get equal shares, and take these from the other pipes on their way.
         for flow in users[tightest]:
@@ -116,6 +116,6 @@ def fair_rates(flows: Sequence[Flow]) -> None:
                 flow.rate = share
                 todo -= 1
                 for pipe in flow.pipes:
-                    rest = left[pipe] - share
-                    left[pipe] = rest if rest > 0.0 else 0.0
+                    rest = free_rate[pipe] - share
+                    free_rate[pipe] = rest if rest > 0.0 else 0.0
                     count[pipe] -= 1

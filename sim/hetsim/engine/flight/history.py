@@ -1,4 +1,4 @@
-"""What a task keeps from launches that were stopped."""
+"""The history of a task: what it keeps from launches that were stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetsim.model.tasks import Stopping
 
 @dataclass(slots=True, eq=False)
 class History:
-    """What a task keeps from its former launches."""
+    """State and output that a task keeps from its former launches."""
 
     rows: list[int] = field(default_factory=list)
     """Rows (hetsim.engine.core.recorder) of stopped launches, as far as their work is kept."""
@@ -31,19 +31,19 @@ class History:
     """The finished fraction that is safe."""
 
     def save(self, devices: Sequence[Device], stopping: Stopping, fault: bool = False) -> None:
-        """Note what a launch that has computed leaves behind: by a stop that keeps its work, or in its checkpoints."""
+        """Note what a launch leaves: by a stop that keeps its work, or in checkpoints."""
         self.devices, self.intact = devices, not fault
         # What was drained or flushed left no state behind: its other blocks start from its input.
         self.state_saved = fault or devices[0].type.preemption.kind == "context_switch"
         self.input_saved = self.state_saved and not fault and stopping.input_saved
 
     def lose(self, all_work: bool) -> None:
-        """Note a failure, or a stop that keeps nothing; `all_work`: nothing of what was saved before counts."""
+        """Note a failure or a lossy stop; `all_work`: what was saved before is lost too."""
         self.intact = self.input_saved = False
         self.state_saved = self.state_saved and not all_work
 
     def in_memory(self, device: Device) -> bool:
-        """Return True if the state is in the device's own memory, where context switches at a `rate` save it."""
+        """Return True if the state is saved in the device's own memory (at a `rate`)."""
         return self.intact and device.type.preemption.rate is not None and device in self.devices
 
     def is_near(self, device: Device) -> bool:
@@ -51,7 +51,7 @@ class History:
         return any(one.node == device.node for one in self.devices)
 
     def source(self, placement: Placement, device: Device) -> int:
-        """The location of what one device of a placement needs of the state: its own host if a part is there."""
+        """The place from which a device gets the state: its own host if a part is there."""
         devices = self.devices
         if self.is_near(device):
             return host(device.node)

@@ -1,4 +1,4 @@
-"""A launch and its timetable: data only.  What happens to them is in `hetsim.engine.launching.launches`.
+"""Launches and timetables, as data; `hetsim.engine.launching` acts on them.
 
 Every launch has one pending entry in the clock.  A launch that only computes, at nominal rate, on devices that serve
 one launch at a time needs nothing but that entry; any other has a `Timetable`.
@@ -80,7 +80,7 @@ class Launch(Timer):
 
     @property
     def table(self) -> Timetable | None:
-        """When its stages are; None for one that only computes.  What has been sketched is written out now."""
+        """The timetable, of a sketch written out now; None for a compute-only launch."""
         if self.sketch is not None:
             self.sketch[0].write_out()
         return self.own_table
@@ -113,7 +113,7 @@ class Launch(Timer):
 
 
 class FusedLaunch(Launch):
-    """Several tasks launched as one kernel, each in a mode of its own: `fusion` is what becomes of their data."""
+    """Several tasks as one kernel, each in its own mode; `fusion`: their data."""
 
     __slots__ = ("fusion",)
 
@@ -130,7 +130,7 @@ class FusedLaunch(Launch):
 
 
 class Terms:
-    """What a batch of requests has besides its members: padding and noise.
+    """Terms of a batch besides its members: padding and noise.
 
     `extra` requests that are none are moved, and `padding` seconds computed, for nothing; the truth is each stage's
     time × its factor (`up`, `compute`, `down`).
@@ -160,12 +160,12 @@ class Terms:
 
 
 def _written_out(launch: Launch, sketch: Sketch) -> Timetable:
-    """The timetable that a sketch stands for, with the launch's parts in the queues of its copy engines."""
-    lane, left, rates, times, end, moves, up_flow, down_flow = sketch
+    """Write out the timetable of a sketch; its parts join the copy engines' queues."""
+    lane, seconds_left, rates, times, end, moves, up_flow, down_flow = sketch
     up_bytes, up_seconds, down_bytes, down_seconds = moves
     device, begin = launch.placement.devices[0], launch.decided
     _, up_at, uploaded, began, computed, down_at = times
-    table = Timetable(begin, left, lane.alone)
+    table = Timetable(begin, seconds_left, lane.alone)
     table.rate, table.busy_rate, table.watts = rates
     table.uploaded = table.ready = begin
     table.compute_start = table.updated = began
@@ -196,7 +196,7 @@ def _written_out(launch: Launch, sketch: Sketch) -> Timetable:
 
 
 class Timetable:
-    """When the stages of a launch begin and end, as far as is known: inf where it is not, NaN for no such stage.
+    """Begin and end of each stage: inf if unknown, NaN where there is no such stage.
 
     Times up to now have happened; later ones hold until something changes them.  `left` is the compute time still to
     do at rate 1, true at `updated`; `total` what it was at the start.  `compute_end` of a launch that shares its
@@ -271,7 +271,7 @@ class Timetable:
         return min([part.at for part in self.down], default=NAN)
 
     def times(self, now: float) -> tuple[float, ...]:
-        """What has happened by now: start, upload, compute, and the start of the download; NaN what has not."""
+        """Start, upload, compute and begin of the download up to now; NaN: not yet."""
         up = self.upload_start
         up = up if up <= now else NAN
         uploaded = self.uploaded if up == up and self.uploaded <= now else NAN
@@ -302,8 +302,8 @@ class Timetable:
         elapsed = now - self.updated
         if elapsed > 0:
             done = self.rate * elapsed
-            left = self.left - done
-            self.left = left if left > 0.0 else 0.0
+            seconds_left = self.left - done
+            self.left = seconds_left if seconds_left > 0.0 else 0.0
             self.done += done
             self.busy += self.busy_rate * elapsed
             self.energy += self.watts * elapsed
@@ -325,7 +325,7 @@ class Timetable:
 
 
 class ShareGroup(Timer):
-    """Launches computing side by side on one accelerator that slows them: one pending event, the next finish."""
+    """Launches that slow each other on an accelerator; one pending event for all."""
 
     __slots__ = ("members",)
 
@@ -335,7 +335,7 @@ class ShareGroup(Timer):
 
 
 class Lane:
-    """One accelerator: what is in flight, and when its three engines will have served it (inf: not known)."""
+    """One accelerator: launches in flight, and when its three engines are free."""
 
     __slots__ = (
         "flights", "uploads", "downloads", "upload", "ready", "compute", "download", "group", "computing", "share",
@@ -375,9 +375,10 @@ class Lane:
         """The lanes of a launch that is on no other."""
 
     def write_out(self, end: float = 0.0) -> None:
-        """Write out the timetables of launches of which there are sketches; `end`: the end of the run, if it is over.
+        """Write out the timetables of sketched launches; `end`: the run is over.
 
-        What has been booked is sent now, but for what has ended before the end of the run."""
+        What has been booked is sent now, but for what has ended before the end of the run.
+        """
         for launch in self.flights:
             drawn = launch.sketch
             if drawn is not None:
@@ -392,7 +393,7 @@ class Lane:
                 launch.sketch = None
 
     def idle(self, now: float) -> bool:
-        """Is nothing in flight here, and nothing asks for an engine?  Then they are all free from now on."""
+        """Return True if nothing is in flight or asks for an engine; frees the engines."""
         if self.flights or self.uploads or self.downloads:
             return False
         self.upload = self.compute = self.download = now

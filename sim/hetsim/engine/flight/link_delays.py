@@ -1,4 +1,4 @@
-"""By how much jobs that share links delay each other: from the stakes of the jobs on each link, the delay of each job.
+"""Delays of jobs that share links, from the stakes of the jobs on each link.
 
 A job on one link meets what `hetsim.formulas.contention` has for that link.  On several, over which it sends at once,
 the longest of its delays counts, and it leaves more of a link to others where another one limits it.  Two passes: each
@@ -26,7 +26,7 @@ JOINT = 10
 
 
 class Stake:
-    """What a job has on a link where others can delay it; of each phase what `hetsim.model.exchange.Use` says."""
+    """A job's stake on a shared link; of each phase the `hetsim.model.exchange.Use`."""
 
     __slots__ = ("member", "group", "spent", "share", "hidden")
 
@@ -42,7 +42,7 @@ class Stake:
         """For each phase its share of these seconds, and by how many it may grow before the step does."""
 
     def exposed(self, delay: float) -> float:
-        """What computing does not hide of a delay."""
+        """The part of a delay that computing does not hide."""
         return sum([max(0.0, delay * share - slack) for share, slack in self.hidden])
 
     def met(self, second: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -87,7 +87,7 @@ class ContendingJobs:
 
     @property
     def second(self) -> LinkDelays:
-        """What its jobs meet, with what the first pass has for their other links."""
+        """Delays of the jobs, with those of the first pass for their other links."""
         first, second = self.first, self.kept
         if second is None:
             elsewhere = [[one for one in _slow(stake.member) if one is not stake] for stake in self.stakes]
@@ -103,7 +103,7 @@ class ContendingJobs:
 
 
 class FirstPass:
-    """What jobs meet on one link as if they were on no other."""
+    """Delays of jobs on one link as if they were on no other."""
 
     def __init__(self, group: ContendingJobs):
         stakes = group.stakes
@@ -121,20 +121,20 @@ class FirstPass:
 
 
 def reached(groups: Iterable[ContendingJobs]) -> list[ContendingJobs]:
-    """These links and the others of the jobs on them, with all that is or was solved together with them."""
-    found = {group.link: group for group in groups}
-    near = dict(found)
-    for group in found.values():
+    """These links and others of their jobs, with all that is solved together."""
+    groups_of = {group.link: group for group in groups}
+    near = dict(groups_of)
+    for group in groups_of.values():
         near.update((other.group.link, other.group) for stake in group.stakes for other in stake.member.stakes)
     for group in list(near.values()):
-        if group.link not in found and (group.joint or _connected(group) is not None):
+        if group.link not in groups_of and (group.joint or _connected(group) is not None):
             near.update((other.link, other) for other in _walk(group, joint=group.joint))
     return list(near.values())
 
 
 def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
-    """Links that are connected with this one; joint: just by way of links whose jobs were solved together."""
-    found, rest = {start.link: start}, [start]
+    """Links connected with this one; joint: by links solved together only."""
+    reached_groups, rest = {start.link: start}, [start]
     jobs: set[int] = set()
     while rest and (joint or len(jobs) <= JOINT):
         group = rest.pop()
@@ -143,14 +143,14 @@ def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
         for stake in group.stakes:
             jobs.add(id(stake.member))
             for other in stake.member.stakes:
-                if other.group.link not in found:
-                    found[other.group.link] = other.group
+                if other.group.link not in reached_groups:
+                    reached_groups[other.group.link] = other.group
                     rest.append(other.group)
-    return list(found.values())
+    return list(reached_groups.values())
 
 
 def _connected(start: ContendingJobs) -> list[Any] | None:
-    """The jobs that are connected with those on a link, where they are to be solved together."""
+    """Jobs connected with those on a link, where they are to be solved together."""
     if start.rule != "random" or len(start.stakes) > JOINT:
         return None
     members = {id(stake.member): stake.member for group in _walk(start, joint=False) for stake in group.stakes}
@@ -158,8 +158,7 @@ def _connected(start: ContendingJobs) -> list[Any] | None:
 
 
 def delay_ratios(groups: Iterable[ContendingJobs]) -> list[tuple[Any, float]]:
-    """The jobs that a change of the jobs on these links reaches, and how many times as long as with all links to itself
-    the step of each takes."""
+    """Ratios of step times to those with all links alone, for all jobs reached."""
     links = reached(groups)
     for group in links:
         group.kept, group.joint = None, False
@@ -191,11 +190,11 @@ def _jointly(members: list[Any]) -> list[tuple[int, float]]:
             share[row, column[stake.group.link]] = stake.share * stake.spent / spent[row]
     for group in links:
         group.joint = True
-    found = []
+    ratios = []
     for member, longer in zip(members, stretches(np.maximum(own, 1e-3 * spent), spent, share), strict=True):
         exposed = [stake.exposed((longer - 1.0) * stake.spent) for stake in member.stakes]
-        found.append((id(member), 1.0 + float(max(exposed)) / member.alone))
-    return found
+        ratios.append((id(member), 1.0 + float(max(exposed)) / member.alone))
+    return ratios
 
 
 def _ratio(member: Any) -> float:
@@ -220,7 +219,7 @@ def _longest(stakes: list[Stake], second: bool) -> float:
 
 
 def _together(stake: Stake, other: Stake) -> float:
-    """Correlation of the numbers of jobs that send on two links, without the job that has these stakes."""
+    """Correlation of the numbers of senders on two links, without one job."""
     first, second, there = stake.group.first, other.group.first, other.group.first.rows
     mine, theirs = first.deviation[first.rows[stake.member]], second.deviation[there[stake.member]]
     both = sum([first.deviation[row] * second.deviation[there[job]] for job, row in first.rows.items() if job in there])
@@ -229,9 +228,10 @@ def _together(stake: Stake, other: Stake) -> float:
 
 
 def _caps(here: FirstPass, elsewhere: list[list[Stake]]) -> np.ndarray:
-    """Share of a link that each job can use among a number of others, as its other links let it by the first pass.
+    """Share of a link that each job can use, as its other links allow it.
 
-    Of the jobs that are on both links as large a part sends as of all jobs here, of the rest as many as on average."""
+    Of the jobs that are on both links as large a part sends as of all jobs here, of the rest as many as on average.
+    """
     others = np.arange(len(here.rows))
     caps: np.ndarray = np.repeat(here.share[:, None], len(others), axis=1)
     for row, stakes in enumerate(elsewhere):

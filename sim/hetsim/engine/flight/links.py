@@ -1,4 +1,4 @@
-"""Bytes on links: a fluid model in which transfers share every link they cross max-min fairly.
+"""Bytes on links: fluid transfers share every link they cross max-min fairly.
 
 A transfer waits its latency, then flows over its pipes at one rate.  Transfers that are coupled through shared
 pipes form a group; a group keeps one pending event, its next completion.  A transfer alone on its pipes may be booked
@@ -39,7 +39,7 @@ class Links:
         """Called with a transfer that has been booked later, and with one of which the end is not known any more."""
         self.up_lines: dict[int, LinkPath] = {}
         self.down_lines: dict[int, LinkPath] = {}
-        parted = {mode.type for mode in modes if mode.gpus and not mode.whole}
+        parted = {mode.type for mode in modes if mode.gpus and not mode.whole_devices}
         self._up: dict[int, Sequence[Pipe]] = {}
         self._down: dict[int, Sequence[Pipe]] = {}
         self._latency: dict[int, float] = {}
@@ -70,8 +70,11 @@ class Links:
     def _add_lines(
         self, device: Device, ways_up: list[Pipe], ways_down: list[Pipe], items: bool, parted: set[DeviceType]
     ) -> None:
-        """Items go over the way down besides what launches download, and both directions of a half-duplex link are
-        in use at once where several launches are in flight."""
+        """Add lines for items, which use the way next to what launches move.
+
+        Items go over the way down at the same time as downloads, and both directions of a half-duplex link are in use
+        at once where several launches are in flight.
+        """
         kind = device.type
         one_way = ways_up[0] is ways_down[0] and ways_up[0].rate < math.inf
         crowded = one_way and (kind.streams > 1 or kind in parted or items)
@@ -117,8 +120,10 @@ class Links:
         owner: Any = None,
         called: float = math.inf,
     ) -> Flow:
-        """Move `size` bytes plus what takes `seconds` alone on the way (its latency included once); `called`: when it
-        was decided that this happens now."""
+        """Move `size` bytes plus what takes `seconds` alone on the way.
+
+        The latency is included once; `called`: when it was decided that this happens now.
+        """
         pipes, latency = way
         self.moved += size
         delay = latency if size else 0.0
@@ -149,9 +154,10 @@ class Links:
         owner: Any,
         called: float,
     ) -> Flow:
-        """`send`, but where nothing else is on the way the transfer is booked: its end is known (`Flow.until`), it
-        needs no event, and `done` is not called.  If another one comes to one of its pipes before its end (`unsure`),
-        it goes on as if it had been sent; once it is alone again, it is booked (`sure`).
+        """`send`, but booked where nothing else is on the way: no event, a known end.
+
+        Its end is `Flow.until`, and `done` is not called.  If another one comes to one of its pipes before its end
+        (`unsure`), it goes on as if it had been sent; once it is alone again, it is booked (`sure`).
 
         `called`: when it was decided that this happens now.  What began to flow later is still there if it ends now.
         """
@@ -182,7 +188,7 @@ class Links:
     def unbook(
         self, flow: Flow, turn: float = math.inf, called: float = math.inf, joined: bool = False
     ) -> None:  # fmt: skip
-        """Give a booked transfer its events, as if it had been sent; `turn` and `called`: of one which joins it now."""
+        """Give a booked transfer its events; `turn` and `called`: of one that joins now."""
         for pipe in flow.pipes:
             if pipe.booked is flow:
                 pipe.booked = None
@@ -257,7 +263,7 @@ class Links:
         return group
 
     def _free(self, group: FlowGroup, gone: list[Flow]) -> None:
-        """Take flows out of their group, and with them the pipes that no other flow in it uses."""
+        """Take flows out of their group, with the pipes that only they use."""
         if len(group.flows) == len(gone):
             group.flows = []
             for flow in gone:
@@ -298,8 +304,8 @@ class Links:
         if len(flows) == 1:
             flow, now = flows[0], self.clock._now
             flow.rate = rate = flow.most
-            left = flow.left
-            until = now + (left if left > 0.0 else 0.0) / rate
+            bytes_left = flow.left
+            until = now + (bytes_left if bytes_left > 0.0 else 0.0) / rate
             if flow.bookable:
                 self.clock.cancel(group)
                 flow.group = None
@@ -334,4 +340,4 @@ class Links:
 
 
 def _nothing(_: Flow) -> None:
-    """What happens where nothing books."""
+    """Do nothing: for links where nothing books."""

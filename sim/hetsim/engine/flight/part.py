@@ -43,7 +43,7 @@ class Part:
         self, owner: Any, lane: Any | None, device: Device, line: LinkPath | None = None, size: float = 0.0,
         seconds: float = 0.0,
     ):  # fmt: skip
-        """`line`: the way on which it moves `size` bytes, and what takes `seconds` alone; None: told by its legs."""
+        """`line`: the way on which it moves bytes and seconds; None: told by its legs."""
         self.owner = owner
         self.lane = lane
         self.device = device

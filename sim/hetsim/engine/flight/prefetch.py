@@ -1,4 +1,4 @@
-"""Prefetches: copies of items that a policy has brought to an accelerator before anything needs them there."""
+"""Prefetches: copies of items brought to an accelerator before they are needed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from hetsim.model.cluster import Device
 
 
 def fetch(transfers: Transfers, item: int, device: Device, number: int, then: Callable[[], None]) -> str | None:
-    """Bring a copy to an accelerator in its upload engine's turn (`number` orders it among launches);
-    why not, or None."""
+    """Bring a copy to an accelerator in its upload engine's turn.
+
+    `number` orders it among launches.  Returns why not, or None.
+    """
     if not 0 <= item < len(transfers.places.items):
         return "there is no such item"
     state = transfers.capacity.of[device.index]
@@ -35,7 +37,7 @@ def fetch(transfers: Transfers, item: int, device: Device, number: int, then: Ca
 
 
 class Fetching(Timer):
-    """A prefetch: holds the item's room while its copy is under way, then leaves it there, evictable."""
+    """A prefetch: holds the item's room, then leaves the copy there, evictable."""
 
     __slots__ = ("transfers", "item", "gpu", "number", "done", "hops", "version", "waiting", "part", "armed")
 

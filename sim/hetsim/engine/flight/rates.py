@@ -21,8 +21,8 @@ from hetsim.model.tasks import Mode
 Rates = tuple[float, float, float]
 """(rate, device-seconds computed per second, watts above idle)."""
 
-MOST_SHARED = 4096
-"""Rates beside others that are kept; they are found anew otherwise."""
+MAX_CACHED_RATES = 4096
+"""Maximum number of cached rates of shared GPUs; the cache is cleared when full."""
 
 
 class Speeds:
@@ -41,10 +41,10 @@ class Speeds:
         """Set the rate of a launch that will compute, as things stand."""
         table = launch.own_table
         assert table is not None
-        table.rate, table.busy_rate, table.watts = self.of(launch, table)
+        table.rate, table.busy_rate, table.watts = self.rates_of(launch, table)
 
     def nominal_of(self, launch: Launch) -> Rates:
-        """Rates of a launch on devices that are in their normal state, with nothing else to slow it."""
+        """Rates of a launch on devices in their normal state, with no other slowdown."""
         mode = launch.placement.mode
         if launch.placement.parts is not None:
             return self._reckon(launch)  # on cores of several nodes: each has its own
@@ -53,7 +53,7 @@ class Speeds:
             rates = self.nominal[mode] = self._reckon(launch)
         return rates
 
-    def of(self, launch: Launch, table: Timetable) -> Rates:
+    def rates_of(self, launch: Launch, table: Timetable) -> Rates:
         """The launch's rates as things stand."""
         devices, states = launch.placement.devices, self.capacity.of
         if len(devices) == 1 and states[devices[0].index].normal and (not table.lanes or table.lanes[0].group is None):
@@ -71,7 +71,7 @@ class Speeds:
         how = mode, lane.share, len(lane.computing) > 1, state.frequency, state.slowdown
         rates = self._shared.get(how)
         if rates is None:
-            if len(self._shared) >= MOST_SHARED:  # frequencies, or shares, are ever new ones
+            if len(self._shared) >= MAX_CACHED_RATES:  # frequencies, or shares, are ever new ones
                 self._shared.clear()
             rates = self._shared[how] = self._reckon(launch)
         return rates
@@ -94,7 +94,7 @@ class Speeds:
         return rate, busy, watts
 
     def _on(self, launch: Launch, device: Device, millicores: int) -> Rates:
-        """What one of its devices makes of a launch; `millicores`: what it holds there, if it is on cores."""
+        """The rate of a launch on one of its devices; `millicores`: what it has there."""
         mode = launch.placement.mode
         state = self.capacity.of[device.index]
         kind = device.type
@@ -124,10 +124,10 @@ class Speeds:
     # Changes --------------------------------------------------------------------------------------------------
 
     def rerate(self, launch: Launch, rates: Rates | None = None) -> bool:
-        """Bring a launch that computes to its present rate; False, and nothing touched, if that is the one it has."""
+        """Bring a launch to its present rate; False if that is the rate it has."""
         table = launch.own_table
         assert table is not None
-        rate, busy, watts = rates or self.of(launch, table)
+        rate, busy, watts = rates or self.rates_of(launch, table)
         if rate == table.rate and busy == table.busy_rate and watts == table.watts:
             return False
         table.settle(self.clock._now)
@@ -142,7 +142,7 @@ class Speeds:
     # Sharing --------------------------------------------------------------------------------------------------
 
     def join(self, launch: Launch) -> list[Launch]:
-        """Let a launch begin to compute on shared accelerators; the gangs that now end at another time."""
+        """Let a launch compute on shared accelerators; gangs with another end now."""
         table = launch.own_table
         assert table is not None
         groups = []
@@ -172,7 +172,7 @@ class Speeds:
         return self.regroup(groups)
 
     def regroup(self, groups: Iterable[ShareGroup]) -> list[Launch]:
-        """Set rates after a change, and each group's one next event; the gangs that now end at another time."""
+        """Set rates and each group's one event after a change; gangs with another end."""
         moved = []
         for group in groups:
             soonest = INF
@@ -194,8 +194,7 @@ class Speeds:
         return moved
 
     def retime(self, state: DeviceState, launches: Iterable[Launch]) -> list[Launch]:
-        """Set the rates of launches on a device of which frequency or speed changed; the gangs that now end at
-        another time."""
+        """Set rates after a change of frequency or speed; gangs with another end."""
         now = self.clock._now
         for launch in launches:
             table = launch.own_table
@@ -208,7 +207,7 @@ class Speeds:
 
 
 def _measured(launch: Launch, computing: list[Launch], sharing: Sharing) -> float:
-    """Speed next to the others on an accelerator if it was measured for their classes, else 0."""
+    """Measured speed next to the others by class, 0 if it was not measured."""
     speed = 1.0
     for other in computing:
         if other is not launch:

@@ -11,8 +11,10 @@ from hetsim.model.task import Task
 
 
 class Resident(Launch):
-    """A launch without an end of its own: it keeps its devices until it is given up or one of them fails, and its entry
-    is the next boundary of what it does there.  A replica of a language model is one.
+    """A launch without an end of its own, such as a replica of a language model.
+
+    It keeps its devices until it is given up or one of them fails; its entry is the next boundary of what it does
+    there.
 
     It stands in `RunState.residents`, and what befalls its devices reaches it as any launch; what is to be done then is
     up to `holder`.  Its number is negative: not it, but each of its busy periods is a row of the table of launches.

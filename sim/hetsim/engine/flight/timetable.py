@@ -1,4 +1,4 @@
-"""When the stages of launches begin and end: pure arithmetic on accelerators ("lanes") and what is in flight there.
+"""Begin and end of stages: arithmetic on accelerators and what is in flight there.
 
 An accelerator has an upload engine, a compute engine and a download engine.  A copy engine serves one transfer at a
 time: of the waiting ones, that of the launch that started first.  The compute engine serves launches in the order
@@ -22,7 +22,7 @@ Rate = Callable[[Launch], None]
 
 
 def append(lane: Lane, table: Timetable) -> bool:
-    """Times of the launch that starts last on its lane; False if it would overtake another: then `again`."""
+    """Times of a launch that starts last; False if it would overtake: then `again`."""
     table.uploaded = at = _upload(lane, table)
     if table.restore:
         at += table.restore
@@ -44,8 +44,10 @@ def append(lane: Lane, table: Timetable) -> bool:
 
 
 def append_shared(lane: Lane, table: Timetable) -> bool:
-    """The same where launches compute side by side and slow each other, so that their ends are not known yet; False
-    if their shares do not all fit, or what others must still tell is missing: then `again`."""
+    """Times where launches compute next to and slow each other: no ends yet.
+
+    False if their shares do not all fit, or an input is missing: then `again`.
+    """
     if not all_compute(lane):
         return False
     table.uploaded = table.ready = table.compute_start = table.updated = at = _upload(lane, table)
@@ -67,8 +69,10 @@ def _upload(lane: Lane, table: Timetable) -> float:
 
 
 def data_came(lane: Lane, launch: Launch, table: Timetable, now: float, rate: Rate) -> bool:
-    """Set the times of the launch that started last on its lane, as its upload ends now; False if other times there
-    have changed too: then `again`."""
+    """Set times of the launch that started last on its lane: its upload ends now.
+
+    False if other times there have changed too: then `again`.
+    """
     flights = lane.flights
     if not lane.simple or flights[-1] is not launch or len(table.up) != 1:
         return False
@@ -95,8 +99,10 @@ def data_came(lane: Lane, launch: Launch, table: Timetable, now: float, rate: Ra
 
 
 def download_over(lane: Lane, now: float) -> list[Launch]:
-    """Serve the next download where the lane's engine becomes free now and nothing else has changed: the launches
-    that waited for it, with new times."""
+    """Serve the next download as the lane's engine becomes free; nothing else changed.
+
+    Returns the launches that waited for it, with new times.
+    """
     lane.download = serve(lane.downloads, now)
     waited = []
     for part in lane.downloads:
@@ -106,7 +112,7 @@ def download_over(lane: Lane, now: float) -> list[Launch]:
 
 
 def all_compute(lane: Lane) -> bool:
-    """May all that is in flight here compute side by side, so that nothing waits for the compute engine?"""
+    """Return True if all in flight may compute at once, without waiting for a turn."""
     if lane.sliced:
         return True
     share = 0
@@ -116,7 +122,7 @@ def all_compute(lane: Lane) -> bool:
 
 
 def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane], list[Launch]]:
-    """Times of all that has not begun by now on these lanes, and on those that gangs tie to them; both of them."""
+    """Times of all that has not begun on these lanes and on lanes tied by gangs."""
     lanes, flights = together(lanes)
     for lane in lanes:
         lane.upload = serve(lane.uploads, now)
@@ -156,7 +162,7 @@ def alone(launch: Launch, table: Timetable, now: float, rate: Rate) -> None:
 
 
 def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
-    """The lanes that gangs in flight tie to some lanes, and all launches there by number."""
+    """Lanes that gangs tie to these lanes, and all launches there by number."""
     if len(lanes) == 1:
         flights = lanes[0].flights
         for launch in flights:
@@ -164,16 +170,16 @@ def together(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[Launch]]:
                 break
         else:
             return lanes, list(flights)
-    found = dict.fromkeys(lanes)
+    tied = dict.fromkeys(lanes)
     launches: dict[int, Launch] = {}
-    queue = list(found)
+    queue = list(tied)
     for lane in queue:
         for launch in lane.flights:
             if launch.number not in launches:
                 launches[launch.number] = launch
                 for other in launch.table.lanes:  # type: ignore[union-attr]
-                    if other not in found:
-                        found[other] = None
+                    if other not in tied:
+                        tied[other] = None
                         queue.append(other)
     return queue, [launches[number] for number in sorted(launches)]
 
@@ -194,7 +200,7 @@ def get_ready(table: Timetable, now: float) -> None:
 
 
 def serve(parts: Iterable[Part], now: float) -> float:
-    """Turns of a copy engine; when it will have served all that asks.  `parts` are in start order."""
+    """Turns of a copy engine over `parts` in start order; when all are served."""
     free, todo = now, []
     for part in parts:
         # A part that has begun keeps the engine to its end; one on a shared link begins when its flow is sent.
@@ -267,7 +273,7 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
 def _admit(
     asking: list[tuple[Launch, Timetable]], used: dict[Lane, int], time: float
 ) -> tuple[list[tuple[Launch, Timetable]], list[tuple[Launch, Timetable]]]:
-    """Launches that keep waiting, and those that begin to compute: on each lane in start order, while shares last."""
+    """Split launches in start order: those that wait, those that compute now."""
     waiting, begun = [], []
     closed: dict[Lane, None] = {}
     for launch, table in asking:
@@ -284,7 +290,7 @@ def _admit(
 
 
 def _one_by_one(tables: Sequence[tuple[Launch, Timetable]], now: float, rate: Rate) -> float:
-    """The same on an accelerator that serves whole launches, one at a time; when it will have served all."""
+    """The same for whole launches one at a time; when all are served."""
     free, todo = now, []
     for launch, table in tables:
         if table.compute_start <= now:

@@ -1,4 +1,4 @@
-"""Bytes on their way to and from a launch: uploads of what is missing, downloads of what is final, prefetches.
+"""Transfers of a launch: uploads of what is missing, final downloads, prefetches.
 
 The same functions that move data also tell a policy what moving would cost (`upload_seconds` and its sisters), so
 an estimate and the run cannot drift apart.
@@ -71,10 +71,10 @@ class Transfers:
     # Memory of items ------------------------------------------------------------------------------------------
 
     def items_refusal(self, tasks: Sequence[Task], placement: Placement, private: int) -> str | None:
-        """Why the items of these tasks find no room there once `private` bytes more are held; None if they do."""
+        """Why items of these tasks do not fit next to `private` more bytes; None: they do."""
         if placement.mode.on_cpu:
             return None
-        items = self.held(tasks, placement.mode)
+        items = self.needed_items(tasks, placement.mode)
         if not items:
             return None
         for device in placement.devices:
@@ -85,16 +85,16 @@ class Transfers:
         return None
 
     def fusion(self, tasks: Sequence[Task]) -> Fusion:
-        """What becomes of the data of these tasks if they are launched as one kernel now."""
+        """The data of these tasks if they are launched as one kernel now."""
         rows = [task.index for task in tasks]
         return fusion_of(self.places.tasks, rows, self.places.readers, self.places.writers)
 
-    def held(self, tasks: Sequence[Task], mode: Mode) -> tuple[int, ...]:
+    def needed_items(self, tasks: Sequence[Task], mode: Mode) -> tuple[int, ...]:
         """Items for which a launch needs room."""
-        return self.fusion(tasks).held if mode.parts else items_of(tasks)
+        return self.fusion(tasks).held_items if mode.parts else items_of(tasks)
 
     def make_room(self, gpu: GpuState, owner: Any) -> int:
-        """Evict what must go; how often `cleared(owner)` will be called until the bytes are really gone.
+        """Evict what must go; the number of calls of `cleared(owner)` still to come.
 
         An item without any other copy is written back first, and nothing can stop that.
         """
@@ -119,8 +119,10 @@ class Transfers:
     # Upload -----------------------------------------------------------------------------------------------
 
     def both(self, launch: Launch, table: Timetable, lane: Lane) -> None:
-        """`prepare` and `final` for tasks that bring private data to one accelerator and were never stopped, and that
-        start there last; and ask its copy engines for them."""
+        """`prepare` and `final` in one for plain tasks on one accelerator.
+
+        They bring private data, were never stopped, and start there last; its copy engines are asked for them.
+        """
         device = launch.placement.devices[0]
         up_bytes, up_seconds, down_bytes, down_seconds = self.private(launch)
         if up_bytes or up_seconds:
@@ -134,7 +136,7 @@ class Transfers:
             table.stepwise = table.stepwise or not lane.down.private
 
     def private(self, launch: Launch) -> Moves:
-        """Private bytes and seconds of the upload, and of the download, of tasks that were never stopped."""
+        """Private bytes and seconds of up- and download of tasks that never stopped."""
         mode, terms = launch.placement.mode, launch.terms
         if terms is None:
             tasks = launch._tasks
@@ -145,7 +147,7 @@ class Transfers:
                 into, out = self.into, self.out
                 return (0.0 if into is None else into[row], up_seconds, 0.0 if out is None else out[row], down_seconds)
         count = len(launch.tasks) if terms is None else terms.requests.size
-        up_seconds, down_seconds = mode.upload.of(count), mode.download.of(count)
+        up_seconds, down_seconds = mode.upload.seconds_for(count), mode.download.seconds_for(count)
         if terms is not None:
             up_seconds *= terms.up
             down_seconds *= terms.down
@@ -154,8 +156,8 @@ class Transfers:
 
     def seconds_of_one(self, mode: Mode) -> tuple[float, float]:
         """Seconds of the stages of a launch of one task, bytes aside."""
-        found = self.of_one[mode] = mode.upload.of(1), mode.download.of(1)
-        return found
+        seconds = self.of_one[mode] = mode.upload.seconds_for(1), mode.download.seconds_for(1)
+        return seconds
 
     def _batch_bytes(self, launch: Launch, column: Any) -> float:
         """Private bytes of the requests of a batch."""
@@ -167,7 +169,7 @@ class Transfers:
         return float(sum(column[task.index] for task in launch.tasks))
 
     def prepare(self, launch: Launch, table: Timetable) -> None:
-        """Find out what is missing on the devices of a launch: its parts of the upload stage."""
+        """Plan the upload stage of a launch: what is missing on its devices."""
         placement, terms = launch.placement, launch.terms
         mode = placement.mode
         if terms is not None and terms.fresh:
@@ -196,7 +198,7 @@ class Transfers:
             table.estimate = (max(map(self._alone, missing), default=0.0), 0.0)
 
     def _part(self, launch: Launch, lane: Lane, device: Device, size: float, seconds: float) -> Part:
-        """A transfer from the device's host: where nothing shares its way it lasts as long as its bytes tell."""
+        """A transfer from the device's host; of fixed time if nothing shares its way."""
         line = self.links.up_lines[device.index]
         return Part(launch, lane, device, line=line if line.private else None, size=size, seconds=seconds)
 
@@ -204,7 +206,7 @@ class Transfers:
         self, tasks: Sequence[Task], placement: Placement, device: Device, terms: Terms | None = None,
         true: bool = True, histories: Sequence[History | None] | None = None,
     ) -> list[Transfer]:  # fmt: skip
-        """What must still come to a device, by source; private data come with what lies on the device's host.
+        """Bytes still to come to a device by source, private data with the host's.
 
         A task that was stopped needs its saved state from where that was saved, and its input: if that was saved too,
         nothing more on the node of the state, and from there on another one.  One that had computed everything needs,
@@ -228,9 +230,9 @@ class Transfers:
             elif task.bytes_in:  # it comes along with the state
                 _add(sources, history.source(placement, device), task.bytes_in / mode.gpus)
         if fresh:
-            seconds = mode.upload.of(fresh)
+            seconds = mode.upload.seconds_for(fresh)
             if terms is not None:
-                seconds = mode.upload.of(fresh + terms.extra) * (terms.up if true else 1.0)
+                seconds = mode.upload.seconds_for(fresh + terms.extra) * (terms.up if true else 1.0)
         read = () if not (unfinished and places.items) else self.fusion(tasks).inputs if mode.parts else reads(tasks)
         for item in places.missing(read, device):
             source = places.source(item, device)
@@ -247,8 +249,10 @@ class Transfers:
         return [transfer for transfer in transfers if transfer[0]]
 
     def _saved(self, task: Task, history: History, placement: Placement, device: Device) -> float:
-        """Bytes that one of the devices of a resumed task needs of what was saved of it: of its output, once it has
-        computed everything, else of its state."""
+        """Bytes that one device of a resumed task needs of its saved output or state.
+
+        Of its output, once it has computed everything, else of its state.
+        """
         count = len(placement.devices)
         if task._done == 1.0:
             output = task.bytes_out + sum(self.places.items[item].size for item in task.writes)
@@ -276,7 +280,7 @@ class Transfers:
     # The turn of a part that is not alone on its way ----------------------------------------------------------
 
     def turn(self, part: Part) -> None:
-        """The upload engine is the part's.  What is missing is looked up now: it may have come meanwhile."""
+        """Begin the part's upload; what is missing is looked up now, as it may have come."""
         launch: Launch = part.owner
         part.begun = True
         if part.settled:
@@ -319,7 +323,7 @@ class Transfers:
     # Download ---------------------------------------------------------------------------------------------
 
     def final(self, launch: Launch, table: Timetable) -> None:
-        """Find out what the launch brings to its host at the end: its parts of the download stage."""
+        """Plan the download stage of a launch: what it brings to its host at the end."""
         placement, terms = launch.placement, launch.terms
         mode = placement.mode
         if mode.on_cpu:
@@ -340,7 +344,7 @@ class Transfers:
         self, tasks: Sequence[Task], mode: Mode, terms: Terms | None = None, true: bool = True,
         fusion: Fusion | None = None,
     ) -> tuple[float, float]:  # fmt: skip
-        """What goes to the host at the end: private output and final items (bytes), and the stage's seconds."""
+        """Bytes to the host at the end (private output, final items), and seconds."""
         size = 0.0
         for task in tasks:
             size += task.bytes_out
@@ -350,8 +354,8 @@ class Transfers:
             size += sum(self.places.items[item].size for item in (fusion or self.fusion(tasks)).outputs
                         if self.places.final(item, tasks))  # fmt: skip
         if terms is None:
-            return size, mode.download.of(len(tasks))
-        return size, mode.download.of(len(tasks) + terms.extra) * (terms.down if true else 1.0)
+            return size, mode.download.seconds_for(len(tasks))
+        return size, mode.download.seconds_for(len(tasks) + terms.extra) * (terms.down if true else 1.0)
 
     def download_seconds(self, tasks: Sequence[Task], placement: Placement, terms: Terms | None = None) -> float:
         """The download stage as it would be on idle links and engines."""
@@ -376,7 +380,7 @@ class Transfers:
         self.arrived(part)
 
     def estimate(self, launch: Launch) -> tuple[float, float]:
-        """Seconds of upload and download of a launch as far as estimates tell, on idle links and engines."""
+        """Estimated seconds of upload and download of a launch on idle links."""
         table, terms = launch.table, launch.terms
         assert table is not None
         tasks, placement = launch.tasks if terms is None or not terms.fresh or table.items else (), launch.placement
@@ -392,7 +396,7 @@ class Transfers:
         return table.estimate
 
     def _slice_estimate(self, launch: Launch) -> tuple[float, float]:
-        """Seconds of upload and download of a batch of requests without objects, on idle links and engines."""
+        """Estimated seconds of up- and download of requests without objects, links idle."""
         terms = launch.terms
         assert terms is not None
         mode, devices, size = launch.placement.mode, launch.placement.devices, terms.requests.size
@@ -400,7 +404,7 @@ class Transfers:
         bytes_out = self._batch_bytes(launch, self.bytes_out) / len(devices)
         up = max([Links.alone(self.links.up(device), bytes_in) for device in devices])
         down = max([Links.alone(self.links.down(device), bytes_out) for device in devices])
-        return mode.upload.of(size) + up, mode.download.of(size) + down
+        return mode.upload.seconds_for(size) + up, mode.download.seconds_for(size) + down
 
 
 def _add(sources: Sources, source: int, size: float, *items: tuple[int, int]) -> None:

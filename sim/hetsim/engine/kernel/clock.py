@@ -1,7 +1,7 @@
-"""The clock: a heap of timers, in SimPy's order (time, priority, insertion), run to the next round.
+"""The clock: a heap of timers in SimPy's order (time, priority, insertion).
 
 A `Timer` is fired by calling `timer.then(timer)`, which costs half of a SimPy Timeout.  SimPy's events, processes and
-resources work beside them in the same heap (`hetsim.engine.kernel.environment`), where a caller asks for them.
+resources work next to them in the same heap (`hetsim.engine.kernel.environment`), where a caller asks for them.
 
 Same-instant order is the heap's second key: FINISH < FAULT < ARRIVAL < TIMER, where TIMER is SimPy's NORMAL;
 a round comes when the next entry is strictly later.  "Instant" means equal float.
@@ -29,7 +29,7 @@ class Timer:
 
 
 class Later(Timer):
-    """A call at a time, as data: a method (or a function without a closure) and its arguments."""
+    """A call at a time, as data: a method or closure-free function, and arguments."""
 
     __slots__ = ("method", "arguments")
 
@@ -92,7 +92,7 @@ class Clock:
         self.at(time, order, timer)
 
     def again_all(self, times: Sequence[float], order: int, timers: Sequence[Timer]) -> None:
-        """Re-arm many timers at once, in this order: linear in the heap, and faster than one by one."""
+        """Arm many timers again at once, in this order; linear in the heap."""
         if not timers:
             return
         for time, timer in zip(times, timers, strict=True):
@@ -118,7 +118,7 @@ class Clock:
         return all(item[1] == order for item in self._heap if item[3].entry == item[2])
 
     def advance(self) -> bool:
-        """Fire events until a round is due (True), or until nothing is left before `end` (False).
+        """Fire events until a round is due (True), or none is left before `end` (False).
 
         Arrivals do not go through the heap but are merged with it: an arrival is nearly always the next event,
         which is the dearest to push and to pop (measured: 8 % of a run with 1,000 busy devices).

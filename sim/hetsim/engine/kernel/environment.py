@@ -1,4 +1,4 @@
-"""SimPy beside the engine: processes, events, interrupts and resources of a user's own, in the clock's heap.
+"""SimPy next to the engine: a user's processes and resources in the clock's heap.
 
     environment = environment_of(simulation.state.clock)
     environment.process(maintenance(environment))
@@ -21,14 +21,14 @@ from hetsim.errors import UsageError
 
 
 def environment_of(clock: Clock) -> SharedEnvironment:
-    """The SimPy environment that shares a clock's heap: one for each clock, made when it is first asked for."""
+    """The SimPy environment on a clock's heap, one a clock, made on first use."""
     if clock.environment is None:
         clock.environment = SharedEnvironment(clock)
     return clock.environment
 
 
 class SharedEnvironment(simpy.Environment):
-    """An environment whose time and heap are those of a clock; the simulation steps it."""
+    """An environment with the time and heap of a clock; the simulation steps it."""
 
     _clock: Clock
 
@@ -57,7 +57,7 @@ class SharedEnvironment(simpy.Environment):
 
 
 def _fire(event: Any) -> None:
-    """What `simpy.Environment.step` does with one event."""
+    """Process one event as `simpy.Environment.step` does."""
     callbacks, event.callbacks = event.callbacks, None
     for callback in callbacks:
         callback(event)

@@ -1,4 +1,4 @@
-"""Replicas of language models: requests join and leave at step boundaries, and equal steps are one event.
+"""Replicas of language models; equal steps between joins and ends are one event.
 
 While a replica only decodes, each step is longer than the one before by the same amount (the context grows by a token
 a sequence), so the time of many steps has a closed form.  The engine jumps to the step in which a sequence ends or KV
@@ -6,7 +6,7 @@ blocks run out; a request that arrives in between and may join cuts the jump at 
 does a change of speed, which stretches that step.  The same steps one by one give the same times up to rounding; a
 test says so.
 A replica fails with any of its devices: keys, values and prefixes are lost, and its requests begin elsewhere, with the
-tokens that they have produced as part of what is read anew.
+tokens that they have produced as part of what is read again.
 Cost: O(log members) a request and jump, O(block) where memory is tight.
 """
 
@@ -34,7 +34,7 @@ from hetsim.policy.iterating import Foreseen
 
 
 class Replica:
-    """One copy of the model on the devices of a placement, which it keeps until it is given up.
+    """One copy of the model on devices that it keeps until it is given up.
 
     Its parts: `memory` for keys and values, the `sequences` that decode, its `requests` (members and those that wait),
     the steps under way (`stage`), and the `periods` in which it has something to do.  Here is what happens between two
@@ -127,12 +127,12 @@ class Replica:
     def foresee(self, request: Generation | None = None) -> Foreseen:
         if request is not None:
             return self.fleet.foresee(self, request)
-        known = self.foreseen
-        if known is None or known.first_end < self.clock._now:  # one that should have ended by now takes longer
-            known = self.foreseen = self.fleet.foresee(self, None)
+        forecast = self.foreseen
+        if forecast is None or forecast.first_end < self.clock._now:  # one that should have ended by now takes longer
+            forecast = self.foreseen = self.fleet.foresee(self, None)
             if self.requests.loading or not self.loaded:
                 self.foreseen = None  # the rates of transfers change without a word to replicas
-        return known
+        return forecast
 
     # Boundaries ---------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class Replica:
             stage.cut()
 
     def wake(self) -> None:
-        """Something has come while no step is under way: a boundary at this instant, after all of its arrivals."""
+        """Add a boundary after all arrivals of this instant: no step is under way."""
         self.foreseen = None
         if self.stage.under_way:
             if self.stage.count > 1:
@@ -181,7 +181,7 @@ class Replica:
                 raise InvariantError(f"t = {self.clock._now:g} s: {defect}")
 
     def _decide(self) -> None:
-        """Decide which members are preempted, which requests join, and what the next step does."""
+        """Decide preemptions, the requests that join, and what the next step does."""
         requests, sequences, stage = self.requests, self.sequences, self.stage
         lag = 0.0
         gave_way = False
@@ -214,10 +214,10 @@ class Replica:
             return
         decoding, context = (sequences.count, sequences.context) if stage.decodes else (0, 0)
         attended_to = (self._attended(),) if self.times.attends else ()
-        stage.begin(1, self.times.of(stage.reading, decoding, context, *attended_to), lag)
+        stage.begin(1, self.times.seconds_for(stage.reading, decoding, context, *attended_to), lag)
 
     def _jump(self, gave_way: bool, lag: float) -> None:
-        """Decode until a sequence ends, blocks run out, or the policy may let the first waiting request join.
+        """Decode until a sequence ends, blocks run out, or a waiting request may join.
 
         gave_way: a sequence was preempted at this boundary, so the policy was not asked whether a request may join.
         """
@@ -232,7 +232,7 @@ class Replica:
         self.stage.begin(count, self.times.decoding(count, sequences.count, sequences.context), lag)
 
     def _steady(self, count: int) -> int:
-        """The number of `count` steps that pass before the policy is asked about the first waiting request again."""
+        """Of `count` steps, those that pass before the policy is asked again."""
         head = self.requests.head
         if head is None:
             return count
@@ -242,14 +242,14 @@ class Replica:
         return min(count, steps)
 
     def _checked(self) -> int:
-        """The prompt tokens of the step the policy wants; PolicyError if it cannot be done."""
+        """The prompt tokens of the policy's next step; PolicyError if it cannot be done."""
         total = 0
         seen: dict[int, None] = {}
         for request, tokens in self.prefill:
             if request.replica is not self or request.state != PREFILLING or request.row in seen:
                 raise self.fleet.illegal(f"prefills {request}, which does not wait for that here")
-            if not 1 <= tokens <= request.left:
-                raise self.fleet.illegal(f"prefills {tokens} tokens of {request}, which has {request.left} left")
+            if not 1 <= tokens <= request.to_prefill:
+                raise self.fleet.illegal(f"prefills {tokens} tokens of {request}, which has {request.to_prefill} left")
             seen[request.row] = None
             total += tokens
         decodes = self.stage.decodes
@@ -263,7 +263,7 @@ class Replica:
 
     def _attended(self) -> int:
         """Pairs of the prompt tokens of the step with the tokens up to themselves."""
-        return sum(attended(tokens, one.prompt + one.made - one.left) for one, tokens in self.prefill)
+        return sum(attended(tokens, one.prompt + one.made - one.to_prefill) for one, tokens in self.prefill)
 
     def _settle(self) -> None:
         """The steps under way are over: count their tokens."""
@@ -305,7 +305,7 @@ class Replica:
             cache.fit(self.free_blocks)
 
     def _row(self, end: float) -> None:
-        """Write a row for the steps that end now, and count their tokens and the KV blocks that these take."""
+        """Write a row for the steps that end now, with their tokens and KV blocks."""
         stage, sequences, requests = self.stage, self.sequences, self.requests
         decoding = growth = fresh = 0
         if stage.decodes:
@@ -329,7 +329,7 @@ class Replica:
             sequences.steps += stage.count
 
     def _fresh_gaps(self, end: float) -> int:
-        """Record the token gaps of sequences that began to decode since the last decoding step; their number."""
+        """Record token gaps of sequences new since the last decoding step; their number."""
         waiting = self.sequences.fresh
         first = self.stage.first_token(end)
         for token_at in waiting.values():
@@ -368,7 +368,7 @@ class Replica:
             self.sequences.share += part
 
     def seconds_of(self, request: Generation) -> float:
-        """Seconds computed for a request here up to now, its part of the steps under way included."""
+        """Seconds computed for a request here, with its part of the steps under way."""
         stage, sequences = self.stage, self.sequences
         seconds = sequences.part_of(request)
         decodes = stage.decodes and request.state == DECODING
@@ -377,7 +377,7 @@ class Replica:
         return seconds
 
     def give_up(self, outcome: int) -> list[Generation]:
-        """Its device has failed, or it is stopped: what it had is lost; its requests, which begin anew elsewhere."""
+        """Give up the replica (failed or stopped): its requests begin again elsewhere."""
         stage = self.stage
         self.split()
         self.close(self.clock._now, outcome)

@@ -18,7 +18,7 @@ class Generation:
 
     __slots__ = (
         "task", "row", "arrival", "priority", "client", "weight", "prompt", "output", "longest", "hashes", "state",
-        "replica", "made", "offset", "end", "left", "cached", "shared", "source", "swapped", "started", "paused",
+        "replica", "made", "offset", "end", "to_prefill", "cached", "shared", "source", "swapped", "started", "paused",
         "paused_at", "seconds", "seconds_from", "period", "flows", "leaves", "token_at", "need", "kind", "joules",
         "earlier", "expected",
     )  # fmt: skip
@@ -46,7 +46,7 @@ class Generation:
         """While it decodes: tokens produced less the steps of its replica."""
         self.end = -1
         """While it decodes: the step of its replica after which it is complete."""
-        self.left = prompt
+        self.to_prefill = prompt
         self.cached: Sequence[Hashable] = ()
         """Names of its prefix's blocks that it uses and that others may use."""
         self.shared = 0
@@ -85,17 +85,17 @@ class Generation:
         self.kind = kind
 
     def energy(self, seconds: float) -> float:
-        """Joules above idle, if it has received so many seconds on its present kind."""
+        """Joules above idle, if it has received these seconds on its present kind."""
         return self.joules + seconds * self.kind.width * self.kind.watts
 
     def received(self, seconds: float) -> float:
-        """Device-seconds, if it has received so many seconds on its present kind."""
+        """Device-seconds, if it has received these seconds on its present kind."""
         return self.earlier + seconds * self.kind.width
 
     def begin_anew(self, now: float) -> None:
-        """What a replica had of it is lost: its prompt and what it has produced so far are to be read again."""
+        """Begin again: the replica's state is lost, prompt and answer are read again."""
         self.state, self.replica, self.source = QUEUED, None, None
-        self.left = self.prompt + self.made
+        self.to_prefill = self.prompt + self.made
         self.cached, self.shared, self.swapped, self.period = (), 0, False, -1
         self.flows = []
         if self.started and math.isnan(self.paused_at):
@@ -110,11 +110,11 @@ class Generation:
 
     @property
     def stored(self) -> int:
-        """Tokens of which it holds keys and values, as long as it does not decode: of its answer all but the last."""
+        """Tokens with keys and values while it does not decode: all but the last."""
         return self.prompt + max(self.made - 1, 0)
 
     @property
-    def whole(self) -> int:
+    def context_tokens(self) -> int:
         """Tokens of the prompt and those produced."""
         return self.prompt + self.produced
 

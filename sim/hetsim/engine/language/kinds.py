@@ -1,4 +1,4 @@
-"""The types of device on which the replicas of a service may be, as the engine needs them."""
+"""The types of device on which replicas of a service may be, for the engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ReplicaType:
         """Tokens per second of full batches; only where there are unlike types."""
 
     def measure(self, service: LanguageService, prompt: np.ndarray, output: np.ndarray) -> None:
-        """Reckon the speed with these requests: each takes its tokens, and a share of the steps."""
+        """Compute the speed with these requests, each with its tokens and part of steps."""
         decoding = float((output - 1.0).mean()) / service.max_sequences
         filled = float((prompt + output - 1.0).mean()) / (service.max_num_batched_tokens or math.inf)
         seconds = self.steps.demand(prompt, output, service.max_sequences)[2]

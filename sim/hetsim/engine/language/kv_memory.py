@@ -1,4 +1,4 @@
-"""Memory of a replica for keys and values: KV blocks that its requests hold, and those that are free."""
+"""Memory of a replica for keys and values: KV blocks in use and free."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hetsim.engine.language.generation import PREFILLING, Generation
 
 
 class PrefixCache:
-    """Keys and values of prompts' beginnings: blocks named by hashes, the least recent evicted first.
+    """Keys and values of prompts' beginnings: blocks by hash, least recent goes first.
 
     A name stands for `tokens` tokens and everything before them, so equal names mean equal prefixes.  What a request
     uses is held and counts as taken; unused names stay in free blocks until those are needed.  All counts are of
@@ -25,7 +25,7 @@ class PrefixCache:
         self.idle: dict[Hashable, None] = {}
         """Names that no request uses, the least recently used first."""
 
-    def found(self, names: Sequence[Hashable], most: int) -> int:
+    def cached_tokens(self, names: Sequence[Hashable], most: int) -> int:
         """How many names from the first on, `most` at most, are here."""
         count = 0
         for name in names[:most]:
@@ -47,7 +47,7 @@ class PrefixCache:
         return woken
 
     def keep(self, names: Sequence[Hashable]) -> list[Hashable]:
-        """Add the names that were not here, each used by the one request that brings it; returns them."""
+        """Add the names that are new, each used by one request; returns them."""
         new = [name for name in dict.fromkeys(names) if name not in self.users]
         for name in new:
             self.idle.pop(name, None)  # the same was left here in the meantime: one copy is enough
@@ -55,7 +55,7 @@ class PrefixCache:
         return new
 
     def release(self, names: Sequence[Hashable]) -> int:
-        """A request uses these no longer; how many lie idle now.  Of a prefix the end is evicted first."""
+        """Release a request's blocks; the number that are idle now.  Ends go first."""
         freed = 0
         for name in reversed(names):
             self.users[name] -= 1
@@ -66,13 +66,13 @@ class PrefixCache:
         return freed
 
     def fit(self, free: int) -> None:
-        """Evict until what lies idle fits into so many free KV blocks."""
+        """Evict until what lies idle fits into this number of free KV blocks."""
         while len(self.idle) * self.each > free:
             del self.idle[next(iter(self.idle))]
 
 
 class KVMemory:
-    """Blocks of `block` tokens.  A sequence that decodes takes its next block in the step that fills the last."""
+    """Blocks of `block` tokens; a sequence takes the next one as the last fills."""
 
     __slots__ = ("block", "total", "free", "cache")
 
@@ -87,12 +87,12 @@ class KVMemory:
         return -(-tokens // self.block)
 
     def blocks_for(self, request: Generation) -> int:
-        """Free blocks that a request takes by joining, with that for its next token, where it need not be prefilled.
+        """Blocks that a request takes by joining, its next token's too, if not prefilled.
 
         Blocks of a prefix that no other request uses are free until it joins.
         """
         blocks = -(-(request.prompt + request.made) // self.block)
-        if self.cache is None or not request.left:
+        if self.cache is None or not request.to_prefill:
             return blocks
         users, names = self.cache.users, request.hashes[: self._found(request)]
         return blocks - self.cache.each * sum([name in users for name in names])
@@ -112,10 +112,10 @@ class KVMemory:
             self.cache.fit(self.free)
 
     def enter(self, request: Generation) -> int:
-        """A request that is to be prefilled joins: take its blocks; the tokens that need not be prefilled."""
-        known = 0 if self.cache is None else self._hold_prefix(request)
+        """Take the blocks of a request that joins; the tokens that need no prefill."""
+        cached_tokens = 0 if self.cache is None else self._hold_prefix(request)
         self.take(-(-(request.prompt + request.made) // self.block) - request.shared)
-        return known
+        return cached_tokens
 
     def enter_with(self, request: Generation) -> int:
         """A request joins with its keys and values: take their blocks; how many these are."""
@@ -136,7 +136,7 @@ class KVMemory:
             request.cached, request.shared = (), 0
 
     def share_prefix(self, request: Generation) -> None:
-        """The whole blocks of its prompt may be used by others from now on; they are no longer its own."""
+        """Share the whole blocks of its prompt with others from now on."""
         cache = self.cache
         if cache is None or not request.hashes:
             return
@@ -147,14 +147,14 @@ class KVMemory:
 
     def _found(self, request: Generation) -> int:
         assert self.cache is not None
-        return self.cache.found(request.hashes, request.prompt // self.cache.tokens)
+        return self.cache.cached_tokens(request.hashes, request.prompt // self.cache.tokens)
 
     def _hold_prefix(self, request: Generation) -> int:
-        """Use what is here of the prompt's beginning; the tokens that need not be prefilled."""
+        """Use the cached beginning of the prompt; the tokens that need no prefill."""
         cache = self.cache
         assert cache is not None
-        found = self._found(request)
-        request.cached = request.hashes[:found]
-        request.shared = found * cache.each
+        cached = self._found(request)
+        request.cached = request.hashes[:cached]
+        request.shared = cached * cache.each
         self.take(cache.hold(request.cached) * cache.each)
-        return found * cache.tokens
+        return cached * cache.tokens

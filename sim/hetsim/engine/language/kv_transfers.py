@@ -1,4 +1,4 @@
-"""Keys and values on their way: between replicas, and between a replica and its host."""
+"""Keys and values in transfer: between replicas, and to and from the host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class KVTransfers:
         self.token_bytes = token_bytes
 
     def fetch(self, request: Generation, target: Any) -> None:
-        """Move those of a request to a replica: each device of the target fetches its part from one of the source's.
+        """Move keys and values to a replica: each target device fetches its own part.
 
         Both are told at the end: the source lets go of the request, the target has fetched it.
         """
@@ -65,13 +65,13 @@ class KVTransfers:
         request.flows = []
 
     def copying(self, placement: Placement, tokens: int, up: bool) -> float:
-        """Seconds to copy those of so many tokens between host and devices, each device its part, alone on its link."""
+        """Seconds to copy tokens' keys and values to or from the host on idle links."""
         size = tokens * self.token_bytes / len(placement.devices)
         links = self.links
         return max(Links.alone(links.up(device) if up else links.down(device), size) for device in placement.devices)
 
 
 def _pairs(senders: Sequence[Device], receivers: Sequence[Device]) -> list[tuple[Device, Device]]:
-    """Which device sends equal parts to which; of unlike numbers of devices one is a multiple of the other."""
+    """Pairs of devices that send equal parts, for equal or multiple counts."""
     parts = max(len(senders), len(receivers))
     return [(senders[k * len(senders) // parts], receivers[k * len(receivers) // parts]) for k in range(parts)]

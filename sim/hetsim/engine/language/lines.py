@@ -1,4 +1,4 @@
-"""Requests that wait for a replica, in the order of a key: in one line, or in a line for each client."""
+"""Requests that wait for a replica, by a key: in one line, or one a client."""
 
 from __future__ import annotations
 

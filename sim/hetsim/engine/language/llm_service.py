@@ -35,7 +35,7 @@ class Fleet(ServiceCalls):
         self, state: RunState, rounds: Rounds, signals: Signals, devices_free: Callable[[], None],
         service: LanguageService, batching: Any, routing: Any, checked: bool,
     ):  # fmt: skip
-        """`devices_free`: called when devices are released; `checked`: is each replica recounted at boundaries?"""
+        """`devices_free`: called on release; `checked`: recount replicas at boundaries."""
         self.state = state
         self.signals = signals
         self.checked = checked
@@ -99,7 +99,7 @@ class Fleet(ServiceCalls):
             self.replicas.scale()
 
     def _send(self, request: Generation) -> None:
-        """Send a request to a replica that prefills it, or, once it is prefilled elsewhere, to one that decodes it."""
+        """Send a request to a replica that prefills it or, once prefilled, decodes it."""
         open_ = self.replicas.open_to(request.source is not None)
         if len(self.kinds) > 1:
             open_ = OpenReplicas([replica for replica in open_ if replica.blocks >= request.need])
@@ -228,12 +228,12 @@ class Fleet(ServiceCalls):
         self.replicas.scale()
 
     def _unseen(self, row: int, end: float) -> None:
-        """A first token that is on its way to the client at that time does not arrive there."""
+        """Take back a first token that has not reached the client at that time."""
         if self.first_tokens[row] > end:
             self.first_tokens[row] = NAN
 
     def gone(self, task: Task) -> None:
-        """A request ends without its last token: it has lost patience, is rejected, or its client has aborted it."""
+        """End a request early: patience lost, rejected, or aborted by its client."""
         if task.index in self.answered:
             del self.answered[task.index]
             self.state.iterating -= 1
@@ -294,7 +294,7 @@ class Fleet(ServiceCalls):
         return self.signals.foresee(replica, newcomer)
 
     def in_steps(self, row: int) -> float:
-        """Seconds up to now in which a request took part in steps; 0 if it has not come, or has ended."""
+        """Seconds that a request took part in steps; 0 before it comes and after its end."""
         request = self.requests.get(row)
         if request is None or not request.started:
             return 0.0
@@ -302,7 +302,7 @@ class Fleet(ServiceCalls):
         return max(0.0, until - self.recorder.start[row] - request.paused)
 
     def received_by(self, row: int) -> float:
-        """Device-seconds that a request has received up to now: its parts of the steps in which it was."""
+        """Device-seconds received by a request: its parts of the steps it was in."""
         request = self.requests.get(row)
         if request is None or not request.started:
             return self.received[row]
@@ -311,7 +311,7 @@ class Fleet(ServiceCalls):
 
 
 def _largest(kinds: list[ReplicaType], service: LanguageService) -> int:
-    """The most KV blocks that a request may need, so that there is, or may be, a replica for each part of its way."""
+    """The largest number of KV blocks a request may need to be served anywhere."""
     sides = [[kind.blocks for kind in kinds if kind.replicas or service.autoscale is not None]]
     if service.prefillers:
         sides.append([kind.blocks for kind in kinds if kind.prefillers])

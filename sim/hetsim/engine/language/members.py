@@ -17,13 +17,12 @@ from hetsim.model.task import WAITING
 
 
 class Members:
-    """Requests on their way through one replica: waiting, members, and those with keys and values in transfer."""
+    """Requests of one replica: waiting, members, and those in transfer."""
 
     def __init__(
         self, replica: Any, service: ServiceCalls, memory: KVMemory, sequences: Sequences, periods: Periods
     ):  # fmt: skip
-        """`replica`: whose they are, as policies and requests know it; it is told when there can be a boundary
-        (`wake`)."""
+        """`replica`: what policies and requests know, and `wake`s for a boundary."""
         self.replica = replica
         self.service = service
         self.policy = service.batching
@@ -65,7 +64,7 @@ class Members:
 
     @property
     def idle(self) -> bool:
-        """Is nothing here and nothing on its way?"""
+        """Return True if nothing is here and nothing is on its way."""
         return not (self.outstanding or self.held or self.loading)
 
     def count(self, change: int) -> None:
@@ -86,7 +85,7 @@ class Members:
                 self.queue(request)
 
     def forget(self, request: Generation) -> None:
-        """A waiting request has gone; its entry in the queue is thrown out when it comes up."""
+        """Drop a waiting request; its entry in the queue is skipped when it comes up."""
         request.state = OVER
         self.line.gone(request)
         self.count(-1)
@@ -96,9 +95,9 @@ class Members:
 
     def join(self) -> float:
         """Let the head join as long as it may; seconds of copying that this takes."""
-        line, most, memory, inside, loading = self.line, self.most, self.memory, self.inside, self.loading
+        line, max_members, memory, inside, loading = self.line, self.most, self.memory, self.inside, self.loading
         lag = 0.0
-        while len(inside) + len(loading) < most:
+        while len(inside) + len(loading) < max_members:
             request = self.head = line.head()
             if request is None:
                 break
@@ -112,7 +111,7 @@ class Members:
         return lag
 
     def may_fit(self) -> bool:
-        """May there be room for the head after the next step?  If not, there is none while all others decode."""
+        """Return False if the head cannot fit while all others decode."""
         head = self.line.head()
         return head is not None and self.memory.blocks_for(head) + self.sequences.growth(2) <= self.memory.free
 
@@ -135,10 +134,10 @@ class Members:
             blocks = memory.enter_with(request)
             self._decode(request, request.token_at)
             return service.transfers.copying(self.replica.placement, blocks * memory.block, up=True)
-        known = memory.enter(request)
+        cached_tokens = memory.enter(request)
         if memory.cache is not None:
-            service.looked_up(request, known)
-        request.left = max(1, request.prompt + request.made - known)
+            service.looked_up(request, cached_tokens)
+        request.to_prefill = max(1, request.prompt + request.made - cached_tokens)
         request.state = PREFILLING
         self.prefilling.append(request)
         return 0.0
@@ -183,10 +182,10 @@ class Members:
     # Further ------------------------------------------------------------------------------------------------
 
     def prefilled(self, request: Generation, tokens: int, seconds: float) -> None:
-        """A step that took so many seconds for it has read so many tokens of its prompt."""
+        """A step that took these seconds for it has read these tokens of its prompt."""
         request.seconds += seconds
-        request.left -= tokens
-        if request.left or request.leaves:
+        request.to_prefill -= tokens
+        if request.to_prefill or request.leaves:
             return
         self.prefilling.remove(request)
         self.memory.share_prefix(request)
@@ -206,7 +205,7 @@ class Members:
             request.state = QUEUED
             self.held[request.row] = request
             request.source = self.replica
-            request.left = 0
+            request.to_prefill = 0
             self.count(-1)
             service.hand_over(request)
         else:
@@ -227,12 +226,12 @@ class Members:
 
     def _told_left(self, request: Generation, over: bool) -> None:
         if self.follows:
-            self.service.call(self.policy.left, self.replica, request, over)
+            self.service.call(self.policy.request_left, self.replica, request, over)
 
     def abort(self, request: Generation) -> bool:
-        """The client of a request is gone: a member leaves when the step under way is over, and frees its blocks.
+        """Abort a request: a member leaves after the step under way, and frees blocks.
 
-        False if the request is no member: it takes part in no step, and has gone at once.
+        False if the request is not a member: it takes part in no step, and has gone at once.
         """
         request.leaves = True
         if request.row in self.inside:
@@ -244,7 +243,7 @@ class Members:
         return False
 
     def let_leave(self) -> None:
-        """Members that were aborted in the step that is over leave, unless it was their last anyway."""
+        """Let aborted members leave after the step, unless it was their last anyway."""
         for request in self.leaving:
             if request.replica is self.replica and request.row in self.inside:
                 if request.state == DECODING:
@@ -283,16 +282,16 @@ class Members:
         swapped = request.state == DECODING and service.service.swap
         if request.state == DECODING:
             self.sequences.leave(request)
-            request.left = request.prompt + request.made
+            request.to_prefill = request.prompt + request.made
             if swapped:
-                request.swapped, request.left = True, 0
+                request.swapped, request.to_prefill = True, 0
                 tokens = self.memory.blocks_of(request.stored) * self.memory.block
                 lag = service.transfers.copying(self.replica.placement, tokens, up=False)
             self.memory.give_back(request)
         else:
             self.prefilling.remove(request)
             self.memory.give_back(request)
-            request.left = request.prompt + request.made
+            request.to_prefill = request.prompt + request.made
         self._out(request)
         self._waits_again(request)
         request.state = QUEUED
@@ -312,7 +311,7 @@ class Members:
     # Failures -----------------------------------------------------------------------------------------------
 
     def lose(self, kind: str) -> list[Generation]:
-        """The replica is gone: none is here any more; those that were begin anew elsewhere.
+        """Drop all requests of a lost replica; started ones begin again elsewhere.
 
         kind: as what it counts of members.
         """
@@ -343,8 +342,7 @@ class Members:
         return [*inside, *waiting]
 
     def lose_source(self, request: Generation) -> None:
-        """The replica from which a request that waits or loads here would have fetched its keys and values is gone:
-        it is read here from its beginning."""
+        """Read a request here from its beginning: the source of its data is lost."""
         loading = self.loading.pop(request.row, None)
         if loading is not None:
             self._stop_loading(request, False)
@@ -360,7 +358,7 @@ class Members:
 
     def defects(self) -> list[str]:
         """Everything that does not add up, recounted (for --check)."""
-        found = []
+        requests = []
         memory, sequences = self.memory, self.sequences
         own, done = 0, self.replica.steps - sequences.steps
         inside = [*self.inside.values(), *self.loading.values()]
@@ -368,27 +366,27 @@ class Members:
             if request.state == LOADING:
                 own += memory.blocks_of(request.stored)
             elif request in self.prefilling:
-                own += memory.blocks_of(request.whole) - request.shared
+                own += memory.blocks_of(request.context_tokens) - request.shared
             else:
-                own += memory.blocks_of(request.whole - 1) - request.shared
+                own += memory.blocks_of(request.context_tokens - 1) - request.shared
             if not 0 <= request.produced <= request.output or request.state in (QUEUED, OVER):
-                found.append(f"{request} has produced {request.produced} of {request.output} tokens")
+                requests.append(f"{request} has produced {request.produced} of {request.output} tokens")
         own += sum(memory.blocks_of(r.prompt + r.made - 1) - r.shared for r in self.held.values())
         if memory.cache is not None:
             own += len(memory.cache.users) * memory.cache.each
             if memory.cached_blocks > memory.free:
-                found.append("more prefixes are kept than fit")
+                requests.append("more prefixes are kept than fit")
         free = self.replica.free_blocks
         if own + free != memory.total or free < 0:
-            found.append(f"KV blocks: {own} held and {free} free, there are {memory.total}")
+            requests.append(f"KV blocks: {own} held and {free} free, there are {memory.total}")
         if len(inside) > self.most:
-            found.append(f"{len(inside)} sequences, at most {self.most} may be in a replica")
+            requests.append(f"{len(inside)} sequences, at most {self.most} may be in a replica")
         decoding = [request for request in self.inside.values() if request not in self.prefilling]
-        context = sum(request.whole - done for request in decoding)
+        context = sum(request.context_tokens - done for request in decoding)
         if len(decoding) != sequences.count or context != sequences.context:
-            found.append("the context of the sequences that decode does not add up")
+            requests.append("the context of the sequences that decode does not add up")
         waiting = sum(r.state == QUEUED and r.replica is self.replica for r in self.coming)
         waiting += len(self.line.everyone())
         if waiting + len(inside) != self.outstanding:
-            found.append(f"{self.outstanding} requests outstanding, {waiting} wait and {len(inside)} are in it")
-        return found
+            requests.append(f"{self.outstanding} requests outstanding, {waiting} wait and {len(inside)} are in it")
+        return requests

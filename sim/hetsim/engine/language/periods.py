@@ -13,7 +13,7 @@ from hetsim.model.record import LAUNCH_COMPLETED
 
 
 class Periods:
-    """A row ends where the replica rests, and begins where the row before it ended: the devices are held all along."""
+    """Rows of busy periods without gaps: the devices are held all along."""
 
     __slots__ = (
         "service", "kind", "placement", "steps", "since", "load", "number", "launch", "busy_from", "served", "leader",
@@ -55,7 +55,7 @@ class Periods:
                 self.leader = request.row
 
     def end(self, outcome: int, end: float) -> None:
-        """The row of a busy period: held since the end of the one before, busy from its first step on."""
+        """Write the row of a busy period: held since the last one, busy from its start."""
         steps = self.steps
         busy = (end - self.busy_from - steps.copied) * steps.width
         load = self.load or (NAN, NAN)
@@ -67,14 +67,14 @@ class Periods:
         self.number += 1
 
     def rest(self, outcome: int, end: float) -> None:
-        """The row of a replica that rests to the end of its life, or has only loaded the model."""
+        """Write the row of a replica that rests to its end, or has only loaded a model."""
         if end > self.since or self.load is not None:
             load = self.load or (NAN, NAN)
             times = (self.since, load[0], *load, NAN, NAN, NAN, end)
             self._write(self.service.number_launch(), outcome, times, busy=0.0, powered=0.0)
 
     def _write(self, number: int, outcome: int, times: tuple[float, ...], busy: float, powered: float) -> None:
-        """busy, powered: device-seconds, as they passed and as they would draw as much at nominal power."""
+        """busy, powered: device-seconds as they passed, and at nominal power."""
         self.service.write(
             self.kind, self.placement, number, row=self.leader, served=self.served, outcome=outcome, times=times,
             busy=busy, powered=powered

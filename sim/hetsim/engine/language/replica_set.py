@@ -1,4 +1,4 @@
-"""The replicas of one service: how many there are, which devices they take, and what becomes of those that fail.
+"""The replicas of one service: their number, their devices, and failures.
 
 A replica takes its devices at the start of the run, or when load calls for it, and keeps them until it is given up,
 one of them fails or the policy stops it.  In its place another starts and loads the model, as soon as devices are free:
@@ -59,7 +59,7 @@ class ReplicaSet:
         return [*self.prefillers, *self.replicas]
 
     def open_to(self, prefilled: bool) -> OpenReplicas:
-        """Those that take requests: those that read prompts, or, where these are apart, those that decode."""
+        """Replicas that take requests: those that prefill, or, apart, those that decode."""
         apart = bool(self.service.prefillers) and not prefilled
         if apart not in self._open:
             replicas = self.prefillers if apart else self.replicas
@@ -72,7 +72,7 @@ class ReplicaSet:
     # Starts -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The replicas of the start of the run, where the model lies already; the policy says where they are."""
+        """Start the first replicas, with the model loaded, where the policy says."""
         service = self.service
         for kind in self.kinds:
             for number in range(kind.prefillers):
@@ -115,7 +115,7 @@ class ReplicaSet:
         self._open.clear()
 
     def _start(self, prefills_only: bool = False) -> bool:
-        """Add a replica: keep one that was to be given up, or start a new one, which loads the model first."""
+        """Add a replica: keep one that was to be given up, or load the model on another."""
         replicas = self.prefillers if prefills_only else self.replicas
         for replica in replicas:
             if replica.draining:
@@ -163,7 +163,7 @@ class ReplicaSet:
             self.scale()
 
     def _note_lack(self) -> None:
-        """The policy is asked in every round where to start them, and must not sleep until something else happens."""
+        """Ask the policy in every round where to start replicas that are lacking."""
         lacking, wanting = len(self.missing) + self.unmet, self.state.wanting
         if lacking:
             wanting[self.service.name] = lacking
@@ -172,7 +172,7 @@ class ReplicaSet:
             wanting.pop(self.service.name, None)
 
     def _occupy(self, replica: Replica) -> None:
-        """Its launch holds its devices from now on, and stands among those that keep theirs."""
+        """Occupy devices by a launch that keeps them."""
         launch = replica.launch
         launch.cores = self.capacity.take(launch.placement, launch)
         self.state.residents[launch.number] = launch
@@ -204,7 +204,7 @@ class ReplicaSet:
         self._give_up(failed, LAUNCH_LOST)
 
     def stop(self, replica: Replica) -> None:
-        """The policy has stopped a replica.  What it releases is for that policy first: others start in rounds."""
+        """Stop a replica; its policy has the devices first, others start in rounds."""
         self._give_up([replica], LAUNCH_STOPPED)
         self._note_lack()
 
@@ -230,7 +230,7 @@ class ReplicaSet:
             return
         kept = [replica for replica in self.replicas if not replica.draining]
         outstanding = sum(replica.outstanding for replica in self.replicas) + len(self.fleet.lobby)
-        wanted = min(scaling.most, max(scaling.least, math.ceil(outstanding / scaling.target)))
+        wanted = min(scaling.max_replicas, max(scaling.min_replicas, math.ceil(outstanding / scaling.target)))
         have = len(kept) + len(self.missing)
         if wanted <= have and self.unmet:
             self.unmet = 0
@@ -259,7 +259,7 @@ class ReplicaSet:
         self.scale()
 
     def _drain(self, kept: list[Replica]) -> bool:
-        """Start to shut down a replica: the one with the fewest requests (the newest of equals) gets no more.
+        """Drain the replica with the fewest requests (the newest of equals).
 
         It releases its devices when it is idle.  False, with no change, if fewer than two have loaded their model.
         """

@@ -1,4 +1,4 @@
-"""Sequences of a replica that decode: how far they are, how many tokens they hold, and when the first of them ends.
+"""Decoding sequences of a replica: progress, tokens, and the next end of one.
 
 Each of them gets a token in every step that decodes, so what belongs to all is counted in steps of the replica: a
 sequence knows at which step it ends, and in which steps it needs a new KV block follows from its length.
@@ -38,7 +38,7 @@ class Sequences:
         """Those that have begun since then: when their last tokens came, by row."""
 
     def begin(self, request: Generation, token_at: float) -> None:
-        """Let a request take part in the next steps that decode; token_at: when its last token came."""
+        """Let a request decode from the next step on; token_at: when its last token came."""
         if token_at != self.decoded_at:
             self.fresh[request.row] = token_at
         tokens = request.prompt + request.made
@@ -85,7 +85,7 @@ class Sequences:
         return self.residues[(1 - self.steps) % self.memory.block]
 
     def growth(self, steps: int) -> int:
-        """Additional KV blocks that they need for so many steps."""
+        """Additional KV blocks that they need for this number of steps."""
         block, residues, now = self.memory.block, self.residues, self.steps
         if steps == 1:
             return residues[(1 - now) % block]

@@ -1,4 +1,4 @@
-"""What the replicas and clients of a language model tell the service they belong to: their calls upward.
+"""The calls upward of replicas and clients of a language model to its service.
 
 `hetsim.engine.language.llm_service.Fleet` is it.  A replica is `Any` to what stands below it.
 """
@@ -45,7 +45,7 @@ class ServiceCalls:
     """Requests that no replica can take yet, by row."""
 
     def call(self, hook: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a policy's hook, as `hetsim.engine.core.policy_errors.call` does: this is often."""
+        """Call a policy's hook as `policy_errors.call` does; this is often."""
         try:
             return hook(*arguments)
         except HetsimError:
@@ -58,7 +58,7 @@ class ServiceCalls:
         return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")
 
     def foresee(self, replica: Any, newcomer: Generation | None) -> Foreseen:
-        """What becomes of the requests of a replica, as far as estimates tell."""
+        """Forecast the requests of a replica by estimates."""
         raise NotImplementedError
 
     # Of a request
@@ -67,7 +67,7 @@ class ServiceCalls:
         """It has joined a replica: the first time, that is its start."""
 
     def looked_up(self, request: Generation, tokens: int) -> None:
-        """So many tokens of its prompt were in the prefix cache when it joined."""
+        """This number of tokens of its prompt were in the prefix cache when it joined."""
 
     def first_token(self, request: Generation) -> None:
         """It has its first token."""
@@ -85,7 +85,7 @@ class ServiceCalls:
         """Its client has aborted it, and no replica has it any more."""
 
     def cut_off(self, request: Generation, end: float) -> None:
-        """What the end of the run, or its client, leaves of it once it has begun."""
+        """End a request that has begun: by the end of the run, or by its client."""
 
     # Of replicas
 
@@ -96,7 +96,7 @@ class ServiceCalls:
         """A replica can take requests from now on: those of the lobby are sent."""
 
     def orphaned(self, orphans: dict[int, Generation], lost: Sequence[Any], refill: bool) -> None:
-        """Replicas have failed or were stopped; these requests of theirs, by row, are to go elsewhere.
+        """Requests (rows) of failed or stopped replicas, to go elsewhere.
 
         refill: may others start in their place at once?
         """
@@ -109,7 +109,7 @@ class ServiceCalls:
         self, kind: ReplicaType, placement: Placement, number: int, row: int, served: int, outcome: int,
         times: tuple[float, ...], busy: float, powered: float,
     ) -> None:  # fmt: skip
-        """A row of the table of launches; one that served no request (row -1) names the service's first.
+        """Write a row of launches; row -1 (no request) names the service's first.
 
         busy, powered: device-seconds, as they passed and as they would draw as much at nominal power.
         """

@@ -64,13 +64,13 @@ class Serving:
         launch.holder.fleet.replicas.stop(launch.holder)
 
     def refill(self) -> None:
-        """Start replicas that are lacking, now that devices may be free or up again: service by service."""
+        """Start lacking replicas on devices that may be free or up again, by service."""
         for fleet in self.fleets.values():
             fleet.replicas.offered()
         self._offered = self.state.capacity.releases
 
     def offer(self) -> None:
-        """A round begins while replicas are lacking: is there anything free that there was not before?"""
+        """Return True if a round with lacking replicas has something newly free."""
         if self.state.capacity.releases != self._offered:
             self.refill()
 

@@ -1,4 +1,4 @@
-"""The steps under way of a replica: when they are over, as far as nothing cuts or stretches them.
+"""The steps of a replica under way: their end if nothing cuts or stretches them.
 
 While a replica only decodes, each step is longer than the one before by the same amount (the context grows by a token
 a sequence), so the time of many steps has a closed form: they are one event.
@@ -16,7 +16,7 @@ from hetsim.model.step_times import StepTimes
 
 
 class Steps:
-    """One step, or several that only decode; their end is the pending entry of `timer`."""
+    """One step, or several that only decode; their end is the entry of `timer`."""
 
     __slots__ = (
         "clock", "timer", "times", "sequences", "width", "under_way", "began", "lag", "count", "ends_at", "last",
@@ -53,7 +53,7 @@ class Steps:
         """Seconds of the period in which keys and values were copied and nothing computed."""
 
     def begin(self, count: int, seconds: float, lag: float) -> None:
-        """So many steps that take so long at nominal speed together, from now on, after `lag` seconds of copying."""
+        """Begin steps of this nominal time together, after `lag` seconds of copying."""
         clock = self.clock
         self.began, self.lag, self.count, self.under_way = clock._now, lag, count, True
         self.copied += lag
@@ -86,7 +86,7 @@ class Steps:
             steps += 1
 
     def run_at(self, rate: float, power: float) -> None:
-        """The speed or the power of its devices has changed: the step under way ends earlier or later."""
+        """Move the end of the step under way: speed or power of the devices changed."""
         now = self.clock._now
         if self.under_way:
             begun = self.began + self.lag
@@ -98,7 +98,7 @@ class Steps:
         self.rate, self.power = rate, power
 
     def over(self) -> float:
-        """They are over: the seconds that they computed, at the power of their nominal frequency."""
+        """End the steps: the seconds that they computed, at nominal frequency's power."""
         self.under_way = False
         now = self.clock._now
         computed = now - self.began - self.lag
@@ -112,7 +112,7 @@ class Steps:
         return self._powered(max(0.0, end - self.began - self.lag), end)
 
     def _powered(self, computed: float, end: float) -> float:
-        """Seconds computed in the steps that end now, at nominal power; what they draw beyond that is noted."""
+        """Seconds computed in ending steps at nominal power; what exceeds it is noted."""
         if math.isnan(self.worked_until):
             powered = computed * self.power
         else:
@@ -121,7 +121,7 @@ class Steps:
         return powered
 
     def so_far(self) -> float:
-        """Seconds that the steps under way have computed up to now, at the power of nominal frequency."""
+        """Seconds of the steps under way up to now, at nominal frequency's power."""
         now = self.clock._now
         if math.isnan(self.worked_until):
             return max(0.0, now - self.began - self.lag) * self.power

@@ -1,4 +1,4 @@
-"""The waiting requests of a language model, as policies see them: those of its lobby and of all lines together.
+"""Waiting requests of a language model as policies see them: lobby and lines.
 
 A request waits as long as no replica has taken it in: before its first step, after it was preempted or lost its
 replica, and, where prefill is apart, until a replica that decodes has room for it.  Nothing is kept for that: what

@@ -1,4 +1,4 @@
-"""Device-seconds received, by task and by user: what fair and least-attained-service policies ask for."""
+"""Device-seconds received by task and user, for fair and least-attained orders."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class AttainedService:
         return mode.width * (run.recorder.finish[row] - run.recorder.start[row])
 
     def task(self, task: Task) -> float:
-        """What a task has received up to now."""
+        """Device-seconds received by a task up to now."""
         if not self.asked:
             self._begin()
         row, launch = task.index, task._launch
@@ -76,7 +76,7 @@ class AttainedService:
         return table.busy_by(now) / launch.count
 
     def user(self, user: str) -> float:
-        """What a user's tasks have received up to now."""
+        """Device-seconds received by a user's tasks up to now."""
         run = self.run
         if not self.asked:
             self._begin()

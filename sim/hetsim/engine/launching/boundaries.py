@@ -1,4 +1,4 @@
-"""The boundaries of launches with a timetable: what is done at each, up to the end, and what that changes for others.
+"""Boundaries of launches with a timetable: their actions and effect on others.
 
 A launch has one pending clock entry, for its next boundary: in most cases its end.  Whatever changes a rate, a link or
 a lane calls this module to recompute the rest of the timetable.
@@ -39,7 +39,7 @@ def give_lanes(
     `group_due` is called when the next launch of those that share an accelerator has computed.
     """
     modes = [mode for mode in modes if mode.gpus]
-    tied = {mode.type for mode in modes if not mode.whole or (mode.gpus > 1 and mode.type.streams > 1)}
+    tied = {mode.type for mode in modes if not mode.whole_devices or (mode.gpus > 1 and mode.type.streams > 1)}
     ganged = {mode.type for mode in modes if mode.gpus > 1}
     for gpu in capacity.of:
         if isinstance(gpu, GpuState):
@@ -53,7 +53,7 @@ def give_lanes(
 
 
 class Boundaries:
-    """Carries launches on to their end; calls `Signals.launch_completed` when one has ended well."""
+    """Carries launches to their end; calls `launch_completed` for those that end well."""
 
     def __init__(self, state: RunState, signals: Signals, received: AttainedService):
         clock, capacity, modes = state.clock, state.capacity, state.tasks.modes
@@ -279,7 +279,7 @@ class Boundaries:
         self._write(launch, (began, NAN, NAN, began, now, NAN), now, busy=busy * elapsed, energy=watts * elapsed)
 
     def _write(self, launch: Launch, times: tuple[float, ...], end: float, busy: float, energy: float) -> None:
-        """Write down a launch that has ended well, but for one of several tasks, and tell of it."""
+        """Write and report a launch that ended well, unless it has several tasks."""
         if launch.terms is not None:
             self.recorder.batch(launch, LAUNCH_COMPLETED, times, end=end, busy=busy, energy=energy)
             if self.received.asked:
@@ -338,7 +338,7 @@ def next_boundary(table: Timetable) -> tuple[float, int]:
 
 
 def _turn(parts: Sequence[Part]) -> float:
-    """The time at which the next transfer that needs events of its own gets its engine."""
+    """The time of the next transfer's turn that needs events of its own."""
     first = INF
     for part in parts:
         if not (part.alone or part.begun) and part.at < first:

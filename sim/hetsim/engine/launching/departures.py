@@ -1,4 +1,4 @@
-"""Departures: what a launch gives back as it leaves, and what its tasks are charged for it."""
+"""Departures: what a launch releases, and what its tasks are charged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetsim.engine.resources.occupancy import GpuState
 
 
 class Departures:
-    """Takes launches off their devices and links, and keeps the accounts of their tasks."""
+    """Takes launches off devices and links, and keeps the accounts of their tasks."""
 
     def __init__(self, state: RunState, speeds: Speeds, received: AttainedService):
         self.clock = state.clock
@@ -56,7 +56,7 @@ class Departures:
         self.capacity.give(placement, launch, launch.cores)
 
     def leave_network(self, member: Member) -> None:
-        """Take a launch off the network; launches that shared links with it are faster from now on."""
+        """Take a launch off the network; others on its links are faster from now on."""
         assert self.network is not None
         self.network.leave(member)
 
@@ -64,7 +64,7 @@ class Departures:
         self, launch: Launch, table: Timetable, times: tuple[float, ...], end: float, kept: float,
         complete: bool = False,
     ) -> None:  # fmt: skip
-        """Add the launch's stage times to its tasks; `kept` is the part of its computing that counts."""
+        """Add a launch's stage times to its tasks; `kept`: the part that counts."""
         _, up, uploaded, began, computed, down = times
         detail = self.recorder.detail
         tasks = launch.tasks
@@ -85,7 +85,7 @@ class Departures:
                 downloads[row] += download
 
     def close(self, launch: Launch, end: float) -> tuple[float, ...]:
-        """What has happened of a launch that the end of the run cuts off."""
+        """Account a launch that the end of the run cuts off."""
         table = launch.table
         assert table is not None
         if table.traffic is not None and self.network is not None:

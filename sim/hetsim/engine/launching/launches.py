@@ -1,4 +1,4 @@
-"""Launches begin, and change in mid-flight; `hetsim.engine.launching.boundaries` carries them on to their end.
+"""Launches begin and change in mid-flight; `boundaries` carries them to the end.
 
 A launch occupies its devices, and its timetable is computed as far as it is known.
 """
@@ -48,17 +48,17 @@ class Launches(Boundaries):
 
         They save their state, or bring items; its own former launches count too.  begin: when its start takes effect.
         """
-        of = self.capacity.of
+        states = self.capacity.of
         table = launch.own_table = Timetable(now, work(launch))
         lanes: list[Lane] = []
         for device in launch.placement.devices:
-            state = of[device.index]
+            state = states[device.index]
             if state.__class__ is GpuState:
                 lanes.append(state.lane)
                 if state.slices is not None:
                     begin = max(begin, state.slices.busy[launch][1])
             if state.ready_at > now or state.saving:
-                begin = max(begin, available_at(state, now, state.left))
+                begin = max(begin, available_at(state, now, state.free_amount))
         table.lanes = tuple(lanes)
         if launch._tasks is not None:
             for task in launch._tasks:
@@ -121,7 +121,7 @@ class Launches(Boundaries):
 
         Which items must be uploaded is determined only when the launch begins (`_take_turns`), after the evictions.
         """
-        table.items = items_of(launch.tasks) if launch.fusion is None else launch.fusion.held
+        table.items = items_of(launch.tasks) if launch.fusion is None else launch.fusion.held_items
         table.stepwise = True
         table.prepared = False
         for device in launch.placement.devices:
@@ -136,7 +136,7 @@ class Launches(Boundaries):
     # Changes in mid-flight ----------------------------------------------------------------------------------
 
     def tabulate(self, launch: Launch) -> Timetable:
-        """The timetable of a launch that is compute-only; its accelerators' lanes know nothing of it."""
+        """The timetable of a compute-only launch, unknown to its accelerators' lanes."""
         table = launch.own_table = Timetable(launch.decided, work(launch))
         table.uploaded = table.ready = table.compute_start = table.updated = launch.decided
         table.end = table.armed = table.compute_end = table.finish_at = launch.decided + table.total
@@ -144,7 +144,7 @@ class Launches(Boundaries):
         return table
 
     def materialize(self, launch: Launch) -> None:
-        """Build the timetable of a launch that was compute-only so far, and will go on with it."""
+        """Build the timetable of a launch that was compute-only and goes on with it."""
         if launch.table is not None or launch.resident:
             return
         table = self.tabulate(launch)
@@ -161,7 +161,7 @@ class Launches(Boundaries):
             signals.slowed(launch)
 
     def retime(self, state: Any, launches: list[Launch]) -> None:
-        """A device's frequency or speed has changed; `launches` are those on it, with a timetable if they end."""
+        """Retime `launches` after a change of speed, with a timetable if they end."""
         timed = [launch for launch in launches if not launch.resident]
         moved = self.speeds.retime(state, timed)
         for launch in timed:

@@ -2,7 +2,7 @@
 
 The clock of a task runs while it holds devices, transfers and restoring included.  A stop that keeps its work, a move
 or a change of mode lets the clock go on where it stood; after a failure of a device, or a stop that loses its work, the
-job is submitted again and its clock begins anew.  A task that ends at the very instant of its limit is completed.
+job is submitted again and its clock begins again.  A task that ends at the very instant of its limit is completed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REASON = "time limit"
 
 
 class TimeLimits:
-    """Watches launches of tasks with a limit; those that only compute, and will end in time, cost no event."""
+    """Watches time limits; launches that surely end in time cost no event."""
 
     def __init__(self, state: RunState, signals: Signals, grace: float):
         self.clock = state.clock
@@ -33,11 +33,11 @@ class TimeLimits:
         signals.slowed = self.watch
 
     def watch(self, launch: Launch) -> None:
-        """A launch has begun, or one that only computes may take longer than it was to (its devices slow down)."""
+        """Watch a launch that began, or may take longer as its devices slow down."""
         limit = self.state.tasks.time_limit  # of a fork it may have more rows than when the run began
         assert limit is not None
-        left = min(float(limit[task.index]) - self._used.get(task.index, 0.0) for task in launch.tasks)
-        end = launch.decided + left + self.grace
+        seconds_left = min(float(limit[task.index]) - self._used.get(task.index, 0.0) for task in launch.tasks)
+        end = launch.decided + seconds_left + self.grace
         if end == math.inf or launch.number in self._timers:
             return
         if launch.table is None and launch.decided + work(launch) <= end:
@@ -46,7 +46,7 @@ class TimeLimits:
         self.clock.at(max(end, self.clock._now), TIMER, timer)
 
     def over(self, launch: Launch, keep: bool = True) -> None:
-        """A launch has ended; does the clock of its tasks go on where it stands?  Not if they will not start again."""
+        """End a launch; True if the clocks of its tasks go on from here."""
         timer = self._timers.pop(launch.number, None)
         if timer is not None:
             self.clock.cancel(timer)

@@ -1,5 +1,6 @@
-"""Launches of which there is a sketch (`hetsim.engine.flight.launch.Sketch`): one accelerator, nothing that delays them
-but its engines and the links, and nothing that looks at them.
+"""Sketched launches: on one accelerator, delayed by engines and links only.
+
+See `hetsim.engine.flight.launch.Sketch`; nothing looks at them.
 
 A transfer over a way that others use too begins in its turn, and its end is known if it is alone there
 (`Links.book`).  Where that is not so, or another one comes, the times that follow are inf until it has ended.
@@ -45,8 +46,10 @@ class Sketches:
         self.links.sure, self.links.unsure = self._sure, self._unsure
 
     def begin(self, launch: Launch) -> bool:
-        """Sketch the stages of a launch that starts now; False, with nothing changed, if others must be told of it:
-        it would overtake one, waits for what is not known, or is not alone on one accelerator."""
+        """Sketch the stages of a launch that starts now; False if others must know.
+
+        Nothing has changed then: it would overtake one, waits for an unknown time, or is not alone on one accelerator.
+        """
         placement, now = launch.placement, self.clock._now
         devices, mode = placement.devices, placement.mode
         state = self.capacity.of[devices[0].index]
@@ -59,7 +62,7 @@ class Sketches:
         brings = self._brings(launch, mode)
         if brings is None:
             return False
-        moves, left = brings
+        moves, seconds_left = brings
         up_bytes, up_seconds, down_bytes, down_seconds = moves
         at = now
         up_at = uploaded = down_at = NAN
@@ -93,7 +96,7 @@ class Sketches:
             at = lane.compute
         rates = self.speeds.nominal.get(mode) or self.speeds.nominal_of(launch)
         began = at
-        lane.compute = computed = entry = end = at + left / rates[0]
+        lane.compute = computed = entry = end = at + seconds_left / rates[0]
         if down_bytes or down_seconds:
             rate, latency, private = lane.down
             if private:
@@ -107,14 +110,14 @@ class Sketches:
             else:
                 end = INF
         times = up_at if up else began, up_at, uploaded, began, computed, down_at
-        launch.sketch = lane, left, rates, times, end, moves, flow, None
+        launch.sketch = lane, seconds_left, rates, times, end, moves, flow, None
         lane.flights.append(launch)
         if entry < INF:
             self.clock.at(entry, FINISH, launch)
         return True
 
     def _brings(self, launch: Launch, mode: Mode) -> tuple[Moves, float] | None:
-        """What a launch moves, and how long it computes; None if it is not what a sketch is for."""
+        """Transfers and compute time of a launch; None if a sketch is not for it."""
         tasks = launch._tasks
         if tasks is not None and (tasks[0]._history is not None or (launch.terms is None and len(tasks) > 1)):
             return None
@@ -128,12 +131,14 @@ class Sketches:
         return moves, mode.single + task._time[launch.position]
 
     def boundary(self, launch: Launch, called: float = -INF) -> None:
-        """The launch's entry has come: the turn of its download, or its end.  `called`: if it waited for that turn,
-        when it was told of it."""
+        """Go on at a launch's entry: the turn of its download, or its end.
+
+        `called`: when it was told of the turn, if it waited for it.
+        """
         if launch.sketch is None:
             self.due(launch)
             return
-        lane, left, rates, times, end, moves, up_flow, down_flow = launch.sketch
+        lane, seconds_left, rates, times, end, moves, up_flow, down_flow = launch.sketch
         if end == INF:
             now = self.clock._now
             for other in lane.flights:
@@ -149,7 +154,7 @@ class Sketches:
             way = self.links.down(launch.placement.devices[0])
             flow = self.links.book(way, moves[2], moves[3], done=self._drained, owner=launch, called=called)
             lane.download = end = flow.until
-            launch.sketch = lane, left, rates, (*times[:5], now), end, moves, up_flow, flow
+            launch.sketch = lane, seconds_left, rates, (*times[:5], now), end, moves, up_flow, flow
             if end < INF:
                 self.clock.at(end, FINISH, launch)
             return
@@ -189,10 +194,10 @@ class Sketches:
             self.transfers.brought(flow)
             return
         now = self.clock._now
-        lane, left, rates, times, _, moves, up_flow, down_flow = launch.sketch
+        lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
         if flow is down_flow:
             lane.download = now
-            launch.sketch = lane, left, rates, times, now, moves, up_flow, flow
+            launch.sketch = lane, seconds_left, rates, times, now, moves, up_flow, flow
             self.boundary(launch)
         elif not self._uploaded(launch, now):
             lane.write_out()
@@ -202,46 +207,46 @@ class Sketches:
     def _sure(self, flow: Flow) -> None:
         """A transfer that was not alone on its way is so now, and has been booked."""
         launch = flow.owner
-        lane, left, rates, times, _, moves, up_flow, down_flow = launch.sketch
+        lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
         if flow is down_flow:
             lane.download = flow.until
-            launch.sketch = lane, left, rates, times, flow.until, moves, up_flow, flow
+            launch.sketch = lane, seconds_left, rates, times, flow.until, moves, up_flow, flow
             self.clock.at(flow.until, FINISH, launch)
         elif not self._uploaded(launch, flow.until):
             lane.write_out()
 
     def _uploaded(self, launch: Launch, at: float) -> bool:
-        """It is known when a launch has its data; False, with nothing changed, if what else it needs is not."""
-        lane, left, rates, times, _, moves, up_flow, _ = launch.sketch  # type: ignore[misc]
+        """Set when a launch has its data; False, unchanged, if more is unknown."""
+        lane, seconds_left, rates, times, _, moves, up_flow, _ = launch.sketch  # type: ignore[misc]
         free = _computed_before(lane, launch, at)
         if free == INF:
             return False
         lane.upload = lane.ready = at
-        lane.compute = computed = free + left / rates[0]
+        lane.compute = computed = free + seconds_left / rates[0]
         end = INF if moves[2] or moves[3] else computed
         times = times[1], times[1], at, free, computed, NAN
-        launch.sketch = lane, left, rates, times, end, moves, up_flow, None
+        launch.sketch = lane, seconds_left, rates, times, end, moves, up_flow, None
         self.clock.at(computed, FINISH, launch)
         return True
 
     def _unsure(self, flow: Flow) -> None:
         """The end of a transfer that was booked is not known any more."""
         launch = flow.owner
-        lane, left, rates, times, _, moves, up_flow, down_flow = launch.sketch
+        lane, seconds_left, rates, times, _, moves, up_flow, down_flow = launch.sketch
         drawn: Sketch
         if flow is down_flow:
             lane.download = INF
-            drawn = lane, left, rates, times, INF, moves, up_flow, flow
+            drawn = lane, seconds_left, rates, times, INF, moves, up_flow, flow
         else:  # the last one on its lane: no other is sketched behind it before it has its data
             lane.upload = lane.ready = lane.compute = INF
             times = times[1], times[1], INF, INF, INF, NAN
-            drawn = lane, left, rates, times, INF, moves, flow, None
+            drawn = lane, seconds_left, rates, times, INF, moves, flow, None
         launch.sketch = drawn
         self.clock.cancel(launch)
 
 
 def _computed_before(lane: Lane, launch: Launch, at: float) -> float:
-    """When the launch that started last on a lane can compute if it has its data at a time; inf if not known."""
+    """When the last launch on a lane can compute once its data came; inf: unknown."""
     free = at
     for other in lane.flights:
         if other is launch:

@@ -1,4 +1,4 @@
-"""Launches that end before their time: what stays of their work, and how long their devices are still busy."""
+"""Launches that stop early: the work that stays, and how long devices are busy."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Stops:
         """End a launch before its time.  Returns its times (`Timetable.times`).
 
         Transfers under way are lost; finished computing stays if `keep`, after a fault only up to the last
-        checkpoint.  `killed`: its tasks end with it, which is no preemption.  After the last launch that a fault ends
-        `follow` is called: none of them takes the turn of another one.
+        checkpoint.  `killed`: its tasks end with it, which is not a preemption.  After the last launch that a fault
+        ends `follow` is called: none of them takes the turn of another one.
         """
         self.count += 1
         at_once = not fault
@@ -91,11 +91,11 @@ class Stops:
 
     def follow(self) -> None:
         """Launches that waited behind those that were stopped take their turns."""
-        left, moved = tuple(self._left), [gang for gang in self._moved if gang._tasks != ()]
+        parts_left, moved = tuple(self._left), [gang for gang in self._moved if gang._tasks != ()]
         self._left, self._moved = {}, {}
         self.launches.moved(moved)
-        if left:
-            self.launches.follow_lanes(left)
+        if parts_left:
+            self.launches.follow_lanes(parts_left)
 
     def _write(
         self,
@@ -133,7 +133,7 @@ class Stops:
             state.normal = False
 
     def _keep(self, launch: Launch, table: Timetable, progress: float, keep: bool, fault: bool) -> float:
-        """Set what stays done of each task; the fraction of this launch's computing that counts."""
+        """Set what stays done of each task; the fraction of computing that counts."""
         computed = table.total * progress
         planned = durations.planned(launch)  # before what is done of any of its tasks is set anew
         # Of several kernels launched as one nothing is kept.
@@ -174,8 +174,11 @@ class Stops:
         return kept_seconds / computed if computed > 0 else float(progress == 1.0 and keep)
 
     def _to_the_end_of_the_block(self, launch: Launch, table: Timetable) -> float:
-        """Seconds until a launch that is stopped leaves the compute engine: where devices drain, those to the end of
-        the block, which are computed; a flush of idempotent kernels takes none and gives back what the block had."""
+        """Seconds until a stopped launch leaves the compute engine.
+
+        Where devices drain, those to the end of the block, which are computed; a flush of idempotent kernels takes none
+        and gives back what the block had.
+        """
         kind = launch.placement.devices[0].type.preemption.kind
         block = max(task.shape.stopping.block for task in launch.tasks)
         if kind == "context_switch" or not block or launch.placement.mode.on_cpu:
@@ -196,8 +199,11 @@ class Stops:
         return seconds
 
     def _save_seconds(self, launch: Launch, residual: float) -> float:
-        """Time until a stopped launch has left: the rest of its block, the fixed part of saving, and its state over
-        the device's idle link or at the rate of its context switch.  What drains or is flushed saves nothing."""
+        """Seconds until a stopped launch has left: block, fixed part, and state.
+
+        The rest of its block, the fixed part of saving, and its state over the device's idle link or at the rate of its
+        context switch.  What drains or is flushed saves nothing.
+        """
         devices, kind = launch.placement.devices, launch.placement.mode.type
         if kind.preemption.kind != "context_switch":
             return residual

@@ -1,4 +1,4 @@
-"""Caches of results: a request is answered at once, without a device, if its input was served lately.
+"""Caches of results: an input served lately is answered without a device.
 
 Reference: Crankshaw, Wang, Zhou, Franklin, Gonzalez, Stoica, Clipper: A Low-Latency Online Prediction Serving System
 (NSDI 2017) and LASER before it (Agarwal et al., WSDM 2014); Clipper evicts by CLOCK.
@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class Cache(Protocol):
-    """Holds so many inputs."""
+    """The number of inputs that it holds."""
 
     def holds(self, key: int) -> bool:
         """Is the input's result there?  A hit counts as a use."""
@@ -45,7 +45,7 @@ class Lru:
 
 
 class ClockCache:
-    """Evicts the first input that a hand, going round, finds unused since it passed last."""
+    """Evicts the first input that was unused since the circling hand passed it."""
 
     def __init__(self, size: int):
         self.size = size

@@ -1,4 +1,4 @@
-"""How many requests of a service have come: by their column of arrivals and the clock, or one by one."""
+"""The number of arrived requests of a service, by column and clock or singly."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class ArrivalColumn:
     def end_now(self) -> int:
         """Let no more come; the number that were still to come."""
         arrived = self.arrived
-        left, self.total = self.total - arrived, arrived
+        requests_left, self.total = self.total - arrived, arrived
         self.times = self.times[:arrived]
         self.known_at = -1.0
-        return left
+        return requests_left
 
 
 class OneByOne:
@@ -69,6 +69,6 @@ class OneByOne:
         return len(self.joined) - bisect_right(self.joined, time)
 
     def end_now(self) -> int:
-        """Let no more come; the number of those that would have come by the clock alone: none."""
+        """End the arrivals; the number that would have come by the clock alone: none."""
         self.to_come = 0
         return 0

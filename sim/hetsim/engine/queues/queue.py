@@ -1,4 +1,4 @@
-"""The queue of a service: its requests are rows, and one becomes an object when something looks at it.
+"""The queue of a service: rows, of which one becomes an object when looked at.
 
 Where nothing is decided about a request before it waits, it comes by the clock: those that wait are a part of the
 sorted column of arrivals, from `head_at` to how many have come, and a batch is a slice of it.  Rows that wait apart
@@ -40,7 +40,7 @@ def sent_late(service: Service, run: RunInput) -> bool:
 
 
 class Queue:
-    """The waiting requests of a service, in order of arrival (see `hetsim.policy.request_queue.RequestQueue`)."""
+    """Waiting requests of a service by arrival; see `hetsim.policy.request_queue`."""
 
     def __init__(self, number: int, service: Service, run: RunInput, clock: Clock, links: Links, bell: dict[Any, bool],
                  by_clock: bool):  # fmt: skip
@@ -99,7 +99,7 @@ class Queue:
 
     @property
     def uniform(self) -> bool:
-        """Has each waiting request as much to do as the oldest, and is of its class?"""
+        """Return True if all waiting requests are like the oldest in work and class."""
         if self._one_class is None:
             code, rows = self.table.class_code, self.service.rows
             self._one_class = code is None or bool((code[rows] == code[rows[0]]).all())
@@ -107,7 +107,7 @@ class Queue:
 
     @property
     def apart(self) -> bool:
-        """Do any requests wait that are no part of the column?"""
+        """Return True if requests wait that are not part of the column."""
         return bool(self._apart)
 
     @property
@@ -135,7 +135,7 @@ class Queue:
         return rows + self.service.rows[self.head_at : self.head_at + count - len(rows)].tolist()
 
     def waits(self, row: int) -> bool:
-        """Does this request wait?"""
+        """Return True if this request waits."""
         return self._place(row) >= 0 or self.head_at <= self._position(row) < self._edge
 
     def may_wait(self, row: int) -> bool:
@@ -218,12 +218,12 @@ class Queue:
         at = np.asarray(rows)
         times = list(map(tuple, table.time[at].tolist()))
         estimates = times if table.estimate is table.time else list(map(tuple, table.estimate[at].tolist()))
-        found = []
+        requests = []
         for row, arrival, time, estimate in zip(at.tolist(), table.arrival[at].tolist(), times, estimates, strict=True):
             task = Task(row, arrival, shape, time, estimate, table)
             task.ready = arrival + delay
-            found.append(task)
-        return found
+            requests.append(task)
+        return requests
 
     def first(self, count: int, size: int | None = None) -> Requests:
         return Requests(self, count, count if size is None else size)
@@ -234,7 +234,7 @@ class Queue:
     # The engine's side ----------------------------------------------------------------------------------------
 
     def ring(self, again: bool = False) -> None:
-        """Something has happened here: as many requests wait as were wanted, or (`again`) a batch has ended."""
+        """Report that enough requests wait, or (`again`) that a batch has ended."""
         self.bell[self] = again or self.bell.get(self, False)
 
     def join(self, task: Task) -> None:
@@ -298,8 +298,10 @@ class Queue:
             self._first = 0
 
     def take(self, count: int) -> tuple[int, list[int] | None]:
-        """Take the oldest off: their position in `service.rows` and None if they are a slice of it, else -1 and their
-        rows."""
+        """Take the oldest off.
+
+        Their position in `service.rows` and None if they are a slice of it, else -1 and their rows.
+        """
         if not self._apart:
             first = self.head_at
             self.head_at = first + count
@@ -316,15 +318,15 @@ class Queue:
         if not self._seen:
             return None
         rows = self.service.rows[first : first + count].tolist() if rows is None else rows
-        found = [self._seen.pop(row, None) for row in rows]
-        new = [row for row, task in zip(rows, found, strict=True) if task is None]
+        objects = [self._seen.pop(row, None) for row in rows]
+        new = [row for row, task in zip(rows, objects, strict=True) if task is None]
         if len(new) == len(rows):
             return None
         made = iter(self.made(new) if new else ())
-        return tuple([next(made) if task is None else task for task in found])
+        return tuple([next(made) if task is None else task for task in objects])
 
     def started_before(self, tasks: Sequence[Task]) -> bool:
-        """Has any of these requests been in a batch before?"""
+        """Return True if any of these requests has been in a batch before."""
         return self._returned and any(task._history is not None for task in tasks)
 
     def _enough(self, _: Timer) -> None:
@@ -335,13 +337,13 @@ class Queue:
         self.clock.round_due = True
 
     def came(self) -> None:
-        """A request has come by itself: are there as many now as the policy waits for?"""
+        """Note a request that came by itself; report if the wanted number wait now."""
         if self.wanted and (len(self) >= self.wanted or self.over):
             self.ring()
             self.clock.round_due = True
 
     def want(self, count: int) -> None:
-        """Ring, and have the policy asked, when so many wait or the last of the stream has come; 0: do not."""
+        """Ask the policy when this number wait, or the stream has ended; 0: do not."""
         self.wanted = count
         if self.column is None:
             return
@@ -361,7 +363,7 @@ class Queue:
         return self.coming.end_now()
 
     def input_of(self, row: int) -> int:
-        """What the result cache knows a request by."""
+        """The key of a request in the result cache."""
         return int(self.table.extra["input"][row])
 
     def keep_results(self, rows: Sequence[int]) -> None:
@@ -371,7 +373,7 @@ class Queue:
             self.cache.add(self.input_of(row))
 
     def stages(self, size: int, placement: Placement) -> BatchTimes:
-        """Stage times of a batch of so many requests, as far as estimates tell."""
+        """Stage times of a batch of this number of requests, as far as estimates tell."""
         service, mode, devices, links = self.service, placement.mode, placement.devices, self.links
         times, share = mode.stages(size, size * service.per_item[service.shape.position[mode]]), size / len(devices)
         return times._replace(

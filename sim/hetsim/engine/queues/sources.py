@@ -1,4 +1,4 @@
-"""Where tasks come from: open streams (rows already merged) and closed loops, in which clients wait for answers."""
+"""Sources of tasks: open streams (rows merged), and closed loops of clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ THINK_BLOCK = 256
 
 
 def with_own_columns(run: RunInput) -> RunInput:
-    """The run with columns that clients may write to: their times are known when they send."""
+    """The run with columns that clients write to, as they send at unknown times."""
     if not run.closed and run.calls is None:
         return run
     tasks = run.tasks
@@ -59,8 +59,7 @@ class Sources(Timer):
         each_block: Callable[[], None],
         absent: Sequence[np.ndarray] = (),
     ):
-        """`absent`: rows of tasks that come by the clock alone (`hetsim.engine.queues.queue`), and are not delivered.
-        """
+        """`absent`: rows of tasks that come by the clock alone and are not delivered."""
         super().__init__(self._arrive)
         self.run = run
         self.tasks = run.tasks
@@ -112,7 +111,7 @@ class Sources(Timer):
         self._sent = [len(stream.rows) for stream in self.run.closed]
 
     def begin_at(self, row: int) -> None:
-        """Deliver the rows of the table from this one on, and none before; `run` has that table."""
+        """Deliver the rows of the table of `run` from this one on."""
         self.note_arrived()
         self.tasks = self.run.tasks
         self._delivered, self._noted = None, row
@@ -137,8 +136,10 @@ class Sources(Timer):
             self.progress(self.clock._now, first, len(tasks))
 
     def note_arrived(self) -> None:
-        """Write down the status of tasks of open streams that have arrived and not ended: all at once, as nothing
-        asks for it but checks and the end of the run."""
+        """Write the status of open streams' tasks that have arrived and not ended.
+
+        All at once, as nothing asks for it but checks and the end of the run.
+        """
         first, stop = self._noted, self._base + self._at
         rows: Any = slice(first, stop) if self._delivered is None else self._delivered[first:stop]
         status = np.frombuffer(self.status, dtype=self.status.format)
@@ -161,7 +162,7 @@ class Sources(Timer):
     # Closed loops -------------------------------------------------------------------------------------------
 
     def answered(self, row: int) -> None:
-        """A task (or call) has ended: if a client waited for it, the client thinks and sends the stream's next task."""
+        """Note the end of a task (or call): a client that waited thinks and sends again."""
         number = self._stream_of.get(row)
         if number is None:
             return
@@ -171,7 +172,7 @@ class Sources(Timer):
             self._send_next(number)
 
     def _change(self, number: int, position: int) -> None:
-        """A loop has another number of clients: new ones begin to think, or some leave as their tasks end."""
+        """Change a loop's number of clients: new ones think, others leave later."""
         clients = self.run.closed[number].clients
         self._surplus[number] += clients[max(position - 1, 0)][1] - clients[position][1]
         while self._surplus[number] < 0:
@@ -242,7 +243,7 @@ class Graph:
         return freed
 
     def failed(self, row: int) -> list[Task]:
-        """The arrived tasks that cannot run any more; those that have not arrived will find themselves doomed."""
+        """Arrived tasks that cannot run any more; later ones are found doomed."""
         doomed = []
         for successor in self.successors.get(row, ()):
             self.missing[successor] = -1
@@ -251,5 +252,5 @@ class Graph:
         return doomed
 
     def doomed(self, row: int) -> bool:
-        """Has a predecessor ended without completing?"""
+        """Return True if a predecessor has ended without completing."""
         return self.missing[row] < 0

@@ -1,4 +1,4 @@
-"""What the stages of a batch take besides their nominal times: noise, and measured times that scatter."""
+"""Noise on the stages of batches, and measured times that scatter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIN_FACTOR = 0.1
 
 
 class StageNoise:
-    """Draws the factors by which the stages of a service's batches differ from their nominal times."""
+    """Draws factors of the nominal stage times of a service's batches."""
 
     def __init__(self, service: Service, random: RandomTree):
         self.noise = service.noise
@@ -34,7 +34,7 @@ class StageNoise:
         return self._noise()
 
     def forget(self) -> None:
-        """Draw what comes from now on anew."""
+        """Draw again what comes from now on."""
         self._factors = []
 
     def _noise(self) -> Sequence[float]:

@@ -1,1 +1,1 @@
-"""What a cluster has free: devices, nodes, limits of partitions, and the indexes over them."""
+"""Free resources: devices, nodes, limits of partitions, and indexes over them."""

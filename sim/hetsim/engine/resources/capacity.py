@@ -1,4 +1,4 @@
-"""Give and take: what a launch may occupy, and what changes when it does or leaves.
+"""Capacity: what a launch may occupy, and what changes as it starts or leaves.
 
 The quick ways serve launches that only compute, on devices in their normal state; all others go the long way.
 """
@@ -16,7 +16,7 @@ from hetsim.model.tasks import Mode
 
 
 class Capacity(PlacementIndex):
-    """What is free where, and which placements may take it."""
+    """Free amounts by place, and checks of placements against them."""
 
     def __init__(self, cluster: Cluster, clock: Clock | None = None):
         super().__init__(cluster)
@@ -47,8 +47,8 @@ class Capacity(PlacementIndex):
         if mode.node_count > 1 and list(by_node.values()) != [max(1, mode.gpus // mode.node_count)] * mode.node_count:
             return f"mode {mode.name} needs equal parts of {mode.node_count} nodes, it has {len(by_node)} nodes"
         if placement.parts is not None and sum(placement.parts) != mode.millicores:
-            held = sum(placement.parts) / 1000
-            return f"mode {mode.name} needs {mode.cpus:g} cores, the parts of its nodes are {held:g}"
+            cores = sum(placement.parts) / 1000
+            return f"mode {mode.name} needs {mode.cpus:g} cores, the parts of its nodes are {cores:g}"
         return self._host_refusal(placement)
 
     def _device_refusal(self, device: Device, mode: Mode) -> str | None:
@@ -87,8 +87,9 @@ class Capacity(PlacementIndex):
         return None
 
     def quick_take(self, placement: Placement) -> int:
-        """Check and occupy in one go: the fast path for a launch on one device, or on whole accelerators of one
-        node, that are in their normal state.
+        """Check and occupy at once: the fast path for devices in their normal state.
+
+        For a launch on one device, or on whole accelerators of one node.
 
         Returns the bitmask of cores taken (0 on an accelerator), or -1, with nothing changed, if anything is
         unusual: then `refusal` and `take` decide.  Only for modes without memory of items and without mig.
@@ -168,7 +169,7 @@ class Capacity(PlacementIndex):
 
     def _quick_gang(self, placement: Placement) -> int:
         """`quick_take` for several whole accelerators of one node."""
-        mode, devices, of = placement.mode, placement.devices, self.of
+        mode, devices, state_of = placement.mode, placement.devices, self.of
         node = self.nodes[devices[0].node]
         if mode.gpu_memory or mode.millicores > node.cpu_free or mode.memory > node.mem_free or not node.up:
             return -1
@@ -179,7 +180,7 @@ class Capacity(PlacementIndex):
         bits = 0
         states = []
         for device in devices:
-            state = of[device.index]
+            state = state_of[device.index]
             if (
                 state.device is not device
                 or not state.normal
@@ -257,7 +258,7 @@ class Capacity(PlacementIndex):
         return max((room - gpu.least_room for room, gpu in zip(full, gpus, strict=True)), default=0)
 
     def take(self, placement: Placement, launch: Any) -> int:
-        """Occupy; the caller has validated.  Returns the bitmask of cores taken by a CPU launch, else 0.
+        """Occupy a validated placement; the bitmask of cores of a CPU launch, else 0.
 
         On several nodes the cores of each stand behind those of the node before it (`hetsim.model.plan.split_cores`).
         """
@@ -313,7 +314,7 @@ class Capacity(PlacementIndex):
 
     @staticmethod
     def _take_cores(node: NodeState, placement: Placement, millicores: int) -> int:
-        """Whole cores get a name of their own (for pictures and plans); parts of cores do not."""
+        """Take cores: whole ones by name (for pictures and plans), parts without."""
         taken = 0
         if placement.cores is not None:
             for core in placement.cores:

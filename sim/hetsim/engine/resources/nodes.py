@@ -30,7 +30,7 @@ class AcceleratorColumns:
 
 
 class NodeColumns:
-    """Free capacity of all nodes as NumPy columns, for placements that score many nodes at once.
+    """Free capacity of all nodes as NumPy columns, for placements that score nodes.
 
     `cores`, `memory`, and `gpus[type name]` (free share, summed over the node).  Only nodes touched since the
     last look are refreshed; `refresh()` is called by `candidates`.  `accelerators` are kept once they were asked for.
@@ -92,11 +92,11 @@ class NodeColumns:
                 self.gpus[name][number] = total / WHOLE
 
     def fitting(self, mode: Mode) -> list[int]:
-        """Indexes of the nodes on which the mode fits now, ascending; the columns are left as they are."""
+        """Indexes of nodes on which the mode fits, ascending; columns stay as they are."""
         return list(self._capacity.nodes_in(self._capacity.mask(mode)))
 
     def candidates(self, mode: Mode) -> np.ndarray:
-        """Indexes of the nodes on which the mode fits now, ascending, with the columns fresh."""
+        """Indexes of nodes on which the mode fits, ascending, with the columns fresh."""
         mask = self._capacity.mask(mode)
         self.refresh()
         size = (len(self._capacity.nodes) + 7) // 8

@@ -1,4 +1,4 @@
-"""Occupancy of nodes and accelerators: what changes in a run, their cores, memory and shares.
+"""Occupancy of nodes and accelerators: cores, memory and shares in use.
 
 Amounts are integers (thousandths of cores, millionths of a GPU, bytes), so give and take are exact.
 """
@@ -16,7 +16,7 @@ UNLIMITED = 1 << 62
 
 
 def available_at(state: DeviceState, now: float, free: int) -> float:
-    """When a launch can begin its first stage on a device of which it leaves `free`, slices of a MIG GPU aside.
+    """When a launch can begin on a device of which it leaves `free`; MIG aside.
 
     Capacity counts as free while the launch that left it is still saving its state; a new launch waits only if it
     needs that part.  `state.saving` lists (until, amount).
@@ -61,7 +61,7 @@ class DeviceState:
         self.placements: dict[Mode, Placement] = {}
 
     @property
-    def left(self) -> int:
+    def free_amount(self) -> int:
         """Capacity still to be given away: a share, or thousandths of cores."""
         raise NotImplementedError
 
@@ -102,7 +102,7 @@ class GpuState(DeviceState):
             self.least_room = self.room - unpinned
 
     def takes(self, mode: Mode) -> bool:
-        """Is there a share and memory for one more launch in this mode?"""
+        """Return True if there is share and memory for one more launch in this mode."""
         if not self.up or self.asleep or mode.gpu_memory > self.room:
             return False
         if self.slices is not None and self.slices.cut_for(mode) is None:
@@ -110,17 +110,17 @@ class GpuState(DeviceState):
         return self.free >= mode.share
 
     @property
-    def left(self) -> int:
+    def free_amount(self) -> int:
         return self.free
 
     @property
     def open(self) -> bool:
-        """Could a launch of a whole GPU start here, memory aside?"""
+        """Return True if a launch of a whole GPU could start here, memory aside."""
         return self.up and not self.asleep and self.free >= WHOLE
 
 
 class NodeState(DeviceState):
-    """The changing side of one node.  `open[t]`: bitmask of its accelerators of type number t that are open."""
+    """Changing state of a node; `open[t]`: bitmask of open accelerators of a type."""
 
     __slots__ = ("node", "index", "bit", "cpu_free", "mem_free", "cores", "gpus", "open", "gangs")
 
@@ -140,7 +140,7 @@ class NodeState(DeviceState):
         """Placements of gangs of whole GPUs by mode and what was open when they were made."""
 
     @property
-    def left(self) -> int:
+    def free_amount(self) -> int:
         return self.cpu_free
 
     def taking(self, mode: Mode) -> list[GpuState]:
@@ -148,7 +148,7 @@ class NodeState(DeviceState):
         return [gpu for gpu in self.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
 
     def fits(self, mode: Mode) -> bool:
-        """Does the mode fit on this node alone, limits of its partition aside?"""
+        """Return True if the mode fits on this node alone, partition limits aside."""
         if mode.millicores > self.cpu_free or mode.memory > self.mem_free or not self.up:
             return False
         if mode.nodes is not None and not mode.nodes & self.bit:

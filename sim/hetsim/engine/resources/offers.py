@@ -1,4 +1,4 @@
-"""The accelerator that a service's next batch is offered, the emptiest, kept from one question to the next."""
+"""The emptiest accelerator for a service's next batch, kept between questions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Offer = tuple[int, int]
 
 
 class Offers:
-    """Accelerators of each type in the order of what is free.  Cost: O(log n) a change, O(1) a question."""
+    """Accelerators of each type by free amount: O(log n) a change, O(1) a question."""
 
     def __init__(self, capacity: Capacity):
         self.capacity = capacity
@@ -35,19 +35,19 @@ class Offers:
 
     @staticmethod
     def serves(mode: Mode) -> bool:
-        """Is a mode one whole accelerator, so that the emptiest of its type is what it is offered?"""
-        return mode.gpus == 1 and mode.whole and mode.type.sharing.kind != "mig"
+        """Return True if a mode is one whole accelerator: it is offered the emptiest."""
+        return mode.gpus == 1 and mode.whole_devices and mode.type.sharing.kind != "mig"
 
-    def of(self, mode: Mode) -> tuple[Placement, Offer] | None:
+    def offer_of(self, mode: Mode) -> tuple[Placement, Offer] | None:
         """The emptiest accelerator with room for the mode, the first of equals."""
         if self._moved:
             self._note()
-        of, heap = self.capacity.of, self._heap_of.get(mode)
+        states, heap = self.capacity.of, self._heap_of.get(mode)
         if heap is None:
             heap = self._heap_of[mode] = self._heaps[self.capacity.types[mode.type]]
         while heap:
             free, index = heap[0]
-            state = of[index]
+            state = states[index]
             if -free != state.free:
                 heappop(heap)
                 continue
@@ -78,12 +78,12 @@ class Offers:
         self._moved.clear()
 
     def by_looking(self, mode: Mode) -> tuple[Placement, Offer] | None:
-        """The same where the emptiest has no memory left, or the mode may not go everywhere.  Linear."""
-        best, most = None, 0
+        """The same by looking, for lack of memory or modes bound to places; linear."""
+        best, max_free = None, 0
         for number in self.capacity.nodes_in(self.capacity.mask(mode)):
             gpu = self.capacity.best_gpu(mode, self.capacity.nodes[number])
-            if gpu is not None and gpu.free > most:
-                best, most = gpu, gpu.free
+            if gpu is not None and gpu.free > max_free:
+                best, max_free = gpu, gpu.free
         return None if best is None else self._offer(mode, best)
 
     def _offer(self, mode: Mode, state: GpuState) -> tuple[Placement, Offer]:

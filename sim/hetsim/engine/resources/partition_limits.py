@@ -1,4 +1,4 @@
-"""Partition limits: what the jobs of a partition hold at once, and the maximum that they may hold."""
+"""Partition limits: what jobs of a partition hold, and the maximum they may hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hetsim.model.tasks import Mode
 
 
 class Budget:
-    """GPUs (millionths), cores (thousandths) and nodes in use by the jobs of one partition with a limit on any."""
+    """Use of a limited partition: GPUs (millionths), cores (thousandths), nodes."""
 
     __slots__ = ("partition", "max_gpus", "max_cpus", "max_nodes", "gpus", "cpus", "on", "mask")
 
@@ -41,15 +41,15 @@ class Budget:
         self.gpus -= mode.gpus * mode.share
         self.cpus -= mode.millicores
         for device in devices:
-            left = self.on[device.node] - 1
-            if left:
-                self.on[device.node] = left
+            launches_left = self.on[device.node] - 1
+            if launches_left:
+                self.on[device.node] = launches_left
             else:
                 del self.on[device.node]
                 self.mask &= ~(1 << device.node)
 
     def enough(self, mode: Mode) -> bool:
-        """Are there GPUs and cores left for one more launch, nodes aside?"""
+        """Return True if GPUs and cores allow one more launch, nodes aside."""
         if self.max_cpus is not None and self.cpus + mode.millicores > self.max_cpus:
             return False
         return self.max_gpus is None or self.gpus + mode.gpus * mode.share <= self.max_gpus
@@ -65,14 +65,14 @@ class Budget:
         return mask if self.new_nodes() else mask & self.mask
 
     def refusal(self, mode: Mode, devices: Iterable[Device]) -> str | None:
-        """Why the limits do not allow a launch there, as the end of a sentence; None if they do."""
+        """Why the limits forbid a launch there, to end a sentence; None: they do not."""
         if not self.enough(mode):
             limits = ((self.max_gpus, self.gpus, mode.gpus * mode.share, WHOLE, "GPUs"),
                       (self.max_cpus, self.cpus, mode.millicores, MILLI, "cores"))  # fmt: skip
-            for most, used, more, unit, what in limits:
-                if most is not None and used + more > most:
-                    held = f"jobs of partition {self.partition} hold {used / unit:g} of their {most / unit:g} {what}"
-                    return f"{held}, and the mode needs {more / unit:g}"
+            for limit, used, more, unit, what in limits:
+                if limit is not None and used + more > limit:
+                    usage = f"jobs of partition {self.partition} hold {used / unit:g} of their {limit / unit:g} {what}"
+                    return f"{usage}, and the mode needs {more / unit:g}"
         new = {device.node: None for device in devices if device.node not in self.on}
         if len(new) > self.new_nodes():
             return f"jobs of partition {self.partition} are on {len(self.on)} nodes, of {self.max_nodes} allowed"

@@ -76,7 +76,7 @@ class PlacementIndex:
     def index_of(self, mode: Mode) -> ModeIndex:
         index = self.indexes.get(mode)
         if index is None:
-            counted = mode.gpus > 0 and mode.whole and not mode.gpu_memory and mode.type.sharing.kind != "mig"
+            counted = mode.gpus > 0 and mode.whole_devices and not mode.gpu_memory and mode.type.sharing.kind != "mig"
             counted = counted and mode.node_count == 1
             simple = counted and mode.type.streams == 1
             bare = counted and mode.bare
@@ -100,14 +100,14 @@ class PlacementIndex:
         return index.mask
 
     def has_room(self, modes: Iterable[Mode]) -> bool:
-        """Is there room for one of these modes, limits of partitions and places of data aside?"""
+        """Return True if a mode has room, partition limits and data aside."""
         for mode in modes:  # noqa: SIM110 (a third of the time: this is asked with most arrivals)
             if self.room(mode) or (mode.span_any and self.first(mode) is not None):
                 return True
         return False
 
     def budget(self, mode: Mode) -> Budget:
-        """What the partition of a limited mode has in use."""
+        """Use of the partition of a limited mode."""
         partition = mode.partition
         assert partition is not None
         budget = self.budgets.get(partition)
@@ -152,7 +152,7 @@ class PlacementIndex:
             self.tidy()
 
     def tidy(self) -> None:
-        """Start the log anew if it has grown long: indexes that are behind will look at every node once."""
+        """Start the log again if it is long: indexes behind it look at every node once."""
         length = len(self.log)
         if length <= self._log_limit:
             return
@@ -208,8 +208,10 @@ class PlacementIndex:
         return sum(share_of(mode, self.nodes[number], amount) for number in self.nodes_in(numbers))
 
     def on_node(self, mode: Mode, node: NodeState) -> Placement | None:
-        """The mode on this node's first devices; the caller knows that it fits (else None or a wrong answer
-        that `claim` will refuse)."""
+        """The mode on this node's first devices, where the caller knows that it fits.
+
+        Else None, or an answer that `claim` will refuse.
+        """
         if mode.gpus == 0:
             return node.placement(mode)
         index = self.indexes[mode]
@@ -228,7 +230,7 @@ class PlacementIndex:
         return Placement(mode, tuple(gpu.device for gpu in fitting[: mode.gpus])) if len(fitting) >= mode.gpus else None
 
     def _gang(self, mode: Mode, node: NodeState, available: int) -> Placement | None:
-        """The first so many of a node's open accelerators."""
+        """As many of a node's open accelerators as the mode takes, the first ones."""
         placement = node.gangs.get((mode, available))
         if placement is not None:
             return placement
@@ -240,25 +242,28 @@ class PlacementIndex:
         return placement
 
     def best_gpu(self, mode: Mode, node: NodeState) -> GpuState | None:
-        """The accelerator for one launch: of those where it fits the fullest for a fraction (so that whole ones
-        stay whole), the emptiest where whole launches overlap or share by time slices, else the first."""
+        """The best accelerator for one launch.
+
+        Of those where it fits the fullest for a fraction (so that whole ones stay whole), the emptiest where whole
+        launches overlap or share by time slices, else the first.
+        """
         index = self.indexes.get(mode)
         if index is not None and index.counted and not index.simple:
-            best, most = None, 0
+            best, max_free = None, 0
             available = node.open[index.kind]
             while available:
                 lowest = available & -available
                 available ^= lowest
                 gpu = node.gpus[lowest.bit_length() - 1]
-                if gpu.free > most:
-                    best, most = gpu, gpu.free
+                if gpu.free > max_free:
+                    best, max_free = gpu, gpu.free
             return best
         fitting = node.taking(mode)
         if not fitting:
             return None
-        if mode.type.sharing.kind == "timeslice" or (mode.whole and mode.type.streams > 1):
+        if mode.type.sharing.kind == "timeslice" or (mode.whole_devices and mode.type.streams > 1):
             return max(fitting, key=lambda gpu: gpu.free)
-        if mode.whole:
+        if mode.whole_devices:
             return fitting[0]
         return min(fitting, key=lambda gpu: gpu.free)
 
@@ -277,22 +282,22 @@ class PlacementIndex:
                 return None
             new = budget.new_nodes()
         chosen: list[tuple[NodeState, int]] = []
-        left = amount_of(mode)
+        amount_left = amount_of(mode)
         for node in nodes:
             fresh = budget is not None and node.index not in budget.on
             if fresh and not new:
                 continue
-            here = share_of(mode, node, left if amounts is None else min(left, amounts[node.index]))
+            here = share_of(mode, node, amount_left if amounts is None else min(amount_left, amounts[node.index]))
             if here:
                 chosen.append((node, here))
                 new -= fresh
-                left -= here
-                if not left:
+                amount_left -= here
+                if not amount_left:
                     return _gang_on(mode, chosen)
         return None
 
     def countable(self, mode: Mode) -> bool:
-        """Is it enough to count what a launch in this mode takes: cores, or whole accelerators of one node?"""
+        """Return True if cores, or whole accelerators of one node, need only be counted."""
         if mode.span_any:
             return False
         return mode.gpus == 0 or (self.indexes.get(mode) or self.index_of(mode)).simple
@@ -306,7 +311,7 @@ class PlacementIndex:
 
 
 def first_devices(node: NodeState, available: int, count: int) -> tuple[Device, ...]:
-    """The first so many of a node's accelerators in a bitmask; there are as many."""
+    """The first `count` of a node's accelerators in a bitmask that has as many."""
     chosen = []
     for _ in range(count):
         lowest = available & -available
@@ -316,12 +321,12 @@ def first_devices(node: NodeState, available: int, count: int) -> tuple[Device, 
 
 
 def amount_of(mode: Mode) -> int:
-    """How much a gang over several nodes needs in all: nodes, accelerators, or thousandths of cores."""
+    """Need of a gang over nodes: nodes, accelerators, or thousandths of cores."""
     return mode.node_count if mode.node_count > 1 else mode.gpus or mode.millicores
 
 
 def share_of(mode: Mode, node: NodeState, left: int) -> int:
-    """How much of the `amount_of` a gang one node can take, of what is left to be placed."""
+    """Part of a gang's remaining `amount_of` that one node can take."""
     if mode.unit is not None:
         if not node.fits(mode.unit):
             return 0
@@ -349,8 +354,8 @@ def _gang_on(mode: Mode, chosen: list[tuple[NodeState, int]]) -> Placement:
         if mode.node_count > 1:
             return Placement(mode, devices)
         return Placement(mode, devices, parts=tuple(part for _, part in chosen) if len(chosen) > 1 else None)
-    found: list[Device] = []
+    taken: list[Device] = []
     for node, count in chosen:
         count *= mode.gpus // mode.node_count if mode.node_count > 1 else 1
-        found += [gpu.device for gpu in node.taking(mode)[:count]]
-    return Placement(mode, tuple(found))
+        taken += [gpu.device for gpu in node.taking(mode)[:count]]
+    return Placement(mode, tuple(taken))

@@ -1,4 +1,4 @@
-"""The slices of a MIG GPU in a run: which are busy, which layout a launch would cut, when each can be used."""
+"""Slices of a MIG GPU in a run: busy ones, the next layout, times of use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hetsim.model.tasks import Mode
 def best_cut(
     kind: DeviceType, layout: Layout, busy: Layout, fixed: bool, share: int, memory: int, profile: str
 ) -> tuple[Layout, Slice] | None:
-    """The layout and slice for a launch, next to the busy slices of the present layout; None if it fits in none.
+    """The layout and slice for a launch next to the busy slices; None: no fit.
 
     Of the layouts that the GPU may have now the one whose smallest fitting slice is smallest, then the one that leaves
     most of the GPU, then the present one; of the others the one that leaves the largest slices, then most memory.
@@ -30,8 +30,8 @@ def best_cut(
             best = min(fitting, key=lambda part: (part.share, part.bytes_of(kind.memory)))
             idle.remove(best)
             shares = sorted(-micro_share(part.share) for part in idle)
-            left = sum(shares), order > 0, shares, -sum(part.bytes_of(kind.memory) for part in idle), order
-            ranked.append((best.share, best.bytes_of(kind.memory), left, (one, best)))
+            free_share = sum(shares), order > 0, shares, -sum(part.bytes_of(kind.memory) for part in idle), order
+            ranked.append((best.share, best.bytes_of(kind.memory), free_share, (one, best)))
     return min(ranked)[-1] if ranked else None
 
 
@@ -60,14 +60,14 @@ class GpuSlices:
         return other
 
     def cut_for(self, mode: Mode) -> tuple[Layout, Slice] | None:
-        """The layout and slice that a launch in this mode would take now; None if there is no slice for it."""
+        """The layout and slice that a launch in this mode takes now; None: no slice."""
         key = self.layout, self.taken, self.fixed, mode
         if key not in self.known:
             self.known[key] = best_cut(self.kind, *key[:3], mode.share, mode.gpu_memory, mode.slice)
         return self.known[key]
 
     def recut(self, layout: Layout, now: float) -> None:
-        """Take on a layout that contains the busy slices; idle slices that it has in common stay as they are."""
+        """Take on a layout with the busy slices; idle slices in common stay."""
         new, kept, begin = Counter(layout) - Counter(self.taken), [], now
         for one, ready in sorted(self.idle, key=lambda entry: entry[1]):
             if new[one]:
@@ -79,7 +79,7 @@ class GpuSlices:
         self.layout = layout
 
     def take(self, mode: Mode, launch: Any, now: float) -> float:
-        """Give a launch the slice that a start now takes of the GPU itself; the time from which it can be used.
+        """Give a launch its slice; the time from which it can be used.
 
         On a what-if copy that slice may be busy for another launch; then nothing changes.
         """
@@ -102,7 +102,7 @@ class GpuSlices:
             self.taken = tuple(sorted(one for one, _ in self.busy.values()))
 
     def named(self, layout: list[Any]) -> Layout | None:
-        """The layout with these slices, shares or profiles that has the busy slices, at best the present one."""
+        """The layout of these slices with the busy ones in it, the present one if it is."""
         wanted, busy = sorted(str(x * 1.0 if isinstance(x, int) else x) for x in layout), Counter(self.taken)
         for one in (self.layout, *self.kind.sharing.cuts):
             same = wanted in (sorted(map(str, one)), sorted(str(part.profile or part.share) for part in one))
@@ -111,7 +111,7 @@ class GpuSlices:
         return None
 
     def agree(self, modes: dict[Any, Mode]) -> bool:
-        """Return True if the slices are those of the launches on the GPU, given by their modes."""
+        """Return True if the slices are those of the launches on the GPU, by mode."""
         there = tuple(sorted(one for one, _ in (*self.idle, *self.busy.values())))
         return there == self.layout and there in self.kind.sharing.cuts and self.busy.keys() == modes.keys() and all(
             self.busy[launch][0] in self.kind.slices_for(mode.share, mode.gpu_memory, mode.slice)

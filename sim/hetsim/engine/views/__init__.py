@@ -1,1 +1,1 @@
-"""What a policy may ask."""
+"""Views: the questions that a policy may ask."""

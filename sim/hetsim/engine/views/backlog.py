@@ -1,4 +1,4 @@
-"""Work ahead: estimated compute seconds waiting and running, by device type and class, kept from the first question on.
+"""Estimated seconds waiting and running, by device type and class.
 
 Waiting work is a sum per kind of best mode.  Launches that only compute end when their estimate says, so their work
 is a sum of ends less the time; those that have overrun their estimate leave that sum by a heap.  Launches that go
@@ -54,7 +54,7 @@ class Watched(dict[int, Any]):
 
 
 class Running:
-    """Plain launches of one kind: the sum of their expected ends, without those that are overdue."""
+    """Plain launches of one kind: sum of expected ends without overdue ones."""
 
     __slots__ = ("ends", "total", "heap")
 
@@ -81,7 +81,7 @@ class Running:
 
 
 class Backlog:
-    """What waits and what runs, by kind."""
+    """Waiting and running work, by kind."""
 
     def __init__(self, state: RunState, remaining: Callable[[Launch], float]):
         """`remaining`: estimated seconds that a launch has left."""
@@ -169,7 +169,7 @@ class Backlog:
         return requests
 
     def _requests(self, kind: str | None, class_: str | None) -> tuple[int, float]:
-        """The number of waiting requests and their seconds; where all are alike, without a look at each."""
+        """Waiting requests and their seconds, in O(1) where all are alike."""
         count, seconds = 0, []
         for queue in self.state.queues:
             if not len(queue):
@@ -179,9 +179,9 @@ class Backlog:
                     count += len(queue)
                     seconds.append(len(queue) * queue.head.shortest_remaining)
                 continue
-            found = [task for task in queue.look() if wanted(task, kind, class_)]
-            count += len(found)
-            seconds += [task.shortest_remaining for task in found]
+            tasks = [task for task in queue.look() if wanted(task, kind, class_)]
+            count += len(tasks)
+            seconds += [task.shortest_remaining for task in tasks]
         return count, math.fsum(seconds)
 
 
@@ -192,7 +192,7 @@ def best_mode(task: Task) -> Mode:
 
 
 def wanted(task: Task, kind: str | None, class_: str | None) -> bool:
-    """Is it one of those asked about, by the type of its best mode and by class?"""
+    """Return True if the task's best type and class are among those asked about."""
     return bool(matching([key_of(best_mode(task).type, task.class_)], kind, class_))
 
 

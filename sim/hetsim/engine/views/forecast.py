@@ -39,7 +39,7 @@ class StageEstimate(NamedTuple):
 
 
 class EngineTimes(NamedTuple):
-    """When the engines of an accelerator are free, and when the last launch looked at ends."""
+    """When the engines of an accelerator are free, and the last launch ends."""
 
     upload: float
     compute: float
@@ -67,10 +67,10 @@ class Forecast:
 
     def duration(self, task: Task, placement: Placement) -> float:
         """Estimated seconds of a launch there, on idle links and engines."""
-        mode, known = placement.mode, self.state.steady and task._launch is None
-        if known and mode.curve is None and task.shape not in self._fleets:
-            left = 1.0 - task.done
-            return mode.computing(1, task.estimates[task.shape.position[mode]] * left, left)
+        mode, steady = placement.mode, self.state.steady and task._launch is None
+        if steady and mode.curve is None and task.shape not in self._fleets:
+            part_left = 1.0 - task.done
+            return mode.computing(1, task.estimates[task.shape.position[mode]] * part_left, part_left)
         return self.stages((task,), placement).total
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> StageEstimate:
@@ -83,19 +83,19 @@ class Forecast:
         now = self.now
         needed = mode.share or mode.millicores
         states = [self._capacity.of[device.index] for device in placement.devices]
-        ready = max(available_at(state, now, state.left - needed) for state in states)
+        ready = max(available_at(state, now, state.free_amount - needed) for state in states)
         if mode.gpus and mode.type.sharing.kind == "mig":
             ready = max(ready, *(state.slices.copy().take(mode, None, now) for state in states))
-        left = [self._left(task) for task in tasks]
+        parts_left = [self._left(task) for task in tasks]
         if mode.parts:
             seconds = seconds_of(tasks, transfers.fusion(tasks), mode.parts, True)
         else:
-            parts = left
+            parts = parts_left
             if mode.curve is not None:
                 layout = layout_of(placement.devices)
-                parts = [mode.curve.left(layout, 1.0 - part) for part in left]
+                parts = [mode.curve.seconds_left(layout, 1.0 - part) for part in parts_left]
             works = [t.estimates[t.shape.position[mode]] * part for t, part in zip(tasks, parts, strict=True)]
-            seconds = mode.computing(len(tasks), math.fsum(works), max(left))
+            seconds = mode.computing(len(tasks), math.fsum(works), max(parts_left))
         rate = min(state.frequency / state.slowdown for state in states)
         rate *= mode.span_rate(placement.devices)
         kept = [self._kept(task) for task in tasks]
@@ -112,21 +112,21 @@ class Forecast:
         """The estimated part of the work still to do, progress of a running task counted."""
         launch = task._launch
         if task.shape in self._fleets:
-            whole = task.shortest_estimate
-            return self.remaining(task) / whole if whole > 0 else 0.0
+            full_time = task.shortest_estimate
+            return self.remaining(task) / full_time if full_time > 0 else 0.0
         if task.state != RUNNING or launch is None:
             return 1.0 - task.done
         mode = launch.placement.mode
         if mode.parts:
-            whole = planned(launch)
-            return self.remaining_of(launch) / whole if whole > 0 else 0.0
+            full_time = planned(launch)
+            return self.remaining_of(launch) / full_time if full_time > 0 else 0.0
         if mode.curve is not None:
             return 1.0 - reached(launch, planned(launch) - self.remaining_of(launch), estimated=True)
-        whole = mode.computing(1, task.estimates[task.shape.position[mode]])
-        return self.remaining_of(launch) / whole if whole > 0 else 0.0
+        full_time = mode.computing(1, task.estimates[task.shape.position[mode]])
+        return self.remaining_of(launch) / full_time if full_time > 0 else 0.0
 
     def _kept(self, task: Task) -> History | None:
-        """What a task has kept when it starts next; of a running one (a Move), as its stop would leave it now."""
+        """Work kept of a task at its next start; of a running one, if stopped now."""
         launch = task._launch
         if task.state != RUNNING or launch is None or launch.fusion is not None:
             return task._history
@@ -145,7 +145,7 @@ class Forecast:
             if not isinstance(state, GpuState):
                 continue
             here = self._places.on(device)
-            wanted = self.transfers.held(tasks, placement.mode)
+            wanted = self.transfers.needed_items(tasks, placement.mode)
             claim = self._places.claim(wanted, device) + placement.mode.gpu_memory
             kept = sum(self._places.items[i].size for i in wanted if i in here.resident and i not in here.pins)
             lacking = claim - (state.room - here.unpinned + kept)
@@ -193,8 +193,11 @@ class Forecast:
         return self._pipeline(launch).end
 
     def _pipeline(self, launch: Launch) -> EngineTimes:
-        """When a launch will be through its engines: those before it on its first accelerator are followed
-        through upload, compute and download in start order, as the engines serve them."""
+        """When a launch will be through its engines.
+
+        Those before it on its first accelerator are followed through upload, compute and download in start order, as
+        the engines serve them.
+        """
         table = launch.table
         assert table is not None
         before = table.lanes[0].flights if table.lanes else [launch]
@@ -218,8 +221,8 @@ class Forecast:
         if stage == COMPUTE:
             # Calculated from when the rate was last set, so that the answer is the same float at any time.
             uploaded = now
-            left = planned(launch) - (table.total - table.left)
-            computed = max(now, table.updated + left / (table.rate or 1.0))
+            seconds_left = planned(launch) - (table.total - table.left)
+            computed = max(now, table.updated + seconds_left / (table.rate or 1.0))
         else:
             uploaded = self._upload_end(launch, stage, up, free.upload)
             alone = launch.placement.mode.share == WHOLE
@@ -236,16 +239,18 @@ class Forecast:
             began = table.upload_start
             return max(self.now, began + seconds) if began <= self.now else upload_free + seconds
         states = [self._capacity.of[device.index] for device in launch.placement.devices]
-        ready = max(available_at(state, self.now, state.left) for state in states)
+        ready = max(available_at(state, self.now, state.free_amount) for state in states)
         sliced = (state.slices.busy[launch][1] for state in states if state.slices is not None)
         return max(upload_free, ready, *sliced) + seconds
 
     def free_at(self, device: Device, engine: Engine = "stream") -> float:
-        """When an engine of a device will have served everything in flight; "stream": when one more whole launch
-        may start there (for cores: when one is free)."""
+        """When an engine of a device will have served everything in flight.
+
+        "stream": when one more whole launch may start there (for cores: when one is free).
+        """
         now = self.now
         state = self._capacity.of[device.index]
-        if engine == "stream" and state.left >= (WHOLE if isinstance(state, GpuState) else 1000):
+        if engine == "stream" and state.free_amount >= (WHOLE if isinstance(state, GpuState) else 1000):
             return now
         times = EngineTimes(now, now, now, now)
         ends = []

@@ -1,4 +1,4 @@
-"""What views tell of requests to language models, which wait for their replicas and run in these."""
+"""Views of requests to language models, which wait for and run in replicas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hetsim.model.tasks import Shape
 
 
 class Generated:
-    """Requests to all language models of a run.  Nothing is kept: each answer is sorted out of what is there."""
+    """Requests to all language models of a run; each answer is made on demand."""
 
     def __init__(self, state: RunState, serving: Serving):
         self.state = state
@@ -34,14 +34,14 @@ class Generated:
         return sorted((task for queue in self.queues.values() for task in queue.tasks()), key=by_readiness)
 
     def with_replicas(self, launches: list[Launch], device: Device | None) -> list[Launch]:
-        """Launches in the order of their start, with those of replicas: all, or those on a device."""
+        """Launches by start with those of replicas: all, or those on a device."""
         residents = self.state.residents.values()
         here = list(residents) if device is None else [one for one in launches_on(self.state, device) if one.resident]
         return sorted([*here, *launches], key=lambda launch: launch.decided)
 
     @staticmethod
     def by_finish(launches: Sequence[Launch], finish_of: Callable[[Launch], float]) -> list[Task]:
-        """The tasks of these launches in the order in which they end: those of a replica each by itself."""
+        """Tasks of these launches by end; those of a replica each by itself."""
         ends: list[tuple[float, Task]] = []
         for launch in launches:
             if launch.resident:
@@ -63,7 +63,7 @@ class Generated:
         return sum(wanted(task, kind, class_) for task in self.waiting())
 
     def seconds(self, kind: str | None, class_: str | None) -> float:
-        """What requests have left, each as if it were alone."""
+        """Remaining seconds of requests, each as if it were alone."""
         waiting = [self.remaining(task) for task in self.waiting() if wanted(task, kind, class_)]
         return math.fsum(waiting) + math.fsum(
             self.remaining(task) for launch, task in self.taken_in()
@@ -71,7 +71,7 @@ class Generated:
         )  # fmt: skip
 
     def remaining(self, task: Task) -> float:
-        """Of the estimate for a replica to oneself, less the seconds in steps so far; at least 0."""
+        """Estimate for a replica to itself, less the seconds in steps; at least 0."""
         launch = task._launch
         estimate = task.shortest_estimate if launch is None else task.estimates[launch.holder.kind.position]
         return max(0.0, estimate - self.fleets[task.shape].in_steps(task.index))
@@ -80,7 +80,7 @@ class Generated:
         return self.fleets[task.shape].received_by(task.index)
 
     def attained_by(self, user: str) -> float:
-        """What all requests of a user have received.  Linear in those of the run."""
+        """Device-seconds received by a user's requests.  Linear in those of the run."""
         tasks = self.state.tasks
         if user not in tasks.users:
             return 0.0
@@ -93,7 +93,7 @@ class Generated:
 
 
 class Never:
-    """The shadow of a request to a language model: it starts where a replica takes it in, and nowhere else."""
+    """The shadow of a request to a language model, which starts in a replica only."""
 
     time = math.inf
     anywhere = False
@@ -107,6 +107,6 @@ NEVER = Never()
 
 
 def end_in_replica(launch: Launch, task: Task) -> float:
-    """When a request leaves the replica that has taken it in, as far as estimates tell."""
+    """When a request leaves its replica, as far as estimates tell."""
     assert isinstance(launch, Resident)
     return launch.holder.foresee().ends.get(task.index, math.inf)

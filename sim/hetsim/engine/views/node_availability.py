@@ -60,7 +60,7 @@ class Bounds:
             self.heap = [(time, number) for number, time in enumerate(self.times)]
             heapify(self.heap)
 
-    def least(self) -> tuple[float, int]:
+    def first_end(self) -> tuple[float, int]:
         """The least time, and the first node that has it."""
         heap = self.heap
         while heap[0][0] != self.times[heap[0][1]]:
@@ -103,10 +103,10 @@ class Ends:
 
         Where nothing can end early or late, launches need not be looked at before a time is asked for.
         """
-        return self._exact and self._stops == self.stops.count or self.known()
+        return self._exact and self._stops == self.stops.count or self.refresh()
 
-    def known(self) -> bool:
-        """Take in what has started and ended; False if counting is not enough for a launch."""
+    def refresh(self) -> bool:
+        """Take in starts and ends; False if counting is not enough for a launch."""
         fresh, crowded = launches_since(self.state, self._last), []
         self._last = self.state.last_launch
         stopped, self._stops = self._stops != self.stops.count, self.stops.count
@@ -180,18 +180,18 @@ class Ends:
         if bounds is None:
             bounds = self.bounds[mode] = Bounds(self.capacity.types[mode.type], len(self.on))
         bounds.note(self.capacity.log, self.capacity.log_generation)
-        time, number = bounds.least()
+        time, number = bounds.first_end()
         if time <= self.forecast.now:
             # Such a one may have come true, and the mode may fit there by now: bounds of the past do not hold.
             now, times = self.forecast.now, bounds.times
             for other in [other for other in bounds.stale if times[other] <= now]:
                 bounds.stale.discard(other)
                 bounds.put(other, self._time(other, mode, bounds.kind))
-            time, number = bounds.least()
+            time, number = bounds.first_end()
         while number in bounds.stale:
             bounds.stale.discard(number)
             bounds.put(number, self._time(number, mode, bounds.kind))
-            time, number = bounds.least()
+            time, number = bounds.first_end()
         return time, number
 
     def _time(self, number: int, mode: Mode, kind: int) -> float:
@@ -206,9 +206,9 @@ class Ends:
                 return -math.inf
             gpus = node.gpus
             for end, _, launch in here:
-                held = launch.placement
-                if held.mode.gpus and gpus[held.devices[0].local].kind == kind:
-                    missing -= held.mode.gpus
+                placement = launch.placement
+                if placement.mode.gpus and gpus[placement.devices[0].local].kind == kind:
+                    missing -= placement.mode.gpus
                     if missing <= 0:
                         return end
             return math.inf

@@ -96,7 +96,7 @@ class Placing:
     """Finds places; nothing here changes the state of the run."""
 
     def __init__(self, state: RunState, transfers: Transfers, fleets: Mapping[Shape, Any]):
-        """`fleets`: by shape, the services of which replicas take in the requests, so that these have no places."""
+        """`fleets`: by shape, services whose replicas take the requests: no places."""
         self._fleets = fleets
         self._capacity = state.capacity
         self._places = state.places
@@ -162,7 +162,7 @@ class Placing:
     def _only_whole(self, kind: DeviceType) -> bool:
         """Return True if accelerators of a type are either free or taken as a whole."""
         modes = (mode for shape in self._shapes for mode in shape.modes if mode.type is kind)
-        return kind.streams == 1 and kind.sharing.kind == "exclusive" and all(mode.whole for mode in modes)
+        return kind.streams == 1 and kind.sharing.kind == "exclusive" and all(mode.whole_devices for mode in modes)
 
     def _first_with_items(self, mode: Mode, task: Task) -> Placement | None:
         """Passing over devices without room for the task's data."""
@@ -190,7 +190,7 @@ class Placing:
         return self._capacity._across(mode, (self._capacity.nodes[node] for node in self._capacity.nodes_in(nodes)))
 
     def _emptiest(self, mode: Mode, task: Task | None) -> Placement | None:
-        """The first by load.  Cost: O(1) for whole devices, else linear in those on which it fits."""
+        """The first place by load: O(1) for whole devices, else linear in fitting ones."""
         only = self._only.get(mode)
         if only is None:
             only = self._only[mode] = self._only_place(mode)
@@ -206,14 +206,14 @@ class Placing:
             there = {option: option.devices[0] for option in self.options(task, mode)}
             return min(there, key=lambda p: (self.load(there[p]), self._missing_bytes(task, there[p])), default=None)
         offers = self.offers
-        offer = offers.of(mode) if offers.serves(mode) else offers.by_looking(mode)
+        offer = offers.offer_of(mode) if offers.serves(mode) else offers.by_looking(mode)
         return None if offer is None else offer[0]
 
     def _missing_bytes(self, task: Task, device: Device) -> int:
         return sum(self._places.items[item].size for item in self._places.missing(task.reads, device))
 
     def _only_place(self, mode: Mode) -> tuple[Any, ...]:
-        """The one accelerator of its type with its node, and the mode placed there; nothing where there are more."""
+        """The one accelerator of its type, and the mode placed there; None: several."""
         if mode.on_cpu or mode.gpus != 1 or mode.type.sharing.kind == "mig" or self.cluster.count(mode.type.name) != 1:
             return ()
         device = next(device for device in self.cluster.devices if device.type is mode.type)
@@ -222,7 +222,7 @@ class Placing:
         return Placement(mode, (device,)), self._capacity.of[device.index], self._capacity.nodes[device.node]
 
     def _on_node(self, mode: Mode, node: int, task: Task | None = None) -> Placement | None:
-        """The devices the mode would take on one node; with a task: devices that hold its data as well."""
+        """The devices for a mode on one node; with a task, those with its data."""
         mask = self._capacity.mask(mode)
         if not mask >> node & 1:
             return None
@@ -239,22 +239,24 @@ class Placing:
         if distinct and self._alike(task, mode):
             first = self._capacity.first(mode)
             return [] if first is None else [first]
-        found = []
+        placements = []
         for node in self.nodes.fitting(mode):
             state = self._capacity.nodes[node]
             if mode.gpus == 1:
                 here = [Placement(mode, (gpu.device,)) for gpu in state.taking(mode)]
-                found += [placement for placement in here if not self._with_items or self.holds(task, placement)]
+                placements += [placement for placement in here if not self._with_items or self.holds(task, placement)]
             else:
                 placement_here = self._on_node(mode, node, task)
                 if placement_here is not None:
-                    found.append(placement_here)
-        return found
+                    placements.append(placement_here)
+        return placements
 
     def _alike(self, task: Task, mode: Mode) -> bool:
-        """Would the task end at the same time wherever this mode fits now, so that the first place will do?"""
+        """Return True if the task ends at the same time wherever this mode fits now."""
         kind = mode.type
-        if task.reads or not (mode.on_cpu or mode.whole) or kind.streams > 1 or kind.sharing.kind != "exclusive":
+        if task.reads or not (mode.on_cpu or mode.whole_devices):
+            return False
+        if kind.streams > 1 or kind.sharing.kind != "exclusive":
             return False
         if mode.span_speeds is not None or mode.exchange is not None:
             return False
@@ -297,8 +299,8 @@ class Placing:
 
 
 def together(state: RunState, rows: Sequence[int]) -> tuple[Task, ...] | None:
-    """Tasks that can be launched as one now, in this order; None if one waits for any but those before it."""
-    found: list[Task] = []
+    """Tasks in this order as one launch; None if one waits for another."""
+    members: list[Task] = []
     before: dict[int, None] = {}
     graph = state.graph
     for row in rows:
@@ -313,6 +315,6 @@ def together(state: RunState, rows: Sequence[int]) -> tuple[Task, ...] | None:
                 return None
         if task.shape in state.queue_of:
             return None  # requests are launched in batches
-        found.append(task)
+        members.append(task)
         before[row] = None
-    return tuple(found)
+    return tuple(members)

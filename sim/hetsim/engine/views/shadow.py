@@ -29,10 +29,10 @@ SLACK = 64
 
 
 class PoolEnds:
-    """Expected ends of all launches, in order, where these do not move (`Changes.steady`).
+    """Expected ends of launches, in order, where they are steady (`Changes.steady`).
 
     Nodes do not matter to a gang that may take any whole accelerators of its type and nothing of a host: it fits as
-    soon as so many are free.  Cost: a step for each end up to the shadow, and one for each launch since the last.
+    soon as that number is free.  Cost: a step for each end up to the shadow, and one for each launch since the last.
     """
 
     def __init__(self, state: RunState, forecast: Forecast):
@@ -126,7 +126,7 @@ class Shadows:
             self._pool = PoolEnds(self.state, self.forecast)
         return self._pool
 
-    def of(self, task: Task, mode: Mode | None = None) -> Shadow:
+    def shadow_of(self, task: Task, mode: Mode | None = None) -> Shadow:
         """The shadow of a task, or of one of its modes."""
         if task.shape in self.fleets:
             return NEVER
@@ -215,7 +215,7 @@ class EarliestFit:
                 self._walk(modes)
                 return
             counted = counted and capacity.countable(mode)
-        if counted and self.shadows.ends.known():
+        if counted and self.shadows.ends.refresh():
             self._earliest(self.shadows.ends, modes)
         elif steady and all(mode.span_any for mode in modes) and all(map(self.shadows.pool.counts, modes)):
             self._earliest_anywhere(modes)
@@ -237,9 +237,9 @@ class EarliestFit:
         """Find the time at which a mode fits by counting accelerators on all nodes."""
         self.anywhere = True
         for mode in modes:
-            time, left = self.shadows.pool.earliest(mode)
+            time, free_then = self.shadows.pool.earliest(mode)
             if time < self.time:
-                self.mode, self._left = mode, left
+                self.mode, self._left = mode, free_then
                 self.time = max(self.forecast.now, time)
 
     def _walk(self, modes: list[Mode]) -> None:
@@ -251,17 +251,17 @@ class EarliestFit:
         free = {mode: self._capacity.free_for(mode) for mode in modes if mode.span_any and not limited}
         self.shadows.questions.count()
         for launch in self.forecast.by_finish():
-            held = launch.placement
+            placement = launch.placement
             end = max(self.forecast.now, self.forecast.finish_of(launch))
             if self._placement is not None and (limited or end > self.time):
                 break
-            if held.mode.partition in limited:
-                limited[held.mode.partition].give(held.mode, held.devices)
-            nodes = [number for number, _, _ in held.hosts()]
+            if placement.mode.partition in limited:
+                limited[placement.mode.partition].give(placement.mode, placement.devices)
+            nodes = [number for number, _, _ in placement.hosts()]
             for number in nodes:
                 sketch = self._sketch(number)
                 before = [share_of(mode, sketch, amount_of(mode)) for mode in free]
-                sketch.release(held, launch)
+                sketch.release(placement, launch)
                 for mode, amount in zip(free, before, strict=True):
                     free[mode] += share_of(mode, sketch, amount_of(mode)) - amount
             if self._placement is None:  # else what ends at the same time is only given back
@@ -405,16 +405,16 @@ class EarliestFit:
 
     def _spares_gang(self, placement: Placement, gang: Mode) -> bool:
         """Return True if a launch beyond the shadow leaves enough for a gang anywhere."""
-        amount, left = amount_of(gang), self._free
+        amount, amount_left = amount_of(gang), self._free
         sketches = {number: Sketch(self._sketch(number)) for number, _, _ in placement.hosts()}
         for sketch in sketches.values():
-            left -= share_of(gang, sketch, amount)
+            amount_left -= share_of(gang, sketch, amount)
             sketch.occupy(placement)
-            left += share_of(gang, sketch, amount)
-        if left < amount:
+            amount_left += share_of(gang, sketch, amount)
+        if amount_left < amount:
             return False
         if self._placement is not None and any(device.node in sketches for device in self._placement.devices):
             self._placement = None  # on other nodes; found when it is asked for
-        self._free = left
+        self._free = amount_left
         self._sketches.update(sketches)
         return True

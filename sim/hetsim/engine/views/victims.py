@@ -21,7 +21,7 @@ class Victims:
         self._fleets = fleets
 
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
-        """A placement for the task, and the victims that must stop; None if all are too few.
+        """A placement for a task and the victims to stop; None if all are not enough.
 
         Victims are added in the order given until it fits on a node; then the best ones are spared again.
         """
@@ -43,28 +43,28 @@ class Victims:
             if launch is None or not victim.shape.preemptible or launch.number in seen:
                 continue
             seen.add(launch.number)
-            held = launch.placement
-            if not stopped and held.mode is modes[0]:
+            placement = launch.placement
+            if not stopped and placement.mode is modes[0]:
                 # The first victim holds just what is wanted: nothing has to be tried out.
-                return held, [victim]
+                return placement, [victim]
             if wanted is not None:
-                if capacity.countable(held.mode):
-                    number = held.devices[0].node
+                if capacity.countable(placement.mode):
+                    number = placement.devices[0].node
                     lack = lacking.get(number)
                     if lack is None:
                         lack = wanted.gpus - capacity.nodes[number].open[kind].bit_count()
-                    if held.mode.gpus and held.mode.type is wanted.type:
-                        lack -= held.mode.gpus
+                    if placement.mode.gpus and placement.mode.type is wanted.type:
+                        lack -= placement.mode.gpus
                     lacking[number] = lack
                     if lack > 0:
                         stopped.setdefault(number, []).append(victim)
                         continue
                 else:
                     wanted = None
-            for number, _, _ in held.hosts():
+            for number, _, _ in placement.hosts():
                 stopped.setdefault(number, []).append(victim)
                 if number in sketches:
-                    sketches[number].release(held, launch)
+                    sketches[number].release(placement, launch)
                 else:
                     sketches[number] = self._released(number, stopped[number])
                 for mode in modes:

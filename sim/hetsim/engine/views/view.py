@@ -1,4 +1,4 @@
-"""The engine's side of the view: what a policy may ask (the contract is `hetsim.policy.contract.View`)."""
+"""The engine's side of the view (contract: `hetsim.policy.contract.View`)."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class LaunchSeen:
 
 
 class RequestSeen(LaunchSeen):
-    """The same of a request that a replica has taken in: it ends before its launch, which keeps its devices."""
+    """A request that a replica has taken in: it ends before its launch does."""
 
     __slots__ = ("_task",)
 
@@ -143,7 +143,7 @@ class EngineView:
         self.fits, self.over_limit, self.load = placing.fits, placing.over_limit, placing.load
         self.duration, self.stages, self.remaining = forecast.duration, forecast.stages, forecast.remaining
         self.free_at = forecast.free_at
-        self.earliest_fit = Shadows(state, forecast, placing, stops=stops, questions=questions, fleets=fleets).of
+        self.earliest_fit = Shadows(state, forecast, placing, stops=stops, questions=questions, fleets=fleets).shadow_of
         self.make_room = Victims(state.capacity, fleets).make_room
 
     def slices(self, device: Device, idle: bool = False) -> Layout:
@@ -164,7 +164,7 @@ class EngineView:
 
     @property
     def offers(self) -> Offers:
-        """What services are offered, for the dispatcher."""
+        """Offers to services, for the dispatcher."""
         return self._placing.offers
 
     # Where does it fit? -------------------------------------------------------------------------------------
@@ -227,10 +227,10 @@ class EngineView:
         return self._work_ahead().count(kind, class_) + generated
 
     def queue_of(self, task: Task) -> RequestQueue | None:
-        found: RequestQueue | None = self._state.queue_of.get(task.shape)
-        if found is None and self._generated is not None:
-            found = cast(RequestQueue | None, self._generated.queues.get(task.shape))
-        return found
+        queue: RequestQueue | None = self._state.queue_of.get(task.shape)
+        if queue is None and self._generated is not None:
+            queue = cast(RequestQueue | None, self._generated.queues.get(task.shape))
+        return queue
 
     def free(self, kind: str, node: int | None = None) -> float:
         self._known(kind)
@@ -253,7 +253,7 @@ class EngineView:
         return seconds if self._generated is None or own else seconds + self._generated.seconds(kind, class_)
 
     def _known(self, kind: str | None, class_: str | None = None) -> None:
-        """PolicyError for a name that is misspelt: nothing would be free or waiting of it for ever."""
+        """Raise PolicyError for an unknown name, which would never be free or waiting."""
         types, classes = self.cluster.types, self._state.tasks.classes
         if kind is not None and kind not in KINDS and kind not in types:
             text = f'asks for devices "{kind}", which are none here{suggestion(kind, [*KINDS, *types])}'

@@ -146,9 +146,11 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         return self.episodes.action_names
 
     def scheduler(self, choice: Choice, name: str = "trained") -> type[Scheduler]:
-        """A scheduler class that chooses by `choice(observation, mask)`, which gives the number of an action, from what
-        this environment shows.  `run` and `compare` take it as a policy; or register it under a name:
-        `hetsim.register("mine", env.unwrapped.scheduler(choice))`."""
+        """A scheduler class that chooses by `choice(observation, mask)`.
+
+        It gives the number of an action from what this environment shows.  `run` and `compare` take it as a policy; or
+        register it under a name: `hetsim.register("mine", env.unwrapped.scheduler(choice))`.
+        """
         return scheduler_of(self.episodes, choice, name)
 
     @property

@@ -63,8 +63,10 @@ class Reward:
         """A task was accepted by the agent; called only if rewards are wanted ahead."""
 
     def started(self, task: Task, end: float, least: float) -> None:
-        """A task starts, should end then, and would have taken `least` at best, whatever was decided (0 where it need
-        not have come in); told only where rewards are wanted ahead."""
+        """Note a start, where rewards are wanted ahead: when the task should end.
+
+        `least` is the time at best, whatever was decided (0 where it need not have come in).
+        """
 
     def completed(self, task: Task) -> None:
         """A task has ended well."""

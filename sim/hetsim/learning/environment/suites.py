@@ -70,8 +70,10 @@ class Suite:
         return env
 
     def judge(self, policy: Any, load: str | None = None, **more: Any) -> Comparison:
-        """A policy (a class, a name or a mapping) on a test load, the first unless named, compared with `BASELINES`;
-        `more` as in `hetsim.compare`."""
+        """Compare a policy on a test load, the first unless named, with `BASELINES`.
+
+        A policy is a class, a name or a mapping; `more` as in `hetsim.compare`.
+        """
         from hetsim.experiment.compare import compare
 
         name = self.test[0] if load is None else load

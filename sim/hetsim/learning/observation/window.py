@@ -100,10 +100,12 @@ class Layout:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Where each action finds what concerns it, one row an action: indexes into the observation with a 0 and a 1
-        appended.  A row holds the task, the pair and the type of device, which type it is, the state of all types and
-        of the whole, and whether the action waits.  So one small network can score every action.  Of admission the row
-        that accepts holds the task, with all types; the one that rejects only the state."""
+        """Indexes into the observation (with 0 and 1 appended), one row an action.
+
+        A row holds the task, the pair and the type of device, which type it is, the state of all types and of the
+        whole, and whether the action waits.  So one small network can score every action.  Of admission the row that
+        accepts holds the task, with all types; the one that rejects only the state.
+        """
         if self.decides == ADMISSION:
             return self._rows_of_admission
         kinds, tasks = len(self.types), self.window

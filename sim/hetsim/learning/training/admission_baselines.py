@@ -39,8 +39,10 @@ def with_admission(scenario: Scenario, admission: Mapping[str, Any]) -> dict[str
 
 
 def with_admissions(scenario: Scenario, policies: Iterable[PolicyLike] | Mapping[str, PolicyLike]) -> dict[str, Any]:
-    """Label -> value for `policy:`, in order.  What is an admission policy goes with the scenario's scheduler; what
-    else is named stands for the whole policy.  UsageError for a label given twice."""
+    """Label -> value for `policy:`, in order; UsageError for a label given twice.
+
+    An admission policy goes with the scenario's scheduler; another name stands for the whole policy.
+    """
     if isinstance(policies, str):
         policies = [policies]
     if isinstance(policies, Mapping):

@@ -54,7 +54,7 @@ class Training:
 
     policy      the network and what it was learned for (`hetsim.learning.agents.files.LearnedPolicy`)
     curve       a table: steps taken, and the reward per task of the validation runs then
-    beside      the same of the baselines, by label
+    baselines   the same of the baselines, by label
     comparison  learned policy and baselines on the scenario's own seed, or None if there are no baselines
     runs        the runs behind it, by label
     earned      the reward per task of these runs, by replication and label, where it is a sum that no metric tells
@@ -62,7 +62,7 @@ class Training:
 
     policy: Any
     curve: pd.DataFrame
-    beside: dict[str, float]
+    baselines: dict[str, float]
     comparison: Comparison | None
     runs: dict[str, Any]
     earned: pd.DataFrame | None = None
@@ -80,7 +80,7 @@ class Training:
         """Return the learning curve."""
         from hetsim.learning.picture import learning_curve
 
-        return learning_curve(self.policy, self.curve, self.beside)
+        return learning_curve(self.policy, self.curve, self.baselines)
 
 
 @with_options(LocalKeywords)

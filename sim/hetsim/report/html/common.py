@@ -63,8 +63,9 @@ def policy_text(label: str, value: Any = None) -> str:
 
 
 def better_sentence(finding: Finding, base: float) -> str:
-    """`sjf is better than fcfs in response mean by 36 ± 5 %, n = 20`, or higher or lower in a metric of which neither
-    is better; else the finding's own sentence.
+    """The finding as a sentence: A is better than B in a metric by 36 ± 5 %, n = 20.
+
+    Higher or lower where neither direction is better; else the finding's own sentence.
 
     base: the mean of the other policy.
     """

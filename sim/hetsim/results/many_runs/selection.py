@@ -26,7 +26,7 @@ from hetsim.results.one_run import metrics
 
 FIRST = 10
 """Replications of the first stage."""
-MOST = 1_000
+MAX_REPLICATIONS = 1_000
 PROBABILITY, DELTA = 0.95, 0.01
 
 
@@ -41,7 +41,7 @@ class Selection:
     probability: float
     delta: float
     best: str | None
-    left: tuple[str, ...]
+    remaining: tuple[str, ...]
     dropped: Mapping[str, int] = field(default_factory=dict)
     runs: Mapping[str, int] = field(default_factory=dict)
     tied: tuple[str, ...] = ()
@@ -53,8 +53,8 @@ class Selection:
         within = gap(self.metric, self.delta)
         if self.best is None:
             first = (
-                f"No best policy in {name} after {runs:,} replications: {listed(self.left)} cannot be told apart to "
-                f"{within} with a probability of {100 * self.probability:g} %; allow a larger delta, or longer runs."
+                f"No best policy in {name} after {runs:,} replications: {listed(self.remaining)} cannot be told apart "
+                f"to {within} with a probability of {100 * self.probability:g} %; allow a larger delta, or longer runs."
             )
         else:
             first = (
@@ -174,11 +174,11 @@ class Race:
         r = len(self.values[self.left[0]])
         return all(self._margin(a, b, r) == 0 for a in self.left for b in self.left if a != b)
 
-    def found(self) -> Selection:
+    def outcome(self) -> Selection:
         """The outcome as known now."""
         tied = tuple(self.left) if self.over and len(self.left) > 1 else ()
         return Selection(
             metric=self.metric, probability=self.probability, delta=self.delta,
-            best=self.left[0] if self.over else None, left=tuple(self.left), dropped=dict(self.dropped),
+            best=self.left[0] if self.over else None, remaining=tuple(self.left), dropped=dict(self.dropped),
             runs={policy: len(values) for policy, values in self.values.items()}, tied=tied,
         )  # fmt: skip

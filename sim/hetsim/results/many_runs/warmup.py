@@ -22,7 +22,7 @@ from hetsim.results.formatting import seconds
 from hetsim.results.one_run.result import Result
 
 BATCH = 5
-LEAST = 5
+MIN_REPLICATIONS = 5
 """Replications: a mean over fewer still shows the congestion of single runs."""
 PILOT = 20
 """Replications of which the mean is taken at most; the cut holds for all."""
@@ -34,18 +34,18 @@ NEAR = 0.4
 
 @dataclass(frozen=True)
 class WarmupCut:
-    """A warm-up of `time` seconds with `tasks` of `of` arrivals, from `runs` runs."""
+    """A warm-up of `time` seconds with `tasks` of the `arrivals`, from `runs` runs."""
 
     time: float
     tasks: int
-    of: int
+    arrivals: int
     runs: int
     seen: bool = True
     """Were there responses to find it from?"""
 
     @property
     def near_half(self) -> bool:
-        return self.tasks > 0 and self.tasks >= NEAR * self.of
+        return self.tasks > 0 and self.tasks >= NEAR * self.arrivals
 
     @property
     def sentence(self) -> str:
@@ -54,16 +54,16 @@ class WarmupCut:
         if not self.tasks:
             return f"warm-up: nothing cut (MSER-5 on the mean of {self.runs} replications finds no transient)"
         return (
-            f"warm-up: the first {seconds(self.time)} cut, about {self.tasks:,} of {self.of:,} tasks "
+            f"warm-up: the first {seconds(self.time)} cut, about {self.tasks:,} of {self.arrivals:,} tasks "
             f"(MSER-5 on the mean response of {self.runs} replications, by order of arrival)"
         )
 
     @property
     def warning(self) -> str:
         return (
-            f"the warm-up found, {100 * self.tasks / self.of:.0f} % of the tasks, is near the half that MSER-5 may "
-            "cut: the run is too short to become steady, or never does (a load of 1 or more, a burst); make it longer, "
-            "or give warmup as a time"
+            f"the warm-up found, {100 * self.tasks / self.arrivals:.0f} % of the tasks, is near the half that MSER-5 "
+            "may cut: the run is too short to become steady, or never does (a load of 1 or more, a burst); make it "
+            "longer, or give warmup as a time"
         )
 
 

@@ -65,7 +65,7 @@ def _transfers(tasks: Tasks, table: ModeTable) -> np.ndarray | None:
     for shape in tasks.shapes:
         rows = np.flatnonzero(tasks.shape == shape.index)
         for position, mode in enumerate(shape.modes):
-            if mode.on_cpu or mode.gpus != 1 or not mode.whole or mode.batch_limit > 1 or not len(rows):
+            if mode.on_cpu or mode.gpus != 1 or not mode.whole_devices or mode.batch_limit > 1 or not len(rows):
                 continue
             ways = dict.fromkeys(way_to_host(cluster, one) for one in cluster.devices if one.type is mode.type)
             stages = [stage_seconds(mode, way, private, rows) for way in ways]

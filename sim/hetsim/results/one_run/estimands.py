@@ -29,12 +29,12 @@ def _judged_admitted(run: Measured) -> float:
 
 
 def _known(run: Measured, column: str) -> int:
-    return len(run.known(column)) if column in run.result.tasks else 0
+    return len(run.known_values(column)) if column in run.result.tasks else 0
 
 
 WEIGHTS: dict[str, Callable[[Measured], float]] = {
     "_completed": lambda run: run.count(COMPLETED),
-    "_started": lambda run: len(run.known("wait")),
+    "_started": lambda run: len(run.known_values("wait")),
     "_first_tokens": lambda run: _known(run, "ttft"),
     "_further_tokens": lambda run: _known(run, "tpot"),
     "_arrived": lambda run: len(run.status),

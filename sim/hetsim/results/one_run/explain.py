@@ -300,7 +300,7 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
     queues = _Queues(record, row, ready, decided=decided, variant=variant, rank=rank, variants=len(pairs))
     owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     now = _verdict(state, owner, len(groups))
-    waiting = _anybody(replay.grid, ready, decided)
+    waiting = _some_wait(replay.grid, ready, decided)
     for number, (begin, _, touched) in enumerate(replay.segments(waiting)):
         queues.advance(begin)
         if not waiting[number]:
@@ -322,7 +322,7 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
     )  # fmt: skip
 
 
-def _anybody(grid: np.ndarray, ready: np.ndarray, decided: np.ndarray) -> np.ndarray:
+def _some_wait(grid: np.ndarray, ready: np.ndarray, decided: np.ndarray) -> np.ndarray:
     """In which stretches some task waits for its first start."""
     size = len(grid) + 1
     come = np.bincount(np.searchsorted(grid, ready), minlength=size)

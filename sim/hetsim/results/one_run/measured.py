@@ -147,7 +147,7 @@ class Measured:
     def use(self) -> Usage:
         return self.result.usage
 
-    def known(self, name: str) -> np.ndarray:
+    def known_values(self, name: str) -> np.ndarray:
         """The values of a column: of completed tasks (`wait`: of those that started)."""
         values = self.column(name)
         missing = np.isnan(values)
@@ -158,18 +158,18 @@ class Measured:
         return int(np.count_nonzero((self.status == UNFINISHED) & np.isnan(self.column(name))))
 
     def mean(self, name: str) -> float:
-        values = self.known(name)
+        values = self.known_values(name)
         return float(values.mean()) if len(values) else math.nan
 
     def maximum(self, name: str) -> float:
         if self.unknown(name):
             return math.inf
-        values = self.known(name)
+        values = self.known_values(name)
         return float(values.max()) if len(values) else math.nan
 
     def quantile(self, name: str, share: float) -> float:
         """Linear between order statistics; +inf as soon as it touches an unfinished task."""
-        return quantile(self.known(name), share, self.unknown(name))
+        return quantile(self.known_values(name), share, self.unknown(name))
 
 
 def quantile(values: np.ndarray, share: float, infinite: int = 0) -> float:

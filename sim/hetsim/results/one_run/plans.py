@@ -30,14 +30,14 @@ from hetsim.results.one_run.modes import ModeTable
 PLAN_COLUMNS = (PLANNED_MAKESPAN, MAKESPAN, "lower_bound", "ratio", "planning_s")
 
 
-def told(value: Any) -> Any:
+def plain_note(value: Any) -> Any:
     """A note as plain text, numbers, lists and mappings, which a file can hold."""
     if isinstance(value, Mapping):
-        return {str(key): told(inner) for key, inner in value.items()}
+        return {str(key): plain_note(inner) for key, inner in value.items()}
     if isinstance(value, np.generic | np.ndarray):
-        return told(value.tolist())
+        return plain_note(value.tolist())
     if isinstance(value, list | tuple):
-        return [told(inner) for inner in value]
+        return [plain_note(inner) for inner in value]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
@@ -118,7 +118,7 @@ def lower_bounds(runs: Mapping[str, Run]) -> dict[str, float]:
     best = reduce(np.fmax, (certified(result) for result in runs.values()), math.nan)
     usual, bounds = math.nan, {}
     for policy, result in runs.items():
-        if result.record.fused or not whole(result):
+        if result.record.fused or not all_completed(result):
             bounds[policy] = result.metric("makespan_bound")
             continue
         if math.isnan(usual):
@@ -139,7 +139,7 @@ def certified(result: Run) -> float:
     return bound if exact and _foreseen(tasks, result.modes, wide) else math.nan
 
 
-def whole(result: Run) -> bool:
+def all_completed(result: Run) -> bool:
     """Return True if every task of the instance arrived in the window and completed."""
     status = result.measured.status
     return len(status) == result.record.input.tasks.request_count and bool((status == COMPLETED).all())
@@ -171,7 +171,8 @@ def _alone(mode: Mode, wide: bool) -> bool:
         return False
     if mode.on_cpu:
         return mode.millicores % MILLI == 0 if wide else mode.millicores == MILLI
-    return (wide or mode.gpus == 1) and mode.whole and not (mode.type.sharing.kind == "mps" and mode.type.streams > 1)
+    is_shared = mode.type.sharing.kind == "mps" and mode.type.streams > 1
+    return (wide or mode.gpus == 1) and mode.whole_devices and not is_shared
 
 
 def _homes(table: ModeTable, mode: Mode) -> list[Node]:

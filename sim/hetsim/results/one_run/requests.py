@@ -50,7 +50,7 @@ def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float
         old = stage_rows[name].to_numpy()
         stage_rows[name] = np.where(of_stages, values, old).astype(old.dtype)
 
-    start, finish = rows.least(record.start), record.finish[rows.deciding]
+    start, finish = rows.minimum(record.start), record.finish[rows.deciding]
     finish[status == UNFINISHED] = np.nan
     put("start", start)
     put("finish", finish)

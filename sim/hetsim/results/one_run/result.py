@@ -16,7 +16,7 @@ import pandas as pd
 from hetsim.errors import UsageError
 from hetsim.model.record import UNFINISHED, Record
 from hetsim.results.declared import DEFAULT_BOUND, in_set, of_groups
-from hetsim.results.formatting import at_least, formatter, json_values, units_of
+from hetsim.results.formatting import formatter, json_values, lower_bound, units_of
 from hetsim.results.one_run import metrics, store
 from hetsim.results.one_run.calls import calls_table, not_back
 from hetsim.results.one_run.fairness import gpu_seconds_of_tasks, rho_of_tasks
@@ -25,7 +25,7 @@ from hetsim.results.one_run.launches import launches_table
 from hetsim.results.one_run.measured import Measured
 from hetsim.results.one_run.modes import ModeTable
 from hetsim.results.one_run.network import has_steps, links_table
-from hetsim.results.one_run.plans import NOT_PROVEN, told
+from hetsim.results.one_run.plans import NOT_PROVEN, plain_note
 from hetsim.results.one_run.rows import TableRows
 from hetsim.results.one_run.stages import stage_figures
 from hetsim.results.one_run.steps import steps_table, token_gaps
@@ -121,7 +121,7 @@ class Result:
     @cached_property
     def notes(self) -> dict[str, Any]:
         """The policy's notes: of a plan planned_makespan, lower_bound, ..."""
-        return told(self.record.notes)
+        return plain_note(self.record.notes)
 
     @property
     def planning(self) -> float:
@@ -356,8 +356,8 @@ class Result:
         value = self.metric(name)
         column = re.sub(r"_(mean|max|p\d+)$", "", name)
         if math.isinf(value) and column in self.tasks:
-            values = self.measured.known(column)
-            return at_least(float(values.max()) if len(values) else value, units_of(name))
+            values = self.measured.known_values(column)
+            return lower_bound(float(values.max()) if len(values) else value, units_of(name))
         return formatter(name)(value)
 
     def plot(self) -> Figure:
@@ -398,7 +398,7 @@ class Result:
             saved = store.open_run(Path(directory))
             result = cls(None, inputs=saved.inputs, **saved.named)
             result.saved = saved
-            result.__dict__.update(saved.known)  # instead of what would be derived from the record
+            result.__dict__.update(saved.stated)  # instead of what would be derived from the record
             result._values.update(saved.values)
         return result
 

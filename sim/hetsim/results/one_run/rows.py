@@ -107,7 +107,7 @@ class TableRows:
         order = np.lexsort((self.members, when, rank, self.owner))
         return self.members[order[self.begin]]
 
-    def least(self, column: np.ndarray) -> np.ndarray:
+    def minimum(self, column: np.ndarray) -> np.ndarray:
         """The minimum over the tasks of each row, of those that have a value; NaN of none."""
         if self.staged is None:
             return self.copy(column)

@@ -284,7 +284,7 @@ class Saved:
     inputs: dict[str, str]
     named: dict[str, Any]
     """name, seed, replication, policy, error, bound, scenario."""
-    known: dict[str, Any]
+    stated: dict[str, Any]
     """warmup, end, horizon, warnings, notes."""
     values: dict[str, float]
     """Of the metrics of its summary."""
@@ -313,7 +313,7 @@ def open_run(directory: Path) -> Saved:
         why = f"{MARK} has no {problem}" if isinstance(problem, KeyError) else str(problem)
         why = why if (directory / MARK).is_file() else f"it has no {MARK}"
         raise UsageError(f"{directory} is not a run directory: {why}") from None
-    return Saved(directory, listed, about.get("inputs", {}), named=named, known=facts, values=values)
+    return Saved(directory, listed, about.get("inputs", {}), named=named, stated=facts, values=values)
 
 
 def _number(value: Any) -> float:

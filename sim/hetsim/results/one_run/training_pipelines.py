@@ -33,7 +33,7 @@ def training_pipeline(result: Result, task: Any = None) -> tuple[PipelineSchedul
             raise UsageError(f"task {task} has no pipeline that ran; those with one: {_some(result, exchanges)}")
     exchange = exchanges[row]
     devices, _ = record.places[record.place[row]]
-    profile = exchange.of([record.input.cluster.devices[one] for one in devices])
+    profile = exchange.profile_of([record.input.cluster.devices[one] for one in devices])
     assert exchange.pipeline is not None
     seconds = dict(zip(exchange.pipeline.phases, profile.exposed(), strict=True))
     return step_schedule(exchange.pipeline, seconds, profile.seconds), str(record.input.tasks.name(row))

@@ -107,7 +107,7 @@ def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon:
     rates, longest = _rates(faults, cluster)
     if not any(rates.values()):
         return []
-    least = np.full(len(tasks), np.inf)
+    shortest = np.full(len(tasks), np.inf)
     wanted, between = np.full(len(tasks), np.inf), np.full(len(tasks), np.inf)
     enough = np.full(len(tasks), HARDLY)
     for shape in tasks.shapes:
@@ -121,24 +121,24 @@ def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon:
             hopeless = np.isfinite(stretch) & (again > longest[mode.type.name])
             rate = rates[mode.type.name] * max(1, mode.gpus)
             attempts = np.where(hopeless, FOR_EVER, again * rate)
-            better = attempts < least[rows]
+            better = attempts < shortest[rows]
             wanted[rows[better]] = again[better]
             between[rows[better]] = 1 / rate if rate else math.inf
-            least[rows] = np.fmin(least[rows], attempts)
-    least[list(tasks.refused)] = 0.0
-    rare = np.flatnonzero(least > enough)
+            shortest[rows] = np.fmin(shortest[rows], attempts)
+    shortest[list(tasks.refused)] = 0.0
+    rare = np.flatnonzero(shortest > enough)
     if not len(rare):
         return []
-    worst = int(rare[np.argmax(least[rare])])
+    worst = int(rare[np.argmax(shortest[rare])])
     many = f"e^{float(enough[rare].min()):g}"
-    needs = f"e^{least[worst]:.1f}" if least[worst] < FOR_EVER else "without end"
+    needs = f"e^{shortest[worst]:.1f}" if shortest[worst] < FOR_EVER else "without end"
     summary = (
         f"{len(rare):,} of {len(tasks):,} tasks need {many} attempts and more between two checkpoints, so often do "
         f"devices fail (task {tasks.name(worst)}: {needs}; it wants {seconds(float(wanted[worst]))} "
         f"without a failure, and its devices fail every {seconds(float(between[worst]))})"
     )
-    if least[worst] > NEVER:
-        never = int((least > NEVER).sum())
+    if shortest[worst] > NEVER:
+        never = int((shortest > NEVER).sum())
         text = f"{summary}: {never:,} cannot be expected to finish; give stopping: {{interval: ...}} or fewer faults"
         if horizon < math.inf:
             return [text]
@@ -162,8 +162,8 @@ def _rates(faults: list[Faults], cluster: Cluster) -> tuple[dict[str, float], di
         for device in (node.cpu, *node.accelerators):
             own = per_device[device.index] + (per_device[node.cpu.index] if device is not node.cpu else 0.0)
             rates[device.type.name] = min(rates.get(device.type.name, math.inf), float(own))
-            least = float(min(sound[device.index], sound[node.cpu.index]))
-            longest[device.type.name] = max(longest.get(device.type.name, 0.0), least)
+            slowest = float(min(sound[device.index], sound[node.cpu.index]))
+            longest[device.type.name] = max(longest.get(device.type.name, 0.0), slowest)
     return rates, longest
 
 

@@ -56,7 +56,7 @@ class DrawnRequests(Generic[S]):
         """The tokens of prompts and answers of n requests, drawn."""
         keys, stream = ("prompt", "output"), self.context.random.stream
         drawn = [getattr(demand.tokens, key).sample(stream("tokens", *label, key), n) for key in keys]
-        return {f"{key}_tokens": whole(values) for key, values in zip(keys, drawn, strict=True)}
+        return {f"{key}_tokens": whole_tokens(values) for key, values in zip(keys, drawn, strict=True)}
 
     def _fail(self, key: str, text: str) -> Exception:
         parts = [int(part) if part.isdigit() else part for part in key.split(".")]
@@ -109,7 +109,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         if missing:
             text = f"this trace does not say how long requests are: it has no {' and no '.join(missing)}"
             raise self.context.fail((*self.path, "trace"), text)
-        self.extra = self._within({name: whole(extra[name]) for name in TOKENS})
+        self.extra = self._within({name: whole_tokens(extra[name]) for name in TOKENS})
         return self._alone()
 
     def _within(self, extra: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -149,18 +149,18 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
 
         def overload(batching: IterationPolicy, policy: str) -> tuple[str, float] | None:
             """The fullest steps serve the most requests."""
-            most, limit = self._capacity(prompt, output, math.inf), self.service.max_num_batched_tokens
-            if rate > most:
+            max_sequences, limit = self._capacity(prompt, output, math.inf), self.service.max_num_batched_tokens
+            if rate > max_sequences:
                 text = (
-                    f"{self.name}: {rate:.4g} requests/s arrive and its replicas serve at most {most:.4g}/s: "
+                    f"{self.name}: {rate:.4g} requests/s arrive and its replicas serve at most {max_sequences:.4g}/s: "
                     "the queue grows without bound"
                 )
-                return text, most
+                return text, max_sequences
             if limit is not None and rate > (limited := self._capacity(prompt, output, limit)):
                 text = (
                     f"{self.name}: {rate:.4g} requests/s arrive, and with at most {limit:,} tokens in a step "
                     f"(max_num_batched_tokens) its replicas serve at most {limited:.4g}/s: the load cannot be "
-                    f"sustained; without that limit they serve {most:.4g}/s"
+                    f"sustained; without that limit they serve {max_sequences:.4g}/s"
                 )
                 return text, limited
             return None
@@ -177,7 +177,7 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
         decoding = float((output - 1.0).mean()) / service.max_sequences
         reading = float(prompt.mean()) / max_num_batched_tokens
         filled = float((prompt + output - 1.0).mean()) / max_num_batched_tokens
-        most = [0.0, 0.0]  # of those that decode, or do both, and of those that only prefill
+        max_times = [0.0, 0.0]  # of those that decode, or do both, and of those that only prefill
         for kind, _ in self.modes:
             times, counts = kind.times, service.starts(kind)
             prefill, decode, together = times.demand(prompt, output, service.max_sequences)
@@ -186,10 +186,10 @@ class ServedLanguage(DrawnRequests[llm_schema.LanguageModel]):
                 alone = together + times.fixed * max(decoding, filled), 0.0
             for side, (count, seconds) in enumerate(zip(counts, alone, strict=True)):
                 if service.autoscale is not None and not side and seconds > 0:
-                    most[0] = max(most[0], service.autoscale.most / seconds)
+                    max_times[0] = max(max_times[0], service.autoscale.max_replicas / seconds)
                 elif count:
-                    most[side] += count / seconds if seconds > 0 else math.inf
-        return min(most) if service.disaggregated is not None else most[0]
+                    max_times[side] += count / seconds if seconds > 0 else math.inf
+        return min(max_times) if service.disaggregated is not None else max_times[0]
 
     def _remarks(self, service: llm_schema.LanguageModel, mode: Mode) -> None:
         """Warn of extrapolated or estimated steps on one type of device."""
@@ -231,7 +231,7 @@ def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
         raise ScenarioError(problems)
 
 
-def whole(values: np.ndarray) -> np.ndarray:
+def whole_tokens(values: np.ndarray) -> np.ndarray:
     """Tokens as whole numbers, at least one."""
     return np.clip(np.rint(np.nan_to_num(values)), 1, llm_schema.MAX_TOKENS).astype(np.int64)
 

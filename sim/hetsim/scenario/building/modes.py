@@ -175,12 +175,12 @@ class ModeBook:
         bound, memory = mode.partition, mode.type.memory
         within = _within(bound)
         if bound is not None:
-            for needed, most, unit in ((mode.gpu_share, bound.max_gpus, "GPUs"), (mode.cpus, bound.max_cpus, "cores")):
-                if most is not None and needed > most:
-                    return f"{needed:g} {unit} are more than the {most:g} that jobs{within} may hold"
+            for needed, limit, unit in ((mode.gpu_share, bound.max_gpus, "GPUs"), (mode.cpus, bound.max_cpus, "cores")):
+                if limit is not None and needed > limit:
+                    return f"{needed:g} {unit} are more than the {limit:g} that jobs{within} may hold"
         if memory is not None and mode.gpu_memory > memory:
-            most_memory = _size(memory)
-            return f"{_size(mode.gpu_memory)} of GPU memory are more than the {most_memory} of a {mode.type.name}"
+            max_memory = _size(memory)
+            return f"{_size(mode.gpu_memory)} of GPU memory are more than the {max_memory} of a {mode.type.name}"
         if bound is not None and bound.max_nodes is not None and mode.node_count > bound.max_nodes:
             return f"{mode.node_count} nodes are more than the {bound.max_nodes} that jobs{within} may use"
         return ""
@@ -242,21 +242,21 @@ class ModeBook:
         if mode.millicores <= cores * 1000:
             return f"{_size(mode.memory)} of memory are more than any node with enough cores has"
         rest = " besides those that drive accelerators" if any(node.spec.drivers for node, _ in kinds) else ""
-        most = f"the {cores} of any node{_within(mode.partition)}{rest}"
+        limit_text = f"the {cores} of any node{_within(mode.partition)}{rest}"
         spread = mode.millicores <= sum(count * node.cpus for node, count in kinds) * 1000
         way_out = f" ({nodes_by} or span: any would use several nodes)" if spread and nodes_by else ""
-        return f"{mode.millicores / 1000:g} cores are more than {most}{way_out}"
+        return f"{mode.millicores / 1000:g} cores are more than {limit_text}{way_out}"
 
     def _why_no_gpus(self, mode: Mode, nodes_by: str) -> str:
         """The same of a mode on accelerators."""
         device, kinds = mode.type, self._kinds_for(mode).values()
         within, wanted = _within(mode.partition), f"{mode.gpus} × {mode.type.name}"
         present = [(sum(one.type is device for one in node.accelerators), count) for node, count in kinds]
-        most = max((there for there, _ in present), default=0)
+        max_there = max((there for there, _ in present), default=0)
         total = sum(there * count for there, count in present)
-        if not mode.span_any and mode.gpus > most:
+        if not mode.span_any and mode.gpus > max_there:
             way_out = " (span: any would use several nodes)" if nodes_by and mode.gpus <= total else ""
-            return f"{wanted} are more than the {most} of any node{within}{way_out}"
+            return f"{wanted} are more than the {max_there} of any node{within}{way_out}"
         if mode.gpus > total:
             return f"{wanted} are more than the {total} of {within[4:] or 'the cluster'}"
         too_large = self._over_slices(mode)

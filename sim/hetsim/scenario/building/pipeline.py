@@ -180,18 +180,18 @@ def _plan(
         )  # fmt: skip
 
     try:
-        found = planned(due)
+        plan = planned(due)
     except (NothingMeets, UsageError) as error:
         raise context.fail(where, str(error)) from None
     # No plan that is in time has less between two items than the one found, which says what is left for the first.
-    while _promised(found, spec.items) > due * (1 + ROUNDING):
+    while _promised(plan, spec.items) > due * (1 + ROUNDING):
         try:
-            found = planned(due - (spec.items - 1) * found.seconds)
+            plan = planned(due - (spec.items - 1) * plan.seconds)
         except (NothingMeets, UsageError):
-            each = f"with an item every {found.seconds:.4g} s they take {_promised(found, spec.items):.4g} s"
+            each = f"with an item every {plan.seconds:.4g} s they take {_promised(plan, spec.items):.4g} s"
             text = f"no plan has {spec.items:,} items done within {due:.4g} s: {each}; allow more, or send fewer items"
             raise context.fail(where, text) from None
-    return found
+    return plan
 
 
 @lru_cache(maxsize=64)

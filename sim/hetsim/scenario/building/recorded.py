@@ -94,9 +94,9 @@ def _check_estimates(entry: WorkloadEntry, path: Path_, table: TaskTable, contex
     if table.estimates:
         text = "the table has estimates of its own; give them once (a cluster's log leaves its own out with"
         raise context.fail((*path, "estimates"), f"{text} trace: {{estimates: perfect}})")
-    if entry.estimates.known == "mean":
+    if entry.estimates.basis == "mean":
         text = "means are of times that are drawn by class; a table has estimates in columns such as gpu_time_estimate"
-        raise context.fail((*path, "estimates", "known"), text)
+        raise context.fail((*path, "estimates", "basis"), text)
 
 
 def _name_partitions(stream: TaskStream, bound: list[Partition | None], codes: np.ndarray) -> None:

@@ -181,8 +181,8 @@ def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
     late = lacking > 1e-9 * fastest
     if not late.any():
         return [], False
-    number, most = f"{int(late.sum()):,} of {tasks.request_count:,} tasks", f"{lacking[late].max():.4g} s at most"
-    text = f"no schedule meets the deadlines of {number}: they take longer on any device, by {most}"
+    number, latest = f"{int(late.sum()):,} of {tasks.request_count:,} tasks", f"{lacking[late].max():.4g} s at most"
+    text = f"no schedule meets the deadlines of {number}: they take longer on any device, by {latest}"
     return [text], float(late.sum() / tasks.request_count) > HOPELESS
 
 

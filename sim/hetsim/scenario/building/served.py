@@ -140,11 +140,11 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         modes = [mode for mode, _ in fitting]
         size_in, size_out = (0.0 if c is None else float(c.min()) for c in (stream.bytes_in, stream.bytes_out))
         alone = [_stages(mode, 1, 0.0, bytes_in=size_in, bytes_out=size_out).total for mode in modes]
-        least = min(rest + shortest for rest, (shortest, _) in zip(alone, own, strict=True))
+        shortest_way = min(rest + shortest for rest, (shortest, _) in zip(alone, own, strict=True))
         away = sum(self.service.network.given.values())
         shortest = math.inf if stream.deadline is None else float(np.nanmin(stream.deadline))
-        if shortest < least + away:
-            text = f"no request can meet it: a batch of one takes {1e3 * least:.4g} ms on an idle device"
+        if shortest < shortest_way + away:
+            text = f"no request can meet it: a batch of one takes {1e3 * shortest_way:.4g} ms on an idle device"
             text += f", and the way there and back {1e3 * away:.4g} ms" if away else ""
             raise self.context.fail((*self.path, "slo"), text)
         mean_in, mean_out = (0.0 if c is None else float(c.mean()) for c in (stream.bytes_in, stream.bytes_out))
@@ -159,19 +159,19 @@ class DrawnService(DrawnRequests[ServiceSpec]):
         def overload(batching: Batching, policy: str) -> tuple[str, float] | None:
             """The largest batches serve the most requests; a policy may stop short of them."""
             limit = max(mode.batch_limit for mode in modes)
-            most, cap = capacity(limit), limit if batching.max_batch is None else min(limit, batching.max_batch)
-            if rate > most:
+            max_batch, cap = capacity(limit), limit if batching.max_batch is None else min(limit, batching.max_batch)
+            if rate > max_batch:
                 text = (
-                    f"{self.name}: {rate:.4g} requests/s arrive and its devices serve at most {most:.4g}/s: "
+                    f"{self.name}: {rate:.4g} requests/s arrive and its devices serve at most {max_batch:.4g}/s: "
                     "the queue grows without bound"
                 )
-                return text, most
+                return text, max_batch
             if rate > (capped := capacity(cap)):
                 larger = f"batches of {limit}" if limit < UNLIMITED_BATCH else "larger ones"
                 text = (
                     f"{self.name}: {rate:.4g} requests/s arrive, and {policy} forms batches of at most {cap}, with "
                     f"which its devices serve at most {capped:.4g}/s: the load cannot be sustained; the service "
-                    f"allows {larger} ({most:.4g}/s)"
+                    f"allows {larger} ({max_batch:.4g}/s)"
                 )
                 return text, capped
             return None
@@ -180,9 +180,9 @@ class DrawnService(DrawnRequests[ServiceSpec]):
 
     def _capacity(self, mode: Mode, limit: int, each: float, bytes_in: float, bytes_out: float) -> float:
         """Requests per second in batches of up to a limit."""
-        most = min(mode.batch_limit, limit, 10**9)
+        max_batch = min(mode.batch_limit, limit, 10**9)
         stages = [stage for stage in (mode.upload, mode.table, mode.download) if isinstance(stage, StageTable)]
-        sizes = {most, *(size for stage in stages for size in stage.sizes if size < most)}
+        sizes = {max_batch, *(size for stage in stages for size in stage.sizes if size < max_batch)}
         return max(self._served(mode, size, each, bytes_in=bytes_in, bytes_out=bytes_out) for size in sizes)
 
     def _served(self, mode: Mode, size: int, each: float, bytes_in: float, bytes_out: float) -> float:
@@ -219,7 +219,7 @@ def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
 def serving_of(
     entry: WorkloadEntry, name: str, path: Path_, context: Context
 ) -> DrawnService | ServedLanguage | None:  # fmt: skip
-    """The service for the requests of an entry; None if they are no requests."""
+    """The service for the requests of an entry; None if they are not requests."""
     if isinstance(entry.service, LanguageModel):
         return ServedLanguage(entry.service, name, path, context)
     return None if entry.service is None else DrawnService(entry.service, name, path, context)

@@ -218,10 +218,10 @@ def _keep_out(tasks: Tasks, rows: np.ndarray, partition: Partition) -> None:
 def _bound_estimates(tasks: Tasks, end: np.ndarray) -> None:
     """A task that is killed at its limit ends by then: no estimate is longer."""
     with np.errstate(invalid="ignore"):
-        most = np.maximum(0.0, end[:, np.newaxis] - tasks.computing(np.zeros_like(tasks.estimate)))
-        longer = np.isfinite(tasks.estimate) & (tasks.estimate > most)
+        latest = np.maximum(0.0, end[:, np.newaxis] - tasks.computing(np.zeros_like(tasks.estimate)))
+        longer = np.isfinite(tasks.estimate) & (tasks.estimate > latest)
     if longer.any():
-        tasks.estimate = np.where(longer, most, tasks.estimate)
+        tasks.estimate = np.where(longer, latest, tasks.estimate)
 
 
 def refusals(tasks: Tasks) -> str:

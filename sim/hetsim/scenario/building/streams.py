@@ -141,7 +141,7 @@ def peak_of(device: DeviceType) -> Peak | None:
 
 def one_lane(mode: Mode) -> bool:
     """Return True for one core or one whole accelerator, which can be fused."""
-    return mode.gpus == 1 and mode.whole if mode.gpus else mode.millicores == MILLI
+    return mode.gpus == 1 and mode.whole_devices if mode.gpus else mode.millicores == MILLI
 
 
 def stopping_of(demand: Demand) -> tuple[Stopping, bool]:

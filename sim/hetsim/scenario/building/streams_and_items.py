@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from hetsim.errors import Problem, ScenarioError, suggestion
 from hetsim.model.randomness import RandomTree
 from hetsim.model.tasks import Item
-from hetsim.model.units import MAX_BYTES, MOST, Seconds
+from hetsim.model.units import MAX_BYTES, MAX_NUMBER, Seconds
 from hetsim.scenario.building.cluster import build_cluster
 from hetsim.scenario.building.modes import ModeBook
 from hetsim.scenario.building.recorded import build_recorded
@@ -147,7 +147,7 @@ def _absurd(stream: TaskStream, context: Context) -> list[Problem]:
             problems.append(context.problem((*stream.path, key), f"{column.max():.3g} bytes are beyond any memory"))
     times = stream.time if stream.estimate is None else stream.estimate
     columns = [stream.arrival, stream.time, times]
-    beyond = any(np.isnan(values).any() or (values[np.isfinite(values)] > MOST).any() for values in columns)
+    beyond = any(np.isnan(values).any() or (values[np.isfinite(values)] > MAX_NUMBER).any() for values in columns)
     if beyond or not np.isfinite(stream.time).any(axis=1).all():
         message = "the numbers here are too large or too small to compute with: a time is not finite"
         problems.append(context.problem(stream.path, message))

@@ -171,7 +171,7 @@ class _Drawn:
     modes: list[Mode]
     refused: list[Mode]
     time: np.ndarray
-    known: np.ndarray
+    known_time: np.ndarray
     """Times of which policies know, but for an error: their own, or the mean of the class."""
     demand: Demand
     shape: int
@@ -202,7 +202,7 @@ def _draw(
     stopping, preemptible = stopping_of(demand)
     time = stopping.with_checkpoints(np.column_stack([times for _, times in fits])) if fits else np.empty((n, 0))
     means = None
-    if demand.estimates is not None and demand.estimates.known == "mean" and len(time):
+    if demand.estimates is not None and demand.estimates.basis == "mean" and len(time):
         unknown = demand.model_copy(update={"estimates": None})
         means = _draw(unknown, FOR_MEANS, ("mean", *label), context=context, served=served, path=path).time.mean(axis=0)
 
@@ -221,7 +221,7 @@ def _draw(
         modes,
         refused,
         time,
-        known=time if means is None else np.broadcast_to(means, time.shape),
+        known_time=time if means is None else np.broadcast_to(means, time.shape),
         demand=demand,
         shape=context.modes.shape(modes, stopping, preemptible) if modes else -1,
         error=estimate_error(demand, n, stream("estimates", *label)),
@@ -270,11 +270,11 @@ def _assemble(
 
 def _fill_estimate(stream: TaskStream, rows: np.ndarray | slice, drawn: _Drawn) -> None:
     """Fill the estimates of a class where they are not the times."""
-    if drawn.error is None and drawn.known is drawn.time:
+    if drawn.error is None and drawn.known_time is drawn.time:
         return
     if stream.estimate is None:
         stream.estimate = stream.time.copy()
-    stream.estimate[rows, : drawn.time.shape[1]] = drawn.known
+    stream.estimate[rows, : drawn.time.shape[1]] = drawn.known_time
     if drawn.error is not None:
         stream.estimate[rows] *= drawn.error[:, np.newaxis]
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, Tag, ValidationError
 
 from hetsim.errors import Problem, suggestion
-from hetsim.model.units import MOST, shown
+from hetsim.model.units import MAX_NUMBER, shown
 from hetsim.scenario.file.document import Document, Path_
 from hetsim.scenario.generated import Keys
 
@@ -180,8 +180,8 @@ def _type_sentence(kind: str, value: Any, context: dict[str, Any]) -> str | None
     if what and ("type" in kind or "parsing" in kind or "from" in kind or kind == "finite_number"):
         return f"expected {what}, not {shown(value)}"
     if kind == "too_short":
-        least = context.get("min_length", 1)
-        return f"needs at least {least} {'entry' if least == 1 else 'entries'}"
+        min_length = context.get("min_length", 1)
+        return f"needs at least {min_length} {'entry' if min_length == 1 else 'entries'}"
     if kind == "too_long":
         return f"has more than {context.get('max_length')} entries"
     if kind in ("string_too_short",):
@@ -192,7 +192,7 @@ def _type_sentence(kind: str, value: Any, context: dict[str, Any]) -> str | None
 def _count(value: Any) -> str:
     if isinstance(value, str):  # with a unit
         return shown(value)
-    if abs(value) > MOST:
+    if abs(value) > MAX_NUMBER:
         return shown(value)
     return f"{int(value):,}" if abs(value) < 1e15 and value == int(value) else f"{value:g}"
 

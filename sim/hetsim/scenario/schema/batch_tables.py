@@ -213,7 +213,8 @@ def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batc
     if fallen is not None:
         size, slower = fallen
         one = "a batch of" if sizes == "batches of" else sizes
-        pair = f"{1e3 * table.of(size):.4g} ms, and one of {slower} takes {1e3 * table.of(slower):.4g} ms"
+        first, second = (f"{1e3 * table.seconds_for(count):.4g} ms" for count in fallen)
+        pair = f"{first}, and one of {slower} takes {second}"
         texts.append(f"{what}: {one} {size} takes {pair}: times fall by more than noise ({FALL:.0%})")
     if extrapolated:
         largest = table.sizes[-1]

@@ -110,7 +110,7 @@ def _unit_mean(value: Any) -> Any:
 class Estimates(Model):
     """Known times: the truth × a drawn `error` × a fixed `factor`."""
 
-    known: Literal["time", "mean"] = "time"
+    basis: Literal["time", "mean"] = "time"
     """What error and factor are on: each task's own time, or only the mean of its class."""
     error: Annotated[NumberDistribution, Short(_unit_mean, {"type": "object"})] | None = None
     """A random factor on the truth, a distribution; cv without mean has mean 1; none unless given."""

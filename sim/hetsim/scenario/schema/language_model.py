@@ -258,7 +258,7 @@ class LanguageModel(Profiled):
     def _check_slo(self) -> None:
         """KeyProblem for a limit that the shortest step exceeds."""
         times, decode = self.times, self.step.decode
-        decoding = times.of(0, 1, 0)
+        decoding = times.seconds_for(0, 1, 0)
         if decode is not None and decode.measured is not None:
             decoding = min(decode.measured.seconds)
         for key, needed in (("ttft", times.fixed), ("tpot", decoding)):
@@ -298,12 +298,12 @@ class LanguageModel(Profiled):
         decode = self.step.decode
         if "max_num_seqs" in self.model_fields_set:
             return self.max_num_seqs
-        most = self.max_num_seqs
+        max_sequences = self.max_num_seqs
         if self.max_num_batched_tokens is not None:
-            most = min(most, self.max_num_batched_tokens)
+            max_sequences = min(max_sequences, self.max_num_batched_tokens)
         if decode is None or decode.measured is None or decode.extrapolate:
-            return most
-        return min(most, decode.measured.sizes[-1])
+            return max_sequences
+        return min(max_sequences, decode.measured.sizes[-1])
 
     def _batch_limits(self) -> None:
         """Check that a step and a replica have room for requests."""
@@ -360,7 +360,7 @@ class LanguageModel(Profiled):
             decode = apart.decode if kind.device == self.decodes_on.device else 0
             return decode, apart.prefill if kind.device == self.prefills_on.device else 0
         if self.autoscale is not None:
-            return (self.autoscale.least if kind.device == self.device else 0), 0
+            return (self.autoscale.min_replicas if kind.device == self.device else 0), 0
         return kind.used("replicas"), 0
 
     def _measured_numbers(self) -> None:

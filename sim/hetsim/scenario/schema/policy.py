@@ -29,7 +29,7 @@ class DecisionsSpec(Mirror):
 
 
 def long_form(policy: Any) -> Any:
-    """`fcfs` → {scheduler: {name: fcfs}}; what is no policy stays as it is.
+    """`fcfs` → {scheduler: {name: fcfs}}; what is not a policy stays as it is.
 
     The name of a batching policy alone stands for it; a placement next to the scheduler becomes its parameter.
     """
@@ -64,7 +64,7 @@ def _named(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """A policy with validated parameters, ready to be made anew for every run."""
+    """A policy with validated parameters, ready to be made again for every run."""
 
     kind: str
     name: str
@@ -145,8 +145,8 @@ def check_policies(
             near = _owner(part, policy) or suggestion(part, KEYS) or f"; the keys here are {', '.join(KEYS)}"
             problems.append(document.problem((*here, part), f'unknown key "{part}"{near}'))
         else:
-            specs[part], found = _check(document, (*here, part), part, value=value, base=base)
-            problems += found
+            specs[part], its_problems = _check(document, (*here, part), part, value=value, base=base)
+            problems += its_problems
     scheduler = specs.get("scheduler")
     if problems or scheduler is None:
         return None, problems

@@ -63,10 +63,10 @@ class StepTime(Mirror):
                         raise KeyProblem(name, f"a table and {key} cannot stand together; the table is the whole time")
                 if table.spread:
                     raise KeyProblem(name, "times of steps are not drawn; give one time for each number")
-            least = stage.fixed + stage.per_item if table is None else min(table.seconds)
-            if not least:
+            shortest = stage.fixed + stage.per_item if table is None else min(table.seconds)
+            if not shortest:
                 raise KeyProblem(name, "a step takes some time; give fixed or per_item, or times by number")
-            if self.fixed > least:
+            if self.fixed > shortest:
                 raise KeyProblem("fixed", f"every step takes at least that, and {name} has a shorter one")
         return self
 

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from hetsim.errors import KeyProblem, UnknownName
 from hetsim.formulas import training
-from hetsim.formulas.collectives import WAYS, Pattern, Rate, at_most, message, rate_at, ring_over_nodes
+from hetsim.formulas.collectives import WAYS, Pattern, Rate, capped, message, rate_at, ring_over_nodes
 from hetsim.model.cluster import NodeSpec
 from hetsim.model.exchange import Phase
 from hetsim.model.units import Bytes, Degree, Fraction, Name, NotNegative, Seconds
@@ -95,7 +95,7 @@ class Communication(Model):
         beyond: bytes per second between GPUs of a node that NVLink does not join."""
         inside: Rate = spec.nvlink.curve or spec.nvlink.upload
         if spec.island_size is not None and each > spec.island_size and beyond < math.inf:
-            inside = at_most(inside, beyond)
+            inside = capped(inside, beyond)
         size, ranks, beside = float(self.bytes), nodes * each, 0.0
         ways, latency, latency_inside = WAYS.get(self.pattern), spec.network.latency, spec.nvlink.latency
         if ways is not None:
@@ -174,11 +174,11 @@ class TrainingSpec(Mirror):
         if data % self.experts:
             groups = f"expert-parallel groups of {self.experts}"
             raise KeyProblem("experts", f"{data} data-parallel ranks of training do not divide evenly into {groups}")
-        found: training.ParallelPlan = self.made(data=data)
-        if self.chunks > 1 and found.micro_batches % self.pipeline:
-            text = f"{found.micro_batches} micro-batches do not divide into rounds of {self.pipeline} stages"
+        plan: training.ParallelPlan = self.made(data=data)
+        if self.chunks > 1 and plan.micro_batches % self.pipeline:
+            text = f"{plan.micro_batches} micro-batches do not divide into rounds of {self.pipeline} stages"
             raise KeyProblem("batch", f"{text}, as an interleaved pipeline needs")
-        return found
+        return plan
 
     def transformer(self) -> training.Transformer:
         return self.model.described()

@@ -31,8 +31,11 @@ EPSILON = 1e-8
 
 @dataclass(frozen=True)
 class StepModel:
-    """Seconds of a step by a formula: (passes^g + sync^g)^(1/g), where a pass is linear in the local batch size and the
-    synchronization in the GPUs beyond two, with other figures within a node than over several (Pollux, section 4.1)."""
+    """Seconds of a step: (passes^g + sync^g)^(1/g) (Pollux, section 4.1).
+
+    A pass is linear in the local batch size and the synchronization in the GPUs beyond two, with other figures within a
+    node than over several.
+    """
 
     figures: tuple[float, ...]
     """Of a pass: fixed, per sample; of synchronization over nodes: fixed, per GPU; within one: the same; and g."""
@@ -217,7 +220,7 @@ class TrainingCurve:
             steps = self._known[layout] = self._of(layout, self.seconds)
         return steps
 
-    def left(self, layout: Layout, done: float) -> float:
+    def seconds_left(self, layout: Layout, done: float) -> float:
         clock = self._on(layout)[1]
         if not math.isfinite(clock[-1]):
             return math.inf

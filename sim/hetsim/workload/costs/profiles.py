@@ -1,12 +1,11 @@
-"""Profiles of deep-learning jobs: the work of a training or inference step, derived from the network's
-layers.
+"""Profiles of deep-learning jobs: the work of a step, from the network's layers.
 
     classes:
       - {profile: cnn_training,  weight: 3, steps: 2000}
       - {profile: lstm_training, weight: 1, steps: 500}
 
 Formulas, for 4-byte floats.  A multiply-add is two operations; biases, activations and losses are left out,
-being small beside the rest.  Per sample and forward:
+being small next to the rest.  Per sample and forward:
 
     convolution             2 · k² · in channels · out channels · out pixels
     transposed convolution  2 · k² · in channels · out channels · in pixels
@@ -133,8 +132,10 @@ class MaxPool(MeasuredLayer):
 
 @dataclass(frozen=True)
 class Dense(MeasuredLayer):
-    """Fully connected; flattens its input.  `reshape` is the shape its outputs are taken as, else
-    (units,)."""
+    """Fully connected; flattens its input.
+
+    `reshape` is the shape its outputs are taken as, else (units,).
+    """
 
     units: int
     reshape: Shape = ()
@@ -278,8 +279,7 @@ class Passes:
 
 @dataclass(frozen=True)
 class Profile:
-    """A kind of deep-learning job: what its training step and its inference step run, and the input of a
-    sample.
+    """A kind of deep-learning job: its training step, inference step and input.
 
     `parameters`, `flops` and `activation_memory` (bytes) are of all networks and one sample, forward.
     """

@@ -1,1 +1,1 @@
-"""What a recorded log tells of its site: load, waits, limits, history."""
+"""The site behind a recorded log: load, waits, limits, history."""

@@ -1,9 +1,9 @@
-"""What the history of a cluster says of jobs to come: when they come, and how long they take, by user and class.
+"""Forecasts from a cluster's history: when jobs come and how long they take.
 
 Run times    as part of the time limit, drawn from those of the same user and class (the partition, where the log has
              no class) that have ended; of the user, of the class, of all where these are fewer than `FEW`.  Of a job
              that has run for a while only those that ran longer are drawn; jobs without a limit draw times themselves.
-Arrivals     the jobs of the same hours of an earlier day over again, drawn with their run times anew: the rhythm of the
+Arrivals     the jobs of the same hours of an earlier day over again, drawn with their run times: the rhythm of the
              day and bursts stay, weekdays do not; of a log shorter than that any window of it.
 Reference: for run times by user Tsafrir, Etsion, Feitelson, Backfilling Using System-Generated Predictions Rather than
 User Runtime Estimates (2007); the arrivals are a block bootstrap (Künsch, 1989).
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hetsim.workload.logs.recorded_log import LABELS
-from hetsim.workload.logs.summary import durations, held
+from hetsim.workload.logs.summary import durations, held_amounts
 from hetsim.workload.rows.text_rows import problem_of
 from hetsim.workload.traces import TaskTable
 
@@ -33,7 +33,7 @@ DAY = 86400.0
 
 @dataclass
 class JobHistory:
-    """Jobs with a recorded start, by submission, as columns; `limit` is inf without one."""
+    """Jobs with a recorded start as columns by submission; `limit`: inf without one."""
 
     source: str
     submit: np.ndarray
@@ -67,13 +67,13 @@ class JobHistory:
 
 
 def history_of(table: TaskTable, source: str) -> JobHistory:
-    """The jobs of a log; ScenarioError where it has no recorded starts, or too few jobs."""
+    """The jobs of a log; ScenarioError without recorded starts or with too few."""
     start = table.extra.get("recorded_start")
     if start is None or table.requests:
         text = "is not a log of jobs with recorded starts, from which arrivals and run times could be learned"
         raise problem_of(source, text)
     took = durations(table)
-    gpus, cpus = held(table)
+    gpus, cpus = held_amounts(table)
     rows = np.flatnonzero(np.isfinite(start) & np.isfinite(took) & ((gpus > 0) | (cpus > 0)))
     if len(rows) < ENOUGH:
         text = f"only {len(rows):,} jobs with a recorded start; a model of arrivals and run times needs {ENOUGH}"
@@ -81,19 +81,19 @@ def history_of(table: TaskTable, source: str) -> JobHistory:
     rows = rows[np.argsort(table.arrival[rows], kind="stable")]
     limit = table.extra.get("time_limit")
     limit = np.full(len(table), math.inf) if limit is None else np.where(limit > 0, limit, math.inf).astype(float)
-    known = {"user": table.user, "class": table.class_, **{name: table.extra.get(name) for name in (*LABELS, "qos")}}
-    labels = {name: _texts(known.get(name), len(table)) for name in ("user", "class", "partition", "account", "qos")}
+    columns = {"user": table.user, "class": table.class_, **{name: table.extra.get(name) for name in (*LABELS, "qos")}}
+    labels = {name: _texts(columns.get(name), len(table)) for name in ("user", "class", "partition", "account", "qos")}
     if not any(labels["class"]):
         labels["class"] = labels["partition"]
     kind = _texts(table.devices, len(table))
     begun = np.maximum(start, table.arrival)
     counts = table.numbers.get("nodes")
     nodes = np.ones(len(table)) if counts is None else np.where(counts > 1, counts, 1.0)
-    whole = JobHistory(
+    history = JobHistory(
         source, table.arrival, begun, runtime=took, limit=limit, cpus=cpus, gpus=gpus, kind=kind, labels=labels,
         nodes=nodes
     )
-    return whole.take(rows)
+    return history.take(rows)
 
 
 def _texts(values: np.ndarray | None, count: int) -> np.ndarray:
@@ -126,7 +126,7 @@ class RunTimes:
     def draw(
         self, user: str, class_: str, limit: float, elapsed: float, count: int, random: np.random.Generator
     ) -> np.ndarray:
-        """Run times of a job that has run for `elapsed` seconds by now, each more than that."""
+        """Draw run times of a job after `elapsed` seconds, each above that."""
         for key in ((user, class_), (user, "*"), ("*", class_), ("*", "*")):
             if key not in self._pools:
                 continue
@@ -164,7 +164,7 @@ class ArrivalTimes:
         self.bounds = first, last - horizon
 
     def draw(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds from now on, ascending and before the horizon, and the rows that the jobs are like."""
+        """Draw seconds from now on, ascending to the horizon, and rows of like jobs."""
         if self.begins is not None and len(self.begins) >= 3:
             begin = float(random.choice(self.begins))
         else:
@@ -174,7 +174,7 @@ class ArrivalTimes:
 
 
 def forecast_errors(history: JobHistory, horizon: float) -> dict[str, float]:
-    """How well the models did on the last third of the log, each job forecast from those that had ended before.
+    """Errors of forecasts on the last third of the log, each from earlier ends.
 
     `run_time_median_error`: the median of |predicted median - actual| / actual; `run_time_inside_90`: the share of jobs
     inside the central 90 % of what was drawn.  `arrivals_inside_90`, and `arrivals_error` (mean absolute, over the
@@ -196,7 +196,7 @@ def forecast_errors(history: JobHistory, horizon: float) -> dict[str, float]:
         actual = float(history.runtime[row])
         errors.append(abs(float(np.median(drawn)) - actual) / max(actual, 1.0))
         inside.append(bool(np.quantile(drawn, 0.05) <= actual <= np.quantile(drawn, 0.95)))
-    counts, told = [], []
+    counts, forecasts = [], []
     begin = float(np.quantile(history.submit, 2 / 3))
     for now in np.linspace(begin, float(history.submit[-1]), 11)[:-1].tolist():
         past = history.take(np.flatnonzero(history.submit < now))
@@ -205,12 +205,12 @@ def forecast_errors(history: JobHistory, horizon: float) -> dict[str, float]:
         model_ = ArrivalTimes(past, horizon, now)
         drawn_counts = np.array([len(model_.draw(random)[1]) for _ in range(50)])
         counts.append(int(((history.submit >= now) & (history.submit < now + horizon)).sum()))
-        told.append((drawn_counts.mean(), *np.quantile(drawn_counts, [0.05, 0.95])))
-    known = np.array(told).reshape(-1, 3)
+        forecasts.append((drawn_counts.mean(), *np.quantile(drawn_counts, [0.05, 0.95])))
+    drawn = np.array(forecasts).reshape(-1, 3)
     came = np.array(counts, dtype=float)
     return {
         "run_time_median_error": float(np.median(errors)) if errors else math.nan,
         "run_time_inside_90": float(np.mean(inside)) if inside else math.nan,
-        "arrivals_error": float(np.abs(known[:, 0] - came).mean() / max(came.mean(), 1e-9)) if len(came) else math.nan,
-        "arrivals_inside_90": float(((known[:, 1] <= came) & (came <= known[:, 2])).mean()) if len(came) else math.nan,
+        "arrivals_error": float(np.abs(drawn[:, 0] - came).mean() / max(came.mean(), 1e-9)) if len(came) else math.nan,
+        "arrivals_inside_90": float(((drawn[:, 1] <= came) & (came <= drawn[:, 2])).mean()) if len(came) else math.nan,
     }

@@ -106,7 +106,7 @@ def identify(
     logged = logged_jobs(jobs, limits, half.order)
     cycle = cycle_of(jobs, half)
     codes = {} if limits is None else {
-        code: limits.most[name] for code, name in enumerate(jobs.names[limits.kind]) if name in limits.most
+        code: limits.max_held[name] for code, name in enumerate(jobs.names[limits.kind]) if name in limits.max_held
     }  # fmt: skip
     places, chance = place_scores(jobs, logged, amounts, half.warm_end)
     prefer = places[0].prefer if places and places[0].name != "first_fit" else None

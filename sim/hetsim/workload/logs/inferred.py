@@ -1,4 +1,4 @@
-"""What the recorded starts of a log show of its site: limits, times of less capacity, and which jobs go first."""
+"""Limits, times of less capacity and orders that recorded starts show of a site."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ SELDOM = 0.2
 
 @dataclass
 class Limits:
-    """What the jobs of one kind of label hold at most, where the log shows that more were kept waiting."""
+    """Limits on the jobs of one kind of label, which the log shows by longer waits."""
 
     kind: str
-    most: dict[str, float]
+    max_held: dict[str, float]
     starts: int
     """Starts that followed an end of their own group at once, though there had been room before."""
 
 
 @dataclass
 class Order:
-    """Classes of one kind of label of which one passes the other: first, second, jobs passed, jobs passed back."""
+    """Classes of a label that pass one another: first, second, passed, passed back."""
 
     kind: str
     pairs: list[tuple[str, str, int, int]]
@@ -58,22 +58,22 @@ def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Lim
     for kind in LABELS:
         if kind not in jobs.labels:
             continue
-        found, explained, starts = {}, 0.0, 0
+        limits_by_name, explained, starts = {}, 0.0, 0
         for code, name in enumerate(jobs.names[kind]):
             rows = np.flatnonzero(jobs.labels[kind] == code)
-            told = _limit(jobs, steps, rows, capacity=capacity, warm=warm)
-            if told is not None:
-                found[name], seconds, count = told
+            limit = _limit(jobs, steps, rows, capacity=capacity, warm=warm)
+            if limit is not None:
+                limits_by_name[name], seconds, count = limit
                 explained, starts = explained + seconds, starts + count
-        if found and (best is None or explained > best[0]):
-            best = explained, Limits(kind, found, starts)
+        if limits_by_name and (best is None or explained > best[0]):
+            best = explained, Limits(kind, limits_by_name, starts)
     return None if best is None else best[1]
 
 
 def _limit(
     jobs: Jobs, steps: HeldSteps, rows: np.ndarray, capacity: float, warm: float
 ) -> tuple[float, float, int] | None:
-    """The most that these jobs hold, how long others of them waited for that, and how many starts show it."""
+    """The most these jobs hold, how long others waited for it, starts that show it."""
     waited = rows[(jobs.wait[rows] > SHORT) & (jobs.start[rows] > warm) & jobs.evidence[rows]]
     if len(waited) < FEW:
         return None
@@ -94,20 +94,20 @@ def _limit(
             prompt += bool(before >= 0 and jobs.start[row] - ends[before] <= PROMPT)
     if roomy < FEW:
         return None
-    most = _plateau(at[kept], steps.length[kept])
-    if most is not None and float((own.at(jobs.start[waited]) > most + SLACK).mean()) > SELDOM:
-        most = None
-    if most is None:
+    limit = _plateau(at[kept], steps.length[kept])
+    if limit is not None and float((own.at(jobs.start[waited]) > limit + SLACK).mean()) > SELDOM:
+        limit = None
+    if limit is None:
         if not _beyond_chance(prompt, roomy, ends, steps.times[-1]):
             return None
-        most = own.peak()
-    least = float(jobs.amount[waited].min())
-    seconds = float(steps.length[kept & (at + least > most + SLACK)].sum())
-    return (most, seconds, prompt) if seconds else None
+        limit = own.peak()
+    smallest = float(jobs.amount[waited].min())
+    seconds = float(steps.length[kept & (at + smallest > limit + SLACK)].sum())
+    return (limit, seconds, prompt) if seconds else None
 
 
 def _beyond_chance(prompt: int, roomy: int, ends: np.ndarray, last: float) -> bool:
-    """Do more starts follow an end at once than would if they fell anywhere?"""
+    """Return True if more starts follow an end at once than by chance."""
     from scipy.stats import binom
 
     gaps = np.minimum(np.diff(np.append(ends, max(last, ends[-1]))), PROMPT)
@@ -116,26 +116,26 @@ def _beyond_chance(prompt: int, roomy: int, ends: np.ndarray, last: float) -> bo
 
 
 def _plateau(level: np.ndarray, length: np.ndarray) -> float | None:
-    """The level that is held for more than half of the time, if there is one and it is not 0."""
+    """The level held for more than half of the time; None without one, or at 0."""
     if not length.sum():
         return None
     values, place = np.unique(level, return_inverse=True)
     time = np.bincount(place, length)
-    most = int(np.argmax(time))
-    return float(values[most]) if values[most] > 0 and time[most] > length.sum() / 2 else None
+    longest = int(np.argmax(time))
+    return float(values[longest]) if values[longest] > 0 and time[longest] > length.sum() / 2 else None
 
 
 def at_limit_of(jobs: Jobs, steps: HeldSteps, limits: Limits | None) -> dict[int, tuple[HeldOverTime, float]]:
-    """By job: what its group holds, and the most that it may; only jobs of groups with a limit."""
+    """By job of groups with a limit: what its group holds, and its limit."""
     if limits is None:
         return {}
-    found: dict[int, tuple[HeldOverTime, float]] = {}
+    at_limit: dict[int, tuple[HeldOverTime, float]] = {}
     for code, name in enumerate(jobs.names[limits.kind]):
-        if name in limits.most:
+        if name in limits.max_held:
             rows = np.flatnonzero(jobs.labels[limits.kind] == code)
             own = HeldOverTime(jobs.start[rows], jobs.end[rows], jobs.amount[rows])
-            found |= dict.fromkeys(rows.tolist(), (own, limits.most[name]))
-    return found
+            at_limit |= dict.fromkeys(rows.tolist(), (own, limits.max_held[name]))
+    return at_limit
 
 
 def limited(
@@ -144,8 +144,8 @@ def limited(
     """In which of its steps a job is kept waiting by the limit of its group."""
     if row not in at_limit:
         return np.zeros(part.stop - part.start, dtype=bool)
-    own, most = at_limit[row]
-    kept: np.ndarray = own.at(steps.times[part]) + jobs.amount[row] > most + SLACK
+    own, limit = at_limit[row]
+    kept: np.ndarray = own.at(steps.times[part]) + jobs.amount[row] > limit + SLACK
     return kept
 
 
@@ -174,9 +174,9 @@ def capacity_curve(
         pressed[part] |= fits & ~limited(jobs, steps, row, part=part, at_limit=at_limit)
     time = np.bincount(bin_of, steps.length, bins)
     share = np.bincount(bin_of, steps.length * pressed, bins) / np.maximum(time, SLACK)
-    most = np.zeros(bins)
-    np.maximum.at(most, bin_of, steps.held)
-    around = np.maximum(most, np.maximum(np.append(most[1:], 0.0), np.append(0.0, most[:-1])))
+    max_held = np.zeros(bins)
+    np.maximum.at(max_held, bin_of, steps.held)
+    around = np.maximum(max_held, np.maximum(np.append(max_held[1:], 0.0), np.append(0.0, max_held[:-1])))
     doubtful = (share > PRESSED) & (around < NEAR * capacity) & (edges[:-1] >= warm)
     levels = np.where(doubtful, around, capacity)
     inside = (steps.times >= low) & (steps.times < high)
@@ -188,7 +188,7 @@ def capacity_curve(
 
 
 def order_of(jobs: Jobs) -> Order | None:
-    """The kind of label by which jobs pass each other one way only, as a partial order; None where none does.
+    """The kind of label that orders jobs partially, by passing; None: none does.
 
     A job passes one that came before it, waits, and asks for no more than it does.  One class goes before another where
     of the other's waiting jobs a larger share is passed by its own than the other way round (Fisher's exact test, 1 %
@@ -202,16 +202,16 @@ def order_of(jobs: Jobs) -> Order | None:
         pairs = _surely(passes, waiting)
         if pairs:
             names = jobs.names[kind]
-            told = [(names[a], names[b], int(passes[a, b]), int(passes[b, a])) for a, b in _reduced(pairs)]
-            count = sum(one[2] for one in told)
+            passed = [(names[a], names[b], int(passes[a, b]), int(passes[b, a])) for a, b in _reduced(pairs)]
+            count = sum(one[2] for one in passed)
             if best is None or count > best[0]:
-                best = count, Order(kind, sorted(told, key=lambda one: -one[2]))
+                best = count, Order(kind, sorted(passed, key=lambda one: -one[2]))
     return None if best is None else best[1]
 
 
 def _passes(jobs: Jobs, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """How many waiting jobs of one class (column) were passed by any of another (row), and how many waited."""
-    found, waiting = np.zeros((count, count), dtype=int), np.zeros(count, dtype=int)
+    """By pair of classes, jobs of one passed by any of the other, and jobs waiting."""
+    passing, waiting = np.zeros((count, count), dtype=int), np.zeros(count, dtype=int)
     chosen = np.flatnonzero((jobs.wait > SHORT) & jobs.evidence)
     chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MAX_JOBS)).astype(int)] if len(chosen) else chosen
     for row in chosen.tolist():
@@ -219,21 +219,21 @@ def _passes(jobs: Jobs, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.n
             continue
         later = slice(row + 1, int(np.searchsorted(jobs.arrival, jobs.start[row])))
         passed = (jobs.start[later] < jobs.start[row]) & (jobs.amount[later] >= jobs.amount[row]) & (codes[later] >= 0)
-        found[np.unique(codes[later][passed]), codes[row]] += 1
+        passing[np.unique(codes[later][passed]), codes[row]] += 1
         waiting[codes[row]] += 1
-    return found, waiting
+    return passing, waiting
 
 
 def _surely(passes: np.ndarray, waiting: np.ndarray) -> set[tuple[int, int]]:
     from scipy.stats import fisher_exact
 
-    found = set()
+    pairs_in_order = set()
     pairs = [(a, b) for a in range(len(passes)) for b in range(len(passes)) if a != b and passes[a, b]]
     for a, b in pairs:
         table = [[passes[a, b], waiting[b] - passes[a, b]], [passes[b, a], waiting[a] - passes[b, a]]]
         if float(fisher_exact(table, alternative="greater")[1]) < SURE / len(pairs):
-            found.add((a, b))
-    return found
+            pairs_in_order.add((a, b))
+    return pairs_in_order
 
 
 def _reduced(pairs: set[tuple[int, int]]) -> list[tuple[int, int]]:

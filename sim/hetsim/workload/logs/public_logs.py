@@ -1,4 +1,4 @@
-"""Public logs that are too large to ship: where they are, under which license, and how they are read.
+"""Public logs too large to ship: where they are, licenses, and formats.
 
 Nothing is downloaded here: a user fetches the file, and `hetsim trace fetch` verifies and converts it.
 """
@@ -25,8 +25,7 @@ BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class PublicLog:
-    """One log: `size` is that of the file in bytes, where known; `sha256` that of its content, unpacked if compressed
-    with gzip."""
+    """A public log: `size` in bytes, `sha256` of its (unpacked) content."""
 
     name: str
     what: str
@@ -97,19 +96,19 @@ def public_log(name: str) -> PublicLog:
 
 
 def verify(log: PublicLog, path: Path, sha256: str | None = None) -> str:
-    """The SHA-256 of a downloaded file's content; ScenarioError if it is another than that of the log.
+    """The SHA-256 of a downloaded file; ScenarioError if it is not the log's.
 
     sha256: the one that it should have, in place of what is known here.
     """
-    found, size = content_hash(path)
+    digest, size = content_hash(path)
     wanted = sha256 or log.sha256
-    if wanted is not None and found != wanted.lower():
-        told = f"its SHA-256 is {found}, that of {log.name} is {wanted.lower()}"
+    if wanted is not None and digest != wanted.lower():
+        text = f"its SHA-256 is {digest}, that of {log.name} is {wanted.lower()}"
         if sha256 is None and log.size is not None and size != log.size:
-            told += f" ({size:,} bytes instead of {log.size:,})"
-        told += f": it is damaged, or another version; get it again from {log.url}"
-        raise problem_of(path, told)
-    return found
+            text += f" ({size:,} bytes instead of {log.size:,})"
+        text += f": it is damaged, or another version; get it again from {log.url}"
+        raise problem_of(path, text)
+    return digest
 
 
 def content_hash(path: Path) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Which format a trace is in, told from its first lines: for commands that are given a file and nothing else."""
+"""Recognizes the format of a trace by its first lines, for commands on a file."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NODES = (
 
 
 def node_list(file: str | Path) -> str | None:
-    """The format of a list of nodes, where the file is one rather than a log; None where nothing tells so."""
+    """The format of a list of nodes; None where the file does not look like one."""
     text = _beginning(Path(file))
     if text is None:
         return None
@@ -61,7 +61,7 @@ def node_list(file: str | Path) -> str | None:
 
 
 def recognize(file: str | Path) -> str | None:
-    """The name of a trace format; None where the file gives no hint, or cannot be read."""
+    """The name of a trace format; None where the file gives no hint, or is unreadable."""
     path = Path(file)
     if path.suffix.lower() in PARQUET:
         return "tasks"
@@ -86,7 +86,7 @@ def recognize(file: str | Path) -> str | None:
 
 
 def maybe_table(file: str | Path) -> bool:
-    """May this be a plain task table?  Also where the file cannot be looked at, so that its reader says why."""
+    """Return True for what may be a task table, unreadable files too."""
     path = Path(file)
     text = None if path.suffix.lower() in PARQUET else _beginning(path)
     if text is None or not text.strip():
@@ -102,7 +102,7 @@ def maybe_table(file: str | Path) -> bool:
 
 
 def _beginning(path: Path) -> str | None:
-    """The first text of a file, compressed with gzip or not; None where it cannot be read."""
+    """The first text of a file, gzip or not; None where it cannot be read."""
     try:
         with open_input(path) as source:
             zipped = source.read(2) == b"\x1f\x8b"
@@ -117,5 +117,5 @@ def _head(text: str) -> str:
 
 
 def _columns(head: str) -> set[str]:
-    """The cells of the first line, whatever separates them: that it is the wrong sign is for the reader to say."""
+    """The cells of the first line by any separator; readers complain of a wrong one."""
     return {cell.strip().strip('"') for cell in re.split(r"[,;|\t]", head)}

@@ -1,4 +1,4 @@
-"""The jobs of a log with recorded starts: what they held over time, and when each of them waited."""
+"""Jobs of a log with recorded starts: what they held over time, and their waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hetsim.workload.logs.capacity import Capacity, NodeParts, capacity_of, node_parts
-from hetsim.workload.logs.summary import durations, held
+from hetsim.workload.logs.summary import durations, held_amounts
 from hetsim.workload.rows.held import HeldOverTime
 from hetsim.workload.traces import TaskTable
 
@@ -54,7 +54,7 @@ class Jobs:
         return np.ones(len(self), dtype=bool) if self.used is None else self.used
 
     def capacity(self, stated: float | None = None) -> Capacity:
-        """What the cluster has: as stated, or as these jobs show it."""
+        """The cluster's capacity as stated, or as these jobs show it."""
         return capacity_of(self.start, self.end, self.amount, parts=self.nodes, stated=stated)
 
 
@@ -63,7 +63,7 @@ def jobs_of(table: TaskTable) -> Jobs | None:
     start = table.extra.get("recorded_start")
     if start is None or table.requests:
         return None
-    gpus, cores = held(table)
+    gpus, cores = held_amounts(table)
     took = durations(table)
     amount = gpus if gpus.any() else cores
     rows = np.flatnonzero(np.isfinite(start) & np.isfinite(took) & (amount > 0))
@@ -98,7 +98,7 @@ def _label(jobs: Jobs, kind: str, values: np.ndarray) -> None:
 
 
 class HeldSteps:
-    """The log as steps of time between all its events, with what is held, and the steps in which each job waits."""
+    """The log as steps of time: what is held, and the steps in which each job waits."""
 
     def __init__(self, jobs: Jobs):
         self.times = np.unique(np.concatenate([jobs.arrival, jobs.start, jobs.end]))

@@ -1,4 +1,4 @@
-"""What a log of jobs looks like: load over time, sizes, durations."""
+"""Summary of a log of jobs: load over time, sizes, durations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hetsim.workload.traces import TaskTable
 BINS = 48
 
 
-def held(table: TaskTable) -> tuple[np.ndarray, np.ndarray]:
+def held_amounts(table: TaskTable) -> tuple[np.ndarray, np.ndarray]:
     """GPUs and cores that each task holds on all its nodes.
 
     A task with a time on GPUs holds its GPUs (1 unless given), others none.
@@ -30,11 +30,11 @@ def held(table: TaskTable) -> tuple[np.ndarray, np.ndarray]:
 
 def on_gpus(table: TaskTable) -> np.ndarray:
     """Which tasks can run on a GPU of any type."""
-    found = np.zeros(len(table), dtype=bool)
+    runs_on_gpu = np.zeros(len(table), dtype=bool)
     for name, values in table.times.items():
         if name != "cpu_time":
-            found |= np.isfinite(values)
-    return found
+            runs_on_gpu |= np.isfinite(values)
+    return runs_on_gpu
 
 
 def durations(table: TaskTable) -> np.ndarray:
@@ -43,7 +43,7 @@ def durations(table: TaskTable) -> np.ndarray:
 
 
 def occupied(begin: np.ndarray, end: np.ndarray, width: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """The mean number of devices held in each stretch of time by tasks that hold `width` from `begin` to `end`."""
+    """Mean devices held in each stretch of time by tasks of `width`."""
     times = np.concatenate([begin, end])
     order = np.argsort(times, kind="stable")
     times, level = times[order], np.cumsum(np.concatenate([width, -width])[order])
@@ -52,7 +52,7 @@ def occupied(begin: np.ndarray, end: np.ndarray, width: np.ndarray, edges: np.nd
 
 
 def load(table: TaskTable, bins: int = BINS) -> dict[str, Any]:
-    """Submissions, GPUs and cores held over time, each task from its recorded start (or else its submission) on.
+    """Submissions, GPUs and cores over time; tasks count from start or submission.
 
     Over the time in which tasks are submitted.
     """
@@ -63,7 +63,7 @@ def load(table: TaskTable, bins: int = BINS) -> dict[str, Any]:
     begin = table.extra.get("recorded_start", table.arrival)
     begin = np.where(np.isnan(begin), table.arrival, begin)
     end = begin + durations(table)
-    gpus, cores = held(table)
+    gpus, cores = held_amounts(table)
     return {
         "stretch": float(edges[1] - edges[0]),
         "jobs": np.histogram(table.arrival, edges)[0].tolist(),
@@ -73,21 +73,21 @@ def load(table: TaskTable, bins: int = BINS) -> dict[str, Any]:
 
 
 def sizes(table: TaskTable) -> list[dict[str, Any]]:
-    """Tasks by the GPUs that they hold, with their shares of all tasks and of the GPUs' time.
+    """Tasks by number of GPUs, with shares of all tasks and of GPU time.
 
     Where no task holds a GPU: by their cores (key `cores` instead of `gpus`).
     """
-    gpus, cores = held(table)
+    gpus, cores = held_amounts(table)
     unit, amount = ("gpus", gpus) if gpus.any() else ("cores", cores)
     work = amount * durations(table)
-    whole = float(work.sum())
-    found = []
+    total_work = float(work.sum())
+    rows_of_table = []
     for name, rows in (_classes(amount) if unit == "gpus" else _octaves(amount)).items():
         if rows.any():
-            of_work = float(work[rows].sum()) / whole if whole else 0.0
+            of_work = float(work[rows].sum()) / total_work if total_work else 0.0
             of_tasks = float(rows.mean())
-            found.append({unit: name, "tasks": int(rows.sum()), "tasks_share": of_tasks, "work_share": of_work})
-    return found
+            rows_of_table.append({unit: name, "tasks": int(rows.sum()), "tasks_share": of_tasks, "work_share": of_work})
+    return rows_of_table
 
 
 def _octaves(amount: np.ndarray) -> dict[str, np.ndarray]:
@@ -112,8 +112,8 @@ def _classes(gpus: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def shares(table: TaskTable) -> dict[str, float]:
-    """The share of tasks on a fraction of a GPU, and of gangs (of more than one), among those on GPUs."""
-    gpus, _ = held(table)
+    """Of tasks on GPUs, the shares on a fraction of one and on more than one."""
+    gpus, _ = held_amounts(table)
     count = max(1, int((gpus > 0).sum()))
     return {
         "fractions": float(((gpus > 0) & (gpus < 1)).sum()) / count,

@@ -1,4 +1,4 @@
-"""Alibaba's trace of recommendation models on disaggregated GPUs, 2025 (`format: alibaba_dlrm`): instances of services.
+"""Alibaba's trace of recommendation models, 2025 (`format: alibaba_dlrm`).
 
     instance_sn,role,app_name,cpu_request,cpu_limit,gpu_request,gpu_limit,rdma_request,rdma_limit,memory_request,...,
     max_instance_per_node,creation_time,scheduled_time,deletion_time

@@ -1,4 +1,4 @@
-"""Alibaba's trace of spot GPUs of 2026 (`format: alibaba_spot`): jobs of many workers, of high priority or spot.
+"""Alibaba's trace of spot GPUs, 2026 (`format: alibaba_spot`): jobs of workers.
 
     job_name,organization,gpu_model,cpu_request,gpu_request,worker_num,submit_time,duration,job_type
 

@@ -1,4 +1,4 @@
-"""Gavel's traces (`format: gavel`): training jobs as numbers of steps, with a table of throughputs by GPU type.
+"""Gavel's traces (`format: gavel`): steps of training, throughputs by GPU type.
 
 Columns are separated by tabs, without a header.  Ten of them: job type, command, working directory, argument of the
 steps, needs data (0 or 1), steps, scale (GPUs), priority weight, SLO, arrival; or seven: job type, command, argument of

@@ -1,4 +1,4 @@
-"""Matrices of unrelated machines (`format: hcsp`), R||Cmax: the instances of Braun et al. and their successors.
+"""Matrices of unrelated machines, R||Cmax (`format: hcsp`), after Braun et al.
 
     512 16
     25137.5  52468.0  150206.8 ...

@@ -1,4 +1,4 @@
-"""CPU/GPU task-graph files (`format: hetero_dag`), as published for kernels of dense linear algebra.
+"""Task graphs of dense linear algebra on CPU and GPU (`format: hetero_dag`).
 
 One row a task, no header, columns separated by white space:
 

@@ -1,4 +1,4 @@
-"""Reads measured layers of a network, for `hetsim plan partition`: PipeDream's profiles, or a table of layers.
+"""Layers of a network for `hetsim plan partition`: PipeDream's, or a table.
 
 PipeDream: a line a layer (`node4 -- Conv2d(...) -- forward_compute_time=0.5, backward_compute_time=1.1,
 activation_size=1024.0, parameter_size=64.0`; milliseconds and bytes), then a line an edge that begins with a tab.
@@ -21,7 +21,7 @@ from hetsim.errors import Problem, ScenarioError
 from hetsim.formulas.layer_cuts import Cuts, Layer, chain
 from hetsim.formulas.partition import MAX_CUTS
 from hetsim.model.files import open_text
-from hetsim.model.units import MOST
+from hetsim.model.units import MAX_NUMBER
 from hetsim.workload.rows.text_rows import problem_of
 
 FIGURES = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
@@ -49,8 +49,9 @@ def _number(text: str, what: str, file: str, line: int, column: int | None) -> f
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 <= value <= MOST:
-        raise problem_of(file, f'{what}: expected a number from 0 to {MOST:g}, not "{text.strip()}"', line, column)
+    if not 0 <= value <= MAX_NUMBER:
+        said = f'{what}: expected a number from 0 to {MAX_NUMBER:g}, not "{text.strip()}"'
+        raise problem_of(file, said, line, column)
     return value
 
 

@@ -1,4 +1,4 @@
-"""Alibaba's GPU trace of 2023 (`format: openb`, `openb_nodes`): pods with fractions of GPUs, and the nodes they ran on.
+"""Alibaba's GPU trace, 2023 (`openb`, `openb_nodes`): pods with fractions, nodes.
 
 Pods: name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, qos, pod_phase, creation_time, deletion_time,
 scheduled_time.  A pod that asks for one GPU holds gpu_milli thousandths of it; one that asks for several has them

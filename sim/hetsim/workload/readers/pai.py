@@ -1,4 +1,4 @@
-"""Alibaba's PAI trace of 2020 (`format: pai`): the tables of jobs, tasks and instances, joined.
+"""Alibaba's PAI trace, 2020 (`format: pai`): jobs, tasks and instances, joined.
 
     task:      job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type
     job:       job_name,inst_id,user,status,start_time,end_time

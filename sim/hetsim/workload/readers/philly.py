@@ -1,4 +1,4 @@
-"""Microsoft's Philly traces (`format: philly`): the native `cluster_job_log` and the flat CSV; sizes of its clusters.
+"""Microsoft's Philly traces (`format: philly`): native log or flat CSV, clusters.
 
 The native JSON is a list of jobs with status, vc, user, jobid, submitted_time and attempts, each with start_time,
 end_time and detail: the machines (ip) and their GPUs.  A job runs as long as its attempts did together, on the GPUs of

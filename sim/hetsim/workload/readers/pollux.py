@@ -1,4 +1,4 @@
-"""Pollux's workloads (`format: pollux`): training jobs with speeds from measured tables.
+"""Pollux's workloads (`format: pollux`): jobs with speeds from measured tables.
 
     name,time,application,num_replicas,batch_size
 

@@ -1,4 +1,4 @@
-"""Request traces as tables with a header and one row a request (`azure_llm`, `burstgpt`, `requests`)."""
+"""Request traces, one row a request (`azure_llm`, `burstgpt`, `requests`)."""
 
 from __future__ import annotations
 

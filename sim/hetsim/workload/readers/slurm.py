@@ -1,4 +1,4 @@
-"""Slurm's accounts (`format: slurm`) as `sacct --parsable2` prints them, and its nodes (`format: slurm_nodes`).
+"""Slurm's accounts (`format: slurm`, `sacct --parsable2`) and `slurm_nodes`.
 
     sacct --allusers --parsable2 --starttime=2026-01-01 --state=CD,F,TO,CA,OOM,NF
           --format=JobID,User,Account,Partition,Submit,Start,End,State,Timelimit,ReqTRES,AllocTRES,NodeList,QOS

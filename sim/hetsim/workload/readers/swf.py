@@ -1,4 +1,4 @@
-"""The Standard Workload Format (`format: swf`), in which the Parallel Workloads Archive keeps its logs.
+"""The Standard Workload Format (`format: swf`) of the Parallel Workloads Archive.
 
 18 numbers a line, -1 for what is not known: job, submit, wait, run time, processors, average CPU time, memory used,
 processors asked for, time asked for, memory asked for, status, user, group, executable, queue, partition, preceding

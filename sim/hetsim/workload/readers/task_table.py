@@ -1,4 +1,4 @@
-"""The plain task table (`format: tasks`): a CSV (compressed with gzip or not) or Parquet file with one row a task.
+"""The plain task table (`format: tasks`): CSV, gzip or not, or Parquet.
 
 Columns, all optional but one duration or flops: id, arrival, class, user, priority, weight, deadline, patience,
 cpu_time, gpu_time, gpu_time.TYPE, each with `_estimate` behind its name for what policies know, cpus, gpus, memory,

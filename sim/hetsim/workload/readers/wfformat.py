@@ -1,4 +1,4 @@
-"""Task graphs of WfCommons (`format: wfformat`), WfFormat 1.5: workflows as they ran, with the files that they pass on.
+"""Task graphs of WfCommons (`format: wfformat`, WfFormat 1.5) with their files.
 
 A JSON object: workflow.specification has tasks (id, name, parents, children, inputFiles, outputFiles) and files (id,
 sizeInBytes), workflow.execution what each task took (id, runtimeInSeconds, coreCount, memoryInBytes, machines).

@@ -31,7 +31,7 @@ class HeldOverTime:
         return self._level_above(max(COMMON * busy, MOMENT))
 
     def _level_above(self, seconds: float) -> float:
-        """The highest level but for so many seconds (at most half of the time)."""
+        """The highest level but for this number of seconds (at most half of the time)."""
         length = np.append(np.diff(self.times), 0.0)
         order = np.argsort(-self.level, kind="stable")
         above = np.searchsorted(np.cumsum(length[order]), min(seconds, length.sum() / 2), side="right")

@@ -92,7 +92,7 @@ def _padded(values: array, count: int, filler: float) -> np.ndarray:
 
 
 class Blocks:
-    """Blocks of rows in their order: a single one in memory, or many in a nameless file in `folder`."""
+    """Blocks of rows in order: one in memory, or many in a nameless file in `folder`."""
 
     def __init__(self, folder: Path | None = None):
         self.current = RowBlock()

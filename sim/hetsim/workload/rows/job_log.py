@@ -156,10 +156,12 @@ class JobLog(ReadFile):
         self, line: int, id_: Any, arrival: float, duration: float, key: Any = None, whole: Any = None,
         **columns: float | str | None,
     ) -> int:  # fmt: skip
-        """A job; `columns` are numbers and texts by name: those of a task table, `start` and `estimate` in seconds
-        (NaN: unknown), `devices` (types separated by |), or further ones, which are carried along; empty texts and
-        None are not kept.  `key`: the text by which samples are told, where it is not the id; `whole`: that by which
-        repetitions are, where it is not the key.  Gives its place among the rows that are kept; -1 if it is not.
+        """Add a job; its place among the rows that are kept, or -1 if it is not kept.
+
+        `columns` are numbers and texts by name: those of a task table, `start` and `estimate` in seconds (NaN:
+        unknown), `devices` (types separated by |), or further ones, which are carried along; empty texts and None are
+        not kept.  `key`: the text that samples are drawn by, where it is not the id; `whole`: that of repetitions,
+        where it is not the key.
         """
         self.seen += 1
         cut = self.cut

@@ -2,7 +2,7 @@
 
 Both are made by the same steps from blocks of rows; in memory there is one block.  What only the whole log can tell is
 found first: time 0, rows that repeat others, the end of the empty head, which columns there are, whether ids are
-numbers, and which come again.  Beside the blocks that takes a byte a row, 8 for the ids (and 8 for keys where repeated
+numbers, and which come again.  Next to the blocks that takes a byte a row, 8 for the ids (and 8 for keys where repeated
 rows are left out, 16 where the head is trimmed), and each id that does come again.
 """
 

@@ -276,8 +276,10 @@ def tokens(cell: str) -> tuple[int, str]:
 # Comma separated ------------------------------------------------------------------------------------------------
 
 class Column(NamedTuple):
-    """A column of a format: how a cell is read (its value, and what is wrong with it), and its value in files that
-    lack the column; None: they cannot be read."""
+    """A column of a format: how a cell is read, and its value in files without it.
+
+    A cell gives its value and what is wrong with it; None: files without the column cannot be read.
+    """
 
     name: str
     parse: Callable[[str], tuple[Any, str]]
