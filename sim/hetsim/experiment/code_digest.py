@@ -180,10 +180,8 @@ class _Walk:
 
     def _object(self, value: Any, kind: type) -> None:
         self.put(kind.__name__)
-        if value is hash and os.environ.get("PYTHONHASHSEED", "random") != "random":
-            self.put(hash("the same where the seed is the same"))
-        elif isinstance(value, types.BuiltinFunctionType | types.FunctionType) and value in _REACHES:
-            self.unknown(_REACHES[value])
+        if isinstance(value, types.BuiltinFunctionType | types.FunctionType) and value in _REACHES:
+            self._outside(value)
         elif kind is list or kind is tuple:
             self.put(len(value))
             for inner in value:
@@ -212,6 +210,12 @@ class _Walk:
                 self.value(getattr(value, name))
             if kind not in _PARTS:
                 self._instance(value, kind)
+
+    def _outside(self, function: Any) -> None:
+        if function is hash and os.environ.get("PYTHONHASHSEED", "random") != "random":
+            self.put(hash("equal under equal seeds"))
+        else:
+            self.unknown(_REACHES[function])
 
     def _mapping(self, value: Mapping[Any, Any]) -> None:
         self.put(len(value))
