@@ -117,7 +117,7 @@ def test_contents_as_numbers():
     assert (shown["users"], shown["edges"], shown["classes"]) == (2, 3, {"a": 2, "b": 1, "": 1})
     times = {"cpu_time": np.ones(2), "gpu_time": np.full(2, np.inf)}
     empty = contents(TaskTable("x", times, np.array([3.0, 4])))
-    assert empty["durations"]["gpu_time"] == dict(tasks=0, mean=None, min=None, p50=None, p95=None, max=None)
+    assert empty["durations"]["gpu_time"] == {"tasks": 0, **dict.fromkeys(("mean", "min", "p50", "p95", "max"))}
     assert (empty["users"], empty["edges"], empty["classes"], empty["columns"]) == (0, 0, {}, [])
     assert "none besides arrival and times" in "\n".join(text_of(empty))
     many = jobs_table(class_=np.array(list("abcdefghij"), dtype=object))
@@ -190,8 +190,8 @@ def test_waits_as_text():
     assert waits_report.lines(explained_waits(), compared_waits(), False) == [*WAITS.splitlines(), *inferred]
     plain = explained_waits(limits=None, order=None, warm_end=10.0, curve=[(10.0, 8.0)], site=Capacity(8.0, True))
     assert waits_report.lines(plain, None, True) == WAITS.splitlines()
-    few = explained_waits(limits=Limits("queue", {str(n): 1.0 for n in range(8)}, 1),
-                          site=Capacity(8.0, False, full=0.001, beyond=[("", 1.0, 2.0, 9.0, list(range(8)))]))  # fmt: skip
+    site = Capacity(8.0, False, full=0.001, beyond=[("", 1.0, 2.0, 9.0, list(range(8)))])
+    few = explained_waits(limits=Limits("queue", {str(n): 1.0 for n in range(8)}, 1), site=site)
     texts = "\n".join(waits_report.lines(few, None, False))
     assert "capacity: at least 8 GPUs; all of them are held for 0.1 % of the time with jobs" in texts
     assert "by the rows 1, 2, 3, 4, 5, 6, 7, 8\n" in texts and "its queue held as much" in texts
@@ -216,8 +216,8 @@ def test_waits_for_programs(capsys: pytest.CaptureFixture[str]):
     """Also where a variant finished no job that could be compared."""
     console.as_json(waits_report.mapping(explained_waits(), compared_waits(), True))
     read = json.loads(capsys.readouterr().out)
-    assert [read[key] for key in ("jobs", "unit", "mean_recorded_wait", "capacity", "capacity_stated", "head_until")] == [
-        4, "GPUs", 12.5, 8, False, 25]  # fmt: skip
+    names = ("jobs", "unit", "mean_recorded_wait", "capacity", "capacity_stated", "head_until")
+    assert [read[name] for name in names] == [4, "GPUs", 12.5, 8, False, 25]
     assert read["beyond"][0] == {"node": "n1", "first": 15, "seconds": 30, "most": 6, "rows": [2, 3]}
     assert read["capacity_curve"] == [[10, 8], [50, 6]]
     assert read["limits"]["most"]["u9"] == 10 and read["order"]["pairs"][8] == ["q8", "q9", 5, 1]
