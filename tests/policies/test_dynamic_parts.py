@@ -1,0 +1,188 @@
+"""Parts of policies that decide when, each against its definition: computed anew, or by hand."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from machines import Job, gpu_mode, tasks_of
+
+from hetsim import registry
+from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim_policies.dynamic.common.lines import DeviceLine
+from hetsim_policies.dynamic.common.ranked_queue import RankedQueue
+from hetsim_policies.dynamic.common.service_tiers import NO_TIER, Tier, Tiers
+from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
+from hetsim_policies.dynamic.waited import Unicep, Wfp3
+
+GPU = DeviceType("g")
+
+
+def test_what_a_waiting_task_adds_to_a_round():
+    """Microseconds where rounds look at all waiting tasks; nothing elsewhere.  Jobs of one size are not looked at."""
+    cluster = Cluster([NodeSpec(accelerators=((GPU, 4),))])
+    rigid, elastic = ([gpu_mode(GPU)], [gpu_mode(GPU), gpu_mode(GPU, 2)])
+    problems: list[Any] = [
+        SimpleNamespace(tasks=tasks_of([Job(modes, [2.0, 1.0][: len(modes)])]), cluster=cluster)
+        for modes in (rigid, elastic)
+    ]
+    all_waiting = ("slurm_multifactor", "wfp3", "unicep", "las_intervals", "max_min_fairness")
+    for names, counts in ((all_waiting, (True, True)), (("afs", "optimus"), (False, True)),
+                          (("easy_backfill", "las", "drf"), (False, False))):  # fmt: skip
+        for name in names:
+            costs = [registry.policy("scheduler", name)().round_cost(problem) for problem in problems]
+            assert [1e-7 < cost < 1e-5 for cost in costs] == list(counts), name
+            assert [cost == 0 for cost in costs] == [not one for one in counts], name
+    assert Wfp3(formula="schedgym").round_cost(SimpleNamespace(tasks=[], cluster=cluster)) == 0  # type: ignore[arg-type]
+
+
+def test_urgency_by_formula():
+    wait, seconds, processors = np.array([8.0, 6.0]), np.array([4.0, 2.0]), np.array([2.0, 8.0])
+    assert Wfp3().urgency(wait, seconds, processors).tolist() == [2**3 * 2, 3**3 * 8]
+    assert Unicep().urgency(wait, seconds, processors).tolist() == [8 / (1 * 4), 6 / (3 * 2)]
+    with np.errstate(divide="ignore"):
+        assert Unicep().urgency(np.array([1.0]), np.array([5.0]), np.array([0.5])).tolist() == [math.inf]
+    task: Any = tasks_of([Job([gpu_mode(GPU, 4)], [5.0], 9.0)])
+    one = task_of(task, 0)
+    assert Wfp3.schedgym(one) == pytest.approx((10 / 5) ** 3 * 4)
+    assert Unicep.schedgym(one) == pytest.approx(10 / (2 * 5))
+
+
+def task_of(tasks: Any, row: int) -> Any:
+    from hetsim.model.task import Task
+
+    shape = tasks.shapes[tasks.shape[row]]
+    count = len(shape.modes)
+    times = tuple(tasks.time[row][:count].tolist())
+    return Task(row, float(tasks.arrival[row]), shape, times, times, tasks)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_ranked_queue_is_sorted_anew(seed: int):
+    """By tier, then by a score of two columns, then by arrival and row, whatever comes and goes between."""
+    random = np.random.default_rng(seed)
+    jobs = [Job([gpu_mode(GPU)], [1.0], float(at)) for at in np.sort(random.integers(0, 40, 200))]
+    tasks = tasks_of(jobs)
+    rows = [task_of(tasks, row) for row in range(200)]
+    tier = random.integers(0, 2 + seed, 200) * (seed > 0)
+    first, second = random.integers(0, 6, 200).astype(float), random.random(200).round(1)
+    queue = RankedQueue(3, lambda task: (float(tier[task.index]), first[task.index], second[task.index]))
+    waiting: dict[int, Any] = {}
+    weight = 1.0
+    queue.rescore(lambda columns: columns[1] + columns[2])
+    for step in range(120):
+        for row in random.integers(0, 200, 4).tolist():
+            if row in waiting:
+                assert queue.remove(waiting.pop(row))
+                assert not queue.remove(rows[row])
+            else:
+                waiting[row] = rows[row]
+                queue.add(rows[row])
+        if step % 10 == 9:
+            weight = float(random.integers(0, 3))
+            queue.rescore(lambda columns, weight=weight: columns[1] + weight * columns[2])
+
+        def key(row: int, weight: float = weight) -> tuple[float, ...]:
+            return -tier[row], -(first[row] + weight * second[row]), rows[row].arrival, row
+
+        count = int(random.integers(1, 12))
+        expected = sorted(waiting, key=key)
+        assert [task.index for task in queue.ranked(count)] == expected
+        assert sorted(task.index for task in queue.tasks) == sorted(waiting)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_line_knows_when_its_lanes_are_free(seed: int):
+    """Against a sorted list of the ends of its lanes, all moved by what was late in proportion to its lanes."""
+    random = np.random.default_rng(seed)
+    lanes = seed + 1
+    line, ends = DeviceLine(0, GPU, lanes), [0.0] * lanes
+    changes: list[DeviceLine] = []
+    line.changed = changes.append
+    assert (line.most, line.head()) == (lanes * GPU.streams, None)
+    for number in range(60):
+        need, now = int(random.integers(1, lanes + 3)), float(random.integers(0, 50))
+        assert line.free_at(need, now) == pytest.approx(max(now, sorted(ends)[min(need, lanes) - 1]))
+        assert line.first_end() == pytest.approx(min(ends))
+        if random.random() < 0.7:
+            end = float(random.integers(10, 100))
+            line.occupy(need, end)
+            ends = sorted(ends)[min(need, lanes) :] + [end] * min(need, lanes)
+        else:
+            seconds = float(random.integers(-3, 4)) or 1.0
+            line.delay(need, seconds)
+            ends = [one + seconds * min(1.0, need / lanes) for one in ends]
+        assert len(changes) == number + 1
+    line.delay(1, 0.0)
+    assert len(changes) == 60  # nothing has changed
+    assert DeviceLine(1, GPU, 0).ends == [0.0]
+
+
+def waiting_task(user: str, tier: str, gpus: float, index: int) -> Any:
+    return SimpleNamespace(user=user, class_=tier, index=index, label=lambda _: "", modes_by_speed=lambda: [0],
+                           modes=[SimpleNamespace(gpu_share=gpus)])  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", ["max_jobs", "max_gpus", "max_jobs_per_user", "max_gpus_per_user", ""])
+def test_limits_of_a_tier_count_what_runs(limit: str):
+    """Against a count over all that runs, after each start and end."""
+    random = np.random.default_rng(1)
+    tiers = Tiers({"a": Tier(**({limit: 3} if limit else {})), "b": Tier()})  # type: ignore[arg-type]
+    running: list[Any] = []
+    refused = 0
+    for index in range(200):
+        task = waiting_task(str(random.choice(["u", "v"])), str(random.choice(["a", "b", "c"])),
+                            float(random.choice([0.5, 1, 2])), index)  # fmt: skip
+        same = [one for one in running if one.class_ == task.class_ == "a"]
+        same = [one for one in same if one.user == task.user] if limit.endswith("user") else same
+        gpus = sum(one.modes[0].gpu_share for one in same) + task.modes[0].gpu_share
+        over = (gpus > 3 if "gpus" in limit else len(same) + 1 > 3) and bool(limit) and task.class_ == "a"
+        assert tiers.refuses(task) == over
+        refused += over
+        if not over:
+            tiers.starting(task, SimpleNamespace(mode=task.modes[0]))  # type: ignore[arg-type]
+            running.append(task)
+        while running and random.random() < 0.4:
+            tiers.leave(running.pop(int(random.integers(len(running)))))
+    assert bool(limit) == bool(refused)
+    assert tiers.tier(waiting_task("u", "c", 1, 0)) is NO_TIER
+
+
+def test_the_factors_of_slurm_by_hand():
+    """Half of the greatest age, 2 of 8 GPUs, partition 0.5, service 0.75, own priority 3 of 6, fair share 2^(-2/3)."""
+    parameters = {"max_age": 100.0, "partitions": {"p": 0.5}, "shares": {"u": 3.0}}
+    weights = {"age": 10.0, "fair_share": 200.0, "size": 3000.0, "partition": 40000.0, "priority": 5e5, "service": 6e6}
+    policy = SlurmMultifactor(**weights, **parameters, qos={"q": Tier(priority=0.75)})  # type: ignore[arg-type]
+    policy._gpus, policy._highest = 8.0, 6.0
+    modes = [SimpleNamespace(gpu_share=2.0)]
+    task: Any = SimpleNamespace(shape=SimpleNamespace(modes=[SimpleNamespace(partition=None)]), modes=modes, ready=20.0,
+                                modes_by_speed=lambda: [0], partition="", class_="p", user="u", priority=3.0,
+                                label=lambda key: "q" if key == "qos" else "")  # fmt: skip
+    for user, received in (("u", 60.0), ("v", 60.0)):
+        owner = ("", user)
+        policy._usage.open(owner)
+        policy._usage.credit(owner, received)
+        policy._codes[owner] = len(policy._codes)
+        policy._shares += policy.shares.get(user, 1.0)
+    fair = policy._fair_shares()
+    assert fair.tolist() == pytest.approx([2 ** (-0.5 / 0.75), 2 ** (-0.5 / 0.25)])
+    constant = 3000 * 0.25 + 40000 * 0.5 + 6e6 * 0.75
+    columns = policy._columns_of(task)
+    assert columns == (0.0, 20.0, 0, 3.0, pytest.approx(constant))
+    for now, age in ((70.0, 0.5), (20.0, 0.0), (10.0, 0.0), (120.0, 1.0), (500.0, 1.0)):
+        score = 10 * age + constant + 5e5 * 3 / 6
+        assert policy._score(now, None, [*columns, 0.0, 0.0]) == pytest.approx(score)
+        assert policy._score(now, fair, [*columns, 0.0, 0.0]) == pytest.approx(score + 200 * fair[0])
+        many = np.array([[*columns, 0.0, 0.0]] * 2).T
+        many[2, 1] = 1
+        assert policy._score(now, fair, many) == pytest.approx([score + 200 * fair[0], score + 200 * fair[1]])
+    policy.small_first, task.partition, task.priority = True, "x", -1.0
+    assert policy._columns_of(task)[3:] == (0.0, pytest.approx(3000 * 0.75 + 6e6 * 0.75))
+    modes[0].gpu_share = 80.0
+    policy.small_first = False
+    assert policy._columns_of(task)[4] == pytest.approx(3000 + 6e6 * 0.75)
+    policy._highest = 0.0
+    assert policy._score(20.0, None, [*columns, 0.0, 0.0]) == pytest.approx(constant)
