@@ -410,3 +410,65 @@ def test_named_machines(tmp_path: Path):
     assert [table.line(0), table.line(1)] == [1, 2]
     braun = read(tmp_path, "hcsp", "1.5\n" * 512 * 16)
     assert (len(braun), len(braun.times)) == (512, 16) and "the instances of Braun et al." in braun.notes[0]
+
+
+# Gavel ------------------------------------------------------------------------------------------------------------
+
+SPEEDS: dict[str, Any] = {
+    "v100": {"('a', 1)": {"null": 4.0, "('b', 1)": [1.0, 2.0], "('a', 1)": [2.0, 3.0]},
+             "('b', 1)": {"null": 8.0, "('a', 1)": [2.0, 1.0]}, "('a', 2)": {"null": 6.0, "('b', 1)": [3.0, 0.0]}},
+    "v100_unconsolidated": {"('a', 2)": {"null": 5.0}},
+    "k80": {"('a', 1)": {"null": 0.5, "('b', 1)": [0.0, 0.0]}, "('b', 1)": {"null": 0.0}},
+}  # fmt: skip
+
+
+def throughputs(folder: Path) -> Path:
+    import json
+
+    path = folder / "speeds.json"
+    path.write_text(json.dumps(SPEEDS))
+    return path
+
+
+def test_gavel(tmp_path: Path):
+    """Steps over the steps per second of each type; b cannot run on a K80, and no one knows c."""
+    rows = ("a 400 1 2.5 3 10", "b 800 1 -1 -1 20", "a 600 2 0 0 30", "c 600 1 1 1 40")
+    ten = "".join(f"{row[0]} x . n 1 {row[2:]}\n" for row in rows).replace(" ", "\t")
+    table = read(tmp_path, "gavel", ten, throughputs=throughputs(tmp_path))
+    assert {name: values.tolist() for name, values in table.times.items()} == {
+        "gpu_time.v100": [100, 100, 100], "gpu_time.k80": [800, INF, INF]}  # fmt: skip
+    assert table.numbers["gpus"].tolist() == [1, 1, 2] and table.arrival.tolist() == [10, 20, 30]
+    assert [table.line(row) for row in range(3)] == [1, 2, 3] and columns_of(table)["class"] == ["a", "b", "a"]
+    np.testing.assert_array_equal(table.numbers["weight"], [2.5, NAN, NAN])
+    np.testing.assert_array_equal(columns_of(table)["slo"], [3, NAN, NAN])
+    notes = "\n".join(table.notes)
+    assert "1 of 4 jobs left out: no throughput of that job type and scale in the table (first: line 4)" in notes
+    assert "5 pairs of jobs on one GPU, 1 of which cannot share it" in notes
+    bad = (("\t1\t2.5", "\t1.5\t2.5", '"1.5" is not a number of GPUs'),
+           ("\t1\t2.5", "\t0\t2.5", '"0" is not a number of'),
+           ("\t", ",", "the row has 1 columns separated by tabs, expected are 10 or 7; they are separated"))  # fmt: skip
+    for old, new, message in bad:
+        with pytest.raises(ScenarioError, match=message):
+            read(tmp_path, "gavel", ten.replace(old, new), throughputs=throughputs(tmp_path))
+
+
+def test_nodes_of_gavel(tmp_path: Path):
+    """Six V100 are a node of four and one of two.
+
+    Next to b, a runs at a quarter of its speed, and so does b; two of a at half, as the first of such a pair does.
+    """
+    from hetsim.workload.readers import gavel
+
+    found = gavel.nodes(throughputs(tmp_path), gpus={"v100": 6, "k80": 4}, types={"v100": "V"})
+    slower = {"a": {"b": 4.0, "a": 2.0}, "b": {"a": 4.0}}
+    v100 = {"type": "V", "streams": 2, "sharing": {"kind": "timeslice", "pairs": slower}}
+    never = {"kind": "timeslice", "pairs": {"a": {"b": None}, "b": {"a": None}}}
+    assert found == [
+        {"name": "V-", "count": 1, "cpus": 32, "gpus": {**v100, "count": 4}},
+        {"name": "V-rest", "count": 1, "cpus": 32, "gpus": {**v100, "count": 2}},
+        {"name": "k80-", "count": 1, "cpus": 32, "gpus": {"type": "k80", "count": 4, "streams": 2, "sharing": never}},
+    ]
+    alone = gavel.nodes(throughputs(tmp_path), gpus={"v100": 3}, pairs=False)
+    assert alone == [{"name": "v100-rest", "count": 1, "cpus": 32, "gpus": {"type": "v100", "count": 3}}]
+    with pytest.raises(ScenarioError, match='no GPU type "v10"; did you mean'):
+        gavel.nodes(throughputs(tmp_path), gpus={"v10": 1})

@@ -450,3 +450,63 @@ def test_steps_are_kept_if_they_come_nearer(
     assert [one.name for one in compared.variants[4:]] == ["with each gang on one node"] * tried
     assert all("span" not in one.document["workload"][0] for one in compared.variants[4:])
     assert entry["done"] == []
+
+
+# Steps that take in what was inferred -----------------------------------------------------------------------------
+
+
+def log_explained(jobs: int = 30, **more: Any) -> Explained:
+    """Jobs that come each second, of which those from 9.5 s on are behind the head of the log."""
+    arrival = np.arange(float(jobs))
+    columns = Jobs("GPUs", arrival, arrival + 1, end=arrival + 11, amount=np.ones(jobs))
+    return explained_waits(jobs=columns, warm_end=9.5, curve=[(0.0, 8.0)], **more)
+
+
+def steps_of(explained: Explained, trace: dict[str, Any], **more: Any) -> tuple[list[str], list[str], dict[str, Any]]:
+    """Names of the steps, notes, and the document after all steps."""
+    pooled, names = more.pop("pooled", True), more.pop("names", ["a", "b", "c", "d"])
+    document = {"workload": [{"trace": trace}], **more}
+    compared = from_log.variants(document, explained, pooled, names)
+    last = from_log._copy(document)
+    for _, take_in in compared.steps:
+        take_in(last)
+    return [name for name, _ in compared.steps], compared.notes, last
+
+
+SWF = {"format": "swf", "path": "x"}
+WARM, DOWN = "from there with the jobs that ran (warm start)", "with the nodes that were down"
+
+
+def test_a_warm_start_where_there_is_one_to_make():
+    plain = log_explained(limits=None)
+    names, notes, last = steps_of(plain, {**SWF})
+    assert (names, notes) == ([WARM], [])
+    assert last["workload"][0]["trace"] == {**SWF, "since": "10 s", "warm_start": True}
+    assert steps_of(log_explained(limits=None, order=None), {**SWF, "sample": 0.5})[1] == [
+        "no warm start was made: the trace is cut or scaled already"]  # fmt: skip
+    assert steps_of(plain, {"format": "hcsp", "path": "x"})[1] == [
+        "no warm start was made: format: hcsp does not know it"]  # fmt: skip
+    assert steps_of(log_explained(29, limits=None), {**SWF})[1] == [
+        "no warm start was made: fewer than 20 jobs come after the head of the log"]  # fmt: skip
+    early = explained_waits(warm_end=10.0, limits=None, curve=[(10.0, 8.0)])
+    assert steps_of(early, {**SWF})[:2] == ([], [])
+
+
+def test_nodes_down_and_limits_are_steps():
+    """Two of four nodes lack from 20 s to 30 s; after a warm start at 10 s that is from 10 s on."""
+    explained = log_explained()
+    explained.curve = [(0.0, 8.0), (20.0, 4.0), (30.0, 8.0)]
+    names, notes, last = steps_of(explained, {**SWF}, faults=[{"x": 1}])
+    assert (names, notes) == ([WARM, DOWN, "with the limits by user"], [])
+    window = {"nodes": ["c", "d"], "from": "10 s", "for": "10 s", "announced": "0 s"}
+    assert last["faults"] == [{"x": 1}, {"maintenance": window}]
+    assert last["site"]["partitions"]["user-u9"] == {"nodes": "*", "max_gpus": 10}
+    names, notes, last = steps_of(explained, {**SWF, "until": "60 s"})
+    assert names == [DOWN, "with the limits by user"]
+    assert last["faults"][0]["maintenance"]["from"] == "20 s"
+    names, notes, last = steps_of(explained, {**SWF}, names=None, pooled=False)
+    assert names == [WARM] and "faults" not in last
+    assert notes == ["less capacity at times is not simulated: the cluster is one pool, of which no part can be down",
+                     "the limits are not simulated: the cluster has partitions of its own"]  # fmt: skip
+    assert steps_of(explained, {**SWF}, site={"partitions": {"p": {}}})[0] == [WARM, DOWN]
+    assert steps_of(explained, {**SWF}, site={"time_limit": 1})[0] == [WARM, DOWN, "with the limits by user"]
