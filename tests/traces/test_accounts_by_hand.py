@@ -444,9 +444,11 @@ def test_gavel(tmp_path: Path):
     notes = "\n".join(table.notes)
     assert "1 of 4 jobs left out: no throughput of that job type and scale in the table (first: line 4)" in notes
     assert "5 pairs of jobs on one GPU, 1 of which cannot share it" in notes
-    bad = (("\t1\t2.5", "\t1.5\t2.5", '"1.5" is not a number of GPUs'),
-           ("\t1\t2.5", "\t0\t2.5", '"0" is not a number of'),
-           ("\t", ",", "the row has 1 columns separated by tabs, expected are 10 or 7; they are separated"))  # fmt: skip
+    bad = (
+        ("\t1\t2.5", "\t1.5\t2.5", '"1.5" is not a number of GPUs'),
+        ("\t1\t2.5", "\t0\t2.5", '"0" is not a number of'),
+        ("\t", ",", "the row has 1 columns separated by tabs, expected are 10 or 7; they are separated"),
+    )
     for old, new, message in bad:
         with pytest.raises(ScenarioError, match=message):
             read(tmp_path, "gavel", ten.replace(old, new), throughputs=throughputs(tmp_path))
@@ -472,3 +474,102 @@ def test_nodes_of_gavel(tmp_path: Path):
     assert alone == [{"name": "v100-rest", "count": 1, "cpus": 32, "gpus": {"type": "v100", "count": 3}}]
     with pytest.raises(ScenarioError, match='no GPU type "v10"; did you mean'):
         gavel.nodes(throughputs(tmp_path), gpus={"v10": 1})
+
+
+# Kubernetes, workflows ---------------------------------------------------------------------------------------------
+
+
+def pod(name: str, asks: dict[str, str], begin: int, end: int | None, restarts: int = 0, **spec: Any) -> dict[str, Any]:
+    """A pod of the namespace ns that came at 0:00:00; seconds of its container's start and end."""
+    stamp = "2026-01-01T00:{:02}:{:02}Z"
+    done = {"startedAt": stamp.format(0, begin), "finishedAt": stamp.format(*divmod(end or 0, 60))}
+    state = {"terminated": done} if end is not None else {}
+    status = {"phase": "Succeeded" if end is not None else "Running", "startTime": stamp.format(0, 2),
+              "containerStatuses": [{"state": state, "restartCount": restarts}]}  # fmt: skip
+    labels = spec.pop("labels", {})
+    return {"metadata": {"name": name, "namespace": "ns", "creationTimestamp": stamp.format(0, 0), "labels": labels},
+            "spec": {"containers": [{"resources": {"requests": asks}}], "nodeName": "n", **spec}, "status": status}
+
+
+def pods_of(folder: Path, *pods: dict[str, Any], **options: Any) -> TaskTable:
+    import json
+
+    return read(folder, "kubernetes", "\n".join(json.dumps({"object": one}) for one in pods) + "\n", **options)
+
+
+def test_pods_by_hand(tmp_path: Path):
+    """Requests of all containers add up; init containers count where they ask for more; a restarted pod began at 2."""
+    product = {"nodeSelector": {"nvidia.com/gpu.product": "T4"}}
+    asks = {"cpu": "250m", "memory": "1Gi", "nvidia.com/gpu": "1"}
+    several = pod("a", asks, 5, 65, restarts=2, **product, activeDeadlineSeconds=90, labels={"user": "ann"},
+                  initContainers=[{"resources": {"requests": {"cpu": "3", "memory": "1Ki"}}}])  # fmt: skip
+    several["spec"]["containers"].append({"resources": {"limits": {"cpu": "1", "memory": "1k"}}})
+    table = pods_of(
+        tmp_path, several, pod("b", {"amd.com/gpu": "2", "example.com/fpga": "1"}, 6, 16),
+        pod("c", {"cpu": "2"}, 7, 17), pod("d", {"cpu": "2"}, 8, None), pod("e", {"memory": "1Gi"}, 8, 18),
+        pod("f", {"nvidia.com/gpu": "1", "amd.com/gpu": "1"}, 9, 19), pod("g", {"nvidia.com/gpu": "1"}, 9, 19),
+    )  # fmt: skip
+    same(columns_of(table), {
+        "line": [1, 2, 3, 7], "id": ["ns/a", "ns/b", "ns/c", "ns/g"], "arrival": [0] * 4,
+        "gpu_time": [63, 10, INF, 10], "cpu_time": [INF, INF, 10, INF], "cpus": [3, 0, 2, 0], "gpus": [1, 2, 0, 1],
+        "memory": [GIB + 1000, 0, 0, 0], "user": ["ann", "", "", ""], "class": ["ns"] * 4,
+        "status": ["Succeeded"] * 4, "devices": ["T4", "", "", ""], "attempts": [3, NAN, NAN, NAN],
+        "recorded_start": [2, 6, 7, 9], "recorded_node": ["n"] * 4, "time_limit": [90, NAN, NAN, NAN],
+    })  # fmt: skip
+    assert table.estimates["gpu_time"].tolist() == [90, 10, INF, 10]
+    notes = "\n".join(notes_of(table))
+    for text in ("1 of 7 jobs left out: no end (Running) (first: line 4)",
+                 "1 of 7 jobs left out: ask for neither cores nor GPUs (first: line 5)",
+                 "ask for GPUs of several makes (nvidia.com/gpu, amd.com/gpu) (first: line 6)",
+                 "1 of 7 jobs restarted: they count from when they were scheduled until their last end (first: line 1)",
+                 "ask for example.com/fpga, which is not read: they are kept without it (first: line 2)",
+                 "1 pods ask for amd.com/gpu and name no product (first: line 2); of a cluster with GPUs of several"):
+        assert text in notes  # fmt: skip
+
+
+WORKFLOW = """{"schemaVersion": "1.5", "workflow": {"specification": {
+"tasks": [{"id": "t1", "name": "split_ID0000001", "parents": [], "children": ["t2", "t3"], "inputFiles": ["a"],
+"outputFiles": ["b", "b"]}, {"id": "t2", "name": "sort-2", "parents": ["t1"], "inputFiles": ["b"]},
+{"id": "t3", "name": "sort", "parents": ["t1", "t2"], "outputFiles": ["c"]}],
+"files": [{"id": "a", "sizeInBytes": 100}, {"id": "b", "sizeInBytes": 20.4}]},
+"execution": {"tasks": [{"id": "t1", "runtimeInSeconds": 8, "coreCount": 2, "machines": ["m1"]},
+{"id": "t2", "runtimeInSeconds": 4.5, "memoryInBytes": 1000, "machines": ["m1", "m2"]},
+{"id": "t3", "runtimeInSeconds": 0.5}]}}}"""
+
+
+def test_a_workflow(tmp_path: Path):
+    table = read(tmp_path, "wfformat", WORKFLOW, gpu_speedup=4)
+    columns = columns_of(table)
+    del columns["line"]
+    same(columns, {
+        "id": ["t1", "t2", "t3"], "arrival": [0] * 3, "cpu_time": [8, 4.5, 0.5], "gpu_time": [2, 1.125, 0.125],
+        "cpus": [2, NAN, NAN], "memory": [NAN, 1000, NAN], "class": ["split", "sort", "sort"],
+        "recorded_node": ["m1", "", ""],
+    })  # fmt: skip
+    assert table.predecessors == [(), (0,), (0, 1)]
+    assert (table.reads, table.writes) == ([("a",), ("b",), ()], [("b",), (), ("c",)])
+    assert table.items == {"a": 100, "b": 20, "c": 0}
+    assert notes_of(table) == ['1 files of unknown size count as empty: "c"']
+
+
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ('"1.5"', '"1.3"', "is WfFormat 1.3; version 1.5 is read"),
+    ('"execution"', '"run"', "has no workflow.execution.tasks"),
+    ('"specification": {\n"tasks"', '"specification": {"jobs"', "has no workflow.specification.tasks"),
+    ('"id": "t2", "run', '"ID": "t2", "run', "workflow.execution.tasks is not a list of objects with an id"),
+    ('["t1", "t2"]', '["t1", "t9"]', 'task "t3" names "t9" among its parents: there is none'),
+    ('["t1"], "input', '["t1", "t3"], "input', "t2"), ('["a"]', '"a"', 'task "t1": inputFiles is not a list'),
+    ('"runtimeInSeconds": 8', '"runtime": 8', '"t1" has no runtimeInSeconds'),
+    ("4.5", "-4.5", "is not a number of that"),
+    ('"id": "t2", "name"', '"id": "t1", "name"', "two tasks have one id"),
+    ("20.4", "true", "is not a number of that"),
+])  # fmt: skip
+def test_workflows_that_are_refused(tmp_path: Path, old: str, new: str, message: str):
+    assert old in WORKFLOW
+    with pytest.raises(ScenarioError, match=message):
+        read(tmp_path, "wfformat", WORKFLOW.replace(old, new))
+
+
+def test_a_workflow_without_a_list_of_files(tmp_path: Path):
+    text = WORKFLOW.replace('"files"', '"others"')
+    assert read(tmp_path, "wfformat", text).items == {"a": 0, "b": 0, "c": 0}
