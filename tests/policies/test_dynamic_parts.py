@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from machines import Job, gpu_mode, tasks_of
+from machines import Job, cpu_mode, gpu_mode, tasks_of
 
 from hetsim import registry
-from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec
+from hetsim.model.plan import Placement
 from hetsim_policies.dynamic.common.lines import DeviceLine
 from hetsim_policies.dynamic.common.ranked_queue import RankedQueue
+from hetsim_policies.dynamic.common.rounds import RoundRoom
 from hetsim_policies.dynamic.common.service_tiers import NO_TIER, Tier, Tiers
 from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
 from hetsim_policies.dynamic.waited import Unicep, Wfp3
@@ -186,3 +188,107 @@ def test_the_factors_of_slurm_by_hand():
     assert policy._columns_of(task)[4] == pytest.approx(3000 + 6e6 * 0.75)
     policy._highest = 0.0
     assert policy._score(20.0, None, [*columns, 0.0, 0.0]) == pytest.approx(constant)
+
+
+# The room of a round ----------------------------------------------------------------------------------------------
+
+SLICED = DeviceType("s", streams=2)
+SPECS = [
+    NodeSpec(cpus=8, memory=100, accelerators=((GPU, 4),)), NodeSpec(cpus=4, memory=60, accelerators=((GPU, 2),)),
+    NodeSpec(cpus=6, accelerators=((SLICED, 2), (GPU, 1))), NodeSpec(cpus=2, memory=10, accelerators=()),
+]  # fmt: skip
+
+
+def room_of(down: tuple[str, ...] = ()) -> RoundRoom:
+    cluster = Cluster(SPECS)
+    return RoundRoom(cluster, {cluster.by_name[name].index for name in down})
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_room_of_a_round_is_what_is_not_taken(seed: int):
+    """A mode finds a place if and only if some node has room for it, and nothing is taken twice."""
+    random = np.random.default_rng(seed)
+    down = ("n0/g1",) if seed % 2 else ()
+    room = room_of(down)
+    nodes = room.cluster.nodes
+    free = {device.index: device.type.streams * WHOLE for node in nodes for device in node.accelerators}
+    free |= dict.fromkeys((room.cluster.by_name[name].index for name in down), 0)
+    cores = [node.cpus * 1000 for node in nodes]
+    memory = [math.inf if node.memory is None else node.memory for node in nodes]
+    full = 0
+    for _ in range(40):
+        kind = [GPU, GPU, SLICED][int(random.integers(3))]
+        size = float(random.choice([0.25, 0.5, 1, 1, 2, 3]))
+        host = {"millicores": int(random.choice([0, 500, 1000])), "memory": int(random.choice([0, 7, 20]))}
+        mode = gpu_mode(kind, size, **host)
+        fitting = {
+            node.index: [d for d in node.accelerators if d.type is kind and free[d.index] >= mode.share]
+            for node in nodes if cores[node.index] >= mode.millicores and memory[node.index] >= mode.memory
+        }  # fmt: skip
+        fitting = {number: devices for number, devices in fitting.items() if len(devices) >= mode.gpus}
+        placement = room.place(mode)
+        assert (placement is None) == (not fitting)
+        if placement is None:
+            full += 1
+            continue
+        (number,) = {device.node for device in placement.devices}
+        assert len(placement.devices) == len(set(placement.devices)) == mode.gpus
+        assert all(device in fitting[number] for device in placement.devices)
+        assert len(fitting[number]) == min(map(len, fitting.values()))  # the tightest node
+        shares = [free[device.index] for device in fitting[number]]
+        if not mode.whole:
+            assert free[placement.devices[0].index] == min(shares)  # the fullest that takes it
+        elif kind.streams > 1:
+            assert free[placement.devices[0].index] == max(shares)  # the emptiest
+        for device in placement.devices:
+            free[device.index] -= mode.share
+        cores[number] -= mode.millicores
+        memory[number] -= mode.memory
+        assert (room.cores, room.memory) == (cores, memory)
+        assert all(room.room.get(index, 0) == share for index, share in free.items())
+    assert full
+
+
+def test_jobs_that_are_kept_take_their_devices_first():
+    room = room_of()
+    mode = gpu_mode(GPU, 3, millicores=2000, memory=30)
+    devices = tuple(room.cluster.nodes[0].accelerators)
+    launches = {1: Placement(mode, devices[:3]), 2: Placement(gpu_mode(GPU, 2), devices[2:]), 3: None}
+    view: Any = SimpleNamespace(launch_of=lambda task: SimpleNamespace(placement=launches[task.index]))
+
+    def job(index: int, mode: int = 0) -> Any:
+        return SimpleNamespace(task=SimpleNamespace(index=index), mode=mode)
+
+    room.expect([(job(1), 0), (job(2), 1), (job(3), 0)], view)
+    assert room.expected == {0: 3}
+    assert room.keep(job(1), view) is True and room.kept == {1: None}
+    assert (room.cores[0], room.memory[0]) == (6000, 70)
+    assert room.keep(job(2), view) is False and room.keep(job(3), view) is False
+    assert room.kept == {1: None}
+    placement = room.place(gpu_mode(GPU))  # the tightest of the nodes on which no job hopes to stay
+    assert placement is not None and placement.devices[0].node == 2
+
+
+def test_gangs_and_cores_of_a_round():
+    """Gangs across nodes; without a node whose cores are down; cores where the fewest are free."""
+    room = room_of(("n1/cpu",))
+    across = room.place(gpu_mode(GPU, 5, span_any=True))
+    assert across is not None and [device.node for device in across.devices] == [0, 0, 0, 0, 2]
+    assert room.place(gpu_mode(GPU, 1)) is None and room_of(("n1/cpu",)).place(gpu_mode(GPU, 5)) is None
+    assert room_of(("n1/cpu",)).place(gpu_mode(GPU, 6, span_any=True)) is None
+    room = room_of()
+    kind = room.cluster.nodes[0].cpu.type
+    taken = []
+    for cores in (2, 3, 5, 5, 3):
+        placement = room.place(cpu_mode(kind, cores))
+        taken.append(None if placement is None else placement.devices[0].node)
+    assert taken == [3, 1, 2, 0, 0]
+    assert room.cores == [0, 1000, 1000, 0]
+    assert room.place(cpu_mode(kind, 2)) is None
+    node = room.cluster.nodes[1]
+    room.take_host(node, gpu_mode(GPU, 2, millicores=333, memory=10), 0.5)
+    assert (room.cores[1], room.memory[1]) == (1000 - 167, 55)
+    assert room.host_holds(node, gpu_mode(GPU, 1, millicores=833, memory=55), 1.0)
+    assert not room.host_holds(node, gpu_mode(GPU, 1, millicores=834), 1.0)
+    assert not room.host_holds(node, gpu_mode(GPU, 1, memory=56), 1.0)
+    assert room.host_holds(node, gpu_mode(GPU, 1, memory=110), 0.5)
