@@ -8,16 +8,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from machines import Job, cpu_mode, gpu_mode, tasks_of
+from machines import Job, cpu_mode, gpu_mode, simulate, tasks_of
 
 from hetsim import registry
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Sharing
 from hetsim.model.plan import Placement
+from hetsim_policies.dynamic import sharing
 from hetsim_policies.dynamic.common.lines import DeviceLine
 from hetsim_policies.dynamic.common.ranked_queue import RankedQueue
 from hetsim_policies.dynamic.common.rounds import RoundRoom
 from hetsim_policies.dynamic.common.service_tiers import NO_TIER, Tier, Tiers
+from hetsim_policies.dynamic.heteroprio import HeteroPrio
+from hetsim_policies.dynamic.preemptive import Srtf
+from hetsim_policies.dynamic.qssf import Qssf
+from hetsim_policies.dynamic.sharing import Gandiva, SharingByTable, finish_times
 from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
+from hetsim_policies.dynamic.turns import Themis, least_loaded
+from hetsim_policies.dynamic.users import QuotaBorrow, Wfq
 from hetsim_policies.dynamic.waited import Unicep, Wfp3
 
 GPU = DeviceType("g")
@@ -292,3 +300,131 @@ def test_gangs_and_cores_of_a_round():
     assert not room.host_holds(node, gpu_mode(GPU, 1, millicores=834), 1.0)
     assert not room.host_holds(node, gpu_mode(GPU, 1, memory=56), 1.0)
     assert room.host_holds(node, gpu_mode(GPU, 1, memory=110), 0.5)
+
+
+# Which mode counts, which pair, which device ----------------------------------------------------------------------
+
+
+def two_modes() -> Any:
+    """A task of 10 s on one GPU, or 4 s on four."""
+    return task_of(tasks_of([Job([gpu_mode(GPU), gpu_mode(GPU, 4)], [10.0, 4.0])]), 0)
+
+
+def test_a_task_counts_with_its_fastest_mode():
+    """On four GPUs: 16 GPU-seconds, half of eight GPUs; four jobs have an equal share of two GPUs, so it loses half."""
+    task = two_modes()
+    assert QuotaBorrow().needs(task) == 4
+    wfq = Wfq()
+    assert wfq._tag(task) == 0 and wfq._tags[task.index] == (0, 16)
+    assert Qssf(default=100.0).predicted(task) == 400
+    themis = Themis()
+    themis._gpus = 8.0
+    view: Any = SimpleNamespace(now=6.0, remaining=lambda _: 2.0)
+    assert themis.rho(task, view, 4) == pytest.approx((6 + 2) / (4 * 4 * 4 / 8))
+    assert themis.rho(task, view, 1) == pytest.approx((6 + 2) / 4)  # never less than alone
+    nothing = task_of(tasks_of([Job([gpu_mode(GPU)], [0.0])]), 0)
+    assert themis.rho(nothing, view, 4) == math.inf
+
+
+def test_what_is_left_of_a_running_task_counts_on_its_best_mode():
+    """Half of it is left on one GPU, 5 s, so 2 s on four; a task of no length has nothing left."""
+    task = two_modes()
+    launch = SimpleNamespace(placement=SimpleNamespace(mode=task.modes[0]))
+    view: Any = SimpleNamespace(launch_of=lambda _: launch, remaining=lambda _: 5.0)
+    assert Srtf().rank(task, view) == pytest.approx(2.0)
+    nothing = task_of(tasks_of([Job([gpu_mode(GPU)], [0.0])]), 0)
+    launch.placement.mode = nothing.modes[0]
+    assert Srtf().rank(nothing, view) == 0
+
+
+def test_gandiva_takes_the_pair_that_did_best(monkeypatch: pytest.MonkeyPatch):
+    """Of those above the threshold; else one that was not tried, by lot; else none."""
+    policy = Gandiva(threshold=1.1)
+    policy.measured = {("a", "b"): 1.2, ("a", "c"): 1.5, ("a", "d"): 1.1, ("a", "e"): 1.0}
+    asked: list[int] = []
+
+    def lot(count: int) -> int:
+        asked.append(count)
+        return count - 1
+
+    view: Any = SimpleNamespace(random=SimpleNamespace(integers=lot))
+    task: Any = SimpleNamespace(class_="a")
+
+    def best(classes: str) -> str:
+        offered = [SimpleNamespace(partner=SimpleNamespace(class_=name)) for name in classes]
+        monkeypatch.setattr(sharing, "pairs", lambda *_: offered)
+        pair = policy._best(task, view)
+        return "" if pair is None else pair.partner.class_
+
+    assert [best(classes) for classes in ("bcd", "cb", "xbc", "d", "dx")] == ["c", "c", "c", "d", "d"] and not asked
+    assert [best(classes) for classes in ("exy", "x", "e", "")] == ["y", "x", "", ""] and asked == [2, 1]
+
+
+def test_slowdowns_of_neighbors():
+    """By the table, else as measured for the type, else by its way of sharing; whole is the sum of 0.5 and 0.75."""
+    policy = SharingByTable({"a": {"b": 3.0}})
+
+    def slower(mine: float, theirs: float, of: str = "xy", **sharing: Any) -> float:
+        kind = DeviceType("k", sharing=Sharing(**sharing))
+        one, other = (SimpleNamespace(class_=name) for name in of)
+        return policy.slowdown(one, gpu_mode(kind, mine), other, gpu_mode(kind, theirs))  # type: ignore[arg-type]
+
+    sliced = {"kind": "timeslice", "switch_cost": 0.2, "pairs": (("a", "b", 7.0), ("x", "b", 2.5))}
+    assert slower(0.5, 0.5, "ab", **sliced) == 3 and slower(0.5, 0.5, "xb", **sliced) == 2.5
+    assert slower(0.5, 0.75, **sliced) == pytest.approx(1.25 / 0.8)
+    assert slower(0.25, 0.5, **sliced) == pytest.approx(1 / 0.8)
+    assert slower(0.5, 0.25, kind="mps", interference=0.4) == pytest.approx(1.1)
+    assert slower(0.5, 0.5) == 1
+    assert finish_times(4, 2, 10, 3) == (8, 8 + 10 - 8 / 3)
+    assert finish_times(10, 3, 4, 2) == (8 + 10 - 8 / 3, 8)
+
+
+@pytest.mark.parametrize(("kind", "chosen"), [("timeslice", 0), ("exclusive", 1)])
+def test_the_least_loaded_device_is_that_of_the_earliest_end(kind: str, chosen: int):
+    """2 s next to one other, 3 s alone: in turns the first takes 4 s.  Where loads do not slow down, 2 s are less."""
+    type_ = DeviceType("k", streams=4, sharing=Sharing(kind=kind))  # type: ignore[arg-type]
+    mode = gpu_mode(type_)
+    first, second = (SimpleNamespace(mode=mode, devices=(name,)) for name in ("alone", "crowded"))
+    seconds = {"alone": 3.0, "crowded": 2.0}
+    view: Any = SimpleNamespace(
+        load=lambda device: float(device == "crowded"), options=lambda *_, **__: [first, second],
+        duration=lambda _, placement: seconds[placement.devices[0]],
+    )  # fmt: skip
+    task: Any = SimpleNamespace(modes=[mode], modes_by_speed=lambda: [0])
+    assert least_loaded(task, view) is (first, second)[chosen]
+    seconds["crowded"] = 3.0 if kind == "exclusive" else 1.5
+    assert least_loaded(task, view) is first  # as early on the one with less load
+
+
+@pytest.mark.parametrize(("discipline", "starts"), [("block", [0, 10, 15]), ("skip", [0, 22, 2])])
+def test_nothing_passes_the_most_urgent_under_block(discipline: Any, starts: list[float]):
+    """One of two GPUs is busy for 10 s; then a pair of 5 s waits, and a single task of 20 s that came after it."""
+    jobs = [Job([gpu_mode(GPU)], [10.0]), Job([gpu_mode(GPU, 2)], [5.0], 1.0), Job([gpu_mode(GPU)], [20.0], 2.0)]
+    record = simulate(NodeSpec(accelerators=((GPU, 2),)), jobs, Wfp3(discipline=discipline))
+    assert record.start.tolist() == starts
+
+
+@pytest.mark.parametrize(("core", "gpu"), [(2.0, 10.0), (10.0, 2.0)])
+@pytest.mark.parametrize("spoliation", [True, False])
+def test_an_idle_side_restarts_what_it_ends_earlier(core: float, gpu: float, spoliation: bool):
+    """Both tasks are faster on one side: at 2 s it is idle again, and takes the other task from the slow side."""
+    spec = NodeSpec(cpus=1, accelerators=((GPU, 1),))
+    kind = Cluster([spec]).nodes[0].cpu.type
+    modes = [cpu_mode(kind), gpu_mode(GPU)]
+    record = simulate(spec, [Job(modes, [core, gpu]) for _ in range(2)], HeteroPrio(spoliation=spoliation))
+    assert sorted(record.finish.tolist()) == ([2, 4] if spoliation else [2, 10])
+
+
+def test_owners_without_tasks_are_refused():
+    """With the first ten of the owners that there are."""
+    policy = QuotaBorrow({"u3": 1.0, "x": 2.0})
+    names = [f"u{n}" for n in range(12)]
+    problem: Any = SimpleNamespace(tasks=SimpleNamespace(users=names, classes=[], partitions=[], extra={}))
+    with pytest.raises(ScenarioError, match=r'quotas names user "x", .* u0, u1, .*u9, and 2 more'):
+        policy.check(problem)
+    problem.tasks.users = [f"u{n}" for n in range(10)]
+    with pytest.raises(ScenarioError, match="u8, u9") as caught:
+        policy.check(problem)
+    assert "more" not in str(caught.value)
+    problem.tasks.users = ["u3", "x"]
+    policy.check(problem)
