@@ -364,6 +364,59 @@ def test_counts_and_arrays_of_squeue(tmp_path: Path):
         log.row_problems.fail_if_any()
 
 
+SQUEUE = """\
+JOBID|PARTITION|USER|ACCOUNT|QOS|STATE|SUBMIT_TIME|START_TIME|TIME_LIMIT|CPUS|TRES_PER_NODE|NODES|NODELIST|REASON|PRIORITY
+1|p|ann|lab|high|RUNNING|1970-01-01T00:00:10|1970-01-01T00:00:20|10:00|8|gres:gpu:a100:2|2|n[1-2]|None|7
+2|p,q|ben|lab||PENDING|1970-01-01T00:01:00|1970-01-01T01:00:00|UNLIMITED|2K|gpu:1|1-4||Resources|8
+3_[1-2]|q|cy|||PD|1970-01-01T00:02:00|N/A|1-00:00:00|4|N/A|1||Priority|9
+4|q|cy|||PENDING|1970-01-01T00:02:00|N/A|10:00|4|N/A|1||JobHeldUser|9
+5|q|cy|||RH|1970-01-01T00:02:00|N/A|10:00|4|N/A|1||None|9
+6|q|cy|||CD|1970-01-01T00:02:00|N/A|10:00|4|N/A|1||None|9
+2|q|ben|lab||PENDING|1970-01-01T00:01:00|N/A|10:00|2|N/A|1||Resources|8
+7|q|di|||CG|1970-01-01T00:00:30|1970-01-01T00:05:00|10:00|1|N/A|1|n2|None|
+"""
+WHERE = {"n1": ["p"], "n2": ["p", "q"]}
+
+
+def snapshot_of(folder: Path, text: str) -> snapshot.Snapshot:
+    (folder / "squeue").write_text(text)
+    return snapshot.read(folder / "squeue", WHERE)
+
+
+def test_a_snapshot(tmp_path: Path):
+    """Two nodes of 2 GPUs are 4; 2K cores are 2,048; a task for each of an array; the first line of a job counts."""
+    found = snapshot_of(tmp_path, SQUEUE)
+    one, two, *array, last = found.jobs
+    assert one == snapshot.SnapshotJob(
+        "1", 2, "ann", "p", 10.0, 20.0, 600.0, 8.0, gpus=4.0, gpu_type="a100", nodes=("n1", "n2"), account="lab",
+        qos="high", priority=7.0, expected=one.expected, count=2.0)  # fmt: skip
+    assert math.isnan(one.expected) and one.runs and one.group == "p"
+    assert (two.id, two.partition, two.limit, two.cpus) == ("2", "p", INF, 2048)
+    assert (two.gpus, two.gpu_type, two.count) == (1, "", 1)
+    assert (two.expected, two.submit, two.priority, two.nodes, two.runs) == (3600, 60, 8, (), False)
+    assert [(job.id, job.line, job.limit, job.gpus) for job in array] == [("3_1", 4, 86400, 0), ("3_2", 4, 86400, 0)]
+    assert all(math.isnan(job.expected) for job in array)
+    assert (last.id, last.start, last.nodes) == ("7", 300, ("n2",)) and math.isnan(last.priority)
+    assert found.latest == 300
+    assert found.left_out == {"they wait for something else than room (JobHeldUser)": 1,
+                              "they wait for something else than room (RH)": 1, "over already": 1,
+                              "they stand there already, as of another partition": 1}  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ("n[1-2]", "n[1-3]", r'squeue:2: column NODELIST: the cluster has no node "n3"'),
+    ("|n2|", "|node2|", 'no node "node2"'), ("p|ann", "px|ann", 'the cluster has no partition "px"; did you mean'),
+    ("1970-01-01T00:00:20", "N/A", "a job that runs has no start"),
+    ("RUNNING", "RUNING", '"RUNING" is not a state of a job that is known here; did you mean'),
+    ("7|q|di", "1|q|di", "job 1 stands in line 2 already"), ("STATE|", "STAT|", 'no column "STATE"'),
+    ("|8|gres", "|x|gres", "CPUS"), ("|2|n[", "|x|n[", "NODES"),
+])  # fmt: skip
+def test_snapshots_that_are_refused(tmp_path: Path, old: str, new: str, message: str):
+    assert old in SQUEUE
+    with pytest.raises(ScenarioError, match=message):
+        snapshot_of(tmp_path, SQUEUE.replace(old, new, 1))
+
+
 # Matrices ---------------------------------------------------------------------------------------------------------
 
 
