@@ -14,7 +14,9 @@ from hetsim import registry
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Sharing
 from hetsim.model.plan import Placement
+from hetsim.model.tasks import Stopping
 from hetsim_policies.dynamic import sharing
+from hetsim_policies.dynamic.as_recorded import AsRecorded
 from hetsim_policies.dynamic.common.lines import DeviceLine
 from hetsim_policies.dynamic.common.ranked_queue import RankedQueue
 from hetsim_policies.dynamic.common.rounds import RoundRoom
@@ -24,6 +26,7 @@ from hetsim_policies.dynamic.preemptive import Srtf
 from hetsim_policies.dynamic.qssf import Qssf
 from hetsim_policies.dynamic.sharing import Gandiva, SharingByTable, finish_times
 from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
+from hetsim_policies.dynamic.time_fractions import MaxMinFairness
 from hetsim_policies.dynamic.turns import Themis, least_loaded
 from hetsim_policies.dynamic.users import QuotaBorrow, Wfq
 from hetsim_policies.dynamic.waited import Unicep, Wfp3
@@ -428,3 +431,68 @@ def test_owners_without_tasks_are_refused():
     assert "more" not in str(caught.value)
     problem.tasks.users = ["u3", "x"]
     policy.check(problem)
+
+
+def test_a_task_moves_for_the_fastest_mode_of_another():
+    """Two singles on each of two nodes of three; the newcomer takes 5 s on two GPUs, or 50 s on three."""
+    stopping = Stopping(save=1.0, restore=2.0)
+    singles = [Job([gpu_mode(GPU)], [100.0], stopping=stopping) for _ in range(4)]
+    jobs = [*singles, Job([gpu_mode(GPU, 3), gpu_mode(GPU, 2)], [50.0, 5.0], 10.0)]
+    policy = registry.policy("scheduler", "defragment")(placement=registry.policy("placement", "worst_fit"))
+    record = simulate(NodeSpec(accelerators=((GPU, 3),), count=2), jobs, policy)
+    assert record.migrations is not None and record.migrations.sum() == 1 and record.start[4] == pytest.approx(11)
+
+
+def test_a_job_that_comes_within_a_round_takes_an_idle_device():
+    """And one that comes when none is idle waits for the next end, at 400 s."""
+    jobs = [Job([gpu_mode(GPU)], [400.0]), Job([gpu_mode(GPU)], [900.0], 100.0), Job([gpu_mode(GPU)], [50.0], 361.0)]
+    spec = NodeSpec(accelerators=((GPU, 2),))
+    assert simulate(spec, jobs, MaxMinFairness(360.0)).start.tolist() == [0, 100, 400]
+    assert simulate(spec, jobs[:2], MaxMinFairness(360.0, mid_round=False)).start.tolist() == [0, 360]
+
+
+def test_where_the_record_says_that_a_task_ran():
+    """On its one node, or among its nodes where the mode may span; else anywhere."""
+    policy = AsRecorded()
+    asked: list[dict[str, Any]] = []
+
+    def first(mode: Any, task: Any, **where: int) -> Any:
+        asked.append(where)
+        return None if mode == "slow" else (mode, *where.items())
+
+    view: Any = SimpleNamespace(first=first, fit=lambda task: "anywhere")
+
+    def mode(name: str, span_any: bool = False, node_count: int = 1) -> Any:
+        return SimpleNamespace(name=name, span_any=span_any, node_count=node_count)
+
+    def placed(nodes: list[int], *modes: Any) -> Any:
+        task: Any = SimpleNamespace(index=0, modes=modes, modes_by_speed=lambda: range(len(modes)))
+        policy._nodes = [nodes]
+        asked.clear()
+        placement = policy._placement(task, view)
+        return placement if placement is None or isinstance(placement, str) else placement[1:]
+
+    one, wide, gang = mode("one"), mode("wide", span_any=True), mode("gang", span_any=True, node_count=2)
+    assert placed([2], one) == placed([2], wide) == (("node", 2),)
+    assert placed([0, 2], wide) == placed([0, 2], gang) == (("among", 0b101),)
+    assert placed([0, 2], one) == placed([2], gang) == placed([], wide) == "anywhere"
+    assert placed([0, 2], wide, one) == "anywhere"
+    policy.nodes, policy._nodes = False, None
+    task: Any = SimpleNamespace(index=0, modes=(one,), modes_by_speed=lambda: range(1))
+    assert policy._placement(task, view) == "anywhere"
+
+
+def test_notes_of_a_replay():
+    """Two of three starts were late, by 2 and 4 s."""
+    policy = AsRecorded()
+    assert policy.notes == {"late_starts": 0, "mean_lateness": 0, "max_lateness": 0, "unknown_nodes": 0}
+    policy._begun = [0.0, 2.0, 4.0]
+    assert policy.notes == {"late_starts": 2, "mean_lateness": 2, "max_lateness": 4, "unknown_nodes": 0}
+    cluster = Cluster([NodeSpec(accelerators=((GPU, 1),), count=2)])
+    names = np.array(["n0", "n0|n9", "", None, "n1|n0"], dtype=object)
+    start = np.array([1.0, np.nan, 2.0, 3.0, 4.0])
+    tasks = tasks_of([Job([gpu_mode(GPU)], [1.0])] * 5)
+    tasks.extra.update({"recorded_start": start, "recorded_node": names})
+    policy.prepare(SimpleNamespace(tasks=tasks, cluster=cluster))  # type: ignore[arg-type]
+    assert policy._nodes == [[0], [0], [], [], [1, 0]] and policy.notes["unknown_nodes"] == 1
+    assert policy._start.tolist() == [1, math.inf, 2, 3, 4]
