@@ -4,6 +4,7 @@ said to be unknown and never given out again."""
 from __future__ import annotations
 
 import ast
+import functools
 import multiprocessing
 import os
 import re
@@ -500,6 +501,87 @@ def test_what_reads_the_clock_or_changes_a_library_is_told():
     assert [reason.endswith("reads the environment") for reason in reasons[9:]] == [True]
     assert reasons[5].endswith("changes changes numpy.random.default_rng")
     assert reasons[6:9] == ["", "", ""]
+
+
+BY_HASH = """
+import sys
+import hetsim as hs
+from hetsim import registry
+from hetsim.experiment.sweep import sweep
+
+def mine(task):
+    return hash(str(task.index))
+
+registry.register("mine", mine)
+for cache in ("cache", None):
+    print(sweep({}, {{"seed": [1]}}, cache=cache).table["response_mean"][0])
+"""
+
+
+@pytest.mark.slow
+def test_a_figure_of_one_hash_seed_is_not_given_out_under_another(tmp_path: Path):
+    """Where the seed is a number, it counts with the policy."""
+    script = BY_HASH.format(BASE)
+    figures = []
+    for seed in ("1", "2", "1"):
+        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(pages.SOURCES)}
+        done = subprocess.run([sys.executable, "-W", "error", "-c", script], env=env, cwd=tmp_path,
+                              capture_output=True, text=True)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        kept, right = done.stdout.split()
+        assert kept == right
+        figures.append(right)
+        assert len(made(tmp_path)) == len(set(figures))
+    assert figures[0] == figures[2] != figures[1]
+
+
+class ByName:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __hash__(self) -> int:
+        return hash(self.name) + super().__hash__() + max(id(one) for one in (self,))
+
+
+@dataclass(frozen=True)
+class Frozen:
+    name: str = "a"
+
+
+def test_what_depends_on_the_process_is_told(monkeypatch: pytest.MonkeyPatch):
+    """Values of hash() and id(), but not where they only look something up, or are those of a class."""
+    import builtins
+
+    rows: dict[int, Any] = {}
+
+    def counts(task: Any) -> Any:
+        rows[id(task)] = rows[hash((task, 1))] = 1
+        del rows[id(task.shape)]
+        return rows[id(task)] if id(task) in rows and id(task) not in task.job.rows else {ByName("a"), Frozen()}
+
+    named = [lambda task: hash(task.name), lambda task: builtins.hash(task), functools.partial(sorted, key=hash),
+             lambda task: task.name.__hash__(), lambda task: [rows, hash(task)][1]]  # fmt: skip
+    numbered = [lambda task: id(task), lambda task: rows[0] if id(task) < id(rows) else 0,
+                lambda task: sorted(task, key=id)]  # fmt: skip
+    plain = [counts, lambda hash, id: hash(id), ByName("a"), ByName, Frozen, Frozen(), lambda task: task.id(task.hash)]
+    for seed, calls in ((None, "calls hash(), which"), ("random", "calls hash(), which"), ("3", "")):
+        monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+        if seed:
+            monkeypatch.setenv("PYTHONHASHSEED", seed)
+        for key in named:
+            assert calls in (reason := " ".join(code_digest(key)[1])) and bool(calls) == bool(reason)
+        for key in numbered:
+            assert "calls id(), which" in " ".join(code_digest(key)[1])
+        assert [code_digest(key)[1] for key in plain] == [()] * len(plain)
+
+
+@pytest.mark.slow
+def test_no_shipped_policy_depends_on_the_process():
+    """If its code counted as the user's, which that of a subclass does."""
+    items = [registry.reference(kind, name) for kind in registry.POLICY_KINDS for name in registry.policies(kind)]
+    walk = code_digest([registry.load_object(item) if isinstance(item, str) else item for item in items],
+                       "hetsim_policies")  # fmt: skip
+    assert not [reason for reason in walk[1] if "another process" in reason]
 
 
 def test_a_function_put_into_a_library_counts(monkeypatch: pytest.MonkeyPatch):

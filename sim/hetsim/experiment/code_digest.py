@@ -25,6 +25,7 @@ import inspect
 import io
 import os
 import random
+import re
 import sys
 import sysconfig
 import time
@@ -44,6 +45,8 @@ OURS = ("hetsim", "hetsim_policies", "hetsim_scenarios")
 _MISSING = "no such name"
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
+_KEY = re.compile(r"\S+( (?!CALL)\S+)* CALL ((STORE|BINARY|DELETE)_SUBSCR|LOAD_\w+( LOAD_ATTR)* CONTAINS_OP)\b")
+"""The steps of a call that gives a key and nothing else: `rows[id(x)]`, `id(x) in rows`."""
 _SCALARS = (bool, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
 _CONTAINERS = (dict, list, tuple, set, frozenset, str, bytes, int, float)
 _BUILT_IN = "built in"
@@ -54,7 +57,8 @@ _REACHES: dict[Any, str] = {
     eval: "evaluates text", exec: "executes text", compile: "compiles text", input: "reads the terminal",
     __import__: "imports modules by computed names", importlib.import_module: "imports modules by computed names",
     os.path.expandvars: "reads the environment", os.path.expanduser: "reads the environment",
-    decimal.getcontext: "has a state in C",
+    decimal.getcontext: "has a state in C", id: "calls id(), which another process answers differently",
+    hash: "calls hash(), which another process answers differently for texts unless PYTHONHASHSEED is a number",
 }  # fmt: skip
 _REACHES |= dict.fromkeys((
     time.time, time.time_ns, time.perf_counter, time.perf_counter_ns, time.monotonic, time.monotonic_ns,
@@ -177,7 +181,7 @@ class _Walk:
     def _object(self, value: Any, kind: type) -> None:
         self.put(kind.__name__)
         if isinstance(value, types.BuiltinFunctionType | types.FunctionType) and value in _REACHES:
-            self.unknown(_REACHES[value])
+            self._outside(value)
         elif kind is list or kind is tuple:
             self.put(len(value))
             for inner in value:
@@ -206,6 +210,12 @@ class _Walk:
                 self.value(getattr(value, name))
             if kind not in _PARTS:
                 self._instance(value, kind)
+
+    def _outside(self, function: Any) -> None:
+        if function is hash and os.environ.get("PYTHONHASHSEED", "random") != "random":
+            self.put(hash("equal under equal seeds"))
+        else:
+            self.unknown(_REACHES[function])
 
     def _mapping(self, value: Mapping[Any, Any]) -> None:
         self.put(len(value))
@@ -253,7 +263,8 @@ class _Walk:
                 value = names.get(step.argval, bound.get(step.argval, getattr(builtins, step.argval, _MISSING)))
                 if value is globals or value is vars:
                     self._all(names)
-                self._attributes(value, steps, at + 1)
+                if not ((value is hash or value is id) and _is_key(code, steps[at:])):
+                    self._attributes(value, steps, at + 1)
             elif step.opname == "IMPORT_NAME":
                 imported = self._import(step.argval, steps[at - 2].argval or 0, steps[at - 1].argval, names)
             elif step.opname == "IMPORT_FROM" and imported is not None:  # import a.b as c
@@ -262,6 +273,8 @@ class _Walk:
                 if step.opname == "STORE_GLOBAL":  # other functions may name it
                     self.value(imported)
                 bound[step.argval], imported = imported, None
+            elif step.opname in _ATTRIBUTE and step.argval == "__hash__" and not _is_key(code, []):
+                self.value(hash)
             elif step.opname in _ATTRIBUTE and step.argval in _READING:
                 self.unknown(f"opens files ({step.argval})")
             elif step.opname.startswith("LOAD_") and isinstance(step.argval, str) and step.argval in bound:
@@ -376,6 +389,12 @@ class _Walk:
         elif origin not in ("", "python", "hetsim") and name.startswith(_OF_PACKAGES):
             self.unknown(f"opens files ({name})")
         return bool(origin)
+
+
+def _is_key(code: types.CodeType, steps: list[dis.Instruction]) -> bool:
+    """Return True if the call that begins with these steps only serves to look up."""
+    names = ("BINARY_SUBSCR" if step.argrepr == "[]" else step.opname for step in steps)  # Python 3.14 has BINARY_OP
+    return "__hash__" in code.co_qualname.split(".") or _KEY.match(" ".join(names)) is not None
 
 
 # Where code is from -----------------------------------------------------------------------------------------------

@@ -144,11 +144,9 @@ def mapping(explained: Explained, compared: Compared | None, simulated: bool) ->
         "order": None if order is None else {"kind": order.kind, "pairs": [list(pair) for pair in order.pairs]},
     }
     if compared is not None and simulated:
+        names = ("name", "kept", "error", "jobs", "recorded", "simulated", "correlation", "rank_correlation")
+        variants = [{name: getattr(one, name) for name in names} for one in compared.variants]
         figures["variants"] = [
-            {"name": one.name, "kept": one.kept, "error": None if math.isnan(one.error) else one.error,
-             "jobs": one.jobs, "recorded": one.recorded, "simulated": one.simulated,
-             "correlation": None if math.isnan(one.correlation) else one.correlation,
-             "rank_correlation": None if math.isnan(one.rank_correlation) else one.rank_correlation}
-            for one in compared.variants
-        ]  # fmt: skip
+            {name: None if value != value else value for name, value in one.items()} for one in variants
+        ]
     return figures

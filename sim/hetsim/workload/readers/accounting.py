@@ -109,7 +109,8 @@ def _clock(log: JobLog, line: int, when: str) -> float:
 def _held_in_pbs(known: dict[str, str]) -> Record:
     """Cores, GPUs, memory and nodes, as they were given or else asked for."""
     total = {"ncpus": 0.0, "ngpus": 0.0}
-    memory = known.get("Resource_List.mem")
+    size = re.fullmatch(r"(\d+)([kmgtp]?)([bw]?)", known.get("Resource_List.mem", "").lower())  # words have 8 bytes
+    memory = int(size[1]) * 1024 ** " kmgtp".index(size[2] or " ") * (8 if size[3] == "w" else 1) if size else None
     names = re.findall(r"\(?([^:(+)]+)(?:[^+)]*)", known.get("exec_vnode", ""))
     for key, value in re.findall(r":(ncpus|ngpus)=(\d+)", known.get("exec_vnode", "")):
         total[key] += int(value)
