@@ -4,9 +4,9 @@
     python docs/make_figures.py pictures   some of them only
 
 queues, ratios, batches: simulations next to exact results, for docs/background/validation.md.  measured-gpu: next to
-measurements.  pictures: what
-the blocks of docs/pictures.md write, as far as the page shows it.  questions: what the commands of docs/questions.md
-print, for the questions that have a picture.  systems (systems=NAME: one of them), cost: docs/system_figures.py.
+measurements.  pictures: what the blocks of docs/pictures.md write, as far as the page shows it.  questions: what the
+commands of docs/questions.md print, for the questions that have a picture.  systems (systems=NAME: one of them), cost:
+docs/system_figures.py.
 """
 
 from __future__ import annotations
@@ -163,6 +163,7 @@ def measured_gpu() -> Figure:
     loads.set_yscale("log")
     loads.yaxis.set_major_formatter("{x:g}")
     loads.yaxis.set_minor_formatter("")
+    loads.set_title("lines: predicted, marks: measured", loc="left", fontsize=9, color=MUTED)
     loads.set_xlabel("requests per second")
     ramp.set_xlabel("second (200/s to 4,192/s and back)")
     for ax in (loads, ramp):
