@@ -3,9 +3,10 @@
     python docs/make_figures.py            some minutes of processor time
     python docs/make_figures.py pictures   some of them only
 
-queues, ratios, batches: simulations beside what is known exactly, for docs/background/validation.md.  pictures: what
-the blocks of docs/pictures.md write, as far as the page shows it.  questions: what the commands of docs/questions.md
-print, for the questions that have a picture.  systems (systems=NAME: one of them), cost: docs/system_figures.py.
+queues, ratios, batches: simulations next to exact results, for docs/background/validation.md.  measured-gpu: next to
+measurements.  pictures: what the blocks of docs/pictures.md write, as far as the page shows it.  questions: what the
+commands of docs/questions.md print, for the questions that have a picture.  systems (systems=NAME: one of them), cost:
+docs/system_figures.py.
 """
 
 from __future__ import annotations
@@ -138,6 +139,40 @@ def batches() -> Figure:
     return picture
 
 
+def measured_gpu() -> Figure:
+    """Latency of a batch server on an H100: predictions as lines, measurements as dots."""
+    from benchmarks import h100
+
+    picture = figure(8.0, 3.8)
+    loads, ramp = picture.subplots(1, 2)
+    runs = [run for run in h100.runs() if run["executor"] == "graph" and run["load"] != "1.2"]
+    for streams, kind, color in ((1, "serial", BLUE), (2, "asynchronous", ORANGE)):
+        steady = [run for run in runs if run["streams"] == streams and run["load"] != "ramp"]
+        simulated = [h100.predicted(run) for run in steady if run["attempt"] == 1]
+        rates = [run["rate"] for run in steady if run["attempt"] == 1]
+        for key, style, mark in (("mean_ms", "-", "o"), ("p99_ms", "--", "^")):
+            name = f"{kind}, {'mean' if key == 'mean_ms' else '99th percentile'}"
+            loads.plot(rates, [row[key] for row in simulated], style, color=color, label=name)
+            loads.plot([run["rate"] for run in steady], [run[key] for run in steady], mark, ms=4, color=color)
+        (run,) = (one for one in runs if one["load"] == "ramp" and one["streams"] == streams)
+        there = h100.ramp(streams)
+        tasks = h100.simulated(run).tasks
+        here = 1e3 * tasks["response"].groupby(tasks["arrival"].astype(int)).mean()
+        ramp.plot(here.index + 0.5, here, color=color, label=f"{kind}, mean")
+        ramp.plot(there["second"] + 0.5, there["mean_ms"], "o", ms=4, color=color)
+    loads.set_yscale("log")
+    loads.yaxis.set_major_formatter("{x:g}")
+    loads.yaxis.set_minor_formatter("")
+    loads.set_title("lines: predicted, marks: measured", loc="left", fontsize=9, color=MUTED)
+    loads.set_xlabel("requests per second")
+    ramp.set_xlabel("second (200/s to 4,192/s and back)")
+    for ax in (loads, ramp):
+        ax.set_ylabel("latency (ms)")
+        ax.legend(frameon=False, fontsize=8)
+        tidy(ax)
+    return picture
+
+
 def pictures() -> None:
     """Run the Python blocks of docs/pictures.md in a folder of their own, and keep the files that the page shows."""
     page = (DOCS / "pictures.md").read_text(encoding="utf-8")
@@ -218,8 +253,11 @@ def questions() -> None:
                 answer(json.loads(done.stdout), name).savefig(target / f"{name}.png", dpi=90)
 
 
+FIGURES = (("queues", queues), ("ratios", ratios), ("batches", batches), ("measured-gpu", measured_gpu))
+
+
 def main(asked: list[str]) -> None:
-    for name, draw in (("queues", queues), ("ratios", ratios), ("batches", batches)):
+    for name, draw in FIGURES:
         if not asked or name in asked:
             draw().savefig(FOLDER / f"{name}.png", dpi=110)
     if not asked or "pictures" in asked:

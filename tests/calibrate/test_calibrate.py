@@ -303,6 +303,23 @@ def test_a_serial_drive_is_the_simulation(make):
         assert row.lasted[0] == pytest.approx(row.lasted[1], abs=1e-9) and abs(row.error) < 1e-9
 
 
+def test_no_size_is_computed_for_the_first_time_while_requests_wait():
+    """As cuDNN: the first batch of each size takes 0.1 s longer, since a kernel is chosen for it."""
+
+    class Choosing(Fake):
+        chosen = frozenset()
+
+        def compute(self, n):
+            self.clock.time += 0.0 if n in self.chosen else 0.1
+            self.chosen |= {n}
+            return super().compute(n)
+
+    device = Choosing()
+    section, profile = profile_of(Fake())
+    (row,) = verify(device, section, profile, [600.0], 2.0, clock=device.clock)
+    np.testing.assert_allclose(row.measured, row.simulated, atol=1e-9)
+
+
 @pytest.mark.slow
 def test_an_overlapped_drive_keeps_two_batches_in_flight_and_beats_the_serial_one():
     device = FakeStreams()

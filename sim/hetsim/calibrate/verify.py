@@ -130,8 +130,12 @@ def serve_overlapped(
 
 
 def warm(device: MeasuredDevice, most: int) -> None:
-    """Compute at sizes up to the largest: a first time may take longer."""
-    for size in sorted({*(1 << k for k in range(most.bit_length())), most}):
+    """Compute at the sizes to come: a first time may take longer.
+
+    On a GPU all of them, the largest first: its libraries choose kernels for each size of a batch.
+    """
+    powers = {*(1 << k for k in range(most.bit_length())), most}
+    for size in range(most, 0, -1) if device.kind != "cpu" else sorted(powers):
         device.compute(size)
 
 
