@@ -17,8 +17,12 @@ from hetsim.model.fusion import fused_mode
 from hetsim.model.plan import cores_on
 from hetsim.model.record import Record
 from hetsim.model.tasks import Mode
-from hetsim.results.one_run.launches import launch_numbers, launches_of
+from hetsim.results.one_run.launches import PlaceColumns, launch_numbers, launches_of
 from hetsim.results.one_run.modes import ModeTable
+
+MAX_CELLS = 1 << 22
+"""States × accelerators × modes that are looked at in one step."""
+FRAGMENTED, FITS = 1, 2
 
 
 class FreeCapacity:
@@ -98,38 +102,59 @@ class FreeCapacity:
 
     def refresh(self, node: int) -> None:
         """Recompute what depends on one node."""
-        cores = self.cores[node] if self.cpu_usable[node] else 0
-        memory, usable = self.memory[node], self.usable[node]
-        good = (self.type[node] == self.asked_type[:, None]) & usable
-        good &= self.share[node] >= self.asked_share[:, None]
-        good &= self.gpu_memory[node] >= self.asked_gpu_memory[:, None]
+        cuts = np.ones((len(self.asked), 1, self.share.shape[1]), bool)
         for device in self.cluster.nodes[node].accelerators if self.slices else ():
             if (slices := self.slices.get((node, device.local))) is not None:
-                good[:, device.local] &= [not ask.gpus or slices.cut_for(ask) is not None for ask in self.asked]
-        devices = good.sum(axis=1)
-        host = (cores >= self.asked_cores) & (memory >= self.asked_memory)
-        host &= ~self._on_cpu | (self.cpu_type[node] == self.asked_type)
-        allowed = self._parts[self._part, node]
+                cuts[:, 0, device.local] = [not ask.gpus or slices.cut_for(ask) is not None for ask in self.asked]
+        one = slice(node, node + 1)
+        fits, free = self.measure(
+            np.array([node]), self.cores[one], self.memory[one], self.cpu_usable[one], share=self.share[one],
+            gpu_memory=self.gpu_memory[one], usable=self.usable[one], cuts=cuts,
+        )  # fmt: skip
+        self.fitting[:, node], self._free[node] = fits[:, 0], free[0]
+
+    def measure(
+        self, node: np.ndarray, cores: np.ndarray, memory: np.ndarray, up: np.ndarray, share: np.ndarray,
+        gpu_memory: np.ndarray, usable: np.ndarray, cuts: np.ndarray | bool = True,
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        """Where each mode fits (modes × states), and free amounts (states × columns).
+
+        Parameters:
+            node: the node of each state; `up`: whether its cores can be used.
+            share, gpu_memory, usable: by state and accelerator.
+            cuts: by mode, state and accelerator, False where a MIG GPU has no slice for the mode.
+        """
+        kind, cores = self.type[node], np.where(up, cores, 0)
+        asked_cores, asked_memory = self.asked_cores[:, None], self.asked_memory[:, None]
+        good = (kind == self.asked_type[:, None, None]) & usable
+        good &= share >= self.asked_share[:, None, None]
+        good &= gpu_memory >= self.asked_gpu_memory[:, None, None]
+        good &= cuts
+        devices = good.sum(axis=2)
+        host = (cores >= asked_cores) & (memory >= asked_memory)
+        host &= ~self._on_cpu[:, None] | (self.cpu_type[node] == self.asked_type[:, None])
+        allowed = self._parts[self._part][:, node]
         host &= allowed
-        fits = (host & (devices >= self.asked_gpus)).astype(np.int64)
+        fits = (host & (devices >= self.asked_gpus[:, None])).astype(np.int64)
+        limited = (asked_memory > 0) & (memory < np.inf)
+        finite = np.where(memory < np.inf, memory, 0.0)
         if self.on_cores.any():
-            by_memory = np.full(len(fits), np.inf) if memory == np.inf else memory // np.maximum(self.asked_memory, 1)
-            room = np.where(self.asked_memory > 0, np.minimum(cores // MILLI, by_memory), cores // MILLI)
-            fits = np.where(self.on_cores, fits * room, fits).astype(np.int64)
+            by_memory = np.where(limited, finite // np.maximum(asked_memory, 1), np.inf)
+            fits = np.where(self.on_cores[:, None], fits * np.minimum(cores // MILLI, by_memory), fits).astype(np.int64)
         if self.spans.any():
             # Of a mode over nodes each device brings its part of the cores and the memory.
-            gpus = np.maximum(self.asked_gpus, 1)
-            by_cores = np.where(self.asked_cores > 0, cores * gpus // np.maximum(self.asked_cores, 1), devices)
-            room = devices if memory == np.inf else memory * gpus // np.maximum(self.asked_memory, 1)
-            by_memory = np.where(self.asked_memory > 0, room, devices)
-            fits = np.where(self.spans, np.minimum(devices, np.minimum(by_cores, by_memory)) * allowed, fits)
-        self.fitting[:, node] = fits
-        free = self._free[node]
-        free[0], free[1] = cores, memory if memory != np.inf else 1e30
-        for kind in range((len(free) - 3) // 2):
-            of_kind = usable & (self.type[node] == kind)
-            free[3 + 2 * kind] = self.share[node][of_kind].sum()
-            free[4 + 2 * kind] = np.minimum(self.gpu_memory[node][of_kind], 1e30).sum()
+            gpus = np.maximum(self.asked_gpus, 1)[:, None]
+            by_cores = np.where(asked_cores > 0, cores * gpus // np.maximum(asked_cores, 1), devices)
+            by_memory = np.where(limited, finite * gpus // np.maximum(asked_memory, 1), devices)
+            room = np.minimum(devices, np.minimum(by_cores, by_memory)) * allowed
+            fits = np.where(self.spans[:, None], room, fits).astype(np.int64)
+        free = np.zeros((len(node), self._free.shape[1]))
+        free[:, 0], free[:, 1] = cores, memory
+        for number in range((free.shape[1] - 3) // 2):
+            of_kind = usable & (kind == number)
+            free[:, 3 + 2 * number] = np.where(of_kind, share, 0).sum(axis=1)
+            free[:, 4 + 2 * number] = np.where(of_kind, gpu_memory, 0.0).sum(axis=1)
+        return fits, free
 
     def update(self, nodes: Sequence[int]) -> None:
         """Recompute after the state of some nodes changed."""
@@ -152,6 +177,38 @@ class FreeCapacity:
     def suffices(self) -> np.ndarray:
         """Asked modes that fit into the free capacity summed over nodes."""
         return np.all(self._sums <= self.totals[self._part], axis=1)
+
+    def verdicts(self, at: np.ndarray, count: int, states: Sequence[np.ndarray]) -> np.ndarray:
+        """FITS, FRAGMENTED or 0, by asked mode and one of `count` stretches of time.
+
+        Parameters:
+            at: the stretch with which each state begins, of a node in ascending order.
+            states: columns as `measure` takes them; the states of a node stand together.
+        """
+        node, order = states[0], np.argsort(at, kind="stable")
+        last = np.searchsorted(at[order], np.arange(count), side="right") - 1
+
+        def over_time(values: np.ndarray) -> np.ndarray:
+            """The sum of the nodes' values by stretch."""
+            before = np.where(np.append(True, node[1:] != node[:-1]), 0, np.append(0, values[:-1]))
+            return np.cumsum((values - before)[order].astype(np.int64))[last]
+
+        blocks = np.array_split(np.arange(len(at)), 1 + len(at) * self.type.shape[1] * len(self.asked) // MAX_CELLS)
+        measured = [self.measure(*(column[block] for column in states)) for block in blocks]
+        fits, free = np.hstack([one for one, _ in measured]), np.vstack([one for _, one in measured])
+        sums: dict[tuple[int, int], np.ndarray] = {}
+        verdicts = np.zeros((len(self.asked), count), np.int8)
+        for mode, part in enumerate(self._part.tolist()):
+            suffices = np.ones(count, bool)
+            for column in np.flatnonzero(self._sums[mode]).tolist():
+                if (part, column) not in sums:
+                    amounts, inside = free[:, column], self._parts[part][node]
+                    total = over_time(np.where(inside & (amounts < np.inf), amounts, 0))
+                    sums[part, column] = np.where(over_time(inside & (amounts == np.inf)) > 0, np.inf, total)
+                suffices &= self._sums[mode, column] <= sums[part, column]
+            fitting = over_time(fits[mode]) >= self.needed[mode]
+            verdicts[mode] = np.where(fitting, FITS, np.where(suffices, FRAGMENTED, 0))
+        return verdicts
 
     def take(self, place: tuple[Sequence[int], Sequence[int] | None], mode: Mode, sign: int, key: int) -> list[int]:
         """Take (sign 1) or return (-1) a launch's place; gives the nodes."""
@@ -192,7 +249,7 @@ class RunReplay:
     def __init__(self, record: Record, table: ModeTable, state: FreeCapacity, further: Sequence[np.ndarray] = ()):
         """`further`: times at which a stretch must end although no capacity changes."""
         launches = launches_of(record, table)
-        self.record, self.state = record, state
+        self.record, self.state, self._launches = record, state, launches
         self.modes = [table.modes[code] for code in launches.mode]
         for at, number in enumerate([] if record.launches is None else launch_numbers(record.launches).tolist()):
             if number in record.fused:
@@ -232,6 +289,73 @@ class RunReplay:
                 touched.clear()
                 self.state.update(nodes)
             yield begin, end, nodes
+
+    def verdicts(self) -> np.ndarray:
+        """FITS somewhere, FRAGMENTED (the sum would do) or 0, by mode and stretch.
+
+        In columns, which takes a hundredth of the time of `segments`; but where MIG GPUs are cut step by step.
+        """
+        state, size = self.state, len(self.grid)
+        if state.slices:
+            made = np.zeros((len(state.asked), size), np.int8)
+            for number, _ in enumerate(self.segments()):
+                made[:, number] = np.where(state.fit(), FITS, np.where(state.suffices(), FRAGMENTED, 0))
+            return made
+        nodes, wide = state.share.shape
+        on, at, parts = self._moves()
+        # One row a node and moment, whose columns are running sums of these; all nodes have one at first.
+        keys, row = np.unique(np.append(np.arange(nodes) * size, on[0] * size + at), return_inverse=True)
+        node, row = keys // size, row[nodes:]
+        begins = np.searchsorted(node, np.arange(nodes))[node]
+
+        def running(changes: np.ndarray, cells: np.ndarray, width: int) -> np.ndarray:
+            """The running sums of changes at cells of rows, by node."""
+            there = np.bincount(cells, weights=changes, minlength=len(keys) * width).reshape(-1, width)
+            total = np.cumsum(np.rint(there).astype(np.int64), axis=0)
+            return total - np.vstack([np.zeros(width, np.int64), total])[begins]
+
+        gpu = on[1] >= 0
+        cells = (row * wide + on[1])[gpu]
+        share, gpu_memory, usable = (running(parts[name][gpu], cells, wide) for name in (0, 1, 4))
+        cores, memory = (running(parts[name], row, 1)[:, 0] for name in (2, 3))
+        up = running(parts[4][~gpu], row[~gpu], 1)[:, 0] == 0
+        return state.verdicts(keys % size, size, (
+            node, state.cores[node] - cores, state.memory[node] - memory, up, state.share[node] - share,
+            state.gpu_memory[node] - gpu_memory, state.usable[node] & (usable == 0),
+        ))  # fmt: skip
+
+    def _moves(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Node and position of changes of devices, their stretches, and amounts.
+
+        Amounts are share, GPU memory, millicores and memory of launches, and 1 while a device is not up.
+        """
+        state, moment = self.state, np.searchsorted(self.grid, self._times)
+        where = np.array([(device.node, device.local) for device in state.cluster.devices]).T
+        kinds, index = np.array(self._events, dtype=np.int64).reshape(-1, 2).T
+        switches, off = [], np.zeros(len(where[0]), np.int64)
+        for number in np.flatnonzero((kinds == 2) & (moment < len(self.grid))).tolist():
+            for device in state.states.change(*self.log[index[number]][1:]):
+                is_off = int(state.states.of[device] != UP)
+                switches.append((*where[:, device], moment[number], is_off - off[device]))
+                off[device] = is_off
+        kept = np.flatnonzero((kinds < 2) & (moment < len(self.grid)))
+        places, launch = PlaceColumns(self.record), index[kept]
+        place = self._launches.place[launch] % max(places.count, 1)
+        many = places.sizes[place]
+        entry = np.repeat(np.cumsum(places.sizes)[place] - np.cumsum(many), many) + np.arange(many.sum())
+        move = np.repeat(np.arange(len(kept)), many)
+        demands = np.array([[m.share, m.gpu_memory, m.millicores, m.memory] for m in self.modes], np.int64)
+        on, taken = where[:, places.flat[entry]], demands.reshape(-1, 4)[launch][move].T
+        # What a node lends to a gang is its part, rounded up, and booked with the first device there.
+        _, first, pair = np.unique(move * len(state.cores) + on[0], return_index=True, return_inverse=True)
+        part = np.bincount(pair, weights=places.amount[entry]).astype(np.int64)
+        lent = np.zeros((2, len(entry)), np.int64)
+        lent[:, first] = -(-taken[2:, first] * part // places.totals[place[move[first]]].astype(np.int64))
+        nodes, positions, moments, changes = np.array(switches, dtype=np.int64).reshape(-1, 4).T
+        parts = np.zeros((5, len(entry) + len(changes)), np.int64)
+        parts[:4, : len(entry)] = np.vstack([taken[:2], lent]) * np.where(kinds[kept] > 0, 1, -1)[move]
+        parts[4, len(entry) :] = changes
+        return np.hstack([on, [nodes, positions]]), np.append(moment[kept][move], moments), parts
 
     def _apply(self, kind: int, index: int) -> list[int]:
         if kind == 2:
