@@ -54,6 +54,11 @@ def mig(seed: int) -> dict[str, Any]:
     return made
 
 
+def cores_alone(seed: int) -> dict[str, Any]:
+    made = scenario(seed, "fcfs")
+    return made | {"cluster": {"nodes": [{"count": 2, "cpus": 4}]}, "workload": made["workload"][2:]}
+
+
 def partitions(seed: int) -> dict[str, Any]:
     made = scenario(seed, "fcfs", [{"partition": "p"}, {"partition": "q"}, {"partition": "p"}])
     for node, name in zip(made["cluster"]["nodes"], "pq", strict=True):
@@ -69,6 +74,7 @@ CASES = {
     "parts of GPUs, memory": scenario(5, "fcfs_skip", [{"memory": "15 GB"}, {"gpus": 0.25, "gpu_memory": "6 GB"}, {}]),
     "partitions": partitions(6),
     "MIG": mig(7),
+    "no accelerators": cores_alone(8),
 }  # fmt: skip
 
 
@@ -141,7 +147,7 @@ def test_columns_are_what_a_replay_gives(name: str):
         expected[at] = np.bincount(cause, weights=lengths[part], minlength=len(CAUSES))
     np.testing.assert_allclose(made, expected, rtol=1e-12, atol=1e-11 * result.end)
     np.testing.assert_array_equal(made == 0, expected == 0)
-    assert (expected > 0).any(axis=0).sum() >= 2
+    assert (expected > 0).any(axis=0).sum() >= (1 if name == "no accelerators" else 2)
     if "faults" in name:
         assert result.record.launches is not None and np.asarray(result.record.launches["outcome"]).any()
 
@@ -169,3 +175,9 @@ def test_sums_below_a_bound():
     assert _sum_below(values, weights, first, last=last, bound=bound).tolist() == expected
     nothing, zeros = np.zeros(0, np.int64), np.zeros(2, np.int64)
     assert _sum_below(nothing, nothing, zeros, last=zeros, bound=zeros).tolist() == [0, 0]
+
+
+def test_nothing_was_launched():
+    """One task is ready at 1 and waits until the end at 5, though there is room."""
+    rec = record(cluster(), workload([1], [2]), [np.nan], [np.nan], [None], end=5.0)
+    assert causes(Result(rec)).loc[0, "choice"] == 4

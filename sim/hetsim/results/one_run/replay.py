@@ -310,7 +310,7 @@ class RunReplay:
 
         def running(changes: np.ndarray, cells: np.ndarray, width: int) -> np.ndarray:
             """The running sums of changes at cells of rows, by node."""
-            there = np.bincount(cells, weights=changes, minlength=len(keys) * width).reshape(-1, width)
+            there = np.bincount(cells, weights=changes, minlength=len(keys) * width).reshape(len(keys), width)
             total = np.cumsum(np.rint(there).astype(np.int64), axis=0)
             return total - np.vstack([np.zeros(width, np.int64), total])[begins]
 
