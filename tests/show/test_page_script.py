@@ -306,3 +306,11 @@ def test_devices_are_those_of_the_table(name: str):
     names = launches["device"].astype(str).str.split("+")
     for name, count, _ in found:
         assert count == names.map(lambda on, name=name: any(one.startswith(name) for one in on)).sum()
+
+
+@needs_node
+def test_a_column_of_times_has_the_unit_of_the_terminal():
+    random = np.random.default_rng(4)
+    lists = [[0.0], [0.0, 90.0, 45.0], *(10 ** random.uniform(-7, 7, (40, 5))).tolist()]
+    found = node("return input.lists.map(Core.column)", lists=lists)
+    assert found == [formatting.several(values, formatting.SECONDS) for values in lists]

@@ -517,11 +517,14 @@ const Core = (() => {
     return size === 0 || !isFinite(size) ? [1, "s"] : fits.pop() || SECONDS[0];
   }
 
-  function seconds(value) {
-    if (!isFinite(value)) return figures(value);
-    const [factor, name] = fitting(value);
-    return `${figures(value / factor)} ${name}`;
+  // Times in one unit, that of the middle one, as the terminal writes a column.
+  function column(values) {
+    const sizes = values.map(Math.abs).filter(size => size > 0 && isFinite(size)).sort((a, b) => a - b);
+    const [factor, name] = fitting(sizes.length ? sizes[sizes.length - 1 >> 1] : 0);
+    return values.map(value => (isFinite(value) ? `${figures(value / factor)} ${name}` : figures(value)));
   }
+
+  const seconds = value => column([value])[0];
 
   // Ticks of a time axis: [time, text], and the unit.
   function timeTicks(low, high, most) {
@@ -540,7 +543,7 @@ const Core = (() => {
   }
 
   return {
-    NONE, Coverage, Level, decode, devices, extent,
+    NONE, Coverage, Level, column, decode, devices, extent,
     figures, groups, histogram, known, levels, masks, mean, merged, open, paired, quantile, seconds, shares, span, timeTicks, waited,
     waitByCause, within,
   };

@@ -696,7 +696,7 @@
       const { spread, theme, run, runs, metric, view } = this;
       const lists = runs.map((one, i) => Core.known(one[metric], i === this.at ? this.chosen : Core.within(one, this.masks[i].task, view.low, view.high)));
       const every = Core.known(this.run[metric], Core.within(this.run, new Uint8Array(this.run.count).fill(1), 0, this.end));
-      const pen = spread.begin(46, true, this.many ? 18 : 4), scale = Core.extent(this.many ? lists : [every]);
+      const pen = spread.begin(46, true, 18), scale = Core.extent(this.many ? lists : [every]);
       const own = lists[this.at];
       if (!own.length) {
         this.scaleOfSpread = null;
@@ -723,12 +723,12 @@
         for (const [{ counts, zeros }, color] of [[back, theme.dim], [front, theme.c0]]) {
           pen.fillStyle = color;
           counts.forEach((count, n) => pen.fillRect(x(0) + n * wide + 0.5, y(count), Math.max(1, wide - 1), y(0) - y(count)));
-          if (zeros) pen.fillRect(x(0) - 7, y(zeros), 6, y(0) - y(zeros));
+          if (zeros) pen.fillRect(x(0) - 5, y(zeros), 4, y(0) - y(zeros));
         }
-        for (const [share, text, below] of [[0.5, "p50", 6], [0.95, "p95", 18]]) {
+        for (const [share, text, side] of [[0.5, "p50", "right"], [0.95, "p95", "left"]]) {
           const place = x(at(Core.quantile(own, share, Core.open(run, run[metric], this.chosen))));
-          spread.line(place, spread.top, place, spread.top + spread.high, theme.ink);
-          spread.text(text, place + 3, spread.top + below, theme.ink);
+          spread.line(place, spread.top - 14, place, spread.top + spread.high, theme.ink);
+          spread.text(text, place + (side === "left" ? 4 : -3), 8, theme.ink, side);
         }
       }
       const { range } = this.filter;
@@ -755,14 +755,17 @@
       }
     }
 
+    // Columns are of texts, of numbers (1), or of seconds in one unit ("s", with their signs "+").
     table(heads, rows, caption) {
+      const texts = heads.map(([, kind], n) => (kind === "s" || kind === "+") && Core.column(rows.map(({ cells }) => cells[n])).map(
+        (text, i) => (kind === "+" && rows[i].cells[n] > 0 ? `+${text}` : text.replace(/^-/, "−"))));
       const head = make("tr"), body = make("tbody");
       heads.forEach(([text, number]) => head.append(make("th", { scope: "col", class: number ? "number" : undefined }, text)));
-      for (const { cells, chosen } of rows) {
+      rows.forEach(({ cells, chosen }, i) => {
         const line = make("tr", { class: chosen ? "chosen" : undefined });
-        cells.forEach((cell, n) => line.append(make("td", { class: heads[n][1] ? "number" : undefined }, cell)));
+        cells.forEach((cell, n) => line.append(make("td", { class: heads[n][1] ? "number" : undefined }, texts[n] ? texts[n][i] : cell)));
         body.append(line);
-      }
+      });
       return make("div", { class: "wide", tabindex: 0 }, make("table", {}, make("caption", {}, caption), make("thead", {}, head), body));
     }
 
@@ -775,11 +778,11 @@
         this.groups.append(make("div", { class: "legend" }, ...causes.map(cause => make("span", {}, make("i", { style: `background:var(--${CAUSES[cause]})` }), words(cause)))));
       }
       for (const [key, found, filter] of part) {
-        const shown = found.slice(0, 12), heads = [[key], ["tasks", 1], ["wait", 1], ["p95", 1], ["response", 1], ["p95", 1]];
+        const shown = found.slice(0, 12), heads = [[key], ["tasks", 1], ["wait", "s"], ["p95", "s"], ["response", "s"], ["p95", "s"]];
         if (causes.length) heads.push(["wait by cause"]);
         const rows = shown.map(one => {
           const cells = [this.pick(filter, one.code, one.name || "(none)", found.length > 1 || this.filter[filter] !== Core.NONE), one.count.toLocaleString("en"),
-            Core.seconds(one.wait), Core.seconds(one.waitHigh), Core.seconds(one.response), Core.seconds(one.responseHigh)];
+            one.wait, one.waitHigh, one.response, one.responseHigh];
           if (causes.length) cells.push(this.causeBar(one.causes));
           return { cells, chosen: this.filter[filter] === one.code };
         });
@@ -810,17 +813,16 @@
       if (!this.many) return;
       const base = this.run, lists = [], rows = this.runs.map((run, i) => {
         const mine = i === this.at ? this.chosen : Core.within(run, this.masks[i].task, this.view.low, this.view.high);
-        const values = Core.known(run[this.metric], mine), cells = [run.label, values.length.toLocaleString("en"), Core.seconds(Core.mean(values)),
-          Core.seconds(Core.quantile(values, 0.95, Core.open(run, run[this.metric], mine)))];
+        const values = Core.known(run[this.metric], mine), cells = [run.label, values.length.toLocaleString("en"), Core.mean(values),
+          Core.quantile(values, 0.95, Core.open(run, run[this.metric], mine))];
         const gaps = i === this.at ? [] : Core.paired(base, run, this.metric, this.masks[i].task);
         if (gaps.length) lists.push([gaps, `c${i % 8}`, run.label]);
-        const sign = value => (value > 0 ? "+" : value < 0 ? "−" : "") + Core.seconds(Math.abs(value));
         const less = Array.from(gaps).filter(one => one < 0).length, more = Array.from(gaps).filter(one => one > 0).length;
-        cells.push(...(gaps.length ? [sign(Core.mean(gaps)), sign(Core.quantile(gaps, 0.5)), `${Core.figures(100 * less / gaps.length)} %`,
-          `${Core.figures(100 * more / gaps.length)} %`] : ["", "", "", ""]));
+        cells.push(...(gaps.length ? [Core.mean(gaps), Core.quantile(gaps, 0.5), `${Core.figures(100 * less / gaps.length)} %`,
+          `${Core.figures(100 * more / gaps.length)} %`] : [NaN, NaN, "–", "–"]));
         return { cells, chosen: i === this.at };
       });
-      const heads = [["run"], ["tasks", 1], [`${this.metric} mean`, 1], ["p95", 1], ["task by task: mean", 1], ["median", 1], ["shorter", 1], ["longer", 1]];
+      const heads = [["run"], ["tasks", 1], [`${this.metric} mean`, "s"], ["p95", "s"], ["task by task: mean", "+"], ["median", "+"], ["shorter", 1], ["longer", 1]];
       this.pairs.replaceChildren(make("h3", {}, `The same tasks under each, compared with ${base.label}`),
         this.table(heads, rows, "First replication of each; the table of differences has all of them, with intervals."));
       if (lists.length) { this.pairs.append(this.gaps.box); this.drawGaps(lists); }
@@ -854,14 +856,14 @@
       const value = row => (isNaN(run[order][row]) ? -Infinity : run[order][row]);
       const rows = top(chosen, value, MAX_TASKS);
       if (this.pinned >= 0 && !rows.includes(this.pinned)) rows.unshift(this.pinned);
-      const heads = [["task"], ["class"], ["user"], ["status"], ["arrival", 1], ["wait", 1], ["response", 1], ["wait by cause"]];
+      const heads = [["task"], ["class"], ["user"], ["status"], ["arrival", "s"], ["wait", "s"], ["response", "s"], ["wait by cause"]];
       const kept = heads.map(([name]) => (name !== "user" || run.users.length > 2) && (name !== "class" || run.classes.length > 2)
         && (name !== "wait by cause" || run.causes.length > 0));
       const lines = rows.map(row => {
         const cells = [
           make("button", { type: "button", title: "Show it in the chart", onclick: () => this.show(row) }, String(run.id[row])),
-          run.classes[run.klass[row]] || "", run.users[run.user[row]] || "", run.statuses[run.status[row]], Core.seconds(run.arrival[row]),
-          Core.seconds(run.wait[row]), Core.seconds(run.response[row]), this.causeBar(run.shares.map(shares => shares[row] / 100 * Core.waited(run, row))),
+          run.classes[run.klass[row]] || "", run.users[run.user[row]] || "", run.statuses[run.status[row]], run.arrival[row],
+          run.wait[row], run.response[row], this.causeBar(run.shares.map(shares => shares[row] / 100 * Core.waited(run, row))),
         ];
         return { cells: cells.filter((_, n) => kept[n]), chosen: row === this.pinned };
       });
