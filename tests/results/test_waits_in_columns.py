@@ -1,4 +1,4 @@
-"""Waits by cause are summed in columns; here stretch by stretch and task by task, with a heap of waiting tasks."""
+"""Waits by cause and free GPUs in columns, compared with a replay stretch by stretch and task by task."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from hand_made import cluster, gpu_mode, record, workload
+from replay_by_step import FreeCapacity, RunReplay, free_gpus
 
 import hetsim as hs
 from hetsim.model.record import LAUNCH_LOST, LAUNCH_STOPPED
 from hetsim.results.one_run.explain import CAUSES, _seconds, _sum_below, _waits, causes
-from hetsim.results.one_run.replay import FITS, FRAGMENTED, FreeCapacity, RunReplay
+from hetsim.results.one_run.fragmentation_metrics import fragmentation_steps
+from hetsim.results.one_run.replay import FITS, FRAGMENTED
 from hetsim.results.one_run.result import Result
 
 PCIE = {"upload": "4 GB/s", "download": "4 GB/s"}
@@ -150,6 +152,18 @@ def test_columns_are_what_a_replay_gives(name: str):
     assert (expected > 0).any(axis=0).sum() >= (1 if name == "no accelerators" else 2)
     if "faults" in name:
         assert result.record.launches is not None and np.asarray(result.record.launches["outcome"]).any()
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "no accelerators"])
+def test_free_gpus_are_those_of_the_replay(name: str):
+    """GPUs unallocated, those that the mix cannot use, and those up, whenever any of them changes."""
+    result = hs.run(CASES[name])
+    assert isinstance(result, Result)
+    steps, expected = fragmentation_steps(result), np.array(list(free_gpus(result))).T
+    at = np.searchsorted(steps[0], expected[0], side="right") - 1
+    for values, others in zip(steps[1:], expected[1:], strict=True):
+        np.testing.assert_allclose(values[at], others, rtol=0, atol=1e-8)
+    assert np.isin(steps[0], expected[0]).all() and 0 < steps[2].max() < steps[3].max()
 
 
 def test_a_reservation_and_a_line_by_hand():

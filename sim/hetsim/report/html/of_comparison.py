@@ -100,8 +100,9 @@ def _best_figures(found: Comparison) -> Iterator[tuple[str, str, str]]:
     texts = {name: dict(zip(found.table.index, found.cells(name), strict=True)) for name in found.metrics}
     count = 0
     for name in filter(has_direction, dict.fromkeys([*found.metrics, *more])):
-        means = {label: float(found.table.loc[label, (name, "mean")]) if name in texts else run(name)[0]
-                 for label, run in runs.items() if label in found.table.index}  # fmt: skip
+        means = {label: run(name)[0] for label, run in runs.items() if label in found.table.index}
+        if name in texts:
+            means = dict(zip(found.table.index.astype(str), found.table[name, "mean"].astype(float), strict=True))
         if count == MAX_CARDS or not all(map(math.isfinite, means.values())) or not any(means.values()):
             continue
         count += 1

@@ -7,6 +7,7 @@ holds its place from the decision to its end; a device that is down, asleep or w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ FRAGMENTED, FITS = 1, 2
 
 
 class FreeCapacity:
-    """Free capacity by node, and the number of nodes on which each mode fits."""
+    """Free capacity by node, and what of the modes that are asked for fits into it."""
 
     def __init__(self, cluster: Cluster, asked: Sequence[Mode]):
         self.cluster, self.asked = cluster, list(asked)
@@ -53,13 +54,6 @@ class FreeCapacity:
         """Of MIG GPUs by node and position; cuts by `Partition` are not among them."""
         self.share = self.full.copy()
         self._ask(names)
-        self.fitting = np.zeros((len(self.asked), nodes), np.int64)
-        """Per asked mode and node: 1 where it, or its part of a node, fits; of one over any nodes its part."""
-        self._free = np.zeros((nodes, 3 + 2 * len(names)))
-        for index in range(nodes):
-            self.refresh(index)
-        self.totals = self._sum_up()
-        self.found = self.fitting.sum(axis=1)
 
     def _ask(self, names: list[str]) -> None:
         """Demands of each mode: on one node, on which nodes, and on all of them together."""
@@ -100,36 +94,26 @@ class FreeCapacity:
             elif kind < 0:
                 self._sums[row, 2] = np.inf
 
-    def refresh(self, node: int) -> None:
-        """Recompute what depends on one node."""
-        cuts = np.ones((len(self.asked), 1, self.share.shape[1]), bool)
-        for device in self.cluster.nodes[node].accelerators if self.slices else ():
-            if (slices := self.slices.get((node, device.local))) is not None:
-                cuts[:, 0, device.local] = [not ask.gpus or slices.cut_for(ask) is not None for ask in self.asked]
-        one = slice(node, node + 1)
-        fits, free = self.measure(
-            np.array([node]), self.cores[one], self.memory[one], self.cpu_usable[one], share=self.share[one],
-            gpu_memory=self.gpu_memory[one], usable=self.usable[one], cuts=cuts,
-        )  # fmt: skip
-        self.fitting[:, node], self._free[node] = fits[:, 0], free[0]
-
     def measure(
         self, node: np.ndarray, cores: np.ndarray, memory: np.ndarray, up: np.ndarray, share: np.ndarray,
-        gpu_memory: np.ndarray, usable: np.ndarray, cuts: np.ndarray | bool = True,
+        gpu_memory: np.ndarray, usable: np.ndarray, cuts: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """Where each mode fits (modes × states), and free amounts (states × columns).
 
         Parameters:
             node: the node of each state; `up`: whether its cores can be used.
             share, gpu_memory, usable: by state and accelerator.
-            cuts: by mode, state and accelerator, False where a MIG GPU has no slice for the mode.
+            cuts: by state, mode and accelerator, False where a MIG GPU has no slice for the mode; empty if none is.
+
+        Of a mode over nodes it is the part of it that fits.
         """
         kind, cores = self.type[node], np.where(up, cores, 0)
         asked_cores, asked_memory = self.asked_cores[:, None], self.asked_memory[:, None]
         good = (kind == self.asked_type[:, None, None]) & usable
         good &= share >= self.asked_share[:, None, None]
         good &= gpu_memory >= self.asked_gpu_memory[:, None, None]
-        good &= cuts
+        if cuts.shape[1]:
+            good &= cuts.swapaxes(0, 1)
         devices = good.sum(axis=2)
         host = (cores >= asked_cores) & (memory >= asked_memory)
         host &= ~self._on_cpu[:, None] | (self.cpu_type[node] == self.asked_type[:, None])
@@ -148,7 +132,7 @@ class FreeCapacity:
             by_memory = np.where(limited, finite * gpus // np.maximum(asked_memory, 1), devices)
             room = np.minimum(devices, np.minimum(by_cores, by_memory)) * allowed
             fits = np.where(self.spans[:, None], room, fits).astype(np.int64)
-        free = np.zeros((len(node), self._free.shape[1]))
+        free = np.zeros((len(node), self._sums.shape[1]))
         free[:, 0], free[:, 1] = cores, memory
         for number in range((free.shape[1] - 3) // 2):
             of_kind = usable & (kind == number)
@@ -156,45 +140,16 @@ class FreeCapacity:
             free[:, 4 + 2 * number] = np.where(of_kind, gpu_memory, 0.0).sum(axis=1)
         return fits, free
 
-    def update(self, nodes: Sequence[int]) -> None:
-        """Recompute after the state of some nodes changed."""
-        for node in nodes:
-            before = self.fitting[:, node].copy()
-            self.refresh(node)
-            self.found += self.fitting[:, node] - before
-        self.totals = self._sum_up()
-
-    def _sum_up(self) -> np.ndarray:
-        """Free amounts, summed over the nodes of each partition that a mode is bound to."""
-        if len(self._parts) == 1 and self._parts.all():
-            return self._free.sum(axis=0)[None, :]
-        return np.array([self._free[part].sum(axis=0) for part in self._parts])
-
-    def fit(self) -> np.ndarray:
-        """Which asked modes fit somewhere now."""
-        return self.found >= self.needed
-
-    def suffices(self) -> np.ndarray:
-        """Asked modes that fit into the free capacity summed over nodes."""
-        return np.all(self._sums <= self.totals[self._part], axis=1)
-
-    def verdicts(self, at: np.ndarray, count: int, states: Sequence[np.ndarray]) -> np.ndarray:
+    def verdicts(self, at: np.ndarray, states: Sequence[np.ndarray], count: int) -> np.ndarray:
         """FITS, FRAGMENTED or 0, by asked mode and one of `count` stretches of time.
 
-        Parameters:
-            at: the stretch with which each state begins, of a node in ascending order.
-            states: columns as `measure` takes them; the states of a node stand together.
+        `at` and `states` are those of `RunReplay.states`.
         """
-        node, order = states[0], np.argsort(at, kind="stable")
-        last = np.searchsorted(at[order], np.arange(count), side="right") - 1
 
         def over_time(values: np.ndarray) -> np.ndarray:
-            """The sum of the nodes' values by stretch."""
-            before = np.where(np.append(True, node[1:] != node[:-1]), 0, np.append(0, values[:-1]))
-            return np.cumsum((values - before)[order].astype(np.int64))[last]
+            return by_stretch(values.astype(np.int64), at, states[0], count=count)
 
-        blocks = np.array_split(np.arange(len(at)), 1 + len(at) * self.type.shape[1] * len(self.asked) // MAX_CELLS)
-        measured = [self.measure(*(column[block] for column in states)) for block in blocks]
+        node, measured = states[0], [self.measure(*block) for block in self.blocks(states)]
         fits, free = np.hstack([one for one, _ in measured]), np.vstack([one for _, one in measured])
         sums: dict[tuple[int, int], np.ndarray] = {}
         verdicts = np.zeros((len(self.asked), count), np.int8)
@@ -209,6 +164,12 @@ class FreeCapacity:
             fitting = over_time(fits[mode]) >= self.needed[mode]
             verdicts[mode] = np.where(fitting, FITS, np.where(suffices, FRAGMENTED, 0))
         return verdicts
+
+    def blocks(self, states: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
+        """States in parts that fit into memory for all modes."""
+        cells = len(states[0]) * self.type.shape[1] * len(self.asked)
+        for block in np.array_split(np.arange(len(states[0])), 1 + cells // MAX_CELLS):
+            yield [column[block] for column in states]
 
     def take(self, place: tuple[Sequence[int], Sequence[int] | None], mode: Mode, sign: int, key: int) -> list[int]:
         """Take (sign 1) or return (-1) a launch's place; gives the nodes."""
@@ -243,6 +204,14 @@ class FreeCapacity:
         return [changed[0].node] if changed else []
 
 
+def by_stretch(values: np.ndarray, at: np.ndarray, node: np.ndarray, count: int) -> np.ndarray:
+    """The sum of the nodes' values in each stretch, from those of their states."""
+    order = np.argsort(at, kind="stable")
+    last = np.searchsorted(at[order], np.arange(count), side="right") - 1
+    before = np.where(np.append(True, node[1:] != node[:-1]), 0, np.append(0, values[:-1]))
+    return np.cumsum((values - before)[order])[last]
+
+
 class RunReplay:
     """The run again, as stretches of time in which the capacity stays the same."""
 
@@ -269,38 +238,18 @@ class RunReplay:
         grid = np.unique(np.concatenate([[0.0], self._times, *further, [record.end]]))
         self.grid = grid[(grid <= record.end) & (grid >= 0)]
 
-    def segments(self, wanted: np.ndarray | None = None) -> Iterator[tuple[float, float, list[int]]]:
-        """(begin, end, nodes touched at begin), with the state as it is in between.
-
-        `wanted`: in which stretches of the grid the state is looked at; in the others it is left to be brought up
-        to date, which costs most of the time.
-        """
-        times, events, at = self._times, self._events, 0
-        grid = self.grid.tolist()
-        looked = [True] * len(grid) if wanted is None else wanted.tolist()
-        touched: set[int] = set()
-        for begin, end, look in zip(grid, [*grid[1:], self.record.end], looked, strict=True):
-            while at < len(events) and times[at] <= begin:
-                touched.update(self._apply(*events[at]))
-                at += 1
-            nodes: list[int] = []
-            if look and touched:
-                nodes = sorted(touched)
-                touched.clear()
-                self.state.update(nodes)
-            yield begin, end, nodes
-
     def verdicts(self) -> np.ndarray:
-        """FITS somewhere, FRAGMENTED (the sum would do) or 0, by mode and stretch.
+        """FITS somewhere, FRAGMENTED (the sum would do) or 0, by mode and stretch."""
+        return self.state.verdicts(*self.states(), count=len(self.grid))
 
-        In columns, which takes a hundredth of the time of `segments`; but where MIG GPUs are cut step by step.
+    def states(self) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The stretches with which states of nodes begin, and these as columns.
+
+        They are those that `measure` takes; the states of a node stand together, in order of time.
         """
         state, size = self.state, len(self.grid)
         if state.slices:
-            made = np.zeros((len(state.asked), size), np.int8)
-            for number, _ in enumerate(self.segments()):
-                made[:, number] = np.where(state.fit(), FITS, np.where(state.suffices(), FRAGMENTED, 0))
-            return made
+            return self._step_by_step()
         nodes, wide = state.share.shape
         on, at, parts = self._moves()
         # One row a node and moment, whose columns are running sums of these; all nodes have one at first.
@@ -319,10 +268,33 @@ class RunReplay:
         share, gpu_memory, usable = (running(parts[name][gpu], cells, wide) for name in (0, 1, 4))
         cores, memory = (running(parts[name], row, 1)[:, 0] for name in (2, 3))
         up = running(parts[4][~gpu], row[~gpu], 1)[:, 0] == 0
-        return state.verdicts(keys % size, size, (
+        return keys % size, [
             node, state.cores[node] - cores, state.memory[node] - memory, up, state.share[node] - share,
             state.gpu_memory[node] - gpu_memory, state.usable[node] & (usable == 0),
-        ))  # fmt: skip
+            np.ones((len(node), 0, wide), bool),
+        ]  # fmt: skip
+
+    def _step_by_step(self) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The same where MIG GPUs are cut as launches come."""
+        state, size = self.state, len(self.grid)
+        rows: list[tuple[Any, ...]] = []
+        moments = np.append(0, np.searchsorted(self.grid, self._times))
+        events: list[tuple[int, int] | None] = [None, *self._events]
+        for number, event in zip(moments.tolist(), events, strict=True):
+            if number == size:
+                break
+            for node in range(len(state.cores)) if event is None else self._apply(*event):
+                cuts = np.ones((len(state.asked), state.share.shape[1]), bool)
+                for device in state.cluster.nodes[node].accelerators:
+                    if (slices := state.slices.get((node, device.local))) is not None:
+                        cuts[:, device.local] = [not ask.gpus or slices.cut_for(ask) is not None for ask in state.asked]
+                columns = (state.share, state.gpu_memory, state.usable)
+                rows.append((number, node, state.cores[node], state.memory[node], state.cpu_usable[node],
+                             *(column[node].copy() for column in columns), cuts))  # fmt: skip
+        rows.sort(key=lambda row: (row[1], row[0]))
+        kept = [row for row, after in zip(rows, [*rows[1:], (-1, -1)], strict=True) if row[:2] != after[:2]]
+        at, *states = (np.array(column) for column in zip(*kept, strict=True))
+        return at, states
 
     def _moves(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Node and position of changes of devices, their stretches, and amounts.
