@@ -12,6 +12,7 @@ from replay_by_step import FreeCapacity, RunReplay, free_gpus
 
 import hetsim as hs
 from hetsim.model.record import LAUNCH_LOST, LAUNCH_STOPPED
+from hetsim.results.one_run import replay as in_columns
 from hetsim.results.one_run.explain import CAUSES, _seconds, _sum_below, _waits, causes
 from hetsim.results.one_run.fragmentation_metrics import fragmentation_steps
 from hetsim.results.one_run.replay import FITS, FRAGMENTED
@@ -71,7 +72,7 @@ def partitions(seed: int) -> dict[str, Any]:
 CASES = {
     **{name: scenario(1, name) for name in ("fcfs", "fcfs_skip", "easy_backfill", "conservative_backfill", "srtf")},
     **{f"{name}, faults": scenario(2, name, faults=FAULTS) for name in ("fcfs", "easy_backfill", "srtf")},
-    "gangs over nodes": scenario(3, "easy_backfill", [{"gpus": 5, "span": "any"}, {}, {}]),
+    "gangs over nodes": scenario(3, "easy_backfill", [{"gpus": 6, "span": "any", "cpus": 2}, {}, {}]),
     "decisions take time": scenario(4, {"scheduler": {"name": "fcfs"}, "decisions": {"per_cycle": "0.5 s"}}),
     "parts of GPUs, memory": scenario(5, "fcfs_skip", [{"memory": "15 GB"}, {"gpus": 0.25, "gpu_memory": "6 GB"}, {}]),
     "partitions": partitions(6),
@@ -152,6 +153,25 @@ def test_columns_are_what_a_replay_gives(name: str):
     assert (expected > 0).any(axis=0).sum() >= (1 if name == "no accelerators" else 2)
     if "faults" in name:
         assert result.record.launches is not None and np.asarray(result.record.launches["outcome"]).any()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_states_of_nodes_are_those_of_the_replay(name: str):
+    """Cores, memory, shares and GPU memory that are free, and what is up, of every node in every stretch."""
+    result = hs.run(CASES[name])
+    assert isinstance(result, Result)
+    given, asked = result.record.input, result.record.input.tasks.modes
+    columns = in_columns.RunReplay(result.record, result.modes, in_columns.FreeCapacity(given.cluster, asked))
+    step = RunReplay(result.record, result.modes, FreeCapacity(given.cluster, asked))
+    at, (node, *states) = columns.states()
+    here = np.full(len(given.cluster.nodes), -1)
+    for number, _ in enumerate(step.segments()):
+        begins = np.flatnonzero(at == number)
+        here[node[begins]] = begins
+        now = step.state
+        expected = (now.cores, now.memory, now.cpu_usable, now.share, now.gpu_memory, now.usable)
+        for column, values in zip(states[:6], expected, strict=True):
+            np.testing.assert_array_equal(column[here], values)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "no accelerators"])
