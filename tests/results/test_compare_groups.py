@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from hand_made import cluster, gpu_mode, record, workload
+from replay_by_step import free_gpus
 
 import hetsim as hs
 from hetsim.cli.program import hetsim
@@ -30,10 +31,10 @@ from hetsim.results.many_runs.groups import (
     tables_of_groups,
 )
 from hetsim.results.many_runs.replications import Replications
-from hetsim.results.one_run import fragmentation_metrics, groups, metric_sets
+from hetsim.results.one_run import groups, metric_sets
 from hetsim.results.one_run.bounds import area_bound, min_area, offered_load
 from hetsim.results.one_run.estimands import ratio_contributions
-from hetsim.results.one_run.fragmentation_metrics import whole_gpu_steps
+from hetsim.results.one_run.fragmentation_metrics import fragmentation_steps
 from hetsim.results.one_run.groups import OTHERS, gpus_label, named_users
 from hetsim.results.one_run.result import Result
 from hetsim.results.statistics import paired_differences, student_interval
@@ -360,19 +361,16 @@ def test_columns_and_replay_agree_on_fragmentation(policy, memory):
     entry = {"arrivals": {"process": "poisson", "rate": "20/h"}, "count": 150, "classes": classes}
     scenario = {"name": "f", "seed": 2, "cluster": {"nodes": nodes}, "workload": [entry], "policy": policy}
     result = hs.run(scenario, check=True)
-    fast = whole_gpu_steps(result)
-    assert fast is not None
-    slow = np.array(list(fragmentation_metrics._replayed(result, None))).T
+    fast = fragmentation_steps(result)
+    slow = np.array(list(free_gpus(result))).T
     for time, *values in zip(*fast, strict=True):
         row = np.searchsorted(slow[0], time, side="right") - 1
         assert slow[1:, row] == pytest.approx(values, abs=1e-9)
     assert fast[2].max() > 0 and 0 < result.metric("fragmentation") < 1
 
 
-def test_shared_gpus_and_failures_are_replayed():
-    assert whole_gpu_steps(hs.run(mix())) is None
+def test_a_failed_gpu_is_not_free():
     result = Result(record(cluster(gpus=2), workload([0], [4]), [0], [4], [(1,)], device_log=[(1.0, 2, "down", 0.0)]))
-    assert whole_gpu_steps(result) is None
     assert result.fragmentation_over_time["unallocated_gpus"].tolist() == [1, 0, 1]
 
 

@@ -178,6 +178,15 @@ def test_filters_reach_every_picture_and_table(at_run: Page, run: hs.Result):
     classes = """[...new Set([...explorer.tasks.querySelectorAll("tbody tr")].map(row => row.cells[1].textContent))]
         .join()"""
     assert at_run.value(classes) == "small"
+    rows = """JSON.stringify([...explorer.devices.querySelectorAll("tbody tr")]
+        .map(row => [...row.cells].map(cell => cell.innerText)))"""
+    launched = run.launches[run.launches["task"].isin(small["id"])].astype({"node": str})
+    assert sum(int(row[3]) for row in json.loads(at_run.value(rows))) == len(launched)
+    at_run.value("[...explorer.devices.querySelectorAll('td button')].find(b => b.textContent === 'n1').click()")
+    at_run.settle()
+    there = json.loads(at_run.value(rows))
+    assert {row[2] for row in there} == {"n1"} and there[0][4].endswith(" %")
+    assert sum(int(row[3]) for row in there) == (launched["node"] == "n1").sum() == counted(at_run)
 
 
 def test_a_range_of_the_distribution_is_a_filter(at_run: Page, run: hs.Result):

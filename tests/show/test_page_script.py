@@ -282,3 +282,35 @@ def test_tiny_runs_have_a_page(count: int):
         rows = node("""const r = runs[0]; Core.levels(r, Core.masks(r, every), 0, Math.max(r.end, 1), 50);
             return r.rows.length""", packed)  # fmt: skip
         assert rows == min(count, 2)
+
+
+@needs_node
+@pytest.mark.parametrize("name", ["mix", "first-steps", "broken-and-late"])
+def test_devices_are_those_of_the_table(name: str):
+    """Utilization in the measured window, of all tasks and class by class; and the launches that were there."""
+    run = run_of(name)
+    end = min(run.end, run.horizon)
+    code = """const r = runs[0], of = filter => Core.devices(r, Core.masks(r, filter), r.warmup, input.end).map(
+          d => [d.name, d.count, d.utilization]);
+        const classes = [...new Set(r.klass)].map(klass => of({...every, klass}));
+        return [of(every), classes, of({...every, node: 0}), r.nodes[0]]"""
+    found, by_class, on_first, first = node(code, packed_of(run), end=end)
+    table = run.devices.set_index("device")
+    busy = {name: value for name, _, value in found}
+    assert busy == pytest.approx(table["utilization"].to_dict(), abs=2e-3) and max(busy.values()) > 0.05
+    assert list(busy.values()) == sorted(busy.values(), reverse=True)
+    parts = [{name: value for name, _, value in one} for one in by_class]
+    assert {name: sum(one[name] for one in parts) for name in busy} == pytest.approx(busy)
+    assert {name for name, *_ in on_first} == set(table.index[table["node"] == first])
+    launches = run.launches[(run.launches["end"].fillna(run.end) >= run.warmup) & (run.launches["decided"] <= end)]
+    names = launches["device"].astype(str).str.split("+")
+    for name, count, _ in found:
+        assert count == names.map(lambda on, name=name: any(one.startswith(name) for one in on)).sum()
+
+
+@needs_node
+def test_a_column_of_times_has_the_unit_of_the_terminal():
+    random = np.random.default_rng(4)
+    lists = [[0.0], [0.0, 90.0, 45.0], *(10 ** random.uniform(-7, 7, (40, 5))).tolist()]
+    found = node("return input.lists.map(Core.column)", lists=lists)
+    assert found == [formatting.several(values, formatting.SECONDS) for values in lists]

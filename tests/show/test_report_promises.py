@@ -253,6 +253,22 @@ def test_a_comparison_is_made_again_as_it_was_asked_for(file: str):
     assert header
 
 
+@pytest.mark.parametrize("replications", [1, 3])
+def test_a_comparison_shows_six_figures_with_the_policies_that_have_them(replications: int):
+    """Those that were compared first, as the table writes them; then others, without the directionless ones."""
+    metrics = ["wait_p95", "gpu_utilization", "makespan"]
+    found = hs.compare(SCENARIO, ["fcfs", "sjf", "fcfs_skip"], replications=replications, metrics=metrics)
+    (part,) = re.findall(r'<dl class="cards">(.*?)</dl>', report(found))
+    cards = re.findall(r'<div title="(.*?)"><dt>(.*?)</dt><dd[^>]*>(.*?)</dd></div>', part)
+    assert [name for name, *_ in cards[:2]] == ["wait_p95", "makespan"] and len(cards) == 6
+    means = found.table["wait_p95", "mean"]
+    best = means.idxmin()
+    texts = dict(zip(found.table.index, found.cells("wait_p95"), strict=True))
+    name = "fcfs and fcfs_skip" if best == "fcfs" else best
+    assert cards[0][1:] == (f"lowest wait p95: {name}", texts[best].removesuffix(" ◂"))
+    assert cards[1][1].startswith("lowest makespan: ") and len({name for name, *_ in cards}) == 6
+
+
 @pytest.mark.slow
 def test_a_selection_is_made_again(file: str):
     call("compare", file, "--policy", "fcfs", "--policy", "sjf", "--best", "response_mean", "--delta", "20%",

@@ -295,16 +295,10 @@ const Core = (() => {
   // How many rows are unfinished and have no value yet: percentiles count them as infinite.
   function open(run, values, rows) {
     const unfinished = run.statuses.indexOf("unfinished");
-    let count = 0;
-    for (const row of rows) if (run.status[row] === unfinished && isNaN(values[row])) count++;
-    return count;
+    return rows.filter(row => run.status[row] === unfinished && isNaN(values[row])).length;
   }
 
-  function mean(values) {
-    let sum = 0;
-    for (const value of values) sum += value;
-    return values.length ? sum / values.length : NaN;
-  }
+  const mean = values => values.reduce((sum, value) => sum + value, 0) / values.length;
 
   // Of each group of rows the number of tasks, mean and 95th percentile of wait and response, and the wait by cause.
   function groups(run, rows, codes, names) {
@@ -389,6 +383,23 @@ const Core = (() => {
       if (!isNaN(difference)) out.push(difference);
     }
     return Float64Array.from(out).sort();
+  }
+
+  // Of each device of the chosen node, the busiest first: launches of chosen tasks between two times, and the part of
+  // the time in which it was up that they computed on it (NaN: it was never up).
+  function devices(run, mask, low, high) {
+    const { launches } = run, made = run.devices.map((one, device) => ({ ...one, device, count: 0, busy: 0, up: 1 }));
+    const part = (begin, end) => Math.max(0, Math.min(end, high) - Math.max(begin, low)) / (high - low) || 0;
+    for (const [device, begin, end] of run.off) made[device].up -= part(begin, end);
+    for (let i = 0; i < launches.known; i++) {
+      if (!mask.launch[i] || launches.end[i] < low || launches.decided[i] > high) continue;
+      const lines = run.places[launches.place[i]], busy = launches.rate[i] / 1e4 * part(launches.compute_start[i], launches.compute_end[i]);
+      for (const device of new Set(lines.map(([one]) => one))) made[device].count++;
+      for (const [device] of lines) made[device].busy += busy / lines.length / made[device].units;
+    }
+    for (const one of made) one.utilization = high > low && one.up > 1e-9 ? one.busy / one.up : NaN;
+    return made.filter(one => !mask.near || mask.node === run.nodeOfDevice[one.device])
+      .sort((a, b) => (b.utilization || 0) - (a.utilization || 0) || a.device - b.device);
   }
 
   // Levels over time ---------------------------------------------------------------------------------------------
@@ -501,19 +512,19 @@ const Core = (() => {
     return whole.replace(/\B(?=(\d{3})+$)/g, ",") + (kept && `.${kept}`);
   }
 
-  function fitting(value, units = SECONDS) {
-    let chosen = units[0];
-    const size = Math.abs(value);
-    if (size === 0 || !isFinite(size)) return [1, "s"];
-    for (const unit of units) if (size >= unit[0] * (FROM[unit[1]] || 1) * (1 - 1e-12)) chosen = unit;
-    return chosen;
+  function fitting(value) {
+    const size = Math.abs(value), fits = SECONDS.filter(([factor, name]) => size >= factor * (FROM[name] || 1) * (1 - 1e-12));
+    return size === 0 || !isFinite(size) ? [1, "s"] : fits.pop() || SECONDS[0];
   }
 
-  function seconds(value) {
-    if (!isFinite(value)) return figures(value);
-    const [factor, name] = fitting(value);
-    return `${figures(value / factor)} ${name}`;
+  // Times in one unit, that of the middle one, as the terminal writes a column.
+  function column(values) {
+    const sizes = values.map(Math.abs).filter(size => size > 0 && isFinite(size)).sort((a, b) => a - b);
+    const [factor, name] = fitting(sizes.length ? sizes[sizes.length - 1 >> 1] : 0);
+    return values.map(value => (isFinite(value) ? `${figures(value / factor)} ${name}` : figures(value)));
   }
+
+  const seconds = value => column([value])[0];
 
   // Ticks of a time axis: [time, text], and the unit.
   function timeTicks(low, high, most) {
@@ -532,7 +543,7 @@ const Core = (() => {
   }
 
   return {
-    NONE, Coverage, Level, decode, extent,
+    NONE, Coverage, Level, column, decode, devices, extent,
     figures, groups, histogram, known, levels, masks, mean, merged, open, paired, quantile, seconds, shares, span, timeTicks, waited,
     waitByCause, within,
   };

@@ -3,10 +3,12 @@
 // All that has a name from a scenario goes into the page as text (textContent, fillText), never as HTML.
 
 (() => {
-  const STAGES = ["upload", "compute", "download"], COLORS = 7, MAX_ROWS = 150, MAX_TASKS = 25;
+  const STAGES = ["upload", "compute", "download"], COLORS = 7, MAX_ROWS = 150, MAX_TASKS = 25, MAX_DEVICES = 12;
   const DASHES = [[], [7, 3], [2, 2], [8, 3, 2, 3]];
   const CAUSES = { no_capacity: "c3", fragmentation: "c4", head_of_line: "c1", quota: "c6", reservation: "c5",
     transfer: "c2", choice: "c0", scheduler: "c7" };
+  const FILTERS = [["Class", "klass", "classes"], ["User", "user", "users"], ["Node", "node", "nodes"], ["Status", "status", "statuses"]];
+  const NO_FILTER = { klass: Core.NONE, user: Core.NONE, node: Core.NONE, status: Core.NONE };
   const METRICS = { response: "response", wait: "wait" };
   const KEYS = "Drag: zoom to a time · wheel after a click (or Ctrl and wheel): zoom · Shift and drag: move · click: pin a "
     + "task · keys: ← → + − 0, ↑ ↓ rows (Shift: zoom rows), N and P: next and previous launch, Esc";
@@ -110,7 +112,7 @@
   class Explorer {
     constructor(host, runs) {
       this.host = host; this.runs = runs; this.at = 0;
-      this.filter = { klass: Core.NONE, user: Core.NONE, node: Core.NONE, status: Core.NONE, range: null };
+      this.filter = { ...NO_FILTER, range: null };
       this.scheme = "stage"; this.metric = "response"; this.group = "class"; this.order = "response";
       this.hover = -1; this.pinned = -1;
       this.end = Math.max(...runs.map(run => run.end), 1e-9);
@@ -152,8 +154,9 @@
       right.append(this.groups);
       this.pairs = make("div");
       this.gaps = new Plot(make("div"), 150, "Differences of the same tasks between runs");
+      this.devices = make("div");
       this.tasks = make("div");
-      host.append(this.pairs, this.tasks);
+      host.append(this.pairs, this.devices, this.tasks);
       this.tip = make("div", { id: "tip", role: "status", hidden: true });
       document.body.append(this.tip);
       for (const plot of [this.gantt, this.queue, this.busy, this.whole]) this.brush(plot);
@@ -183,11 +186,8 @@
       if (this.many) {
         tools.append(this.select("Run", this.runs.map((one, i) => [String(i), one.label]), this.at, value => this.choose(Number(value))));
       }
-      const nodes = run.nodes.map((name, i) => [String(i), name]);
-      for (const [label, key, options] of [
-        ["Class", "klass", named(run.classes, run.klass)], ["User", "user", named(run.users, run.user)],
-        ["Node", "node", nodes], ["Status", "status", named(run.statuses, run.status)],
-      ]) {
+      for (const [label, key, names] of FILTERS) {
+        const options = named(run[names], key === "node" ? run.nodeOfDevice : run[key]);
         if (options.length < 2) continue;
         const all = [String(Core.NONE), `all ${options.length.toLocaleString("en")}`];
         tools.append(this.select(label, [all, ...options], filter[key], value => this.choose(this.at, { [key]: Number(value) })));
@@ -199,25 +199,21 @@
       }
       const button = (text, title, act, disabled = false) => make("button", { type: "button", title, onclick: act, disabled }, text);
       this.reset = button("Whole run", "Show the whole run (0)", () => this.look(0, this.end, 0, null));
-      this.clear = button("Clear filters", "Show all tasks", () => this.choose(this.at, {
-        klass: Core.NONE, user: Core.NONE, node: Core.NONE, status: Core.NONE, range: null }));
+      this.clear = button("Clear filters", "Show all tasks", () => this.choose(this.at, { ...NO_FILTER, range: null }));
       tools.append(make("span", { class: "end" }, button("−", "Zoom out (−)", () => this.zoom(2)),
         button("+", "Zoom in (+)", () => this.zoom(0.5)), this.reset, this.clear));
     }
 
     // Codes by launch (of the scheme) for colors.
     codes(key) {
-      const { run } = this;
-      if (key === "mode") return run.launches.mode;
-      return key === "user" ? run.user : run.klass;
+      return { mode: this.run.launches.mode, user: this.run.user, class: this.run.klass }[key];
     }
 
     // State ------------------------------------------------------------------------------------------------------
 
     choose(at, change = {}) {
       if (at !== this.at) { this.hover = this.pinned = -1; this.view.top = 0; this.view.bottom = Infinity; }
-      Object.assign(this.filter, change);
-      if (at !== this.at) Object.assign(this.filter, { klass: Core.NONE, user: Core.NONE, node: Core.NONE, status: Core.NONE });
+      Object.assign(this.filter, change, at === this.at ? {} : NO_FILTER);
       this.at = at;
       this.fillTools();
       this.refresh(true);
@@ -243,14 +239,11 @@
 
     // The filter in the codes of another run, which has the same names.
     translated(run) {
-      const code = (names, others, value) => (value === Core.NONE ? value : others.indexOf(names[value]));
-      const { filter } = this, own = this.run;
-      const wanted = {
-        klass: code(own.classes, run.classes, filter.klass), user: code(own.users, run.users, filter.user),
-        node: code(own.nodes, run.nodes, filter.node), status: code(own.statuses, run.statuses, filter.status),
-        range: filter.range,
-      };
-      for (const key of ["klass", "user", "node", "status"]) if (wanted[key] < 0 && filter[key] !== Core.NONE) wanted[key] = Infinity;
+      const wanted = { range: this.filter.range };
+      for (const [, key, names] of FILTERS) {
+        const value = this.filter[key], code = value === Core.NONE ? value : run[names].indexOf(this.run[names][value]);
+        wanted[key] = code < 0 && value !== Core.NONE ? Infinity : code;
+      }
       return wanted;
     }
 
@@ -271,8 +264,7 @@
 
     chooseRange(from, to) {
       const { scaleOfSpread: scale } = this;
-      if (from === null || !scale) this.filter.range = null;
-      else this.filter.range = { metric: this.metric, low: scale(from), high: scale(to) };
+      this.filter.range = from === null || !scale ? null : { metric: this.metric, low: scale(from), high: scale(to) };
       this.refresh();
     }
 
@@ -300,10 +292,8 @@
           return;
         }
         band.hidden = false;
-        Object.assign(band.style, {
-          left: `${plot.left + Math.min(from, to) * plot.wide}px`, width: `${Math.abs(to - from) * plot.wide}px`,
-          top: `${plot.top}px`, height: `${plot.high}px`,
-        });
+        Object.assign(band.style, { left: `${plot.left + Math.min(from, to) * plot.wide}px`, width: `${Math.abs(to - from) * plot.wide}px`,
+          top: `${plot.top}px`, height: `${plot.high}px` });
       });
       const stop = event => {
         if (from === null) return;
@@ -353,17 +343,13 @@
 
     // The next or previous launch in time of those that are shown, for the keyboard.
     step(by) {
-      const { launches } = this.run, shown = [];
-      for (const row of this.rows.slice(Math.floor(this.view.top), Math.ceil(this.view.bottom))) {
-        for (const i of row.bar) {
-          if (this.mask.launch[i] && launches.end[i] >= this.view.low && launches.decided[i] <= this.view.high) shown.push(i);
-        }
-      }
-      const order = [...new Set(shown)].sort((a, b) => launches.decided[a] - launches.decided[b] || a - b);
+      const { launches } = this.run, { low, high } = this.view, rows = this.rows.slice(Math.floor(this.view.top), Math.ceil(this.view.bottom));
+      const isShown = i => this.mask.launch[i] && launches.end[i] >= low && launches.decided[i] <= high;
+      const order = [...new Set(rows.flatMap(row => Array.from(row.bar).filter(isShown)))].sort((a, b) => launches.decided[a] - launches.decided[b] || a - b);
       if (!order.length) return;
       const next = order[(order.indexOf(this.hover) + (this.hover < 0 && by < 0 ? 0 : by) + order.length) % order.length];
       const { gantt } = this, box = gantt.canvas.getBoundingClientRect();
-      const x = gantt.left + (launches.decided[next] - this.view.low) / (this.view.high - this.view.low) * gantt.wide;
+      const x = gantt.left + (launches.decided[next] - low) / (high - low) * gantt.wide;
       this.say(next, box.left + clamp(x, gantt.left, gantt.left + gantt.wide), box.top + gantt.high / 2);
     }
 
@@ -443,12 +429,9 @@
     // Colors -----------------------------------------------------------------------------------------------------
 
     readTheme() {
-      const style = getComputedStyle(document.documentElement), theme = {};
-      for (const name of ["paper", "panel", "soft", "ink", "muted", "line", "mark", "upload", "compute", "download", "cores", "lost",
-        "overhead", "prompt", "dim", "band", "c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"]) {
-        theme[name] = style.getPropertyValue(`--${name}`).trim();
-      }
-      return theme;
+      const style = getComputedStyle(document.documentElement);
+      return Object.fromEntries(["paper", "panel", "soft", "ink", "muted", "line", "mark", "upload", "compute", "download", "cores", "lost",
+        "overhead", "prompt", "dim", "band", "c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"].map(name => [name, style.getPropertyValue(`--${name}`).trim()]));
     }
 
     // Colors as numbers, and the color of each code of the scheme: the most frequent have their own.
@@ -462,7 +445,7 @@
       if (scheme !== "stage") {
         const counts = new Map();
         for (const code of this.codes(scheme)) counts.set(code, (counts.get(code) || 0) + 1);
-        const texts = scheme === "mode" ? run.modes : scheme === "user" ? run.users : run.classes;
+        const texts = { mode: run.modes, user: run.users, class: run.classes }[scheme];
         [...counts].sort((a, b) => b[1] - a[1] || a[0] - b[0]).forEach(([code], n) => {
           const own = n < COLORS || counts.size === COLORS + 1;   // the last color is of one, or of all others
           by.set(code, `c${Math.min(n, COLORS)}`);
@@ -705,6 +688,7 @@
       this.drawSpread();
       this.groupTable();
       this.pairTable();
+      this.deviceTable();
       this.taskTable();
     }
 
@@ -712,7 +696,7 @@
       const { spread, theme, run, runs, metric, view } = this;
       const lists = runs.map((one, i) => Core.known(one[metric], i === this.at ? this.chosen : Core.within(one, this.masks[i].task, view.low, view.high)));
       const every = Core.known(this.run[metric], Core.within(this.run, new Uint8Array(this.run.count).fill(1), 0, this.end));
-      const pen = spread.begin(46, true, this.many ? 18 : 4), scale = Core.extent(this.many ? lists : [every]);
+      const pen = spread.begin(46, true, 18), scale = Core.extent(this.many ? lists : [every]);
       const own = lists[this.at];
       if (!own.length) {
         this.scaleOfSpread = null;
@@ -739,12 +723,12 @@
         for (const [{ counts, zeros }, color] of [[back, theme.dim], [front, theme.c0]]) {
           pen.fillStyle = color;
           counts.forEach((count, n) => pen.fillRect(x(0) + n * wide + 0.5, y(count), Math.max(1, wide - 1), y(0) - y(count)));
-          if (zeros) pen.fillRect(x(0) - 7, y(zeros), 6, y(0) - y(zeros));
+          if (zeros) pen.fillRect(x(0) - 5, y(zeros), 4, y(0) - y(zeros));
         }
-        for (const [share, text, below] of [[0.5, "p50", 6], [0.95, "p95", 18]]) {
+        for (const [share, text, side] of [[0.5, "p50", "right"], [0.95, "p95", "left"]]) {
           const place = x(at(Core.quantile(own, share, Core.open(run, run[metric], this.chosen))));
-          spread.line(place, spread.top, place, spread.top + spread.high, theme.ink);
-          spread.text(text, place + 3, spread.top + below, theme.ink);
+          spread.line(place, spread.top - 14, place, spread.top + spread.high, theme.ink);
+          spread.text(text, place + (side === "left" ? 4 : -3), 8, theme.ink, side);
         }
       }
       const { range } = this.filter;
@@ -771,41 +755,46 @@
       }
     }
 
+    // Columns are of texts, of numbers (1), or of seconds in one unit ("s", with their signs "+").
     table(heads, rows, caption) {
+      const texts = heads.map(([, kind], n) => (kind === "s" || kind === "+") && Core.column(rows.map(({ cells }) => cells[n])).map(
+        (text, i) => (kind === "+" && rows[i].cells[n] > 0 ? `+${text}` : text.replace(/^-/, "−"))));
       const head = make("tr"), body = make("tbody");
       heads.forEach(([text, number]) => head.append(make("th", { scope: "col", class: number ? "number" : undefined }, text)));
-      for (const { cells, chosen } of rows) {
+      rows.forEach(({ cells, chosen }, i) => {
         const line = make("tr", { class: chosen ? "chosen" : undefined });
-        cells.forEach((cell, n) => line.append(make("td", { class: heads[n][1] ? "number" : undefined }, cell)));
+        cells.forEach((cell, n) => line.append(make("td", { class: heads[n][1] ? "number" : undefined }, texts[n] ? texts[n][i] : cell)));
         body.append(line);
-      }
+      });
       return make("div", { class: "wide", tabindex: 0 }, make("table", {}, make("caption", {}, caption), make("thead", {}, head), body));
     }
 
     groupTable() {
-      const { run, chosen } = this, part = [];
-      for (const [key, codes, names, filter] of [["class", run.klass, run.classes, "klass"], ["user", run.user, run.users, "user"]]) {
-        const found = Core.groups(run, chosen, codes, names);
-        if (found.length > 1 || (key === "class" && found.length)) part.push([key, found, filter]);
-      }
+      const { run, chosen } = this, part = FILTERS.slice(0, 2).map(([label, filter, names]) => [
+        label.toLowerCase(), Core.groups(run, chosen, run[filter], run[names]), filter]).filter(([, found], n) => found.length > n);
       const causes = run.causes.filter((_, i) => part.some(([, found]) => found.some(one => one.causes[i] > 0)));
       this.groups.replaceChildren(make("h3", {}, "By class and user, and where the waiting came from"));
       if (causes.length) {
         this.groups.append(make("div", { class: "legend" }, ...causes.map(cause => make("span", {}, make("i", { style: `background:var(--${CAUSES[cause]})` }), words(cause)))));
       }
       for (const [key, found, filter] of part) {
-        const shown = found.slice(0, 12), heads = [[key], ["tasks", 1], ["wait", 1], ["p95", 1], ["response", 1], ["p95", 1]];
+        const shown = found.slice(0, 12), heads = [[key], ["tasks", 1], ["wait", "s"], ["p95", "s"], ["response", "s"], ["p95", "s"]];
         if (causes.length) heads.push(["wait by cause"]);
         const rows = shown.map(one => {
-          const pick = make("button", { type: "button", title: "Filter by it", onclick: () => this.choose(this.at, { [filter]: this.filter[filter] === one.code ? Core.NONE : one.code }) }, one.name || "(none)");
-          const cells = [found.length > 1 || this.filter[filter] !== Core.NONE ? pick : one.name || "(all)", one.count.toLocaleString("en"),
-            Core.seconds(one.wait), Core.seconds(one.waitHigh), Core.seconds(one.response), Core.seconds(one.responseHigh)];
+          const cells = [this.pick(filter, one.code, one.name || "(none)", found.length > 1 || this.filter[filter] !== Core.NONE), one.count.toLocaleString("en"),
+            one.wait, one.waitHigh, one.response, one.responseHigh];
           if (causes.length) cells.push(this.causeBar(one.causes));
           return { cells, chosen: this.filter[filter] === one.code };
         });
         this.groups.append(this.table(heads, rows, found.length > shown.length ? `The ${shown.length} largest of ${found.length}` : ""));
       }
       if (!part.length) this.groups.append(make("p", { class: "empty" }, "No task here."));
+    }
+
+    // A name that filters by itself, and if it does so already, no more.
+    pick(filter, code, name, choice) {
+      const act = () => this.choose(this.at, { [filter]: this.filter[filter] === code ? Core.NONE : code });
+      return choice ? make("button", { type: "button", title: "Filter by it", onclick: act }, name) : name;
     }
 
     causeBar(seconds) {
@@ -824,20 +813,30 @@
       if (!this.many) return;
       const base = this.run, lists = [], rows = this.runs.map((run, i) => {
         const mine = i === this.at ? this.chosen : Core.within(run, this.masks[i].task, this.view.low, this.view.high);
-        const values = Core.known(run[this.metric], mine), cells = [run.label, values.length.toLocaleString("en"), Core.seconds(Core.mean(values)),
-          Core.seconds(Core.quantile(values, 0.95, Core.open(run, run[this.metric], mine)))];
+        const values = Core.known(run[this.metric], mine), cells = [run.label, values.length.toLocaleString("en"), Core.mean(values),
+          Core.quantile(values, 0.95, Core.open(run, run[this.metric], mine))];
         const gaps = i === this.at ? [] : Core.paired(base, run, this.metric, this.masks[i].task);
         if (gaps.length) lists.push([gaps, `c${i % 8}`, run.label]);
-        const sign = value => (value > 0 ? "+" : value < 0 ? "−" : "") + Core.seconds(Math.abs(value));
         const less = Array.from(gaps).filter(one => one < 0).length, more = Array.from(gaps).filter(one => one > 0).length;
-        cells.push(...(gaps.length ? [sign(Core.mean(gaps)), sign(Core.quantile(gaps, 0.5)), `${Core.figures(100 * less / gaps.length)} %`,
-          `${Core.figures(100 * more / gaps.length)} %`] : ["", "", "", ""]));
+        cells.push(...(gaps.length ? [Core.mean(gaps), Core.quantile(gaps, 0.5), `${Core.figures(100 * less / gaps.length)} %`,
+          `${Core.figures(100 * more / gaps.length)} %`] : [NaN, NaN, "–", "–"]));
         return { cells, chosen: i === this.at };
       });
-      const heads = [["run"], ["tasks", 1], [`${this.metric} mean`, 1], ["p95", 1], ["task by task: mean", 1], ["median", 1], ["shorter", 1], ["longer", 1]];
+      const heads = [["run"], ["tasks", 1], [`${this.metric} mean`, "s"], ["p95", "s"], ["task by task: mean", "+"], ["median", "+"], ["shorter", 1], ["longer", 1]];
       this.pairs.replaceChildren(make("h3", {}, `The same tasks under each, compared with ${base.label}`),
         this.table(heads, rows, "First replication of each; the table of differences has all of them, with intervals."));
       if (lists.length) { this.pairs.append(this.gaps.box); this.drawGaps(lists); }
+    }
+
+    // What the chosen tasks made of each device in the part of the run that is shown, the warm-up left out.
+    deviceTable() {
+      const { run, view } = this, low = Math.max(view.low, Math.min(run.warmup, view.high)), high = Math.max(low, Math.min(view.high, run.horizon, run.end));
+      const all = Core.devices(run, this.mask, low, high), shown = all.slice(0, MAX_DEVICES);
+      const rows = shown.map(one => ({ cells: [one.name, one.type, this.pick("node", run.nodeOfDevice[one.device], one.node, run.nodes.length > 1),
+        one.count.toLocaleString("en"), isNaN(one.utilization) ? "–" : `${Core.figures(100 * one.utilization)} %`] }));
+      this.devices.replaceChildren(make("h3", {}, "Devices"), this.table(
+        [["device"], ["type"], ["node"], ["launches", 1], ["utilization", 1]], rows,
+        `From ${Core.seconds(low)} to ${Core.seconds(high)}` + (all.length > shown.length ? `: the ${shown.length} busiest of ${all.length.toLocaleString("en")}` : "")));
     }
 
     // The share of tasks whose difference to the chosen run is at most x, between the 1st and 99th percentiles.
@@ -857,14 +856,14 @@
       const value = row => (isNaN(run[order][row]) ? -Infinity : run[order][row]);
       const rows = top(chosen, value, MAX_TASKS);
       if (this.pinned >= 0 && !rows.includes(this.pinned)) rows.unshift(this.pinned);
-      const heads = [["task"], ["class"], ["user"], ["status"], ["arrival", 1], ["wait", 1], ["response", 1], ["wait by cause"]];
+      const heads = [["task"], ["class"], ["user"], ["status"], ["arrival", "s"], ["wait", "s"], ["response", "s"], ["wait by cause"]];
       const kept = heads.map(([name]) => (name !== "user" || run.users.length > 2) && (name !== "class" || run.classes.length > 2)
         && (name !== "wait by cause" || run.causes.length > 0));
       const lines = rows.map(row => {
         const cells = [
           make("button", { type: "button", title: "Show it in the chart", onclick: () => this.show(row) }, String(run.id[row])),
-          run.classes[run.klass[row]] || "", run.users[run.user[row]] || "", run.statuses[run.status[row]], Core.seconds(run.arrival[row]),
-          Core.seconds(run.wait[row]), Core.seconds(run.response[row]), this.causeBar(run.shares.map(shares => shares[row] / 100 * Core.waited(run, row))),
+          run.classes[run.klass[row]] || "", run.users[run.user[row]] || "", run.statuses[run.status[row]], run.arrival[row],
+          run.wait[row], run.response[row], this.causeBar(run.shares.map(shares => shares[row] / 100 * Core.waited(run, row))),
         ];
         return { cells: cells.filter((_, n) => kept[n]), chosen: row === this.pinned };
       });
@@ -883,11 +882,7 @@
     }
   }
 
-  function highest(values) {
-    let most = 0;
-    for (const value of values) if (value > most) most = value;
-    return most;
-  }
+  const highest = values => Math.max(0, ...values);
 
   // The rows with the greatest values, in descending order.
   function top(rows, value, count) {

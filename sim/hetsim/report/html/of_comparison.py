@@ -24,15 +24,16 @@ from hetsim.report.html.common import (
     scenario_of,
 )
 from hetsim.report.html.elements import Cell, Section
-from hetsim.report.overview import comparison_headline, comparison_remarks, first_of
+from hetsim.report.overview import Figures, comparison_headline, comparison_remarks, first_of
 from hetsim.results.declared import DEFAULT_METRIC, TASK_COUNT, has_direction, higher_is_better, in_set
 from hetsim.results.formatting import listed, metric_name, several, units_of
 from hetsim.results.many_runs.compare import Comparison
 from hetsim.results.many_runs.findings import Finding
 from hetsim.results.many_runs.groups import difference_cells, difference_note
-from hetsim.results.many_runs.replications import Replications
+from hetsim.results.many_runs.replications import COMMON_END, Replications
 from hetsim.results.stored_files import parse_yaml
 
+MAX_CARDS = 6
 MAX_METRICS = 3
 """Metrics with a sentence of their own; the table of differences has the others."""
 MAX_RUNS = 8
@@ -52,10 +53,13 @@ def of_comparison(found: Comparison, folder: str) -> Parts:
     title = f"{first.name or 'comparison'}: {len(policies)} policies compared"
     place = f"{folder}/{folder_name(policies[0])}" if folder else ""
     again = commands(first, place, "compare", replications=_replications(found), more=options)
-    words = elements.items([*_in_words(found), *found.plan_notes])
+    words = elements.items([*_in_words(found), *(f"{note.removesuffix('.')}." for note in found.plan_notes)])
     runs_shown, packed = _walked(found)
     return title, [comparison_headline(runs)], [
-        Section("In words", words + elements.warnings(comparison_remarks(runs))),
+        Section("In words", "".join([
+            words, elements.cards(_best_figures(found)), elements.warnings(comparison_remarks(runs)),
+            _main_picture(found),
+        ])),
         Section("Figures", _compared(found)),
         Section("The runs", runs_shown),
         Section("Pictures", _compared_pictures(found)),
@@ -87,6 +91,26 @@ def _in_words(found: Comparison) -> Iterator[str]:
     if undefined:
         names = listed([metric_name(name) for name in undefined])
         yield f"Not all policies can be compared in {names}: undefined or infinite in some runs."
+
+
+def _best_figures(found: Comparison) -> Iterator[tuple[str, str, str]]:
+    """The best values of six metrics and the policies that have them."""
+    runs = {str(label): Figures(run) for label, run in found.runs.items()}
+    more = [name for name in in_set("page_cards") if name not in COMMON_END]  # the table ends all policies together
+    texts = {name: dict(zip(found.table.index, found.cells(name), strict=True)) for name in found.metrics}
+    count = 0
+    for name in filter(has_direction, dict.fromkeys([*found.metrics, *more])):
+        means = {label: run(name)[0] for label, run in runs.items() if label in found.table.index}
+        if name in texts:
+            means = dict(zip(found.table.index.astype(str), found.table[name, "mean"].astype(float), strict=True))
+        if count == MAX_CARDS or not all(map(math.isfinite, means.values())) or not any(means.values()):
+            continue
+        count += 1
+        best = (max if higher_is_better(name) else min)(means.values())
+        by = [label for label, mean in means.items() if mean == best]
+        text = texts[name][by[0]].removesuffix(" ◂") if name in texts else runs[by[0]].text(name)
+        word = "highest" if higher_is_better(name) else "lowest"
+        yield f"{word} {metric_name(name)}: {listed(by) if len(by) <= 2 else f'{len(by)} policies'}", text, name
 
 
 def _metrics_with(
@@ -172,13 +196,16 @@ def _compared(found: Comparison) -> str:
     return elements.table(["policy", *(metric_name(name) for name in found.metrics)], rows, verdict)
 
 
-def _compared_pictures(found: Comparison) -> str:
+def _main_picture(found: Comparison) -> str:
     from hetsim import plots  # not before the folder has been read: matplotlib is large
 
+    return elements.picture(lambda: plots.comparison(found), "metrics by policy")
+
+
+def _compared_pictures(found: Comparison) -> str:
     directed = [name for name in found.metrics if found.table[name, "mean"].map(math.isfinite).all()]
     directed.sort(key=lambda name: not name.startswith("response"))  # what most people look at
-    parts = [elements.picture(lambda: plots.comparison(found), "metrics by policy")]
-    return "".join([*parts, regret_picture(found, directed), front_picture(found, directed)])
+    return regret_picture(found, directed) + front_picture(found, directed)
 
 
 def _walked(found: Comparison) -> tuple[str, bytes]:

@@ -13,7 +13,7 @@ from hetsim.report.html.common import Parts, commands, scenario_of
 from hetsim.report.html.elements import Cell, Section
 from hetsim.report.overview import STAGE_COLUMNS, STATISTICS, Figures, first_of, headline, remarks, stage_rows
 from hetsim.results.declared import COMPLETED_COUNT, ENERGY, RESPONSE_MEAN, TASK_COUNT, WAIT_MEAN, in_set
-from hetsim.results.formatting import count, formatter, listed, metric_name, several, share, units_of
+from hetsim.results.formatting import formatter, listed, metric_name, several, share, units_of
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run import explain
 from hetsim.results.one_run.result import Result
@@ -48,7 +48,7 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
         Section("Figures", _summary(outcome, figures)),
         Section("By stage", _by_stage(first)),
         Section("More pictures", _pictures(first)),
-        Section("Devices", _devices(first)),
+        Section("Energy by device", _energy(first)),
         Section("Scenario", scenario_of(first)),
         Section("Make it again", commands(first, folder, "run", number)),
     ], packed  # fmt: skip
@@ -137,17 +137,11 @@ def _by_stage(first: Result) -> str:
     return elements.table(list(STAGE_COLUMNS), rows, note) if rows else ""
 
 
-def _devices(first: Result) -> str:
-    table = first.devices
-    names = [name for name in ("utilization", "allocation") if table[name].notna().any()]
-    kept = table if len(table) <= MAX_DEVICES else table.nlargest(MAX_DEVICES, "busy", keep="first")
-    drawn = bool(table[ENERGY].notna().any())
-    energies = _texts(ENERGY, kept[ENERGY].tolist())
-    rows = []
-    for record, drew in zip(kept.to_dict("records"), energies, strict=True):
-        shares = [Cell("–" if math.isnan(record[n]) else f"{100 * record[n]:.3g} %", float(record[n])) for n in names]
-        launches = Cell(count(record["launches"]), record["launches"])
-        rows.append([str(record["device"]), str(record["type"]), *shares, launches, *([drew] if drawn else [])])
-    more = f"The busiest {len(kept)} of {len(table):,}" if len(kept) < len(table) else ""
-    made = elements.table(["device", "type", *names, "launches", *(["energy"] if drawn else [])], rows, more)
-    return elements.folded(made, f"{len(table):,} devices") if len(rows) > OPEN_ROWS else made
+def _energy(first: Result) -> str:
+    """The energy of each device over the run; the explorer has the rest of its facts."""
+    table = first.devices[first.devices[ENERGY].notna()].nlargest(MAX_DEVICES, ENERGY, keep="first")
+    energies = _texts(ENERGY, table[ENERGY].tolist())
+    cells = zip(table["device"].astype(str), table["type"].astype(str), energies, strict=True)
+    more = f"The {len(table)} with most of {len(first.devices):,}" if len(table) < len(first.devices) else ""
+    made = elements.table(["device", "type", "energy"], map(list, cells), more) if len(table) else ""
+    return elements.folded(made, f"{len(first.devices):,} devices") if len(table) > OPEN_ROWS else made

@@ -235,7 +235,8 @@ def compare(
     plans = plans_table(first)
     planned = plans.index[plans["planned_makespan"].notna()]
     planners = [name for name in planned if np.ptp(first[name].record.input.tasks.arrival) > 0]
-    foresight = [f"know all arrivals from the start: {', '.join(planners)}"] if planners else []
+    knows = "knows" if len(planners) == 1 else "know"
+    foresight = [f"{', '.join(planners)} {knows} all arrivals from the start"] if planners else []
     return Comparison(
         table=pd.DataFrame(table, index=pd.Index(policies, name="policy")),
         pairs=pd.DataFrame([row.row for row in rows], columns=list(COLUMNS)),

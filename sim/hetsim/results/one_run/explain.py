@@ -18,7 +18,6 @@ started, the time until it ended or the run did.
 from __future__ import annotations
 
 import difflib
-import heapq
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from hetsim.results.one_run.groups import by_number, checked, size_labels
 from hetsim.results.one_run.launches import launch_numbers
 from hetsim.results.one_run.measured import Run
 from hetsim.results.one_run.modes import ModeTable
-from hetsim.results.one_run.replay import FreeCapacity, RunReplay
+from hetsim.results.one_run.replay import FITS, FreeCapacity, RunReplay
 from hetsim.results.one_run.rows import TableRows
 
 CAUSES = ("no_capacity", "fragmentation", "head_of_line", "quota", "reservation", "transfer", "choice", "scheduler")
@@ -103,11 +102,7 @@ def causes(result: Run) -> pd.DataFrame:
 def _causes(result: Run) -> tuple[pd.DataFrame, np.ndarray]:
     """The same, and the row of the record (of a request that of its first stage)."""
     waits = _waits(result)
-    lengths = np.diff(waits.grid, append=waits.grid[-1])
-    seconds = np.zeros((len(waits.row), len(CAUSES)))
-    for at in np.flatnonzero(waits.decided > waits.ready).tolist():
-        part, cause = waits.stretches(at)
-        seconds[at] = np.bincount(cause, weights=lengths[part], minlength=len(CAUSES))
+    seconds = _seconds(waits)
     seconds[:, _SCHEDULER] += waits.effective - waits.decided
     seconds[:, _TRANSFER] += waits.until - waits.effective
     wait, rows = waits.until - waits.ready, waits.row
@@ -126,6 +121,64 @@ def _causes(result: Run) -> tuple[pd.DataFrame, np.ndarray]:
         frame[name] = [names[0]] * len(rows) if codes is None else [names[code] for code in codes[rows]]
     frame["wait"] = wait
     return pd.concat([frame, pd.DataFrame(exact(seconds, wait), columns=list(CAUSES))], axis=1), rows
+
+
+def _seconds(waits: _Waits) -> np.ndarray:
+    """Seconds from ready to the decision of each wait by cause.
+
+    They are sums of whole ticks, so that a cause that does not occur has none.
+    """
+    tick = 2.0 ** (math.frexp(max(float(waits.grid[-1]), 1e-300))[1] - 61)
+    ends = np.rint(waits.grid / tick).astype(np.int64)
+    lengths = np.diff(ends, append=ends[-1])
+    ticks = np.zeros((len(waits.row), len(CAUSES)), np.int64)
+    first, last = np.searchsorted(waits.grid, (waits.ready, waits.decided))
+    place = np.full(len(waits.record.status), -1)
+    place[waits.row] = np.arange(len(waits.row))
+    # Stated causes: from each one to the next one of the same task, or to its decision.
+    stated = [(at, *one) for row, (times, codes) in waits.holds.items() if (at := int(place[row])) >= 0
+              for one in zip(times, [*times[1:], math.inf], codes, strict=True)]  # fmt: skip
+    owner, begin, until, code = np.array(stated, dtype=float).reshape(-1, 4).T
+    owner, code = owner.astype(np.int64), code.astype(np.int64)
+    begin, until = (np.clip(np.searchsorted(waits.grid, one), first[owner], last[owner]) for one in (begin, until))
+    unstated = last.copy()
+    np.minimum.at(unstated, owner, begin)
+    for variant, state in enumerate(waits.state):
+        rows, kept = np.flatnonzero(waits.variant == variant), waits.variant[owner] == variant
+        busy = {_NO_CAPACITY: state == _NO_CAPACITY, _FRAGMENTED: state == _FRAGMENTED,
+                _SCHEDULER: (state == _FITS) & waits.cycle}  # fmt: skip
+        for cause, there in busy.items():
+            total = np.append(0, np.cumsum(np.where(there, lengths, 0)))
+            ticks[rows, cause] += total[(unstated if cause == _SCHEDULER else last)[rows]] - total[first[rows]]
+        total = np.append(0, np.cumsum(np.where(state == _FITS, lengths, 0)))
+        np.add.at(ticks, (owner[kept], code[kept]), total[until[kept]] - total[begin[kept]])
+        fits = np.flatnonzero((state == _FITS) & ~waits.cycle)
+        low, high = np.searchsorted(fits, (first[rows], unstated[rows]))
+        head = np.minimum(waits.head[waits.part[variant]][fits], len(waits.row))
+        ticks[rows, _BEHIND] += _sum_below(head, lengths[fits], low, last=high, bound=waits.rank[rows])
+        total = np.append(0, np.cumsum(lengths[fits]))
+        ticks[rows, _CHOICE] += total[high] - total[low]
+    ticks[:, _CHOICE] -= ticks[:, _BEHIND]
+    return ticks * tick
+
+
+def _sum_below(
+    values: np.ndarray, weights: np.ndarray, first: np.ndarray, last: np.ndarray, bound: np.ndarray
+) -> np.ndarray:
+    """Sum the weights of the values below a bound, of ranges of positions.
+
+    A wavelet matrix: bit by bit, values with 0 before those with 1.
+    """
+    total = np.zeros(len(first), np.int64)
+    for bit in reversed(range(int(max(values.max(initial=0), bound.max(initial=0))).bit_length())):
+        one, go = (values >> bit & 1).astype(bool), (bound >> bit & 1).astype(bool)
+        below = np.append(0, np.cumsum(np.where(one, 0, weights)))
+        total += np.where(go, below[last] - below[first], 0)
+        zeros = np.append(0, np.cumsum(~one))
+        first, last = (np.where(go, zeros[-1] + at - zeros[at], zeros[at]) for at in (first, last))
+        order = np.argsort(one, kind="stable")
+        values, weights = values[order], weights[order]
+    return total
 
 
 def exact(parts: np.ndarray, total: np.ndarray) -> np.ndarray:
@@ -297,21 +350,14 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
     part = np.array([masks.index(mask) for mask in bound], np.int64)
     shares = [np.array([mask & other != 0 for other in bound], dtype=np.bool_) for mask in masks]
     head = np.full((len(masks), len(replay.grid)), _NO_TASK, np.int64)
-    queues = _Queues(record, row, ready, decided=decided, variant=variant, rank=rank, variants=len(pairs))
-    owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
-    now = _verdict(state, owner, len(groups))
-    waiting = _some_wait(replay.grid, ready, decided)
-    for number, (begin, _, touched) in enumerate(replay.segments(waiting)):
-        queues.advance(begin)
-        if not waiting[number]:
-            continue
-        if touched:
-            now = _verdict(state, owner, len(groups))
-        states[:, number] = now
+    verdicts = replay.verdicts()
+    queues = _Queues(record, row, ready, decided=decided, rank=rank, grid=replay.grid)
+    for number, group in enumerate(groups):
+        states[number] = verdicts[group].max(axis=0)
+        first = np.where(states[number] < FITS, queues.first(np.flatnonzero(variant == number)), _NO_TASK)
         for mask, sharing in enumerate(shares):
-            blocked = queues.first[(now != _FITS) & sharing]
-            if len(blocked):
-                head[mask, number] = blocked.min()
+            if sharing[number]:
+                np.minimum(head[mask], first, out=head[mask])
     grid = replay.grid
     effective = np.clip(_effective(record, decided, row), decided, until)
     cycle = np.searchsorted(wanted, grid, side="right") > np.searchsorted(answered, grid, side="right")
@@ -320,21 +366,6 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
         by_rank=by_rank, grid=grid, state=states, head=head, part=part, cycle=cycle,
         holds=_holds(record),
     )  # fmt: skip
-
-
-def _some_wait(grid: np.ndarray, ready: np.ndarray, decided: np.ndarray) -> np.ndarray:
-    """In which stretches some task waits for its first start."""
-    size = len(grid) + 1
-    come = np.bincount(np.searchsorted(grid, ready), minlength=size)
-    gone = np.bincount(np.searchsorted(grid, decided), minlength=size)
-    return np.cumsum(come - gone)[: len(grid)] > 0
-
-
-def _verdict(state: FreeCapacity, owner: np.ndarray, count: int) -> np.ndarray:
-    """0 no capacity, 1 fragmented, 2 fits, for every variant."""
-    verdict = np.zeros(count, np.int8)
-    np.maximum.at(verdict, owner, np.where(state.fit(), _FITS, np.where(state.suffices(), _FRAGMENTED, _NO_CAPACITY)))
-    return verdict
 
 
 def _decided(record: Record) -> np.ndarray:
@@ -396,54 +427,51 @@ def _holds(record: Record) -> dict[int, tuple[list[float], list[int]]]:
 
 
 class _Queues:
-    """Waiting tasks: the rank of the earliest one of every variant, as time goes on."""
+    """Which tasks wait when, as ranges of stretches.
+
+    A task waits from ready to its decision, and again after each launch that was stopped or lost, until the next
+    decision or its end.
+    """
 
     def __init__(
-        self, record: Record, row: np.ndarray, ready: np.ndarray, decided: np.ndarray, variant: np.ndarray,
-        rank: np.ndarray, variants: int,
+        self, record: Record, row: np.ndarray, ready: np.ndarray, decided: np.ndarray, rank: np.ndarray,
+        grid: np.ndarray,
     ):  # fmt: skip
-        at = np.arange(len(row))
-        events = [(ready, at, np.ones(len(row), bool)), (decided, at, np.zeros(len(row), bool))]
+        at, ended = np.arange(len(row)), ~np.isnan(record.finish[row])
+        joins, leaves = [(ready, at)], [(decided, at), (record.finish[row][ended], at[ended])]
         if record.launches is not None:
-            # A task waits again after its launch was stopped or lost, until the next decision (or its end).
             columns = record.launches
             index = np.full(len(record.status), -1)
             index[row] = at
             task = index[np.asarray(columns["task"])]
             again = np.isin(np.asarray(columns["outcome"]), (LAUNCH_STOPPED, LAUNCH_LOST)) & (task >= 0)
-            events.append((np.asarray(columns["end"], float)[again], task[again], np.ones(int(again.sum()), bool)))
-            events.append(
-                (
-                    np.asarray(columns["decided"], float)[task >= 0],
-                    task[task >= 0],
-                    np.zeros(int((task >= 0).sum()), bool),
-                )
-            )
-            ended = ~np.isnan(record.finish[row])
-            events.append((record.finish[row][ended], at[ended], np.zeros(int(ended.sum()), bool)))
-        times, task, joins = (np.concatenate(parts) for parts in zip(*events, strict=True))
-        order = np.lexsort((~joins, times))  # a task that joins and leaves in one instant is gone after it
-        self.times = times[order].tolist()
-        self.task, self.joins = task[order].tolist(), joins[order].tolist()
-        self.variant, self.rank = variant.tolist(), rank.tolist()
-        self.waiting = [False] * len(row)
-        self.heaps: list[list[tuple[int, int]]] = [[] for _ in range(variants)]
-        self.first = np.full(variants, _NO_TASK, np.int64)
-        self.at = 0
+            joins.append((np.asarray(columns["end"], float)[again], task[again]))
+            leaves.append((np.asarray(columns["decided"], float)[task >= 0], task[task >= 0]))
+        come, self.task = (np.concatenate(parts) for parts in zip(*joins, strict=True))
+        gone, goes = (np.concatenate(parts) for parts in zip(*leaves, strict=True))
+        # The first time not before it at which the task leaves; a task that joins in that instant is gone after it.
+        times, owner = np.append(come, gone), np.append(self.task, goes)
+        order = np.lexsort((np.arange(len(times)) >= len(come), times, owner))
+        after = np.append(order[order >= len(come)], -1)
+        place = np.searchsorted(np.flatnonzero(order >= len(come)), np.argsort(order)[: len(come)])
+        leave = after[place]
+        until = np.where((leave >= 0) & (owner[leave] == self.task), times[leave], math.inf)
+        self.begin, self.end = np.searchsorted(grid, come), np.searchsorted(grid, until)
+        self.rank, self.size, self.count = rank[self.task], len(grid), len(row)
 
-    def advance(self, now: float) -> None:
-        """Take in everything up to and including `now`."""
-        changed = set()
-        while self.at < len(self.times) and self.times[self.at] <= now:
-            task, joins = self.task[self.at], self.joins[self.at]
-            self.waiting[task] = joins
-            variant = self.variant[task]
-            if joins:
-                heapq.heappush(self.heaps[variant], (self.rank[task], task))
-            changed.add(variant)
-            self.at += 1
-        for variant in changed:
-            heap = self.heaps[variant]
-            while heap and not self.waiting[heap[0][1]]:
-                heapq.heappop(heap)
-            self.first[variant] = heap[0][0] if heap else _NO_TASK
+    def first(self, rows: np.ndarray) -> np.ndarray:
+        """The lowest rank among those of these tasks that wait, by stretch."""
+        mine = np.flatnonzero(np.isin(self.task, rows))
+        initial = mine[mine < self.count]
+        initial = initial[np.argsort(self.rank[initial])]
+        # In order of rank, which is that of coming, a task is first once all before it have gone.
+        end = np.maximum.accumulate(self.end[initial])
+        begin = np.maximum(self.begin[initial], np.append(0, end)[:-1])
+        lengths = np.maximum(end - begin, 0)
+        first = np.full(self.size, _NO_TASK)
+        stretches = np.repeat(begin - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        first[stretches] = np.repeat(self.rank[initial], lengths)
+        for one in mine[mine >= self.count].tolist():
+            part = first[self.begin[one] : self.end[one]]
+            np.minimum(part, self.rank[one], out=part)
+        return first

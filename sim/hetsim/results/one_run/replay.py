@@ -7,6 +7,7 @@ holds its place from the decision to its end; a device that is down, asleep or w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +18,16 @@ from hetsim.model.fusion import fused_mode
 from hetsim.model.plan import cores_on
 from hetsim.model.record import Record
 from hetsim.model.tasks import Mode
-from hetsim.results.one_run.launches import launch_numbers, launches_of
+from hetsim.results.one_run.launches import PlaceColumns, launch_numbers, launches_of
 from hetsim.results.one_run.modes import ModeTable
+
+MAX_CELLS = 1 << 22
+"""States × accelerators × modes that are looked at in one step."""
+FRAGMENTED, FITS = 1, 2
 
 
 class FreeCapacity:
-    """Free capacity by node, and the number of nodes on which each mode fits."""
+    """Free capacity by node, and what of the modes that are asked for fits into it."""
 
     def __init__(self, cluster: Cluster, asked: Sequence[Mode]):
         self.cluster, self.asked = cluster, list(asked)
@@ -49,13 +54,6 @@ class FreeCapacity:
         """Of MIG GPUs by node and position; cuts by `Partition` are not among them."""
         self.share = self.full.copy()
         self._ask(names)
-        self.fitting = np.zeros((len(self.asked), nodes), np.int64)
-        """Per asked mode and node: 1 where it, or its part of a node, fits; of one over any nodes its part."""
-        self._free = np.zeros((nodes, 3 + 2 * len(names)))
-        for index in range(nodes):
-            self.refresh(index)
-        self.totals = self._sum_up()
-        self.found = self.fitting.sum(axis=1)
 
     def _ask(self, names: list[str]) -> None:
         """Demands of each mode: on one node, on which nodes, and on all of them together."""
@@ -96,62 +94,82 @@ class FreeCapacity:
             elif kind < 0:
                 self._sums[row, 2] = np.inf
 
-    def refresh(self, node: int) -> None:
-        """Recompute what depends on one node."""
-        cores = self.cores[node] if self.cpu_usable[node] else 0
-        memory, usable = self.memory[node], self.usable[node]
-        good = (self.type[node] == self.asked_type[:, None]) & usable
-        good &= self.share[node] >= self.asked_share[:, None]
-        good &= self.gpu_memory[node] >= self.asked_gpu_memory[:, None]
-        for device in self.cluster.nodes[node].accelerators if self.slices else ():
-            if (slices := self.slices.get((node, device.local))) is not None:
-                good[:, device.local] &= [not ask.gpus or slices.cut_for(ask) is not None for ask in self.asked]
-        devices = good.sum(axis=1)
-        host = (cores >= self.asked_cores) & (memory >= self.asked_memory)
-        host &= ~self._on_cpu | (self.cpu_type[node] == self.asked_type)
-        allowed = self._parts[self._part, node]
+    def measure(
+        self, node: np.ndarray, cores: np.ndarray, memory: np.ndarray, up: np.ndarray, share: np.ndarray,
+        gpu_memory: np.ndarray, usable: np.ndarray, cuts: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        """Where each mode fits (modes × states), and free amounts (states × columns).
+
+        Parameters:
+            node: the node of each state; `up`: whether its cores can be used.
+            share, gpu_memory, usable: by state and accelerator.
+            cuts: by state, mode and accelerator, False where a MIG GPU has no slice for the mode; empty if none is.
+
+        Of a mode over nodes it is the part of it that fits.
+        """
+        kind, cores = self.type[node], np.where(up, cores, 0)
+        asked_cores, asked_memory = self.asked_cores[:, None], self.asked_memory[:, None]
+        good = (kind == self.asked_type[:, None, None]) & usable
+        good &= share >= self.asked_share[:, None, None]
+        good &= gpu_memory >= self.asked_gpu_memory[:, None, None]
+        if cuts.shape[1]:
+            good &= cuts.swapaxes(0, 1)
+        devices = good.sum(axis=2)
+        host = (cores >= asked_cores) & (memory >= asked_memory)
+        host &= ~self._on_cpu[:, None] | (self.cpu_type[node] == self.asked_type[:, None])
+        allowed = self._parts[self._part][:, node]
         host &= allowed
-        fits = (host & (devices >= self.asked_gpus)).astype(np.int64)
+        fits = (host & (devices >= self.asked_gpus[:, None])).astype(np.int64)
+        limited = (asked_memory > 0) & (memory < np.inf)
+        finite = np.where(memory < np.inf, memory, 0.0)
         if self.on_cores.any():
-            by_memory = np.full(len(fits), np.inf) if memory == np.inf else memory // np.maximum(self.asked_memory, 1)
-            room = np.where(self.asked_memory > 0, np.minimum(cores // MILLI, by_memory), cores // MILLI)
-            fits = np.where(self.on_cores, fits * room, fits).astype(np.int64)
+            by_memory = np.where(limited, finite // np.maximum(asked_memory, 1), np.inf)
+            fits = np.where(self.on_cores[:, None], fits * np.minimum(cores // MILLI, by_memory), fits).astype(np.int64)
         if self.spans.any():
             # Of a mode over nodes each device brings its part of the cores and the memory.
-            gpus = np.maximum(self.asked_gpus, 1)
-            by_cores = np.where(self.asked_cores > 0, cores * gpus // np.maximum(self.asked_cores, 1), devices)
-            room = devices if memory == np.inf else memory * gpus // np.maximum(self.asked_memory, 1)
-            by_memory = np.where(self.asked_memory > 0, room, devices)
-            fits = np.where(self.spans, np.minimum(devices, np.minimum(by_cores, by_memory)) * allowed, fits)
-        self.fitting[:, node] = fits
-        free = self._free[node]
-        free[0], free[1] = cores, memory if memory != np.inf else 1e30
-        for kind in range((len(free) - 3) // 2):
-            of_kind = usable & (self.type[node] == kind)
-            free[3 + 2 * kind] = self.share[node][of_kind].sum()
-            free[4 + 2 * kind] = np.minimum(self.gpu_memory[node][of_kind], 1e30).sum()
+            gpus = np.maximum(self.asked_gpus, 1)[:, None]
+            by_cores = np.where(asked_cores > 0, cores * gpus // np.maximum(asked_cores, 1), devices)
+            by_memory = np.where(limited, finite * gpus // np.maximum(asked_memory, 1), devices)
+            room = np.minimum(devices, np.minimum(by_cores, by_memory)) * allowed
+            fits = np.where(self.spans[:, None], room, fits).astype(np.int64)
+        free = np.zeros((len(node), self._sums.shape[1]))
+        free[:, 0], free[:, 1] = cores, memory
+        for number in range((free.shape[1] - 3) // 2):
+            of_kind = usable & (kind == number)
+            free[:, 3 + 2 * number] = np.where(of_kind, share, 0).sum(axis=1)
+            free[:, 4 + 2 * number] = np.where(of_kind, gpu_memory, 0.0).sum(axis=1)
+        return fits, free
 
-    def update(self, nodes: Sequence[int]) -> None:
-        """Recompute after the state of some nodes changed."""
-        for node in nodes:
-            before = self.fitting[:, node].copy()
-            self.refresh(node)
-            self.found += self.fitting[:, node] - before
-        self.totals = self._sum_up()
+    def verdicts(self, at: np.ndarray, states: Sequence[np.ndarray], count: int) -> np.ndarray:
+        """FITS, FRAGMENTED or 0, by asked mode and one of `count` stretches of time.
 
-    def _sum_up(self) -> np.ndarray:
-        """Free amounts, summed over the nodes of each partition that a mode is bound to."""
-        if len(self._parts) == 1 and self._parts.all():
-            return self._free.sum(axis=0)[None, :]
-        return np.array([self._free[part].sum(axis=0) for part in self._parts])
+        `at` and `states` are those of `RunReplay.states`.
+        """
 
-    def fit(self) -> np.ndarray:
-        """Which asked modes fit somewhere now."""
-        return self.found >= self.needed
+        def over_time(values: np.ndarray) -> np.ndarray:
+            return by_stretch(values.astype(np.int64), at, states[0], count=count)
 
-    def suffices(self) -> np.ndarray:
-        """Asked modes that fit into the free capacity summed over nodes."""
-        return np.all(self._sums <= self.totals[self._part], axis=1)
+        node, measured = states[0], [self.measure(*block) for block in self.blocks(states)]
+        fits, free = np.hstack([one for one, _ in measured]), np.vstack([one for _, one in measured])
+        sums: dict[tuple[int, int], np.ndarray] = {}
+        verdicts = np.zeros((len(self.asked), count), np.int8)
+        for mode, part in enumerate(self._part.tolist()):
+            suffices = np.ones(count, bool)
+            for column in np.flatnonzero(self._sums[mode]).tolist():
+                if (part, column) not in sums:
+                    amounts, inside = free[:, column], self._parts[part][node]
+                    total = over_time(np.where(inside & (amounts < np.inf), amounts, 0))
+                    sums[part, column] = np.where(over_time(inside & (amounts == np.inf)) > 0, np.inf, total)
+                suffices &= self._sums[mode, column] <= sums[part, column]
+            fitting = over_time(fits[mode]) >= self.needed[mode]
+            verdicts[mode] = np.where(fitting, FITS, np.where(suffices, FRAGMENTED, 0))
+        return verdicts
+
+    def blocks(self, states: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
+        """States in parts that fit into memory for all modes."""
+        cells = len(states[0]) * self.type.shape[1] * len(self.asked)
+        for block in np.array_split(np.arange(len(states[0])), 1 + cells // MAX_CELLS):
+            yield [column[block] for column in states]
 
     def take(self, place: tuple[Sequence[int], Sequence[int] | None], mode: Mode, sign: int, key: int) -> list[int]:
         """Take (sign 1) or return (-1) a launch's place; gives the nodes."""
@@ -186,13 +204,21 @@ class FreeCapacity:
         return [changed[0].node] if changed else []
 
 
+def by_stretch(values: np.ndarray, at: np.ndarray, node: np.ndarray, count: int) -> np.ndarray:
+    """The sum of the nodes' values in each stretch, from those of their states."""
+    order = np.argsort(at, kind="stable")
+    last = np.searchsorted(at[order], np.arange(count), side="right") - 1
+    before = np.where(np.append(True, node[1:] != node[:-1]), 0, np.append(0, values[:-1]))
+    return np.cumsum((values - before)[order])[last]
+
+
 class RunReplay:
     """The run again, as stretches of time in which the capacity stays the same."""
 
     def __init__(self, record: Record, table: ModeTable, state: FreeCapacity, further: Sequence[np.ndarray] = ()):
         """`further`: times at which a stretch must end although no capacity changes."""
         launches = launches_of(record, table)
-        self.record, self.state = record, state
+        self.record, self.state, self._launches = record, state, launches
         self.modes = [table.modes[code] for code in launches.mode]
         for at, number in enumerate([] if record.launches is None else launch_numbers(record.launches).tolist()):
             if number in record.fused:
@@ -212,26 +238,96 @@ class RunReplay:
         grid = np.unique(np.concatenate([[0.0], self._times, *further, [record.end]]))
         self.grid = grid[(grid <= record.end) & (grid >= 0)]
 
-    def segments(self, wanted: np.ndarray | None = None) -> Iterator[tuple[float, float, list[int]]]:
-        """(begin, end, nodes touched at begin), with the state as it is in between.
+    def verdicts(self) -> np.ndarray:
+        """FITS somewhere, FRAGMENTED (the sum would do) or 0, by mode and stretch."""
+        return self.state.verdicts(*self.states(), count=len(self.grid))
 
-        `wanted`: in which stretches of the grid the state is looked at; in the others it is left to be brought up
-        to date, which costs most of the time.
+    def states(self) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The stretches with which states of nodes begin, and these as columns.
+
+        They are those that `measure` takes; the states of a node stand together, in order of time.
         """
-        times, events, at = self._times, self._events, 0
-        grid = self.grid.tolist()
-        looked = [True] * len(grid) if wanted is None else wanted.tolist()
-        touched: set[int] = set()
-        for begin, end, look in zip(grid, [*grid[1:], self.record.end], looked, strict=True):
-            while at < len(events) and times[at] <= begin:
-                touched.update(self._apply(*events[at]))
-                at += 1
-            nodes: list[int] = []
-            if look and touched:
-                nodes = sorted(touched)
-                touched.clear()
-                self.state.update(nodes)
-            yield begin, end, nodes
+        state, size = self.state, len(self.grid)
+        if state.slices:
+            return self._step_by_step()
+        nodes, wide = state.share.shape
+        on, at, parts = self._moves()
+        # One row a node and moment, whose columns are running sums of these; all nodes have one at first.
+        keys, row = np.unique(np.append(np.arange(nodes) * size, on[0] * size + at), return_inverse=True)
+        node, row = keys // size, row[nodes:]
+        begins = np.searchsorted(node, np.arange(nodes))[node]
+
+        def running(changes: np.ndarray, cells: np.ndarray, width: int) -> np.ndarray:
+            """The running sums of changes at cells of rows, by node."""
+            there = np.bincount(cells, weights=changes, minlength=len(keys) * width).reshape(len(keys), width)
+            total = np.cumsum(np.rint(there).astype(np.int64), axis=0)
+            return total - np.vstack([np.zeros(width, np.int64), total])[begins]
+
+        gpu = on[1] >= 0
+        cells = (row * wide + on[1])[gpu]
+        share, gpu_memory, usable = (running(parts[name][gpu], cells, wide) for name in (0, 1, 4))
+        cores, memory = (running(parts[name], row, 1)[:, 0] for name in (2, 3))
+        up = running(parts[4][~gpu], row[~gpu], 1)[:, 0] == 0
+        return keys % size, [
+            node, state.cores[node] - cores, state.memory[node] - memory, up, state.share[node] - share,
+            state.gpu_memory[node] - gpu_memory, state.usable[node] & (usable == 0),
+            np.ones((len(node), 0, wide), bool),
+        ]  # fmt: skip
+
+    def _step_by_step(self) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The same where MIG GPUs are cut as launches come."""
+        state, size = self.state, len(self.grid)
+        rows: list[tuple[Any, ...]] = []
+        moments = np.append(0, np.searchsorted(self.grid, self._times))
+        events: list[tuple[int, int] | None] = [None, *self._events]
+        for number, event in zip(moments.tolist(), events, strict=True):
+            if number == size:
+                break
+            for node in range(len(state.cores)) if event is None else self._apply(*event):
+                cuts = np.ones((len(state.asked), state.share.shape[1]), bool)
+                for device in state.cluster.nodes[node].accelerators:
+                    if (slices := state.slices.get((node, device.local))) is not None:
+                        cuts[:, device.local] = [not ask.gpus or slices.cut_for(ask) is not None for ask in state.asked]
+                columns = (state.share, state.gpu_memory, state.usable)
+                rows.append((number, node, state.cores[node], state.memory[node], state.cpu_usable[node],
+                             *(column[node].copy() for column in columns), cuts))  # fmt: skip
+        rows.sort(key=lambda row: (row[1], row[0]))
+        kept = [row for row, after in zip(rows, [*rows[1:], (-1, -1)], strict=True) if row[:2] != after[:2]]
+        at, *states = (np.array(column) for column in zip(*kept, strict=True))
+        return at, states
+
+    def _moves(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Node and position of changes of devices, their stretches, and amounts.
+
+        Amounts are share, GPU memory, millicores and memory of launches, and 1 while a device is not up.
+        """
+        state, moment = self.state, np.searchsorted(self.grid, self._times)
+        where = np.array([(device.node, device.local) for device in state.cluster.devices]).T
+        kinds, index = np.array(self._events, dtype=np.int64).reshape(-1, 2).T
+        switches, off = [], np.zeros(len(where[0]), np.int64)
+        for number in np.flatnonzero((kinds == 2) & (moment < len(self.grid))).tolist():
+            for device in state.states.change(*self.log[index[number]][1:]):
+                is_off = int(state.states.of[device] != UP)
+                switches.append((*where[:, device], moment[number], is_off - off[device]))
+                off[device] = is_off
+        kept = np.flatnonzero((kinds < 2) & (moment < len(self.grid)))
+        places, launch = PlaceColumns(self.record), index[kept]
+        place = self._launches.place[launch] % max(places.count, 1)
+        many = places.sizes[place]
+        entry = np.repeat(np.cumsum(places.sizes)[place] - np.cumsum(many), many) + np.arange(many.sum())
+        move = np.repeat(np.arange(len(kept)), many)
+        demands = np.array([[m.share, m.gpu_memory, m.millicores, m.memory] for m in self.modes], np.int64)
+        on, taken = where[:, places.flat[entry]], demands.reshape(-1, 4)[launch][move].T
+        # What a node lends to a gang is its part, rounded up, and booked with the first device there.
+        _, first, pair = np.unique(move * len(state.cores) + on[0], return_index=True, return_inverse=True)
+        part = np.bincount(pair, weights=places.amount[entry]).astype(np.int64)
+        lent = np.zeros((2, len(entry)), np.int64)
+        lent[:, first] = -(-taken[2:, first] * part // places.totals[place[move[first]]].astype(np.int64))
+        nodes, positions, moments, changes = np.array(switches, dtype=np.int64).reshape(-1, 4).T
+        parts = np.zeros((5, len(entry) + len(changes)), np.int64)
+        parts[:4, : len(entry)] = np.vstack([taken[:2], lent]) * np.where(kinds[kept] > 0, 1, -1)[move]
+        parts[4, len(entry) :] = changes
+        return np.hstack([on, [nodes, positions]]), np.append(moment[kept][move], moments), parts
 
     def _apply(self, kind: int, index: int) -> list[int]:
         if kind == 2:
