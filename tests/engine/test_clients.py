@@ -361,7 +361,7 @@ CLOSED = "arrivals: {process: closed, clients: 2, think: 1 s}"
 @pytest.mark.parametrize(
     ("clients", "place", "says", "more"),
     [
-        ("{retry: {times: 2, on: [timeout]}}", "6:31: workload.0.clients.retry.on", "nothing to react to: no attempt", ""),
+        ("{retry: {times: 2, on: [timeout]}}", "6:31: workload.0.clients.retry.on", "react to: no attempt times", ""),
         ("{retry: {times: 2, on: [timeout, timeout]}}", "6:31: workload.0.clients.retry.on", "give a timeout", ""),
         ("{retry: {times: 2}}", "6:13: workload.0.clients.retry.on", "; no attempt fails", ""),
         ("{timeout: 1 s, retry: {times: 2, on: [rejected]}}", "6:45: workload.0.clients.retry.on",
