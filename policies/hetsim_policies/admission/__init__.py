@@ -4,7 +4,7 @@ Without estimates:
     limits     Everything may wait, or as much as limits allow that know no estimates
 
 By measured load:
-    feedback   Admission by load that is measured: responses, time in the queue, tasks a server
+    feedback   Admission by measured load: response times, time in the queue, tasks a server
 
 By estimates:
     predicted  Admission by the wait that estimates predict for a newcomer

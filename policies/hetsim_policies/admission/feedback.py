@@ -1,4 +1,4 @@
-"""Admission by load that is measured: responses, time in the queue, tasks a server."""
+"""Admission by measured load: response times, time in the queue, tasks a server."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Dagor(Admission):
     `target` on average, or none left although some wait.  Then the cut-off is set so that of its arrivals 5 % fewer
     would have been admitted than were; else so that 1 % of all arrivals more would.
     Reference: Zhou et al., Overload Control for Scaling WeChat Microservices (SoCC 2018), section 4, algorithm 1.
-    For: loads of many users, of whom those that are served stay served.  Weakness: a level is admitted or refused as a
+    For: loads of many users; a user that is served stays served.  Weakness: a level is admitted or refused as a
     whole, and one that has more than 1 % of the arrivals does not come back while the others fill the windows: give
     `users`.  In a small system a window has few arrivals, and the cut-off is rough.
     Cost: O(1) a task and O(levels log levels) a window; requests of a service become objects.

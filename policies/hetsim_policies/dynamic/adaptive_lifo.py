@@ -24,8 +24,8 @@ class AdaptiveLifo(Scheduler):
     the first devices; nothing passes a head that does not fit.  No services: their batches take the oldest requests.
     Reference: Maurer, Fail at Scale, ACM Queue 13(8) (2015): target 100 ms, timeout 5 ms.  A scheduler, since admission
     drops tasks and cannot reorder them.
-    For: clients that time out; under overload those are served who still wait.  Weakness: while the queue stands its
-    oldest tasks starve, and without `timeout` they stay in it.
+    For: clients that time out; under overload calls are served that are still awaited.  Weakness: while the queue
+    stands its oldest tasks starve, and without `timeout` they stay in it.
     Cost: O(1) a task; O(n log n) for one that was stopped or deferred.
 
     target: time without an empty queue after which it stands.
