@@ -7,6 +7,7 @@ instances that are such rules.
 
 CATALOGUE: dict[str, dict[str, str]] = {
     "scheduler": {
+        "adaptive_lifo": "hetsim_policies.dynamic.adaptive_lifo:AdaptiveLifo",
         "afs": "hetsim_policies.dynamic.elastic:Afs",
         "allox": "hetsim_policies.dynamic.unlike:AlloX",
         "as_planned": "hetsim_policies.static.recorded:AsPlanned",
@@ -142,10 +143,13 @@ CATALOGUE: dict[str, dict[str, str]] = {
     "admission": {
         "accept_all": "hetsim_policies.admission.limits:AcceptAll",
         "adaptive": "hetsim_policies.admission.predicted:Adaptive",
+        "class_shedding": "hetsim_policies.admission.feedback:ClassShedding",
         "codel": "hetsim_policies.admission.limits:Codel",
+        "dagor": "hetsim_policies.admission.feedback:Dagor",
         "erlang_wait": "hetsim_policies.admission.stations:ErlangWait",
-        "learned": "hetsim_policies.learning.learned:LearnedAdmission",
+        "gradient": "hetsim_policies.admission.feedback:Gradient",
         "head_codel": "hetsim_policies.admission.limits:HeadCodel",
+        "learned": "hetsim_policies.learning.learned:LearnedAdmission",
         "mdp_threshold": "hetsim_policies.admission.stations:MdpThreshold",
         "naor": "hetsim_policies.admission.stations:Naor",
         "predicted_wait": "hetsim_policies.admission.predicted:PredictedWait",

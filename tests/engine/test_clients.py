@@ -361,10 +361,15 @@ CLOSED = "arrivals: {process: closed, clients: 2, think: 1 s}"
 @pytest.mark.parametrize(
     ("clients", "place", "says", "more"),
     [
-        ("{retry: {times: 2, on: [timeout]}}", "6:31: workload.clients.retry.on", "nothing to react to", ""),
-        ("{retry: {times: 2, on: [timeout, timeout]}}", "6:31: workload.clients.retry.on", "nothing to react to", ""),
+        ("{retry: {times: 2, on: [timeout]}}", "6:31: workload.0.clients.retry.on", "react to: no attempt times", ""),
+        ("{retry: {times: 2, on: [timeout, timeout]}}", "6:31: workload.0.clients.retry.on", "give a timeout", ""),
+        ("{retry: {times: 2}}", "6:13: workload.0.clients.retry.on", "; no attempt fails", ""),
+        ("{timeout: 1 s, retry: {times: 2, on: [rejected]}}", "6:45: workload.0.clients.retry.on",
+         "nothing rejects an attempt (name a policy.admission", ""),
+        ("{timeout: 1 s, retry: {times: 2, on: [failed, rejected]}}", "6:45: workload.0.clients.retry.on",
+         "no attempt fails (what a fault", "faults: {on: node, every: 9 s, repair: 1 s}"),
         ("{timeout: 2 s, give_up_after: 2 s, retry: {times: 2, on: [timeout]}}",
-         "6:65: workload.clients.retry.on", "below give_up_after", ""),
+         "6:65: workload.0.clients.retry.on", "below give_up_after", ""),
         ("{timeout: 1 s, count: 3e9, retry: {times: 1, budget: 10%}}", "6:27: workload.clients.count", "at most", ""),
         ("{timeout: 1 s, retry: {times: 2, on: []}}", "6:45: workload.clients.retry.on", "nothing to react to", ""),
         ("{timeout: 1 s, retry: {times: 2, on: [late]}}", "6:50: workload.clients.retry.on.0", "timeout", ""),
@@ -386,6 +391,68 @@ def test_what_contradicts_itself_is_refused_with_its_place(tmp_path, clients, pl
     with pytest.raises(ScenarioError) as error:
         hs.run(file)
     assert f"s.yaml:{place}: " in str(error.value) and says in str(error.value)
+
+
+SERVICE = {"device": "cpu", "compute": {"fixed": "1 s"}, "max_batch": 2}
+BOUNDED = {"name": "token_bucket", "rate": "1/s"}
+
+
+@pytest.mark.parametrize(
+    ("reacts", "policy", "service", "batching"),
+    [
+        (False, "fcfs", None, None),
+        (False, {"scheduler": "fcfs", "admission": "accept_all"}, None, None),
+        (False, {"scheduler": "fcfs", "admission": {**BOUNDED, "excess": "defer"}}, None, None),
+        (False, {"scheduler": "edf"}, None, None),
+        (False, "eft", None, None),
+        (False, "max_min_fairness", None, None),
+        (True, {"scheduler": "fcfs", "admission": BOUNDED}, None, None),
+        (True, {"scheduler": "fcfs", "admission": {"name": "naor", "reward": 5, "cost": 1}}, None, None),
+        (True, {"scheduler": {"name": "edf", "drop_expired": True}}, None, None),
+        (True, {"scheduler": {"name": "fcfs", "drop_expired": True}}, None, None),
+        (False, "fcfs", SERVICE, "serial_greedy"),
+        (False, "fcfs", SERVICE, "fixed_size"),
+        (False, "fcfs", SERVICE, "clipper_aimd"),
+        (False, "fcfs", SERVICE, "size_or_timeout"),
+        (True, "fcfs", SERVICE, {"name": "size_or_timeout", "max_enqueued_batches": 1}),
+        (True, "fcfs", SERVICE, "nexus"),
+    ],
+)  # fmt: skip
+def test_retries_of_what_is_rejected_need_a_policy_that_rejects(reacts, policy, service, batching):
+    given = scenario({"retry": {"times": 1, "on": ["rejected"]}}, policy=policy, service=service, slo="9 s")
+    if batching:
+        given["workload"][0]["service"] = {**service, "batching": batching}
+    if reacts:
+        assert load(given).build().calls is not None
+    else:
+        with pytest.raises(ScenarioError, match="workload.0.clients.retry.on: it has nothing to react to: nothing"):
+            load(given).build()
+
+
+def test_each_entry_is_asked_what_its_own_retries_can_react_to():
+    """The requests of the second service alone may be discarded; the entry between has no clients."""
+    retry = {"clients": {"retry": {"times": 1, "on": ["rejected"]}}}
+    common = {"arrivals": {"process": "deterministic", "interval": "1 s"}, "count": 2, "slo": "9 s"}
+    workload = [
+        {"name": "first", **common, "service": SERVICE},
+        {"name": "tasks", **common, "cpu_time": "1 s"},
+        {"name": "second", **common, **retry, "service": {**SERVICE, "batching": "nexus"}},
+    ]
+    given = {"name": "s", "policy": "fcfs", "cluster": {"nodes": {"cpus": 2}}, "workload": workload}
+    load(given).build()
+    workload[0] |= retry
+    with pytest.raises(ScenarioError, match="workload.0.clients") as error:
+        load(given).build()
+    assert "workload.2" not in str(error.value)
+
+
+def test_retries_of_what_fails_need_tasks_that_are_killed_at_their_limits():
+    """A task of 5 s with a limit of 2 s is killed at 2 s, and its retry at 4 s."""
+    given = two({"retry": {"times": 1, "on": ["failed"]}}, 1, time_limit="2 s")
+    with pytest.raises(ScenarioError, match="no attempt fails"):
+        load(given).build()
+    result = hs.run({**given, "site": {"at_limit": "kill"}}, check=True)
+    assert seen(result, "start", "finish", "status") == [[0, 2], [2, 4], ["failed"] * 2]
 
 
 @pytest.mark.parametrize(("longest", "attempts"), [("1 s", 101), (None, 26)])

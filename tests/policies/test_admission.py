@@ -39,7 +39,10 @@ NAMES = [name for name in registry.policies("admission") if name != "learned"]  
 PARAMETERS = {
     "accept_all": {},
     "adaptive": {"percentile": 0.9},
+    "class_shedding": {"limits": {"a": 1.5}},
     "codel": {"target": 0.5, "interval": 1.0},
+    "dagor": {"target": 0.5},
+    "gradient": {"start": 3},
     "head_codel": {"target": 0.5, "interval": 1.0},
     "erlang_wait": {"max_wait": 0.5, "memory": 30},
     "mdp_threshold": {"rewards": {"": 3.0, "a": 1.0, "b": 4.0}, "holding": {"a": 0.1}, "room": 3, "memory": 30},
@@ -59,6 +62,8 @@ VARIANTS = [
     ("naor", {"reward": 5.0, "cost": 1.0, "objective": "revenue", "arrival_rate": 1.0, "service_time": 1.0}),
     ("utilization_threshold", {"threshold": 0.5, "window": 3.0}),
     ("adaptive", {"target": 2.0}),
+    ("gradient", {"start": 3, "base": "average"}),
+    ("class_shedding", {"limits": {"a": 1.0, "b": 2.0}, "memory": 3.0}),
 ]
 EVERY = [*PARAMETERS.items(), *VARIANTS]
 
@@ -511,6 +516,7 @@ def service_scenario(admission, batching="serial_greedy", rate=900, slo="100 ms"
 
 SERVED = {
     **PARAMETERS,
+    "class_shedding": {"limits": {"images": 50}},
     "codel": {"target": "20 ms", "interval": "100 ms"},
     "head_codel": {"target": "20 ms", "interval": "100 ms"},
     "erlang_wait": {"max_wait": "50 ms"},
@@ -639,6 +645,10 @@ def test_requests_decided_one_by_one_take_few_lines(admission):
         ({"name": "mdp_threshold", "rewards": {"jobs": 1}, "holding": {"job": 1}}, 'class "job" has a holding cost'),
         ({"name": "mdp_threshold", "rewards": {"jobs": 1}, "room": 50_000}, "50,002 states, and 30,000 can be solved"),
         ({"name": "codel", "target": "1 s"}, "policy.admission.interval"),
+        ({"name": "class_shedding", "limits": {"big": 1}}, 'no class "big".*the classes here are jobs'),
+        ({"name": "class_shedding", "limits": {"jobs": 0}}, "policy.admission.limits.jobs"),
+        ({"name": "dagor", "shed": "100%"}, "policy.admission.shed"),
+        ({"name": "gradient", "tolerance": 0.9}, "policy.admission.tolerance"),
     ],
 )  # fmt: skip
 def test_bad_input_is_named(admission, says):

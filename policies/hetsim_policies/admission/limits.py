@@ -25,6 +25,7 @@ class AcceptAll(Admission):
     """
 
     queueing = "open"
+    rejects = False
 
     def admit(self, task: Task, view: View) -> Accept:
         return YES
@@ -133,6 +134,7 @@ class TokenBucket(Admission):
         self.burst = float(burst)
         self.per = per
         self.excess = excess
+        self.rejects = excess == "reject"
         self._levels: dict[str, list[float]] = {}
         """Of each bucket the tokens in it, negative where some are promised, and when that was so."""
         self._promised: dict[int, None] = {}

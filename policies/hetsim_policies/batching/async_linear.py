@@ -52,6 +52,7 @@ class AsyncLinear(Batching):
     """
 
     in_order = True
+    rejects = False
 
     def __init__(
         self,

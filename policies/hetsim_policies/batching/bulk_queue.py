@@ -92,6 +92,8 @@ PATIENCE = 2.0
 class Modeled(Batching):
     """Base: what one device does with a queue, from the model at the present rate."""
 
+    rejects = False
+
     def __init__(
         self,
         max_batch: Annotated[int, Field(ge=1, le=MAX_ARRIVALS)] | None = None,

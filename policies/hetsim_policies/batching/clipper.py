@@ -22,6 +22,8 @@ from hetsim_policies.batching.common.sizing import limit, occupied
 class Clipper(Batching):
     """Base of both rules: take all that wait, up to a limit that the rule moves."""
 
+    rejects = False
+
     def __init__(self, slo: float | None, max_batch: int | None, start: int = 1):
         self.start = start
         self.slo = slo

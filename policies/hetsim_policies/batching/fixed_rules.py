@@ -37,6 +37,7 @@ class SerialGreedy(Batching):
 
     queueing = "greedy batches"
     in_order = True
+    rejects = False
 
     def __init__(self, max_batch: Annotated[int, Field(ge=1)] | None = None):
         self.max_batch = max_batch
@@ -60,6 +61,7 @@ class FixedSize(Batching):
     """
 
     in_order = True
+    rejects = False
 
     def __init__(self, size: Annotated[int, Field(ge=1)] = 8):
         self.max_batch: int = size
@@ -109,6 +111,7 @@ class SizeOrTimeout(Batching):
         self.batch_timeout = batch_timeout
         self.sizes = sizes
         self.max_enqueued_batches = max_enqueued_batches
+        self.rejects = max_enqueued_batches is not None
         self.capacity: int | None = None
         """Requests that may wait; those that arrive beyond it are rejected."""
 

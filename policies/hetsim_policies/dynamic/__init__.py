@@ -6,6 +6,7 @@ Orders of a queue:
     preemptive             Orders of a queue in which a head that does not fit may stop running tasks
     waited                 Orders by how long a task has waited for its size: `wfp3` and `unicep`
     qssf                   Quasi-shortest service first: the minimum predicted GPU time goes first
+    adaptive_lifo          Adaptive LIFO: oldest first, but newest first while the queue stands
     turns                  Devices by turns: quanta, leases, or all at once
 
 Backfilling and batch systems:

@@ -326,7 +326,7 @@ class Edf(PreemptiveList):
         drop_expired: bool = False,
     ):
         super().__init__(edf, placement, discipline, preemptive)
-        self.drop_expired = drop_expired
+        self.drop_expired = self.rejects = drop_expired
 
     def schedule(self, view: View) -> Iterator[Decision]:
         if self.drop_expired:

@@ -93,12 +93,6 @@ class Clients:
                 raise KeyProblem(key, "a client waits for some time; leave it out where it waits for ever")
         if self.retry is None and math.isinf(self.timeout) and math.isinf(self.give_up_after):
             raise KeyProblem("timeout", "these clients do nothing; give timeout, give_up_after or retry")
-        if self.retry is not None and math.isinf(self.timeout) and set(self.retry.on) == {"timeout"}:
-            raise KeyProblem("retry", "it has nothing to react to: no attempt times out; give timeout", "on")
-        late = self.give_up_after <= self.timeout < math.inf
-        if late and self.retry is not None and set(self.retry.on) == {"timeout"}:
-            text = "no attempt times out before its call is given up; give a timeout below give_up_after"
-            raise KeyProblem("retry", f"it has nothing to react to: {text}", "on")
         if self.count is not None and self.count > MAX_CLIENTS:
             raise KeyProblem("count", f"at most {MAX_CLIENTS:,} clients, not {self.count:,}")
         if self.count is not None and (self.retry is None or self.retry.budget is None):

@@ -95,6 +95,9 @@ class Batching:
     in_order: bool = False
     """Does it serve all requests, the oldest first?  `hetsim size` then skips sizes whose queue must grow too long."""
 
+    rejects: bool = True
+    """False if it answers no `Discard`: clients that retry on that alone are then refused."""
+
     max_batch: int | None = None
     """Largest batch that it forms by its own parameters; None: what the service allows.  A load for which that is too
     little is a warning of the run."""

@@ -227,6 +227,9 @@ class Scheduler:
     takes_gangs: ClassVar[bool] = True
     """True if it runs tasks of several devices; else no message proposes to spread a task over nodes."""
 
+    rejects: bool = True
+    """False if it never yields a `Reject`: clients that retry on that alone are then refused."""
+
     looks_ahead: ClassVar[bool] = False
     """Does it fork the run?  Then runs without forks (those with language models) refuse it before the clock starts."""
 
@@ -339,6 +342,9 @@ class Admission:
     queueing: ClassVar[str] = ""
     """The queueing model that it makes of a system, by its name in `hetsim.queueing`; empty: none that is known there.
     """
+
+    rejects: bool = True
+    """False if it rejects no task: clients that retry on that alone are then refused."""
 
     def check(self, problem: PlanProblem) -> None:
         """Check a scenario once when it is built; ScenarioError for unknown classes."""

@@ -91,7 +91,7 @@ class ListScheduler(Scheduler):
         self.order = order
         self.placement = placement
         self.discipline = discipline
-        self.drop_expired = drop_expired
+        self.drop_expired = self.rejects = drop_expired
         self.queue = TaskQueue()
         self.of_partition: dict[Partition, TaskQueue] = {}
         """Under "block": those bound to a partition; all others are in `queue`."""

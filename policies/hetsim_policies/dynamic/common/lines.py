@@ -129,6 +129,8 @@ class AssigningScheduler(Scheduler):
     again at those with a head that lacks host cores or memory.
     """
 
+    rejects = False
+
     def __init__(self) -> None:
         self.lines: list[DeviceLine] = []
         self.jobs: dict[int, LineTask] = {}

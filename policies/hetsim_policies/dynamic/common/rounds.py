@@ -114,6 +114,8 @@ class RoundScheduler(Scheduler):
     mid_round: jobs may start within a round, when they come or when devices come free.
     """
 
+    rejects = False
+
     spare = True
     """True if jobs may run beyond their fractions on devices that would else stand idle."""
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
+from hetsim.errors import Problem, ScenarioError
 from hetsim.model.clients import Calls
 from hetsim.model.ragged import Ragged
-from hetsim.model.tasks import KernelWork
+from hetsim.model.tasks import KernelWork, Tasks
 from hetsim.scenario.building.streams import Context, TaskStream
 
 
@@ -73,3 +75,44 @@ def calls_of(streams: list[TaskStream], rank: np.ndarray, counts: list[int], con
             draw = random.random if retry.wait.jitter == "full" else random.standard_exponential
             calls.drawn[attempts[1:]] = draw(attempts[1:].shape)
     return calls
+
+
+REACTIONS = {
+    "timeout": "no attempt times out (give a timeout, below give_up_after where that is given)",
+    "rejected": "nothing rejects an attempt (name a policy.admission, or a policy that drops what is late)",
+    "failed": "no attempt fails (what a fault stops waits again; tasks are killed at their time limits with "
+    "site: {at_limit: kill})",
+}
+"""Causes of retries, and what is said where none of them can happen."""
+
+
+def check_retries(
+    calls: Calls, tasks: Tasks, streams: list[TaskStream], policies: Sequence[Any], batching: Sequence[Any],
+    killing: bool, context: Context,
+) -> None:  # fmt: skip
+    """ScenarioError for retries to which nothing in the scenario can lead.
+
+    policies: of the whole run, each with `rejects`; batching: likewise, of each stream that is a service; killing: are
+    tasks killed at their time limits?
+    """
+    problems: list[Problem] = []
+    served = iter(batching)
+    sent = [stream for stream in streams if len(stream)]
+    rejecting = [stream.service is not None and next(served).rejects for stream in sent]
+    with_calls = [pair for pair in zip(sent, rejecting, strict=True) if pair[0].calls is not None]
+    for number, ((stream, drops), clients) in enumerate(zip(with_calls, calls.clients, strict=True)):
+        if clients.retry is None:
+            continue
+        rows = np.flatnonzero(calls.whose == number)
+        limits = tasks.time_limit
+        possible = {
+            "timeout": clients.timeout < clients.give_up_after,
+            "rejected": drops or any(one.rejects for one in policies) or bool(np.isin(rows, list(tasks.refused)).any()),
+            "failed": killing and limits is not None and bool(np.isfinite(limits[rows]).any()),
+        }
+        if not any(possible[cause] for cause in clients.retry.on):
+            whys = "; ".join(why for cause, why in REACTIONS.items() if cause in clients.retry.on)
+            path = (*stream.path, "clients", "retry", "on")
+            problems.append(context.problem(path, f"it has nothing to react to: {whys}"))
+    if problems:
+        raise ScenarioError(problems)

@@ -19,6 +19,7 @@ from hetsim.model.randomness import JUDGED, RandomTree
 from hetsim.model.record import RunInput
 from hetsim.model.tasks import Tasks
 from hetsim.policy import Admission, PlannedScheduler, PlanProblem, Scheduler
+from hetsim.scenario.building.calls import check_retries
 from hetsim.scenario.building.cluster import build_cluster
 from hetsim.scenario.building.faults import build_faults, check_chances
 from hetsim.scenario.building.merging import merge
@@ -74,6 +75,12 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     if sending and _plans(scheduler):
         text = f"{policies.scheduler.name} plans all tasks beforehand, and none knows what is sent again; name another"
         raise ScenarioError(scenario.document.problem((*sending[0], "clients"), f"{text} policy"))
+    if calls is not None:
+        rejecting = [] if admission is None else [admission]
+        killing = model.site.at_limit == "kill"
+        check_retries(
+            calls, tasks, streams, policies=[scheduler, *rejecting], batching=batching, killing=killing, context=context
+        )
     context.warnings += check_chances(tasks, faults, cluster, horizon) if faults else []
     hopeless, many = hopeless_deadlines(tasks)
     (context.warnings if many else context.notes).extend(hopeless)

@@ -1,0 +1,240 @@
+"""Admission by measured load: response times, time in the queue, tasks a server."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from hetsim.model.task import Task
+from hetsim.model.units import Fraction, Seconds
+from hetsim.policy import Accept, Admission, PlanProblem, Reject, View
+from hetsim_policies.admission.common.estimates import known_classes, servers
+
+YES = Accept()
+Limit = Annotated[int, Field(ge=1)]
+
+
+class Gradient(Admission):
+    """A limit on tasks in the system, from base over current response time.
+
+    Decides: a task is admitted while fewer than the limit are in the system.  After each window (`window`, and at least
+    `samples` answers) with the mean response R and the base response B the limit L moves to (1 − s) L + s (L g +
+    queue), where s is `smoothing` and g = tolerance · B / R, kept within 0.5 and 1.  It stays where it is if fewer than
+    L/2 were in the system all the time.
+    Reference: concurrency-limits of Netflix (2018), classes GradientLimit (base: the minimum) and Gradient2Limit (base:
+    an average over long windows); the idea is that of TCP Vegas (Brakmo and Peterson, 1995).
+    Known: at rest L (1 − g) = queue; c servers of equal times that never idle have L = queue + tolerance · c.
+    Weakness: the minimum of means of few samples is too low where service times vary, and the limit then too strict; an
+    average follows an overload that lasts, and the limit with it.  One limit for all classes and devices.
+    Cost: O(1).
+
+    start, min_limit, max_limit: the limit at first, and its bounds.
+    queue: tasks by which it may grow after a window.
+    tolerance: how many times as long as the base a response may take.
+    smoothing: share of the new value.
+    window, samples: seconds and answers of a window.
+    base: minimum of all windows so far, or the average, exponentially weighted over `memory` windows.
+    memory: windows of the average.
+    """
+
+    def __init__(
+        self,
+        start: Limit = 20,
+        min_limit: Limit = 1,
+        max_limit: Limit = 200,
+        queue: Annotated[float, Field(gt=0)] = 4,
+        tolerance: Annotated[float, Field(ge=1)] = 1.5,
+        smoothing: Annotated[Fraction, Field(gt=0, le=1)] = 0.2,
+        window: Annotated[Seconds, Field(gt=0)] = 1.0,
+        samples: Limit = 10,
+        base: Literal["minimum", "average"] = "minimum",
+        memory: Limit = 600,
+    ):
+        self.limit = float(min(max(start, min_limit), max_limit))
+        self.bounds = float(min_limit), float(max_limit)
+        self.queue, self.tolerance, self.smoothing = queue, tolerance, smoothing
+        self.window, self.samples = window, samples
+        self.base, self.memory = base, memory
+        self.base_response = math.inf
+        self._inside: dict[int, None] = {}
+        self._peak = 0
+        self._responses: list[float] = []
+        self._end = window
+        self._no = Reject(reason="as many are in the system as response times allow")
+
+    def begin(self, view: View) -> None:
+        self.view = view
+
+    def admit(self, task: Task, view: View) -> Accept | Reject:
+        if len(self._inside) >= int(self.limit):
+            self._peak = max(self._peak, len(self._inside))
+            return self._no
+        self._inside[task.index] = None
+        self._peak = max(self._peak, len(self._inside))
+        return YES
+
+    def gone(self, task: Task) -> None:
+        self._inside.pop(task.index, None)
+
+    def finished(self, task: Task) -> None:
+        self.gone(task)
+        now = self.view.now
+        self._responses.append(now - task.arrival)
+        if now >= self._end and len(self._responses) >= self.samples:
+            self._update(math.fsum(self._responses) / len(self._responses))
+            self._responses.clear()
+            self._peak, self._end = len(self._inside), now + self.window
+
+    def _update(self, response: float) -> None:
+        """Move the limit after a window with this mean response."""
+        if self.base == "minimum" or self.base_response == math.inf:
+            self.base_response = min(self.base_response, response)
+        else:
+            self.base_response += (response - self.base_response) * 2.0 / (self.memory + 1.0)
+            if self.base_response > 2.0 * response:  # after a long overload
+                self.base_response *= 0.95
+        if self._peak >= self.limit / 2.0:
+            gradient = min(1.0, max(0.5, self.tolerance * self.base_response / response)) if response > 0 else 1.0
+            limit = (1.0 - self.smoothing) * self.limit + self.smoothing * (self.limit * gradient + self.queue)
+            self.limit = min(max(limit, self.bounds[0]), self.bounds[1])
+
+
+LEVELS = 128
+"""Priority levels of users within a business priority."""
+ALL = math.inf, 0
+"""A cut-off below all levels."""
+
+
+class Dagor(Admission):
+    """DAGOR: a cut-off among priority levels, moved by the time tasks spend in queues.
+
+    Decides: a task has the level (business, user): its `priority`, the greatest first, then one of 128 levels by a hash
+    of its user that changes every hour.  It is admitted if its level is above the cut-off.  A window ends after
+    `window` or `requests` arrivals; it was overloaded if the tasks that left the queue in it had waited longer than
+    `target` on average, or none left although some wait.  Then the cut-off is set so that of its arrivals 5 % fewer
+    would have been admitted than were; else so that 1 % of all arrivals more would.
+    Reference: Zhou et al., Overload Control for Scaling WeChat Microservices (SoCC 2018), section 4, algorithm 1.
+    For: loads of many users; a user that is served stays served.  Weakness: a level is admitted or refused as a
+    whole, and one that has more than 1 % of the arrivals does not come back while the others fill the windows: give
+    `users`.  In a small system a window has few arrivals, and the cut-off is rough.
+    Cost: O(1) a task and O(levels log levels) a window; requests of a service become objects.
+
+    target: mean time in the queue from which on a window was overloaded.
+    window, requests: what ends a window, the first of the two.
+    shed, grow: shares by which fewer, and more, are admitted after it.
+    """
+
+    def __init__(
+        self,
+        target: Annotated[Seconds, Field(gt=0)] = 0.02,
+        window: Annotated[Seconds, Field(gt=0)] = 1.0,
+        requests: Limit = 2000,
+        shed: Annotated[Fraction, Field(gt=0, lt=1)] = 0.05,
+        grow: Annotated[Fraction, Field(gt=0, le=1)] = 0.01,
+    ):
+        self.target, self.window, self.requests = target, window, requests
+        self.shed, self.grow = shed, grow
+        self.cut = ALL
+        """First level that is refused."""
+        self._counts: dict[tuple[float, int], int] = {}
+        self._arrived = self._admitted = self._left = 0
+        self._waited = 0.0
+        self._end = window
+        self._no = Reject(reason="its priority is below the cut-off")
+
+    def admit(self, task: Task, view: View) -> Accept | Reject:
+        now = view.now
+        if now >= self._end or self._arrived >= self.requests:
+            self._next_window(view)
+        level = -task.priority, zlib.crc32(f"{task.user}/{now // 3600:.0f}".encode()) % LEVELS
+        self._arrived += 1
+        self._counts[level] = self._counts.get(level, 0) + 1
+        if level >= self.cut:
+            return self._no
+        self._admitted += 1
+        return YES
+
+    def leaving(self, task: Task, view: View) -> None:
+        self._left += 1
+        self._waited += view.now - task.ready
+
+    def _next_window(self, view: View) -> None:
+        """Set the cut-off by the counts of the window that ends."""
+        overloaded = self._waited > self.target * self._left if self._left else view.num_waiting() > 0
+        change = -self.shed * self._admitted if overloaded else self.grow * self._arrived
+        wanted = self._admitted + change
+        self.cut, total = ALL, 0
+        for level in sorted(self._counts):
+            total += self._counts[level]
+            if total > wanted:
+                self.cut = level
+                break
+        self._counts.clear()
+        self._arrived = self._admitted = self._left = 0
+        self._waited, self._end = 0.0, view.now + self.window
+
+
+class ClassShedding(Admission):
+    """Shed classes of low criticality first, as the load rises.
+
+    Decides: the load is the number of admitted tasks in the system over the number that can run at once in their best
+    mode, by type of device, on average over the last `memory` (exponentially weighted).  A class is refused while the
+    load is at its limit or above; classes without a limit are always admitted.
+    Reference: Beyer, Jones, Petoff and Murphy, Site Reliability Engineering (2016), chapter 21, "Handling overload"
+    (criticality, executor load average); turning off what is optional: Klein, Maggio, Årzén and Hernández-Rodriguez,
+    Brownout (ICSE 2014).
+    Proven: with `memory` 0 and one class on c servers it is the M/M/c/K queue with K = ⌈limit · c⌉.  Weakness: limits
+    are set by hand; a class that is refused as a class starves while the load of those above it stays at its limit,
+    and an average sees a burst late.
+    Cost: O(1).
+
+    limits: by class the load, tasks in the system per server, from which on it is refused.
+    memory: seconds over which the load is averaged; 0: as it is now.
+    """
+
+    def __init__(self, limits: dict[str, Annotated[float, Field(gt=0)]], memory: Seconds = 0.0):
+        self.limits: Mapping[str, float] = limits
+        self.memory = memory
+        self._inside: dict[int, str] = {}
+        self._loads: dict[str, list[float]] = {}
+        """Of each type of device tasks in the system, their average, and when that was taken."""
+        self._servers: dict[str, int] = {}
+
+    def check(self, problem: PlanProblem) -> None:
+        known_classes(problem, self.limits, "limits")
+
+    def begin(self, view: View) -> None:
+        self.view = view
+
+    def admit(self, task: Task, view: View) -> Accept | Reject:
+        mode = task.modes[task.modes_by_speed()[0]]
+        name = mode.type.name
+        load = self._averaged(name)
+        if name not in self._servers:
+            self._servers[name] = servers(view.cluster, mode)
+        limit = self.limits.get(task.class_)
+        if limit is not None and load[1] >= limit * self._servers[name]:
+            return Reject(reason=f"the load is above the limit of {task.class_}")
+        load[0] += 1.0
+        self._inside[task.index] = name
+        return YES
+
+    def finished(self, task: Task) -> None:
+        name = self._inside.pop(task.index, None)
+        if name is not None:
+            self._averaged(name)[0] -= 1.0
+
+    def gone(self, task: Task) -> None:
+        self.finished(task)
+
+    def _averaged(self, name: str) -> list[float]:
+        """The load of a type of device, with its average up to now."""
+        now = self.view.now
+        load = self._loads.setdefault(name, [0.0, 0.0, now])
+        fade = math.exp((load[2] - now) / self.memory) if self.memory else 0.0
+        load[1], load[2] = fade * load[1] + (1.0 - fade) * load[0], now
+        return load
