@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec, Sharing
+from hetsim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec, Preemption, Sharing
 from hetsim.model.faults import FaultEvent
 from hetsim.model.randomness import RandomTree
 from hetsim.model.record import RunInput
@@ -40,6 +40,7 @@ class Drawn:
     def replay(self) -> FluidReplay:
         """The same system as the replay describes it."""
         link, switch, spec = self.kind.link, self.node.switch, self.node
+        network = Wire(spec.network.upload, spec.network.download, spec.network.duplex == "half")
         gpus = {}
         for node in Cluster([spec]).nodes:
             for one in node.accelerators:
@@ -49,12 +50,15 @@ class Drawn:
                     hangs = ((one.node, one.local // spec.switch_size), wire)
                 wire = Wire(link.upload, link.download, link.duplex == "half")
                 kind = self.kind.sharing.kind
-                gpus[one.index] = Gpu(one.index, wire, link.latency, hangs, kind, SWITCH_COST, INTERFERENCE)
+                gpus[one.index] = Gpu(one.index, wire, link.latency, hangs, kind, SWITCH_COST, INTERFERENCE,
+                                      node=one.node, network=network, network_latency=spec.network.latency,
+                                      saves_at=self.kind.preemption.rate)  # fmt: skip
         bytes_in, bytes_out = (
             [0] * len(self.tasks) if column is None else column.tolist()
             for column in (self.tasks.bytes_in, self.tasks.bytes_out)
         )
-        works = [Work(*row) for row in zip(self.tasks.time.tolist(), bytes_in, bytes_out, strict=True)]
+        states = [self.tasks.shapes[code].stopping.state for code in self.tasks.shape]
+        works = [Work(*row) for row in zip(self.tasks.time.tolist(), bytes_in, bytes_out, states, strict=True)]
         return FluidReplay(gpus, works)
 
 
@@ -78,20 +82,38 @@ def drawn(seed: int, name: str = "g", scale: float = 1.0) -> Drawn:
               "mps": Sharing("mps", interference=INTERFERENCE)}.get(sharing, Sharing())  # fmt: skip
     kind = DeviceType(name, streams=streams, link=link, sharing=shared)
     nodes, gpus = int(draw.integers(1, 3)), int(draw.integers(1, 4))
-    node = NodeSpec(cpus=4, accelerators=((kind, gpus),), switch_size=switch_size, switch=switch, count=nodes)
+    node = NodeSpec(cpus=4, accelerators=((kind, gpus),), switch_size=switch_size, switch=switch, count=nodes,
+                    network=_network(seed, scale) if transfers else Link())  # fmt: skip
+    state, kind = _state(seed, kind, scale)
+    node = replace(node, accelerators=((kind, gpus),))
     modes = [Mode("one", kind, gpus=1, share=WHOLE)]
     if gpus > 1 and draw.random() < 0.5:
         modes.append(Mode("two", kind, gpus=2, share=WHOLE))
-    if sharing in ("timeslice", "mps") or draw.random() < 0.3:
+    if sharing in ("timeslice", "mps") or (draw.random() < 0.3 and not state):
         modes += [Mode("half", kind, gpus=1, share=WHOLE // 2), Mode("quarter", kind, gpus=1, share=WHOLE // 4)]
     shapes = [
-        Shape([mode for mode in modes if draw.random() < 0.6] or [one(*modes)], Stopping())
+        Shape([mode for mode in modes if draw.random() < 0.6] or [one(*modes)], Stopping(state=state))
         for _ in range(int(draw.integers(1, 4)))
     ]
     tasks = _tasks(draw, shapes, transfers, scale)
     devices = [one.index for node in Cluster([node]).nodes for one in node.accelerators]
     faults = list(_faults(draw, devices, scale))
     return Drawn(kind, node, tasks, faults, stops=one(0, 0.02, 0.05), sets=one(0, 0, 0.1))
+
+
+def _network(seed: int, scale: float) -> Link:
+    draw = random.Random(f"network {seed}")
+    return Link(draw.choice([1, 2, 4]) * GB / scale, draw.choice([1, 2, 4]) * GB / scale,
+                draw.choice([0.0, 0.0, 0.03]) * scale, draw.choice(["full", "half"]))  # fmt: skip
+
+
+def _state(seed: int, kind: DeviceType, scale: float) -> tuple[int, DeviceType]:
+    """Bytes of state of all tasks, and a type that may save them in its own memory: where a GPU has one launch."""
+    draw = random.Random(f"state {seed}")
+    if kind.streams > 1 or kind.sharing.kind != "exclusive" or draw.random() < 0.3:
+        return 0, kind
+    preemption = draw.choice([Preemption(), Preemption(rate=8 * GB / scale)])
+    return round(draw.uniform(0.2, 2) * GB), replace(kind, preemption=preemption)
 
 
 def _tasks(draw: np.random.Generator, shapes: list[Shape], transfers: bool, scale: float) -> Tasks:

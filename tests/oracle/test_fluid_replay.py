@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 
 from hetsim.engine.simulation import Simulation
 from oracle.chaos import Chaos, drawn
-from oracle.fluid_replay import FluidReplay, Gpu, Wire, Work
+from oracle.fluid_replay import FluidReplay, Gpu, Wire, Work, shared_out
 
 
 def finishes(seed: int) -> tuple[list[float], list[float], int]:
@@ -92,3 +93,28 @@ def test_time_slices_and_interference_slow_down_what_runs_side_by_side():
         replay.to(math.inf)
     assert [work.finish for work in sliced.tasks] == pytest.approx([2.0, 2.0])
     assert [work.finish for work in shared.tasks] == pytest.approx([1.1, 1.1])
+
+
+def test_output_and_state_travel_by_way_of_hosts():
+    """6 GB in the memory of GPU 0, over links of 2 GB/s and a network of 1 GB/s: 3 s down, and 3 s up again to GPU 1,
+    with 6 s over the network in between to GPU 2; output then goes down, 3 s.  A state is restored in 2 s where it is;
+    2 s of work remain."""
+    finishes_of_output, finishes_of_state = (3.0, 9.0, 15.0), (4.0, 8.0, 14.0)
+    for done, gpu, finish in ((done, gpu, finish) for done, row in ((1.0, finishes_of_output), (0.5, finishes_of_state))
+                              for gpu, finish in enumerate(row)):  # fmt: skip
+        gpus = {one: Gpu(one, Wire(2e9, 2e9), node=one // 2, network=Wire(1e9, 1e9), saves_at=3e9) for one in range(3)}
+        sizes = {"bytes_out": 6e9} if done == 1.0 else {"state": 6e9}
+        work = Work([4.0], **sizes, done=done, saved=done, last_on=[0], lost=False)
+        replay = FluidReplay(gpus, [work])
+        replay.start(0, [gpu], 0, 1.0)
+        replay.to(math.inf)
+        assert work.finish == pytest.approx(finish)
+
+
+def test_what_is_over_goes_to_the_same_node_first():
+    """Two GPUs of unlike nodes become three: each keeps a third and gives a sixth, both to the one that lacks a third.
+    Of four that become two of the other node, first come the two that are there."""
+    gpus = [Gpu(one, node=node) for one, node in enumerate((0, 1, 1, 1, 0))]
+    assert shared_out(gpus[:2], gpus[:3]) == {0: [], 1: [], 2: [(gpus[1], Fraction(1, 6)), (gpus[0], Fraction(1, 6))]}
+    parts = shared_out([gpus[0], gpus[1], gpus[2], gpus[4]], [gpus[3], gpus[2]])
+    assert parts == {3: [(gpus[1], Fraction(1, 4)), (gpus[0], Fraction(1, 4))], 2: [(gpus[4], Fraction(1, 4))]}

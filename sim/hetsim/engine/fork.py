@@ -66,7 +66,7 @@ PLAIN: dict[type, frozenset[str]] = {
     Task: named("index arrival ready shape estimates _time _table state done _done ticket allowed"),
     Launch: named("entry number placement cores position decided"),
     GpuState: named("device kind bit free room up asleep sleeping closed normal frequency slowdown ready_at placements "
-                     "least_room"),
+                     "least_room failed_at"),
     GpuSlices: named("kind layout taken fixed known"),
     Lane: named("upload ready compute download share sliced simple regular direct shared fetching up down"),
     Part: named("device size seconds span alone ask at until delay begun settled moved"),

@@ -229,6 +229,8 @@ def _forget_truths(copier: Copier, seed: int, drawn: _Drawn | None) -> None:
     fresh = np.random.SeedSequence(seed)
     for task in copier.copies(Task):
         task._time, task._done = task.estimates, task.done
+        if task._history is not None:
+            task._history.checkpoint = task._done
         if drawn is not None:
             factor = float(drawn.factors[task.index])
             task._time = tuple(factor * estimate for estimate in task.estimates)

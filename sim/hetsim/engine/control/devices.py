@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from hetsim.engine.control.interrupts import Interrupts
 from hetsim.engine.core.policy_errors import call, illegal
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, launches_on, lost_input
-from hetsim.engine.flight.launch import RESTORE
+from hetsim.engine.flight.launch import RESTORE, Launch
 from hetsim.engine.flight.resident import Resident
 from hetsim.engine.kernel.clock import FAULT, Later, Timer
 from hetsim.engine.language.serving import Serving
@@ -176,7 +177,11 @@ class Devices:
             state.normal = False
         run.recorder.device_log.append((run.clock._now, device.index, "up" if up else "down", 0.0))
         lost = [device] if device.type.kind != "cpu" else [device, *run.input.cluster.nodes[device.node].accelerators]
-        there = {launch.number: launch for one in lost for launch in launches_on(run, one)}.values()
+        for one in lost if not up else ():
+            self.state(one).failed_at = run.clock._now
+        there = list({launch.number: launch for one in lost for launch in launches_on(run, one)}.values())
+        if not up and self.interrupts.stops.kept_in_memory:
+            there += [one for one in run.running.values() if one not in there and self._fetches(one, lost)]
         residents = [launch for launch in there if isinstance(launch, Resident)]
         self.interrupts.lose(launch for launch in there if not launch.resident)
         if not up and run.places.items:
@@ -214,3 +219,10 @@ class Devices:
             lost = lost_input(run, task)
             if lost is not None and task.state in (WAITING, BLOCKED):
                 self.completion.end_task(task, FAILED, f"its input {lost} was lost with {device}")
+
+    def _fetches(self, launch: Launch, devices: Sequence[Device]) -> bool:
+        """Return True if a launch brings data from the memory of these devices."""
+        table, kept = launch.own_table, [task._history for task in launch._tasks or () if task._history is not None]
+        if table is None or not kept or table.stage(self.run.clock._now) >= RESTORE:
+            return False
+        return any(history.gives(device, launch.placement) for history in kept for device in devices)

@@ -72,8 +72,11 @@ def deadlock(run: RunState) -> RunError:
     kept_from = _kept_by_replicas(run, modes) - fits_now
     lines, by_policy = [], False
     for number, task in enumerate(waiting):
-        fitting = [mode.name for mode in task.shape.modes if mode in fits_now]
+        possible = [mode for mode in task.shape.modes if mode in fits_now]
+        fitting = [mode.name for mode in possible if _lack_of_memory(run, task, mode) is None]
         why = f"would fit now in mode {', '.join(fitting)}" if fitting else "fits nowhere now"
+        if possible and not fitting:
+            why = f"fits nowhere: {_lack_of_memory(run, task, possible[0])}"
         if not fitting and not kept_from.isdisjoint(task.shape.modes):
             why = "would fit if it were not for the replicas"
         else:
@@ -95,6 +98,20 @@ def deadlock(run: RunState) -> RunError:
         f'policy "{run.input.policy}" starts nothing: at {now} nothing runs, nothing is to come, and {count}'
         f"{f' ({kept})' if kept else ''}.\n       {there}"
     )
+
+
+def _lack_of_memory(run: RunState, task: Task, mode: Mode) -> str | None:
+    """Describe how the data of a task exceed a GPU's memory; None if they fit."""
+    items = [run.tasks.items[item] for item in dict.fromkeys((*task.reads, *task.writes))]
+    memory, size = mode.type.memory, sum(item.size for item in items)
+    if not items or not mode.gpus or memory is None or size + mode.gpu_memory <= memory:
+        return None
+    largest = max(items, key=lambda item: item.size)
+    data = f"its item {largest.name} has {largest.size:,} bytes"
+    if largest.size + mode.gpu_memory <= memory:
+        data = f"its {len(items)} items have {size:,} bytes together"
+    own = f", the task itself needs {mode.gpu_memory:,}" if mode.gpu_memory else ""
+    return f"{data}{own}, and a GPU of type {mode.type.name} has {memory:,} (`memory`)"
 
 
 def _kept_by_replicas(run: RunState, modes: Iterable[Mode]) -> set[Mode]:

@@ -75,8 +75,9 @@ def restore_seconds(task: Task, history: History, placement: Placement) -> float
     if not history.state_saved:
         return 0.0
     seconds, devices = task.shape.stopping.restore, placement.devices
-    if any(map(history.in_memory, devices)):
-        seconds += task.shape.stopping.state / len(devices) / (devices[0].type.preemption.rate or math.inf)
+    if history.checkpoint < 1.0 and history.in_memory and any(device in history.devices for device in devices):
+        part = task.shape.stopping.state / max(len(devices), len(history.devices))
+        seconds += part / (history.devices[0].type.preemption.rate or math.inf)
     return seconds
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
 
 from hetsim.engine.flight.data_locations import host
 from hetsim.model.cluster import Device
@@ -25,14 +27,17 @@ class History:
     """True if the task's input is part of that state."""
     intact: bool = False
     """Is what it left in the memory of these devices still there?  Not after a failure."""
+    left_at: float = 0.0
+    """The time at which it left it there."""
     saved_by: float = 0.0
     """The time from which that state is there."""
     checkpoint: float = 0.0
-    """The finished fraction that is safe."""
+    """The finished fraction that is safe; of a task that is not running what is done of it."""
+    _parts: tuple[Placement, dict[Device, list[tuple[int, float]]]] | None = None
 
-    def save(self, devices: Sequence[Device], stopping: Stopping, fault: bool = False) -> None:
+    def save(self, devices: Sequence[Device], stopping: Stopping, now: float, fault: bool = False) -> None:
         """Note what a launch leaves: by a stop that keeps its work, or in checkpoints."""
-        self.devices, self.intact = devices, not fault
+        self.devices, self.intact, self.left_at, self._parts = devices, not fault, now, None
         # What was drained or flushed left no state behind: its other blocks start from its input.
         self.state_saved = fault or devices[0].type.preemption.kind == "context_switch"
         self.input_saved = self.state_saved and not fault and stopping.input_saved
@@ -42,9 +47,41 @@ class History:
         self.intact = self.input_saved = False
         self.state_saved = self.state_saved and not all_work
 
-    def in_memory(self, device: Device) -> bool:
-        """Return True if the state is saved in the device's own memory (at a `rate`)."""
-        return self.intact and device.type.preemption.rate is not None and device in self.devices
+    def look(self, states: Sequence[Any]) -> None:
+        """Note it if one of the devices (`states`: of all) has failed since."""
+        if self.intact and any(states[device.index].failed_at > self.left_at for device in self.devices):
+            self.intact = False
+            self.input_saved = self.input_saved and self.devices[0].type.preemption.rate is None
+
+    @property
+    def in_memory(self) -> bool:
+        """Return True if each device holds its part of the output, or of the state."""
+        saves = self.state_saved and self.devices[0].type.preemption.rate is not None
+        return self.intact and (self.checkpoint == 1.0 or saves)
+
+    def parts(self, placement: Placement) -> dict[Device, list[tuple[int, float]]]:
+        """Where the data in memory are that devices of a placement lack, in parts of all.
+
+        A device keeps its new part; the rest goes to others, first of its node, in the order of both placements.
+        """
+        if self._parts is None or self._parts[0] is not placement:
+            old, new = self.devices, placement.devices
+            spare = {one: len(new) - len(old) * (one in new) for one in old}
+            needs = {one: len(old) - len(new) * (one in old) for one in new}
+            parts: dict[Device, list[tuple[int, float]]] = {one: [] for one in new}
+            for near, one, other in product((True, False), old, new):
+                size = min(spare[one], needs[other])
+                if size > 0 and (one.node == other.node or not near):
+                    spare[one] -= size
+                    needs[other] -= size
+                    location = host(one.node) if one.type.kind == "cpu" else one.index
+                    parts[other].append((location, size / (len(old) * len(new))))
+            self._parts = placement, parts
+        return self._parts[1]
+
+    def gives(self, device: Device, placement: Placement) -> bool:
+        """Return True if a placement lacks what is in the memory of this device."""
+        return self.in_memory and any(device.index == at for some in self.parts(placement).values() for at, _ in some)
 
     def is_near(self, device: Device) -> bool:
         """Return True if a part of the state is on the device's own host."""

@@ -15,7 +15,7 @@ from hetsim.engine.flight.data_locations import Eviction, Places, Way, host, ite
 from hetsim.engine.flight.history import History
 from hetsim.engine.flight.launch import Lane, Launch, Moves, Terms, Timetable
 from hetsim.engine.flight.links import Links
-from hetsim.engine.flight.part import Part
+from hetsim.engine.flight.part import INF, Part
 from hetsim.engine.kernel.clock import Clock
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.resources.occupancy import GpuState
@@ -28,8 +28,8 @@ from hetsim.model.tasks import Mode
 Sources = dict[int, tuple[float, list[tuple[int, int]]]]
 """Bytes and items that come from each location."""
 
-Transfer = tuple[list[tuple[Way, int]], float, float, list[tuple[int, int]]]
-"""Hops, bytes, seconds given as a duration, items (with their versions) that arrive."""
+Transfer = tuple[int, list[tuple[Way, int]], float, float, list[tuple[int, int]]]
+"""Source, hops, bytes, seconds given as a duration, items (with their versions) that arrive."""
 
 
 class Transfers:
@@ -186,7 +186,7 @@ class Transfers:
             transfers = self.missing(launch.tasks, placement, device, terms)
             if transfers:
                 lane = None if mode.on_cpu else self.capacity.of[device.index].lane
-                hops, size, seconds, items = transfers[0]
+                _, hops, size, seconds, items = transfers[0]
                 if len(transfers) == len(hops) == 1 and not items and lane is not None:
                     parts.append(self._part(launch, lane, device, size=size, seconds=seconds))
                 else:
@@ -199,8 +199,8 @@ class Transfers:
 
     def _part(self, launch: Launch, lane: Lane, device: Device, size: float, seconds: float) -> Part:
         """A transfer from the device's host; of fixed time if nothing shares its way."""
-        line = self.links.up_lines[device.index]
-        return Part(launch, lane, device, line=line if line.private else None, size=size, seconds=seconds)
+        line = lane.up if lane.up.private else None
+        return Part(launch, lane, device, line=line, size=size, seconds=seconds)
 
     def missing(
         self, tasks: Sequence[Task], placement: Placement, device: Device, terms: Terms | None = None,
@@ -217,9 +217,9 @@ class Transfers:
         sources: Sources = {}
         fresh = unfinished = 0
         for task, history in zip(tasks, histories or [task._history for task in tasks], strict=True):
-            if history is not None and (saved := self._saved(task, history, placement, device)):
-                _add(sources, history.source(placement, device), saved)
-            if task._done == 1.0:
+            for source, saved in () if history is None else self._saved(task, history, placement, device):
+                _add(sources, source, saved)
+            if history is not None and history.checkpoint == 1.0:
                 continue
             unfinished += 1
             if mode.on_cpu or (history is not None and history.input_saved and history.is_near(device)):
@@ -235,35 +235,36 @@ class Transfers:
                 seconds = mode.upload.seconds_for(fresh + terms.extra) * (terms.up if true else 1.0)
         read = () if not (unfinished and places.items) else self.fusion(tasks).inputs if mode.parts else reads(tasks)
         for item in places.missing(read, device):
-            source = places.source(item, device)
-            if source is not None:  # else nothing has written it yet: nothing to bring
-                _add(sources, source, places.items[item].size, (item, places.version[item]))
-        here, items_here = sources.pop(host(device.node), (0.0, [])) if sources else (0.0, [])
+            copy = places.source(item, device)
+            if copy is not None:  # else nothing has written it yet: nothing to bring
+                _add(sources, copy, places.items[item].size, (item, places.version[item]))
+        home = host(device.node)
+        here, items_here = sources.pop(home, (0.0, [])) if sources else (0.0, [])
         if device.type.kind == "cpu":
             here = 0.0  # already in host memory
         transfers: list[Transfer] = []
         if size or here or seconds or items_here:
-            transfers.append((places.hops(host(device.node), device), size + here, seconds, items_here))
+            transfers.append((home, places.hops(home, device), size + here, seconds, items_here))
         for source, (total, items) in sources.items():
-            transfers.append((places.hops(source, device), total, 0.0, items))
-        return [transfer for transfer in transfers if transfer[0]]
+            transfers.append((source, places.hops(source, device), total, 0.0, items))
+        return [transfer for transfer in transfers if transfer[1]]
 
-    def _saved(self, task: Task, history: History, placement: Placement, device: Device) -> float:
-        """Bytes that one device of a resumed task needs of its saved output or state.
+    def _saved(self, task: Task, history: History, placement: Placement, device: Device) -> list[tuple[int, float]]:
+        """Bytes by location that one device of a resumed task needs of what was saved.
 
-        Of its output, once it has computed everything, else of its state.
+        Of its output, once it has computed everything, else of its state; in devices' memory, or on their hosts.
         """
-        count = len(placement.devices)
-        if task._done == 1.0:
-            output = task.bytes_out + sum(self.places.items[item].size for item in task.writes)
-            there = history.intact and device in history.devices
-            return max(0.0, output / count - (output / len(history.devices) if there else 0.0))
-        return task.shape.stopping.state / count if history.state_saved and not history.in_memory(device) else 0.0
+        saved: float = task.shape.stopping.state if history.state_saved else 0
+        if history.checkpoint == 1.0:
+            saved = task.bytes_out + sum(self.places.items[item].size for item in task.writes)
+        if saved and history.in_memory:
+            return [(source, saved * part) for source, part in history.parts(placement)[device]]
+        return [(history.source(placement, device), saved / len(placement.devices))] if saved else []
 
     def _alone(self, transfers: list[Transfer]) -> float:
         """Seconds of some transfers on idle links, one after the other."""
         total = 0.0
-        for hops, size, seconds, _ in transfers:
+        for _, hops, size, seconds, _ in transfers:
             total += seconds
             for way, _ in hops:
                 total += Links.alone(way, size)
@@ -291,8 +292,8 @@ class Transfers:
         transfers = self.missing(launch.tasks, launch.placement, part.device, launch.terms)
         part.moved = bool(transfers)
         part.legs = [
-            (way, size, seconds if number == 0 else 0.0, items, location)
-            for hops, size, seconds, items in transfers
+            (way, size, seconds if number == 0 else 0.0, items, location, source if number == 0 else -1)
+            for source, hops, size, seconds, items in transfers
             for number, (way, location) in enumerate(hops)
         ]
         self._go_on(part)
@@ -302,16 +303,39 @@ class Transfers:
             part.until = self.clock._now
             self.arrived(part)
             return
-        way, size, seconds, _, _ = part.legs[0]
+        way, size, seconds, _, _, source = part.legs[0]
+        if source >= 0:
+            self._share(self.places.cluster.devices[source])
         part.flow = self.links.send(way, size, seconds, done=self._leg_done, owner=part)
 
     def _leg_done(self, flow: Any) -> None:
         part = flow.owner
         part.flow = None
-        _, _, _, items, location = part.legs.pop(0)
+        _, _, _, items, location, _ = part.legs.pop(0)
         for item, version in items:
             self.places.arrived(item, location, version)
         self._go_on(part)
+
+    def _share(self, device: Device) -> None:
+        """Open an accelerator's private ways to transfers of others."""
+        lane: Lane = self.capacity.of[device.index].lane
+        if not lane.down.private or lane.down.rate == INF:
+            return
+        lane.write_out()
+        now, links = self.clock._now, self.links
+        ways = (lane.uploads, lane.up, links.up(device)), (lane.downloads, lane.down, links.down(device))
+        for parts, line, (pipes, _) in ways if lane.up.rate < INF else ways[1:]:
+            for part in [part for part in parts if part.alone and part.until > now and line.private]:
+                latency, size = part.at + part.delay - now, min(part.span, part.until - now) * line.rate
+                part.alone, part.settled, part.begun = False, True, part.at <= now
+                part.until, part.delay, part.span = INF, INF, 0.0
+                part.owner.own_table.stepwise = True
+                if part.begun:
+                    part.flow = links.send((pipes, max(0.0, latency)), size, 0.0, done=self.brought, owner=part)
+                    links.moved += part.size - size
+        lane.up, lane.down = lane.up._replace(private=lane.up.rate == INF), lane.down._replace(private=False)
+        lane.shared, lane.direct = True, lane.direct and not lane.up.private
+        self.asked((lane,))
 
     def cancel(self, table: Timetable) -> None:
         """Lose the transfers under way."""
@@ -334,11 +358,10 @@ class Transfers:
             size, seconds = self.final_bytes(launch.tasks, mode, terms, fusion=launch.fusion)
         if not (size or seconds):
             return
-        parts = []
-        for device, lane in zip(placement.devices, table.lanes, strict=True):
-            line = self.links.down_lines[device.index]
-            parts.append(Part(launch, lane, device, line=line, size=size / len(placement.devices), seconds=seconds))
-        table.down = tuple(parts)
+        size, pairs = size / len(placement.devices), zip(placement.devices, table.lanes, strict=True)
+        table.down = tuple(
+            [Part(launch, lane, device, line=lane.down, size=size, seconds=seconds) for device, lane in pairs]
+        )
 
     def final_bytes(
         self, tasks: Sequence[Task], mode: Mode, terms: Terms | None = None, true: bool = True,

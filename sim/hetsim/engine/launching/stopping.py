@@ -26,6 +26,8 @@ class Stops:
         self.links = launches.links
         self.count = 0
         """Launches that have ended before their time."""
+        self.kept_in_memory = False
+        """True once a launch has left output or state in the memory of its devices."""
         self._left: dict[Lane, None] = {}
         self._moved: dict[Launch, None] = {}
         """Where launches were lost to a fault that is not over, and gangs that they slowed."""
@@ -163,8 +165,9 @@ class Stops:
                 kept_seconds += (task._done - before) / (reached - before) * computed
             elif task._done > before:
                 kept_seconds += (task._done - before) / (1.0 - before) * table.total / len(launch.tasks)
-            if task._done > before:
-                history.save(launch.placement.devices, task.shape.stopping, fault)
+            if task._done > before or (progress == 1.0 and keep and not fault):
+                history.save(launch.placement.devices, task.shape.stopping, self.launches.clock._now, fault)
+                self.kept_in_memory = self.kept_in_memory or history.in_memory
             elif fault or not keep:
                 history.lose(task._done == 0)
             if task._done == 0 and before > 0:

@@ -5,6 +5,7 @@ Amounts are integers (thousandths of cores, millionths of a GPU, bytes), so give
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hetsim.engine.resources.slices import GpuSlices
@@ -38,7 +39,7 @@ class DeviceState:
 
     __slots__ = (
         "device", "up", "asleep", "sleeping", "closed", "normal", "frequency", "slowdown", "ready_at", "saving",
-        "placements",
+        "placements", "failed_at",
     )  # fmt: skip
 
     slices: GpuSlices | None = None
@@ -57,6 +58,7 @@ class DeviceState:
         self.normal = self.slowdown == 1.0
         """Does it compute at its nominal rate, at once?"""
         self.ready_at = 0.0
+        self.failed_at = -math.inf
         self.saving: list[tuple[float, int]] = []
         self.placements: dict[Mode, Placement] = {}
 

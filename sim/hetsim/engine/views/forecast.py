@@ -99,6 +99,9 @@ class Forecast:
         rate = min(state.frequency / state.slowdown for state in states)
         rate *= mode.span_rate(placement.devices)
         kept = [self._kept(task) for task in tasks]
+        for history in kept:
+            if history is not None:
+                history.look(self._capacity.of)
         return StageEstimate(
             ready=max(0.0, ready - now),
             write_back=self._write_back(tasks, placement) if self._with_items else 0.0,
@@ -134,7 +137,8 @@ class Forecast:
         if (launch.decided if table is None else table.compute_start) >= self.now:
             return task._history
         history = History()
-        history.save(launch.placement.devices, task.shape.stopping)
+        history.save(launch.placement.devices, task.shape.stopping, self.now)
+        history.checkpoint = float(table is not None and table.compute_end <= self.now)
         return history
 
     def _write_back(self, tasks: Sequence[Task], placement: Placement) -> float:
