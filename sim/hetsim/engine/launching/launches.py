@@ -63,7 +63,7 @@ class Launches(Boundaries):
         if launch._tasks is not None:
             for task in launch._tasks:
                 if task._history is not None:
-                    task._history.look(of)
+                    task._history.look(states)
                     begin = max(begin, task._history.saved_by)
                     table.restore += restore_seconds(task, task._history, launch.placement)
         table.begin = begin
