@@ -60,10 +60,10 @@ from hetsim.policy import (
     partition_of,
 )
 from hetsim_policies.dynamic.common.fair_tree import Account, DecayedUsage, FairTree, Member
-from hetsim_policies.dynamic.common.occupancy import Occupancy
+from hetsim_policies.dynamic.common.occupancy import Occupancy, amounts_of
 from hetsim_policies.dynamic.common.ranked_queue import RankedQueue
+from hetsim_policies.dynamic.common.reservations import FreeProfile, Reservation
 from hetsim_policies.dynamic.common.service_tiers import Tier, Tiers
-from hetsim_policies.dynamic.common.standing import Standing
 
 Weight = Annotated[float, Field(ge=0)]
 
@@ -160,7 +160,6 @@ class SlurmMultifactor(Scheduler):
     def begin(self, view: View) -> None:
         self._view = view
         self._occupancy = Occupancy(view)
-        self._reserved = Standing(self._occupancy, view, self.bf_resolution)
         self._gpus = float(max(1, sum(len(node.accelerators) for node in view.cluster.nodes)))
         self._limited = any(one.limited for one in view.cluster.partitions.values())
 
@@ -395,7 +394,7 @@ class SlurmMultifactor(Scheduler):
 
     def _backfill(self, order: list[Task], view: View) -> Iterator[Decision]:
         """Give jobs reservations in their order; start those that are due."""
-        causes, reserved, limits, now = self._causes, self._reserved, bool(self.tiers.tiers), view.now
+        causes, limits, now = self._causes, bool(self.tiers.tiers), view.now
         max_kept, one_queue = self.bf_job_part_count_reserve, not (limits or view.cluster.partitions)
         demands = list(map(demand_of, order))
         fits = {demand: self._fits_somewhere(demand, view) for demand in dict.fromkeys(demands)}
@@ -404,15 +403,10 @@ class SlurmMultifactor(Scheduler):
             return
         last = fitting[-1]
         silent = [place for place in reversed(fitting) if causes.get(order[place].index) != "reservation"]
-        reserved.walk()
-        profile, checked = reserved.profile, -1  # the version that `last` is of
-        position, passes, ahead = 0, not limits, Counter[Partition | None]()
+        self._occupancy.update()
+        profile, checked = FreeProfile(self._occupancy, view), -1  # the version that `last` is of
+        position, ahead = 0, Counter[Partition | None]()
         while position <= last or (limits and position < len(order)):  # behind the last no reservation can matter
-            if passes:
-                passed = reserved.standing(order[position : last + 1])
-                ahead.update(map(partition_of, order[position : position + passed] if max_kept else ()))
-                position, passes = position + passed, False
-                continue
             task = order[position]
             while silent and silent[-1] < position:
                 yield from self._state_reserved(order[silent.pop()], view)
@@ -422,20 +416,18 @@ class SlurmMultifactor(Scheduler):
                     silent.pop()
             elif position <= last:
                 keeps = not max_kept or ahead[partition_of(task)] < max_kept
-                if keeps and not reserved.stands(task) and profile.version != checked:
-                    last = self._last_fitting(fitting, order, view, first=position, reserved=reserved)
-                    checked = profile.version
-                reservation = None
+                if keeps and profile.version != checked:
+                    last, checked = self._last_fitting(fitting, order, view, position, profile), profile.version
+                reservation = placement = None
                 if position <= last and (keeps or profile.could_start(task)):
-                    reservation = reserved.reserve(task, keeps)
-                placement = None
+                    reservation = profile.find(task, view)
                 if reservation is not None and reservation.time <= now:
                     placement = reservation.placement(task, view)
+                if reservation is not None and (keeps or reservation.time <= now):
+                    profile.occupy(self._kept(reservation, task, placement))
                 if placement is not None:
                     yield self._begin(task, placement)
-                    rest = reserved if reserved.is_complete else None
-                    last, passes = self._last_fitting(fitting, order, view, first=position, reserved=rest), not limits
-                    checked = -1 if rest is None else profile.version
+                    last, checked = self._last_fitting(fitting, order, view, position, profile), profile.version
                 elif keeps and max_kept:
                     ahead[partition_of(task)] += 1
                 if one_queue and not keeps:  # no job behind gets a reservation: on to the next that may start
@@ -445,6 +437,18 @@ class SlurmMultifactor(Scheduler):
         for position in reversed(silent):
             yield from self._state_reserved(order[position], view)
 
+    def _kept(self, reservation: Reservation, task: Task, placement: Placement | None) -> Reservation:
+        """A reservation as it is kept: with a start as that is, else from a multiple of the resolution to another."""
+        unit = self.bf_resolution
+        if placement is not None:
+            nodes = tuple(amounts_of(placement).items())
+            if unit or nodes != reservation.nodes:
+                end = reservation.time + self._view.duration(task, placement)
+                return Reservation(reservation.time, end, placement.mode, nodes)
+        elif unit:
+            return reservation._replace(time=reservation.time // unit * unit, end=(reservation.end // unit + 1) * unit)
+        return reservation
+
     def _state_reserved(self, task: Task, view: View) -> Iterable[Decision]:
         """State that a task waits because of a reservation, if it would fit."""
         fits = self._fits.get(demand_of(task), True) and task.state == WAITING
@@ -453,12 +457,12 @@ class SlurmMultifactor(Scheduler):
         return ()
 
     def _last_fitting(
-        self, fitting: list[int], order: list[Task], view: View, *, first: int, reserved: Standing | None
+        self, fitting: list[int], order: list[Task], view: View, first: int, profile: FreeProfile
     ) -> int:
         """The last position from `first` on of a waiting task that fits, or -1.
 
         fitting: the positions in question; those behind that position are taken out.
-        reserved: whose reservations leave room for it now; only where none of them `stands`.
+        profile: whose reservations leave room for it now.
         """
         ends: dict[Demand, float] = {}
         now = view.now
@@ -466,12 +470,10 @@ class SlurmMultifactor(Scheduler):
             task = order[fitting[-1]]
             demand = demand_of(task)
             if self._fits_somewhere(demand, view) and task.state == WAITING:
-                if reserved is None:
-                    return fitting[-1]
                 if demand not in ends:
-                    ends[demand] = max(map(reserved.profile.open_until, task.modes))
+                    ends[demand] = max(map(profile.open_until, task.modes))
                 fits = now + task.shortest_remaining <= ends[demand]
-                if fits and (len(task.modes) == 1 or reserved.profile.could_start(task)):
+                if fits and (len(task.modes) == 1 or profile.could_start(task)):
                     return fitting[-1]
             fitting.pop()
         return -1
@@ -479,7 +481,6 @@ class SlurmMultifactor(Scheduler):
     def _begin(self, task: Task, placement: Placement) -> Start:
         mode = placement.mode
         self._leave(task)
-        self._reserved.began(task, placement)
         self._occupancy.started(task)
         self._running[task.index] = RunningUsage(task, mode, self._view.now, self._view.attained(task))
         if self._constant:

@@ -48,14 +48,13 @@ class FreeProfile:
         self._occupancy = occupancy
         self._view = view
         self._reserved: dict[int, Timeline] = {}
-        """Nodes with reservations, by number; and how many each has."""
-        self._counts: dict[int, int] = {}
+        """Nodes with reservations, by number."""
         self._open: dict[Mode, float] = {}
-        """By mode, of what was asked since room was given back: `open_until`."""
+        """By mode, of what was asked: `open_until`."""
         self._open_on: dict[int, list[Mode]] = {}
         """These by node: the only one where a reservation makes it less."""
         self._order: dict[Mode, list[tuple[float, int]]] = {}
-        """By mode, since room was given back: a time before which a node has no room, and the node, in order."""
+        """By mode: a time before which a node has no room, and the node, in order."""
         self.version = 0
         """Grows with each change of what is open now."""
         self.pools = {one: LimitedPool(one, view.now) for one in occupancy.limited}
@@ -64,8 +63,6 @@ class FreeProfile:
             for run in occupancy.runs.values():
                 if run.mode.partition in self.pools:
                     self.pools[run.mode.partition].occupy(view.now, max(run.end, soon), run.mode)
-        self.commutes = not self.pools and not occupancy.shared
-        """True if the order of reservations does not matter, and they can be withdrawn."""
 
     def occupy(self, reserved: Reservation) -> None:
         """Keep room for it."""
@@ -79,38 +76,8 @@ class FreeProfile:
                 timeline = self._reserved[number] = self._occupancy.timelines[number].copy()
             timeline.forget(now)
             timeline.occupy(reserved.time, reserved.end, mode, count)
-            self._counts[number] = self._counts.get(number, 0) + 1
         if mode.partition in self.pools:
             self.pools[mode.partition].occupy(reserved.time, reserved.end, mode)
-        self.commutes = self.commutes and (mode.on_cpu or mode.whole)
-
-    def withdraw(self, reserved: Reservation) -> None:
-        """Give up a reservation.  Only where the profile commutes."""
-        for number, count in reserved.nodes:
-            if self._counts[number] > 1:
-                timeline = self._reserved[number]
-                timeline.forget(self._view.now)
-                timeline.occupy(reserved.time, reserved.end, reserved.mode, count=count, sign=-1)
-        self.release(reserved)
-
-    def release(self, reserved: Reservation) -> None:
-        """Its task is counted as running now, or its room was given back."""
-        self.changed()
-        for number, _ in reserved.nodes:
-            self._counts[number] -= 1
-            if not self._counts[number]:
-                del self._counts[number], self._reserved[number]
-
-    def is_overfull(self, held: Reservation) -> bool:
-        """Return True if more is held on one of its nodes than there is."""
-        return any(self._reserved[number].is_overfull for number, _ in held.nodes)
-
-    def changed(self) -> None:
-        """Time has passed, or other tasks run."""
-        self._open.clear()
-        self._open_on.clear()
-        self._order.clear()
-        self.version += 1
 
     def could_start(self, task: Task) -> bool:
         """Return True if a reservation could be for now.
@@ -190,22 +157,18 @@ class FreeProfile:
             order = self._order[mode] = self._occupancy.by_first_time(mode).copy()
         while place < len(order) and order[place][0] <= best:
             time, number = order[place]
-            timeline = reserved.get(number) or timelines[number]
-            windows = timeline.known_windows.get(mode) or timeline.windows(mode)
-            first = windows[0][0] if windows else math.inf
-            if first > time:
-                del order[place]
-                insort(order, (first, number), lo=place)
-                continue
+            timeline = reserved.get(number)
+            if timeline is None and time > -math.inf:  # next to running tasks it has room from then on
+                start = time if time > now else now
+            else:
+                first, start = (timeline or timelines[number]).first_gap(mode, duration, now, best)
+                if first > time:
+                    del order[place]
+                    insort(order, (first, number), lo=place)
+                    continue
             place += 1
-            for begin, end in windows:
-                start = begin if begin > now else now
-                if start > best:
-                    break
-                if start + duration <= end and end > now:
-                    if start < best or number < chosen:  # of equal times the one on the first node
-                        best, chosen = start, number
-                    break
+            if start < best or (start == best and number < chosen):  # of equal times the one on the first node
+                best, chosen = start, number
         return best, chosen
 
     def _timeline(self, number: int) -> Timeline:
