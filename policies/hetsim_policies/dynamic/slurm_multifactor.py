@@ -419,7 +419,7 @@ class SlurmMultifactor(Scheduler):
                 if keeps and profile.version != checked:
                     last, checked = self._last_fitting(fitting, order, view, position, profile), profile.version
                 reservation = placement = None
-                if position <= last and (keeps or profile.could_start(task)):
+                if position <= last and (keeps or (self._fits_somewhere(demands[position], view) and profile.could_start(task))):
                     reservation = profile.find(task, view)
                 if reservation is not None and reservation.time <= now:
                     placement = reservation.placement(task, view)

@@ -38,6 +38,9 @@ class Reservation(NamedTuple):
         return view.first(self.mode, task, node=self.nodes[0][0])
 
 
+_NOWHERE: dict[int, float] = {}
+
+
 class FreeProfile:
     """Occupancy of nodes and of partitions' GPU limits, now and by reservations.
 
@@ -49,14 +52,12 @@ class FreeProfile:
         self._view = view
         self._reserved: dict[int, Timeline] = {}
         """Nodes with reservations, by number."""
-        self._open: dict[Mode, float] = {}
-        """By mode, of what was asked: `open_until`."""
-        self._open_on: dict[int, list[Mode]] = {}
-        """These by node: the only one where a reservation makes it less."""
+        self._open: dict[Mode, dict[int, float]] = {}
+        """By mode, of what was asked (`open_until`): nodes with room now, in order, each with the time until when."""
         self._order: dict[Mode, list[tuple[float, int]]] = {}
         """By mode: a time before which a node has no room, and the node, in order."""
         self.version = 0
-        """Grows with each change of what is open now."""
+        """Grows with each change of these times."""
         self.pools = {one: LimitedPool(one, view.now) for one in occupancy.limited}
         if self.pools:
             soon = math.nextafter(view.now, math.inf)
@@ -68,14 +69,17 @@ class FreeProfile:
         """Keep room for it."""
         mode, now = reserved.mode, self._view.now
         for number, count in reserved.nodes:
-            for other in self._open_on.pop(number, ()):
-                del self._open[other]
-                self.version += 1
             timeline = self._reserved.get(number)
             if timeline is None:
                 timeline = self._reserved[number] = self._occupancy.timelines[number].copy()
             timeline.forget(now)
             timeline.occupy(reserved.time, reserved.end, mode, count)
+            for other, ends in self._open.items():
+                if number in ends:
+                    until = timeline.open_until(other, now)
+                    if until != ends[number]:
+                        ends[number] = until
+                        self.version += 1
         if mode.partition in self.pools:
             self.pools[mode.partition].occupy(reserved.time, reserved.end, mode)
 
@@ -92,25 +96,17 @@ class FreeProfile:
 
     def open_until(self, mode: Mode) -> float:
         """The last end of a window that is open now; -inf: there is none."""
-        until = self._open.get(mode)
-        if until is None:
-            until, number = self._open_until(mode)
-            self._open[mode] = until
-            self._open_on.setdefault(number, []).append(mode)
-        return until
-
-    def _open_until(self, mode: Mode) -> tuple[float, int]:
-        """The last end of a window that is open now (-inf: there is none), and its node."""
         if mode.span_any or mode.partition in self.pools:
-            return math.inf, -1
-        now, latest, chosen = self._view.now, -math.inf, -1
-        for number in self._view.nodes.fitting(mode):
-            if number not in self._reserved and number not in self._occupancy.shared:  # from now on there is more room
-                return math.inf, number
-            for begin, end in self._timeline(number).windows(mode):
-                if begin <= now < end and end > latest:
-                    latest, chosen = end, number
-        return latest, chosen
+            return math.inf
+        ends = self._open.get(mode)
+        if ends is None:
+            now, ends = self._view.now, {}
+            for number in sorted(number for time, number in self._order_of(mode) if time <= now):
+                timeline = self._timeline(number)
+                alone = number not in self._reserved and number not in self._occupancy.shared  # there is ever more room
+                ends[number] = math.inf if alone else timeline.open_until(mode, now)
+            self._open[mode] = ends
+        return max(ends.values(), default=-math.inf)
 
     def find(self, task: Task, view: View) -> Reservation | None:
         """The earliest start of a task, in its fastest mode that can start then."""
@@ -152,9 +148,10 @@ class FreeProfile:
                         break
             return best, chosen
         reserved, timelines, place = self._reserved, self._occupancy.timelines, 0
-        order = self._order.get(mode)
-        if order is None:
-            order = self._order[mode] = self._occupancy.by_first_time(mode).copy()
+        for number, until in self._open.get(mode, _NOWHERE).items():
+            if now + duration <= until:
+                return now, number
+        order = self._order_of(mode)
         while place < len(order) and order[place][0] <= best:
             time, number = order[place]
             timeline = reserved.get(number)
@@ -170,6 +167,12 @@ class FreeProfile:
             if start < best or (start == best and number < chosen):  # of equal times the one on the first node
                 best, chosen = start, number
         return best, chosen
+
+    def _order_of(self, mode: Mode) -> list[tuple[float, int]]:
+        order = self._order.get(mode)
+        if order is None:
+            order = self._order[mode] = self._occupancy.by_first_time(mode).copy()
+        return order
 
     def _timeline(self, number: int) -> Timeline:
         return self._reserved.get(number) or self._occupancy.timelines[number]

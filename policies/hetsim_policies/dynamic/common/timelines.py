@@ -267,6 +267,17 @@ class Timeline:
                 begun = -1.0
         return first, math.inf if begun < 0 else max(begun, since)
 
+    def open_until(self, mode: Mode, now: float) -> float:
+        """The end of the window of a mode that is open now; -inf: there is none."""
+        plain = self.fields.needs.get(mode) or self.fields.need(mode)
+        if plain is None:
+            return next((end for begin, end in self.windows(mode) if begin <= now < end), -math.inf)
+        (need, mask), times, free = plain, self.times, self.free
+        first = span = max(0, bisect_right(times, now) - 1)
+        while span < len(free) and (free[span] - need) & mask == mask:
+            span += 1
+        return -math.inf if span == first else math.inf if span == len(free) else times[span]
+
     def _first_window(self, mode: Mode, duration: float, since: float, until: float) -> tuple[float, float]:
         windows = self.windows(mode)
         start = self.earliest(mode, duration, since, math.nextafter(until, math.inf))
