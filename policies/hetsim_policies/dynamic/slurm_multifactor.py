@@ -147,9 +147,9 @@ class SlurmMultifactor(Scheduler):
         self._calculates_at = self._looks_at_all_at = self._backfills_at = -math.inf
         """When priorities are computed again, the main pass looks at all jobs, and jobs are backfilled."""
         self._demands: dict[Demand, int] = {}
-        """The number of waiting tasks by demand; and whether each fits somewhere, as far as it was asked in this round
-        and since the last start."""
-        self._fits: dict[Demand, bool] = {}
+        """The number of waiting tasks by demand."""
+        self._full: dict[Demand, None] = {}
+        """Those that fit nowhere, as far as it was asked in this round."""
         self._causes: dict[int, str] = {}
         """By row: the cause of waiting that was stated last."""
         self._highest = 0.0
@@ -162,6 +162,7 @@ class SlurmMultifactor(Scheduler):
         self._occupancy = Occupancy(view)
         self._gpus = float(max(1, sum(len(node.accelerators) for node in view.cluster.nodes)))
         self._limited = any(one.limited for one in view.cluster.partitions.values())
+        self._one_queue = not (self.tiers.tiers or view.cluster.partitions or self.rule)
 
     def device(self, device: Device, up: bool) -> None:
         self._occupancy.device(device, up)
@@ -189,8 +190,6 @@ class SlurmMultifactor(Scheduler):
 
     def _leave(self, task: Task) -> None:
         """It waits no longer, if it did."""
-        if self._fits:  # what has started makes no room
-            self._fits = {demand: False for demand, fits in self._fits.items() if not fits}
         if self._queue.remove(task):
             self._causes.pop(task.index, None)
             demand = demand_of(task)
@@ -285,15 +284,18 @@ class SlurmMultifactor(Scheduler):
             self._usage.advance(now)
         if now >= self._calculates_at:
             self._calculate(view)
-        self._fits.clear()
+        self._full.clear()
         if len(self._queue.tasks) > 1 and self._nothing_fits(view):
             return
         backfills, depth = count > 0 and now >= self._backfills_at, self.default_queue_depth
         if now >= self._looks_at_all_at:
             self._looks_at_all_at, depth = _next_multiple(now, self.sched_interval), len(self._queue.tasks)
-        ranked = self._queue.ranked(count if backfills else depth)
-        behind = yield from self._main_pass(ranked, depth, count if backfills else 0, view)
-        if self._nothing_fits(view):
+        if backfills or not self._one_queue or self._fits_somewhere(demand_of(self._queue.first(depth)), view):
+            ranked = self._queue.ranked(count if backfills else depth)
+            behind = yield from self._main_pass(ranked, depth, count if backfills else 0, view)
+            if self._nothing_fits(view):
+                return
+        elif len(self._queue.tasks) == 1:
             return
         until = self._looks_at_all_at if depth < len(self._queue.tasks) else math.inf
         if backfills:
@@ -327,7 +329,7 @@ class SlurmMultifactor(Scheduler):
                     yield from self._because(task, "quota")
                     continue
                 placement = view.fit(task, self.rule)
-                if placement is None and fits_nowhere(task, view):
+                if placement is None and self.tiers.tiers and fits_nowhere(task, view):
                     placement = yield from self._preempt(task, view)
                 if placement is not None:
                     yield self._begin(task, placement)
@@ -353,18 +355,19 @@ class SlurmMultifactor(Scheduler):
         """
         if self.tiers.tiers or self._limited or self.rule is not None:
             return False
-        fits = self._fits
+        full = self._full
         for demand in self._demands:  # noqa: SIM110 (asked twice a round)
-            if fits[demand] if demand in fits else self._fits_somewhere(demand, view):
+            if demand not in full and self._fits_somewhere(demand, view):
                 return False
         return True
 
     def _fits_somewhere(self, demand: Demand, view: View) -> bool:
-        fits = self._fits.get(demand)
-        if fits is None:
-            alone = not isinstance(demand, tuple) and len(demand.modes) == 1
-            fits = view.fits(demand.modes[0]) if alone else not demand_fits_nowhere(demand, view)
-            self._fits[demand] = fits
+        if demand in self._full:
+            return False
+        alone = not isinstance(demand, tuple) and len(demand.modes) == 1
+        fits = view.fits(demand.modes[0]) if alone else not demand_fits_nowhere(demand, view)
+        if not fits:
+            self._full[demand] = None
         return fits
 
     def _because(self, task: Task, cause: Literal["quota", "reservation"]) -> Iterator[Decision]:
@@ -389,7 +392,7 @@ class SlurmMultifactor(Scheduler):
             return None
         for victim in room[1]:
             yield Stop(victim, keep=self.tiers.tier(victim).preempt_mode == "suspend")
-            self._fits.clear()
+            self._full.clear()
         return view.fit(task, self.rule)
 
     def _backfill(self, order: list[Task], view: View) -> Iterator[Decision]:
@@ -451,8 +454,7 @@ class SlurmMultifactor(Scheduler):
 
     def _state_reserved(self, task: Task, view: View) -> Iterable[Decision]:
         """State that a task waits because of a reservation, if it would fit."""
-        fits = self._fits.get(demand_of(task), True) and task.state == WAITING
-        if fits and self._fits_somewhere(demand_of(task), view) and view.fit(task) is not None:
+        if task.state == WAITING and self._fits_somewhere(demand_of(task), view) and view.fit(task) is not None:
             return self._because(task, "reservation")
         return ()
 
@@ -469,10 +471,12 @@ class SlurmMultifactor(Scheduler):
         while fitting and fitting[-1] >= first:
             task = order[fitting[-1]]
             demand = demand_of(task)
-            if self._fits_somewhere(demand, view) and task.state == WAITING:
-                if demand not in ends:
-                    ends[demand] = max(map(profile.open_until, task.modes))
-                fits = now + task.shortest_remaining <= ends[demand]
+            if task.state == WAITING:
+                until = ends.get(demand)
+                if until is None:
+                    fits = self._fits_somewhere(demand, view)
+                    until = ends[demand] = max(map(profile.open_until, task.modes)) if fits else -math.inf
+                fits = now + task.shortest_remaining <= until
                 if fits and (len(task.modes) == 1 or profile.could_start(task)):
                     return fitting[-1]
             fitting.pop()

@@ -110,12 +110,12 @@ class FreeProfile:
 
     def find(self, task: Task, view: View) -> Reservation | None:
         """The earliest start of a task, in its fastest mode that can start then."""
-        best, chosen, now = math.inf, None, view.now
+        best, chosen, now, steady = math.inf, None, view.now, view.changes.steady
         for position in task.modes_by_speed():
-            mode = task.modes[position]
-            seconds = _duration(task, mode)
+            mode = task.shape.modes[position]
+            seconds = _duration(task, mode, task.estimates[position])
             reservation = self._first(mode, seconds, now, best)
-            while reservation is not None and not view.changes.steady:
+            while reservation is not None and not steady:
                 longer = _seconds_there(task, reservation, view)
                 if longer <= seconds:
                     break
@@ -267,10 +267,10 @@ class FreeProfile:
         return None
 
 
-def _duration(task: Task, mode: Mode) -> float:
+def _duration(task: Task, mode: Mode, estimate: float) -> float:
     """Estimated seconds without bytes, on any device of the mode's type."""
     part = 1.0 - task.done
-    seconds = _stages(mode, task.estimates[task.shape.position[mode]] * part, part)
+    seconds = _stages(mode, estimate * part, part)
     return seconds if part == 1.0 else seconds + task.shape.stopping.restore
 
 
