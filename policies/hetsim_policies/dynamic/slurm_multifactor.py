@@ -153,6 +153,7 @@ class SlurmMultifactor(Scheduler):
         self._causes: dict[int, str] = {}
         """By row: the cause of waiting that was stated last."""
         self._highest = 0.0
+        self._wait = Wait()
 
     def round_cost(self, problem: PlanProblem) -> float:
         return ROUND_COST
@@ -304,7 +305,9 @@ class SlurmMultifactor(Scheduler):
         elif count:
             until = min(until, self._backfills_at)
         if now < until < math.inf:
-            yield Wait(until)
+            if self._wait.until != until:
+                self._wait = Wait(until)
+            yield self._wait
 
     def _main_pass(
         self, ranked: Iterator[Task], depth: int, count: int, view: View
@@ -427,7 +430,8 @@ class SlurmMultifactor(Scheduler):
                 if reservation is not None and reservation.time <= now:
                     placement = reservation.placement(task, view)
                 if reservation is not None and (keeps or reservation.time <= now):
-                    profile.occupy(self._kept(reservation, task, placement))
+                    plain = placement is None and not self.bf_resolution
+                    profile.occupy(reservation if plain else self._kept(reservation, task, placement))
                 if placement is not None:
                     yield self._begin(task, placement)
                     last, checked = self._last_fitting(fitting, order, view, position, profile), profile.version
@@ -476,8 +480,12 @@ class SlurmMultifactor(Scheduler):
                 if until is None:
                     fits = self._fits_somewhere(demand, view)
                     until = ends[demand] = max(map(profile.open_until, task.modes)) if fits else -math.inf
-                fits = now + task.shortest_remaining <= until
-                if fits and (len(task.modes) == 1 or profile.could_start(task)):
+                modes = task.shape.modes
+                if len(modes) == 1:
+                    fits = now + (task.estimates[0] + modes[0].single) * (1.0 - task.done) <= until
+                else:
+                    fits = now + task.shortest_remaining <= until and profile.could_start(task)
+                if fits:
                     return fitting[-1]
             fitting.pop()
         return -1

@@ -58,6 +58,8 @@ class FreeProfile:
         """By mode: a time before which a node has no room, and the node, in order."""
         self.version = 0
         """Grows with each change of these times."""
+        self._is_open: set[int] = set()
+        """The nodes among these."""
         self.pools = {one: LimitedPool(one, view.now) for one in occupancy.limited}
         if self.pools:
             soon = math.nextafter(view.now, math.inf)
@@ -74,7 +76,7 @@ class FreeProfile:
                 timeline = self._reserved[number] = self._occupancy.timelines[number].copy()
             timeline.forget(now)
             timeline.occupy(reserved.time, reserved.end, mode, count)
-            for other, ends in self._open.items():
+            for other, ends in self._open.items() if number in self._is_open else ():
                 if number in ends:
                     until = timeline.open_until(other, now)
                     if until != ends[number]:
@@ -106,13 +108,15 @@ class FreeProfile:
                 alone = number not in self._reserved and number not in self._occupancy.shared  # there is ever more room
                 ends[number] = math.inf if alone else timeline.open_until(mode, now)
             self._open[mode] = ends
+            self._is_open.update(ends)
         return max(ends.values(), default=-math.inf)
 
     def find(self, task: Task, view: View) -> Reservation | None:
         """The earliest start of a task, in its fastest mode that can start then."""
         best, chosen, now, steady = math.inf, None, view.now, view.changes.steady
-        for position in task.modes_by_speed():
-            mode = task.shape.modes[position]
+        modes = task.shape.modes
+        for position in (0,) if len(modes) == 1 else task.modes_by_speed():
+            mode = modes[position]
             seconds = _duration(task, mode, task.estimates[position])
             reservation = self._first(mode, seconds, now, best)
             while reservation is not None and not steady:
@@ -130,10 +134,10 @@ class FreeProfile:
     def _first(self, mode: Mode, duration: float, now: float, before: float) -> Reservation | None:
         """The earliest start in a mode before another time; best on one node."""
         start, number = self._on_a_node(mode, duration, now, before)
-        reservation = Reservation(start, start + duration, mode, ((number, amount_of(mode)),)) if number >= 0 else None
-        if mode.span_any and start > now:
-            return self._across(mode, duration, now, start) or reservation
-        return reservation
+        if mode.span_any and start > now and (across := self._across(mode, duration, now, start)) is not None:
+            return across
+        amount = mode.gpus if mode.unit is None else amount_of(mode)
+        return Reservation(start, start + duration, mode, ((number, amount),)) if number >= 0 else None
 
     def _on_a_node(self, mode: Mode, duration: float, now: float, before: float) -> tuple[float, int]:
         """The first time before another with room on a node, and that node; -1: none."""

@@ -148,7 +148,8 @@ class Timeline:
         """Add the occupancy of `count` of a launch from `start` to `end` on this node: see `occupied`."""
         self.known_windows.clear()
         self._amounts.clear()
-        first, free = self._split(start), self.free
+        free, times = self.free, self.times
+        first = 0 if start <= times[0] else self._split(start)
         last = len(free) if end == math.inf else self._split(end)
         demand = self.fields.packed.get((mode, count)) or self.fields.demand(mode, count)
         for span in range(first, last):
@@ -251,11 +252,11 @@ class Timeline:
             return self._first_window(mode, duration, since, until)
         need, mask = plain
         first, begun = math.inf, -1.0
-        for time, free in zip(self.times, self.free, strict=True):
+        for time, free in zip(self.times, self.free):  # noqa: B905 (asked of each node of a search)
             if (free - need) & mask == mask:
                 if begun < 0:
                     begun = time
-                    if first == math.inf:
+                    if time < first:
                         first = time
                     if time > until:
                         return first, math.inf
