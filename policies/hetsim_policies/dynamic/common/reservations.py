@@ -136,8 +136,10 @@ class FreeProfile:
         start, number = self._on_a_node(mode, duration, now, before)
         if mode.span_any and start > now and (across := self._across(mode, duration, now, start)) is not None:
             return across
+        if number < 0:
+            return None
         amount = mode.gpus if mode.unit is None else amount_of(mode)
-        return Reservation(start, start + duration, mode, ((number, amount),)) if number >= 0 else None
+        return tuple.__new__(Reservation, (start, start + duration, mode, ((number, amount),)))
 
     def _on_a_node(self, mode: Mode, duration: float, now: float, before: float) -> tuple[float, int]:
         """The first time before another with room on a node, and that node; -1: none."""
@@ -158,11 +160,11 @@ class FreeProfile:
         order = self._order_of(mode)
         while place < len(order) and order[place][0] <= best:
             time, number = order[place]
-            timeline = reserved.get(number)
-            if timeline is None and time > -math.inf:  # next to running tasks it has room from then on
+            own = reserved.get(number)
+            if own is None and time > -math.inf:  # next to running tasks it has room from then on
                 start = time if time > now else now
             else:
-                first, start = (timeline or timelines[number]).first_gap(mode, duration, now, best)
+                first, start = (own or timelines[number]).first_gap(mode, duration, now, best)
                 if first > time:
                     del order[place]
                     insort(order, (first, number), lo=place)
