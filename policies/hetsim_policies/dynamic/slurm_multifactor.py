@@ -16,10 +16,10 @@ Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD
 Weakness: many weights with a joint effect that is hard to foresee; jobs beyond `bf_max_job_test` cannot backfill, and
 those without a reservation can be passed by any number of others; jobs shorter than `bf_interval` are hardly
 backfilled; requeued work is lost, and a busy high tier can requeue a long job for ever.
-Cost: a backfill pass makes the reservations behind the first one that moved in the order, as far as a job behind them
-could start now (`hetsim_policies.dynamic.common.standing`), O(nodes) each; a computation of priorities is some
-operations on columns (nanoseconds a job), and sorts the first jobs only.  Usage takes O(1) a start and an end; where
-rates change (transfers, shared devices, failures), a look at every running job a computation.
+Cost: a backfill pass makes the reservations of the jobs in order, as far as a job behind them could start now, O(nodes)
+each; a computation of priorities is some operations on columns (nanoseconds a job), and sorts the first jobs only.
+Usage takes O(1) a start and an end; where rates change (transfers, shared devices, failures), a look at every running
+job a computation.
 """
 
 from __future__ import annotations
@@ -425,7 +425,8 @@ class SlurmMultifactor(Scheduler):
                 if keeps and profile.version != checked:
                     last, checked = self._last_fitting(fitting, order, view, position, profile), profile.version
                 reservation = placement = None
-                if position <= last and (keeps or (self._fits_somewhere(demands[position], view) and profile.could_start(task))):
+                asked = keeps or (self._fits_somewhere(demands[position], view) and profile.could_start(task))
+                if asked and position <= last:
                     reservation = profile.find(task, view)
                 if reservation is not None and reservation.time <= now:
                     placement = reservation.placement(task, view)
@@ -445,7 +446,7 @@ class SlurmMultifactor(Scheduler):
             yield from self._state_reserved(order[position], view)
 
     def _kept(self, reservation: Reservation, task: Task, placement: Placement | None) -> Reservation:
-        """A reservation as it is kept: with a start as that is, else from a multiple of the resolution to another."""
+        """A reservation as it is kept: that of a start is exact, others are rounded."""
         unit = self.bf_resolution
         if placement is not None:
             nodes = tuple(amounts_of(placement).items())

@@ -88,12 +88,15 @@ class RankedQueue:
             yield from [key[-1] for key in self._first if key[3] not in rows]
 
     def first(self, count: int) -> Task:
-        """The first task.  count: the number of those behind it that are likely to be asked for soon."""
+        """The first task.
+
+        count: the number of tasks that are likely to be asked for soon.
+        """
         self._rank(1, count)
         return self._first[0][-1]
 
     def _rank(self, needed: int, count: int) -> None:
-        """Have the first tasks in order, as many as are needed if there are; or else `count` and some more."""
+        """Have the tasks that are needed in order; sort `count` and some more if not."""
         new, first = self._new, self._first
         if new and first:
             complete = len(first) + len(new) == len(self.tasks)

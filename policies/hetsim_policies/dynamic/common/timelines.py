@@ -1,8 +1,7 @@
 """Free resources of a node, and of a partition's limit, by span from now on.
 
 Devices of one type on a node are alike: a launch takes a number of them, and which they are shows when it starts.
-Cost: a question walks the windows in which a mode has room, which are found when a node is first asked about after a
-change.
+Cost: a question walks the spans of the node.
 """
 
 from __future__ import annotations
@@ -145,7 +144,7 @@ class Timeline:
         return position
 
     def occupy(self, start: float, end: float, mode: Mode, count: int) -> None:
-        """Add the occupancy of `count` of a launch from `start` to `end` on this node: see `occupied`."""
+        """Add what `count` of a launch takes from `start` to `end`: see `occupied`."""
         self.known_windows.clear()
         self._amounts.clear()
         free, times = self.free, self.times
@@ -243,9 +242,9 @@ class Timeline:
         return math.inf
 
     def first_gap(self, mode: Mode, duration: float, since: float, until: float) -> tuple[float, float]:
-        """When the mode first has room, and the first time in [since, until] from which it has it long enough; or inf.
+        """When a mode first has room, and when first for long enough.
 
-        The former is perhaps a time that is past.
+        The latter is in [since, until], or inf; the former is perhaps a time that is past.
         """
         plain = self.fields.needs.get(mode) or self.fields.need(mode)
         if plain is None:
