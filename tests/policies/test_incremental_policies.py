@@ -79,7 +79,7 @@ class Plain(SlurmMultifactor):
     def _nothing_fits(self, view):
         return super()._nothing_fits(view) if self.bf_interval else False  # which delays the next pass
 
-    def _last_fitting(self, fitting, order, *_):
+    def _last_fitting(self, fitting, order, *_, **named):
         return len(order) - 1
 
 

@@ -423,7 +423,8 @@ class SlurmMultifactor(Scheduler):
             elif position <= last:
                 keeps = not max_kept or ahead[partition_of(task)] < max_kept
                 if keeps and profile.version != checked:
-                    last, checked = self._last_fitting(fitting, order, view, position, profile), profile.version
+                    last = self._last_fitting(fitting, order, view, first=position, profile=profile)
+                    checked = profile.version
                 reservation = placement = None
                 asked = keeps or (self._fits_somewhere(demands[position], view) and profile.could_start(task))
                 if asked and position <= last:
@@ -435,7 +436,8 @@ class SlurmMultifactor(Scheduler):
                     profile.occupy(reservation if plain else self._kept(reservation, task, placement))
                 if placement is not None:
                     yield self._begin(task, placement)
-                    last, checked = self._last_fitting(fitting, order, view, position, profile), profile.version
+                    last = self._last_fitting(fitting, order, view, first=position, profile=profile)
+                    checked = profile.version
                 elif keeps and max_kept:
                     ahead[partition_of(task)] += 1
                 if one_queue and not keeps:  # no job behind gets a reservation: on to the next that may start
@@ -464,7 +466,7 @@ class SlurmMultifactor(Scheduler):
         return ()
 
     def _last_fitting(
-        self, fitting: list[int], order: list[Task], view: View, first: int, profile: FreeProfile
+        self, fitting: list[int], order: list[Task], view: View, *, first: int, profile: FreeProfile
     ) -> int:
         """The last position from `first` on of a waiting task that fits, or -1.
 
