@@ -29,7 +29,6 @@ from hetsim.model.randomness import RandomTree
 from hetsim.model.record import RunInput
 from hetsim.model.tasks import StageTime, Stopping
 from hetsim_policies.dynamic.common.reservations import FreeProfile
-from hetsim_policies.dynamic.common.standing import Standing
 from hetsim_policies.dynamic.conservative_backfill import ConservativeBackfill
 from hetsim_policies.dynamic.easy_backfill import EasyBackfill
 from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
@@ -246,14 +245,14 @@ def test_no_backfilled_job_delays_a_reservation(kind, monkeypatch):
     """In order of arrival and with exact estimates a job starts when it was first told, or earlier."""
     first: dict[int, float] = {}
 
-    class Noted(Standing):
-        def reserve(self, task, keeps=True):
-            found = super().reserve(task, keeps)
+    class Noted(FreeProfile):
+        def find(self, task, view):
+            found = super().find(task, view)
             assert found is not None
             first.setdefault(task.index, found.time)
             return found
 
-    monkeypatch.setattr("hetsim_policies.dynamic.slurm_multifactor.Standing", Noted)
+    monkeypatch.setattr("hetsim_policies.dynamic.slurm_multifactor.FreeProfile", Noted)
     _, widths, mode = RULES[kind]
     count = 0
     for seed in range(4, 8):

@@ -247,7 +247,7 @@ def test_the_room_of_a_round_is_what_is_not_taken(seed: int):
         assert all(device in fitting[number] for device in placement.devices)
         assert len(fitting[number]) == min(map(len, fitting.values()))  # the tightest node
         shares = [free[device.index] for device in fitting[number]]
-        if not mode.whole:
+        if not mode.whole_devices:
             assert free[placement.devices[0].index] == min(shares)  # the fullest that takes it
         elif kind.streams > 1:
             assert free[placement.devices[0].index] == max(shares)  # the emptiest

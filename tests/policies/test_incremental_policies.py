@@ -16,7 +16,7 @@ from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
 from hetsim.policy import PlanProblem
 from hetsim.scenario.building.run_input import may_take_long, offered_load
 from hetsim_policies.dynamic.common.fair_tree import DecayedUsage
-from hetsim_policies.dynamic.common.standing import Standing
+from hetsim_policies.dynamic.common.reservations import FreeProfile
 from hetsim_policies.dynamic.conservative_backfill import ConservativeBackfill
 from hetsim_policies.dynamic.elastic import Afs, Optimus, SpeedupMean
 from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
@@ -50,22 +50,31 @@ def jobs(seed, count=80, sizes=1, wrong=False, shares=(1,), load=1.1):
 # Multifactor priority ---------------------------------------------------------------------------------------------
 
 
-class Forgetful(Standing):
-    """All reservations anew in every round."""
+class EveryNode(FreeProfile):
+    """Looks at all windows of all nodes."""
 
-    def walk(self):
-        self._surprises = -1
-        self._occupancy._launches = -1
-        super().walk()
+    def _on_a_node(self, mode, duration, now, before):
+        best, chosen = before, -1
+        for number, timeline in enumerate(self._timelines()):
+            for begin, end in timeline.windows(mode):
+                start = max(begin, now)
+                if start < best and end > now and start + duration <= end:
+                    best, chosen = start, number
+        return best, chosen
 
 
 class Plain(SlurmMultifactor):
-    """Asks every running task in each round what it received, ranks all, and keeps no reservation."""
+    """Asks every running task in each round what it received, ranks all, and makes all reservations in all passes."""
 
     def begin(self, view):
         super().begin(view)
-        self._constant = False
-        self._reserved = Forgetful(self._occupancy, view, self.bf_resolution)
+        self._constant = self._one_queue = False
+
+    def _backfill(self, order, view):
+        self._occupancy._launches = -1
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("hetsim_policies.dynamic.slurm_multifactor.FreeProfile", EveryNode)
+            yield from super()._backfill(order, view)
 
     def _nothing_fits(self, view):
         return super()._nothing_fits(view) if self.bf_interval else False  # which delays the next pass
@@ -77,7 +86,7 @@ class Plain(SlurmMultifactor):
 @pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
 @pytest.mark.parametrize("seed", spread(range(3), 1))
 def test_slurm_decides_as_if_it_found_everything_anew(seed, wrong):
-    tasks = jobs(seed, wrong=wrong)
+    tasks, crowd = jobs(seed, wrong=wrong), jobs(seed, count=200, wrong=wrong, load=1.6)
     for parameters in (
         {**AT_ONCE, "half_life": 30.0, "fair_share": 5000.0, "max_age": 50.0},
         {**AT_ONCE, "half_life": 0.05, "bf_max_job_test": 4, "size": 1000.0, "small_first": True},
@@ -86,8 +95,9 @@ def test_slurm_decides_as_if_it_found_everything_anew(seed, wrong):
         {"calc_period": 5.0, "bf_interval": 2.0, "fair_share": 1e5, "default_queue_depth": 3, "sched_interval": 7.0},
         {"calc_period": 5.0, "bf_interval": 2.0, "bf_job_part_count_reserve": 0, "bf_resolution": 3.0},
     ):
-        one, other = (simulate(NODES, tasks, kind(**parameters)) for kind in (SlurmMultifactor, Plain))
-        np.testing.assert_array_equal(one.start, other.start)
+        for these in (tasks, crowd):
+            one, other = (simulate(NODES, these, kind(**parameters)) for kind in (SlurmMultifactor, Plain))
+            np.testing.assert_array_equal(one.start, other.start)
 
 
 @pytest.mark.parametrize("parameters", [

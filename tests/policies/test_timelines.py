@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ GB = 10**9
 @pytest.mark.parametrize("memory", [None, 8 * GB])
 @pytest.mark.parametrize("seed", range(8))
 def test_windows_are_those_of_every_instant(seed, memory):
-    """Whole times 0 to 20; occupancies come and go, some more than there is, which shows and may be given back."""
+    """Whole times 0 to 20; some of what is occupied is more than there is."""
     random = np.random.default_rng(seed)
     cluster = Cluster([NodeSpec(cpus=4, memory=memory, accelerators=((GPU, 4), (OTHER, 1)), count=1)])
     node = cluster.nodes[0]
@@ -28,14 +29,10 @@ def test_windows_are_those_of_every_instant(seed, memory):
     timeline = Timeline.empty(node, (), 0.0)
     taken = []
     for _ in range(12):
-        if taken and random.random() < 0.4:
-            start, end, mode = taken.pop(int(random.integers(len(taken))))
-            timeline.occupy(start, end, mode, max(1, mode.gpus), sign=-1)
-        else:
-            start, mode = float(random.integers(0, 15)), modes[int(random.integers(4))]
-            end = math.inf if random.random() < 0.2 else start + float(random.integers(1, 6))
-            taken.append((start, end, mode))
-            timeline.occupy(start, end, mode, max(1, mode.gpus))
+        start, mode = float(random.integers(0, 15)), modes[int(random.integers(4))]
+        end = math.inf if random.random() < 0.2 else start + float(random.integers(1, 6))
+        taken.append((start, end, mode))
+        timeline.occupy(start, end, mode, max(1, mode.gpus))
 
         def free(time, kind):
             here = [one for start, end, one in taken if start <= time < end]
@@ -46,13 +43,17 @@ def test_windows_are_those_of_every_instant(seed, memory):
             }
 
         for mode in modes:
-            windows = timeline.windows(mode)
-            for time in range(21):
+            windows, fits = timeline.windows(mode), []
+            for time in range(41):
                 there = free(time, mode.type)
-                fits = mode.millicores <= there["cores"] and mode.memory <= there["memory"]
-                fits = fits and (not mode.gpus or mode.gpus <= there["gpus"])
-                assert fits == any(begin <= time < end for begin, end in windows)
-        lacking = [
-            min(free(time, kind).values()) < 0 for time in range(21) for kind in (GPU, OTHER, node.cpu.type)
-        ]  # no GPU of the type of a core: 0
-        assert timeline.is_overfull == any(lacking)
+                host = mode.millicores <= there["cores"] and mode.memory <= there["memory"]
+                fits.append(host and (not mode.gpus or mode.gpus <= there["gpus"]))
+                assert fits[-1] == any(begin <= time < end for begin, end in windows)
+            for now, duration in product(range(0, 21, 3), (1, 2, 5)):
+                gaps = [time for time in range(now, 36) if all(fits[time : time + duration])]
+                until = [time for time in range(now, 41) if not fits[time]]
+                assert timeline.open_until(mode, now) == (-math.inf if not fits[now] else min(until, default=math.inf))
+                for last in (math.inf, now + 4):
+                    first, start = timeline.first_gap(mode, duration, now, last)
+                    assert start == (gaps[0] if gaps and gaps[0] <= last else math.inf)
+                    assert not any(fits[now : int(min(first, 41))])

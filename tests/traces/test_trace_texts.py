@@ -46,7 +46,7 @@ def cores_table() -> TaskTable:
 def requests_table() -> TaskTable:
     """Six blocks of prompts, of which four are different."""
     tokens = {"prompt_tokens": np.array([100.0, 200, 600]), "output_tokens": np.array([10.0, 10, 40])}
-    blocks = Ragged.of([[1, 2], [1, 2, 3], [4]])
+    blocks = Ragged.from_rows([[1, 2], [1, 2, 3], [4]])
     return TaskTable("chat.csv", {}, np.array([1.0, 2, 5]), extra=tokens, hash_ids=blocks)
 
 

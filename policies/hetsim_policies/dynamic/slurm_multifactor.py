@@ -16,10 +16,10 @@ Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD
 Weakness: many weights with a joint effect that is hard to foresee; jobs beyond `bf_max_job_test` cannot backfill, and
 those without a reservation can be passed by any number of others; jobs shorter than `bf_interval` are hardly
 backfilled; requeued work is lost, and a busy high tier can requeue a long job for ever.
-Cost: a backfill pass makes the reservations behind the first one that moved in the order, as far as a job behind them
-could start now (`hetsim_policies.dynamic.common.standing`), O(nodes) each; a computation of priorities is some
-operations on columns (nanoseconds a job), and sorts the first jobs only.  Usage takes O(1) a start and an end; where
-rates change (transfers, shared devices, failures), a look at every running job a computation.
+Cost: a backfill pass makes the reservations of the jobs in order, as far as a job behind them could start now, O(nodes)
+each; a computation of priorities is some operations on columns (nanoseconds a job), and sorts the first jobs only.
+Usage takes O(1) a start and an end; where rates change (transfers, shared devices, failures), a look at every running
+job a computation.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ from hetsim.policy import (
     partition_of,
 )
 from hetsim_policies.dynamic.common.fair_tree import Account, DecayedUsage, FairTree, Member
-from hetsim_policies.dynamic.common.occupancy import Occupancy
+from hetsim_policies.dynamic.common.occupancy import Occupancy, amounts_of
 from hetsim_policies.dynamic.common.ranked_queue import RankedQueue
+from hetsim_policies.dynamic.common.reservations import FreeProfile, Reservation
 from hetsim_policies.dynamic.common.service_tiers import Tier, Tiers
-from hetsim_policies.dynamic.common.standing import Standing
 
 Weight = Annotated[float, Field(ge=0)]
 
@@ -147,12 +147,13 @@ class SlurmMultifactor(Scheduler):
         self._calculates_at = self._looks_at_all_at = self._backfills_at = -math.inf
         """When priorities are computed again, the main pass looks at all jobs, and jobs are backfilled."""
         self._demands: dict[Demand, int] = {}
-        """The number of waiting tasks by demand; and whether each fits somewhere, as far as it was asked in this round
-        and since the last start."""
-        self._fits: dict[Demand, bool] = {}
+        """The number of waiting tasks by demand."""
+        self._full: dict[Demand, None] = {}
+        """Those that fit nowhere, as far as it was asked in this round."""
         self._causes: dict[int, str] = {}
         """By row: the cause of waiting that was stated last."""
         self._highest = 0.0
+        self._wait = Wait()
 
     def round_cost(self, problem: PlanProblem) -> float:
         return ROUND_COST
@@ -160,9 +161,9 @@ class SlurmMultifactor(Scheduler):
     def begin(self, view: View) -> None:
         self._view = view
         self._occupancy = Occupancy(view)
-        self._reserved = Standing(self._occupancy, view, self.bf_resolution)
         self._gpus = float(max(1, sum(len(node.accelerators) for node in view.cluster.nodes)))
         self._limited = any(one.limited for one in view.cluster.partitions.values())
+        self._one_queue = not (self.tiers.tiers or view.cluster.partitions or self.rule)
 
     def device(self, device: Device, up: bool) -> None:
         self._occupancy.device(device, up)
@@ -190,8 +191,6 @@ class SlurmMultifactor(Scheduler):
 
     def _leave(self, task: Task) -> None:
         """It waits no longer, if it did."""
-        if self._fits:  # what has started makes no room
-            self._fits = {demand: False for demand, fits in self._fits.items() if not fits}
         if self._queue.remove(task):
             self._causes.pop(task.index, None)
             demand = demand_of(task)
@@ -286,15 +285,18 @@ class SlurmMultifactor(Scheduler):
             self._usage.advance(now)
         if now >= self._calculates_at:
             self._calculate(view)
-        self._fits.clear()
+        self._full.clear()
         if len(self._queue.tasks) > 1 and self._nothing_fits(view):
             return
         backfills, depth = count > 0 and now >= self._backfills_at, self.default_queue_depth
         if now >= self._looks_at_all_at:
             self._looks_at_all_at, depth = _next_multiple(now, self.sched_interval), len(self._queue.tasks)
-        ranked = self._queue.ranked(count if backfills else depth)
-        behind = yield from self._main_pass(ranked, depth, count if backfills else 0, view)
-        if self._nothing_fits(view):
+        if backfills or not self._one_queue or self._fits_somewhere(demand_of(self._queue.first(depth)), view):
+            ranked = self._queue.ranked(count if backfills else depth)
+            behind = yield from self._main_pass(ranked, depth, count if backfills else 0, view)
+            if self._nothing_fits(view):
+                return
+        elif len(self._queue.tasks) == 1:
             return
         until = self._looks_at_all_at if depth < len(self._queue.tasks) else math.inf
         if backfills:
@@ -303,7 +305,9 @@ class SlurmMultifactor(Scheduler):
         elif count:
             until = min(until, self._backfills_at)
         if now < until < math.inf:
-            yield Wait(until)
+            if self._wait.until != until:
+                self._wait = Wait(until)
+            yield self._wait
 
     def _main_pass(
         self, ranked: Iterator[Task], depth: int, count: int, view: View
@@ -328,7 +332,7 @@ class SlurmMultifactor(Scheduler):
                     yield from self._because(task, "quota")
                     continue
                 placement = view.fit(task, self.rule)
-                if placement is None and fits_nowhere(task, view):
+                if placement is None and self.tiers.tiers and fits_nowhere(task, view):
                     placement = yield from self._preempt(task, view)
                 if placement is not None:
                     yield self._begin(task, placement)
@@ -354,18 +358,19 @@ class SlurmMultifactor(Scheduler):
         """
         if self.tiers.tiers or self._limited or self.rule is not None:
             return False
-        fits = self._fits
+        full = self._full
         for demand in self._demands:  # noqa: SIM110 (asked twice a round)
-            if fits[demand] if demand in fits else self._fits_somewhere(demand, view):
+            if demand not in full and self._fits_somewhere(demand, view):
                 return False
         return True
 
     def _fits_somewhere(self, demand: Demand, view: View) -> bool:
-        fits = self._fits.get(demand)
-        if fits is None:
-            alone = not isinstance(demand, tuple) and len(demand.modes) == 1
-            fits = view.fits(demand.modes[0]) if alone else not demand_fits_nowhere(demand, view)
-            self._fits[demand] = fits
+        if demand in self._full:
+            return False
+        alone = not isinstance(demand, tuple) and len(demand.modes) == 1
+        fits = view.fits(demand.modes[0]) if alone else not demand_fits_nowhere(demand, view)
+        if not fits:
+            self._full[demand] = None
         return fits
 
     def _because(self, task: Task, cause: Literal["quota", "reservation"]) -> Iterator[Decision]:
@@ -390,12 +395,12 @@ class SlurmMultifactor(Scheduler):
             return None
         for victim in room[1]:
             yield Stop(victim, keep=self.tiers.tier(victim).preempt_mode == "suspend")
-            self._fits.clear()
+            self._full.clear()
         return view.fit(task, self.rule)
 
     def _backfill(self, order: list[Task], view: View) -> Iterator[Decision]:
         """Give jobs reservations in their order; start those that are due."""
-        causes, reserved, limits, now = self._causes, self._reserved, bool(self.tiers.tiers), view.now
+        causes, limits, now = self._causes, bool(self.tiers.tiers), view.now
         max_kept, one_queue = self.bf_job_part_count_reserve, not (limits or view.cluster.partitions)
         demands = list(map(demand_of, order))
         fits = {demand: self._fits_somewhere(demand, view) for demand in dict.fromkeys(demands)}
@@ -404,15 +409,10 @@ class SlurmMultifactor(Scheduler):
             return
         last = fitting[-1]
         silent = [place for place in reversed(fitting) if causes.get(order[place].index) != "reservation"]
-        reserved.walk()
-        profile, checked = reserved.profile, -1  # the version that `last` is of
-        position, passes, ahead = 0, not limits, Counter[Partition | None]()
+        self._occupancy.update()
+        profile, checked = FreeProfile(self._occupancy, view), -1  # the version that `last` is of
+        position, ahead = 0, Counter[Partition | None]()
         while position <= last or (limits and position < len(order)):  # behind the last no reservation can matter
-            if passes:
-                passed = reserved.standing(order[position : last + 1])
-                ahead.update(map(partition_of, order[position : position + passed] if max_kept else ()))
-                position, passes = position + passed, False
-                continue
             task = order[position]
             while silent and silent[-1] < position:
                 yield from self._state_reserved(order[silent.pop()], view)
@@ -422,20 +422,22 @@ class SlurmMultifactor(Scheduler):
                     silent.pop()
             elif position <= last:
                 keeps = not max_kept or ahead[partition_of(task)] < max_kept
-                if keeps and not reserved.stands(task) and profile.version != checked:
-                    last = self._last_fitting(fitting, order, view, first=position, reserved=reserved)
+                if keeps and profile.version != checked:
+                    last = self._last_fitting(fitting, order, view, first=position, profile=profile)
                     checked = profile.version
-                reservation = None
-                if position <= last and (keeps or profile.could_start(task)):
-                    reservation = reserved.reserve(task, keeps)
-                placement = None
+                reservation = placement = None
+                asked = keeps or (self._fits_somewhere(demands[position], view) and profile.could_start(task))
+                if asked and position <= last:
+                    reservation = profile.find(task, view)
                 if reservation is not None and reservation.time <= now:
                     placement = reservation.placement(task, view)
+                if reservation is not None and (keeps or reservation.time <= now):
+                    plain = placement is None and not self.bf_resolution
+                    profile.occupy(reservation if plain else self._kept(reservation, task, placement))
                 if placement is not None:
                     yield self._begin(task, placement)
-                    rest = reserved if reserved.is_complete else None
-                    last, passes = self._last_fitting(fitting, order, view, first=position, reserved=rest), not limits
-                    checked = -1 if rest is None else profile.version
+                    last = self._last_fitting(fitting, order, view, first=position, profile=profile)
+                    checked = profile.version
                 elif keeps and max_kept:
                     ahead[partition_of(task)] += 1
                 if one_queue and not keeps:  # no job behind gets a reservation: on to the next that may start
@@ -445,33 +447,48 @@ class SlurmMultifactor(Scheduler):
         for position in reversed(silent):
             yield from self._state_reserved(order[position], view)
 
+    def _kept(self, reservation: Reservation, task: Task, placement: Placement | None) -> Reservation:
+        """A reservation as it is kept: that of a start is exact, others are rounded."""
+        unit = self.bf_resolution
+        if placement is not None:
+            nodes = tuple(amounts_of(placement).items())
+            if unit or nodes != reservation.nodes:
+                end = reservation.time + self._view.duration(task, placement)
+                return Reservation(reservation.time, end, placement.mode, nodes)
+        elif unit:
+            return reservation._replace(time=reservation.time // unit * unit, end=(reservation.end // unit + 1) * unit)
+        return reservation
+
     def _state_reserved(self, task: Task, view: View) -> Iterable[Decision]:
         """State that a task waits because of a reservation, if it would fit."""
-        fits = self._fits.get(demand_of(task), True) and task.state == WAITING
-        if fits and self._fits_somewhere(demand_of(task), view) and view.fit(task) is not None:
+        if task.state == WAITING and self._fits_somewhere(demand_of(task), view) and view.fit(task) is not None:
             return self._because(task, "reservation")
         return ()
 
     def _last_fitting(
-        self, fitting: list[int], order: list[Task], view: View, *, first: int, reserved: Standing | None
+        self, fitting: list[int], order: list[Task], view: View, *, first: int, profile: FreeProfile
     ) -> int:
         """The last position from `first` on of a waiting task that fits, or -1.
 
         fitting: the positions in question; those behind that position are taken out.
-        reserved: whose reservations leave room for it now; only where none of them `stands`.
+        profile: whose reservations leave room for it now.
         """
         ends: dict[Demand, float] = {}
         now = view.now
         while fitting and fitting[-1] >= first:
             task = order[fitting[-1]]
             demand = demand_of(task)
-            if self._fits_somewhere(demand, view) and task.state == WAITING:
-                if reserved is None:
-                    return fitting[-1]
-                if demand not in ends:
-                    ends[demand] = max(map(reserved.profile.open_until, task.modes))
-                fits = now + task.shortest_remaining <= ends[demand]
-                if fits and (len(task.modes) == 1 or reserved.profile.could_start(task)):
+            if task.state == WAITING:
+                until = ends.get(demand)
+                if until is None:
+                    fits = self._fits_somewhere(demand, view)
+                    until = ends[demand] = max(map(profile.open_until, task.modes)) if fits else -math.inf
+                modes = task.shape.modes
+                if len(modes) == 1:
+                    fits = now + (task.estimates[0] + modes[0].single) * (1.0 - task.done) <= until
+                else:
+                    fits = now + task.shortest_remaining <= until and profile.could_start(task)
+                if fits:
                     return fitting[-1]
             fitting.pop()
         return -1
@@ -479,7 +496,6 @@ class SlurmMultifactor(Scheduler):
     def _begin(self, task: Task, placement: Placement) -> Start:
         mode = placement.mode
         self._leave(task)
-        self._reserved.began(task, placement)
         self._occupancy.started(task)
         self._running[task.index] = RunningUsage(task, mode, self._view.now, self._view.attained(task))
         if self._constant:

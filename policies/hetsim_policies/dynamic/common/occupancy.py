@@ -61,8 +61,6 @@ class Occupancy:
         even take room away."""
         self.ending = False
         """True if something runs that should have ended by then."""
-        self.surprises = 0
-        """Grows whenever something came otherwise than was to be expected."""
         self.runs: dict[int, HeldRun] = {}
         """By row, in the order of the starts."""
         self._down: dict[Device, None] = {}
@@ -92,14 +90,12 @@ class Occupancy:
         row = task.index
         if self._new.pop(row, None) is not None:
             self._launches += self._launches >= 0  # a launch that has come and gone
-            self.surprises += 1
             return
         run = self.runs.pop(row, None)
         if run is None:
             return
         on_time = run.end == self._view.now and row not in self._overrun
         self._overrun.pop(row, None)
-        self.surprises += not on_time
         for number, _ in run.nodes:
             del self._on[number][row]
             if not on_time:
@@ -128,14 +124,12 @@ class Occupancy:
             self._wrong.clear()
         self._launches = view.changes.launches
         self.ending = bool(self._overrun)
-        self.surprises += self.ending
         if len(self._changes) > 10_000:
             self._changes.clear()
             self._first.clear()
 
     def _rebuild(self) -> None:
         view = self._view
-        self.surprises += 1
         self.runs.clear()
         self._new.clear()
         self._ends.clear()

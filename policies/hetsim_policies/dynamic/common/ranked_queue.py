@@ -79,16 +79,24 @@ class RankedQueue:
         if len(self.tasks) == 1:
             yield self.tasks[0]
             return
-        self._rank(count)
-        first = self._first[:count]
+        self._rank(count, count)
+        first, total = self._first.copy(), len(self.tasks)
         yield from map(itemgetter(-1), first)
-        if len(first) == count:
-            self._rank(len(self.tasks))
+        if len(first) < total:
+            self._rank(len(self.tasks), len(self.tasks))
             rows = {key[3] for key in first}
             yield from [key[-1] for key in self._first if key[3] not in rows]
 
-    def _rank(self, count: int) -> None:
-        """Have the first tasks in order, as many if there are."""
+    def first(self, count: int) -> Task:
+        """The first task.
+
+        count: the number of tasks that are likely to be asked for soon.
+        """
+        self._rank(1, count)
+        return self._first[0][-1]
+
+    def _rank(self, needed: int, count: int) -> None:
+        """Have the tasks that are needed in order; sort `count` and some more if not."""
         new, first = self._new, self._first
         if new and first:
             complete = len(first) + len(new) == len(self.tasks)
@@ -100,8 +108,8 @@ class RankedQueue:
                     insort(first, key)
                     self._keys[row] = key
         new.clear()
-        if len(first) < min(count, len(self.tasks)):
-            first[:] = self._sorted(2 * count)
+        if len(first) < min(needed, len(self.tasks)):
+            first[:] = self._sorted(count + count // 4 + 1)
             self._keys = {key[3]: key for key in first}
 
     def _sorted(self, count: int) -> list[Key]:

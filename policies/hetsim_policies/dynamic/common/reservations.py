@@ -38,6 +38,9 @@ class Reservation(NamedTuple):
         return view.first(self.mode, task, node=self.nodes[0][0])
 
 
+_NOWHERE: dict[int, float] = {}
+
+
 class FreeProfile:
     """Occupancy of nodes and of partitions' GPU limits, now and by reservations.
 
@@ -48,69 +51,39 @@ class FreeProfile:
         self._occupancy = occupancy
         self._view = view
         self._reserved: dict[int, Timeline] = {}
-        """Nodes with reservations, by number; and how many each has."""
-        self._counts: dict[int, int] = {}
-        self._open: dict[Mode, float] = {}
-        """By mode, of what was asked since room was given back: `open_until`."""
-        self._open_on: dict[int, list[Mode]] = {}
-        """These by node: the only one where a reservation makes it less."""
+        """Nodes with reservations, by number."""
+        self._open: dict[Mode, dict[int, float]] = {}
+        """By mode, of what was asked (`open_until`): nodes with room now, in order, each with the time until when."""
         self._order: dict[Mode, list[tuple[float, int]]] = {}
-        """By mode, since room was given back: a time before which a node has no room, and the node, in order."""
+        """By mode: a time before which a node has no room, and the node, in order."""
         self.version = 0
-        """Grows with each change of what is open now."""
+        """Grows with each change of these times."""
+        self._is_open: set[int] = set()
+        """The nodes among these."""
         self.pools = {one: LimitedPool(one, view.now) for one in occupancy.limited}
         if self.pools:
             soon = math.nextafter(view.now, math.inf)
             for run in occupancy.runs.values():
                 if run.mode.partition in self.pools:
                     self.pools[run.mode.partition].occupy(view.now, max(run.end, soon), run.mode)
-        self.commutes = not self.pools and not occupancy.shared
-        """True if the order of reservations does not matter, and they can be withdrawn."""
 
     def occupy(self, reserved: Reservation) -> None:
         """Keep room for it."""
         mode, now = reserved.mode, self._view.now
         for number, count in reserved.nodes:
-            for other in self._open_on.pop(number, ()):
-                del self._open[other]
-                self.version += 1
             timeline = self._reserved.get(number)
             if timeline is None:
                 timeline = self._reserved[number] = self._occupancy.timelines[number].copy()
             timeline.forget(now)
             timeline.occupy(reserved.time, reserved.end, mode, count)
-            self._counts[number] = self._counts.get(number, 0) + 1
+            for other, ends in self._open.items() if number in self._is_open else ():
+                if number in ends:
+                    until = timeline.open_until(other, now)
+                    if until != ends[number]:
+                        ends[number] = until
+                        self.version += 1
         if mode.partition in self.pools:
             self.pools[mode.partition].occupy(reserved.time, reserved.end, mode)
-        self.commutes = self.commutes and (mode.on_cpu or mode.whole_devices)
-
-    def withdraw(self, reserved: Reservation) -> None:
-        """Give up a reservation.  Only where the profile commutes."""
-        for number, count in reserved.nodes:
-            if self._counts[number] > 1:
-                timeline = self._reserved[number]
-                timeline.forget(self._view.now)
-                timeline.occupy(reserved.time, reserved.end, reserved.mode, count=count, sign=-1)
-        self.release(reserved)
-
-    def release(self, reserved: Reservation) -> None:
-        """Its task is counted as running now, or its room was given back."""
-        self.changed()
-        for number, _ in reserved.nodes:
-            self._counts[number] -= 1
-            if not self._counts[number]:
-                del self._counts[number], self._reserved[number]
-
-    def is_overfull(self, held: Reservation) -> bool:
-        """Return True if more is held on one of its nodes than there is."""
-        return any(self._reserved[number].is_overfull for number, _ in held.nodes)
-
-    def changed(self) -> None:
-        """Time has passed, or other tasks run."""
-        self._open.clear()
-        self._open_on.clear()
-        self._order.clear()
-        self.version += 1
 
     def could_start(self, task: Task) -> bool:
         """Return True if a reservation could be for now.
@@ -125,34 +98,28 @@ class FreeProfile:
 
     def open_until(self, mode: Mode) -> float:
         """The last end of a window that is open now; -inf: there is none."""
-        until = self._open.get(mode)
-        if until is None:
-            until, number = self._open_until(mode)
-            self._open[mode] = until
-            self._open_on.setdefault(number, []).append(mode)
-        return until
-
-    def _open_until(self, mode: Mode) -> tuple[float, int]:
-        """The last end of a window that is open now (-inf: there is none), and its node."""
         if mode.span_any or mode.partition in self.pools:
-            return math.inf, -1
-        now, latest, chosen = self._view.now, -math.inf, -1
-        for number in self._view.nodes.fitting(mode):
-            if number not in self._reserved and number not in self._occupancy.shared:  # from now on there is more room
-                return math.inf, number
-            for begin, end in self._timeline(number).windows(mode):
-                if begin <= now < end and end > latest:
-                    latest, chosen = end, number
-        return latest, chosen
+            return math.inf
+        ends = self._open.get(mode)
+        if ends is None:
+            now, ends = self._view.now, {}
+            for number in sorted(number for time, number in self._order_of(mode) if time <= now):
+                timeline = self._timeline(number)
+                alone = number not in self._reserved and number not in self._occupancy.shared  # there is ever more room
+                ends[number] = math.inf if alone else timeline.open_until(mode, now)
+            self._open[mode] = ends
+            self._is_open.update(ends)
+        return max(ends.values(), default=-math.inf)
 
     def find(self, task: Task, view: View) -> Reservation | None:
         """The earliest start of a task, in its fastest mode that can start then."""
-        best, chosen, now = math.inf, None, view.now
-        for position in task.modes_by_speed():
-            mode = task.modes[position]
-            seconds = _duration(task, mode)
+        best, chosen, now, steady = math.inf, None, view.now, view.changes.steady
+        modes = task.shape.modes
+        for position in (0,) if len(modes) == 1 else task.modes_by_speed():
+            mode = modes[position]
+            seconds = _duration(task, mode, task.estimates[position])
             reservation = self._first(mode, seconds, now, best)
-            while reservation is not None and not view.changes.steady:
+            while reservation is not None and not steady:
                 longer = _seconds_there(task, reservation, view)
                 if longer <= seconds:
                     break
@@ -167,10 +134,12 @@ class FreeProfile:
     def _first(self, mode: Mode, duration: float, now: float, before: float) -> Reservation | None:
         """The earliest start in a mode before another time; best on one node."""
         start, number = self._on_a_node(mode, duration, now, before)
-        reservation = Reservation(start, start + duration, mode, ((number, amount_of(mode)),)) if number >= 0 else None
-        if mode.span_any and start > now:
-            return self._across(mode, duration, now, start) or reservation
-        return reservation
+        if mode.span_any and start > now and (across := self._across(mode, duration, now, start)) is not None:
+            return across
+        if number < 0:
+            return None
+        amount = mode.gpus if mode.unit is None else amount_of(mode)
+        return tuple.__new__(Reservation, (start, start + duration, mode, ((number, amount),)))
 
     def _on_a_node(self, mode: Mode, duration: float, now: float, before: float) -> tuple[float, int]:
         """The first time before another with room on a node, and that node; -1: none."""
@@ -185,28 +154,31 @@ class FreeProfile:
                         break
             return best, chosen
         reserved, timelines, place = self._reserved, self._occupancy.timelines, 0
+        for number, until in self._open.get(mode, _NOWHERE).items():
+            if now + duration <= until:
+                return now, number
+        order = self._order_of(mode)
+        while place < len(order) and order[place][0] <= best:
+            time, number = order[place]
+            own = reserved.get(number)
+            if own is None and time > -math.inf:  # next to running tasks it has room from then on
+                start = time if time > now else now
+            else:
+                first, start = (own or timelines[number]).first_gap(mode, duration, now, best)
+                if first > time:
+                    del order[place]
+                    insort(order, (first, number), lo=place)
+                    continue
+            place += 1
+            if start < best or (start == best and number < chosen):  # of equal times the one on the first node
+                best, chosen = start, number
+        return best, chosen
+
+    def _order_of(self, mode: Mode) -> list[tuple[float, int]]:
         order = self._order.get(mode)
         if order is None:
             order = self._order[mode] = self._occupancy.by_first_time(mode).copy()
-        while place < len(order) and order[place][0] <= best:
-            time, number = order[place]
-            timeline = reserved.get(number) or timelines[number]
-            windows = timeline.known_windows.get(mode) or timeline.windows(mode)
-            first = windows[0][0] if windows else math.inf
-            if first > time:
-                del order[place]
-                insort(order, (first, number), lo=place)
-                continue
-            place += 1
-            for begin, end in windows:
-                start = begin if begin > now else now
-                if start > best:
-                    break
-                if start + duration <= end and end > now:
-                    if start < best or number < chosen:  # of equal times the one on the first node
-                        best, chosen = start, number
-                    break
-        return best, chosen
+        return order
 
     def _timeline(self, number: int) -> Timeline:
         return self._reserved.get(number) or self._occupancy.timelines[number]
@@ -301,10 +273,10 @@ class FreeProfile:
         return None
 
 
-def _duration(task: Task, mode: Mode) -> float:
+def _duration(task: Task, mode: Mode, estimate: float) -> float:
     """Estimated seconds without bytes, on any device of the mode's type."""
     part = 1.0 - task.done
-    seconds = _stages(mode, task.estimates[task.shape.position[mode]] * part, part)
+    seconds = _stages(mode, estimate * part, part)
     return seconds if part == 1.0 else seconds + task.shape.stopping.restore
 
 

@@ -1,8 +1,7 @@
 """Free resources of a node, and of a partition's limit, by span from now on.
 
 Devices of one type on a node are alike: a launch takes a number of them, and which they are shows when it starts.
-Cost: a question walks the windows in which a mode has room, which are found when a node is first asked about after a
-change.
+Cost: a question walks the spans of the node.
 """
 
 from __future__ import annotations
@@ -144,16 +143,14 @@ class Timeline:
                 self.shares.insert(position, _copied(self.shares[position - 1]))
         return position
 
-    def occupy(self, start: float, end: float, mode: Mode, count: int, sign: int = 1) -> None:
-        """Add the occupancy of `count` of a launch from `start` to `end` on this node.
-
-        See `occupied`.  sign -1: give it back, where the accelerators are whole.
-        """
+    def occupy(self, start: float, end: float, mode: Mode, count: int) -> None:
+        """Add what `count` of a launch takes from `start` to `end`: see `occupied`."""
         self.known_windows.clear()
         self._amounts.clear()
-        first, free = self._split(start), self.free
+        free, times = self.free, self.times
+        first = 0 if start <= times[0] else self._split(start)
         last = len(free) if end == math.inf else self._split(end)
-        demand = sign * (self.fields.packed.get((mode, count)) or self.fields.demand(mode, count))
+        demand = self.fields.packed.get((mode, count)) or self.fields.demand(mode, count)
         for span in range(first, last):
             free[span] -= demand
         if mode.gpus and not mode.whole_devices:
@@ -171,12 +168,6 @@ class Timeline:
                 else:
                     shares.remove(fullest)
                 shares.append((WHOLE if fullest is None else fullest) - mode.share)
-
-    @property
-    def is_overfull(self) -> bool:
-        """Return True if more is held at some time than there is."""
-        spare = self.fields.spare
-        return any(free & spare != spare for free in self.free)
 
     def max_amount(self, mode: Mode, start: float, end: float) -> int:
         """How much of a gang could be here all the time."""
@@ -249,6 +240,48 @@ class Timeline:
             if (free[span] - need) & mask == mask:
                 return times[span]
         return math.inf
+
+    def first_gap(self, mode: Mode, duration: float, since: float, until: float) -> tuple[float, float]:
+        """When a mode first has room, and when first for long enough.
+
+        The latter is in [since, until], or inf; the former is perhaps a time that is past.
+        """
+        plain = self.fields.needs.get(mode) or self.fields.need(mode)
+        if plain is None:
+            return self._first_window(mode, duration, since, until)
+        need, mask = plain
+        first, begun = math.inf, -1.0
+        for time, free in zip(self.times, self.free):  # noqa: B905 (asked of each node of a search)
+            if (free - need) & mask == mask:
+                if begun < 0:
+                    begun = time
+                    if time < first:
+                        first = time
+                    if time > until:
+                        return first, math.inf
+            elif begun >= 0:
+                if time > since:
+                    start = begun if begun > since else since
+                    if start + duration <= time:
+                        return first, start
+                begun = -1.0
+        return first, math.inf if begun < 0 else max(begun, since)
+
+    def open_until(self, mode: Mode, now: float) -> float:
+        """The end of the window of a mode that is open now; -inf: there is none."""
+        plain = self.fields.needs.get(mode) or self.fields.need(mode)
+        if plain is None:
+            return next((end for begin, end in self.windows(mode) if begin <= now < end), -math.inf)
+        (need, mask), times, free = plain, self.times, self.free
+        first = span = max(0, bisect_right(times, now) - 1)
+        while span < len(free) and (free[span] - need) & mask == mask:
+            span += 1
+        return -math.inf if span == first else math.inf if span == len(free) else times[span]
+
+    def _first_window(self, mode: Mode, duration: float, since: float, until: float) -> tuple[float, float]:
+        windows = self.windows(mode)
+        start = self.earliest(mode, duration, since, math.nextafter(until, math.inf))
+        return windows[0][0] if windows else math.inf, math.inf if start is None else start
 
     def earliest(self, mode: Mode, duration: float, since: float, before: float) -> float | None:
         """The first time in [since, before) from which the mode has room long enough."""
