@@ -295,7 +295,8 @@ def test_shares_and_watts_over_time(seed, bins):
     for kind in ("cpu", "s", "g"):
         mine = [index for index, device in enumerate(where.devices) if device.type.name == kind]
         for what, seconds in (("work", drawn), ("idle", idle), ("sleep", asleep)):
-            assert watts[f"{kind}.{what}"].to_numpy() == pytest.approx(seconds[mine].sum(axis=0) @ inside / width, abs=1e-9)
+            assert watts[f"{kind}.{what}"].to_numpy() == pytest.approx(seconds[mine].sum(axis=0) @ inside / width,
+                abs=1e-9)
 
 
 def test_stretches_that_are_none():

@@ -85,7 +85,8 @@ def test_the_area_of_each_task_on_each_type():
     work, capacity = areas(tasks, table, np.arange(3))
     named = dict(zip(("g", "cpu", "fast"), work.T.tolist(), strict=True))
     assert named == {
-        "g": [min(2 * (3 + 1), 20 / 4), min(2 * (1 + 1), 2 / 4), INF], "cpu": [15, INF, 3.5], "fast": [2 + 2, 9 + 2, INF],
+        "g": [min(2 * (3 + 1), 20 / 4), min(2 * (1 + 1), 2 / 4), INF], "cpu": [15, INF, 3.5], "fast": [2 + 2, 9 + 2,
+            INF],
     }  # fmt: skip
     assert capacity.tolist() == [2, 4, 1]
     moved = np.arange(15.0).reshape(3, 5)  # counts where one stream has the device
@@ -135,7 +136,8 @@ def cut(outcome: int, lost: float) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("outcome", "lost", "bound"), [
-    (0, 0, 9.2), (LAUNCH_STOPPED, 4, 5), (LAUNCH_STOPPED, 0, 5), (LAUNCH_MOVED, 1, 5), (LAUNCH_LOST, 4, 9.2), (LAUNCH_LOST, 3, 5),
+    (0, 0, 9.2), (LAUNCH_STOPPED, 4, 5), (LAUNCH_STOPPED, 0, 5), (LAUNCH_MOVED, 1, 5), (LAUNCH_LOST, 4, 9.2),
+    (LAUNCH_LOST, 3, 5),
 ])  # fmt: skip
 def test_transfers_count_for_tasks_that_run_in_one_piece(outcome: int, lost: float, bound: float):
     kind = slow_link()
@@ -174,7 +176,9 @@ def random_mode(rng: np.random.Generator) -> Mode:
         if gang < 0.3:
             return Mode("m", CPU, millicores=1000 * cores, memory=memory, span_any=True)
         nodes = int(rng.choice([2, 3])) if gang < 0.6 else 1
-        return Mode("m", CPU, millicores=1000 * cores * nodes // (2 if nodes == 2 else 1), memory=memory, node_count=nodes)
+        return Mode(
+            "m", CPU, millicores=1000 * cores * nodes // (2 if nodes == 2 else 1), memory=memory, node_count=nodes
+        )
     gpus, form = int(rng.integers(1, 5)), rng.random()
     more: dict[str, Any] = {"gpu_memory": int(rng.choice([0, 5, 10, 11, 16, 17])), "memory": memory}
     if form < 0.3:
@@ -192,13 +196,16 @@ def test_a_mode_is_offered_if_it_fits_on_the_empty_cluster():
     nodes = free_at(0.0, [], where, ())
     fits = [verdict(mode, nodes) == 2 for mode in modes]
     assert FreeCapacity(where, modes).fit().tolist() == fits
-    assert FreeCapacity(where, modes).suffices().tolist() == [verdict(mode, nodes) > 0 or could(mode, nodes) for mode in modes]
+    assert FreeCapacity(where, modes).suffices().tolist() == [
+        verdict(mode, nodes) > 0 or could(mode, nodes) for mode in modes
+    ]
     plain = [not (mode.span_any and mode.gpus) for mode in modes]
     assert [offered(mode, where) for mode, one in zip(modes, plain, strict=True) if one] == [
         can for can, one in zip(fits, plain, strict=True) if one
     ]  # fmt: skip
     for mode in (mode for mode, one in zip(modes, plain, strict=True) if not one):
-        devices = sum(one.type is mode.type and mode.gpu_memory <= one.type.memory and mode.share <= one.type.streams * WHOLE
+        devices = sum(one.type is mode.type and mode.gpu_memory <= one.type.memory
+            and mode.share <= one.type.streams * WHOLE
                       for one in where.devices if one.type.kind != "cpu")  # fmt: skip
         assert offered(mode, where) == (devices >= mode.gpus)
     assert 0.2 < np.mean(fits) < 0.8
@@ -274,9 +281,15 @@ def test_jain_by_loops(on_cores: bool):
     count, high, low, horizon = 24, 40.0, 5.0, 30.0
     arrival = np.sort(rng.integers(0, 36, count)).astype(float)
     times = rng.integers(1, 9, (count, len(modes[0]))).astype(float)
-    shape, users, weight = rng.integers(2, size=count), rng.integers(3, size=count), rng.integers(1, 4, count).astype(float)
+    shape, users, weight = (
+        rng.integers(2, size=count),
+        rng.integers(3, size=count),
+        rng.integers(1, 4, count).astype(float),
+    )
     users[arrival < low] = 3
-    tasks = workload(list(arrival), times.tolist(), modes, shape, user_code=users, users=["a", "b", "c", "d"], weight=weight)
+    tasks = workload(
+        list(arrival), times.tolist(), modes, shape, user_code=users, users=["a", "b", "c", "d"], weight=weight
+    )
     rows = [{"task": task, "place": 0, "start": arrival[task], "end": arrival[task] + 2, "busy": 2.0 + task % 5,
              "lost": float(rng.choice([0.0, 1.0, 99.0]))} for task in range(0, count, 2)]  # fmt: skip
     rec = record(Cluster([NodeSpec(cpus=6, accelerators=() if on_cores else ((GPU, 3),), cpu_type=CPU)]), tasks,
@@ -287,7 +300,8 @@ def test_jain_by_loops(on_cores: bool):
         if not low <= arrival[task] < horizon:
             continue
         ways = modes[shape[task]]
-        needs = [times[task, at] * (mode.millicores / 1000 if on_cores else mode.gpu_share) for at, mode in enumerate(ways)
+        needs = [times[task, at] * (mode.millicores / 1000 if on_cores else mode.gpu_share) for at,
+            mode in enumerate(ways)
                  if mode.on_cpu == on_cores]  # fmt: skip
         demand[users[task]] += min(needs)
         weights[users[task]].append(weight[task])

@@ -80,7 +80,9 @@ def usable(device: int, second: float, log: Any, where: Cluster) -> bool:
     host = where.nodes[where.devices[device].node].cpu.index
 
     def last(index: int, *kinds: str) -> str:
-        return next((what for time, one, what in sorted(log)[::-1] if one == index and what in kinds and time <= second), "")
+        return next(
+            (what for time, one, what in sorted(log)[::-1] if one == index and what in kinds and time <= second), ""
+        )
 
     failed = "down" in (last(device, "down", "up"), last(host, "down", "up"))
     return not failed and last(device, "sleep", "wake", "awake") in ("", "awake")
@@ -128,7 +130,9 @@ def parts_on(mode: Mode, node: Node) -> int:
         return int(there and node.cores * n >= mode.millicores and node.memory >= -(-mode.memory // n))
     if mode.span_any and mode.gpus:
         count = sum(gpu.share >= mode.share for gpu in good)
-        while count and (mode.millicores * count > node.cores * mode.gpus or mode.memory * count > node.memory * mode.gpus):
+        while count and (
+            mode.millicores * count > node.cores * mode.gpus or mode.memory * count > node.memory * mode.gpus
+        ):
             count -= 1
         return count
     if mode.span_any:
@@ -263,7 +267,10 @@ def amounts(second: float, rows: list[dict[str, Any]], where: Cluster, log: Any)
 
 def waits_at(made: Story, task: int, second: float) -> bool:
     """Has it become ready, or been stopped, and not been decided (or left) since?"""
-    joins = [made.ready[task], *(row["end"] for row in made.rows if row["task"] == task and row["outcome"] == LAUNCH_STOPPED)]
+    joins = [
+        made.ready[task],
+        *(row["end"] for row in made.rows if row["task"] == task and row["outcome"] == LAUNCH_STOPPED),
+    ]
     finish = float(made.result.record.finish[task])
     leaves = [made.decided[task], finish, *(row["decided"] for row in made.rows if row["task"] == task)]
     joined = max((one for one in joins if one <= second), default=-1.0)
@@ -317,7 +324,9 @@ def test_the_cause_of_every_second(seed: int):
             wanted.append(("transfer", "decided; its first stage had not begun", until - begun))
         found = explain(made.result, f"t{task}")
         assert list(zip(found["cause"], found["detail"], found["seconds"], strict=True)) == wanted, task
-        assert list(found["from"])[:1] == ([ready] if wanted else []) and list(found["to"])[-1:] == ([until] if wanted else [])
+        assert list(found["from"])[:1] == ([ready] if wanted else []) and list(found["to"])[-1:] == (
+            [until] if wanted else []
+        )
         for cause in CAUSES:
             total = sum(seconds for one, _, seconds in wanted if one == cause)
             assert table.loc[f"t{task}", cause] == total
@@ -367,7 +376,8 @@ def test_gpus_of_no_use_in_every_second(seed: int):
     assert table["allocated_gpus"].to_numpy() == pytest.approx(found[2] - found[0])
     assert table["allocation"].to_numpy() == pytest.approx((found[2] - found[0]) / found[2])
     assert table["fragmentation"].to_numpy() == pytest.approx(np.divide(found[1], found[0], where=found[0] > 0,
-                                                              out=np.full(len(time), math.nan)), nan_ok=True)  # fmt: skip
+                                                              out=np.full(len(time), math.nan)),
+                                                              nan_ok=True)  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", spread(range(8), 3))
@@ -375,13 +385,23 @@ def test_gpus_of_no_use_where_all_take_whole_ones(seed: int, monkeypatch: pytest
     """Then no launch is replayed: the same is a running sum over columns."""
     node = NodeSpec(cpus=6, memory=60, accelerators=((PLAIN, 4),), cpu_type=CPU)
     where = Cluster([node, NodeSpec(cpus=20, accelerators=((PLAIN, 2),), cpu_type=CPU),
-                     NodeSpec(cpus=3, accelerators=((NOWHERE, 2),), cpu_type=CPU), NodeSpec(cpus=4, cpu_type=CPU)])  # fmt: skip
+                     NodeSpec(cpus=3, accelerators=((NOWHERE, 2),), cpu_type=CPU), NodeSpec(cpus=4,
+                         cpu_type=CPU)])  # fmt: skip
     shapes = [
-        [ONE], [gpu_mode(2, kind=PLAIN, millicores=5000, memory=30)], [gpu_mode(3, kind=PLAIN, span_any=True, millicores=9000)],
+        [ONE], [gpu_mode(2, kind=PLAIN, millicores=5000, memory=30)], [gpu_mode(3, kind=PLAIN, span_any=True,
+            millicores=9000)],
         [gpu_mode(2, kind=PLAIN, node_count=2, memory=25)], [gpu_mode(kind=NOWHERE), gpu_mode(kind=PLAIN)],
         [Mode("cores", CPU, millicores=4000)], [gpu_mode(kind=PLAIN, gpu_memory=11)],
     ]  # fmt: skip
-    at = [[(1,), (6,)], [(1, 2), (3, 4)], [(4, 6, 7), (1, 2, 3)], [(2, 6), (4, 7)], [(9,), (3,)], [(0,), (5,), (11,)], []]
+    at = [
+        [(1,), (6,)],
+        [(1, 2), (3, 4)],
+        [(4, 6, 7), (1, 2, 3)],
+        [(2, 6), (4, 7)],
+        [(9,), (3,)],
+        [(0,), (5,), (11,)],
+        [],
+    ]
     rng = np.random.default_rng(seed)
     rows: list[dict[str, Any]] = []
     shape = [*range(7), *(int(one) for one in rng.integers(6, size=9))]
@@ -397,7 +417,9 @@ def test_gpus_of_no_use_where_all_take_whole_ones(seed: int, monkeypatch: pytest
             if all(min(value) >= 0 for second in seconds for value in amounts(second, [*rows, row], where, ())):
                 rows.append(row)
                 break
-    tasks = workload([0.0] * 16, [[1.0, 1.0] if len(shapes[one]) > 1 else [1.0, math.inf] for one in shape], shapes, shape)
+    tasks = workload(
+        [0.0] * 16, [[1.0, 1.0] if len(shapes[one]) > 1 else [1.0, math.inf] for one in shape], shapes, shape
+    )
     rec = record(where, tasks, [math.nan] * 16, [math.nan] * 16, [None] * 16, end=float(END))
     rec.places = list(dict.fromkeys(row["at"] for row in rows))
     rec.launches = launches([
