@@ -352,8 +352,9 @@ def lost_at(made: Story, second: float) -> tuple[float, float, float]:
             if not parts_on(first, node):
                 lost += sum(left.values()) / len(made.shape)
             elif first.gpus:
-                lost += sum(part for one, part in left.items()
-                            if node.gpus[one].type != first.type.name or part < first.share / WHOLE) / len(made.shape)  # fmt: skip
+                mine = {one: node.gpus[one].type == first.type.name for one in left}
+                useless = [part for one, part in left.items() if not mine[one] or part < first.share / WHOLE]
+                lost += sum(useless) / len(made.shape)
     return free, lost, float(sum(gpu.usable for node in nodes for gpu in node.gpus.values()))
 
 

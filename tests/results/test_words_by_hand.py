@@ -406,8 +406,8 @@ def test_warnings_of_a_run():
     late = record(cluster(), workload([0, 0], [1, 1], deadline=np.array([9.0, 9.0])), [0, NAN], [1, NAN], [(1,), None],
                   end=3.0, horizon=3.0)  # fmt: skip
     assert Result(late).warnings[-1] == (
-        "every deadline (2 tasks) lies after the end of the run: how many are met is undefined; make the horizon longer "
-        "than the deadlines"
+        "every deadline (2 tasks) lies after the end of the run: how many are met is undefined; make the horizon "
+        "longer than the deadlines"
     )
 
 
