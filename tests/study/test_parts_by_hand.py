@@ -83,10 +83,11 @@ def test_moved_quantiles_stay_in_order(told: list[float], moves: list[float]):
 # What a study will take, and how far it is ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("given", "text"), [
+@pytest.mark.parametrize(("cost", "text"), [
     (Estimate(1, 0, 1, (2.0,)), "1 run to make: about 2 s with one worker (2 s a run, from one of them tried now)."),
     (Estimate(1000, 1200, 4, (1.0, 1.1, 3.0)),
-     "1,000 runs to make, 1,200 there already: about 7.17 min with 4 workers (1 s to 3 s a run, from 3 of them tried now)."),
+     "1,000 runs to make, 1,200 there already: about 7.17 min with 4 workers (1 s to 3 s a run, from 3 of them tried "
+     "now)."),
     (Estimate(20, 0, 1, (1.0, 1.09)),
      "20 runs to make: about 21 s with one worker (1 s a run, from 2 of them tried now)."),
     (Estimate(20, 0, 1, (1.0, 1.1)),
@@ -94,11 +95,11 @@ def test_moved_quantiles_stay_in_order(told: list[float], moves: list[float]):
     (Estimate(3, 0, 2, (), True), "at least 3 runs to make; those that were tried failed."),
     (Estimate(0, 1, 2, ()), "0 runs to make, 1 there already."),
     (Estimate(4, 0, 2, (1.0,), True),
-     "at least 4 runs to make: about 3.5 s with 2 workers (1 s a run, from one of them tried now), which is a lower bound: "
-     "how many the precision takes, the runs will tell."),
+     "at least 4 runs to make: about 3.5 s with 2 workers (1 s a run, from one of them tried now), which is a lower "
+     "bound: how many the precision takes, the runs will tell."),
 ])  # fmt: skip
-def test_what_is_said_of_the_cost(given: Estimate, text: str):
-    assert given.sentence == text
+def test_what_is_said_of_the_cost(cost: Estimate, text: str):
+    assert cost.sentence == text
 
 
 def test_the_cost_of_no_run_is_not_known():
@@ -180,6 +181,32 @@ def test_progress_is_told_at_the_end_of_what_was_quick():
     assert told == [1.0]
 
 
+def test_a_bar_is_told_how_it_ended(monkeypatch: pytest.MonkeyPatch):
+    closed: list[bool] = []
+
+    class Bar:
+        def __call__(self, share: float) -> None:
+            pass
+
+        def close(self, done: bool) -> None:
+            closed.append(done)
+
+    monkeypatch.setattr(progress, "in_notebook", lambda: True)
+    monkeypatch.setattr(progress, "NotebookBar", Bar)
+    with progress.reporting(True) as bar:
+        assert isinstance(bar, Bar)
+    with pytest.raises(KeyError), progress.reporting(True):
+        raise KeyError
+    assert closed == [True, False]
+    for quiet in (None, False):
+        with progress.reporting(quiet) as bar:
+            assert bar is None
+    monkeypatch.setattr(progress, "in_notebook", lambda: False)
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    with progress.reporting(True) as bar:
+        assert bar is None
+
+
 # Parts of a study -----------------------------------------------------------------------------------------------------
 
 
@@ -247,7 +274,7 @@ def test_blocks_are_finished_in_their_order(seed: int):
         row.error = "made"
     blocks.settle()
     assert [number for number, _ in finished] == list(range(math.ceil(rows / size)))
-    assert [row for _, mine in finished for row in mine] == made and all(map(lambda one: one.done, made))
+    assert [row for _, mine in finished for row in mine] == made and all(one.done for one in made)
     assert not RowRuns().done and not RowRuns(Replicates(NOTHING, 1)).done and RowRuns(Replicates(NOTHING, 0)).done
 
 
@@ -414,13 +441,29 @@ def test_which_stored_outcomes_are_given_out(tmp_path: Path):
     store.put(run_name(6), RunOutcome({"jain": 1.0}), "a file")
     store.close(complete=False)
     plain, trusting, fresh = Store(tmp_path), Store(tmp_path, trust=True), Store(tmp_path, True)
-    for one, given in ((plain, [1, 4]), (trusting, [1, 2, 4, 6]), (fresh, [])):
-        assert [number for number in range(1, 7) if one.get(run_name(number), ["jain"]) is not None] == given
+    for one, numbers in ((plain, [1, 4]), (trusting, [1, 2, 4, 6]), (fresh, [])):
+        assert [number for number in range(1, 7) if one.get(run_name(number), ["jain"]) is not None] == numbers
     assert plain.get(run_name(1), ["jain", "rho_max"]) is None and plain.get(run_name(4), ["rho_max"]) is not None
     assert plain.get(run_name(3), ["jain"], None, True) is not None and plain.get(run_name(9)) is None
     kept = trusting.get(run_name(6))
     assert kept is not None and kept.unknown == "a file"
     assert Store(None).folder is None
+
+
+@pytest.mark.parametrize("inner", ["", "runs", "sweep"])
+def test_runs_are_looked_for_in_all_places_where_they_once_were(inner: str, tmp_path: Path):
+    """A file a run, in folders of two letters; below `runs` where there is such a folder, or a sweep."""
+    folder = tmp_path / "runs" if inner else tmp_path
+    (folder / "ab").mkdir(parents=True)
+    if inner == "sweep":
+        (tmp_path / "sweep.json").write_text("{}")
+    run = "ab" * 32
+    (folder / "ab" / f"{run}.json").write_bytes(line_of(run, RunOutcome({"jain": 0.5})))
+    (folder / "ab" / f"{run[:-2]}00.json").write_bytes(b"{}")
+    assert list(stored_runs(tmp_path)) == [run] and stored_runs(tmp_path)[run].values == {"jain": 0.5}
+    store = Store(folder)
+    assert store.get(run) is not None and store.get(run_name(5)) is None and store.damaged == []
+    assert store.get(f"{run[:-2]}00") is None and len(store.damaged) == 1
 
 
 def test_runs_that_contradict_each_other_are_not_merged(tmp_path: Path):
@@ -725,6 +768,47 @@ def test_equal_values_have_equal_digests():
         assert code_digest(one) == code_digest(other)
 
 
+def test_equal_parts_may_be_one_object_or_several():
+    """As a module comes from its source or from a cached file; of lists it matters."""
+    for make in (lambda: (1, "x" * 3, 2.5), lambda: frozenset((1, 2)), lambda: compile("a + b", "f", "eval")):
+        one = make()
+        assert code_digest([one, one]) == code_digest([make(), make()])
+    shared: list[int] = [1]
+    assert code_digest([shared, shared]) != code_digest([[1], [1]]) and code_digest([[1], 2, [1]]) != code_digest(
+        [[1], 2]
+    )
+
+
+def test_the_bases_and_the_kind_of_a_class_count():
+    class Meta(type):
+        pass
+
+    def made(kind: type, bases: tuple[type, ...], **body: Any) -> str:
+        return code_digest(kind("K", bases, {"__module__": __name__, "__qualname__": "K", **body}))[0]
+
+    kinds = [made(type, (Point,)), made(type, (Tagged,)), made(Meta, (Point,)), made(type, (Point,), a=1),
+             made(type, (Point,), a=2), made(type, (Point,), b=1)]  # fmt: skip
+    assert len(set(kinds)) == 6 and made(type, (Point,), __doc__="what it is") == kinds[0]
+
+
+def test_the_names_in_a_module_of_the_user_count():
+    def made(**names: Any) -> str:
+        module = types.ModuleType("of_the_user")
+        vars(module).update(names)
+        return code_digest([module])[0]
+
+    assert len({made(), made(a=1), made(a=2), made(b=1), made(a=1, b=1), made(__getattr__=one_more)}) == 6
+    assert made(__doc__="text", __version__="1") == made() and made(a=1, b=2) == made(b=2, a=1)
+
+
+def test_a_function_that_asks_for_all_names_has_all_of_them():
+    module = types.ModuleType("of_the_user")
+    exec("def ask(): return globals()\ndef same(): return vars()\nOTHER = 1", vars(module))
+    before = [code_digest(module.ask), code_digest(module.same)]
+    module.OTHER = 2  # type: ignore[attr-defined]
+    assert all(code_digest(one) != other for one, other in zip((module.ask, module.same), before, strict=True))
+
+
 def test_a_constant_that_a_function_names_counts(monkeypatch: pytest.MonkeyPatch):
     before = code_digest(scaled)
     monkeypatch.setitem(globals(), "SCALE", 4)
@@ -764,7 +848,7 @@ def reads(path: Path) -> Any:
 
 
 def draws() -> float:
-    return random.random() + np.random.random()
+    return random.random() + np.random.random()  # noqa: NPY002
 
 
 def imports(name: str) -> Any:
