@@ -652,10 +652,9 @@ def test_options_out_of_bounds(given: dict[str, Any], said: str):
 
 
 def test_options_within_bounds():
-    for given in ({"seed": 0}, {"seed": np.int64(3)}, {"replications": 100_000}, {"workers": 1000}, {"workers": None},
-                  {"replications": {"precision": 0.1}}, {"dask": "tcp://a:1"}, {"dask": "a",
-                      "workers": None}):  # fmt: skip
-        StudyOptions(**given)  # type: ignore[arg-type]
+    for good in ({"seed": 0}, {"seed": np.int64(3)}, {"replications": 100_000}, {"workers": 1000}, {"workers": None},
+                 {"replications": {"precision": 0.1}}, {"dask": "a"}, {"dask": "a", "workers": None}):  # fmt: skip
+        StudyOptions(**good)  # type: ignore[arg-type]
 
 
 # Plans of trainings ---------------------------------------------------------------------------------------------------
