@@ -520,8 +520,8 @@ def test_what_is_said_of_a_selection():
         "selection; 2,512 runs in all).", "Out of the race: b after 1,200, c after 12 replications.",
     ]  # fmt: skip
     assert Selection(**{**given, "best": None, "left": ("a", "b"), "dropped": {}}).sentences == [
-        "No best policy in wait mean after 1,300 replications: a and b cannot be told apart to 500 ms with a probability "
-        "of 95 %; allow a larger delta, or longer runs."
+        "No best policy in wait mean after 1,300 replications: a and b cannot be told apart to 500 ms with a "
+        "probability of 95 %; allow a larger delta, or longer runs."
     ]
     assert Selection(**{**given, "tied": ("a", "b"), "dropped": {}}).sentences[1:] == [
         "a and b had the same mean; the first of them is named."
@@ -639,8 +639,8 @@ def test_the_cut_is_the_minimum_over_all_starts(seed: int):
 def test_warmups_in_words():
     cut = WarmupCut(90.0, 1200, 3000, 20)
     assert cut.sentence == (
-        "warm-up: the first 90 s cut, about 1,200 of 3,000 tasks (MSER-5 on the mean response of 20 replications, by order "
-        "of arrival)"
+        "warm-up: the first 90 s cut, about 1,200 of 3,000 tasks (MSER-5 on the mean response of 20 replications, by "
+        "order of arrival)"
     )
     assert cut.near_half and not WarmupCut(90.0, 1199, 3000, 20).near_half and not WarmupCut(0.0, 0, 0, 20).near_half
     assert cut.warning.startswith("the warm-up found, 40 % of the tasks, is near the half that MSER-5 may cut")

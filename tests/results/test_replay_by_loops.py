@@ -22,7 +22,7 @@ from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Partition
 from hetsim.model.record import COMPLETED, EXPIRED, LAUNCH_STOPPED, NOT_ARRIVED, UNFINISHED
 from hetsim.model.tasks import Mode
 from hetsim.results.one_run.explain import CAUSES, causes, explain, explain_all
-from hetsim.results.one_run.fragmentation_metrics import fragmentation_between, fragmentation_steps
+from hetsim.results.one_run.fragmentation_metrics import fragmentation_between, fragmentation_steps, whole_gpu_steps
 from hetsim.results.one_run.result import Result
 
 END = 24
@@ -391,7 +391,8 @@ def test_gpus_of_no_use_where_all_take_whole_ones(seed: int, monkeypatch: pytest
     shapes = [
         [ONE], [gpu_mode(2, kind=PLAIN, millicores=5000, memory=30)], [gpu_mode(3, kind=PLAIN, span_any=True,
             millicores=9000)],
-        [gpu_mode(2, kind=PLAIN, node_count=2, memory=25)], [gpu_mode(kind=NOWHERE), gpu_mode(kind=PLAIN)],
+        [gpu_mode(2, kind=PLAIN, millicores=4000, node_count=2, memory=25)], [gpu_mode(kind=NOWHERE),
+            gpu_mode(kind=PLAIN)],
         [Mode("cores", CPU, millicores=4000)], [gpu_mode(kind=PLAIN, gpu_memory=11)],
     ]  # fmt: skip
     at = [
@@ -443,3 +444,63 @@ def test_gpus_of_no_use_where_all_take_whole_ones(seed: int, monkeypatch: pytest
             wanted += sum(part for node, part in zip(nodes, left, strict=True)
                           if not any(parts_on(mode, node) for mode in ways)) / 16  # fmt: skip
         assert (free[steps[second]], lost[steps[second]]) == (sum(left), pytest.approx(wanted))
+
+
+def test_which_runs_are_replayed_for_free_gpus(monkeypatch: pytest.MonkeyPatch):
+    """Those with GPUs of several streams, shares of GPUs, two types on a node, or devices that came and went."""
+    one = record(Cluster([NodeSpec(accelerators=((PLAIN, 1),))]), workload([0], [2], [[gpu_mode(kind=PLAIN)]]), [1],
+        [3],
+                 [(1,)], end=6.0)  # fmt: skip
+    assert whole_gpu_steps(Result(one)) is not None
+    assert [column.tolist() for column in fragmentation_steps(Result(one))] == [
+        [0, 1, 3],
+        [1, 0, 1],
+        [0, 0, 0],
+        [1, 1, 1],
+    ]
+    one.device_log = [(2.0, 1, "frequency", 1.0)]
+    assert whole_gpu_steps(Result(one)) is None
+    streams = DeviceType("s", streams=2)
+    for nodes, mode, place in (
+        ([NodeSpec(accelerators=((streams, 1),))], gpu_mode(kind=streams), (1,)),
+        ([NodeSpec(accelerators=((PLAIN, 1), (NOWHERE, 1)))], gpu_mode(kind=PLAIN), (1,)),
+        ([NodeSpec(accelerators=((PLAIN, 1),))], gpu_mode(kind=PLAIN, share=WHOLE // 2), (1,)),
+        ([NodeSpec(cpus=2, cpu_type=CPU)], Mode("cores", CPU, millicores=1000), (0,)),
+    ):
+        rec = record(Cluster(nodes), workload([0], [2], [[mode]]), [1], [3], [place], end=6.0)
+        assert whole_gpu_steps(Result(rec)) is None, nodes
+    assert fragmentation_between(Result(rec), np.array([0.0, 6.0])).tolist() == []  # nothing asks for GPUs, or has any
+    assert math.isnan(Result(rec).metric("fragmentation"))
+    half = record(
+        Cluster([NodeSpec(accelerators=((SHARED, 1),))]), workload([0], [2], [[HALF]]), [1], [3], [(1,)], end=6.0
+    )
+    exact = fragmentation_between(Result(half), np.array([0.0, 2.0, 6.0, 10.0]))
+    monkeypatch.setattr("hetsim.results.one_run.fragmentation_metrics.MAX_REPLAYED", 0)
+    # By the states at 1, 4 and 8 s, of which the last is behind the end.
+    middle = fragmentation_between(Result(half), np.array([0.0, 2.0, 6.0, 10.0]))
+    assert exact.tolist()[:2] == [0, 0] == middle.tolist()[:2] and math.isnan(exact[2]) and math.isnan(middle[2])
+    at_end = fragmentation_between(Result(half), np.array([4.0, 8.0]))
+    assert at_end.tolist() == [0.0] or math.isnan(at_end[0])
+
+
+def test_batches_wait_until_they_are_decided():
+    """Two GPUs; a batch of t0 and t1 is decided at 2 and starts at 3, t2 alone at 4; starts take 0.5 s one by one.
+
+    The start of t2 is decided at 2 too, and takes effect behind that of the batch, at 3.
+    """
+    tasks = workload([0, 1, 1], [2, 2, 2], id=np.array(["t0", "t1", "t2"], dtype=object))
+    rec = record(Cluster([NodeSpec(accelerators=((PLAIN, 2),))]), workload([0, 1, 1], [2] * 3,
+        [[gpu_mode(kind=PLAIN)]]),
+                 [3, 3, 4], [5, 5, 6], [(1,), (1,), (2,)], batch=np.array([7, 7, -1]))  # fmt: skip
+    rec.input.tasks.id = tasks.id
+    rec.launches = launches([
+        {"task": 0, "place": 0, "launch": 7, "members": 2, "decided": 2, "start": 3, "end": 5},
+        {"task": 2, "place": 1, "launch": 8, "decided": 2, "start": 4, "end": 6},
+    ])  # fmt: skip
+    found = causes(Result(rec)).set_index("id")
+    assert found["choice"].tolist() == [2, 1, 1] and found["transfer"].tolist() == [1, 1, 2]
+    rec.input.decisions = SimpleNamespace(per_start=0.5)  # type: ignore[assignment]
+    rec.batch[2] = 8
+    found = causes(Result(rec)).set_index("id")
+    assert found["choice"].tolist() == [2, 1, 1] and found["scheduler"].tolist() == [0.5, 0.5, 1.0]
+    assert found["transfer"].tolist() == [0.5, 0.5, 1.0]
