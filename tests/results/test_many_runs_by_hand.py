@@ -206,7 +206,9 @@ def test_replications_by_their_values():
     assert row["ci_high"] - row["mean"] == pytest.approx(half_of(A, 0.05)) == found.interval("jain").half_width
     assert list(found.summary.index) == ["jain", "bubble"] and list(found.values.columns) == ["jain", "bubble"]
     assert found.relative_half_width("jain", 0.9) == pytest.approx(half_of(A, 0.1) / 0.515)
-    assert found.relative_half_width("bubble") == 0 and found.ends.tolist() == [1, 2, 3, 4]
+    assert runs(A, bubble=[0.0] * 4).relative_half_width("bubble") == 0 == found.relative_half_width(
+        "bubble"
+    ) and found.ends.tolist() == [1, 2, 3, 4]
     assert runs([-1.0, 1.0]).relative_half_width("jain") == INF == runs([1.0]).relative_half_width("jain")
     assert found.among([1, 3, 9]).column("jain").to_dict() == {1: 0.52, 3: 0.53} and found.among(range(9)) is found
     assert len(found.first) == 1 and found.first.column("jain").to_dict() == {0: 0.5}
@@ -403,7 +405,7 @@ def swept(**more: Any) -> Sweep:
     values = {(0, "p"): [9, 8, 10.0], (0, "q"): [5, 4, 6.5], (1, "p"): [3, 2, 4.0], (1, "q"): [3, 2, 4.0]}
     rows = []
     for (point, policy), waits in values.items():
-        made = [{"replication": n, "wait_mean": wait, "jain": 0.5} for n, wait in enumerate(waits)]
+        made = [{"replication": n, "wait_mean": wait, "jain": wait / 10} for n, wait in enumerate(waits)]
         rows.append(SweepRow(point, policy, 7, list(made)))
     tables = SweepTables(keys, several=True, text_seeds=False)
     tables.add(rows)
@@ -429,11 +431,10 @@ def test_questions_to_a_sweep():
     half = student_interval([5, 4, 6.5], metric="wait_mean").half_width
     assert rows[1][2:] == ["q", f"5 ± {half:.0f} s"] and len(found.shown(2)[1]) == 2
     json = found.to_json()
-    assert json["rows"][1]["values"] == {"n": 1} and json["rows"][1]["metrics"]["jain"] == {
-        "mean": 0.5,
-        "ci_low": 0.5,
-        "ci_high": 0.5,
-    }
+    assert json["rows"][1]["values"] == {"n": 1} and json["rows"][2]["metrics"]["jain"] == {
+        "mean": pytest.approx(0.3), "ci_low": pytest.approx(0.3 - half_of([0.3, 0.2, 0.4], 0.05)),
+        "ci_high": pytest.approx(0.3 + half_of([0.3, 0.2, 0.4], 0.05)),
+    }  # fmt: skip
     assert len(found.to_json(by_replication=True)["rows"]) == 12
     with pytest.raises(UsageError, match="several rows fall on one cell of n and point: fix policy with where"):
         found.pivot("n", "point", "wait_mean")
@@ -505,7 +506,8 @@ def test_regrets_and_directions():
     assert more_is_better("n", {"n": "more"}, ["n"]) and not more_is_better("n", None, ["n"])
     for call, said in ((lambda: front(found, "jain", "jain"), "not jain twice"),
                        (lambda: more_is_better("makespan_bound"), "choose a direction"),
-                       (lambda: more_is_better("jain", {"jain": "up"}), "is \"more\" or \"less\", not 'up'")):  # type: ignore[dict-item]  # fmt: skip
+                       (lambda: more_is_better("jain", {"jain": "up"}),
+                           "is \"more\" or \"less\", not 'up'")):  # type: ignore[dict-item]  # fmt: skip
         with pytest.raises(UsageError, match=said):
             call()
     with pytest.raises(UsageError, match="the best jain is 0 in some replication"):
