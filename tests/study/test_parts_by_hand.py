@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import functools
+import hashlib
 import io
 import itertools
 import math
@@ -25,14 +26,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import examples
 
-from hetsim.errors import DamagedFile, ScenarioError, UsageError
+from hetsim.errors import DamagedFile, HetsimError, ScenarioError, UsageError
 from hetsim.experiment import estimate as estimates
-from hetsim.experiment import progress, training_plans
+from hetsim.experiment import identity, points, policies, progress, training_plans
 from hetsim.experiment.code_digest import code_digest, stated_identity
 from hetsim.experiment.directory import check_target, folder_name
 from hetsim.experiment.estimate import Estimate
 from hetsim.experiment.folder import check_folder, claim, mark_of
 from hetsim.experiment.options import StudyOptions
+from hetsim.experiment.points import GridValues, PointRows
+from hetsim.experiment.run import tell_all, whole_series
 from hetsim.experiment.segment import Segment, line_of, parse_line, segment_of
 from hetsim.experiment.shard import Shard, ShardReport, make_all, make_part, part_of
 from hetsim.experiment.store import Store, merge_stores, stored_runs
@@ -907,3 +910,208 @@ def test_an_object_may_say_what_it_is():
     assert stated_identity(own) == "version 2" and code_digest(own) != code_digest(Own()) == code_digest(Own)
     own.identity = 3  # type: ignore[assignment]
     assert stated_identity(own) is None and stated_identity(3) is None and code_digest(Own) == code_digest(Own())
+
+
+# Points of a sweep ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("axis", "said"), [
+    ("1..", "k: "), (3, "k: expected a list of values, or a range such as 1..8, not 3"), ("abc", "not 'abc'"),
+    ({"a": 1}, "k: expected a list"), ([], "k: no values to try"), (b"ab", "k: expected a list"),
+])  # fmt: skip
+def test_values_that_are_no_axis(axis: Any, said: str):
+    with pytest.raises(UsageError, match=said):
+        points._axis("k", axis)
+
+
+def test_values_of_an_axis():
+    assert points._axis("k", (1, "2 s", None)) == [1, "2 s", None] and points._axis("k", range(3)) == [0, 1, 2]
+    made = points._axis("k", "1..5 integer 3")
+    assert points._steps("k", made) == [1, 3, 5] and points._axis("k", made) is made
+    assert [points._at(["a", "b", "c"], share) for share in (0.0, 0.33, 0.34, 0.99, 1.0)] == ["a", "a", "b", "c", "c"]
+    with pytest.raises(UsageError, match="k: 1000 ms is there twice; give each value once"):
+        points._steps("k", ["1 s", "2 s", "1000 ms"])
+    with pytest.raises(UsageError, match="k: in a grid a range needs a number of steps"):
+        points._steps("k", points._axis("k", "1..8"))
+    assert points.is_sampled({"a": [1, 2], "b": "1..8"}) and not points.is_sampled({"a": "1..8 integer 2"})
+    assert points._same({"policy": {"scheduler": "fcfs"}, "a": 1.0}) == points._same({"a": 1, "policy": "fcfs"})
+    assert points._same({"policy": "fcfs"}) != points._same({"policy": "sjf"})
+
+
+def test_samples_of_the_unit_cube():
+    for sample in ("random", "latin_hypercube", "sobol"):
+        made = points._shares(sample, 11, 3, 5)
+        assert made.shape == (11, 3) and ((made >= 0) & (made < 1)).all()
+        assert (made == points._shares(sample, 11, 3, 5)).all() and (made != points._shares(sample, 11, 3, 6)).any()
+    strata = np.floor(points._shares("latin_hypercube", 11, 3, 5) * 11).astype(int)
+    assert all(sorted(column) == list(range(11)) for column in strata.T)
+    assert (points._shares("sobol", 11, 3, 5) == points._shares("sobol", 16, 3, 5)[:11]).all()
+    assert sorted(np.floor(points._shares("sobol", 8, 1, 5)[:, 0] * 8).astype(int)) == list(range(8))
+    assert points._shares("sobol", 1, 2, 5).shape == (1, 2)
+
+
+def test_points_that_are_made():
+    grid = points._made({"a": [1, 2], "b": [3]}, "grid", None, 0)
+    assert [grid.at(number) for number in range(len(grid))] == [{"a": 1, "b": 3}, {"a": 2, "b": 3}]
+    sample = points._made({"a": ["x", "y"], "b": points._axis("b", "1..2")}, "latin_hypercube", 4, 0)
+    assert sorted(sample.at(number)["a"] for number in range(len(sample))) == ["x", "x", "y", "y"]
+    assert all(1 <= sample.at(number)["b"] <= 2 for number in range(4))
+    for axes, kind, n, said in (
+        ({"a": [1]}, "gird", None, 'unknown sample "gird"; did you mean "grid"'),
+        ({"a": [1]}, "grid", 3, "a grid has as many points as its values make"),
+        ({"a": [1]}, "random", None, "a sample needs the number of its points"),
+        ({"a": [1]}, "random", 0, "a sample needs the number of its points"),
+        ({}, "random", 3, "a sample needs keys to draw"),
+        ({"a": list(range(1001)), "b": list(range(1000))}, "grid", None,
+            "the sweep has 1,001,000 points .with policies., more"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=said):
+            points._made(axes, kind, n, 0)  # type: ignore[arg-type]
+    points._check_count(points.MAX_ROWS)
+
+
+def test_points_of_a_file(tmp_path: Path):
+    file = tmp_path / "points.csv"
+    file.write_text('\ufeffa , policy\n1, fcfs\n"2 s",sjf\n\n1,sjf\n', encoding="utf-8")
+    assert points.read_points(file) == [
+        {"a": 1, "policy": "fcfs"},
+        {"a": "2 s", "policy": "sjf"},
+        {"a": 1, "policy": "sjf"},
+    ]
+    for text, said in (
+        ("", "the first line must name the keys, one a column"), ("a,,b\n", "the first line must name the keys"),
+        ("a,a\n", "a key is named twice in the first line"), ("a,b\n1\n", ":2: 1 values for 2 keys"),
+        ("a\n1 s\n2\n1000 ms\n", ":4: the same point as in line 2; give it once"), ('a\n"1', "is not CSV"),
+        ("a\n[1\n", ":2: a value "),
+    ):  # fmt: skip
+        file.write_text(text)
+        with pytest.raises(UsageError, match=said):
+            points.read_points(file)
+    file.write_bytes(b"a\n\xff\n")
+    with pytest.raises(UsageError, match="is not UTF-8 text"):
+        points.read_points(file)
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        points.read_points(tmp_path / "none")
+
+
+def test_points_that_are_listed():
+    keys, listed = points._listed([{"b": 1, "a": 2}, {"a": 3, "b": 4}, {"b": 1, "a": 2}])
+    assert keys == ["b", "a"] and listed[1] == {"b": 4, "a": 3} and list(listed[1]) == keys and len(listed) == 3
+    for given_points, said in (
+        ([{"a": 1}, {}], "point 1: expected a mapping of keys to values, not {}"), ([{"a": 1}, 3], "point 1: expected"),
+        ([{"a": 1}, {"b": 1, "c": 2}], "point 1 and point 0 have different keys: a, b, c"), ([], "there are no points"),
+        ([{"a": 1, "policy": "fcfs"}, {"a": 2, "policy": "fcfs"}, {"a": 1.0, "policy": "fcfs"}],
+            "point 2 is the same as point 0"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=said):
+            points._listed(given_points)  # type: ignore[arg-type]
+
+
+def test_whose_problem_it_is():
+    rows = list(PointRows(GridValues({"a": [1, 2, 3]}), {None: None}))
+    assert (
+        points._whose(rows, 3) == "every point, such as point 0 (a=1)" and points._whose(rows[:1], 1) == "point 0 (a=1)"
+    )
+    assert points._whose(rows[1:], 3) == "point 1 (a=2) and 1 more" and points._whose(rows[2:], 3) == "point 2 (a=3)"
+
+
+# Names of policies ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("given", "label", "value"), [
+    ("sjf", "sjf", {"scheduler": {"name": "sjf"}}),
+    (" sjf+ best_fit ", "sjf + best_fit", {"scheduler": {"name": "sjf", "placement": "best_fit"}}),
+    ("sjf + queue_limit", "sjf + queue_limit", {"scheduler": {"name": "sjf"}, "admission": {"name": "queue_limit"}}),
+    ("serial_greedy", "serial_greedy", {"batching": {"name": "serial_greedy"}}),
+    ({"scheduler": {"name": "sjf", "placement": {"name": "best_fit"}}, "admission": {"name": "queue_limit",
+        "limit": 3}},
+     "sjf (placement: best_fit) + queue_limit (limit: 3)", None),
+    ("{scheduler: sjf}", "sjf", {"scheduler": "sjf"}),
+])  # fmt: skip
+def test_labels_of_policies(given: Any, label: str, value: Any):  # noqa: F811
+    found = policies.named_policy(given)
+    assert found == (label, given if value is None else value)
+    text = policies.written(label, found[1])
+    assert text is not None and policies.long_form(policies.named_policy(text)[1]) == policies.long_form(found[1])
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("nosuch", 'unknown scheduler "nosuch"'), ("sjf + nosuch", "placement, admission or batching policy"),
+    ("sjf + best_fit + worst_fit", "names two placement policies; give one"),
+    ("sjf + queue_limit + queue_limit", "names two admission policies"), ("{a", 'the policy "{a"'),
+])  # fmt: skip
+def test_texts_that_are_no_policy(text: str, said: str):
+    with pytest.raises(HetsimError, match=said):
+        policies.named_policy(text)
+
+
+def test_several_policies():
+    assert list(policies.named_policies("sjf")) == ["sjf"] and list(policies.named_policies(["sjf", "fcfs"])) == [
+        "sjf",
+        "fcfs",
+    ]
+    assert policies.named_policies({"a": "sjf", 2: "fcfs"})["2"] == {"scheduler": {"name": "fcfs"}}
+    assert {"fcfs", "sjf"} < set(policies.named_policies(["all"]))
+    with pytest.raises(UsageError, match='policy "sjf" is given twice'):
+        policies.named_policies(["sjf", "sjf"])
+    with pytest.raises(UsageError, match="a policy is a name, a mapping, a class or an order key, not 3"):
+        policies.named_policy(3)  # type: ignore[arg-type]
+    assert policies.written("nosuch") is None and policies.written("a + b") is None
+    assert policies.written("mine", {"scheduler": "sjf"}) == "{scheduler: sjf}"
+    assert policies.written("sjf (placement: best_fit)") == "{scheduler: {name: sjf, placement: best_fit}}"
+
+
+# Identities -----------------------------------------------------------------------------------------------------------
+
+
+def test_inputs_that_differ_are_named():
+    one = {"numpy": "2.2.0", "code": "a" * 64, "file x": "b" * 64, "same": "1"}
+    other = {"numpy": "2.1.0", "code": "c" * 64, "same": "1", "file y": "d" * 64}
+    assert identity.differences(one, other) == (
+        "numpy 2.1.0 there, 2.2.0 here; code of hetsim: sha256 cccccccccccc there, aaaaaaaaaaaa here; "
+        "file x: sha256 none there, bbbbbbbbbbbb here; file y: sha256 dddddddddddd there, none here"
+    )
+    assert identity.differences(one, one) == "" and "2.1.0 then, 2.2.0 now" in identity.differences(
+        one, other, ("then", "now")
+    )
+    assert list(identity._texts({"a": ["x", {"b": "y"}, 3], "c": "z"})) == ["x", "y", "z"]
+    assert identity.plain_digest({"a": 1, "b": 2}) == identity.plain_digest({"b": 2, "a": 1})
+    assert identity.plain_digest([1, 2]) != identity.plain_digest([2, 1])
+    runs = {identity.Identity().run(*each) for each in itertools.product(("a", "b"), (0, 1), (0, 1))}
+    assert len(runs) == 8 and all(len(run) == 64 for run in runs)
+
+
+def test_files_are_read_again_after_a_change(tmp_path: Path):
+    known, file = identity.Identity(), tmp_path / "f"
+    file.write_text("one")
+    first = known._file(file)
+    assert known._file(file) == first == hashlib.sha256(b"one").hexdigest()
+    file.write_text("two!")
+    assert known._file(file) == hashlib.sha256(b"two!").hexdigest() and known._first[file] == first
+    assert known._file(tmp_path) == identity.plain_digest(["f"])
+    (tmp_path / "a.py").write_text("x = 1")
+    tree = identity._tree(tmp_path)
+    (tmp_path / "b.txt").write_text("")
+    assert identity._tree(tmp_path) == tree
+    (tmp_path / "a.py").rename(tmp_path / "c.py")
+    assert identity._tree(tmp_path) != tree
+
+
+# Runs of a case -------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_run_is_kept_whole():
+    for goal, how, expected in (
+        (1, {}, (1, 1, False)), (5, {}, (5, 1, True)), (5, {"keep": True}, (5, 5, True)), (1, {"several": True}, (1, 1,
+            True)),
+        (2, {"most": 9, "keep": True}, (9, 9, True)),
+    ):  # fmt: skip
+        series = whole_series(NOTHING, goal, **how)  # type: ignore[arg-type]
+        assert (
+            (series.most, series.whole, series.runs is not None) == expected and series.strict and series.goal == goal
+        )
+    one, other = Replicates(NOTHING, 1, runs=Replications()), Replicates(NOTHING, 1)
+    assert one.runs is not None
+    one.runs.remarks, one.runs.warnings = ["c"], ["z"]
+    tell_all([one, other], ["a", "b"], ["y"])
+    assert one.runs.remarks == ["a", "b", "c"] and one.runs.warnings == ["z", "y"]
