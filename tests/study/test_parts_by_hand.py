@@ -916,7 +916,9 @@ def test_an_object_may_say_what_it_is():
 
 
 @pytest.mark.parametrize(("axis", "said"), [
-    ("8..1", "k: the range from 8 to 1 is empty: low must be below high"), (3, "k: expected a list of values, or a range such as 1..8, not 3"), ("abc", "not 'abc'"),
+    ("8..1", "k: the range from 8 to 1 is empty: low must be below high"),
+    (3, "k: expected a list of values, or a range such as 1..8, not 3"),
+    ("abc", "not 'abc'"),
     ({"a": 1}, "k: expected a list"), ([], "k: no values to try"), (b"ab", "k: expected a list"),
 ])  # fmt: skip
 def test_values_that_are_no_axis(axis: Any, said: str):
