@@ -228,6 +228,8 @@ def test_replications_by_their_values():
     assert weighted.summary.loc["wait_mean", "mean"] == pytest.approx(weighted.contributions("wait_mean").mean())
     assert repr(found).startswith("<Replications runs · seed 0 · 4 replications, 95 % intervals>")
     assert "no intervals: all identical" in repr(runs([1.0, 1.0]))
+    shown = runs([3.0, 3.5, 4.0], "task_count", response_p99=[NAN] * 3)
+    assert [line.split() for line in repr(shown).splitlines()[1:]] == [["task_count", "3.5", "±", "1.2"]]
 
 
 # Groups ---------------------------------------------------------------------------------------------------------------

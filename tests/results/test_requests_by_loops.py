@@ -376,11 +376,15 @@ def test_gaps_between_tokens_step_by_step(seed: int, monkeypatch: pytest.MonkeyP
     rec.replicas = [("m", 0, 1, 0), ("m", 1, 1, 0)]
     kind = SimpleNamespace(step=SimpleNamespace(decoding=decoding))
     rec.input.language = [SimpleNamespace(name="m", kind_on=lambda _: kind)]  # type: ignore[list-item]
+    every, _ = token_gaps(rec)
     for low, high in ((0.0, INF), (1.0, 2.0)):
         found, counts = token_gaps(rec, low, high)
         mine = sorted(gap for time, gap in gaps if low <= time <= high)
         given = sorted(float(gap) for gap, count in zip(found, counts, strict=True) for _ in range(int(count)))
         assert given == pytest.approx(mine, abs=1e-9)
+    most = sum(row["steps"] for row in rows if row["sequences"])
+    monkeypatch.setattr("hetsim.results.one_run.steps.SINGLE_STEPS", most)  # each with its own time up to there
+    assert token_gaps(rec)[0].tolist() == pytest.approx(every.tolist())
     monkeypatch.setattr("hetsim.results.one_run.steps.SINGLE_STEPS", 0)
     found, counts = token_gaps(rec)
     assert counts.sum() == len(gaps)

@@ -134,6 +134,8 @@ def test_pools_that_are_opened_and_closed():
     assert (
         given.open(1) and given.pool is not None and given.pool.workers == 3 and given.pool.room == 8 and given.remote
     )
+    two = Workers(2, executor=executor)
+    assert two.open(1) and two.pool is not None and two.pool.workers == 2
     assert not given.open(0) and given.open(2) and not Workers(4).remote and Workers(dask="a").remote
     assert Workers(executor=executor).workers == 1 and Workers(None).workers >= 1 and Workers(5).workers == 5
     with pytest.raises(RunError, match="the executor is broken: a worker of it died"):

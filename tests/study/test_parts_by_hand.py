@@ -675,6 +675,21 @@ def test_how_gpus_can_be_divided():
         training_plans._widths(entry, [16, 12])
 
 
+def test_a_plan_fits_that_fills_the_memory():
+    def candidate(room: int | None, **more: Any) -> Any:
+        step: Any = SimpleNamespace(seconds=2.0)
+        plan: Any = SimpleNamespace(gpus=4)
+        given: dict[str, Any] = {"device": "g", "plan": plan, "step": step, "state": 3.0, "kept": 2.0, "steps": 900.0}
+        return training_plans.PlanCandidate(**(given | more), room=room, pipeline=None)
+
+    assert [candidate(room).fits for room in (None, 4, 5, 6)] == [True, False, True, True]
+    assert candidate(5).gpu_hours == 2.0
+    with pytest.raises(UsageError, match="there is one stage, so that no pipeline could be drawn"):
+        candidate(5).schedule()
+    assert training_plans._ranked(candidate(5), "time") == (2.0, 2.0)
+    assert training_plans._ranked(candidate(5, steps=1800.0), "gpu_hours") == (4.0, 2.0)
+
+
 # The digest of what decides a run -------------------------------------------------------------------------------------
 
 
