@@ -142,6 +142,21 @@ def test_launches_derive_from_the_tasks():
     assert found.upload_start.isna().all()
 
 
+def test_derived_launches_compute_between_their_transfers():
+    """Half a second up and a quarter down around half a second of a gang of two; one that never starts has no row."""
+    tasks = workload([0, 0], [0.5, 1], [[gpu_mode(2)]])
+    stages = {"upload": np.array([0.5, 0.0]), "compute": np.array([0.5, 0.0]), "download": np.array([0.25, 0.0])}
+    found = Result(record(cluster(gpus=2), tasks, [1, NAN], [2.25, NAN], [(1, 2), None], end=4.0, **stages)).launches
+    row = found.iloc[0]
+    assert len(found) == 1 and (row.busy, row.energy_j, row.device) == (1.0, 200.0, "n0/g0+n0/g1")
+    assert (row.upload_start, row.upload_end, row.compute_start, row.compute_end) == (1, 1.5, 1.5, 2)
+    assert (row.download_start, row.end, row.outcome, row.fill) == (2, 2.25, "completed", 1)
+    still = record(cluster(), workload([0], [9]), [1], [NAN], [(1,)], end=1.25, upload=np.array([0.5]),
+        compute=np.array([0.0]))
+    row = Result(still).launches.iloc[0]
+    assert row.busy == 0 and math.isnan(row.compute_end) and math.isnan(row.end) and row.outcome == "running"
+
+
 def test_a_written_launch_table_and_a_derived_one_agree():
     plain = three()
     rows = [{"task": i, "place": 0, "start": s, "end": e} for i, (s, e) in enumerate([(0, 4), (4, 7), (7, 9)])]

@@ -83,7 +83,7 @@ def check_target(directory: str | Path) -> Path:
     """The directory, if it can be written; UsageError now rather than after the run."""
     target = Path(directory)
     try:
-        if target.is_symlink() or target.exists():
+        if os.access(target, os.F_OK) or target.is_symlink() or target.exists():
             names = {inner.name for inner in target.iterdir()} if target.is_dir() and not target.is_symlink() else None
             if names is None or (names and MARK not in names and names != {PARTIAL}):
                 raise UsageError(f"{target} exists and is not a run directory; it was not touched")

@@ -119,7 +119,7 @@ def check_folder(target: str | Path, about: Mapping[str, Any], mark: str = "", *
 def _contents(folder: Path, target: str | Path) -> list[str]:
     """The names in a folder, if it is there; UsageError if they cannot be read."""
     try:
-        there = folder.is_symlink() or folder.exists()
+        there = os.access(folder, os.F_OK) or folder.is_symlink() or folder.exists()
         names = [inner.name for inner in folder.iterdir()] if there and folder.is_dir() else []
     except (OSError, ValueError) as error:
         raise UsageError(f"{shown(str(target))} cannot be used: {getattr(error, 'strerror', None) or error}") from None

@@ -185,7 +185,7 @@ class Study:
         if not series.done:
             self._open[id(series)] = series
             self._ready.appendleft(series)
-            self._untold.append(series)
+            self._untold.extend([] if series in self._untold else [series])
 
     def outstanding(self, wanted: Iterable[Replicates | None]) -> list[Place]:
         """The replications that are needed and not in the store; those that are count."""
