@@ -287,8 +287,8 @@ class LanguageModel(Profiled):
             if needed and self.kv is None:
                 raise KeyProblem(key, why)
         if self.prefix_cache is not None and self.kv is not None and self.prefix_cache.tokens % self.kv.block:
-            what = f"{self.prefix_cache.tokens} tokens are no whole number of blocks of {self.kv.block}"
-            raise KeyProblem("prefix_cache", what)
+            raise KeyProblem("prefix_cache", f"must be a multiple of kv.block ({self.kv.block}), not "
+                             f"{self.prefix_cache.tokens}")  # fmt: skip
 
     @property
     def max_sequences(self) -> int:
