@@ -42,6 +42,7 @@ from hetsim.results.saved_input import OBJECTS, load_input, save_input
 from hetsim.scenario.scenario import load
 
 FILE = Path(__file__).with_name("saved_format.csv")
+TABLE = "sim/hetsim/results/saved_classes.py"
 RUNS = Path(__file__).with_name("data") / "saved_runs_0.tar.xz"
 SMALL = {
     "name": "small",
@@ -85,9 +86,16 @@ def rows_of_file() -> list[tuple[str, str, int, int | None]]:
                 for row in csv.DictReader(file)]  # fmt: skip
 
 
+def newest_of(rows: list[tuple[str, str, int, int | None]]) -> int:
+    """The version that was last changed."""
+    return max(max(since, -1 if until is None else until + 1) for _, _, since, until in rows)
+
+
 def update() -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows, today = rows_of_file(), fields_of_today() | columns_of_today(Path(folder))
+    if {row[:2] for row in rows if row[3] is None} != today and newest_of(rows) >= VERSION:
+        sys.exit(f"set VERSION = {newest_of(rows) + 1} in {TABLE} first: runs of version {VERSION} lack what came")
     rows = [(tag, name, since, until if until is not None or (tag, name) in today else VERSION - 1)
             for tag, name, since, until in rows]  # fmt: skip
     rows += [(tag, name, VERSION, None) for tag, name in today - {row[:2] for row in rows if row[3] is None}]
@@ -101,14 +109,28 @@ def update() -> None:
 def test_tags_and_fields_change_with_a_new_version_only(files: bool, tmp_path: Path):
     rows, today = rows_of_file(), columns_of_today(tmp_path) if files else fields_of_today()
     listed = {row[:2] for row in rows if row[3] is None and is_file(row[0]) == files}
-    newest = max(max(since, -1 if until is None else until + 1) for _, _, since, until in rows)
+    newest = newest_of(rows)
     if listed == today:
         return
     changed = ", ".join(sorted(f"{tag}.{name}" for tag, name in listed ^ today))
-    where = "sim/hetsim/results/saved_classes.py"
-    what = f"set VERSION = {newest + 1} in {where} (with an entry of READERS for what went), then "
+    what = f"set VERSION = {newest + 1} in {TABLE} (with an entry of READERS for what went), then "
     pytest.fail(f"the format of saved runs changed ({changed}): {what if newest >= VERSION else ''}"
                 "run python tests/test_saved_format.py")  # fmt: skip
+
+
+def test_the_fields_of_a_version_are_not_written_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A field that came is not listed as one of the version so far, which runs of it lack."""
+    monkeypatch.setitem(CLASSES, "price", (CLASSES["price"][0], {**CLASSES["price"][1], "fees": "fees"}))
+    monkeypatch.setattr(sys.modules[__name__], "columns_of_today", lambda _: {
+        row[:2] for row in rows_of_file() if row[3] is None and is_file(row[0])})  # fmt: skip
+    monkeypatch.setattr(sys.modules[__name__], "FILE", shutil.copy(FILE, tmp_path / FILE.name))
+    newest = newest_of(rows_of_file())
+    monkeypatch.setattr(sys.modules[__name__], "VERSION", newest)
+    with pytest.raises(SystemExit, match=f"set VERSION = {newest + 1}"):
+        update()
+    monkeypatch.setattr(sys.modules[__name__], "VERSION", newest + 1)
+    update()
+    assert ("price", "fees", newest + 1, None) in rows_of_file()
 
 
 def test_what_a_version_had_is_read_or_dropped_by_a_reader():

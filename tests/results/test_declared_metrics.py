@@ -1,5 +1,6 @@
 """A metric is one declaration: refused where a part is missing, and known to all that names metrics, ours or not."""
 
+import json
 import subprocess
 import sys
 
@@ -112,18 +113,61 @@ def test_a_metric_of_a_script_in_a_set_of_some_runs_is_in_a_summary_once(monkeyp
     assert "cost" in run.names and run.names.count("late_share") == 1
 
 
-def test_a_metric_of_an_installed_package_is_loaded_by_its_entry_point(tmp_path):
+@pytest.fixture
+def installed(tmp_path):
+    """A package on the path that registers a metric by its entry point; runs code or a command with it."""
     (tmp_path / "theirs.py").write_text(
-        "import hetsim as hs\n@hs.metric(unit='tasks', better='neither')\n"
-        "def theirs(run):\n    'Two.'\n    return 2.0\n"
+        "import hetsim as hs\nfrom hetsim.model.record import COMPLETED\n"
+        "@hs.metric(unit='s', better='less', weight='_completed', title='their response')\n"
+        "def theirs(run):\n    'Twice the mean response.'\n"
+        "    return 2 * float(run.column('response')[run.status == COMPLETED].mean())\n"
     )
     about = tmp_path / "theirs-1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Name: theirs\nVersion: 1\n")
     (about / "entry_points.txt").write_text("[hetsim.metrics]\ntheirs = theirs:theirs\n")
-    show = "import hetsim as hs; print(hs.run('first-steps').metric('theirs'))"
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {show}"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "2.0\n"
+
+    def python(code):
+        code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    return python
+
+
+def test_a_metric_of_an_installed_package_is_loaded_by_its_entry_point(installed):
+    run = "run = hs.run('first-steps')"
+    shown = installed(f"import hetsim as hs; {run}; print(run.metric('theirs') / run.metric('response_mean'))")
+    assert float(shown) == pytest.approx(2)
+
+
+def command(*words):
+    return f"from hetsim.cli import main; main({[*words, '--json', '-q', '--workers', '1']!r}, standalone_mode=False)"
+
+
+def test_a_metric_of_an_installed_package_selects_the_best_policy_and_the_size(installed):
+    """Twice the mean response selects what the mean response does."""
+    policies = ("--policy", "fcfs", "--policy", "sjf", "--delta", "20%")
+    both = [json.loads(installed(command("compare", "first-steps", *policies, "--best", one)))["selection"]
+            for one in ("theirs", "response_mean")]  # fmt: skip
+    assert [one["metric"] for one in both] == ["theirs", "response_mean"] and both[0]["best"] == both[1]["best"]
+    assert both[0]["delta"] == pytest.approx(2 * both[1]["delta"])
+    over = ("--target", "response_p95 < 1 h", "--over", "cluster.nodes.0.count=1..2", "--replications", "2")
+    both = [json.loads(installed(command("size", "first-steps", *over, "--minimize", one)))
+            for one in ("theirs", "response_mean")]  # fmt: skip
+    assert [one["minimize"] for one in both] == ["theirs", "response_mean"]
+    costs = [[one["objective"] for one in found["candidates"]] for found in both]
+    assert costs[0] == pytest.approx([2 * one for one in costs[1]])
+    assert both[0]["best"]["values"] == both[1]["best"]["values"]
+
+
+def test_a_metric_of_a_script_selects_the_best_policy_and_the_size(own):
+    found = hs.compare("first-steps", ["fcfs", "sjf"], best="late_share", delta=0.5, workers=1)
+    assert found.selection.metric == "late_share"
+    sized = hs.size("first-steps", "response_p95 < 1 h", {"cluster.nodes.0.count": [1, 2]}, minimize="late_share",
+                    replications=2, delta=0.5, workers=1)  # fmt: skip
+    best = max(sized.candidates, key=lambda one: one.objective)  # more is better
+    assert sized.objective == "late_share" and "late tasks" in str(sized)
+    assert sized.best.objective == pytest.approx(best.objective, rel=0.5)
 
 
 def test_what_a_worker_cannot_load_is_said_when_it_is_asked_for(monkeypatch):

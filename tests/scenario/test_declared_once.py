@@ -69,6 +69,10 @@ TASKS = {**ARRIVALS, "gpu_time": {"distribution": "exponential", "mean": "1 s"}}
 PROFILED = {**ARRIVALS, "profile": "cnn_training"}
 LLM = {"kind": "llm", "model": "1 GB", "step": {"fixed": "10 ms"}, "kv": {"per_token": "1 MB"}}
 ASKED = {**ARRIVALS, "tokens": {"prompt": 50, "output": 20}}
+FULL = {**ARRIVALS, "tokens": {"prompt": 500, "output": 20}}
+"""Prompts for which the memory of a GPU is the limit."""
+BYTES = {**LLM, "model": "10 GB", "kv": {"per_token": "3 MB"}}
+ESTIMATED = {"kind": "llm", "model": "llama-2-7b", "gpu": "v100"}
 TRACE = {"trace": {"format": "tasks", "path": "tasks.csv"}}
 TABLE = {"table": "times.csv", "unit": "ms"}
 CASES: dict[str, tuple[dict[str, Any], str]] = {
@@ -81,6 +85,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "service.batch": ({**ARRIVALS, "service": {"compute": TABLE}}, "service.compute"),
     "service.time": ({**ARRIVALS, "service": {"compute": TABLE}}, "service.compute"),
     "replicas": ({**ASKED, "service": LLM}, "service"),
+    "memory_share where model is an architecture": ({**FULL, "service": ESTIMATED}, "service"),
+    "memory_share where it is bytes": ({**FULL, "service": BYTES}, "service"),
     "policy": (TASKS, "policy"),
 }
 """An entry of a workload by key, and where in it the key stands."""
@@ -97,7 +103,10 @@ def used_values() -> dict[str, Any]:
         of_a_table = model.__name__ == "MeasuredSpec"
         for key, value in own.items():
             name = f"service.{key}" if of_a_table else key
-            assert values.setdefault(name, value) == value, name
+            several = value if isinstance(value, dict) else {"": value}
+            for where, one in several.items():
+                case = f"{name} {where}".strip()
+                assert values.setdefault(case, one) == one, case
     return values
 
 
@@ -111,7 +120,7 @@ def test_what_is_said_to_be_used_without_a_key_is_what_a_run_uses(name: str, tmp
     monkeypatch.chdir(tmp_path)
     Path("tasks.csv").write_text("arrival,cpu_time\n0,1\n2,1\n3,2\n")
     Path("times.csv").write_text("batch,time\n1,5\n2,8\n4,11\n")
-    (entry, place), key = CASES[name], name.rpartition(".")[2]
+    (entry, place), key = CASES[name], name.partition(" ")[0].rpartition(".")[2]
     value = used_values()[name]
     value = f"{value} {IN_UNITS[name]}" if name in IN_UNITS else value
     runs = []
@@ -123,3 +132,12 @@ def test_what_is_said_to_be_used_without_a_key_is_what_a_run_uses(name: str, tmp
         at.update(more)
         runs.append(hs.run(document).tasks)
     pd.testing.assert_frame_equal(*runs)
+
+
+@pytest.mark.parametrize("service", [BYTES, ESTIMATED], ids=["bytes", "architecture"])
+def test_less_memory_than_is_said_changes_a_run(service: dict[str, Any]):
+    """So the cases of `memory_share` can fail."""
+    share = {BYTES["model"]: 0.9, "llama-2-7b": 0.87}[service["model"]]
+    runs = [hs.run({"seed": 3, "cluster": {"nodes": NODES}, "workload": {**FULL, "service": {**service, **more}}})
+            for more in ({}, {"memory_share": share})]  # fmt: skip
+    assert not runs[0].tasks.equals(runs[1].tasks)

@@ -119,8 +119,7 @@ def test_a_number_in_its_unit_is_read_as_that_number(value: float, unit: Any, te
 IN_WORDS = {
     "cycle": "0 says something else", "block": "0 says something else",
     "distribution": "it says what may be left out", "cpus": "1 on cores, 0 on GPUs",
-    "memory_share": "90% of an architecture, else all", "count": "without it all clients share one budget",
-    "cpu": "where its cores differ from the default",
+    "count": "without it all clients share one budget", "cpu": "where its cores differ from the default",
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import pytest
 import hetsim as hs
 from hetsim import registry
 from hetsim.model.units import PerSecond
+from hetsim.queueing.facts import NEARLY
 from hetsim.queueing.matching import FAMILIES, match
 from hetsim.scenario import readers
 from hetsim.scenario.file.shipped import shipped
@@ -193,14 +194,25 @@ def test_values_that_mean_nothing_are_not_refused():
 
 MATCHED = {
     "mm16": "matches", "thinking-clients": "matches", "naor": "matches", "time-slices": "matches",
-    "latency-against-load": "approximation",
+    "latency-against-load": "nearly",
 }  # fmt: skip
-"""The shipped scenarios that some model matched when theory still listed what it refuses.  None is lost since."""
+"""What shipped scenarios were when theory still listed what it refuses.  No other was matched."""
+SINCE = {"latency-against-load": "approximation"}
+"""Those that are called otherwise since.  Its formula (Allen and Cunneen) has a stated error of 39 % at a squared
+coefficient of variation of 4 on 8 servers: then any formula made it `nearly`, which now takes an error of at most 10 %.
+It has its figures still."""
 
 
 @pytest.mark.parametrize("name", MATCHED)
 def test_what_was_matched_is_matched(name):
-    assert match(hs.load(name)).verdict == MATCHED[name]
+    found = match(hs.load(name))
+    assert found.verdict == SINCE.get(name, MATCHED[name]) and found.rows
+
+
+def test_what_was_nearly_matched_has_a_formula_that_is_farther_off_than_nearly():
+    for name in SINCE:
+        found = match(hs.load(name))
+        assert found.formula_error > NEARLY and all(one.soft for one in found.failed)
 
 
 def test_no_other_scenario_is_matched():

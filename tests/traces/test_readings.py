@@ -23,6 +23,7 @@ import pytest
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 from reader_examples import CASES, Case
+from test_trace_damage import SAMPLES
 
 from hetsim import registry
 from hetsim.errors import HetsimError
@@ -96,17 +97,21 @@ KEPT = kept() if FILE.exists() else {}
 
 
 def test_every_case_has_digests_and_nothing_else_has() -> None:
-    assert list(KEPT) == list(CASES)
+    assert list(KEPT) == [name for name in CASES if name not in SAMPLES]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_readings_are_those_on_record(name: str, tmp_path: Path) -> None:
-    pairs = zip(texts(CASES[name]), KEPT[name].split(), digests(CASES[name], tmp_path).split(), strict=True)
+    """And of readers with a sample of their own whatever it is damaged to is read, or refused in a sentence."""
+    today = digests(CASES[name], tmp_path).split()
+    if name in SAMPLES:
+        return
+    pairs = zip(texts(CASES[name]), KEPT[name].split(), today, strict=True)
     changed = [text for text, before, now in pairs if before != now]
     assert not changed, f"{name}: read otherwise, {len(changed)} times; the first is\n{changed[0]}\n"
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made, FILE.open("w", newline="", encoding="utf-8") as target:
-        rows = ((name, digests(one, Path(made))) for name, one in CASES.items())
+        rows = ((name, digests(one, Path(made))) for name, one in CASES.items() if name not in SAMPLES)
         csv.writer(target, lineterminator="\n").writerows(rows)

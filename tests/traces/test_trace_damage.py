@@ -2,8 +2,11 @@
 
 import decimal
 import gzip
+import inspect
 import json
 import math
+import textwrap
+from itertools import takewhile
 
 import numpy as np
 import pyarrow as pa
@@ -108,7 +111,7 @@ MAPPING = {"columns": {"arrival": "at", "duration": "took", "gpus": "gpus"}}
 BINARY = {"parquet"}
 """Formats of which a text editor cannot damage a file; see test_mapped_logs."""
 
-EXAMPLES = {
+WRITTEN = {
     "acme": ACME, "alibaba_dlrm": DLRM, "alibaba_spot": SPOT, "azure_llm": AZURE, "burstgpt": BURST, "csv": MAPPED,
     "gavel": TEN, "hcsp": MATRIX, "helios": HELIOS, "hetero_dag": DAG, "jsonl": LINES, "kubernetes": PODS_JSON,
     "lsf": LSB, "pbs": PBS, "ray": RAY, "sge": SGE,
@@ -116,7 +119,20 @@ EXAMPLES = {
     "pai": TASKS, "philly": PHILLY, "pollux": POLLUX, "requests": REQUESTS, "slurm": SACCT, "swf": SWF, "tasks": CSV,
     "wfformat": WORKFLOW,
 }  # fmt: skip
-"""One whole file of each format."""
+"""One whole file of a format."""
+
+
+def sample_of(reader):
+    """What is indented below the line `Sample:` in the text of a reader's module; empty if nothing is."""
+    text = inspect.getdoc(inspect.getmodule(reader)) or ""
+    below = text.partition("Sample:\n")[2].lstrip("\n").splitlines(keepends=True)
+    text = textwrap.dedent("".join(takewhile(lambda line: line.startswith(" "), below)))
+    return text and text.rstrip("\n") + "\n"
+
+
+SAMPLES = {form: sample_of(registry.entry("traces", form)) for form in BUILTIN if form not in {*WRITTEN, *BINARY}}
+"""Of the readers without an example here.  Tests that damage a file in a way of its format want one here."""
+EXAMPLES = WRITTEN | SAMPLES
 TEXTS = sorted(EXAMPLES)
 
 NEGATIVE = {
@@ -237,8 +253,19 @@ def complaint(read, tmp_path):
 
 
 def test_there_is_an_example_of_every_format():
-    """A reader that is added without one fails here."""
-    assert set(EXAMPLES) == set(BUILTIN) - BINARY == set(NEGATIVE) == set(MISSING)
+    missing = [form for form, text in SAMPLES.items() if not text]
+    assert not missing, "write a small file below `Sample:` in the text of the reader's module"
+    assert set(WRITTEN) == set(NEGATIVE) == set(MISSING)
+
+
+def test_the_sample_of_a_reader_is_what_stands_in_its_module(monkeypatch):
+    monkeypatch.setattr(inspect, "getmodule", lambda _: inspect)
+    monkeypatch.setattr(inspect, "__doc__", "A log.\n\nSample:\n\n    a;b\n    1;2\n\nMore.\n")
+    assert sample_of(None) == "a;b\n1;2\n"
+    monkeypatch.setattr(inspect, "__doc__", "A log.\n\nSample:\n    a;b\n      1;2")
+    assert sample_of(None) == "a;b\n  1;2\n"
+    monkeypatch.setattr(inspect, "__doc__", "A log.\n\n    a;b\n")
+    assert sample_of(None) == ""
 
 
 @pytest.mark.parametrize("form", TEXTS)
@@ -285,7 +312,7 @@ def test_text_that_is_not_utf8(complaint, form):
     assert "is not UTF-8 text (byte 0xff); save it as UTF-8" in found and f":{line}" in found
 
 
-@pytest.mark.parametrize("form", TEXTS)
+@pytest.mark.parametrize("form", sorted(WRITTEN))
 def test_negative_times(read, complaint, form):
     old, new, message = NEGATIVE[form]
     text = EXAMPLES[form]
@@ -297,14 +324,14 @@ def test_negative_times(read, complaint, form):
         assert any(message in note and "(first: line" in note for note in read(form, text).notes)
 
 
-@pytest.mark.parametrize("form", TEXTS)
+@pytest.mark.parametrize("form", sorted(WRITTEN))
 def test_another_separator(complaint, form):
     old, new, message = SEPARATORS.get(form, (",", ";", ":1: its columns are separated by semicolons"))
     text = EXAMPLES[form].replace(",", ".") if form == "slurm" else EXAMPLES[form]
     assert message in complaint(form, text.replace(old, new))
 
 
-@pytest.mark.parametrize("form", TEXTS)
+@pytest.mark.parametrize("form", sorted(WRITTEN))
 def test_a_missing_column(complaint, form):
     old, new, message = MISSING[form]
     text = EXAMPLES[form]

@@ -69,7 +69,9 @@ def used_without(model: type[Described]) -> dict[str, Any]:
 def with_default(sentence: str, default: Any, metadata: Iterable[Any] = ()) -> str:
     """The sentence with the default, if that has a text and is not stated already."""
     default = getattr(default, "kind", default)  # of a part with keys of its own, of which the others are as they say
-    if default == math.inf:
+    if isinstance(default, Mapping):  # by what else is given
+        text = ", ".join(f"{in_units(value, metadata)} {where}" for where, value in default.items())
+    elif default == math.inf:
         text = "no limit"
     elif isinstance(default, bool) or not isinstance(default, int | float):
         words = [default] if isinstance(default, bool | str) else default if isinstance(default, list) else []

@@ -58,8 +58,8 @@ class AlsoOn(Model):
 
 PolicyName = Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})]
 MAX_TOKENS = 10**9
-FILLED = 0.9
-"""Share of the memory that servers fill unless told otherwise (vLLM: gpu_memory_utilization)."""
+FILLED = {"where model is an architecture": 0.9, "where it is bytes": 1.0}
+"""Default of `memory_share`; the first is that of servers (vLLM: gpu_memory_utilization)."""
 _WEIGHTS: TypeAdapter[int | Architecture] = TypeAdapter(Weights)
 
 
@@ -109,7 +109,7 @@ class LanguageModel(Profiled):
         "prefix_cache", "disaggregated",
     )  # fmt: skip
 
-    USED: ClassVar = {"replicas": 1}
+    USED: ClassVar = {"replicas": 1, "memory_share": FILLED}
 
     kind: Literal["llm"]
     """llm: a language model that answers token by token."""
@@ -131,8 +131,7 @@ class LanguageModel(Profiled):
     """Bytes of weights of one replica, on its devices together; or its architecture: a name of `hetsim list models`,
     its figures, or a name with changes, such as {name: llama-2-70b, bytes_per_weight: 1}."""
     memory_share: Share | None = None
-    """Share of the devices' memory that model, keys and values may fill; all of it unless given, and 90% where the
-    model is an architecture."""
+    """Share of the devices' memory that model, keys and values may fill."""
     kv: KvCacheSpec | None = None
     """Memory that keys and values take; without it memory is no limit."""
     max_num_seqs: Degree = 256
@@ -215,9 +214,8 @@ class LanguageModel(Profiled):
     @property
     def share(self) -> float:
         """Of the devices' memory that may be filled."""
-        if self.memory_share is not None:
-            return self.memory_share
-        return FILLED if isinstance(self.model, Architecture) else 1.0
+        of_architecture, of_bytes = FILLED.values()
+        return self.memory_share or (of_architecture if isinstance(self.model, Architecture) else of_bytes)
 
     @property
     def times(self) -> LinearSteps | RooflineSteps:
@@ -289,8 +287,8 @@ class LanguageModel(Profiled):
             if needed and self.kv is None:
                 raise KeyProblem(key, why)
         if self.prefix_cache is not None and self.kv is not None and self.prefix_cache.tokens % self.kv.block:
-            what = f"{self.prefix_cache.tokens} tokens are no whole number of blocks of {self.kv.block}"
-            raise KeyProblem("prefix_cache", what)
+            raise KeyProblem("prefix_cache", f"must be a multiple of kv.block ({self.kv.block}), not "
+                             f"{self.prefix_cache.tokens}")  # fmt: skip
 
     @property
     def max_sequences(self) -> int:
