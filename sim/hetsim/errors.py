@@ -78,6 +78,15 @@ class ScenarioError(HetsimError):
         return type(self), (self.problems,)
 
 
+def line_of(error: BaseException) -> str:
+    """The innermost line of an exception: `file.py:12`."""
+    line, trace = "", error.__traceback__
+    while trace is not None:
+        line = f"{trace.tb_frame.f_code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return line
+
+
 class UnknownName(HetsimError):
     """A name is not in a registry; the message suggests near ones."""
 

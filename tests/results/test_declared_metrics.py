@@ -8,7 +8,7 @@ import pytest
 
 import hetsim as hs
 from hetsim import registry
-from hetsim.errors import UnknownName, UsageError
+from hetsim.errors import RunError, UnknownName, UsageError
 from hetsim.model.record import COMPLETED
 from hetsim.report.html import report
 from hetsim.results.declared import current_name, declaration, declarations, in_set, unknown_metric
@@ -189,3 +189,15 @@ def test_counts_of_older_files_have_their_names_of_today(column: str, today: str
 
 def test_a_former_name_leads_to_that_of_today():
     assert "task_count" in str(unknown_metric("tasks", declarations()))
+
+
+def test_a_metric_that_raises_is_named_with_its_line(monkeypatch):
+    monkeypatch.setattr(registry, "_registered", {})
+
+    @hs.metric(unit="s", better="less")
+    def mine(measured):
+        """Theirs."""
+        return [1.0][3]
+
+    with pytest.raises(RunError, match=r'metric "mine" raised IndexError \(test_declared_metrics\.py:\d+\): list'):
+        hs.run("first-steps").metric("mine")

@@ -338,6 +338,9 @@ def test_what_the_search_skips_would_miss_the_target(scenario: dict[str, Any], t
     found, every = (hs.size(given, target, GPUS, least=least, **options) for least in (None, 1))
     assert isinstance(found, sizing.Sizing) and isinstance(every, sizing.Sizing)
     assert (found.size, bool(found.overload)) == (every.size, skipped)
+    unknown = [key for key in ("policy.admission", "service.kind") if key in " ".join(found.remarks)]
+    assert bool(unknown) == ("admission" in str(scenario.get("policy"))) and not (unknown and skipped)
+    assert not every.remarks
 
 
 def test_a_search_settles_what_is_plain_with_a_third_of_the_replications():

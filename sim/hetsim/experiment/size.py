@@ -72,6 +72,8 @@ class Sizing:
     trials: tuple[SizeTrial, ...]
     overload: str = ""
     """What keeps the numbers below `least` from serving the requests that arrive, if that is why it is the least."""
+    remarks: tuple[str, ...] = ()
+    """Keys for which no number is left out beforehand."""
 
     @property
     def met(self) -> bool:
@@ -119,7 +121,7 @@ class Sizing:
         if odd:
             larger = ", ".join(map(str, odd))
             said.append(f"Beware: {larger} miss it although they are larger; more is not better here.")
-        return said
+        return [*said, *self.remarks]
 
     def _said(self, trial: SizeTrial) -> str:
         if trial.reason:
@@ -211,7 +213,10 @@ def size(
     if study_options.shard is not None:
         raise UsageError("a bisection has no parts: each size follows from those before; give values (KEY=1..64)")
     overload, seed = "", study_options.seed
-    if least is None and aim.below:
+    remarks: tuple[str, ...] = ()
+    if least is None and aim.below and any(entry.service is not None for entry in loaded.model.workload):
+        remarks = tuple(f"{one}; no number is ruled out by its load" for one in not_understood(loaded, SIZE))
+    if least is None and aim.below and not remarks:
         bottom, overload = _first_sustained(loaded, aim, over, most=top, seed=seed)
     with begun(study_options, Setup((loaded,), (aim.metric,), study_options.check, study_options.audit)) as study:
         search = _Search(
@@ -227,7 +232,7 @@ def size(
         raise UsageError(f"{aim.metric} is not defined with any {over} tried: {remedy}choose another metric")
     return Sizing(
         scenario=loaded.name, key=over, target=aim, confidence=confidence, size=smallest, min_size=bottom, max_size=top,
-        trials=trials, overload=overload,
+        trials=trials, overload=overload, remarks=remarks,
     )  # fmt: skip
 
 
@@ -236,7 +241,7 @@ def _first_sustained(scenario: Scenario, aim: Target, over: str, most: int, seed
 
     Inputs of runs are built and nothing is run; it supposes, as the search does, that more is never worse.
     """
-    if all(entry.service is None for entry in scenario.model.workload) or not_understood(scenario, SIZE):
+    if all(entry.service is None for entry in scenario.model.workload):
         return 1, ""
 
     def overload(number: int) -> str:

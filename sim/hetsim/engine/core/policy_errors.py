@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hetsim.engine.core.state import RunState
-from hetsim.errors import HetsimError, PolicyError, RunError
+from hetsim.errors import HetsimError, PolicyError, RunError, line_of
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
 from hetsim.model.task import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Task
@@ -44,15 +44,9 @@ def illegal(run: RunState, what: str) -> PolicyError:
 
 def raised(run: RunState, error: Exception, where: str) -> PolicyError:
     """A policy's own exception, with the innermost line."""
-    line = ""
-    trace = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        line = f"{code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
-        trace = trace.tb_next
     return PolicyError(
         f'policy "{run.input.policy}" raised {type(error).__name__} in {where} at t = {run.clock._now:g} s '
-        f"({line}): {error}"
+        f"({line_of(error)}): {error}"
     )
 
 

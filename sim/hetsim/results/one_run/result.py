@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import pandas as pd
 
-from hetsim.errors import UsageError
+from hetsim.errors import RunError, UsageError, line_of
 from hetsim.model.record import UNFINISHED, Record
 from hetsim.results.declared import DEFAULT_BOUND, in_set, of_groups
 from hetsim.results.formatting import formatter, json_values, lower_bound, units_of
@@ -249,7 +249,13 @@ class Result:
         """
         function = metrics.metric(name, self.bound)
         if name not in self._values:
-            value = function(self.measured)
+            try:
+                value = function(self.measured)
+            except Exception as error:
+                if function.__module__.startswith("hetsim."):
+                    raise
+                text = f'metric "{name}" raised {type(error).__name__} ({line_of(error)}): {error}'
+                raise RunError(text) from error
             self._values[name] = float(value) if isinstance(value, np.floating) else value
         return self._values[name]
 
