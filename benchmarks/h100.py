@@ -116,7 +116,7 @@ def decode_steps() -> pd.DataFrame:
     steps = roofline_steps(MODELS["llama-3-8b"], DEVICES["h100"], 1, Efficiency())
     frame = (rows / 1e6).rename("measured").reset_index()
     settings = zip(frame["batch"], frame["tokens"], strict=True)
-    frame["predicted"] = [steps.of(0, n, n * context) for n, context in settings]
+    frame["predicted"] = [steps.seconds_for(0, n, n * context) for n, context in settings]
     frame["error"] = frame["predicted"] / frame["measured"] - 1
     return frame
 
@@ -126,7 +126,7 @@ def prefill_steps() -> pd.DataFrame:
     rows = table("decode").query("what == 'prefill eager'").groupby("tokens")["event_us"].median()
     steps = roofline_steps(MODELS["llama-3-8b"], DEVICES["h100"], 1, Efficiency())
     frame = (rows / 1e6).rename("measured").reset_index()
-    frame["predicted"] = [steps.of(n, 0, 0, n * (n + 1) // 2) for n in frame["tokens"]]
+    frame["predicted"] = [steps.seconds_for(n, 0, 0, n * (n + 1) // 2) for n in frame["tokens"]]
     frame["error"] = frame["predicted"] / frame["measured"] - 1
     return frame
 

@@ -133,7 +133,7 @@ def test_a_gang_goes_at_the_rate_of_the_device_that_it_shares(shared):
 
 def test_an_output_goes_on_to_other_devices_in_equal_parts():
     """A gang of two has computed at 1 and downloads 4 B, 2 B on each device at 1 B/s.  It is stopped at 2 and goes on
-    on two others: 2 B each come there from the host in 2 s, and go down again in 2 s."""
+    on two others: 2 B each leave the first two in 2 s, come there in 2 s, and go down again in 2 s."""
     gpu = DeviceType("g", link=Link(upload=1.0, download=1.0))
     policy = Scripted(where={0: ("n0/g0", "n0/g1")})
 
@@ -143,7 +143,7 @@ def test_an_output_goes_on_to_other_devices_in_equal_parts():
 
     policy.script = [(2.0, elsewhere)]
     record = simulate(node(gpu, 4), [Job([gpu_mode(gpu, 2)], [1.0], bytes_out=4)], policy)
-    assert record.finish == pytest.approx([6.0])
+    assert record.finish == pytest.approx([8.0])
 
 
 class Together(Scheduler):

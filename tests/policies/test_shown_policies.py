@@ -25,6 +25,7 @@ REASONS = {
         "a minute a run; the published scenario has its command",
         "scenarios/hetsim_scenarios/published/pollux.yaml",
     ),
+    ("scheduler", "adaptive_lifo"): ("the guide's table of remedies under overload has it", "docs/admission.md"),
     ("batching", "clockwork"): ("the guide says which batch it takes", "docs/serving.md"),
     ("predictor", "holt_winters"): ("the default of predictive, which is shown", "docs/hybrid.md"),
 }

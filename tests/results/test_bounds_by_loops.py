@@ -18,7 +18,7 @@ from hetsim.model.tasks import Mode, StageTime
 from hetsim.results.one_run.bounds import _critical_path, _released_area, area_bound, areas, min_area, offered_load
 from hetsim.results.one_run.fairness import core_demand, gpu_demand, rho_of_tasks
 from hetsim.results.one_run.modes import ModeTable, exclusive_time, offered
-from hetsim.results.one_run.replay import FreeCapacity
+from hetsim.results.one_run.replay import FITS, FreeCapacity, RunReplay
 from hetsim.results.one_run.result import Result
 
 NAN, INF = math.nan, math.inf
@@ -195,10 +195,10 @@ def test_a_mode_is_offered_if_it_fits_on_the_empty_cluster():
     modes = [random_mode(rng) for _ in range(some(3000, 600))]
     nodes = free_at(0.0, [], where, ())
     fits = [verdict(mode, nodes) == 2 for mode in modes]
-    assert FreeCapacity(where, modes).fit().tolist() == fits
-    assert FreeCapacity(where, modes).suffices().tolist() == [
-        verdict(mode, nodes) > 0 or could(mode, nodes) for mode in modes
-    ]
+    empty = record(where, workload([0], [1], [[modes[0]]]), [math.nan], [math.nan], [None], end=1.0)
+    verdicts = RunReplay(empty, Result(empty).modes, FreeCapacity(where, modes)).verdicts()[:, 0]
+    assert (verdicts == FITS).tolist() == fits
+    assert (verdicts > 0).tolist() == [verdict(mode, nodes) > 0 or could(mode, nodes) for mode in modes]
     plain = [not (mode.span_any and mode.gpus) for mode in modes]
     assert [offered(mode, where) for mode, one in zip(modes, plain, strict=True) if one] == [
         can for can, one in zip(fits, plain, strict=True) if one

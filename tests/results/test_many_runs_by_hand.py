@@ -517,13 +517,13 @@ def test_regrets_and_directions():
 
 
 def test_what_is_said_of_a_selection():
-    given: dict[str, Any] = {"metric": "wait_mean", "probability": 0.95, "delta": 0.5, "best": "a", "left": ("a",),
+    given: dict[str, Any] = {"metric": "wait_mean", "probability": 0.95, "delta": 0.5, "best": "a", "remaining": ("a",),
                              "dropped": {"b": 1200, "c": 12}, "runs": {"a": 1300, "b": 1200, "c": 12}}  # fmt: skip
     assert Selection(**given).sentences == [
         "Best in wait mean: a, with a probability of at least 95 % the best or within 500 ms of it (Kim and Nelson's "
         "selection; 2,512 runs in all).", "Out of the race: b after 1,200, c after 12 replications.",
     ]  # fmt: skip
-    assert Selection(**{**given, "best": None, "left": ("a", "b"), "dropped": {}}).sentences == [
+    assert Selection(**{**given, "best": None, "remaining": ("a", "b"), "dropped": {}}).sentences == [
         "No best policy in wait mean after 1,300 replications: a and b cannot be told apart to 500 ms with a "
         "probability of 95 %; allow a larger delta, or longer runs."
     ]
@@ -572,8 +572,8 @@ def test_a_race_is_kim_and_nelsons(seed: int):
         for one in left:
             race.add(one, values[one][r])
         r += 1
-    found = race.found()
-    assert found.best == (left[0] if race.over else None) and found.left == tuple(left) and found.tied == ()
+    found = race.outcome()
+    assert found.best == (left[0] if race.over else None) and found.remaining == tuple(left) and found.tied == ()
     assert found.runs == {one: dropped.get(one, r) for one in policies}
 
 

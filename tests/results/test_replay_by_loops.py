@@ -22,7 +22,7 @@ from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Partition
 from hetsim.model.record import COMPLETED, EXPIRED, LAUNCH_STOPPED, NOT_ARRIVED, UNFINISHED
 from hetsim.model.tasks import Mode
 from hetsim.results.one_run.explain import CAUSES, causes, explain, explain_all
-from hetsim.results.one_run.fragmentation_metrics import fragmentation_between, fragmentation_steps, whole_gpu_steps
+from hetsim.results.one_run.fragmentation_metrics import fragmentation_between, fragmentation_steps
 from hetsim.results.one_run.result import Result
 
 END = 24
@@ -371,8 +371,6 @@ def test_gpus_of_no_use_in_every_second(seed: int):
     means = [per_second[int(low):int(high), 1].sum() / per_second[int(low):int(high), 0].sum()
              for low, high in zip(edges[:-2], edges[1:-1], strict=True)]  # fmt: skip
     assert fragmentation_between(made.result, edges) == pytest.approx([*means, math.nan], nan_ok=True)
-    for column, values in zip(per_second.T, fragmentation_steps(made.result, np.array([5.0, 9.0]))[1:], strict=True):
-        assert values == pytest.approx(column[[5, 9]])
     table = made.result.fragmentation_over_time
     assert table["allocated_gpus"].to_numpy() == pytest.approx(found[2] - found[0])
     assert table["allocation"].to_numpy() == pytest.approx((found[2] - found[0]) / found[2])
@@ -382,8 +380,7 @@ def test_gpus_of_no_use_in_every_second(seed: int):
 
 
 @pytest.mark.parametrize("seed", spread(range(8), 3))
-def test_gpus_of_no_use_where_all_take_whole_ones(seed: int, monkeypatch: pytest.MonkeyPatch):
-    """Then no launch is replayed: the same is a running sum over columns."""
+def test_gpus_of_no_use_where_all_take_whole_ones(seed: int):
     node = NodeSpec(cpus=6, memory=60, accelerators=((PLAIN, 4),), cpu_type=CPU)
     where = Cluster([node, NodeSpec(cpus=20, accelerators=((PLAIN, 2),), cpu_type=CPU),
                      NodeSpec(cpus=3, accelerators=((NOWHERE, 2),), cpu_type=CPU), NodeSpec(cpus=4,
@@ -429,7 +426,6 @@ def test_gpus_of_no_use_where_all_take_whole_ones(seed: int, monkeypatch: pytest
         for row in rows
     ])  # fmt: skip
     result = Result(rec)
-    monkeypatch.setattr("hetsim.results.one_run.fragmentation_metrics._replayed", None)
     time, free, lost, up = fragmentation_steps(result)
     assert set(up) == {8.0} and time[0] == 0 and (np.diff(time) > 0).all()
     assert ((np.diff(free) != 0) | (np.abs(np.diff(lost)) > 1e-9)).all()
@@ -446,39 +442,25 @@ def test_gpus_of_no_use_where_all_take_whole_ones(seed: int, monkeypatch: pytest
         assert (free[steps[second]], lost[steps[second]]) == (sum(left), pytest.approx(wanted))
 
 
-def test_which_runs_are_replayed_for_free_gpus(monkeypatch: pytest.MonkeyPatch):
-    """Those with GPUs of several streams, shares of GPUs, two types on a node, or devices that came and went."""
+def test_the_free_gpus_of_a_run_by_hand():
     one = record(Cluster([NodeSpec(accelerators=((PLAIN, 1),))]), workload([0], [2], [[gpu_mode(kind=PLAIN)]]), [1],
         [3],
                  [(1,)], end=6.0)  # fmt: skip
-    assert whole_gpu_steps(Result(one)) is not None
     assert [column.tolist() for column in fragmentation_steps(Result(one))] == [
         [0, 1, 3],
         [1, 0, 1],
         [0, 0, 0],
         [1, 1, 1],
     ]
-    one.device_log = [(2.0, 1, "frequency", 1.0)]
-    assert whole_gpu_steps(Result(one)) is None
-    streams = DeviceType("s", streams=2)
-    for nodes, mode, place in (
-        ([NodeSpec(accelerators=((streams, 1),))], gpu_mode(kind=streams), (1,)),
-        ([NodeSpec(accelerators=((PLAIN, 1), (NOWHERE, 1)))], gpu_mode(kind=PLAIN), (1,)),
-        ([NodeSpec(accelerators=((PLAIN, 1),))], gpu_mode(kind=PLAIN, share=WHOLE // 2), (1,)),
-        ([NodeSpec(cpus=2, cpu_type=CPU)], Mode("cores", CPU, millicores=1000), (0,)),
-    ):
-        rec = record(Cluster(nodes), workload([0], [2], [[mode]]), [1], [3], [place], end=6.0)
-        assert whole_gpu_steps(Result(rec)) is None, nodes
+    cores = Mode("cores", CPU, millicores=1000)
+    rec = record(Cluster([NodeSpec(cpus=2, cpu_type=CPU)]), workload([0], [2], [[cores]]), [1], [3], [(0,)], end=6.0)
     assert fragmentation_between(Result(rec), np.array([0.0, 6.0])).tolist() == []  # nothing asks for GPUs, or has any
     assert math.isnan(Result(rec).metric("fragmentation"))
     half = record(
         Cluster([NodeSpec(accelerators=((SHARED, 1),))]), workload([0], [2], [[HALF]]), [1], [3], [(1,)], end=6.0
     )
     exact = fragmentation_between(Result(half), np.array([0.0, 2.0, 6.0, 10.0]))
-    monkeypatch.setattr("hetsim.results.one_run.fragmentation_metrics.MAX_REPLAYED", 0)
-    # By the states at 1, 4 and 8 s, of which the last is behind the end.
-    middle = fragmentation_between(Result(half), np.array([0.0, 2.0, 6.0, 10.0]))
-    assert exact.tolist()[:2] == [0, 0] == middle.tolist()[:2] and math.isnan(exact[2]) and math.isnan(middle[2])
+    assert exact.tolist()[:2] == [0, 0] and math.isnan(exact[2])
     at_end = fragmentation_between(Result(half), np.array([4.0, 8.0]))
     assert at_end.tolist() == [0.0] or math.isnan(at_end[0])
 

@@ -76,7 +76,7 @@ def test_several_values_have_the_unit_of_the_middle_one():
     assert f.several([NAN, INF, 0.0], f.SECONDS) == ["–", "∞", "0 s"] and f.several([0.1], f.PER_TIME) == ["6/min"]
     assert f.fitting([], f.BYTES) == (1.0, "B") and f.fitting([], f.PERCENT) == (0.01, "%")
     assert f.fitting([86400 * 2 * (1 - 1e-13)], f.SECONDS)[1] == "d"
-    assert f.at_least(90.0, f.SECONDS) == "≥ 90 s" and f.at_least(INF, f.SECONDS) == "∞"
+    assert f.lower_bound(90.0, f.SECONDS) == "≥ 90 s" and f.lower_bound(INF, f.SECONDS) == "∞"
     assert [f.listed(list("abc")[:n]) for n in range(4)] == ["", "a", "a and b", "a, b and c"]
     assert f.with_unit("12", "") == "12" and f.with_unit("∞", "s") == "∞" and f.plain(12.345) == "12.3"
 
@@ -138,7 +138,7 @@ def test_notes_as_plain_values():
             return "own"
 
     given = {1: (np.float64(2.5), [np.int64(3)]), "a": np.arange(2), "b": None, "c": True, "d": Own()}
-    assert plans.told(given) == {"1": [2.5, [3]], "a": [0, 1], "b": None, "c": True, "d": "own"}
+    assert plans.plain_note(given) == {"1": [2.5, [3]], "a": [0, 1], "b": None, "c": True, "d": "own"}
     numbers = [plans.number({"x": value}, "x") for value in (3, 2.5, True, "3", None)]
     assert numbers[:2] == [3.0, 2.5] and all(math.isnan(one) for one in [*numbers[2:], plans.number({}, "x")])
     assert [plans.ratio(6.0, 4.0), plans.ratio(0.0, 0.0)] == [1.5, 1.0]
@@ -169,7 +169,7 @@ def test_the_table_of_plans():
     assert plans.lower_bounds({"b": estimates}) == {"b": 7.0}
     assert math.isnan(plans.lower_bounds({"b": planned({"lower_bound": 7.25}, open_=True)})["b"])
     assert plans.certified(runs["b"]) == 7.25 and math.isnan(plans.certified(runs["a"]))
-    assert plans.whole(runs["a"]) and not plans.whole(planned({}, open_=True))
+    assert plans.all_completed(runs["a"]) and not plans.all_completed(planned({}, open_=True))
     assert plans.has_plan(runs["b"]) and not plans.has_plan(runs["a"])
 
 

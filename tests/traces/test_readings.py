@@ -27,6 +27,7 @@ from test_trace_damage import SAMPLES
 
 from hetsim import registry
 from hetsim.errors import HetsimError
+from hetsim.workload.costs.measured_training import StepModel
 
 FILE = Path(__file__).with_name("readings.csv")
 CELL = re.compile(r"[^\s,|;:\t\"{}\[\]=()+*]+")
@@ -61,6 +62,8 @@ def shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(shown, value))}]"
     parts = vars(value) if hasattr(value, "__dict__") else {}
+    if isinstance(value, StepModel):  # a fit, of which processors with other instructions find other last digits
+        return f"{[f'{one:.5g}' for one in value.figures]}"
     if parts:
         return shown({key: one for key, one in parts.items() if key not in ("source", "opened", "line")})
     slots = getattr(type(value), "__slots__", ())

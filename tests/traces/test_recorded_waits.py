@@ -148,7 +148,7 @@ def test_the_limit_the_capacity_and_the_nodes_down_of_the_shipped_log(site: Task
     assert found.capacity == 32
     assert found.limits is not None
     assert found.limits.kind == "user"
-    assert found.limits.most == {"ben": 8}
+    assert found.limits.max_held == {"ben": 8}
     times, levels = (np.array(column) for column in zip(*found.curve, strict=True))
     hours = np.arange(0, 119, 1.0)
     up = levels[np.searchsorted(times, 3600 * hours, side="right") - 1]

@@ -485,7 +485,7 @@ class SlurmMultifactor(Scheduler):
                     until = ends[demand] = max(map(profile.open_until, task.modes)) if fits else -math.inf
                 modes = task.shape.modes
                 if len(modes) == 1:
-                    fits = now + (task.estimates[0] + modes[0].single) * (1.0 - task.done) <= until
+                    fits = now + task.estimate_at(0) * (1.0 - task.done) <= until
                 else:
                     fits = now + task.shortest_remaining <= until and profile.could_start(task)
                 if fits:

@@ -245,7 +245,7 @@ class Result:
 
         Parameters: name: of the metric.
         Returns: its value, in base units.
-        Raises: UnknownName: there is none of that name; it suggests one.
+        Raises: UnknownName: there is none of that name; it suggests one; RunError: it is yours and raised.
         """
         function = metrics.metric(name, self.bound)
         if name not in self._values:
