@@ -462,6 +462,30 @@ def test_rows_that_can_never_run_stop_the_run_unless_it_is_said_what_becomes_of_
     assert run(tmp_path, ODD, unfit="leave_out").tasks["id"].tolist() == ["fits", "zero", "last"]
 
 
+PARALLEL = (
+    "id,arrival,gpus,cpus,gpu_time,cpu_time\none,0,1,0,5,\ntwo,1,2,0,5,\nhalf,2,0.5,0,5,\ncore,3,0,1,,4\ncores,4,0,2,,4\n"
+    "wide,5,8,0,5,\nlast,6,1,1,2,\n"
+)
+
+
+def test_rows_that_are_not_sequential_can_be_left_out_for_planners(tmp_path):
+    """Of one, two and half a GPU, one and two cores, eight GPUs of four, and one GPU with a core next to it."""
+    with pytest.raises(ScenarioError, match="unfit: leave_out_parallel leaves such rows of a trace out"):
+        run(tmp_path, PARALLEL.replace("wide,5,8,0,5,\n", ""), policy="lst")
+    for policy in ("lst", "fcfs"):  # the same tasks under every policy
+        found = run(tmp_path, PARALLEL, unfit="leave_out_parallel", policy=policy)
+        assert found.tasks["id"].tolist() == ["one", "core", "last"], policy
+        assert (found.tasks["status"] == "completed").all()
+        said = next(text for text in found.warnings if "left out" in text)
+        assert "4 of 7 tasks are left out: 3, the first of them task two (line 3): not on one core or one whole" in said
+        assert "task wide (line 7): 8 × g are more than the 4 of any node" in said
+    with pytest.raises(ScenarioError, match=r"2 tasks are not on one core .*nothing would be left of this trace"):
+        run(tmp_path, "id,gpus,gpu_time\na,2,1\nb,2,1\n", unfit="leave_out_parallel")
+    graph = "id,gpus,gpu_time,predecessors\na,2,1,\nb,1,1,a\n"
+    with pytest.raises(ScenarioError, match="a task graph cannot do without some of its tasks"):
+        run(tmp_path, graph, unfit="leave_out_parallel")
+
+
 def test_a_gang_larger_than_its_partition_is_told_so(tmp_path):
     nodes = [{"count": 2, "cpus": 4, "gpus": GPUS, "partitions": "p"}, {"count": 9, "cpus": 4, "gpus": GPUS}]
     with pytest.raises(ScenarioError, match="12 × g are more than the 8 of partition p"):

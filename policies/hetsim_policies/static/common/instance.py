@@ -195,7 +195,8 @@ def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[Devi
     sequential = [mode for mode in fitting if _of_one_lane(mode)]
     if not sequential:
         what = "tasks of one core or one whole GPU"
-        others = "graham, heft, mct, min_min and moldable_dual plan parallel tasks"
+        others = "graham, heft, mct, min_min and moldable_dual plan parallel tasks, and"
+        others += " unfit: leave_out_parallel leaves such rows of a trace out"
         return f"{planner} plans {what}; {count} tasks are not (the first is {first}): {others}"
     mode = sequential[0]
     outside = [node for node in hosts[mode.type] if not mode.allows(node.index)]

@@ -24,6 +24,8 @@ from hetsim.workload.traces import TaskTable
 
 MAX_REASONS = 5
 """Reasons for which rows are left out that are named one by one; the rest is counted."""
+LEAVE_OUT = ("leave_out", "leave_out_parallel")
+NOT_SEQUENTIAL = "not on one core or one whole GPU"
 DEMANDS = ("nodes", "cpus", "gpus", "memory", "gpu_memory", "upload", "download")
 
 
@@ -87,6 +89,8 @@ class _Group:
     """All that their demands allow."""
     plan: list[_Way]
     """Those that this cluster has room for; none: the rows are lost."""
+    is_parallel: bool = False
+    """Left out though there is room, as no mode is one core or one whole accelerator."""
 
     @property
     def refused(self) -> list[Mode]:
@@ -100,8 +104,12 @@ def modes_of_rows(rows: TraceRows, refused: dict[int, str], context: Context) ->
     they could run.
     """
     groups = list(_groups(rows, refused, context))
+    if rows.entry.unfit == LEAVE_OUT[1]:
+        for group in groups:
+            group.is_parallel = bool(group.plan) and not any(one_lane(way.mode) for way in group.plan)
+            group.plan = [] if group.is_parallel else group.plan
     lost = [group for group in groups if not group.plan]
-    leave_out = rows.entry.unfit == "leave_out" and rows.table.predecessors is None and len(lost) < len(groups)
+    leave_out = rows.entry.unfit in LEAVE_OUT and rows.table.predecessors is None and len(lost) < len(groups)
     if lost and not leave_out:
         raise ScenarioError(_lost(rows, lost, context))
     stopping, preemptible = stopping_of(rows.entry)
@@ -342,12 +350,15 @@ def _lost(rows: TraceRows, lost: list[_Group], context: Context) -> list[Problem
     worst = min(lost, key=lambda group: int(rows.kept[group.rows].min()))
     row = int(rows.kept[worst.rows].min())
     first = f"task {table.name(row)} ({table.source}, {_where(table, row)})"
-    problem = unfit(
-        context, rows.path, count, first=first, refused=worst.refused, types=rows.types(row),
-        nodes_by=nodes_by(rows.entry)
-    )
+    if worst.is_parallel:
+        problem = context.document.problem((*rows.path, "unfit"), f"{count} tasks are {NOT_SEQUENTIAL}; first {first}")
+    else:
+        problem = unfit(
+            context, rows.path, count, first=first, refused=worst.refused, types=rows.types(row),
+            nodes_by=nodes_by(rows.entry)
+        )
     way_out = "unfit: reject counts such tasks as rejected, leave_out leaves them out"
-    if rows.entry.unfit == "leave_out":
+    if rows.entry.unfit in LEAVE_OUT:
         graph = "a task graph cannot do without some of its tasks" if table.predecessors is not None else ""
         way_out = graph or "nothing would be left of this trace"
     return [replace(problem, message=f"{problem.message} ({way_out})")]
@@ -359,7 +370,8 @@ def _left_out(rows: TraceRows, lost: list[_Group], context: Context) -> str:
     counts: dict[str, list[int]] = {}
     for group in lost:
         row = int(rows.kept[group.rows].min())
-        tally = counts.setdefault(why_unfit(context, group.refused, rows.types(row), nodes_by(rows.entry)), [0, row])
+        why = why_unfit(context, group.refused, rows.types(row), nodes_by(rows.entry))
+        tally = counts.setdefault(NOT_SEQUENTIAL if group.is_parallel else why, [0, row])
         tally[0] += len(group.rows)
         tally[1] = min(tally[1], row)
     ranked = sorted(counts.items(), key=lambda item: (-item[1][0], item[1][1]))
@@ -371,7 +383,8 @@ def _left_out(rows: TraceRows, lost: list[_Group], context: Context) -> str:
         more = sum(count for _, (count, _) in ranked[MAX_REASONS:])
         parts.append(f"and {more:,} for other reasons")
     total = sum(count for _, (count, _) in ranked)
-    what = f"{total:,} of {len(rows.kept):,} tasks can never run on this cluster and are left out"
+    never = "" if any(group.is_parallel for group in lost) else "can never run on this cluster and "
+    what = f"{total:,} of {len(rows.kept):,} tasks {never}are left out"
     return f"{what}: {'; '.join(parts)}"
 
 

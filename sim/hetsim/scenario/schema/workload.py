@@ -112,8 +112,8 @@ class WorkloadEntry(Demand):
     """Factor on the arrival times of a trace."""
     load: Positive | None = None
     """Stretches the arrivals of a trace until the work is this share of what the cluster can do."""
-    unfit: Literal["error", "reject", "leave_out"] = "error"
-    """What becomes of rows of a trace that can never run here."""
+    unfit: Literal["error", "reject", "leave_out", "leave_out_parallel"] = "error"
+    """What becomes of rows of a trace that can never run here, and of those not on one core or one whole GPU."""
     resample: Resample | None = None
     """Draws the rows of a trace again in every replication."""
     clients: Annotated[Clients, AS_CLIENTS] | None = None
