@@ -506,3 +506,9 @@ def test_the_forecast_keeps_devices_awake_while_demand_is_high():
         policy._ask(mode, float(second))
     assert policy.wanted_awake(kind, 600.0) >= 3  # one each 20 s, a minute to wake
     assert policy.wanted_awake(kind, 6000.0) == 0
+
+
+def test_levels_below_the_tolerance_of_the_solver_are_reached():
+    """Two jobs of two days, of nearly the same length: each has a GPU for all the time."""
+    days = offers([[1 / 5.798681379854221e-06], [1 / 5.798614131222638e-06]], [32])
+    assert max_min(days, np.ones(2)).tolist() == pytest.approx([1.0, 1.0])

@@ -101,6 +101,13 @@ def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray
     A job with a base of 0 (nothing that it can use is up) is left out.
     Cost: `levels` + 1 programs of jobs × modes columns at most; jobs that are alike count once.
     """
+    try:
+        return _max_min(offers, base, levels)
+    except ArithmeticError:  # a level near the solver's tolerance, as of jobs of days: in units in which it is not
+        return _max_min(offers, base * _Groups.of_offers(offers, base).gain.max(), levels)
+
+
+def _max_min(offers: ModeOffers, base: np.ndarray, levels: int) -> np.ndarray:
     groups = _Groups.of_offers(offers, base)
     if not groups.size:
         return np.zeros(len(offers.job))
