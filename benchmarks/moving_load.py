@@ -44,7 +44,7 @@ def scenario(phase: float, admission: Any, horizon: float = 3900.0) -> dict[str,
         "name": "moving-load", "seed": 1, "warmup": "5 min", "horizon": f"{horizon} s",
         "cluster": {"nodes": {"gpus": {"type": "a100", "count": SERVERS}}},
         "workload": {"name": "tasks", "arrivals": arrivals, "gpu_time": times, "slo": "4 s",
-                     "estimates": {"known": "mean"}},
+                     "estimates": {"basis": "mean"}},
         "policy": {"scheduler": "fcfs", "admission": admission},
     }  # fmt: skip
 

@@ -518,6 +518,8 @@ SERVED = {
     **PARAMETERS,
     "class_shedding": {"limits": {"images": 50}},
     "codel": {"target": "20 ms", "interval": "100 ms"},
+    "dagor": {"target": "500 ms"},
+    "gradient": {"start": 50, "min_limit": 16},
     "head_codel": {"target": "20 ms", "interval": "100 ms"},
     "erlang_wait": {"max_wait": "50 ms"},
     "mdp_threshold": {"rewards": {"images": 1.0}, "holding": {"images": 1.0}},

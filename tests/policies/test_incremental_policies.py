@@ -68,7 +68,8 @@ class Plain(SlurmMultifactor):
 
     def begin(self, view):
         super().begin(view)
-        self._constant = self._one_queue = False
+        self._one_queue = False
+        self._constant = self._constant and self.calc_period > 0  # what is credited once a period decays otherwise
 
     def _backfill(self, order, view):
         self._occupancy._launches = -1
