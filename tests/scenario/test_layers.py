@@ -21,6 +21,7 @@ REGISTRIES = {
     "sim/hetsim/learning/__init__.py": "ENVIRONMENTS",
     "sim/hetsim/learning/agents/__init__.py": "AGENTS",
     "sim/hetsim/registry.py": "_TABLES",
+    "sim/hetsim/results/pictures.py": "PICTURES",
     "sim/hetsim/workload/measurements.py": "MEASUREMENTS",
     "sim/hetsim/workload/node_lists.py": "BUILTIN",
     "sim/hetsim/workload/traces.py": "BUILTIN",

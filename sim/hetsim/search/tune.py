@@ -32,13 +32,13 @@ from hetsim.experiment.stopping import cut_warmup
 from hetsim.experiment.study import Case, Replicates, Study
 from hetsim.experiment.work import RunOutcome, Setup
 from hetsim.results.declared import DEFAULT_METRIC, has_direction, higher_is_better
-from hetsim.results.many_runs.tuning import Setting, Tuning
 from hetsim.results.many_runs.warmup import PILOT
 from hetsim.results.one_run.estimands import ratio_contributions, weight_of
 from hetsim.results.one_run.metrics import metric as known
 from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.policy import PARTS, Policies, PolicySpec, policy_parameters
 from hetsim.scenario.schema.whole import ScenarioModel
+from hetsim.search.tuning import Setting, Tuning
 
 SETTINGS = 27
 FIRST = 3

@@ -30,7 +30,6 @@ from hetsim.experiment.policies import PolicyLike
 from hetsim.experiment.run import begun, stop_at_part
 from hetsim.experiment.stopping import select
 from hetsim.experiment.study import Case, Replicates
-from hetsim.experiment.targets import MET, NO_SIZES, OPEN, UNDEFINED, Judge, Target, TargetsTrial
 from hetsim.experiment.work import Setup
 from hetsim.results.declared import has_direction, higher_is_better
 from hetsim.results.formatting import json_number, metric_name, several, units_of
@@ -41,6 +40,7 @@ from hetsim.results.pictures import drawn
 from hetsim.scenario.building.cluster import build_cluster
 from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.sweep import Range, is_range, read_range
+from hetsim.search.targets import MET, NO_SIZES, OPEN, UNDEFINED, Judge, Target, TargetsTrial
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -214,7 +214,7 @@ class Decision:
 
     def plot(self) -> Figure:
         """Plot the objective against the first target's metric, with bounds and front."""
-        return drawn("decision.decision", self)
+        return drawn("decision", self)
 
     def __repr__(self) -> str:
         return "\n".join([f"<Decision {self.scenario}>", *self.sentences])
@@ -229,7 +229,7 @@ def decide(
     policies: Iterable[PolicyLike] | Mapping[str, PolicyLike] | None, minimize: str | None, confidence: float,
     delta: float, first: int, tell: Callable[[Any], None] | None,
 ) -> Decision:  # fmt: skip
-    """See `hetsim.experiment.size.size`."""
+    """See `hetsim.search.size.size`."""
     if not 0 < delta < 1:
         raise UsageError(f"delta is a share of the mean above 0 and below 1, such as 1%, not {delta:g}")
     base = scenario.moved()

@@ -23,12 +23,10 @@ from typing import Any, Unpack
 import pandas as pd
 
 from hetsim.errors import ScenarioError, UsageError
-from hetsim.experiment.decide import Decision
 from hetsim.experiment.options import SearchKeywords, StudyOptions, with_options
 from hetsim.experiment.policies import PolicyLike
 from hetsim.experiment.run import begun, prepare
 from hetsim.experiment.study import Case, Study
-from hetsim.experiment.targets import MET, MISSED, NO_SIZES, UNDEFINED, Judge, Target
 from hetsim.experiment.work import Setup
 from hetsim.model.units import shown
 from hetsim.results.declared import in_set
@@ -36,6 +34,8 @@ from hetsim.results.formatting import json_number, metric_name, several, units_o
 from hetsim.scenario.overrides import value_at
 from hetsim.scenario.readers import SIZE, not_understood
 from hetsim.scenario.scenario import Scenario
+from hetsim.search.decide import Decision
+from hetsim.search.targets import MET, MISSED, NO_SIZES, UNDEFINED, Judge, Target
 
 FIRST = 10
 """Replications of the first look at a size."""
@@ -201,7 +201,7 @@ def size(
     if not 1 <= bottom <= top:
         raise UsageError(f"sizes are looked for from {bottom} to {top}: that is no range of whole numbers from 1 on")
     if not isinstance(over, str) or len(targets) != 1 or minimize is not None or policies is not None:
-        from hetsim.experiment.decide import decide
+        from hetsim.search.decide import decide
 
         values = {over: range(bottom, top + 1) if most is not None else None} if isinstance(over, str) else over
         return decide(

@@ -14,8 +14,8 @@ import hetsim as hs
 from hetsim import registry
 from hetsim.cli import hetsim
 from hetsim.errors import ScenarioError, UsageError
-from hetsim.experiment.tune import tune
 from hetsim.policy import ListScheduler
+from hetsim.search.tune import tune
 
 SMALL: dict[str, Any] = {
     "name": "small",

@@ -11,11 +11,11 @@ import pytest
 
 import hetsim as hs
 from hetsim.errors import UsageError
-from hetsim.experiment import decide
-from hetsim.experiment.decide import Candidate, Decision, _numbers, _Search
-from hetsim.experiment.targets import MET, MISSED, OPEN, UNDEFINED, Judge, Target, TargetFinding, TargetsTrial
 from hetsim.experiment.work import RunOutcome
 from hetsim.results.many_runs.selection import MAX_REPLICATIONS
+from hetsim.search import decide
+from hetsim.search.decide import Candidate, Decision, _numbers, _Search
+from hetsim.search.targets import MET, MISSED, OPEN, UNDEFINED, Judge, Target, TargetFinding, TargetsTrial
 
 NOTHING: Any = None
 WAIT, LATE = Target.parse("wait_mean < 2 s"), Target.parse("wait_mean > 1 s")

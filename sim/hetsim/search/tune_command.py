@@ -37,7 +37,7 @@ def tune(scenario: str, over: tuple[str, ...], as_json: bool, quiet: bool, **opt
     compared with that of the present setting.
     """
     from hetsim.cli.sweep import over_given
-    from hetsim.experiment.tune import tune as search
+    from hetsim.search.tune import tune as search
 
     with console.searching(console.of_cache(options["cache"]), as_json, quiet, cases=True) as options["progress"]:
         tuning = search(scenario, over=over_given(over) or {}, **options)
@@ -50,8 +50,8 @@ def tune(scenario: str, over: tuple[str, ...], as_json: bool, quiet: bool, **opt
 
 def _show(found: object) -> None:
     from hetsim.report import terminal
-    from hetsim.results.many_runs.tuning import Tuning
     from hetsim.scenario.file.document import dump
+    from hetsim.search.tuning import Tuning
 
     assert isinstance(found, Tuning)
     shown = found.shown()

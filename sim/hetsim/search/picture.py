@@ -9,11 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hetsim.experiment.decide import Candidate, Decision
-from hetsim.experiment.targets import Target
 from hetsim.plots.style import BLUE, INK, MUTED, ORANGE, figure, plain, short, tidy, title
 from hetsim.plots.sweeps import key_name
 from hetsim.results.formatting import fitting, metric_name, units_of
+from hetsim.search.decide import Candidate, Decision
+from hetsim.search.targets import Target
 
 LOOKS = {"met": ("o", BLUE), "missed": ("x", MUTED), "open": ("D", INK), "not defined": ("s", MUTED)}
 WIDE = 20.0

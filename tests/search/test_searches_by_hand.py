@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 
 from hetsim.errors import UsageError
-from hetsim.experiment import precision, tune
+from hetsim.experiment import precision
 from hetsim.experiment.points import GridValues, PointRows, PointValues, _as_number, column_of, parse_over
 from hetsim.experiment.precision import PrecisionPlan, needed
-from hetsim.experiment.size import SizeTrial, Sizing, _Search
 from hetsim.experiment.stopping import Amount, Warmup, shared
 from hetsim.experiment.study import Replicates
-from hetsim.experiment.targets import MET, MISSED, OPEN, UNDEFINED, Target
 from hetsim.experiment.work import RunOutcome
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.statistics import student_quantile
+from hetsim.search import tune
+from hetsim.search.size import SizeTrial, Sizing, _Search
+from hetsim.search.targets import MET, MISSED, OPEN, UNDEFINED, Target
 
 NOTHING: Any = None
 WAIT = Target.parse("wait_mean < 2 s")

@@ -14,9 +14,9 @@ from scipy import stats
 import hetsim as hs
 from hetsim.cli import main
 from hetsim.errors import ScenarioError, UnknownName, UsageError
-from hetsim.experiment import size as sizing
-from hetsim.experiment.targets import MET, MISSED, OPEN, Judge, Target, looks
 from hetsim.results.statistics import half_width
+from hetsim.search import size as sizing
+from hetsim.search.targets import MET, MISSED, OPEN, Judge, Target, looks
 from hetsim.theory import mmc
 
 SERVERS: dict[str, Any] = {

@@ -15,12 +15,12 @@ from click.testing import CliRunner, Result
 import hetsim as hs
 from hetsim.cli import hetsim
 from hetsim.errors import RunError, UsageError
-from hetsim.experiment.decide import Candidate, Decision, _Search
 from hetsim.experiment.progress import Meter
 from hetsim.experiment.study import Case, Replicates
-from hetsim.experiment.targets import MET, MISSED, OPEN, Judge, Target, TargetFinding, TargetsTrial
 from hetsim.experiment.work import RunOutcome
 from hetsim.experiment.workers import Workers
+from hetsim.search.decide import Candidate, Decision, _Search
+from hetsim.search.targets import MET, MISSED, OPEN, Judge, Target, TargetFinding, TargetsTrial
 from hetsim.theory import mmc
 
 BIG, SMALL = "cluster.nodes.big.count", "cluster.nodes.small.count"

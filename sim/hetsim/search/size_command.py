@@ -69,7 +69,7 @@ def size(
     shown to meet the targets; what was tried is printed all the same.
     """
     from hetsim.errors import NothingMeets
-    from hetsim.experiment.size import size as search
+    from hetsim.search.size import size as search
 
     keys: Any = _over(over, least, most)
     tell = None if quiet else _tell

@@ -13,11 +13,11 @@ import pytest
 import hetsim as hs
 from hetsim.errors import RunError, UsageError
 from hetsim.experiment import estimate as estimating
-from hetsim.experiment import targets
 from hetsim.experiment.estimate import START, Estimate
-from hetsim.experiment.targets import MET, MISSED, OPEN, UNDEFINED, Judge, Target, TargetFinding, TargetsTrial
 from hetsim.experiment.work import RunOutcome
 from hetsim.results.statistics import half_width
+from hetsim.search import targets
+from hetsim.search.targets import MET, MISSED, OPEN, UNDEFINED, Judge, Target, TargetFinding, TargetsTrial
 
 NOTHING: Any = None
 
