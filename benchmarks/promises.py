@@ -16,10 +16,10 @@ from scipy.integrate import quad
 
 import hetsim as hs
 from benchmarks.measure import SEED, Row
-from hetsim.experiment.targets import MET, MISSED
 from hetsim.results.one_run.estimands import ratio_contributions
 from hetsim.results.statistics import Interval, paired_differences, student_interval
 from hetsim.scenario.schema.whole import MIN_FOR_PRECISION
+from hetsim.search.targets import MET, MISSED
 from hetsim.theory import mmc
 
 RUNS = 10

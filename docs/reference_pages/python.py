@@ -15,8 +15,8 @@ from hetsim import plots, registry, testing
 RETURNED = {
     "Difference": "hetsim.results.many_runs.difference:Difference",
     "PrecisionPlan": "hetsim.experiment.precision:PrecisionPlan",
-    "Sizing": "hetsim.experiment.size:Sizing", "Training": "hetsim.learning.training.train:Training",
-    "Tuning": "hetsim.results.many_runs.tuning:Tuning",
+    "Sizing": "hetsim.search.size:Sizing", "Training": "hetsim.learning.training.train:Training",
+    "Tuning": "hetsim.search.tune:Tuning",
 }  # fmt: skip
 """Classes that functions return, and that are made in no other way."""
 

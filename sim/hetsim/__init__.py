@@ -27,10 +27,10 @@ _WHERE = {
     "replicate": "hetsim.experiment.run:replicate",
     "compare": "hetsim.experiment.compare:compare",
     "sweep": "hetsim.experiment.sweep:sweep",
-    "tune": "hetsim.experiment.tune:tune",
-    "plan": "hetsim.experiment.plan:plan",
+    "tune": "hetsim.search.tune:tune",
+    "plan": "hetsim.planning.static_plan:plan",
     "plan_precision": "hetsim.experiment.precision:plan_precision",
-    "size": "hetsim.experiment.size:size",
+    "size": "hetsim.search.size:size",
     "train": "hetsim.learning.training.train:train",
     "load": "hetsim.experiment.directory:load",
     "difference": "hetsim.results.many_runs.difference:difference",
@@ -56,13 +56,11 @@ if TYPE_CHECKING:
     from hetsim import errors, plots, theory
     from hetsim.experiment.compare import compare
     from hetsim.experiment.directory import load
-    from hetsim.experiment.plan import plan
     from hetsim.experiment.precision import plan_precision
     from hetsim.experiment.run import replicate, run
-    from hetsim.experiment.size import size
     from hetsim.experiment.sweep import sweep
-    from hetsim.experiment.tune import tune
     from hetsim.learning.training.train import train
+    from hetsim.planning.static_plan import plan
     from hetsim.registry import register
     from hetsim.results.declared import metric
     from hetsim.results.many_runs.compare import Comparison
@@ -71,6 +69,8 @@ if TYPE_CHECKING:
     from hetsim.results.many_runs.sweep import Sweep
     from hetsim.results.one_run.result import Result
     from hetsim.scenario.scenario import Scenario
+    from hetsim.search.size import size
+    from hetsim.search.tune import tune
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,51 @@
+"""`hetsim report DIR`: a run, a comparison or a sweep as one HTML page.
+
+The page has the figures in words, the tables, the pictures, the scenario, and how to make it again.  Same directory,
+same bytes, on the same versions of the packages.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hetsim.errors import UsageError
+from hetsim.model.files import write_whole
+
+if TYPE_CHECKING:
+    from hetsim.results.many_runs.compare import Comparison
+    from hetsim.results.many_runs.replications import Replications
+    from hetsim.results.many_runs.sweep import Sweep
+    from hetsim.results.one_run.result import Result
+
+NAME = "report.html"
+
+
+def write_report(outcome: Result | Replications | Comparison | Sweep, path: str | Path, *, folder: str = "") -> Path:
+    """Write the page, whole or not at all; `folder`: its name in commands shown."""
+    target = Path(path)
+    if target.is_dir():
+        raise UsageError(f"{target} is a folder: give the page a file name, such as report.html")
+    text = report(outcome, folder)
+    write_whole(target, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
+    return target
+
+
+def report(outcome: Result | Replications | Comparison | Sweep, folder: str = "") -> str:
+    """The page as text."""
+    from hetsim import __version__
+    from hetsim.page import elements
+    from hetsim.page.of_comparison import of_comparison
+    from hetsim.page.of_run import of_run
+    from hetsim.page.of_sweep import of_sweep
+    from hetsim.results.many_runs.compare import Comparison
+    from hetsim.results.many_runs.sweep import Sweep
+
+    if isinstance(outcome, Comparison):
+        parts = of_comparison(outcome, folder)
+    elif isinstance(outcome, Sweep):
+        parts = of_sweep(outcome, folder)
+    else:
+        parts = of_run(outcome, folder)
+    title, lines, sections, *columns = parts
+    return elements.page(title, lines, sections, f"Made by hetsim {__version__}.", *columns)

@@ -1,0 +1,126 @@
+"""Parts that pages about runs, comparisons and sweeps share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import partial
+from itertools import combinations
+from shlex import quote
+from typing import Any
+
+import pandas as pd
+
+from hetsim.experiment.policies import written
+from hetsim.page import elements
+from hetsim.page.elements import Cell, Section
+from hetsim.results.declared import has_direction
+from hetsim.results.formatting import figures, metric_name, pair
+from hetsim.results.many_runs.compare import Comparison
+from hetsim.results.many_runs.findings import Finding, better
+from hetsim.results.many_runs.groups import difference_cells
+from hetsim.results.many_runs.sweep import Sweep
+from hetsim.results.one_run.result import Result
+from hetsim.results.one_run.store import versions
+
+Parts = tuple[str, list[str], list[Section], bytes]
+"""Title, lines below it, sections, and the columns of runs to walk in."""
+
+
+def sentence_case(text: str) -> str:
+    """With a large first letter; `GPU` stays as it is."""
+    return text[:1].upper() + text[1:]
+
+
+def scenario_of(first: Result) -> str:
+    """The scenario of a run, folded away."""
+    return "" if first.scenario is None else elements.code(first.scenario, "the resolved scenario")
+
+
+def commands(first: Result, folder: str, verb: str, replications: int | None = None, more: Iterable[str] = ()) -> str:
+    """How to make the runs again: the command, and the versions for the same bytes."""
+    if first.scenario is None:
+        return ""
+    words = [f"hetsim {verb} {scenario_file(folder)} --seed {first.seed}", *more]
+    words += [] if replications is None else [f"--replications {replications}"]
+    used = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return elements.code(" ".join(words)) + f"<p>The same versions give the same bytes. Here: {used}.</p>"
+
+
+def scenario_file(folder: str) -> str:
+    """The scenario in a directory, as a shell takes it."""
+    return quote(f"{folder}/scenario.yaml" if folder else "scenario.yaml")
+
+
+def policy_option(label: str, value: Any = None) -> str:
+    """`--policy sjf`, or the mapping behind a label that the command does not know."""
+    return f"--policy {quote(policy_text(label, value))}"
+
+
+def policy_text(label: str, value: Any = None) -> str:
+    """A policy as the command line takes it."""
+    return written(label, value) or label
+
+
+def better_sentence(finding: Finding, base: float) -> str:
+    """The finding as a sentence: A is better than B in a metric by 36 ± 5 %, n = 20.
+
+    Higher or lower where neither direction is better; else the finding's own sentence.
+
+    base: the mean of the other policy.
+    """
+    if finding.shown != "different" or not (base != 0 and math.isfinite(base)):
+        return finding.sentence
+    if not has_direction(finding.metric):
+        word = "higher" if finding.difference > 0 else "lower"
+    else:
+        word = "better" if better(finding.metric, finding.difference) else "worse"
+    share = pair(100 * abs(finding.difference / base), 100 * finding.half_width / abs(base))
+    return (
+        f"{finding.policy} is {word} than {finding.other} in {metric_name(finding.metric)} by {share} %, "
+        f"n = {finding.n} ({finding.gap}; paired, {100 * finding.confidence:g} %, Holm)."
+    )
+
+
+DIFFERENCE_TITLES = ("policy", "other", "policy - other", "p (Holm)", "shown", "n")
+HOLM_OF_METRIC = "Intervals and p are corrected by Holm's procedure over the pairs of a metric."
+
+
+def difference_rows(metric: str, rows: pd.DataFrame) -> list[list[str | Cell]]:
+    """The rows of a table of paired differences in one metric, in one unit."""
+    values, halves = rows["difference"].tolist(), rows["half_width"].tolist()
+    texts = difference_cells(metric, values, halves, [False] * len(values))
+    return [
+        [
+            str(record["policy"]), str(record["other"]), Cell(text, float(record["difference"])),
+            Cell(figures(record["p"], 2), float(record["p"])), "yes" if record["significant"] else "no",
+            Cell(str(record["n"]), float(record["n"])),
+        ]
+        for text, record in zip(texts, rows.to_dict("records"), strict=True)
+    ]  # fmt: skip
+
+
+def regret_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
+    """The distance of each policy from the best, in the first metric that has one."""
+    from hetsim import plots  # not before the folder has been read: matplotlib is large
+
+    for name in metrics:
+        # Refused for a metric of which neither way is better, or 0 at its best.
+        draw, caption = partial(plots.regret, found, name), "How far each policy is from the best of them."
+        if drawn := elements.picture(draw, f"regret in {metric_name(name)}", caption, optional=True):
+            return drawn
+    return ""
+
+
+def front_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
+    """The front of the first two metrics that are not two sides of one thing."""
+    from hetsim import plots  # not before the folder has been read: matplotlib is large
+
+    for one, other in combinations(metrics, 2):
+        if one.rpartition("_")[0] == other.rpartition("_")[0]:
+            continue  # the mean and a percentile of the same thing trade nothing off
+        alt = f"{metric_name(one)} and {metric_name(other)}"
+        caption = "The dashed line joins what nothing else beats in both."
+        if drawn := elements.picture(partial(plots.pareto, found, one, other), alt, caption, optional=True):
+            return drawn
+    return ""

@@ -1,0 +1,279 @@
+"""The page about a comparison of policies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from shlex import quote
+from typing import Any
+
+from hetsim.errors import UsageError
+from hetsim.experiment.directory import folder_name
+from hetsim.page import columns, elements
+from hetsim.page.common import (
+    DIFFERENCE_TITLES,
+    HOLM_OF_METRIC,
+    Parts,
+    better_sentence,
+    commands,
+    difference_rows,
+    front_picture,
+    policy_option,
+    policy_text,
+    regret_picture,
+    scenario_of,
+)
+from hetsim.page.elements import Cell, Section
+from hetsim.report.overview import Figures, comparison_headline, comparison_remarks, first_of
+from hetsim.results.declared import DEFAULT_METRIC, TASK_COUNT, has_direction, higher_is_better, in_set
+from hetsim.results.formatting import listed, metric_name, several, units_of
+from hetsim.results.many_runs.compare import Comparison
+from hetsim.results.many_runs.findings import Finding
+from hetsim.results.many_runs.groups import difference_cells, difference_note
+from hetsim.results.many_runs.replications import COMMON_END, Replications
+from hetsim.results.stored_files import parse_yaml
+
+MAX_CARDS = 6
+MAX_METRICS = 3
+"""Metrics with a sentence of their own; the table of differences has the others."""
+MAX_RUNS = 8
+"""Runs whose tasks are on the page."""
+MAX_OTHERS = 3
+"""Policies that such a sentence compares the best one with."""
+
+
+def of_comparison(found: Comparison, folder: str) -> Parts:
+    """Title, first lines and sections about a comparison."""
+    runs: Mapping[str, Any] = found.runs
+    first = first_of(next(iter(runs.values())))
+    policies = [str(name) for name in found.table.index]
+    options = [policy_option(label, _policy(found.runs[label])) for label in found.runs]
+    options += [policy_option(label, None) for label in found.refused]
+    options += _asked(found)
+    title = f"{first.name or 'comparison'}: {len(policies)} policies compared"
+    place = f"{folder}/{folder_name(policies[0])}" if folder else ""
+    again = commands(first, place, "compare", replications=_replications(found), more=options)
+    words = elements.items([*_in_words(found), *(f"{note.removesuffix('.')}." for note in found.plan_notes)])
+    runs_shown, packed = _walked(found)
+    return title, [comparison_headline(runs)], [
+        Section("In words", "".join([
+            words, elements.cards(_best_figures(found)), elements.warnings(comparison_remarks(runs)),
+            _main_picture(found),
+        ])),
+        Section("Figures", _compared(found)),
+        Section("The runs", runs_shown),
+        Section("Pictures", _compared_pictures(found)),
+        Section("Differences", _differences(found)),
+        Section("By class, by GPUs, by user", _compared_groups(found)),
+        Section("Plans", _plans(found)),
+        Section("Scenario", scenario_of(first)),
+        Section("Make it again", again),
+    ], packed  # fmt: skip
+
+
+def _in_words(found: Comparison) -> Iterator[str]:
+    """Three to five sentences: what differs, what does not, and what stays open."""
+    metrics = [name for name in found.metrics if has_direction(name)] or found.metrics
+    by_metric = {name: [finding for finding in found.findings if finding.metric == name] for name in metrics}
+    single = _metrics_with(by_metric, any, "one run")
+    for name in single[:MAX_METRICS]:
+        yield _best_of_single_runs(found, name)
+    if single and not found.identical:
+        yield "One run of each policy says nothing about chance; --replications 10 would."
+    different = [rows for rows in (_best_shown(found, rows) for rows in by_metric.values()) if rows]
+    for rows in different[:MAX_METRICS]:
+        yield _better_than(found, rows, by_metric[rows[0].metric])
+    same = _metrics_with(by_metric, all, "open", "equal")
+    if same:
+        names = listed([metric_name(name) for name in same])
+        yield f"No significant difference in {names} ({found.confidence * 100:g} %, Holm)."
+    undefined = _metrics_with(by_metric, any, "undefined")
+    if undefined:
+        names = listed([metric_name(name) for name in undefined])
+        yield f"Not all policies can be compared in {names}: undefined or infinite in some runs."
+
+
+def _best_figures(found: Comparison) -> Iterator[tuple[str, str, str]]:
+    """The best values of six metrics and the policies that have them."""
+    runs = {str(label): Figures(run) for label, run in found.runs.items()}
+    more = [name for name in in_set("page_cards") if name not in COMMON_END]  # the table ends all policies together
+    texts = {name: dict(zip(found.table.index, found.cells(name), strict=True)) for name in found.metrics}
+    count = 0
+    for name in filter(has_direction, dict.fromkeys([*found.metrics, *more])):
+        means = {label: run(name)[0] for label, run in runs.items() if label in found.table.index}
+        if name in texts:
+            means = dict(zip(found.table.index.astype(str), found.table[name, "mean"].astype(float), strict=True))
+        if count == MAX_CARDS or not all(map(math.isfinite, means.values())) or not any(means.values()):
+            continue
+        count += 1
+        best = (max if higher_is_better(name) else min)(means.values())
+        by = [label for label, mean in means.items() if mean == best]
+        text = texts[name][by[0]].removesuffix(" ◂") if name in texts else runs[by[0]].text(name)
+        word = "highest" if higher_is_better(name) else "lowest"
+        yield f"{word} {metric_name(name)}: {listed(by) if len(by) <= 2 else f'{len(by)} policies'}", text, name
+
+
+def _metrics_with(
+    by_metric: dict[str, list[Finding]], some: Callable[[Iterable[bool]], bool], *shown: str
+) -> list[str]:
+    """The metrics of which any, or all, findings are shown as one of these."""
+    return [name for name, rows in by_metric.items() if rows and some(row.shown in shown for row in rows)]
+
+
+def _best_of_single_runs(found: Comparison, metric: str) -> str:
+    """`The lowest response mean is 8 min under sjf, compared with 37 min under fcfs.`"""
+    means = found.table[metric, "mean"].dropna().sort_values(ascending=not higher_is_better(metric), kind="stable")
+    texts = several(means.tolist(), units_of(metric), [math.nan] * len(means))
+    others = [f"{text} under {policy}" for text, policy in zip(texts[1:], means.index[1:], strict=True)]
+    if len(others) > MAX_OTHERS:
+        others = [*others[:MAX_OTHERS], f"{len(others) - MAX_OTHERS:,} more in the table of figures"]
+    end = "highest" if higher_is_better(metric) else "lowest"
+    if means.nunique() == 1:
+        return f"All policies have the same {metric_name(metric)}: {texts[0]}."
+    return f"The {end} {metric_name(metric)} is {texts[0]} under {means.index[0]}, compared with {listed(others)}."
+
+
+def _best_shown(found: Comparison, rows: list[Finding]) -> list[Finding]:
+    """The significant differences of the policy with the best mean that has any."""
+    different = [row for row in rows if row.shown == "different"]
+    if not different:
+        return []
+    means = found.table[rows[0].metric, "mean"]
+    ranked = sorted({row.policy: None for row in different}, key=lambda policy: float(means[policy]))
+    best = ranked[-1 if higher_is_better(rows[0].metric) else 0]
+    return [row for row in different if row.policy == best]
+
+
+def _better_than(found: Comparison, rows: list[Finding], of_metric: list[Finding]) -> str:
+    """`sjf is better than fcfs in response mean by 36 ± 5 %`, with its peers."""
+    means = found.table[rows[0].metric, "mean"]
+    text = better_sentence(rows[0], float(means[rows[0].other]))
+    more = [row.gap for row in rows[1 : 1 + MAX_OTHERS]]
+    if len(rows) > 1 + MAX_OTHERS:
+        more.append(f"{len(rows) - 1 - MAX_OTHERS:,} more pairs: the table of differences has all")
+    if more:
+        text = f"{text.removesuffix('.')}; also {listed(more)}."
+    unclear = [row.other for row in of_metric if row.policy == rows[0].policy and row.shown == "open"]
+    if unclear:
+        others = unclear if len(unclear) <= MAX_OTHERS else [*unclear[:MAX_OTHERS], f"{len(unclear) - MAX_OTHERS} more"]
+        text = f"{text.removesuffix('.')}; no significant difference to {listed(others)}."
+    return text
+
+
+def _asked(found: Comparison) -> list[str]:
+    """The options that say what was compared, and how."""
+    options = [f"--metric {quote(name)}" for name in found.asked.get("metrics", ())]
+    options += [f"--by {quote(name)}" for name in found.asked.get("by", ())]
+    if found.baseline is not None:
+        options.append(f"--baseline {quote(policy_text(found.baseline, _policy(found.runs[found.baseline])))}")
+    return options + [
+        f"--{name} {quote(str(found.asked[name]))}" for name in ("best", "probability", "delta") if name in found.asked
+    ]
+
+
+def _replications(found: Comparison) -> int | None:
+    """The number of replications asked for; None where the scenario decides."""
+    if "best" in found.asked:
+        return found.asked.get("replications")
+    numbers = {len(run) if isinstance(run, Replications) else 1 for run in found.runs.values()}
+    return numbers.pop() if len(numbers) == 1 else None
+
+
+def _policy(outcome: Any) -> Any:
+    """The value of `policy:` in the scenario of a run."""
+    text = first_of(outcome).scenario
+    return None if text is None else parse_yaml(outcome.name, text).get("policy")
+
+
+def _compared(found: Comparison) -> str:
+    rows = []
+    cells = {name: found.cells(name) for name in found.metrics}
+    for at, policy in enumerate(found.table.index):
+        values = [Cell(cells[name][at], float(found.table[name, "mean"].iloc[at])) for name in found.metrics]
+        rows.append([str(policy), *values])
+    rows += [[policy, f"refuses: {reason}", *[""] * (len(cells) - 1)] for policy, reason in found.refused.items()]
+    verdict = "◂ shown to be better than all others" if any(found.winners.values()) else ""
+    return elements.table(["policy", *(metric_name(name) for name in found.metrics)], rows, verdict)
+
+
+def _main_picture(found: Comparison) -> str:
+    from hetsim import plots  # not before the folder has been read: matplotlib is large
+
+    return elements.picture(lambda: plots.comparison(found), "metrics by policy")
+
+
+def _compared_pictures(found: Comparison) -> str:
+    directed = [name for name in found.metrics if found.table[name, "mean"].map(math.isfinite).all()]
+    directed.sort(key=lambda name: not name.startswith("response"))  # what most people look at
+    return regret_picture(found, directed) + front_picture(found, directed)
+
+
+def _walked(found: Comparison) -> tuple[str, bytes]:
+    """The runs to explore, of many the best ones, and what is left out."""
+    order = list(map(str, found.runs))
+    if DEFAULT_METRIC in found.metrics and len(order) > MAX_RUNS:
+        means = dict(zip(found.table.index, found.table[DEFAULT_METRIC, "mean"].astype(float), strict=True))
+        order.sort(key=means.__getitem__)
+    firsts = {label: first_of(found.runs[label]) for label in order[:MAX_RUNS]}
+    packed, omitted = columns.packed({label: (run, columns.waits_by_cause(run)) for label, run in firsts.items()})
+    notes = [f"Not shown here: {listed([*omitted, *order[MAX_RUNS:]])}."] if omitted or order[MAX_RUNS:] else []
+    if any(isinstance(run, Replications) for run in found.runs.values()):
+        notes.insert(0, "Of replications the first is shown.")
+    return (f'<p class="note">{elements.escape(" ".join(notes))}</p>' if notes else "") + elements.explorer(), packed
+
+
+def _differences(found: Comparison) -> str:
+    rows: list[list[str | Cell]] = []
+    for metric, mine in found.pairs.groupby("metric", sort=False):
+        rows += [[metric_name(str(metric)), *cells] for cells in difference_rows(str(metric), mine)]
+    return elements.table(["metric", *DIFFERENCE_TITLES], rows, HOLM_OF_METRIC if rows else "")
+
+
+def _compared_groups(found: Comparison) -> str:
+    parts = []
+    for group in ("class", "gpus", "user"):
+        try:
+            table = found.by(group)
+        except UsageError:  # not kept of replications, or no such groups
+            continue
+        groups = table.index.get_level_values(0).unique()
+        if len(groups) < 2:
+            continue
+        those = (TASK_COUNT, *in_set("page_tasks")[:3])
+        names = [name for name in those if name in table.columns.get_level_values(0)]
+        columns = []
+        for name in names:
+            part = table[name]
+            texts = several(part["mean"].tolist(), units_of(name), part["half_width"].tolist())
+            columns.append([Cell(text, float(mean)) for text, mean in zip(texts, part["mean"], strict=True)])
+        rows = [
+            [str(name) or "(none)", str(policy), *cells]
+            for (name, policy), *cells in zip(table.index, *columns, strict=True)
+        ]
+        parts.append(elements.table([group, "policy", *(metric_name(name) for name in names)], rows))
+        parts.append(_group_differences(found, group, names))
+    return "".join(parts)
+
+
+def _group_differences(found: Comparison, group: str, shown: list[str]) -> str:
+    """The paired differences of the metrics shown, to the base."""
+    names = [name for name in shown if name != TASK_COUNT]  # of which every policy gets the same
+    table = found.differences_by(group, names)
+    rows = list(dict.fromkeys(zip(table[group], table["policy"], strict=True)))
+    columns = []
+    for name in names:
+        part = table[table["metric"] == name].set_index([group, "policy"]).reindex(rows)
+        values, halves = part["difference"].tolist(), part["half_width"].tolist()
+        texts = difference_cells(name, values, halves, part["significant"].eq(True).tolist())
+        columns.append([Cell(text, float(value)) for text, value in zip(texts, values, strict=True)])
+    cells = [[str(row[0]) or "(none)", str(row[1]), *(column[at] for column in columns)] for at, row in enumerate(rows)]
+    note = f"Differences to {found.base}. {difference_note(table, found.confidence, found.identical, found.single)}"
+    return elements.table([group, "policy", *(metric_name(name) for name in names)], cells, note)
+
+
+def _plans(found: Comparison) -> str:
+    if found.plans.empty:
+        return ""
+    shown = found.shown_plans()
+    rows = [[str(name), *map(str, row)] for name, *row in shown.itertuples()]
+    return elements.table(["policy", *map(str, shown.columns)], rows)

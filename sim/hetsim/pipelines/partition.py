@@ -1,0 +1,441 @@
+"""The cuts of a network into stages, over equal, nested and unlike devices.
+
+`pipeline_partition` is PipeDream's dynamic program: equal devices, replication, levels nested (GPUs in nodes, nodes in
+a cluster).  `unlike_partition` is its form for devices and links that differ: generations of GPUs, a GPU and an NPU.
+Both minimize the seconds of the slowest stage or transfer, the time from one micro-batch (or request) to the next.
+References: Harlap et al., PipeDream: Fast and Efficient Pipeline Parallel DNN Training (2018), and the optimizer that
+its authors published with it.
+With c cuts, M devices of a level and g unlike groups: O(c³ M²) a level, O(c² M³ log c) an order of the groups.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hetsim.errors import NothingMeets, UsageError
+from hetsim.pipelines.layer_cuts import Cuts, Layer, StageMemory
+
+MAX_CUTS = 1000
+"""More cuts than this are refused: time grows with their third power."""
+ORDERS_OF = 4
+"""Up to this many groups all orders are tried; beyond, orders by speed and a local search from there."""
+MAX_VARIANTS = 64
+"""Up to this many choices of how many devices of each group are used, all are tried where training is short of memory;
+beyond, each group in full or not at all."""
+
+
+@dataclass(frozen=True)
+class PipelineStage:
+    """Layers after cut `first` - 1 up to cut `last`, on some replicas of a device."""
+
+    first: int
+    last: int
+    replicas: int
+    device: str = ""
+
+
+@dataclass(frozen=True)
+class PipelinePartition:
+    """Stages from first to last; `seconds` a micro-batch, `latency` of one."""
+
+    stages: tuple[PipelineStage, ...]
+    seconds: float
+    latency: float | None = None
+
+
+@dataclass(frozen=True)
+class NetworkLevel:
+    """Equal parts (devices, or groups below) joined at `rate` bytes a second."""
+
+    count: int
+    rate: float
+
+
+@dataclass(frozen=True)
+class EqualDevices:
+    """Equal devices: `speed` × the profile's; `inside` and `link`: bytes a second."""
+
+    name: str
+    count: int = 1
+    speed: float = 1.0
+    link: float = math.inf
+    inside: float = math.inf
+    memory: float = math.inf
+    measured: str = ""
+    """Type of device under which the profile has its times; its name unless given."""
+
+
+@dataclass(frozen=True)
+class StageWay:
+    """The connection of two groups' devices: bytes a second, and first seconds.
+
+    `together`: bytes a second of all pairs of their devices, where they share a part of the way.
+    """
+
+    rate: float = math.inf
+    latency: float = 0.0
+    together: float = math.inf
+
+
+Ways = Callable[[EqualDevices, EqualDevices], StageWay]
+
+
+def slower_link(a: EqualDevices, b: EqualDevices) -> StageWay:
+    """The slower of two groups' links, of which each device has its own."""
+    return StageWay(a.inside if a is b else min(a.link, b.link))
+
+
+def seconds_on(layer: Layer, group: EqualDevices, inference: bool) -> float:
+    """Seconds of a layer on a device of the group: as measured, or by its speed."""
+    given = (layer.on or {}).get(group.measured or group.name)
+    return (given if given is not None else layer.forward if inference else layer.seconds) / group.speed
+
+
+def pipeline_partition(
+    cuts: Cuts, levels: Sequence[NetworkLevel], *, activations: bool = True, replication: bool = True,
+    memory: float = math.inf,
+) -> PipelinePartition:  # fmt: skip
+    """The pipeline with minimum time between micro-batches; `levels` from inner.
+
+    All devices are used, as PipeDream does; UsageError where that cannot be, or there are too many cuts.
+    `activations=False` leaves out their transfers (there and, as gradients, back); without `replication` a stage is
+    one part of each level.  A stage that needs more than the `memory` of a device is not a candidate; of several levels
+    all devices outside its group count as behind it.  NothingMeets with both figures where nothing fits.
+    """
+    _check_size(cuts)
+    weights = cuts.sums([one.weights for one in cuts.layers])
+    times = cuts.sums([one.seconds for one in cuts.layers])
+    solved: list[_Solved] = []
+    within, total = 1, math.prod(level.count for level in levels)
+    for number, level in enumerate(levels, 1):
+        room = None
+        if number == 1 and memory < math.inf:
+            room = _Room(StageMemory(cuts, inference=False), memory, total)
+        solved.append(
+            _level(
+                cuts, times, weights, level=level, within=within, last=number == len(levels), activations=activations,
+                replication=replication, room=room
+            )
+        )  # fmt: skip
+        times = solved[-1].best[level.count - 1]
+        within = level.count
+    seconds = float(times[0, -1])
+    if math.isinf(seconds):
+        parts = " × ".join(str(level.count) for level in levels)
+        if memory < math.inf:
+            needed = StageMemory(cuts, inference=False).min_bytes(total, True, replication)
+            several = "" if len(levels) == 1 else " (and more in nested levels)"
+            raise NothingMeets(_too_little(needed, f"each has {_size(memory)}{several}"))
+        raise UsageError(f"{len(cuts.sets)} cuts do not make {parts} stages without replication; use fewer devices")
+    return PipelinePartition(tuple(_stages(solved, len(solved) - 1, 0, j=len(cuts.sets) - 1, replicas=1)), seconds)
+
+
+def _size(size: float) -> str:
+    unit, factor = next(((u, f) for u, f in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if size >= f), ("B", 1.0))
+    return f"{size / factor:.6g} {unit}"
+
+
+def _too_little(least: float, there: str) -> str:
+    text = f"no pipeline fits the memory: even the best cut needs {_size(least)} on a device, and {there}"
+    return f"{text}; take smaller micro-batches, larger or more devices"
+
+
+@dataclass(frozen=True)
+class _Room:
+    """Memory that stages of the innermost level need, and the memory of a device."""
+
+    stages: StageMemory
+    memory: float
+    devices: int
+
+    def allows(self, replicas: int, used: int) -> np.ndarray:
+        """Which stages fit where they and those before them use this many devices."""
+        return self.stages.needed(replicas, self.devices - used) <= self.memory
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """A level's tables: [m - 1][i, j] of best time, last cut (-1: none), parts."""
+
+    best: list[np.ndarray]
+    cut: list[np.ndarray]
+    parts: list[np.ndarray]
+
+
+def _level(
+    cuts: Cuts, times: np.ndarray, weights: np.ndarray, level: NetworkLevel, within: int, last: bool, activations: bool,
+    replication: bool, room: _Room | None = None,
+) -> _Solved:  # fmt: skip
+    """A(i, j, m) of one level for every m; only the first i at the last level."""
+    n = len(cuts.sets)
+    measured = np.isfinite(times)
+
+    def on(m: int, shared: int) -> np.ndarray:
+        reduced = np.where(measured, 4 * (m - 1) * np.where(measured, weights, 0.0) / (level.rate * m) / shared, 0.0)
+        return (times + reduced) / m
+
+    starts = 1 if last else n + 1
+    solved = _Solved([], [], [])
+    for m in range(1, level.count + 1):
+        best = on(m, within) if replication or m == 1 else np.full_like(times, math.inf)
+        if room is not None:
+            best[~room.allows(m, m)] = math.inf
+        cut, parts = np.full(best.shape, -1), np.full(best.shape, m)
+        for tail in range(1, m if replication else min(m, 2)):
+            stage = on(tail, 1)[1:]
+            if room is not None:
+                stage = np.where(room.allows(tail, m)[1:], stage, math.inf)
+            if activations:
+                sent = 2 * cuts.crossing / (level.rate * tail)
+                arriving = sent.copy()
+                arriving[-1] = 0.0  # the whole network's output stays
+                stage = np.maximum(stage, np.maximum(sent[:, None], arriving[None, :]))
+            stage = np.where(cuts.before, stage, math.inf)
+            head = solved.best[m - tail - 1]
+            for i in range(starts):
+                seconds = np.maximum(head[i][:, None], stage)
+                where = np.argmin(seconds, axis=0)
+                lowest = seconds[where, np.arange(n)]
+                better = lowest < best[i]
+                best[i][better], cut[i][better], parts[i][better] = lowest[better], where[better], tail
+        solved.best.append(best)
+        solved.cut.append(cut)
+        solved.parts.append(parts)
+    return solved
+
+
+def _stages(solved: list[_Solved], level: int, i: int, j: int, replicas: int) -> Iterator[PipelineStage]:
+    """Stages of the cuts i to j at this level, each `replicas` times over."""
+    if level < 0:
+        yield PipelineStage(i, j, replicas)
+        return
+    tables, m, stages = solved[level], len(solved[level].best), []
+    while True:
+        cut, parts = int(tables.cut[m - 1][i, j]), int(tables.parts[m - 1][i, j])
+        stages.append((cut + 1 if cut >= 0 else i, j, parts))
+        if cut < 0:
+            break
+        j, m = cut, m - parts
+    for first, last, parts in reversed(stages):
+        yield from _stages(solved, level - 1, first, j=last, replicas=replicas * parts)
+
+
+def unlike_partition(
+    cuts: Cuts, groups: Sequence[EqualDevices], *, inference: bool = False, replication: bool = True,
+    deadline: float = math.inf, reorder: bool = True, ways: Ways = slower_link,
+) -> PipelinePartition:  # fmt: skip
+    """The fastest pipeline over unlike devices, and of those the lowest latency.
+
+    Training passes activations there and gradients back and reduces the gradients of a replicated stage; `inference`
+    runs forward alone and sends each activation once.  An item's latency is the sum of its stages and transfers, at
+    most `deadline`.  Devices may stay unused.  A transfer goes the way between the two groups (`ways`), at the slower
+    of their links unless given, and is shared by the fewer replicas.  A stage that needs more than the memory of its
+    devices is not a candidate.  Exact for an order of the groups; all orders of up to `ORDERS_OF` groups are tried
+    (`reorder`), beyond that orders by speed and a local search from them.  NothingMeets with both figures where no plan
+    keeps the deadline, or none fits.
+    """
+    _check_size(cuts)
+    search = _Unlike(cuts, inference, replication, ways)
+    best: tuple[float, float] = (math.inf, math.inf)
+    chosen: PipelinePartition | None = None
+    shortest = math.inf
+
+    def attempt(order: Sequence[EqualDevices]) -> bool:
+        nonlocal best, chosen, shortest
+        plan, bound = search.order(order, deadline, best[0])
+        shortest = min(shortest, bound)
+        if plan is None or plan.latency is None or (plan.seconds, plan.latency) >= best:
+            return False
+        best, chosen = (plan.seconds, plan.latency), plan
+        return True
+
+    tight = not inference and any(one.memory < math.inf for one in groups)
+    for chosen_groups in _variants(groups) if tight else [groups]:
+        if not reorder:
+            attempt(chosen_groups)
+        elif len(chosen_groups) <= ORDERS_OF:
+            for order in itertools.permutations(chosen_groups):
+                attempt(order)
+        else:
+            by_speed = sorted(chosen_groups, key=lambda one: search.network_seconds(one))
+            for start in (by_speed, by_speed[::-1], list(chosen_groups)):
+                _descend(list(start), attempt)
+    if chosen is None and math.isinf(shortest):
+        needed = search.memory.min_bytes(sum(one.count for one in groups), False, replication)
+        there = ", ".join(f"{one.name} has {_size(one.memory)}" for one in groups if one.memory < math.inf)
+        raise NothingMeets(_too_little(needed, there))
+    if chosen is None:
+        raise NothingMeets(
+            f"no plan keeps the deadline of {deadline:.4g} s: the shortest latency is {shortest:.4g} s; "
+            "allow more, or give faster devices or links"
+        )
+    return chosen
+
+
+def _variants(groups: Sequence[EqualDevices]) -> Iterator[list[EqualDevices]]:
+    """The groups with every possible number of devices, as memory depends on it."""
+    every = math.prod(one.count + 1 for one in groups) <= MAX_VARIANTS
+    counts = [range(one.count, -1, -1) if every else (one.count, 0) for one in groups]
+    if len(groups) > ORDERS_OF and not every:
+        yield list(groups)
+        return
+    for used in itertools.product(*counts):
+        if any(used):
+            yield [
+                one if one.count == n else replace(one, count=n) for one, n in zip(groups, used, strict=True) if n
+            ]  # fmt: skip
+
+
+def _descend(order: list[EqualDevices], attempt: object) -> None:
+    """Exchange two groups as long as that is better."""
+    assert callable(attempt)
+    attempt(order)
+    improved = True
+    while improved:
+        improved = False
+        for a, b in itertools.combinations(range(len(order)), 2):
+            order[a], order[b] = order[b], order[a]
+            if attempt(order):
+                improved = True
+            else:
+                order[a], order[b] = order[b], order[a]
+
+
+class _Unlike:
+    """The program for given orders of groups."""
+
+    def __init__(self, cuts: Cuts, inference: bool, replication: bool, ways: Ways):
+        self.cuts, self.inference, self.replication, self.ways = cuts, inference, replication, ways
+        self.memory = StageMemory(cuts, inference)
+        self.weights = cuts.sums([one.weights for one in cuts.layers])
+        self.stages: dict[EqualDevices, list[tuple[np.ndarray, np.ndarray]]] = {}
+
+    def network_seconds(self, group: EqualDevices) -> float:
+        """Seconds of the whole network on one device of the group."""
+        return float(self.stages_of(group)[0][0][0, -1])
+
+    def stages_of(self, group: EqualDevices) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For 1, 2, … replicas: seconds between two items, and of one, of every stage."""
+        if group not in self.stages:
+            each = self.cuts.sums([seconds_on(one, group, self.inference) for one in self.cuts.layers])
+            rows = []
+            for m in range(1, (group.count if self.replication else 1) + 1):
+                reduced = np.zeros_like(each)
+                if m > 1 and not self.inference:
+                    measured = np.isfinite(each)
+                    reduced[measured] = 4 * (m - 1) * self.weights[measured] / (group.inside * m)
+                rows.append(((each + reduced) / m, each + reduced))
+            self.stages[group] = rows
+        return self.stages[group]
+
+    def order(
+        self, groups: Sequence[EqualDevices], deadline: float, below: float
+    ) -> tuple[PipelinePartition | None, float]:  # fmt: skip
+        """The best plan within the deadline and `below`, and the shortest latency."""
+        shortest = self._shortest(groups, math.inf)
+        if shortest.latency is None or shortest.latency > deadline:
+            return None, math.inf if shortest.latency is None else shortest.latency
+        times = self._candidates(groups)
+        times = times[times <= below]
+        low, high = 0, len(times) - 1  # bisection: a longer time admits every plan of a shorter one
+        best_plan: PipelinePartition | None = None
+        while low <= high:
+            middle = (low + high) // 2
+            plan = self._shortest(groups, float(times[middle]))
+            if plan.latency is not None and plan.latency <= deadline:
+                best_plan, high = PipelinePartition(plan.stages, float(times[middle]), plan.latency), middle - 1
+            else:
+                low = middle + 1
+        return best_plan, shortest.latency
+
+    def _candidates(self, groups: Sequence[EqualDevices]) -> np.ndarray:
+        """Every value that the slowest stage or transfer can have."""
+        values = [busy[np.isfinite(busy)] for group in groups for busy, _ in self.stages_of(group)]
+        for a, b in itertools.combinations_with_replacement(groups, 2):
+            for one, other in ((a, b), (b, a)):
+                values += [self._sent(self.ways(one, other), m) for m in range(1, min(a.count, b.count) + 1)]
+        return np.unique(np.concatenate(values))
+
+    def _alone(self, way: StageWay) -> np.ndarray:
+        """Seconds of what crosses each cut, of one item."""
+        seconds = (1 if self.inference else 2) * self.cuts.crossing / way.rate
+        return np.where(self.cuts.crossing > 0, way.latency + seconds, 0.0) if way.latency else seconds
+
+    def _sent(self, way: StageWay, shared: int) -> np.ndarray:
+        """The same from one item to the next, over this many pairs of devices."""
+        if way.latency == 0 and way.together == math.inf:
+            return (1 if self.inference else 2) * self.cuts.crossing / (way.rate * shared)
+        together = (1 if self.inference else 2) * self.cuts.crossing / way.together
+        return np.maximum(self._alone(way) / shared, together)
+
+    def _shortest(self, groups: Sequence[EqualDevices], longest: float) -> PipelinePartition:
+        """The plan of the shortest latency without a stage longer than `longest`."""
+        n = len(self.cuts.sets)
+        # (group, devices used there up to and with the last stage, its replicas) -> latency up to each cut, and from
+        # where each came
+        reached: dict[tuple[int, int, int], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        keys: list[tuple[int, int, int]] = []
+        devices = sum(group.count for group in groups)
+        before = 0
+        for g, group in enumerate(groups):
+            tables = self.stages_of(group)
+            for used in range(1, group.count + 1):
+                for m in range(1, min(used, len(tables)) + 1):
+                    busy, item = tables[m - 1]
+                    allowed = np.where(busy <= longest, item, math.inf)
+                    if group.memory < math.inf:
+                        allowed[self.memory.needed(m, devices - before - used) > group.memory] = math.inf
+                    latency = allowed[0].copy() if used == m else np.full(n, math.inf)
+                    came, cut = np.full(n, -1), np.full(n, -1)
+                    for index, (g0, used0, m0) in enumerate(keys):
+                        if used != m if g0 < g else used0 != used - m:
+                            continue
+                        earlier = reached[keys[index]][0]
+                        way = self.ways(groups[g0], group)
+                        sent = self._sent(way, min(m0, m))
+                        start = np.where(sent <= longest, earlier + self._alone(way), math.inf)
+                        seconds = start[:, None] + allowed[1:]
+                        where = np.argmin(seconds, axis=0)
+                        lowest = seconds[where, np.arange(n)]
+                        better = lowest < latency
+                        latency[better], came[better], cut[better] = lowest[better], index, where[better]
+                    if np.isfinite(latency).any():
+                        reached[(g, used, m)] = (latency, came, cut)
+                        keys.append((g, used, m))
+            before += group.count
+        if not keys:
+            return PipelinePartition((), math.inf)
+        last = min(range(len(keys)), key=lambda one: float(reached[keys[one]][0][-1]))
+        total = float(reached[keys[last]][0][-1])
+        if math.isinf(total):
+            return PipelinePartition((), math.inf)
+        stages: list[PipelineStage] = []
+        j = n - 1
+        while True:
+            g, _, m = keys[last]
+            _, came, cut = reached[keys[last]]
+            k = int(cut[j])
+            stages.append(PipelineStage(k + 1, j, m, groups[g].name))
+            if k < 0:
+                return PipelinePartition(tuple(reversed(stages)), longest, total)
+            last, j = int(came[j]), k
+
+
+def memory_of(cuts: Cuts, found: PipelinePartition, inference: bool) -> list[float]:
+    """Bytes that each stage needs on each of its devices."""
+    memory = StageMemory(cuts, inference)
+    devices = [stage.replicas for stage in found.stages]
+    return [
+        float(memory.needed(stage.replicas, sum(devices[place:]))[stage.first, stage.last])
+        for place, stage in enumerate(found.stages, 1)
+    ]
+
+
+def _check_size(cuts: Cuts) -> None:
+    if len(cuts.sets) > MAX_CUTS:
+        raise UsageError(f"{len(cuts.sets):,} places to cut are more than {MAX_CUTS:,}; join layers that stay together")

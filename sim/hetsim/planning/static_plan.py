@@ -1,0 +1,65 @@
+"""The plan of a static policy, without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hetsim.errors import Problem, ScenarioError
+from hetsim.experiment.policies import PolicyLike
+from hetsim.experiment.run import prepare
+from hetsim.model.plan import Plan
+from hetsim.model.plan_table import plan_table, write_plan
+from hetsim.model.tasks import Tasks
+from hetsim.policy import PlannedScheduler
+from hetsim.results.one_run.plans import plain_note
+from hetsim.scenario.scenario import Overrides, Scenario
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan and the tasks that it is for."""
+
+    plan: Plan
+    tasks: Tasks
+    name: str
+    policy: str
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row a step (task, mode, device, order, times), then one a prefetch or drop."""
+        return plan_table(self.plan, self.tasks)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Planned makespan and lower bound (s), and the planner's notes, as plain values."""
+        return {**self.plan.figures, **plain_note(self.plan.notes)}
+
+    def save(self, path: str | Path) -> None:
+        """Write the table for the policy `replay`: Parquet if the name ends so, else CSV."""
+        write_plan(self.plan, self.tasks, path)
+
+
+def plan(
+    scenario: str | Path | Mapping[str, Any] | Scenario, *, policy: PolicyLike | None = None, seed: int | None = None,
+    overrides: Overrides = (),
+) -> Planned:  # fmt: skip
+    """Make the plan of a static policy for a scenario.
+
+    Parameters: scenario, policy, seed, overrides: as for `run`.
+    Returns: the plan, with its table, its figures and a way to save it.
+    Raises: ScenarioError: the policy makes no plan before the clock starts, or the scenario is invalid.
+    """
+    loaded = prepare(scenario, policy, overrides)
+    simulation = loaded.begin(seed)
+    scheduler, record = simulation.input.scheduler, simulation.input
+    made = scheduler.made if isinstance(scheduler, PlannedScheduler) else None
+    if made is None:
+        text = f"{record.policy} makes no plan; as_planned plans what it does on the estimates"
+        with loaded.addresses():
+            raise ScenarioError(Problem(text, key="policy.scheduler"))
+    return Planned(made, record.tasks, loaded.name, record.policy)

@@ -1,0 +1,327 @@
+"""Streams of items through the stages of a pipeline, a task an item and stage.
+
+What one arrival brings, one item or several, is a request: results count it once (`hetsim.model.tasks.StagedRequests`).
+
+The plan is that of `hetsim.pipelines.partition` for the groups of equal devices of the cluster, with the way of a
+result from device to device as the engine has it: down to the host, over the network, up to the next device, one after
+the other.  Each stage runs on the nodes that the plan gives it.  Weights are there from the start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from hetsim.errors import NothingMeets, ScenarioError, UsageError, suggestion
+from hetsim.model.cluster import Cluster, Device, DeviceType, Link, Node, Partition
+from hetsim.pipelines import partition as theory
+from hetsim.pipelines.layer_cuts import Cuts
+from hetsim.pipelines.partition import EqualDevices, PipelineStage, StageWay, seconds_on
+from hetsim.scenario.building.streams import NO_STOPPING, Context, Stages, TaskStream, unfit, users_of
+from hetsim.scenario.file.document import Path_
+from hetsim.scenario.schema.demand import Demand, Factor
+from hetsim.scenario.schema.pipeline import PipelineSpec
+from hetsim.scenario.schema.workload import MAX_TASKS, WorkloadEntry
+from hetsim.workload import measurements
+
+MAX_DEVICES = 32
+"""More devices than this are refused: the time to plan grows with their third power."""
+
+
+ROUNDING = 1e-12
+"""Part of a deadline by which a plan may miss it."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The devices of a group: of one node, or one of each of several nodes."""
+
+    group: EqualDevices
+    type: DeviceType
+    nodes: tuple[Node, ...]
+
+
+def pipeline_stream(entry: WorkloadEntry, name: str, path: Path_, arrival: np.ndarray, context: Context) -> TaskStream:
+    """The stream of an entry with `pipeline`."""
+    spec = entry.pipeline
+    assert spec is not None
+    where = (*path, "pipeline")
+    cuts = measurements.reader("layers")(spec.profile)
+    places = _places(spec, cuts, where, context)
+    plan = _plan(entry, spec, places, where=where, context=context)
+    stages = plan.stages
+    context.notes.append(f"{name}: {_told(cuts, plan)}")
+    rows = len(arrival) * spec.items * len(stages)
+    if rows > MAX_TASKS:
+        raise context.fail(where, f"{rows:.3g} stages of items are more than the {MAX_TASKS:,} tasks of a stream")
+    by_name = {one.group.name: one for one in places}
+    used: dict[str, int] = {}
+    shapes, seconds = [], []
+    for number, stage in enumerate(stages, 1):
+        place = by_name[stage.device]
+        mode_partition = _nodes_of(
+            place, stage, used, name=f"{name} stage {number}", cluster=context.cluster, cores=bool(entry.cpus)
+        )
+        mode = context.modes.mode(place.type, Demand.model_construct(cpus=entry.cpus), partition=mode_partition)
+        if not context.modes.fits(mode):
+            raise ScenarioError(unfit(context, where, rows, first=f"a stage of {name}", refused=[mode], nodes_by=""))
+        shapes.append(context.modes.shape([mode], NO_STOPPING, True))
+        seconds.append(_seconds(cuts, stage, place.group, spec))
+    return _stream(
+        entry, name, path, arrival=arrival, cuts=cuts, plan=plan, shapes=shapes, seconds=seconds, context=context
+    )
+
+
+def _stream(
+    entry: WorkloadEntry, name: str, path: Path_, arrival: np.ndarray, cuts: Cuts, plan: theory.PipelinePartition,
+    shapes: Sequence[int], seconds: Sequence[float], context: Context,
+) -> TaskStream:  # fmt: skip
+    """The columns: arrival by arrival, item by item, stage by stage."""
+    spec = entry.pipeline
+    assert spec is not None
+    count, each = len(plan.stages), spec.items
+    items = len(arrival) * each
+    stage = np.tile(np.arange(count), items)
+    stream = TaskStream(
+        name,
+        path,
+        np.repeat(arrival, each * count),
+        shape=np.asarray(shapes, dtype=np.int32)[stage],
+        time=np.asarray(seconds)[stage][:, np.newaxis],
+    )
+    stream.predecessors = [(row - 1,) if row % count else () for row in range(len(stage))]
+    numbers = [f"{k}" if each == 1 else f"{k}.{i}" for k in range(len(arrival)) for i in range(each)]
+    stream.id = np.array([f"{item}/{s + 1}" for item in numbers for s in range(count)], dtype=object)
+    stream.classes = [entry.class_ or name]
+    rng = context.random.stream
+    codes, stream.users = users_of(entry, len(arrival), rng("users", name))
+    stream.user_code = None if codes is None else np.repeat(codes, each * count)
+    for key in ("priority", "weight"):
+        value = getattr(entry, key)
+        if value is not None:
+            setattr(stream, key, np.full(len(stage), float(value)))
+    limit = entry.limit
+    if limit is not None:
+        due = limit.factor * _alone(plan, seconds, each) if isinstance(limit, Factor) else float(limit)
+        stream.deadline = np.full(len(stage), due)
+    ways = 2 if spec.training else 1
+    sent = [ways * float(cuts.crossing[one.last]) for one in plan.stages]
+    sent[-1] = 0.0 if spec.training else float(cuts.crossing[-1])
+    stream.bytes_out = np.rint(np.asarray(sent))[stage]
+    if entry.bytes_out is not None:
+        stream.bytes_out[stage == count - 1] = np.repeat(
+            np.rint(entry.bytes_out.sample(rng("bytes_out", name), len(arrival))), each
+        )
+    stream.bytes_in = np.zeros(len(stage))
+    if entry.bytes_in is not None:
+        drawn = np.rint(entry.bytes_in.sample(rng("bytes_in", name), len(arrival)))
+        stream.bytes_in[stage == 0] = np.repeat(drawn, each)
+    alone = np.full(len(arrival), _alone(plan, seconds, each))
+    ends = context.modes.shapes[shapes[0]].modes[0].type.link, context.modes.shapes[shapes[-1]].modes[0].type.link
+    for link, up, column in ((ends[0], True, stream.bytes_in), (ends[1], False, stream.bytes_out)):
+        size = column[stage == (0 if up else count - 1)][::each]
+        rate = link.upload if up or link.duplex == "half" else link.download
+        alone += np.where(size > 0, link.latency + size / rate, 0.0)
+    stream.stages = Stages(
+        first=np.repeat(np.arange(len(arrival)) * each * count, each * count),
+        stage=stage.astype(np.int32),
+        names=[f"{name} stage {s + 1}" for s in range(count)],
+        id=np.repeat(np.array([f"{k}" for k in range(len(arrival))], dtype=object), each * count),
+        alone=np.repeat(alone, each * count),
+    )
+    if any(sent[:-1]) and any(context.modes.shapes[shape].modes[0].type.streams < 2 for shape in shapes):
+        text = "with one stream a device sends and computes in turn; streams: 2 lets transfers pass behind computing"
+        context.notes.append(f"{name}: {text}")
+    return stream
+
+
+def _promised(plan: theory.PipelinePartition, items: int) -> float:
+    """Seconds in which a plan has all items done, if nothing else is on the devices."""
+    assert plan.latency is not None
+    return plan.latency + (items - 1) * plan.seconds
+
+
+def _alone(plan: theory.PipelinePartition, seconds: Sequence[float], items: int) -> float:
+    """Minimum seconds of a plan for all items: replicas begin with an item each.
+
+    The same as promised where the slowest stage has one device.  `seconds`: of an item in each stage.
+    """
+    assert plan.latency is not None
+    rounds = [(-(-items // stage.replicas) - 1) * time for stage, time in zip(plan.stages, seconds, strict=True)]
+    sent = max(0, items - max(stage.replicas for stage in plan.stages)) * plan.seconds
+    return plan.latency + max(*rounds, sent)
+
+
+# The plan ---------------------------------------------------------------------------------------------------------
+
+
+def _plan(
+    entry: WorkloadEntry, spec: PipelineSpec, places: Sequence[_Place], where: Path_, context: Context
+) -> theory.PipelinePartition:
+    """The best stages on these devices; ScenarioError where none fits or is in time."""
+    devices = sum(place.group.count for place in places)
+    if devices > MAX_DEVICES:
+        text = f"{devices} devices are more than the {MAX_DEVICES} of a pipeline; name some of their types (devices)"
+        raise context.fail(where, text)
+    limit = entry.limit
+    due = math.inf if limit is None or isinstance(limit, Factor) or spec.training else float(limit)
+    ways = tuple(((a.group.name, b.group.name), _way(a, b)) for a in places for b in places)
+    about = spec.profile.stat()
+
+    def planned(latency: float) -> theory.PipelinePartition:
+        return _planned(
+            spec.profile, about.st_mtime_ns, about.st_size, groups=tuple(place.group for place in places), ways=ways,
+            training=spec.training, replication=spec.replication, due=latency,
+        )  # fmt: skip
+
+    try:
+        plan = planned(due)
+    except (NothingMeets, UsageError) as error:
+        raise context.fail(where, str(error)) from None
+    # No plan that is in time has less between two items than the one found, which says what is left for the first.
+    while _promised(plan, spec.items) > due * (1 + ROUNDING):
+        try:
+            plan = planned(due - (spec.items - 1) * plan.seconds)
+        except (NothingMeets, UsageError):
+            each = f"with an item every {plan.seconds:.4g} s they take {_promised(plan, spec.items):.4g} s"
+            text = f"no plan has {spec.items:,} items done within {due:.4g} s: {each}; allow more, or send fewer items"
+            raise context.fail(where, text) from None
+    return plan
+
+
+@lru_cache(maxsize=64)
+def _planned(
+    profile: Path, changed: int, size: int, groups: tuple[EqualDevices, ...],
+    ways: tuple[tuple[tuple[str, str], StageWay], ...],
+    training: bool, replication: bool, due: float,
+) -> theory.PipelinePartition:  # fmt: skip
+    """The plan, cached for all replications by the profile's state."""
+    way_of = dict(ways)
+    return theory.unlike_partition(
+        measurements.reader("layers")(profile), groups, inference=not training, replication=replication, deadline=due,
+        ways=lambda a, b: way_of[a.name, b.name],
+    )  # fmt: skip
+
+
+def _places(spec: PipelineSpec, cuts: Cuts, where: Path_, context: Context) -> list[_Place]:
+    """The groups of equal devices: of a node, or with one a node of all nodes alike."""
+    measured = cuts.layers[0].on or {}
+    general = any(one.seconds for one in cuts.layers)
+    types = [one for one in context.cluster.types.values() if one.kind != "cpu"]
+    for number, wanted in enumerate(spec.devices or ()):
+        if not any(wanted in (one.name, one.kind) for one in types):
+            near = suggestion(wanted, [one.name for one in types])
+            raise context.fail((*where, "devices", number), f'the cluster has no accelerator "{wanted}"{near}')
+    if spec.devices is not None:
+        types = [one for one in types if one.name in spec.devices or one.kind in spec.devices]
+    timed = [one for one in types if general or one.name in measured]
+    missing = [one.name for one in types if one not in timed]
+    if missing and (spec.devices is not None or not timed):
+        columns = f"there are columns for {', '.join(sorted(measured))}"
+        raise context.fail((*where, "profile"), f"it has no times for {' and '.join(missing)}; {columns}")
+    places = [place for one in timed for place in _groups(one, one.name in measured, context.cluster)]
+    if not places:
+        raise context.fail(where, "the cluster has no accelerators, on which the stages of a pipeline run")
+    return places
+
+
+def _groups(kind: DeviceType, measured: bool, cluster: Cluster) -> list[_Place]:
+    """The groups of one type."""
+    nodes: list[tuple[Node, int]] = []
+    for node in cluster.nodes:
+        count = sum(device.type is kind for device in node.accelerators)
+        if count:
+            nodes.append((node, count))
+    alike: dict[tuple[int, Link, Link, int], list[Node]] = {}
+    for node, count in nodes:
+        key = (count, node.spec.network, node.spec.switch, node.index if count > 1 else -1)
+        alike.setdefault(key, []).append(node)
+    equal_devices = []
+    for (count, *_), members in alike.items():
+        first = members[0]
+        name = kind.name if len(alike) == 1 else f"{kind.name} of {first.name}"
+        number = len(members) if count == 1 else count
+        link = first.spec.nvlink if count != 1 else first.spec.network
+        inside = min(link.upload, link.download)
+        if count != 1 and math.isinf(inside):
+            inside = min(_hop(_device(first, kind), up) for up in (True, False))
+        group = EqualDevices(
+            name, number, 1.0 if measured else kind.speed, inside=inside,
+            memory=math.inf if kind.memory is None else kind.memory, measured=kind.name,
+        )  # fmt: skip
+        equal_devices.append(_Place(group, kind, tuple(members)))
+    return equal_devices
+
+
+def _device(node: Node, kind: DeviceType) -> Device:
+    return next(device for device in node.accelerators if device.type is kind)
+
+
+def _hop(device: Device, up: bool, switch: Link | None = None) -> float:
+    """Bytes per second between a device and its host."""
+    link = device.type.link
+    rate = link.upload if up else link.download
+    return rate if switch is None or device.switch is None else min(rate, switch.upload if up else switch.download)
+
+
+def _way(a: _Place, b: _Place) -> StageWay:
+    """From a device of one group to one of another, hop by hop."""
+    first, last = a.nodes[0], b.nodes[0]
+    source, target = _device(first, a.type), _device(last, b.type)
+    hops = [_hop(source, False, first.spec.switch), _hop(target, True, last.spec.switch)]
+    latency = 0.0
+    for device, node in ((source, first), (target, last)):
+        latency += device.type.link.latency + (0.0 if device.switch is None else node.spec.switch.latency)
+    together = math.inf
+    if not (len(a.nodes) == len(b.nodes) == 1 and first is last):
+        hops.append(min(first.spec.network.upload, last.spec.network.download))
+        latency += first.spec.network.latency + last.spec.network.latency
+        if len(a.nodes) == 1 or len(b.nodes) == 1:  # its devices share the network of their node
+            together = hops[-1]
+    slowness = sum(1 / rate for rate in hops)
+    return StageWay(1 / slowness if slowness else math.inf, latency, together)
+
+
+def _nodes_of(
+    place: _Place, stage: PipelineStage, used: dict[str, int], name: str, cluster: Cluster, cores: bool
+) -> Partition | None:  # fmt: skip
+    """The nodes of a stage and its type of device; None for all.
+
+    Bound to them, what waits for one stage does not hold up, in strict order, what could start in another one.
+    `cores`: stages need cores of their nodes as well, for which they all compete.
+    """
+    nodes = place.nodes
+    if len(nodes) > 1:
+        begin = used.get(place.group.name, 0)
+        nodes = nodes[begin : begin + stage.replicas]
+        used[place.group.name] = begin + stage.replicas
+    mask = sum(1 << node.index for node in nodes)
+    claims = cluster.claims(mask, None if cores else place.type)
+    return None if claims == cluster.claims((1 << len(cluster.nodes)) - 1) else Partition(name, mask, claims=claims)
+
+
+def _seconds(cuts: Cuts, stage: PipelineStage, group: EqualDevices, spec: PipelineSpec) -> float:
+    """Seconds of an item in a stage, with the gradients that its replicas reduce."""
+    layers = cuts.between(stage.first, stage.last)
+    seconds = math.fsum(seconds_on(one, group, not spec.training) for one in layers)
+    if spec.training and stage.replicas > 1:
+        weights = math.fsum(one.weights for one in layers)
+        seconds += 4 * (stage.replicas - 1) * weights / (group.inside * stage.replicas)
+    return seconds
+
+
+def _told(cuts: Cuts, plan: theory.PipelinePartition) -> str:
+    """The plan in a sentence."""
+    parts = []
+    for stage in plan.stages:
+        layers = cuts.between(stage.first, stage.last)
+        replicas = f"{stage.replicas} × " if stage.replicas > 1 else ""
+        last = f" to {layers[-1].name}" if layers[1:] else ""
+        parts.append(f"{replicas}{stage.device} has {layers[0].name}{last}")
+    assert plan.latency is not None
+    return f"{', '.join(parts)}; an item every {plan.seconds:.4g} s, latency {plan.latency:.4g} s"

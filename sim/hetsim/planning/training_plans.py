@@ -1,0 +1,271 @@
+"""All ways to divide a training among its GPUs: degrees, schedule, micro-batch.
+
+The time of a step and the memory are those that a run of the scenario has (`hetsim.formulas.training`) when its nodes
+lie in as few racks as can be; nothing is run.
+GPipe is not among the candidates: it takes the time of 1F1B and more memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from hetsim.errors import KeyProblem, Problem, ScenarioError, UsageError, suggestion
+from hetsim.formulas import training as formulas
+from hetsim.model.cluster import Cluster, DeviceType, Node
+from hetsim.model.exchange import Exchange, Phase, StepPipeline
+from hetsim.pipelines.schedule import PipelineSchedule, step_schedule
+from hetsim.scenario.building.cluster import build_cluster
+from hetsim.scenario.building.job_steps import machine_of, too_large
+from hetsim.scenario.building.site import default_of, unknown_partition, with_partitions
+from hetsim.scenario.building.streams import peak_of
+from hetsim.scenario.file.document import Document, Path_
+from hetsim.scenario.readers import TRAINING, not_understood
+from hetsim.scenario.scenario import Scenario
+from hetsim.scenario.schema.demand import Demand
+from hetsim.scenario.schema.training import TrainingSpec
+
+Rank = Literal["time", "gpu_hours"]
+ONE_TYPE = "a job is on one type of GPU (hetsim plan partition cuts a measured network over unlike devices)"
+
+MAX_CHUNKS = 8
+"""Most chunks of an interleaved pipeline that are tried."""
+
+
+@dataclass(frozen=True)
+class PlanCandidate:
+    """One way on one type of GPU; `room`: the memory of a GPU, None if not stated."""
+
+    device: str
+    plan: formulas.ParallelPlan
+    step: formulas.StepSeconds
+    state: float
+    kept: float
+    room: int | None
+    steps: float
+    """Steps of a task, on average."""
+    pipeline: StepPipeline | None
+
+    @property
+    def fits(self) -> bool:
+        return self.room is None or self.state + self.kept <= self.room
+
+    @property
+    def gpu_hours(self) -> float:
+        """GPU-hours of all steps of a task: what it costs."""
+        return self.steps * self.step.seconds * self.plan.gpus / 3600
+
+    @property
+    def refusal(self) -> str:
+        """Both figures of one that does not fit."""
+        return too_large(self.state, self.kept, self.room or 0, self.device)
+
+    def schedule(self) -> PipelineSchedule:
+        """The schedule of the micro-batches of a step; UsageError of a single stage."""
+        if self.pipeline is None:
+            raise UsageError("there is one stage, so that no pipeline could be drawn")
+        seconds = {name: getattr(self.step, name) for name in self.pipeline.phases}
+        return step_schedule(self.pipeline, seconds, self.step.seconds)
+
+
+def training_plans(
+    scenario: Scenario, entry: str | None = None, *, gpus: Sequence[int] | None = None, rank: Rank = "time"
+) -> list[PlanCandidate]:
+    """All candidates for an entry with `training:`, those that fit first, by `rank`.
+
+    rank: the time of a step, or the GPU-hours. What the entry says of the model, the batch, recomputation, sharding and
+    overlap stays. `gpus`: numbers of GPUs to compare; those of the entry's nodes (or of each of its `widths`) unless
+    given. A job is on nodes of one type of GPU, in the partition of the entry. ScenarioError where no entry or class
+    trains, the name is of none, no type of GPU has a known peak, there are too few nodes, or nothing fits: with both
+    figures.
+    """
+    path, chosen = _entry(scenario, entry)
+    where = (*path, "training")
+    document = scenario.document
+    for one in not_understood(scenario, TRAINING, int(path[1])):
+        note = f"{one}; times of steps are those without it"
+        scenario.notes += [note] if note not in scenario.notes else []
+    cluster = with_partitions(build_cluster(scenario.model.cluster, document), scenario.model.site, document)
+    nodes = _allowed(cluster, chosen, path, document)
+    training = chosen.training
+    assert training is not None
+    candidates: list[PlanCandidate] = []
+    refused: dict[str, None] = {}
+    for wanted, each in _widths(chosen, gpus):
+        before = len(candidates)
+        problems: list[str] = []
+        for device in _types(cluster, chosen):
+            of_type, problem = _on(cluster, nodes, device, wanted=wanted, each=each, training=training)
+            candidates += of_type
+            problems += [] if problem is None else [problem]
+        if len(candidates) == before:
+            layers = training.transformer().layers
+            text = f"no degrees divide {wanted * each} GPUs, {layers} layers and a batch of {training.batch}"
+            refused.update(dict.fromkeys(problems or [text]))
+            several = len(problems) > 1 and not any("nothing is known" in one for one in problems)
+            refused.update(dict.fromkeys([ONE_TYPE] if several else []))
+    if refused:
+        raise ScenarioError(document.problem(where, "; ".join(refused)))
+    candidates.sort(key=lambda one: (not one.fits, *_ranked(one, rank), one.state + one.kept))
+    if not candidates[0].fits:
+        smallest = min(candidates, key=lambda one: one.state + one.kept)
+        plan = smallest.plan
+        degrees = f"with tensor {plan.tensor}, pipeline {plan.pipeline}, data {plan.data}"
+        text = f"nothing fits: {degrees}, which needs the least memory, {smallest.refusal}"
+        raise ScenarioError(document.problem(where, text))
+    return candidates
+
+
+def _ranked(one: PlanCandidate, rank: Rank) -> tuple[float, float]:
+    return (one.step.seconds, one.gpu_hours) if rank == "time" else (one.gpu_hours, one.step.seconds)
+
+
+def _widths(entry: Demand, gpus: Sequence[int] | None) -> list[tuple[int, int]]:
+    """Numbers of nodes, and of GPUs on each, that are compared."""
+    each = round(entry.used("gpus"))
+    if gpus is None:
+        assert entry.training is not None
+        return [(nodes, each) for nodes in entry.training.widths or [entry.used("nodes")]]
+    wrong = [number for number in gpus if number > each and number % each]
+    if wrong:
+        raise UsageError(f"{wrong[0]} GPUs are not a multiple of the {each} that the job takes of each node")
+    return [(max(1, number // each), min(number, each)) for number in dict.fromkeys(gpus)]
+
+
+def _allowed(cluster: Cluster, entry: Demand, path: Path_, document: Document) -> list[Node]:
+    """The nodes of the entry's partition, or of the default one."""
+    given = entry.partition
+    if given is None:
+        default = default_of(cluster)
+    elif not isinstance(given, str) or given not in cluster.partitions:
+        text = unknown_partition(given, cluster) if isinstance(given, str) else "name a partition; no rows tell it"
+        raise ScenarioError(document.problem((*path, "partition"), text))
+    else:
+        default = cluster.partitions[given]
+    return [node for node in cluster.nodes if default is None or default.mask >> node.index & 1]
+
+
+def _on(
+    cluster: Cluster, allowed: list[Node], device: DeviceType, wanted: int, each: int, training: TrainingSpec
+) -> tuple[list[PlanCandidate], str | None]:
+    """The candidates on a number of nodes with GPUs of a type; or why there are none."""
+    peak = peak_of(device)
+    if peak is None:
+        return [], f"nothing is known of how fast {device.name} is; give it a peak under cluster"
+    nodes = _together(allowed, device, each)
+    if len(nodes) < wanted:
+        needed = f"{wanted} node{'s' * (wanted > 1)} with {each} × {device.name} each"
+        there = "the cluster" if len(allowed) == len(cluster.nodes) else "its partition"
+        return [], f"{needed} are more than the {len(nodes)} of {there}"
+    specs = dict.fromkeys(node.spec for node in nodes[:wanted])
+    across = _across(cluster, nodes[:wanted])
+    model = training.transformer()
+    candidates = []
+    for plan in _plans(training, wanted * each):
+        machines = [machine_of(spec, each, device, peak=peak, training=training) for spec in specs]
+        steps = [formulas.step(model, plan, machine, across) for machine in machines]
+        slowest = max(range(len(steps)), key=lambda one: steps[one].seconds)
+        pipeline = formulas.step_pipeline(model, plan, machines[slowest])
+        state, kept = formulas.memory(model, plan)
+        mean = training.steps.mean
+        candidates.append(
+            PlanCandidate(
+                device=device.name, plan=plan, step=steps[slowest], state=state, kept=kept, room=device.memory,
+                steps=mean, pipeline=pipeline,
+            )  # fmt: skip
+        )  # fmt: skip
+    return candidates, None
+
+
+def _trains(scenario: Scenario) -> Iterator[tuple[str, Path_, Demand]]:
+    """Entries and classes with `training:`: their name, place and demand."""
+    for number, entry in enumerate(scenario.model.workload):
+        here: Path_ = ("workload", number)
+        own = entry.name or f"{number}"
+        if not entry.classes and entry.training is not None:
+            yield own, here, entry
+        for place, one in enumerate(entry.classes or ()):
+            merged = one.over(entry)
+            if merged.training is not None:
+                inside = (*here, "classes", place) if one.training is not None else here
+                yield one.class_ or f"{own}.{place}", inside, merged
+
+
+def _entry(scenario: Scenario, name: str | None) -> tuple[Path_, Demand]:
+    """The entry or class that trains, by name where there are several."""
+    trains = {own: (where, one) for own, where, one in _trains(scenario)}
+    if not trains:
+        text = "no entry of the workload has training:"
+        if any(one.pipeline is not None for one in scenario.model.workload):
+            text += "; the stages of an entry with pipeline: are those of its plan (hetsim plan partition, run -v)"
+        raise ScenarioError(scenario.document.problem(("workload",), text))
+    if name is not None and name not in trains:
+        text = f'no entry with training: is called "{name}"{suggestion(name, trains)}; there are {", ".join(trains)}'
+        raise ScenarioError(Problem(text, key="workload", file=scenario.file))
+    if name is None and len(trains) > 1:
+        text = f"several entries train: choose one of {', '.join(trains)} with --entry"
+        raise ScenarioError(scenario.document.problem(("workload",), text))
+    return next(iter(trains.values())) if name is None else trains[name]
+
+
+def _types(cluster: Cluster, entry: Demand) -> Iterator[DeviceType]:
+    for device in cluster.types.values():
+        wanted = entry.devices is None or device.name in entry.devices or device.kind in entry.devices
+        if wanted and device.kind != "cpu":
+            yield device
+
+
+def _together(nodes: list[Node], device: DeviceType, gpus: int) -> list[Node]:
+    """The nodes with this number of GPUs of a type, those of the fullest rack first."""
+    racks: dict[str | None, list[Node]] = {}
+    for node in nodes:
+        if sum(one.type is device for one in node.accelerators) >= gpus:
+            racks.setdefault(node.spec.rack, []).append(node)
+    return [node for rack in sorted(racks.values(), key=len, reverse=True) for node in rack]
+
+
+def _across(cluster: Cluster, nodes: list[Node]) -> Callable[[Phase], float] | None:
+    """Seconds of a phase on the links of these nodes; None where they share a rack."""
+    if len({node.spec.rack for node in nodes}) == 1:
+        return None
+    devices = [node.cpu for node in nodes]
+
+    @cache
+    def seconds(phase: Phase) -> float:
+        ((_, loads),) = Exchange(cluster, 0.0, 0.0, phases=(phase,), nominal=0.0).profile_of(devices).phases
+        return max([phase.inside, *(load.seconds for load in loads)])
+
+    return seconds
+
+
+def _plans(training: TrainingSpec, gpus: int) -> Iterator[formulas.ParallelPlan]:
+    """All that divide evenly."""
+    layers = training.transformer().layers
+    training = training.model_copy(update={"widths": None})
+    for tensor in _divisors(gpus):
+        for pipeline in _divisors(gpus // tensor):
+            data = gpus // tensor // pipeline
+            if training.batch % data or layers % pipeline:
+                continue
+            for micro in _powers(training.batch // data):
+                for chunks in range(1, min(MAX_CHUNKS, layers // pipeline) + 1 if pipeline > 1 else 2):
+                    change = {
+                        "tensor": tensor, "pipeline": pipeline, "data": data, "micro_batch": micro, "chunks": chunks,
+                        "schedule": "1f1b" if chunks == 1 else "interleaved",
+                    }  # fmt: skip
+                    try:
+                        checked = TrainingSpec.model_validate({**dict(training), **change})
+                        yield checked.plan(gpus)
+                    except (KeyProblem, ValueError):  # does not divide: the schema says what may be
+                        continue
+
+
+def _divisors(number: int) -> list[int]:
+    return [one for one in range(1, number + 1) if number % one == 0]
+
+
+def _powers(number: int) -> list[int]:
+    """Powers of two that divide it."""
+    return [2**k for k in range(number.bit_length()) if number % 2**k == 0]

@@ -1,0 +1,329 @@
+"""The smallest cluster that meets a target, by bisection over a whole number.
+
+Each number is judged by replications.  A number is taken to meet the target only where that is shown: by a one-sided t
+interval for the expectation of a replication's value.  All tests of a search together err with at most the stated
+probability (Bonferroni, over the sizes that a bisection can try and the looks at each), so "meets" holds for the size
+that is named.  What bisection supposes, that more is never worse, is looked at among the sizes tried, and told where it
+fails.
+
+Where waits or responses are to stay below a bound, nothing is run of the numbers with which the queue of a service
+grows so long by the end of its arrivals that the target is missed for certain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import Any, Unpack
+
+import pandas as pd
+
+from hetsim.errors import ScenarioError, UsageError
+from hetsim.experiment.options import SearchKeywords, StudyOptions, with_options
+from hetsim.experiment.policies import PolicyLike
+from hetsim.experiment.run import begun, prepare
+from hetsim.experiment.study import Case, Study
+from hetsim.experiment.work import Setup
+from hetsim.model.units import shown
+from hetsim.results.declared import in_set
+from hetsim.results.formatting import json_number, metric_name, several, units_of
+from hetsim.scenario.overrides import value_at
+from hetsim.scenario.readers import SIZE, not_understood
+from hetsim.scenario.scenario import Scenario
+from hetsim.search.decide import Decision
+from hetsim.search.targets import MET, MISSED, NO_SIZES, UNDEFINED, Judge, Target
+
+FIRST = 10
+"""Replications of the first look at a size."""
+MAX_SIZE = 4096
+"""The largest number that is tried unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class SizeTrial:
+    """One size and its trial; `half`: one-sided; `reason`: why it cannot run."""
+
+    size: int
+    replications: int
+    mean: float
+    half: float
+    verdict: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """The smallest number shown to meet a target: `size`, None if none does.
+
+    `trials`: every size tried, ascending.  `confidence`: that all verdicts met and missed are right.
+    """
+
+    scenario: str
+    key: str
+    target: Target
+    confidence: float
+    size: int | None
+    min_size: int
+    max_size: int
+    trials: tuple[SizeTrial, ...]
+    overload: str = ""
+    """What keeps the numbers below `least` from serving the requests that arrive, if that is why it is the least."""
+    remarks: tuple[str, ...] = ()
+    """Keys for which no number is left out beforehand."""
+
+    @property
+    def met(self) -> bool:
+        """Return True if a size is shown to meet the target."""
+        return self.size is not None
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row a size tried: size, replications, mean, half_width (one-sided), verdict."""
+        rows = [(t.size, t.replications, t.mean, t.half, t.verdict) for t in self.trials]
+        return pd.DataFrame(rows, columns=["size", "replications", "mean", "half_width", "verdict"])
+
+    @property
+    def sentences(self) -> list[str]:
+        level = f"{100 * self.confidence:g} %"
+        if self.size is None:
+            first, last = self.trials[0], self.trials[-1]
+            said = [f"No {self.key} from {self.min_size} to {self.max_size} is shown to meet {self.target.text}: "
+                    f"with {last.size} the {self._said(last)}."]  # fmt: skip
+            if first.mean < last.mean if self.target.below else first.mean > last.mean:
+                said.append(f"With {first.size} it is closer, {self._said(first)}: more is not better here.")
+            return said
+        by_size = {trial.size: trial for trial in self.trials}
+        chosen = by_size[self.size]
+        said = [
+            f"{self.key} = {self.size} meets {self.target.text}: {self._said(chosen)} "
+            f"(all verdicts together hold with {level} confidence)."
+        ]
+        below = by_size.get(self.size - 1)
+        if below is None and self.overload:
+            fewer = f"{self.size - 1}{' and fewer' if self.size > 2 else ''}"
+            said.append(f"{fewer} were not run ({self.overload}); --from {self.size - 1} runs them all the same.")
+        elif below is None:
+            said.append(f"{self.size} is the least that was allowed.")
+        elif below.verdict == UNDEFINED:
+            said.append(f"With {below.size} it is not defined in every replication.")
+        elif below.verdict == MISSED:
+            said.append(f"{below.size} does not: {self._said(below)}.")
+        else:
+            said.append(
+                f"{below.size} is neither shown to meet it nor to miss it: {self._said(below)}; "
+                "more replications would tell."
+            )
+        odd = [trial.size for trial in self.trials if trial.size > self.size and trial.verdict == MISSED]
+        if odd:
+            larger = ", ".join(map(str, odd))
+            said.append(f"Beware: {larger} miss it although they are larger; more is not better here.")
+        return [*said, *self.remarks]
+
+    def _said(self, trial: SizeTrial) -> str:
+        if trial.reason:
+            return f"it cannot run ({trial.reason})"
+        value = several([trial.mean], units_of(self.target.metric), [trial.half])[0]
+        return f"{metric_name(self.target.metric)} is {value}, n = {trial.replications}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "scenario": self.scenario, "key": self.key, "target": self.target.text, "met": self.met,
+            "size": self.size, "from": self.min_size, "to": self.max_size, "confidence": self.confidence,
+            **({"overload": self.overload} if self.overload else {}),
+            "trials": [
+                {"size": t.size, "replications": t.replications, "mean": json_number(t.mean),
+                 "half_width": json_number(t.half), "verdict": t.verdict, **({"reason": t.reason} if t.reason else {})}
+                for t in self.trials
+            ],
+            "sentences": self.sentences,
+        }  # fmt: skip
+
+    def __repr__(self) -> str:
+        return "\n".join([f"<Sizing {self.scenario}>", *self.sentences])
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<li>{escape(text)}</li>" for text in self.sentences)
+        return f"<ul>{lines}</ul>{self.table.to_html(index=False)}"
+
+
+@with_options(SearchKeywords)
+def size(
+    scenario: str | Path | Mapping[str, Any] | Scenario,
+    target: str | Iterable[str],
+    over: str | Mapping[str, Any],
+    *,
+    least: int | None = None,
+    most: int | None = None,
+    minimize: str | None = None,
+    confidence: float = 0.95,
+    delta: float = 0.01,
+    policy: PolicyLike | None = None,
+    policies: Iterable[PolicyLike] | Mapping[str, PolicyLike] | None = None,
+    replications: int = FIRST,
+    tell: Callable[[Any], None] | None = None,
+    **options: Unpack[SearchKeywords],
+) -> Sizing | Decision:
+    """Find the smallest number, or the cheapest combination, that meets targets.
+
+    Parameters:
+        target: `response_p99 < 200 ms`, `slo_attainment > 99%`: of what replications estimate; one, or several.
+        over: a path as in `--set`, such as `cluster.nodes.0.count`: found by bisection, which supposes that more is
+            never worse.  Or a mapping of paths to values (`[2, 4, 8]`, `"1..8"`): then all combinations are candidates,
+            nothing is supposed of them, and the answer is a Decision; so it is with several targets or policies, or
+            `minimize`.
+        least, most: where to look; without `most` sizes are doubled until one meets it, up to 4,096.  Without `least` a
+            bisection for waits or responses below a bound begins where no overloaded service makes it be missed.
+        minimize: of the candidates that meet all targets: `price`, that of the whole cluster for an hour (the default
+            where it has prices); `total`, the sum of the numbers (the default elsewhere); or any metric, by ranking and
+            selection: with probability `confidence` the best, or within `delta` (a share) of it.
+        confidence, delta: that all verdicts are right, and of a selection.
+        policies: a dimension too: every combination is tried under each.
+        replications: of a size, or a third of them where these settle it; four times as many where all leave it open.
+        tell: called with each trial as it is done.
+        scenario, policy: as for `run`.
+        shard: "2/8": only make that part of the first looks (of a Decision only) into the cache, and raise ShardOver.
+        options: those of every study.
+    Returns: the size or the decision, with every trial.
+    Raises: UsageError: nothing to look for, or no candidate can run or has the metric.
+    """
+    targets = [Target.parse(text) for text in ([target] if isinstance(target, str) else target)]
+    if not 0 < confidence < 1:
+        raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
+    if replications < 2:
+        raise UsageError(f"a verdict takes at least 2 replications, not {replications}: one run has no interval")
+    study_options = StudyOptions(**options)
+    loaded = prepare(scenario, policy, study_options.overrides)
+    top, bottom = MAX_SIZE if most is None else most, 1 if least is None else least
+    if not 1 <= bottom <= top:
+        raise UsageError(f"sizes are looked for from {bottom} to {top}: that is no range of whole numbers from 1 on")
+    if not isinstance(over, str) or len(targets) != 1 or minimize is not None or policies is not None:
+        from hetsim.search.decide import decide
+
+        values = {over: range(bottom, top + 1) if most is not None else None} if isinstance(over, str) else over
+        return decide(
+            loaded, targets, values, study_options, policies=policies, minimize=minimize, confidence=confidence,
+            delta=delta, first=replications, tell=tell,
+        )  # fmt: skip
+    aim = targets[0]
+    check_key(loaded, over, bottom)
+    if study_options.shard is not None:
+        raise UsageError("a bisection has no parts: each size follows from those before; give values (KEY=1..64)")
+    overload, seed = "", study_options.seed
+    remarks: tuple[str, ...] = ()
+    if least is None and aim.below and any(entry.service is not None for entry in loaded.model.workload):
+        remarks = tuple(f"{one}; no number is ruled out by its load" for one in not_understood(loaded, SIZE))
+    if least is None and aim.below and not remarks:
+        bottom, overload = _first_sustained(loaded, aim, over, most=top, seed=seed)
+    with begun(study_options, Setup((loaded,), (aim.metric,), study_options.check, study_options.audit)) as study:
+        search = _Search(
+            study, key=over, target=aim, confidence=confidence, seed=seed, first=replications, least=bottom, most=top,
+            tell=tell,
+        )  # fmt: skip
+        smallest = search.smallest(doubling=most is None)
+    trials = tuple(search.trials[number] for number in sorted(search.trials))
+    if all(trial.reason for trial in trials):
+        raise UsageError(f"no {over} from {bottom} to {top} can run: {trials[-1].reason}")
+    if all(trial.verdict == UNDEFINED or trial.reason for trial in trials):
+        remedy = "make the horizon longer than the deadlines, or " if aim.metric in in_set("deadlines") else ""
+        raise UsageError(f"{aim.metric} is not defined with any {over} tried: {remedy}choose another metric")
+    return Sizing(
+        scenario=loaded.name, key=over, target=aim, confidence=confidence, size=smallest, min_size=bottom, max_size=top,
+        trials=trials, overload=overload, remarks=remarks,
+    )  # fmt: skip
+
+
+def _first_sustained(scenario: Scenario, aim: Target, over: str, most: int, seed: int | None) -> tuple[int, str]:
+    """The minimum number that overload does not rule out, and why not the one below.
+
+    Inputs of runs are built and nothing is run; it supposes, as the search does, that more is never worse.
+    """
+    if all(entry.service is None for entry in scenario.model.workload):
+        return 1, ""
+
+    def overload(number: int) -> str:
+        try:
+            made = scenario.with_overrides({over: number}).build(seed)
+        except ScenarioError:  # which the search tells, as a size that cannot run
+            return ""
+        return next((text for text, *waits in made.overloads if aim.missed_by(waits, len(made.tasks))), "")
+
+    low, high, text = 0, 1, ""
+    while high < most and (reason := overload(high)):
+        low, high, text = high, min(2 * high, most), reason
+    while high - low > 1:
+        middle = (low + high) // 2
+        reason = overload(middle)
+        low, high, text = (middle, high, reason) if reason else (low, middle, text)
+    return high, text
+
+
+def check_key(scenario: Scenario, over: str, least: int) -> None:
+    if over in NO_SIZES:
+        raise UsageError(
+            f"--over {over}: {NO_SIZES[over]}, not how large anything is; name a size, such as cluster.nodes.0.count"
+        )
+    try:
+        scenario.with_overrides({over: max(least, 1)})
+    except ScenarioError as error:
+        raise ScenarioError([replace(p, file=f"--over {over}") if p.file else p for p in error.problems]) from None
+    value = value_at(scenario.raw, over)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise UsageError(f"--over {over}: it is {shown(value)}, not a whole number that can be searched over")
+
+
+class _Search:
+    """Bisection, and the replications of each size."""
+
+    def __init__(
+        self, study: Study, key: str, target: Target, confidence: float, seed: int | None, first: int, least: int,
+        most: int, tell: Callable[[SizeTrial], None] | None,
+    ):  # fmt: skip
+        self.key, self.seed, self.tell = key, seed, tell
+        self.min_size, self.max_size = least, most
+        self.trials: dict[int, SizeTrial] = {}
+        self.steps = 2 * (math.ceil(math.log2(most / least)) + 1) + 1
+        """Sizes that are tried at most: doublings and halvings."""
+        self.judge = Judge(study, [target], first, (1 - confidence) / self.steps)
+        self._expect(1)
+
+    def _expect(self, sizes: int) -> None:
+        """Expect this number of further sizes, with a first look each."""
+        meter = self.judge.study.meter
+        meter.expect(meter.done + sizes * self.judge.first - meter.runs)
+
+    def smallest(self, doubling: bool) -> int | None:
+        """The least size that is shown to meet the target, if more is never worse."""
+        low, high = self.min_size - 1, self.min_size  # low is not shown to meet it
+        while not self.meets(high):
+            if high == self.max_size:
+                return None
+            low, high = high, min(2 * high, self.max_size) if doubling else self.max_size
+            self._expect(1 + math.ceil(math.log2(high - low)))
+        while high - low > 1:
+            self._expect(math.ceil(math.log2(high - low)))
+            middle = (low + high) // 2
+            if self.meets(middle):
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def meets(self, number: int) -> bool:
+        if number not in self.trials:
+            self.trials[number] = self._try(number)
+            if self.tell is not None:
+                self.tell(self.trials[number])
+        return self.trials[number].verdict == MET
+
+    def _try(self, number: int) -> SizeTrial:
+        case = Case(self.judge.study.setup.scenarios[0], {self.key: number}, self.seed)
+        trial, _ = self.judge.try_(case, f"{self.key} = {number}")
+        one = trial.findings[0]
+        return SizeTrial(
+            size=number, replications=trial.replications, mean=one.mean, half=one.half, verdict=one.verdict,
+            reason=trial.reason,
+        )  # fmt: skip
