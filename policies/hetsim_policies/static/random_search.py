@@ -27,8 +27,8 @@ from hetsim_policies.static.common.search import (
     Loads,
     Search,
     SearchBudget,
+    brought_ahead,
     check_budget,
-    copies_ahead,
     seeds_of,
     simulated,
 )
@@ -66,7 +66,7 @@ class BudgetedSearch(DescendingPlanner):
         search = Search.from_instance(runnable(problem, self.name), self.evaluations, self.seconds, self.descent)
         if search.hopeless:
             return search.finished(search.seed.schedule)
-        return search.plan(*self.best(search))
+        return search.finished(search.landscape.schedule(*self.best(search)))
 
     def best(self, search: Search) -> tuple[np.ndarray, np.ndarray]:
         """Lanes and keys of the best schedule that the budget allows to find."""
@@ -401,7 +401,8 @@ class Climb:
             return None
         rows = tuple((step.task, *self.number[step.devices[0]]) for step in plan.steps)
         if ahead is not None:
-            plan = replace(plan, copies=copies_ahead(self.instance, rows) if ahead else [])
+            plan = replace(plan, copies=[])
+            plan = brought_ahead(self.instance, plan) if ahead else plan
         makespan = simulated(self.problem, plan)
         self.seeded = min(self.seeded, makespan)
         return Found(rows, plan, makespan, seed=seed, ahead=bool(plan.copies))
@@ -439,7 +440,7 @@ class Climb:
         """The rows as a plan."""
         instance = self.instance
         steps = [Step(task, int(instance.mode[task, kind]), (instance.lanes[kind][lane],)) for task, kind, lane in rows]
-        return Plan(steps, copies=copies_ahead(self.instance, rows) if ahead else [])
+        return brought_ahead(instance, Plan(steps)) if ahead else Plan(steps)
 
     def _changed(self, rows: list[Placed]) -> list[Placed]:
         """The rows with one task on another lane, at another place in the order, or both."""
