@@ -66,7 +66,7 @@ from hetsim_policies.static.common.assignment import (
 from hetsim_policies.static.common.flow_shop import johnson
 from hetsim_policies.static.common.instance import Instance, runnable
 from hetsim_policies.static.common.outcome import finished, plan_of
-from hetsim_policies.static.common.parts import Groups, Patterns, apart, as_one, chains, dealt, in_blocks
+from hetsim_policies.static.common.parts import Groups, apart, as_one, chains, dealt, in_blocks
 from hetsim_policies.static.common.ranks import Traffic, traffic_of
 from hetsim_policies.static.common.search import brought_ahead, simulated
 from hetsim_policies.static.programs import MAX_VARIABLES, Whole, integer_program, linear_program, rounded
@@ -129,8 +129,9 @@ class ConstraintInjection(PlannedScheduler):
         race = _Race(problem, free[spans.index(unconstrained)], unconstrained, len(free))
         near = unconstrained if np.isfinite(unconstrained) else max(bound, better)
         self._constrain(race, instance, near, free)
-        if not problem.in_mid_run:
-            joined = launched_together(race.best, problem.tasks, self.max_fused, self.patterns)
+        tasks = problem.tasks
+        if not problem.in_mid_run and self.max_fused > 1 and tasks.work is not None:
+            joined = as_one(race.best, tasks, chains(tasks, self.max_fused, self.patterns))
             if joined.fused != race.best.fused:
                 race.enter(joined)
         ahead = brought_ahead(instance, race.best)
@@ -189,13 +190,6 @@ class _Race:
         if makespan < self.makespan:
             self.best, self.makespan = plan, makespan
             self.won = self.won if constraints is None else constraints
-
-
-def launched_together(plan: Plan, tasks: Tasks, most: int, patterns: Patterns | None) -> Plan:
-    """The plan with chains of kernels on one device launched as one."""
-    if most < 2 or tasks.work is None:
-        return plan
-    return as_one(plan, tasks, chains(tasks, most, patterns))
 
 
 # The tree -----------------------------------------------------------------------------------------------------
