@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any
 
@@ -32,20 +33,18 @@ from hetsim_policies.dynamic.common.two_ended import TwoEnded
 OWN, STOLEN = 0, 1
 """The ends of a deque: its worker takes the newest task, others steal the oldest."""
 
+@dataclass(eq=False, slots=True)
 class Worker:
     """An accelerator, or the cores of a node."""
 
-    __slots__ = ("device", "number", "deques", "up", "room", "used")
-
-    def __init__(self, device: Device, number: int, room: int):
-        self.device = device
-        self.number = number
-        self.deques: dict[Shape, TwoEnded] = {}
-        """Tasks before it, by shape."""
-        self.up = True
-        self.room = room
-        """Thousandths of cores, or millionths of GPUs, that may work at a time."""
-        self.used = 0
+    device: Device
+    number: int
+    room: int
+    """Thousandths of cores, or millionths of GPUs, that may work at a time."""
+    used: int = 0
+    up: bool = True
+    deques: dict[Shape, TwoEnded] = field(default_factory=dict)
+    """Tasks before it, by shape."""
 
     def runs(self, shape: Shape) -> list[Mode]:
         """The modes of a shape that are for devices of its type."""

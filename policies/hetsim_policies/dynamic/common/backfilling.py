@@ -58,9 +58,6 @@ class Reserving(Backfilling):
         """Return True if the task is given a reservation if it cannot start now."""
         return True
 
-    def order_window(self, view: View) -> None:
-        """Put the tasks of the window into another order, before reservations are made."""
-
     def gone(self, task: Task) -> None:
         super().gone(task)
         self._occupancy.ended(task)
@@ -131,7 +128,6 @@ class Reserving(Backfilling):
         self._profile = FreeProfile(self._occupancy, view)
         self._promised.clear()
         self.window.changed = 0
-        self.order_window(view)
 
     def _walk(self, view: View) -> Iterator[Decision]:
         """Start what is due; make reservations for tasks without one."""

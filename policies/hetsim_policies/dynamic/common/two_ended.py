@@ -1,4 +1,4 @@
-"""A queue that is taken from at both ends, as of workers that steal or of two sides."""
+"""A queue that is taken from at both ends, by stealing workers or by two sides."""
 
 from __future__ import annotations
 
