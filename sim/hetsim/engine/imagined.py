@@ -238,7 +238,7 @@ def _forget_truths(copier: Copier, seed: int, drawn: _Drawn | None) -> None:
         kind: Any = type(generator.bit_generator)
         generator.bit_generator.state = kind(fresh.spawn(1)[0]).state
     for draws in copier.copies(Draws):
-        draws.left = []
+        draws.unused = []
 
 
 def _end_streams(run: RunState) -> None:

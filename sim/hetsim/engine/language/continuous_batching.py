@@ -60,7 +60,7 @@ class Replica:
         self.sequences = Sequences(self, self.memory)
         self.times = kind.steps
         self.stage = Steps(self.clock, self.launch, kind.steps, sequences=self.sequences, width=kind.width)
-        self.periods = Periods(fleet, kind, placement, self.stage)
+        self.periods = Periods(fleet, kind, placement, self.stage, since=self.clock._now)
         self.requests = Members(self, fleet, self.memory, sequences=self.sequences, periods=self.periods)
         self.prefill: list[tuple[Generation, int]] = []
         """What the step under way reads of prompts."""

@@ -238,8 +238,15 @@ class Members:
             self.leaving.append(request)
             self.replica.wake()
             return True
-        if request.state == LOADING:
-            self._forget_loading(request)
+        if request.state == LOADING:  # its keys and values are on their way here
+            del self.loading[request.row]
+            if request in self.here:
+                self.here.remove(request)
+            self._stop_loading(request, True)
+            request.task._launch = None
+            request.state = OVER
+            self.count(-1)
+            self.replica.wake()
         return False
 
     def let_leave(self) -> None:
@@ -252,17 +259,6 @@ class Members:
                     self.prefilling.remove(request)
                 self.finish(request)
         self.leaving = []
-
-    def _forget_loading(self, request: Generation) -> None:
-        """Abort a request while its keys and values are on their way here."""
-        del self.loading[request.row]
-        if request in self.here:
-            self.here.remove(request)
-        self._stop_loading(request, True)
-        request.task._launch = None
-        request.state = OVER
-        self.count(-1)
-        self.replica.wake()
 
     def _stop_loading(self, request: Generation, over: bool) -> None:
         """Its keys and values need not come here any more."""
