@@ -153,17 +153,27 @@ class ConstraintInjection(PlannedScheduler):
 
         near: seconds of the best plan so far, or the bound.  free: the unconstrained plans, which compete already.
         """
-        problem = race.problem
-        traffic = traffic_of(instance, graph_of(problem.tasks))
+        problem, tasks = race.problem, race.problem.tasks
+        traffic = traffic_of(instance, graph_of(tasks))
         if traffic is None:
             return
         sites, seen = by_place(instance), [plan.steps for plan in free]
         at_once = 1 if self.patterns is not None or problem.in_mid_run else self.max_fused
-        solver = Solver(
-            instance, sites, traffic, unit=near, node_limit=self.node_limit, max_variables=self.max_variables,
-            as_one=at_once
-        )
-        for names, made in walk(SharingTree(instance, sites, traffic, near).tree(), solver.plan):
+
+        def solve(constraints: tuple[Constraint, ...]) -> Plan | None:
+            if find_cycle(with_order(tasks.predecessors, instance.size, constraints) or []) is not None:
+                return None
+            site_of = assigned(
+                instance, sites, constraints, unit=near, node_limit=self.node_limit, max_variables=self.max_variables
+            )
+            if site_of is None:
+                return None
+            schedule = ordered(instance, sites, site_of, constraints=constraints, traffic=traffic)
+            plan = plan_of(instance, schedule, draft=True)
+            rows = [one.tasks for one in constraints if isinstance(one, Fuse)]
+            return as_one(plan, tasks, rows, at_once) if rows and at_once > 1 else plan
+
+        for names, made in walk(SharingTree(instance, sites, traffic, near).tree(), solve):
             for plan in (made, apart(made)) if made.fused else (made,):
                 if plan.steps not in seen and race.tried < self.candidates:
                     seen.append(plan.steps)
@@ -219,36 +229,6 @@ def walk(
             continue
         yield (*names, node.name), solution
         yield from walk(node.children, solve, constraints, (*names, node.name))
-
-
-@dataclass
-class Solver:
-    """The linear side: constraints in, a plan out, or None where there is none."""
-
-    instance: Instance
-    sites: list[LaneSite]
-    traffic: Traffic
-    unit: float
-    node_limit: int
-    max_variables: int
-    as_one: int = 1
-    """Kernels that `Fuse` launches as one at most."""
-
-    def plan(self, constraints: tuple[Constraint, ...]) -> Plan | None:
-        instance, tasks = self.instance, self.instance.problem.tasks
-        if find_cycle(with_order(tasks.predecessors, instance.size, constraints) or []) is not None:
-            return None
-        site_of = assigned(
-            instance, self.sites, constraints, unit=self.unit, node_limit=self.node_limit,
-            max_variables=self.max_variables
-        )
-        if site_of is None:
-            return None
-        plan = plan_of(
-            instance, ordered(instance, self.sites, site_of, constraints=constraints, traffic=self.traffic), draft=True
-        )
-        rows = [one.tasks for one in constraints if isinstance(one, Fuse)]
-        return as_one(plan, tasks, rows, self.as_one) if rows and self.as_one > 1 else plan
 
 
 def assigned(

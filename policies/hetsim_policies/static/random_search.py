@@ -51,7 +51,8 @@ class BudgetedSearch(DescendingPlanner):
     """Base of the searches with a budget.
 
     evaluations: number of schedules evaluated (makespan computed) before it ends.
-    seconds: instead, wall-clock seconds after which it ends; two runs then need not give the same plan.
+    seconds: instead, wall-clock seconds after which it ends; two runs with one seed then need not give the same plan,
+        and its notes say that it is not deterministic.
     """
 
     name: ClassVar[str]
@@ -89,8 +90,6 @@ class Genetic(BudgetedSearch):
     and mct for independent tasks, heft's for graphs), and the planned makespan is never above that one's.
     Weakness: many evaluations for little; a uniform crossover tears apart lanes that go well together.  Of independent
     tasks transfers are not counted; of others as in `heft`.
-    The same seed gives the same plan where the budget is one of evaluations.  With `seconds` it depends on the speed of
-    the machine, and the plan's notes say that it is not deterministic.
     Cost: an evaluation is O(n), with arrivals O(n log n), of graphs O(n × most predecessors of a task); all schedules
     of a generation are evaluated together.
 
@@ -156,8 +155,6 @@ class SimulatedAnnealing(BudgetedSearch):
     Weakness: while it is hot most of the moves evaluated together are in vain; to be sure of an optimum in the limit,
     it would have to cool far more slowly (Hajek, Cooling Schedules for Optimal Annealing, 1988).  Of independent tasks
     transfers are not counted; of others as in `heft`.
-    The same seed gives the same plan where the budget is one of evaluations.  With `seconds` it depends on the speed of
-    the machine, and the plan's notes say that it is not deterministic.
     Cost: a move of independent tasks is O(lanes), with arrivals O(n log n); of graphs O(n × most predecessors of a
     task).
 
@@ -311,8 +308,6 @@ class LocalSearch(BudgetedSearch):
     Algorithm Appearing Superior to Simulated Annealing (1990).
     No ratio: the simulated makespan is never above that of any of its seeds, on the estimates.
     Weakness: every evaluation is a run; it knows nothing of errors of the estimates.
-    The same seed gives the same plan where the budget is one of evaluations.  With `seconds` it depends on the
-    machine, and the plan's notes say that it is not deterministic.
     Cost: a simulation an evaluation, some 10 ms for 100 tasks.
 
     evaluations: plans that are simulated before it ends, seeds included.
