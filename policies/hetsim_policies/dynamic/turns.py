@@ -49,13 +49,17 @@ class RoundRobin(ListScheduler):
     def __init__(self, quantum: Annotated[Seconds, Field(gt=0)] = 1.0, placement: PlacementRule | None = None):
         if not quantum > 0:
             raise ValueError(f"a quantum of {quantum:g} s: a turn has to last some time")
-        entries = count()
-        super().__init__(lambda _: next(entries), self._begin_turn)  # by entries into the queue, not by arrivals
+        super().__init__(self._ticket, self._begin_turn)
+        self._tickets = count()
         self.quantum = quantum
         self.rule = placement
         self.turn_ends: dict[int, float] = {}
         self.received: dict[int, float] = {}
         """Device-seconds that a task had received when its turn began."""
+
+    def _ticket(self, _: Task) -> int:
+        """The order is that of entries into the queue, not of arrivals."""
+        return next(self._tickets)
 
     def _begin_turn(self, task: Task, view: View) -> Placement | None:
         """Where a task goes; it starts there at once, and its turn begins."""

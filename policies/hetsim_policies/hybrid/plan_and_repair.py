@@ -183,7 +183,13 @@ class PlanAndRepair(Scheduler):
     def schedule(self, view: View) -> Iterator[Decision]:
         if self._off_plan(view):
             self._plan(view)
-        yield from self._start_beside(view)
+        for decision in self._beside.schedule(view):  # unplannable tasks that fit, in the order of the fallback
+            if isinstance(decision, Wait):
+                break
+            if isinstance(decision, Start):
+                assert isinstance(decision.tasks, Task)
+                self._forget(decision.tasks.index)
+            yield decision
         if self._new:
             self._house(view)
         for job in self._board.startable(view):  # they head all their lanes, as the plan has it
@@ -201,16 +207,6 @@ class PlanAndRepair(Scheduler):
     def _start(self, job: PlannedJob, view: View) -> Start:
         self._forget(job.row)
         return self._board.start(job, view)
-
-    def _start_beside(self, view: View) -> Iterator[Decision]:
-        """Start unplannable tasks that fit, in the order of the fallback."""
-        for decision in self._beside.schedule(view):
-            if isinstance(decision, Wait):
-                return
-            if isinstance(decision, Start):
-                assert isinstance(decision.tasks, Task)
-                self._forget(decision.tasks.index)
-            yield decision
 
     def _fetch(self, view: View) -> Iterator[Decision]:
         """Fetch the inputs of the next step of a busy accelerator while the former runs."""

@@ -364,17 +364,14 @@ class PlanInProgress:
         names = lane_names(cluster)
         for number, step in enumerate(self.steps):
             for name in step.devices:
-                self._lane(name, names[name]).steps.append(number)
+                if name not in self.lanes:
+                    device = names[name]
+                    self.lanes[name] = LaneQueue(device)
+                    self.on_node.setdefault(device.node, []).append(self.lanes[name])
+                    if device.local >= 0:
+                        self.kept[device] = self.lanes[name]
+                self.lanes[name].steps.append(number)
         self.start = self._starts(tasks)
-
-    def _lane(self, name: str, device: Device) -> LaneQueue:
-        lane = self.lanes.get(name)
-        if lane is None:
-            lane = self.lanes[name] = LaneQueue(device)
-            self.on_node.setdefault(device.node, []).append(lane)
-            if device.local >= 0:
-                self.kept[device] = lane
-        return lane
 
     def _starts(self, tasks: Tasks) -> list[float]:
         """The start of each planned task, and its lane's host demand, by estimates."""

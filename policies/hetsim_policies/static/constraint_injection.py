@@ -310,7 +310,11 @@ class SharingTree:
         self.makespan = makespan
         self.times = times_at(instance, sites)
         self.place = self._places()
-        self.depth = self._depths()
+        self.depth: dict[int, int] = {}
+        """By task: the tasks on the longest path to it."""
+        before = graph_of(self.tasks)
+        for task in topological(before):
+            self.depth[task] = 1 + max((self.depth[earlier] for earlier in before[task]), default=-1)
         self.devices = [number for number, site in enumerate(sites) if instance.types[site.kind].kind != "cpu"]
         self.cores = [number for number in range(len(sites)) if number not in self.devices]
         away = [self.place[site] for site in self.devices] or [0]
@@ -326,14 +330,6 @@ class SharingTree:
         """The place, in the numbers of `traffic`, of each site."""
         offset = np.concatenate([[0], np.cumsum(self.instance.counts)])
         return [int(self.traffic.place[offset[site.kind] + site.lanes[0]]) for site in self.sites]
-
-    def _depths(self) -> dict[int, int]:
-        """The number of tasks on the longest path to each task."""
-        depth: dict[int, int] = {}
-        before = graph_of(self.tasks)
-        for task in topological(before):
-            depth[task] = 1 + max((depth[earlier] for earlier in before[task]), default=-1)
-        return depth
 
     # The tree
 

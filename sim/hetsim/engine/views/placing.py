@@ -250,13 +250,11 @@ class Placing:
         kind = self._capacity.types[mode.type]
         rooms = self._rooms.get(kind)
         if rooms is None:
-            rooms = self._rooms[kind] = RoomIndex(self._capacity, kind, self._only_whole(mode.type))
+            modes = (one for shape in self._shapes for one in shape.modes if one.type is mode.type)
+            exclusive = mode.type.streams == 1 and mode.type.sharing.kind == "exclusive"
+            undivided = exclusive and all(one.whole_devices for one in modes)
+            rooms = self._rooms[kind] = RoomIndex(self._capacity, kind, undivided)
         return self._capacity.on_node(mode, self._capacity.nodes[rooms.node(mode, mask, tightest)])
-
-    def _only_whole(self, kind: DeviceType) -> bool:
-        """Return True if accelerators of a type are either free or taken as a whole."""
-        modes = (mode for shape in self._shapes for mode in shape.modes if mode.type is kind)
-        return kind.streams == 1 and kind.sharing.kind == "exclusive" and all(mode.whole_devices for mode in modes)
 
     def _first_with_items(self, mode: Mode, task: Task) -> Placement | None:
         """Passing over devices without room for the task's data."""
