@@ -35,7 +35,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "fcfs_skip": "hetsim_policies.orders:FcfsSkip",
         "finish_time_fairness": "hetsim_policies.dynamic.time_fractions:FinishTimeFairness",
         "gandiva": "hetsim_policies.dynamic.sharing:Gandiva",
-        "gang_backfill": "hetsim_policies.dynamic.gang_backfill:GangBackfill",
+        "gang_backfill": "hetsim_policies.dynamic.conservative_backfill:GangBackfill",
         "genetic": "hetsim_policies.static.random_search:Genetic",
         "graham": "hetsim_policies.static.lists:Graham",
         "greedy_best_fit": "hetsim_policies.static.greedy_best_fit:GreedyBestFit",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -231,7 +233,8 @@ class Codel(Admission):
     def __init__(self, target: Annotated[Seconds, Field(gt=0)], interval: Annotated[Seconds, Field(gt=0)]):
         self.target = target
         self.interval = interval
-        self._laws: dict[object, ControlLaw] = {}
+        self._laws: dict[object, ControlLaw] = defaultdict(lambda: ControlLaw(target, interval))
+        """By queue; tasks have one together, None."""
         self._no = Reject(reason="the head of the queue has waited too long")
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
@@ -241,13 +244,7 @@ class Codel(Admission):
         else:
             oldest = view.waiting(1, own=True)
             age = now - oldest[0].ready if oldest else 0.0
-        return self._no if self._law(queue).refuses(now, age) else YES
-
-    def _law(self, queue: object) -> ControlLaw:
-        law = self._laws.get(queue)
-        if law is None:
-            law = self._laws[queue] = ControlLaw(self.target, self.interval)
-        return law
+        return self._no if self._laws[queue].refuses(now, age) else YES
 
 
 class HeadCodel(Codel):
@@ -268,25 +265,28 @@ class HeadCodel(Codel):
         return YES
 
     def leaving(self, task: Task, view: View) -> Reject | None:
-        return self._no if self._law(view.queue_of(task)).refuses(view.now, view.now - task.ready) else None
+        return self._no if self._laws[view.queue_of(task)].refuses(view.now, view.now - task.ready) else None
 
 
+@dataclass(eq=False, slots=True)
 class ControlLaw:
     """When to refuse, by the pseudocode of RFC 8289."""
 
-    __slots__ = ("target", "interval", "above_since", "refusing", "count", "last_count", "next")
-
-    def __init__(self, target: float, interval: float):
-        self.target = target
-        self.interval = interval
-        self.above_since = math.inf
-        """One interval after the age rose above the target; inf while it is below."""
-        self.refusing = False
-        self.count = self.last_count = 0
-        self.next = 0.0
+    target: float
+    interval: float
+    above_since: float = math.inf
+    """One interval after the age rose above the target; inf while it is below."""
+    refusing: bool = False
+    count: int = 0
+    last_count: int = 0
+    next: float = 0.0
 
     def refuses(self, now: float, age: float) -> bool:
-        if not self._persistent(now, age):
+        if age < self.target:
+            self.above_since = math.inf
+        elif self.above_since == math.inf:
+            self.above_since = now + self.interval
+        if now < self.above_since:  # it has not been above the target for an interval
             self.refusing = False
             return False
         if not self.refusing:
@@ -302,12 +302,3 @@ class ControlLaw:
         self.count += 1
         self.next += self.interval / math.sqrt(self.count)
         return True
-
-    def _persistent(self, now: float, age: float) -> bool:
-        """Return True if the age has been above the target for an interval."""
-        if age < self.target:
-            self.above_since = math.inf
-            return False
-        if self.above_since == math.inf:
-            self.above_since = now + self.interval
-        return now >= self.above_since

@@ -62,16 +62,12 @@ class Ahead:
 
     def time_left(self, task: Task) -> float:
         """Seconds until its deadline; inf where it has none."""
-        service = self._services.get(task.shape)
-        if service is None and self._is_generated(task):
-            service = self.service(task)
+        queue = None if task.shape in self._services else self.view.queue_of(task)
+        generated = queue is not None and isinstance(queue.service, LanguageService)
+        service = self.service(task) if generated else self._services.get(task.shape)
         if service is not None and service.slo < math.inf:
             return task.arrival + service.slo - self.view.now
         return task.deadline - self.view.now
-
-    def _is_generated(self, task: Task) -> bool:
-        queue = self.view.queue_of(task)
-        return queue is not None and isinstance(queue.service, LanguageService)
 
     def service(self, task: Task) -> BatchesAhead | TokensAhead | None:
         """The requests ahead of the task in its service, if it is a request."""
@@ -80,7 +76,7 @@ class Ahead:
             queue = self.view.queue_of(task)
             if queue is None:
                 return None
-            if self._is_generated(task):
+            if isinstance(queue.service, LanguageService):
                 line = TokensAhead(self.view, queue)
             else:
                 line = BatchesAhead(self.view, queue, task, self.memory)

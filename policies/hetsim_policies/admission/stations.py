@@ -280,9 +280,6 @@ class MdpThreshold(AtStations):
         if missing:
             text = f'class "{missing[0]}" has no reward; give every class of the workload one'
             raise ScenarioError(Problem(text, key="policy.admission.rewards"))
-        self._not_too_large(problem)
-
-    def _not_too_large(self, problem: PlanProblem) -> None:
         modes = dict.fromkeys(problem.tasks.modes)
         max_servers = max(servers(problem.cluster, mode) for mode in modes)
         places = max_servers + self._room(max_servers)

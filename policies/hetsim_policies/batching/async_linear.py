@@ -112,17 +112,17 @@ class AsyncLinear(Batching):
         end = view.free_at(device, "compute")
         if waiting >= self.full or waiting >= max_size:
             return self._fill(min(waiting, max_size), queue, view, end=end, most=max_size)
-        time_left = self._until_upload(end - view.now, waiting)
+        # Until the upload of the waiting and still arriving requests must start.
+        computing = end - view.now
+        computing += self._hesitation(self.upload.at(waiting + self.rate * computing))
+        time_left = (computing - self.upload.at(waiting)) / (1.0 + self.upload.slope * self.rate)
         if time_left <= self.upload.slope or view.now + time_left <= view.now:
             return self._launch(waiting, queue, view, max_size)
-        return Delay(view.now + self._look_again(time_left), math.ceil(min(self.full, max_size)), released=True)
+        early = self.upload.slope * 2.0 * math.sqrt(self.rate * time_left)  # arrivals are less uncertain by then
+        again = time_left - early if early < 0.25 * time_left else time_left
+        return Delay(view.now + again, math.ceil(min(self.full, max_size)), released=True)
 
     # When -----------------------------------------------------------------------------------------------------
-
-    def _until_upload(self, computing: float, waiting: int) -> float:
-        """Seconds until the upload of waiting and still arriving requests must start."""
-        computing += self._hesitation(self.upload.at(waiting + self.rate * computing))
-        return (computing - self.upload.at(waiting)) / (1.0 + self.upload.slope * self.rate)
 
     def _hesitation(self, upload: float) -> float:
         """Seconds from the expected end of the compute to the end of the upload.
@@ -144,11 +144,6 @@ class AsyncLinear(Batching):
                 high = middle
         return high * sigma
 
-    def _look_again(self, left: float) -> float:
-        """Seconds after which to estimate again: arrivals are less uncertain by then."""
-        early = self.upload.slope * 2.0 * math.sqrt(self.rate * left)
-        return left - early if early < 0.25 * left else left
-
     # How many -------------------------------------------------------------------------------------------------
 
     def _launch(self, count: int, queue: RequestQueue, view: View, most: int) -> Take:
@@ -162,7 +157,13 @@ class AsyncLinear(Batching):
         elif not self.compute.is_fitted and count == self.first_size == most:
             count = max(1, most // 2)
         self._note(count, queue, view)
-        self._expect(self._balanced(self.rate), most)
+        # As many arrive in a cycle as it takes.
+        upload, compute = self.upload, self.compute
+        if self.rule == "slides":
+            size = _fixed_point(compute.slope - upload.slope, compute.fixed - upload.fixed, self.rate)
+        else:
+            size = max(_fixed_point(one.slope, one.fixed, self.rate) for one in (upload, compute, self.download))
+        self._expect(size, most)
         return Take(count)
 
     def _fill(self, count: int, queue: RequestQueue, view: View, end: float, most: int) -> Take:
@@ -185,13 +186,6 @@ class AsyncLinear(Batching):
     def _expect(self, size: float, most: int) -> None:
         """Set the size from which on the next batch counts as full."""
         self.full = max(1.0, min(size + self.margin * math.sqrt(size), most)) if size < math.inf else most
-
-    def _balanced(self, rate: float) -> float:
-        """The batch size at which as many arrive in a cycle as it takes."""
-        if self.rule == "slides":
-            upload, compute = self.upload, self.compute
-            return _fixed_point(compute.slope - upload.slope, compute.fixed - upload.fixed, rate)
-        return max(_fixed_point(stage.slope, stage.fixed, rate) for stage in (self.upload, self.compute, self.download))
 
     def _max_size(self, placement: Placement) -> int:
         """The largest batch that the limits and the requested latency allow.

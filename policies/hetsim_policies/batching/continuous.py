@@ -88,7 +88,8 @@ class Continuous(IterationPolicy):
         self.by_client = order == "vtc"
         self.follows = self.by_client or self.reserves
         self.changes = self.by_client or reserve == "peak" or min_decode_steps > 0
-        self._counters = Counters(self.input_weight, self.output_weight)
+        self._counters: dict[int, VirtualTokens] = defaultdict(lambda: VirtualTokens(input_weight, output_weight))
+        """Of each replica, by its number."""
         self._reserved: dict[int, Reservations] = defaultdict(lambda: Reservations(reserve == "whole"))
         self._coming: dict[int, dict[Generation, None]] = defaultdict(dict)
         """Members of each replica that do not decode yet."""
@@ -301,14 +302,6 @@ class TokenAccount:
         """By weight: the number of its requests that decode, and the sum of the steps at which they began to."""
 
 
-class Accounts(dict[str, TokenAccount]):
-    """By client."""
-
-    def __missing__(self, client: str) -> TokenAccount:
-        self[client] = new = TokenAccount()
-        return new
-
-
 class VirtualTokens:
     """The counters of one replica.
 
@@ -319,7 +312,8 @@ class VirtualTokens:
     def __init__(self, input_weight: float, output_weight: float):
         self.input_weight = input_weight
         self.output_weight = output_weight
-        self.accounts = Accounts()
+        self.accounts: dict[str, TokenAccount] = defaultdict(TokenAccount)
+        """By client."""
         self.begun: dict[Any, int] = {}
         """Requests that decode, and the step at which they began to."""
         self.heap: list[Bound] = []
@@ -439,15 +433,3 @@ class VirtualTokens:
             if faster > 0:
                 soonest = min(soonest, (self.counter(other, steps) - own) / faster)
         return max(1, math.ceil(soonest - 1e-9))
-
-
-class Counters(dict[int, VirtualTokens]):
-    """Those of each replica, by its number."""
-
-    def __init__(self, input_weight: float, output_weight: float):
-        super().__init__()
-        self.weights = (input_weight, output_weight)
-
-    def __missing__(self, number: int) -> VirtualTokens:
-        self[number] = new = VirtualTokens(*self.weights)
-        return new

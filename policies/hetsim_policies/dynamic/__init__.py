@@ -11,8 +11,7 @@ Orders of a queue:
 
 Backfilling and batch systems:
     easy_backfill          EASY backfilling: the head has a reservation; tasks that cannot delay it pass
-    conservative_backfill  Conservative backfilling: all waiting tasks have reservations; none is delayed
-    gang_backfill          Gang backfilling: gangs of whole nodes have reservations, others fill in
+    conservative_backfill  Backfilling with reservations for many tasks: for all that wait, or for gangs
     slurm_multifactor      Slurm's multifactor priority with backfilling: weighted factors, reservations
     as_recorded            As recorded: each task starts when and where its trace says that it started
 

@@ -1,31 +1,215 @@
-"""Conservative backfilling: all waiting tasks have reservations; none is delayed.
+"""Backfilling with reservations for many tasks: for all that wait, or for gangs.
 
-Decides when and where: a task is given the earliest start that leaves all earlier ones' as they are.
-Reference: Mu'alem and Feitelson, Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling
-the IBM SP2 with Backfilling (2001).  With exact estimates a task starts when its reservation says, which is never
-later than under fcfs where all needs are of one kind (a pool of equal servers).
-Estimates wrong in both directions: when a task ends early or overruns, all reservations are made again in order of
-arrival; what was promised may then move in both directions.  A task that overruns counts as ending at once.
-Weakness: fewer holes are filled than under EASY, since every wide task far down the queue stands in the way; on
-several nodes a task that starts early may break up a node that fcfs would have left whole.
-Cost: O(nodes × spans) a reservation; with wrong estimates a reservation a task of the window and release.
+Reservations are given in order of arrival and stand as long as everything goes as expected: then a newcomer is fitted
+in behind all others.  When a task ends at another time, or overruns, all are made again, in the same order.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from heapq import heappop, heappush
 from typing import Annotated
 
 from pydantic import Field
 
-from hetsim_policies.dynamic.common.backfilling import Reserving
+from hetsim.model.cluster import Device
+from hetsim.model.plan import Placement
+from hetsim.model.task import Task
+from hetsim.policy import (
+    WAIT_FOR_CHANGE,
+    WAIT_FOR_READY,
+    Annotate,
+    Backfilling,
+    Decision,
+    PlanProblem,
+    Start,
+    View,
+)
+from hetsim_policies.dynamic.common.occupancy import Occupancy
+from hetsim_policies.dynamic.common.reservations import FreeProfile, Reservation
+
+ROUND_COST = 1e-6
+"""Seconds that a waiting task with a reservation adds to a round, where estimates are wrong (docs/speed.md)."""
 
 
-class ConservativeBackfill(Reserving):
-    """Conservative backfilling, on the first devices.
+class ConservativeBackfill(Backfilling):
+    """Conservative backfilling: all waiting tasks have reservations; none is delayed.
 
-    depth: how many tasks behind the head have reservations, of each partition; None: all.  The others
-    wait for their turn.
+    Decides when and where: a task is given the earliest start that leaves all earlier ones' as they are.
+    Reference: Mu'alem and Feitelson, Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling
+    the IBM SP2 with Backfilling (2001).  With exact estimates a task starts when its reservation says, which is never
+    later than under fcfs where all needs are of one kind (a pool of equal servers).
+    Estimates wrong in both directions: when a task ends early or overruns, all reservations are made again in order of
+    arrival; what was promised may then move in both directions.  A task that overruns counts as ending at once.
+    Weakness: fewer holes are filled than under EASY, since every wide task far down the queue stands in the way; on
+    several nodes a task that starts early may break up a node that fcfs would have left whole.
+    Cost: O(nodes × spans) a reservation; with wrong estimates a reservation a task of the window and release.
+
+    depth: how many tasks behind the head have reservations, of each partition; None: all.  Others wait for their turn.
     """
 
     def __init__(self, depth: Annotated[int, Field(ge=0)] | None = 100):
         super().__init__(None, depth)
+        self._profile: FreeProfile | None = None
+        """None where no task waits, or nothing is as was expected."""
+        self._promised: dict[int, Reservation] = {}
+        self._expected: dict[int, float] = {}
+        """Expected ends of running tasks, by row; and the same as a heap."""
+        self._ends: list[tuple[float, int]] = []
+        self._ended: list[int] = []
+        self._standing = 0
+        """Tasks of the window that were looked at."""
+        self._overrun: dict[int, None] = {}
+        """Running tasks that have passed their estimates."""
+
+    def round_cost(self, problem: PlanProblem) -> float:
+        return ROUND_COST if self.window.size == math.inf else 0.0
+
+    def begin(self, view: View) -> None:
+        self._occupancy = Occupancy(view)
+
+    def promises(self, task: Task) -> bool:
+        """Return True if the task is given a reservation if it cannot start now."""
+        return True
+
+    def gone(self, task: Task) -> None:
+        super().gone(task)
+        self._occupancy.ended(task)
+        if self._promised.pop(task.index, None) is not None:
+            self._profile = None
+        if self._expected.pop(task.index, None) is not None:
+            self._profile = None
+
+    def finished(self, task: Task) -> None:
+        self._ended.append(task.index)
+        self._occupancy.ended(task)
+
+    def ready(self, task: Task) -> None:
+        super().ready(task)
+        self._occupancy.ended(task)
+        if self._expected.pop(task.index, None) is not None:  # it was stopped
+            self._profile = None
+
+    def device(self, device: Device, up: bool) -> None:
+        self._profile = None
+        self._occupancy.device(device, up)
+
+    def _schedule_tasks(self, view: View) -> Iterator[Decision]:
+        self._compare(view)
+        if not self._promised:
+            launches = view.changes.launches
+            heads = self._same_head(view) or (yield from self.start_heads(view))
+            if not heads or view.changes.launches != launches:
+                self._profile = None  # it does not know of what has just started
+            if not heads:
+                yield WAIT_FOR_READY
+                return
+        window = self.window
+        if self._profile is None or window.changed < self._standing:
+            self._rebuild(view)
+        yield from self._walk(view)
+        yield WAIT_FOR_CHANGE
+
+    def starting(self, task: Task, placement: Placement, view: View) -> None:
+        self._started(task, view.now + view.duration(task, placement))
+
+    def _started(self, task: Task, end: float) -> None:
+        self._expected[task.index] = end
+        heappush(self._ends, (end, task.index))
+        self._occupancy.started(task)
+
+    def _compare(self, view: View) -> None:
+        """Note where tasks have not ended when they were expected to."""
+        now = view.now
+        if self._ended and self._profile is not None and self._occupancy.ending:
+            self._profile = None
+        for row in self._ended:
+            if self._expected.pop(row, now) != now:
+                self._profile = None
+        self._ended.clear()
+        ends, expected = self._ends, self._expected
+        while ends and (ends[0][0] <= now or expected.get(ends[0][1]) != ends[0][0]):
+            end, row = heappop(ends)
+            if expected.get(row) == end:
+                expected[row] = math.inf
+                self._overrun[row] = None
+        if self._overrun:  # ends at once, as always since its estimate passed
+            self._overrun = {row: None for row in self._overrun if expected.get(row) == math.inf}
+            self._profile = None
+
+    def _rebuild(self, view: View) -> None:
+        self._occupancy.update()
+        self._profile = FreeProfile(self._occupancy, view)
+        self._promised.clear()
+        self.window.changed = 0
+
+    def _walk(self, view: View) -> Iterator[Decision]:
+        """Start what is due; make reservations for tasks without one."""
+        window, profile = self.window, self._profile
+        assert profile is not None
+        position = 0
+        while position < len(window.tasks):
+            task = window.tasks[position]
+            reservation = self._promised.get(task.index)
+            if reservation is None:
+                reservation = profile.find(task, view)
+                if reservation is None:
+                    position += 1
+                    continue
+                due = reservation.time <= view.now
+                if due or self.promises(task):
+                    profile.occupy(reservation)
+                    self._promised[task.index] = reservation
+                if not due and view.fit(task) is not None:
+                    yield Annotate(task, "reservation")
+            due = reservation.time <= view.now
+            placement = reservation.placement(task, view) if due else None
+            if due and placement is None:
+                # What the profile does not know of (data, links) is in the way: the head takes what there is.
+                placement = view.fit(task) if position == 0 else None
+                self._profile = None
+            if due and placement is not None:
+                self._promised.pop(task.index, None)
+                window.take(position)
+                self._started(task, reservation.end)
+                yield Start(task, placement)
+            else:
+                position += 1
+        window.changed = self._standing = len(window.tasks)
+
+
+class GangBackfill(ConservativeBackfill):
+    """Gang backfilling: gangs of whole nodes have reservations, others fill in.
+
+    Decides when and where.  Tasks are looked at in the order of arrival.  One that needs every accelerator of a node
+    (or spans nodes) is given the earliest time at which whole nodes come free, and keeps it; a smaller one starts only
+    if it fits now and delays no such reservation, and is promised nothing.
+    Reference: Feitelson and Jette, Improved Utilization and Responsiveness with Gang Scheduling (1997), for gangs on
+    whole nodes; reservations as in Mu'alem and Feitelson (2001).  Without them wide gangs starve, since smaller tasks
+    keep taking what comes free on each node.
+    Weakness: small tasks may be passed by others as small; devices stand idle before each wide gang.
+    Cost: as `conservative_backfill` for the gangs; a walk over the window after every release.
+
+    depth: how many tasks behind the head are looked at, of each partition; None: all.
+    """
+
+    def __init__(self, depth: Annotated[int, Field(ge=0)] | None = 100):
+        super().__init__(depth)
+        self._widest: dict[str, int] = {}
+        """By accelerator type: the most on any node."""
+
+    def begin(self, view: View) -> None:
+        super().begin(view)
+        for node in view.cluster.nodes:
+            counts: dict[str, int] = {}
+            for device in node.accelerators:
+                counts[device.type.name] = counts.get(device.type.name, 0) + 1
+            for name, count in counts.items():
+                self._widest[name] = max(count, self._widest.get(name, 0))
+
+    def promises(self, task: Task) -> bool:
+        return all(
+            mode.gpus > 0 and mode.whole_devices and mode.gpus >= self._widest.get(mode.type.name, 1)
+            for mode in task.modes
+        )

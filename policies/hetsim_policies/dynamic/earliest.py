@@ -317,14 +317,9 @@ class ErLs(AssigningScheduler):
         gpu = min((job for job in possible if not job.mode.on_cpu), key=_end, default=None)
         if cpu is None or gpu is None:
             return cpu or gpu
-        return gpu if self._accelerated(cpu, gpu) else cpu
-
-    def _accelerated(self, cpu: LineTask, gpu: LineTask) -> bool:
-        """The enhanced rules."""
-        if cpu.length >= gpu.begin - self._since + gpu.length:
-            return True
         m, k = (max(1, job.lines[0].lanes // job.need) for job in (cpu, gpu))
-        return cpu.length / sqrt(m) > gpu.length / sqrt(k)
+        faster = cpu.length >= gpu.begin - self._since + gpu.length or cpu.length / sqrt(m) > gpu.length / sqrt(k)
+        return gpu if faster else cpu
 
     def _job(self, task: Task, mode: Mode, view: View) -> LineTask:
         line = self._line[mode.type]

@@ -7,7 +7,7 @@ from bisect import bisect_left, insort
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -41,17 +41,8 @@ class GrowthStep:
     more: float
 
 
-class Wishes(Protocol):
-    """Steps that jobs could make: the scheduler's rule says which comes first."""
-
-    def add(self, step: GrowthStep) -> None: ...
-
-    def take(self) -> GrowthStep | None:
-        """Remove the first and return it; None: there is none."""
-
-
-class Greatest:
-    """The step of greatest gain first; among equals that of the job that came first."""
+class Wishes:
+    """Steps that jobs could make, that of greatest gain first; ties: the first job."""
 
     def __init__(self, elastic: Elastic, left: dict[int, float]):
         self._elastic, self._left = elastic, left
@@ -64,6 +55,7 @@ class Greatest:
         heappush(self._heap, (-self._elastic.gain(step, self._left[row]), row, self._count, step))
 
     def take(self) -> GrowthStep | None:
+        """Remove the first and return it; None: there is none."""
         return heappop(self._heap)[-1] if self._heap else None
 
 
@@ -120,12 +112,16 @@ class Elastic(Scheduler):
             self._total[node.cpu.type.name] = self._total.get(node.cpu.type.name, 0) + node.cpus
 
     def finished(self, task: Task) -> None:
-        self._over(task)
+        self._sizes.pop(task.index, None)
+        self._of.pop(task.index, None)
+        self._speeds.pop(task.index, None)
+        self._elastic.pop(task.index, None)
+        self._rigid.remove(task)
 
     gone = finished
 
     def ready(self, task: Task) -> None:
-        self._over(task)
+        self.finished(task)  # if it was stopped
         self._speeds[task.index] = {
             mode: max(SLOWEST, task.shortest_estimate / own) if (own := task.estimate_in(mode)) > 0 else 1.0
             for mode in task.modes
@@ -137,14 +133,6 @@ class Elastic(Scheduler):
             self._rigid.add(task, modes[0], self.first(task, task.shortest_remaining))
         else:
             self._elastic[task.index] = None
-
-    def _over(self, task: Task) -> None:
-        """It runs no more, or waits no more."""
-        self._sizes.pop(task.index, None)
-        self._of.pop(task.index, None)
-        self._speeds.pop(task.index, None)
-        self._elastic.pop(task.index, None)
-        self._rigid.remove(task)
 
     # Decided by a policy ----------------------------------------------------------------------------------------
 
@@ -161,7 +149,7 @@ class Elastic(Scheduler):
 
     def wishes(self, left: dict[int, float]) -> Wishes:
         """The order in which steps are made."""
-        return Greatest(self, left)
+        return Wishes(self, left)
 
     # Sizes ------------------------------------------------------------------------------------------------------
 
@@ -502,7 +490,7 @@ class Afs(Elastic):
         return (then - now) / now / step.more
 
 
-class Duels:
+class Duels(Wishes):
     """The job step that the pairwise rule prefers; of its own steps that of most gain."""
 
     def __init__(self, afs: Afs, left: dict[int, float]):

@@ -26,40 +26,16 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from hetsim.model.plan import Placement
-from hetsim.model.task import RUNNING, WAITING, Task
+from hetsim.model.task import RUNNING, Task
 from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View
+from hetsim_policies.dynamic.common.two_ended import TwoEnded
 from hetsim_policies.task_graphs import bottom_levels
 
 CORES, ACCELERATORS = 0, 1
+"""Sides, and the ends of a queue from which they take tasks."""
 ROUNDING = 1e-9
 """A restart has to gain more than this part of the time to the end."""
-
-
-class TwoEnded:
-    """Waiting tasks of one shape, sorted by acceleration: a heap from each end.
-
-    An entry is void once its task waits no longer or was pushed again.
-    """
-
-    def __init__(self) -> None:
-        self._heaps: tuple[list[Any], list[Any]] = ([], [])
-
-    def push(self, key: tuple[float, ...], task: Task) -> None:
-        """The least key is the end of the accelerators."""
-        task.ticket += 1
-        heappush(self._heaps[ACCELERATORS], (key, task.ticket, task))
-        heappush(self._heaps[CORES], (tuple(-part for part in key), task.ticket, task))
-
-    def head(self, side: int) -> tuple[tuple[float, ...], int, Task] | None:
-        """The entry that this side takes next."""
-        heap = self._heaps[side]
-        while heap:
-            _, ticket, task = heap[0]
-            if task.state == WAITING and task.ticket == ticket:
-                return heap[0]
-            heappop(heap)
-        return None
 
 
 class HeteroPrio(Scheduler):
@@ -88,7 +64,8 @@ class HeteroPrio(Scheduler):
         queue = self.queues.get(task.shape)
         if queue is None:
             queue = self.queues[task.shape] = TwoEnded()
-        queue.push(self.key(task), task)
+        key = self.key(task)
+        queue.push(task, tuple(-part for part in key), key)
 
     def finished(self, task: Task) -> None:
         for misplaced in self._misplaced:
@@ -180,7 +157,7 @@ class HeteroPrio(Scheduler):
             placement = self._place(task, side, view)
             if placement is None and not any(view.fits(mode) for shape in shapes for mode in _modes(shape, side)):
                 return
-            if placement is not None and self._from_scratch(task, placement, view) < (-end - view.now) * (1 - ROUNDING):
+            if placement is not None and from_scratch(task, placement, view) < (-end - view.now) * (1 - ROUNDING):
                 yield Stop(task, keep=False)
                 yield self._start(task, placement, view)
 
@@ -200,13 +177,12 @@ class HeteroPrio(Scheduler):
             self._limit = max(64, 2 * len(heap))
         return [entry[3] for entry in candidates]
 
-    @staticmethod
-    def _from_scratch(task: Task, placement: Placement, view: View) -> float:
-        """Seconds from a start there now to the end, without the work done so far."""
-        mode = placement.mode
-        stages = view.stages((task,), placement)
-        compute = task.remaining_in(mode)
-        return max(stages.ready, stages.write_back) + stages.upload + compute + stages.download
+
+def from_scratch(task: Task, placement: Placement, view: View) -> float:
+    """Seconds from a start there now to the end, without the work done so far."""
+    stages = view.stages((task,), placement)
+    compute = task.remaining_in(placement.mode)
+    return max(stages.ready, stages.write_back) + stages.upload + compute + stages.download
 
 
 def best_times(task: Task) -> tuple[float, float]:

@@ -178,8 +178,12 @@ class AtIntervals(Scheduler):
                 start = self._start(job, share, free, view)
                 if start is not None:
                     yield start
-        if not view.running("start", own=True):
-            yield from self._start_any(jobs, view)
+        if not view.running("start", own=True):  # the first job that fits anywhere must not wait for ever
+            for job in jobs:
+                placement = view.fit(job.task)
+                if placement is not None:
+                    yield Start(job.task, placement)
+                    break
 
     def _job(self, task: Task, view: View) -> IntervalJob:
         job = IntervalJob(task, self._sizes(task), done=task.done, attained=view.attained(task))
@@ -221,14 +225,6 @@ class AtIntervals(Scheduler):
         for node, count in share.items():
             del free[node][:count]
         return Start(job.task, placement)
-
-    def _start_any(self, jobs: list[IntervalJob], view: View) -> Iterator[Decision]:
-        """Nothing runs: the first job that fits anywhere must not wait for ever."""
-        for job in jobs:
-            placement = view.fit(job.task)
-            if placement is not None:
-                yield Start(job.task, placement)
-                return
 
 
 def spread(mode: Mode, room: Share) -> Share:
@@ -495,7 +491,8 @@ class GeneticSearch:
         self.kept = np.maximum(age - restarts * policy.restart, 0.0) / np.maximum(age + policy.restart, 1e-9)
         """What a job's speedup is worth if it starts again."""
         width = int(self.limits.max()) + 1
-        self.sizes = np.array([self._sizes_below(job, width) for job in jobs])
+        counts = range(width)
+        self.sizes = np.array([[max((s for s in job.sizes if s <= g), default=0) for g in counts] for job in jobs])
         """By job and number of GPUs: the largest size of the job that is not above that."""
         self.table = np.full((len(jobs), len(nodes) + 1, width), np.nan)
         """Speedup by job, nodes and GPUs, as far as it was asked for."""
@@ -592,11 +589,3 @@ class GeneticSearch:
         matrices = np.diff(np.minimum(np.cumsum(matrices, axis=1), self.room), axis=1, prepend=0)
         sizes = self.sizes[np.arange(len(self.jobs)), matrices.sum(axis=2)]
         return np.diff(np.minimum(np.cumsum(matrices, axis=2), sizes[:, :, np.newaxis]), axis=2, prepend=0)
-
-    @staticmethod
-    def _sizes_below(job: IntervalJob, width: int) -> list[int]:
-        """By number of GPUs below `width`, the largest size of the job that is not above."""
-        sizes = [0] * width
-        for gpus in range(1, width):
-            sizes[gpus] = gpus if gpus in job.sizes else sizes[gpus - 1]
-        return sizes

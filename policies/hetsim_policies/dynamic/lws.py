@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Generator, Iterator
-from heapq import heappop, heappush
+from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any
 
@@ -28,45 +28,23 @@ from hetsim.model.task import WAITING, Task
 from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
 from hetsim_policies.dynamic.common.lines import refuse_parts_of_nodes
+from hetsim_policies.dynamic.common.two_ended import TwoEnded
 
 OWN, STOLEN = 0, 1
+"""The ends of a deque: its worker takes the newest task, others steal the oldest."""
 
-
-class Deque:
-    """Tasks of one shape before a worker: the newest for itself, the oldest to steal."""
-
-    def __init__(self) -> None:
-        self._heaps: tuple[list[Any], list[Any]] = ([], [])
-
-    def push(self, task: Task, number: int) -> None:
-        task.ticket += 1
-        heappush(self._heaps[OWN], (-task.priority, -number, task.ticket, task))
-        heappush(self._heaps[STOLEN], (-task.priority, number, task.ticket, task))
-
-    def head(self, end: int) -> Any:
-        """The entry at one end, (minus priority, age, ticket, task), or None."""
-        heap = self._heaps[end]
-        while heap:
-            entry = heap[0]
-            if entry[3].state == WAITING and entry[3].ticket == entry[2]:
-                return entry
-            heappop(heap)
-        return None
-
-
+@dataclass(eq=False, slots=True)
 class Worker:
     """An accelerator, or the cores of a node."""
 
-    __slots__ = ("device", "number", "deques", "up", "room", "used")
-
-    def __init__(self, device: Device, number: int, room: int):
-        self.device = device
-        self.number = number
-        self.deques: dict[Shape, Deque] = {}
-        self.up = True
-        self.room = room
-        """Thousandths of cores, or millionths of GPUs, that may work at a time."""
-        self.used = 0
+    device: Device
+    number: int
+    room: int
+    """Thousandths of cores, or millionths of GPUs, that may work at a time."""
+    used: int = 0
+    up: bool = True
+    deques: dict[Shape, TwoEnded] = field(default_factory=dict)
+    """Tasks before it, by shape."""
 
     def runs(self, shape: Shape) -> list[Mode]:
         """The modes of a shape that are for devices of its type."""
@@ -123,8 +101,9 @@ class Lws(Scheduler):
         worker = self._home(task)
         deque = worker.deques.get(task.shape)
         if deque is None:
-            deque = worker.deques[task.shape] = Deque()
-        deque.push(task, next(self._tickets))
+            deque = worker.deques[task.shape] = TwoEnded()
+        number = next(self._tickets)
+        deque.push(task, (-task.priority, -number), (-task.priority, number))
         _include(self._busy, worker.device.node)
         self._new.append((task, worker))
 
@@ -235,15 +214,11 @@ class Lws(Scheduler):
 
     def _best(self, owner: Worker, taker: Worker, end: int, view: View) -> tuple[Task, Placement] | None:
         """The first task at one end of a worker's deques that it, or another, can start."""
-        entries = [
-            entry
-            for shape, deque in owner.deques.items()
-            if taker.runs(shape) and (entry := deque.head(end)) is not None
-        ]
-        for entry in sorted(entries, key=lambda entry: entry[:2]):
-            placement = self._placement(entry[3], taker, view)
+        heads = [deque.head(end) for shape, deque in owner.deques.items() if taker.runs(shape)]
+        for _, _, task in sorted((head for head in heads if head is not None), key=lambda head: head[0]):
+            placement = self._placement(task, taker, view)
             if placement is not None:
-                return entry[3], placement
+                return task, placement
         return None
 
     def _placement(self, task: Task, worker: Worker, view: View) -> Placement | None:

@@ -236,18 +236,14 @@ class Defragment(ListScheduler):
             if isinstance(decision, Start) and isinstance(decision.tasks, Task):
                 decision.tasks.memo = view.now
         if self.dispatcher is None and self._in_vain != view.now:
-            yield from self._make_some_fit(view)
+            # Moves for the oldest waiting task of each partition, and its start.
+            heads = [(fcfs(head), head.index, head) for queue in self.queues() if (head := queue.head()) is not None]
+            served: dict[Partition | None, None] = {}
+            for _, _, task in sorted(heads, key=lambda entry: entry[:2]):
+                if partition_of(task) not in served:
+                    served[partition_of(task)] = None
+                    yield from self._make_fit(task, view)
         yield last
-
-    def _make_some_fit(self, view: View) -> Iterator[Decision]:
-        """Moves for the oldest waiting task of each partition, and its start."""
-        heads = [(fcfs(head), head.index, head) for queue in self.queues() if (head := queue.head()) is not None]
-        heads.sort(key=lambda entry: entry[:2])
-        served: dict[Partition | None, None] = {}
-        for _, _, task in heads:
-            if partition_of(task) not in served:
-                served[partition_of(task)] = None
-                yield from self._make_fit(task, view)
 
     def _make_fit(self, task: Task, view: View) -> Iterator[Decision]:
         moves = self._worthwhile(task, view)

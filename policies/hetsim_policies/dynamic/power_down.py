@@ -75,7 +75,8 @@ class PowerDown(ListScheduler):
         super().ready(task)
         if task.done == 0:
             mode = task.modes[task.modes_by_speed()[0]]
-            self._ask(mode, task.ready)
+            if not mode.on_cpu:
+                self._ask(mode, task.ready)
 
     def device(self, device: Device, up: bool) -> None:
         if device.index in self.asleep or device.local < 0:
@@ -116,7 +117,9 @@ class PowerDown(ListScheduler):
             sleeping = self._by_node(mode)
             best: list[Device] | None = None
             for node, devices in sleeping.items():
-                free = sum(view.load(d) == 0 for d in self._awake_on(node, mode, view))
+                out = self._down | self.asleep.keys()
+                here = [d for d in view.cluster.nodes[node].accelerators if d.type is mode.type and d.index not in out]
+                free = sum(view.load(device) == 0 for device in here)
                 lacking = max(1, mode.gpus - free)
                 enough = lacking <= len(devices) and view.free("cpu", node) * 1000 >= mode.millicores
                 if enough and (best is None or lacking < len(best)):
@@ -135,12 +138,6 @@ class PowerDown(ListScheduler):
                 by_node.setdefault(device.node, []).append(device)
         return by_node
 
-    def _awake_on(self, node: int, mode: Mode, view: View) -> list[Device]:
-        return [
-            device for device in view.cluster.nodes[node].accelerators
-            if device.type is mode.type and device.index not in self.asleep and device.index not in self._down
-        ]  # fmt: skip
-
     # Sleeping ---------------------------------------------------------------------------------------------------
 
     def _put_to_sleep(self, view: View, waiting: bool) -> Generator[Decision, None, float]:
@@ -154,9 +151,10 @@ class PowerDown(ListScheduler):
                 self.idle_since.setdefault(device.index, now)
                 idle.setdefault(device.type, []).append(device)
         for kind, devices in idle.items():
+            patience = break_even(kind) if self.patience is None else self.patience
             # The last ones sleep: tasks go to the first devices that fit.
             for device in devices[self.wanted_awake(kind, now) :] if not waiting else ():
-                due = self.idle_since[device.index] + self._patience(kind)
+                due = self.idle_since[device.index] + patience
                 if due <= now:
                     self.asleep[device.index] = device
                     self.idle_since.pop(device.index)
@@ -168,21 +166,14 @@ class PowerDown(ListScheduler):
                 soonest = min(soonest, now + self.memory / 4)  # the forecast falls while no task comes
         return soonest
 
-    def _patience(self, kind: DeviceType) -> float:
-        return break_even(kind) if self.patience is None else self.patience
-
     # The forecast -----------------------------------------------------------------------------------------------
 
     def _ask(self, mode: Mode, now: float) -> None:
-        if mode.on_cpu:
-            return
-        demand = self._demand.get(mode.type)
-        if demand is None:
-            demand = self._demand[mode.type] = FadingSum(self.memory), FadingSum(self.memory)
-        width = mode.gpu_share
-        devices, squares = demand
-        devices.add(now, width)
-        squares.add(now, width * width)
+        if mode.type not in self._demand:
+            self._demand[mode.type] = FadingSum(self.memory), FadingSum(self.memory)
+        devices, squares = self._demand[mode.type]
+        devices.add(now, mode.gpu_share)
+        squares.add(now, mode.gpu_share**2)
 
     def wanted_awake(self, kind: DeviceType, now: float) -> int:
         """Idle devices to keep awake: one waking time's demand plus `safety` deviations.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from heapq import heapify, heappop, heappush
 from typing import Annotated, Any
 
 import numpy as np
@@ -115,7 +114,9 @@ class PreemptiveList(ListScheduler):
             yield WAIT_FOR_READY
         blocking = self.discipline == "block"
         while heads:
-            task, queue = heads[0] if len(heads) == 1 else min(heads, key=self._urgency)
+            task, queue = heads[0]
+            if len(heads) > 1:
+                task, queue = min(heads, key=lambda head: (self.order(head[0]), head[0].arrival, head[0].index))
             if task.index in self._in_vain and self._since == self._known(view):
                 placement = None
             elif (placement := self.place(task, view)) is not None:
@@ -143,10 +144,6 @@ class PreemptiveList(ListScheduler):
         wait = self.until(view)
         if wait is not None:
             yield wait
-
-    def _urgency(self, head: Head) -> tuple[Any, float, int]:
-        task = head[0]
-        return self.order(task), task.arrival, task.index
 
     def _known(self, view: View) -> tuple[int, int]:
         """A key of the state: while it is equal, no preemption newly makes room."""
@@ -184,54 +181,19 @@ def _heads_of(queues: Iterable[TaskQueue]) -> list[Head]:
 # starts; the others are void, and removed when they may be half of all.
 
 
-Entry = tuple[Any, int, Task]
-"""Key, number of the start, task."""
-
-
-class _Entries:
-    """The entries, and their maximum number before void ones are removed."""
-
-    __slots__ = ("_entries", "_limit")
-
-    def __init__(self) -> None:
-        self._entries: list[Entry] = []
-        self._limit = 64
-
-
-class RunningHeap(_Entries):
-    """Running tasks, of which only the one with the least key is asked for."""
-
-    __slots__ = ()
-
-    def push(self, key: Any, task: Task) -> None:
-        """Before the task starts, with its memo set."""
-        heappush(self._entries, (key, task.memo, task))
-        if len(self._entries) > self._limit:  # void entries rarely come to the top by themselves
-            self._entries = _without_void(self._entries, task)
-            heapify(self._entries)
-            self._limit = max(64, 2 * len(self._entries))
-
-    def head(self) -> tuple[Any, Task] | None:
-        """The least key and its task."""
-        entries = self._entries
-        while entries:
-            key, start, task = entries[0]
-            if task.memo == start and task.state == RUNNING:
-                return key, task
-            heappop(entries)
-        return None
-
-    def pop(self) -> None:
-        heappop(self._entries)
-
-
-class RunningList(_Entries):
+class RunningList:
     """Running tasks in the order of their keys.
 
     Cost: a binary search, and a move of what follows, to put one in.
     """
 
-    __slots__ = ()
+    __slots__ = ("_entries", "_limit")
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[Any, int, Task]] = []
+        """Key, number of the start, task."""
+        self._limit = 64
+        """Maximum number of entries before void ones are removed."""
 
     def push(self, key: Any, task: Task) -> None:
         """Before the task starts, with its memo set."""
@@ -243,11 +205,24 @@ class RunningList(_Entries):
             entries.pop()
         insort(entries, (key, task.memo, task))
         if len(entries) > self._limit:
-            self._entries = _without_void(self._entries, task)
+            self._entries = [e for e in entries if e[2] is task or (e[2].memo == e[1] and e[2].state == RUNNING)]
             self._limit = max(64, 2 * len(self._entries))
 
     def clear(self) -> None:
         self._entries.clear()
+
+    def head(self) -> tuple[Any, Task] | None:
+        """The least key and its task."""
+        entries = self._entries
+        while entries:
+            key, start, task = entries[0]
+            if task.memo == start and task.state == RUNNING:
+                return key, task
+            del entries[0]
+        return None
+
+    def pop(self) -> None:
+        del self._entries[0]
 
     def until(self, reached: Callable[[Any], bool]) -> Iterator[Task]:
         """The tasks before the first with a key for which `reached` is true."""
@@ -265,11 +240,6 @@ class RunningList(_Entries):
         for _, start, task in self._entries[:count]:
             if task.memo == start and task.state == RUNNING:
                 yield task
-
-
-def _without_void(entries: list[Entry], new: Task) -> list[Entry]:
-    """The entries that count; `new`: a task that is about to start."""
-    return [e for e in entries if e[2] is new or (e[2].memo == e[1] and e[2].state == RUNNING)]
 
 
 class Priority(PreemptiveList):
@@ -360,7 +330,7 @@ class Srtf(PreemptiveList):
     queueing = "shortest remaining time first"
 
     def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "block", margin: Seconds = 0.0):
-        super().__init__(_time_left, placement, discipline)
+        super().__init__(lambda task: task.shortest_remaining, placement, discipline)
         self.margin = margin
         self._worst = math.inf  # nothing is noted of it while ends are
         self._steady = True
@@ -399,10 +369,6 @@ class Srtf(PreemptiveList):
         return running > waiting * (1 + ROUNDING) + self.margin
 
 
-def _time_left(task: Task) -> float:
-    return task.shortest_remaining
-
-
 class Las(PreemptiveList):
     """Least attained service, discretized into a few queues; the least goes first.
 
@@ -436,7 +402,7 @@ class Las(PreemptiveList):
         self._starts = 0
         self._running = [RunningList() for _ in self.order_of_levels]
         """By level: running tasks, the latest arrival first."""
-        self._crossings = RunningHeap()
+        self._crossings = RunningList()
         """When running tasks reach their next thresholds."""
 
     def _key(self, task: Task) -> tuple[int, float, int]:

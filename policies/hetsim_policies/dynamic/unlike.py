@@ -128,8 +128,13 @@ class AlloX(Scheduler):
                     self._leave(task)
                     yield Start(task, placement)
                     self._holds(task, view)
-            if not view.running("start", own=True):
-                yield from self._any(view)
+            if not view.running("start", own=True):  # the first fits nowhere: any task that fits
+                for job in list(self.waiting.values()):
+                    placement = view.fit(job.task)
+                    if placement is not None:
+                        self._leave(job.task)
+                        yield Start(job.task, placement)
+                        self._holds(job.task, view)
         self._tried = view.changes.releases
 
     # Waiting and running jobs -------------------------------------------------------------------------------------
@@ -170,15 +175,6 @@ class AlloX(Scheduler):
             busy = np.array(self._ends[number][: self.window])
             by_device.append(np.concatenate([np.zeros(room), np.maximum(1e-9, busy - view.now)]))
         return by_device
-
-    def _any(self, view: View) -> Iterator[Decision]:
-        """Start any task that fits, as nothing runs and the first fits nowhere."""
-        for job in list(self.waiting.values()):
-            placement = view.fit(job.task)
-            if placement is not None:
-                self._leave(job.task)
-                yield Start(job.task, placement)
-                self._holds(job.task, view)
 
     def _candidates(self, view: View) -> list[WaitingJobs]:
         if self.alpha >= 1:

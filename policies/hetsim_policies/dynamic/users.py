@@ -45,21 +45,12 @@ class ByUser(ListScheduler):
     asked for when the round begins and when a user's task has started.
     """
 
-    def __init__(
-        self,
-        weights: dict[str, float] | None = None,
-        placement: PlacementRule | None = None,
-        discipline: Discipline = "skip",
-    ):
+    def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "skip"):
         super().__init__(placement=placement, discipline=discipline)
-        self.weights = weights or {}
         self.of_user: dict[Line, TaskQueue] = {}
         self._full: dict[Demand, None] = {}
         """Demands that fit nowhere since the last release."""
         self._seen = -1
-
-    def weight(self, user: str) -> float:
-        return self.weights.get(user, 1.0)
 
     def standing(self, user: str) -> Any:
         """The least goes first."""
@@ -203,7 +194,8 @@ class Drf(ByUser):
         placement: PlacementRule | None = None,
         discipline: Discipline = "skip",
     ):
-        super().__init__(weights, placement, discipline)
+        super().__init__(placement, discipline)
+        self.weights = weights or {}
         self._total: dict[str, float] = {}
         self._held: dict[str, dict[str, float]] = {}
         self._of: dict[int, tuple[str, dict[str, float]]] = {}
@@ -219,7 +211,7 @@ class Drf(ByUser):
     def standing(self, user: str) -> float:
         usage = self._held.get(user, {})
         parts = (amount / self._total[name] for name, amount in usage.items() if self._total.get(name))
-        return max(parts, default=0.0) / self.weight(user)
+        return max(parts, default=0.0) / self.weights.get(user, 1.0)
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
         mode = placement.mode
@@ -274,7 +266,7 @@ class QuotaBorrow(ByUser):
         of: Literal["user", "account", "vc", "partition", "class"] = "user",
     ):
         self.of = of
-        super().__init__(None, placement, "skip")
+        super().__init__(placement, "skip")
         self.quotas = quotas or {}
         self.default = default
         self.borrow = borrow

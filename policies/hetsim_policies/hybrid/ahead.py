@@ -167,7 +167,11 @@ class Rollout(Relay):
         self.arrivals = arrivals
         self.samples = samples
         self.confidence = confidence
-        self._student = quantile_of_t(confidence, samples - 1) if samples > 1 else 0.0
+        self._student = 0.0
+        if samples > 1:
+            from scipy.special import stdtrit  # which only this needs
+
+            self._student = float(stdtrit(samples - 1, confidence))
         self.forks = forks
         self.margin = margin
         self.notes: dict[str, Any] = {"decisions_tried": 0, "forks": 0, "other_starts": 0, "held": 0,
@@ -268,14 +272,12 @@ class Rollout(Relay):
             value = self._played(other, future, view)[0]
             if value < best_value:
                 best, best_value = other, value
-        if best is not None and self._uncertain() and not self._beyond_chance(best, view):
+        # Futures differ in which candidates could be compared.
+        uncertain = self._estimates.uncertain or (self.arrivals == "learned" and self._came.enough)
+        if best is not None and self.samples > 1 and uncertain and not self._beyond_chance(best, view):
             self.notes["in_doubt"] += 1
             return None
         return best
-
-    def _uncertain(self) -> bool:
-        """Return True if futures differ in which candidates could be compared."""
-        return self.samples > 1 and (self._estimates.uncertain or (self.arrivals == "learned" and self._came.enough))
 
     def _beyond_chance(self, other: First, view: View) -> bool:
         """Return True if the lower confidence limit of the mean gain exceeds the margin."""
@@ -340,13 +342,6 @@ class Rollout(Relay):
         for turn in zip(*orders, strict=True):
             ranked.update((task.index, task) for task in turn)
         return list(ranked.values())
-
-
-def quantile_of_t(share: float, freedom: int) -> float:
-    """Of Student's t distribution."""
-    from scipy.special import stdtrit  # which only this needs
-
-    return float(stdtrit(freedom, share))
 
 
 def _size(task: Task) -> float:

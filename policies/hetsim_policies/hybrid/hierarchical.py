@@ -394,7 +394,9 @@ class Hierarchical(Scheduler):
         work = np.full((len(planned), len(self._types)), np.inf)
         for row, kind in enumerate(planned):
             for column, of_type in enumerate(self._types):
-                possible = [p for p in kind.positions if kind.modes[p].type is of_type and self._hosted(kind, p)]
+                groups = [self._by_type[of_type]] if self.grouping == "type" else self.groups
+                possible = [p for p in kind.positions if kind.modes[p].type is of_type
+                            and any(p in group.hosts(kind) for group in groups)]  # fmt: skip
                 needs = [kind.expected(p, coming[kind.number]) * max(kind.modes[p].width, 1e-3) for p in possible]
                 work[row, column] = min(needs, default=np.inf)
         split = shares(
@@ -404,13 +406,6 @@ class Hierarchical(Scheduler):
         for row, kind in enumerate(planned):
             if kind in wanted:
                 kind.turns = Turns(self._by_group(kind, split[row]), kind.number)
-
-    def _hosted(self, kind: TaskKind, position: int) -> bool:
-        """Return True if some group can run this mode."""
-        if self.grouping == "type":
-            group = self._by_type.get(kind.modes[position].type)
-            return group is not None and position in group.hosts(kind)
-        return any(position in group.hosts(kind) for group in self.groups)
 
     def _by_group(self, kind: TaskKind, share: np.ndarray) -> dict[int, float]:
         """Shares of types as shares of groups, in proportion to their devices."""
@@ -538,13 +533,9 @@ class Hierarchical(Scheduler):
             own = entry.seconds * entry.width
             there = other.wait_for(entry.type, entry.width, view.now, own) + entry.seconds
             if (self.moves == "always" or here < there) and there > latest:
-                if view.items and not self._holds(entry.task, kind.modes[position], group):
-                    continue
+                if view.items:  # its data must have room where it would start
+                    placement = group.view.first(kind.modes[position])
+                    if placement is None or not group.view.holds(entry.task, placement):
+                        continue
                 latest, best = there, (here / entry.seconds if entry.seconds > 0 else math.inf, entry)
         return best
-
-    @staticmethod
-    def _holds(task: Task, mode: Mode, group: DeviceGroup) -> bool:
-        """Return True if the task's data have room where it would start."""
-        placement = group.view.first(mode)
-        return placement is not None and group.view.holds(task, placement)

@@ -34,7 +34,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hetsim.model.cluster import Device, DeviceType
-from hetsim.model.plan import Placement, Plan
+from hetsim.model.plan import Plan
 from hetsim.model.task import RUNNING, Task
 from hetsim.model.tasks import Shape
 from hetsim.policy import (
@@ -52,6 +52,7 @@ from hetsim.policy import (
     Wait,
 )
 from hetsim.policy.planned import placement_of
+from hetsim_policies.dynamic.heteroprio import from_scratch
 from hetsim_policies.hybrid.common.inner import default_planner, plannable
 from hetsim_policies.hybrid.common.planned_lanes import (
     Board,
@@ -182,7 +183,13 @@ class PlanAndRepair(Scheduler):
     def schedule(self, view: View) -> Iterator[Decision]:
         if self._off_plan(view):
             self._plan(view)
-        yield from self._start_beside(view)
+        for decision in self._beside.schedule(view):  # unplannable tasks that fit, in the order of the fallback
+            if isinstance(decision, Wait):
+                break
+            if isinstance(decision, Start):
+                assert isinstance(decision.tasks, Task)
+                self._forget(decision.tasks.index)
+            yield decision
         if self._new:
             self._house(view)
         for job in self._board.startable(view):  # they head all their lanes, as the plan has it
@@ -200,16 +207,6 @@ class PlanAndRepair(Scheduler):
     def _start(self, job: PlannedJob, view: View) -> Start:
         self._forget(job.row)
         return self._board.start(job, view)
-
-    def _start_beside(self, view: View) -> Iterator[Decision]:
-        """Start unplannable tasks that fit, in the order of the fallback."""
-        for decision in self._beside.schedule(view):
-            if isinstance(decision, Wait):
-                return
-            if isinstance(decision, Start):
-                assert isinstance(decision.tasks, Task)
-                self._forget(decision.tasks.index)
-            yield decision
 
     def _fetch(self, view: View) -> Iterator[Decision]:
         """Fetch the inputs of the next step of a busy accelerator while the former runs."""
@@ -284,7 +281,15 @@ class PlanAndRepair(Scheduler):
 
     def _plan(self, view: View) -> None:
         """Plan the unstarted tasks; follow that if first, larger or shorter."""
-        rest = self._progress.rest(view, self.foresight, lambda task: self._board.finish(task, view), self._may_plan)
+        tasks = self._problem.tasks
+
+        def may_plan(row: int) -> bool:
+            task = self._waiting.get(row)
+            if task is not None:
+                return self._can_be_planned(task)
+            return self._plannable.get(tasks.shapes[tasks.shape[row]], False)
+
+        rest = self._progress.rest(view, self.foresight, lambda task: self._board.finish(task, view), may_plan)
         if not rest.rows:
             return
         plan = (self.planner or default_planner(rest.problem)).plan(rest.problem)
@@ -294,7 +299,9 @@ class PlanAndRepair(Scheduler):
         self._adopt(rest, plan)
         self._seen = self._board.forecast(view)
         if first:
-            self._tell(rest, plan)
+            self.notes["planned_makespan"] = self._seen.end - rest.problem.origin
+            if plan.bound is not None and len(rest.rows) == len(self._problem.tasks):
+                self.notes["lower_bound"] = float(plan.bound)
         elif self._seen.end >= before and len(pending) >= len(self._board.pending):
             self.notes["plans_kept"] += 1
             self._board.clear()
@@ -304,11 +311,6 @@ class PlanAndRepair(Scheduler):
         self._new = {row: task for row, task in self._new.items() if row not in self._board.pending}
         self._promised, self._planned_at, self._planned_size = self._seen.end, view.now, len(rest.rows)
         self._events, self._upset = 0, False
-
-    def _tell(self, rest: RemainingProblem, plan: Plan) -> None:
-        self.notes["planned_makespan"] = self._seen.end - rest.problem.origin
-        if plan.bound is not None and len(rest.rows) == len(self._problem.tasks):
-            self.notes["lower_bound"] = float(plan.bound)
 
     def _adopt(self, rest: RemainingProblem, plan: Plan) -> None:
         """The steps of a plan stand in the queues, and nothing else."""
@@ -369,12 +371,6 @@ class PlanAndRepair(Scheduler):
 
     # Plannable tasks --------------------------------------------------------------------------------------------
 
-    def _may_plan(self, row: int) -> bool:
-        tasks, task = self._problem.tasks, self._waiting.get(row)
-        if task is not None:
-            return self._can_be_planned(task)
-        return self._plannable.get(tasks.shapes[tasks.shape[row]], False)
-
     def _can_be_planned(self, task: Task) -> bool:
         """Return True if it can be planned in a mode that its admission allows."""
         if not self._plannable.get(task.shape, False):
@@ -431,7 +427,7 @@ def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> t
         best: tuple[float, PlannedJob, PlannedJob] | None = None
         for job in jobs if victim is not lane else ():
             assert job.task is not None
-            here = board.at(job.task, lane, view, _whole)
+            here = board.at(job.task, lane, view, lambda task, placement, view: view.duration(task, placement))
             if here is None:
                 continue
             ends = view.now + here.seconds
@@ -465,7 +461,12 @@ def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> Pl
     """
     kind = lane.device.type
     if kind not in known:
-        known[kind] = _last_first(board, lane, view)
+        if view.changes.steady:
+            ends = board.restartable(kind, view, ROUNDING)
+        else:
+            jobs = [job for job, _ in board.running.values()]
+            ends = [(board.finish(job.task, view), job) for job in jobs if job.task is not None]
+        known[kind] = sorted(ends, key=lambda one: (-one[0], one[1].number))
     for end, job in known[kind]:
         task = job.task
         if task is None or not job.alone or not task.shape.preemptible or task.state != RUNNING:
@@ -476,25 +477,3 @@ def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> Pl
         if here.seconds * board.lateness(job.row, view.now) < (end - view.now) * (1 - ROUNDING):
             return here
     return None
-
-
-def _last_first(board: Board, lane: PlannedLane, view: View) -> list[tuple[float, PlannedJob]]:
-    """Running tasks that might end sooner on this type, with ends; latest first."""
-    if view.changes.steady:
-        ends = board.restartable(lane.device.type, view, ROUNDING)
-    else:
-        jobs = [job for job, _ in board.running.values()]
-        ends = [(board.finish(job.task, view), job) for job in jobs if job.task is not None]
-    ends.sort(key=lambda one: (-one[0], one[1].number))
-    return ends
-
-
-def from_scratch(task: Task, placement: Placement, view: View) -> float:
-    """Seconds from a start there now to the end, without the work done so far."""
-    stages = view.stages((task,), placement)
-    compute = task.remaining_in(placement.mode)
-    return max(stages.ready, stages.write_back) + stages.upload + compute + stages.download
-
-
-def _whole(task: Task, placement: Placement, view: View) -> float:
-    return view.duration(task, placement)

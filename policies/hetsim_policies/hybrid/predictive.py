@@ -196,7 +196,7 @@ class Predictive(Scheduler):
         )
 
     def ready(self, task: Task) -> None:
-        self._release(task)
+        self._forget(task, stopped=True)
         self._catch_up(self._view.now)  # what is noted from here on came after the intervals before
         if task.index not in self._came:
             self._came[task.index] = None
@@ -226,7 +226,10 @@ class Predictive(Scheduler):
 
     def schedule(self, view: View) -> Iterator[Decision]:
         self._catch_up(view.now)
-        self._watch(view)
+        if self.signal == "utilization":  # since the last round the same devices were busy
+            passed, self._since = min(view.now, self._next) - self._since, view.now
+            for kind, busy in self._busy.items():
+                self.loads[kind].note(busy * passed, ENOUGH)  # how many are busy is seen, not guessed from arrivals
         wait = yield from self._inner(view)
         if self._next <= view.now:
             self._measure(self._next)
@@ -242,7 +245,9 @@ class Predictive(Scheduler):
         if self.scale:
             for pool in self.pools.values():
                 yield from pool.steer(view)
-        self._see(view)
+        if self.signal == "utilization":  # which devices are busy from now on
+            for kind in self.loads:
+                self._busy[kind] = sum(min(1.0, view.load(device)) for device in self.pools[kind].devices)
         # Finishes count for what is busy and what may sleep, so they are not slept through.
         until = wait.until if self._nothing_to_come() else min(wait.until, self._next)
         yield Pause("release" if wait.on == "release" else "change", until)
@@ -268,20 +273,6 @@ class Predictive(Scheduler):
             self.loads[kind].note(seconds, count)
         if name in self.protected and kind in self.peaks:
             self.peaks[kind].note(seconds, count)
-
-    def _watch(self, view: View) -> None:
-        """Since the last round the same devices were busy."""
-        if self.signal == "utilization":
-            passed, self._since = min(view.now, self._next) - self._since, view.now
-            for kind, busy in self._busy.items():
-                self.loads[kind].note(busy * passed, ENOUGH)  # how many are busy is seen, not guessed from arrivals
-
-    def _see(self, view: View) -> None:
-        """Which devices are busy from now on."""
-        if self.signal == "utilization":
-            for kind, pool in self.pools.items():
-                if kind in self.loads:
-                    self._busy[kind] = sum(min(1.0, view.load(device)) for device in pool.devices)
 
     def _nothing_to_come(self) -> bool:
         """Return True if no forecast can change anything before the next arrival.
@@ -344,7 +335,7 @@ class Predictive(Scheduler):
             series = self.loads[kind]
             pool.want(view.now, (series.demand + waiting.get(kind, 0.0) / series.lead) / self.target)
             if stuck and kind in waiting:
-                pool.want_all()  # waiting tasks do not fit on the devices awake, and nothing will come free
+                pool.wanted = len(pool.devices)  # waiting tasks fit on none awake, and nothing will come free
 
     # Reserving --------------------------------------------------------------------------------------------------
 
@@ -377,13 +368,12 @@ class Predictive(Scheduler):
                 if task.class_ not in self.protected:
                     self._others[task.index] = mode.type, mode.gpu_share / len(tasks)
 
-    def _release(self, task: Task) -> None:
+    def _forget(self, task: Task, stopped: bool = False) -> None:
+        """A task runs no more; one that was stopped waits again, and is counted already."""
         self._others.pop(task.index, None)
         self._held.pop(task.index, None)
-
-    def _forget(self, task: Task) -> None:
-        self._release(task)
-        self._came.pop(task.index, None)
+        if not stopped:
+            self._came.pop(task.index, None)
 
 
 class ViewWithRoom(PartView):
@@ -433,10 +423,6 @@ class DevicePool:
         while self._wants[0][0] < now - self.stabilization:
             self._wants.popleft()
         self.wanted = min(len(self.devices), self._wants[0][1])
-
-    def want_all(self) -> None:
-        """For this time, everything."""
-        self.wanted = len(self.devices)
 
     @property
     def awake(self) -> int:

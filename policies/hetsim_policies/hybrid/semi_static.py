@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -238,23 +238,21 @@ class SemiStatic(Scheduler):
     # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        if self.planned is not None:
-            yield from self._start_planned(self.planned, view)
+        planned = self.planned
+        if planned is not None:
+            for number in planned.next_steps():
+                task = self._tasks[planned.steps[number].task]
+                placement = planned.placement(number, view.cluster)
+                if view.fits(placement.mode, placement) and view.holds(task, placement):
+                    planned.begin(number, view.now + view.duration(task, placement))
+                    yield Start(task, placement)
         for decision in self.rest.schedule(self._view):
             if not isinstance(decision, Wait):
                 yield decision
                 continue
             # The other scheduler does not wait for everything that may happen: planned tasks come and end.
-            yield Wait(until=decision.until) if self.planned is not None else decision
+            yield Wait(until=decision.until) if planned is not None else decision
             return
-
-    def _start_planned(self, planned: PlanInProgress, view: View) -> Iterator[Decision]:
-        for number in planned.next_steps():
-            task = self._tasks[planned.steps[number].task]
-            placement = planned.placement(number, view.cluster)
-            if view.fits(placement.mode, placement) and view.holds(task, placement):
-                planned.begin(number, view.now + view.duration(task, placement))
-                yield Start(task, placement)
 
 
 class GapView:
@@ -335,20 +333,17 @@ def kept_lanes(cluster: Cluster, part: float) -> dict[str, Device]:
     return {name: lanes[name] for name in kept}
 
 
+@dataclass(eq=False, slots=True)
 class LaneQueue:
     """One lane and the planned tasks still to start there, by number in the plan."""
 
-    __slots__ = ("name", "device", "steps", "cores", "memory", "busy")
-
-    def __init__(self, name: str, device: Device):
-        self.name = name
-        self.device = device
-        self.steps: deque[int] = deque()
-        self.cores = 0
-        """Host cores (thousandths) and bytes that the largest of its planned tasks holds."""
-        self.memory = 0
-        self.busy = False
-        """True while a planned task runs there."""
+    device: Device
+    steps: deque[int] = field(default_factory=deque)
+    cores: int = 0
+    """Host cores (thousandths) and bytes that the largest of its planned tasks holds."""
+    memory: int = 0
+    busy: bool = False
+    """True while a planned task runs there."""
 
 
 class PlanInProgress:
@@ -369,17 +364,14 @@ class PlanInProgress:
         names = lane_names(cluster)
         for number, step in enumerate(self.steps):
             for name in step.devices:
-                self._lane(name, names[name]).steps.append(number)
+                if name not in self.lanes:
+                    device = names[name]
+                    self.lanes[name] = LaneQueue(device)
+                    self.on_node.setdefault(device.node, []).append(self.lanes[name])
+                    if device.local >= 0:
+                        self.kept[device] = self.lanes[name]
+                self.lanes[name].steps.append(number)
         self.start = self._starts(tasks)
-
-    def _lane(self, name: str, device: Device) -> LaneQueue:
-        lane = self.lanes.get(name)
-        if lane is None:
-            lane = self.lanes[name] = LaneQueue(name, device)
-            self.on_node.setdefault(device.node, []).append(lane)
-            if device.local >= 0:
-                self.kept[device] = lane
-        return lane
 
     def _starts(self, tasks: Tasks) -> list[float]:
         """The start of each planned task, and its lane's host demand, by estimates."""
@@ -436,10 +428,6 @@ class PlanInProgress:
             self.lanes[name].steps.appendleft(number)
         self.waiting[number] = None
 
-    def due(self, lane: LaneQueue) -> float:
-        """When the next planned task of an idle lane may start: at its arrival."""
-        return self.arrival[lane.steps[0]] if lane.steps else math.inf
-
     # Gaps -----------------------------------------------------------------------------------------------------
 
     def placement(self, number: int, cluster: Cluster) -> Placement:
@@ -468,7 +456,8 @@ class PlanInProgress:
         devices: dict[Device, None] = {}
         cores = memory = 0.0
         for lane in self.on_node.get(node, ()):
-            soon = not lane.busy and self.due(lane) + slack < end
+            # The next planned task of an idle lane may start at its arrival.
+            soon = not lane.busy and bool(lane.steps) and self.arrival[lane.steps[0]] + slack < end
             if (lane.busy or soon) and lane.device.local >= 0:
                 devices[lane.device] = None
             if soon:

@@ -87,7 +87,8 @@ class EstimateHistory:
         """A task took this part of its estimated time, above 0."""
         if len(self._last) == self._last.maxlen:
             self._wrong -= abs(self._last[0][2]) > ALIKE
-        self._last.append((task.class_, log_estimate(task), math.log(ratio)))
+        shortest = min(map(task.estimate_at, range(len(task.modes))))  # of the whole task, in its fastest mode
+        self._last.append((task.class_, math.log(max(shortest, SHORTEST)), math.log(ratio)))
         self._wrong += abs(self._last[-1][2]) > ALIKE
         self._fit = None
 
@@ -124,12 +125,6 @@ class EstimateHistory:
 
 def _by_name(values: dict[str, Any], names: list[str]) -> np.ndarray:
     return np.array([values[name] for name in names])
-
-
-def log_estimate(task: Task) -> float:
-    """Of the whole task, in its fastest mode."""
-    shortest = min(map(task.estimate_at, range(len(task.modes))))
-    return math.log(max(shortest, SHORTEST))
 
 
 # Which tasks will come, and when: those of late over again, in other gaps.

@@ -9,6 +9,7 @@ Cost: O(1).
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 ENOUGH = 8
@@ -65,16 +66,14 @@ class Recent:
 # Cost: O(1).
 
 
+@dataclass(eq=False, slots=True)
 class FadingSum:
     """Amounts noted at times that ascend."""
 
-    __slots__ = ("memory", "time", "total")
-
-    def __init__(self, memory: float):
-        self.memory = memory
-        self.time = 0.0
-        self.total = 0.0
-        """As it stood at `time`."""
+    memory: float
+    time: float = 0.0
+    total: float = 0.0
+    """As it stood at `time`."""
 
     def add(self, time: float, amount: float) -> None:
         """An amount that came at a time."""

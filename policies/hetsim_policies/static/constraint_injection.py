@@ -66,7 +66,7 @@ from hetsim_policies.static.common.assignment import (
 from hetsim_policies.static.common.flow_shop import johnson
 from hetsim_policies.static.common.instance import Instance, runnable
 from hetsim_policies.static.common.outcome import finished, plan_of
-from hetsim_policies.static.common.parts import Groups, Patterns, apart, as_one, chains, dealt, in_blocks
+from hetsim_policies.static.common.parts import Groups, apart, as_one, chains, dealt, in_blocks
 from hetsim_policies.static.common.ranks import Traffic, traffic_of
 from hetsim_policies.static.common.search import brought_ahead, simulated
 from hetsim_policies.static.programs import MAX_VARIABLES, Whole, integer_program, linear_program, rounded
@@ -129,8 +129,9 @@ class ConstraintInjection(PlannedScheduler):
         race = _Race(problem, free[spans.index(unconstrained)], unconstrained, len(free))
         near = unconstrained if np.isfinite(unconstrained) else max(bound, better)
         self._constrain(race, instance, near, free)
-        if not problem.in_mid_run:
-            joined = launched_together(race.best, problem.tasks, self.max_fused, self.patterns)
+        tasks = problem.tasks
+        if not problem.in_mid_run and self.max_fused > 1 and tasks.work is not None:
+            joined = as_one(race.best, tasks, chains(tasks, self.max_fused, self.patterns))
             if joined.fused != race.best.fused:
                 race.enter(joined)
         ahead = brought_ahead(instance, race.best)
@@ -152,17 +153,27 @@ class ConstraintInjection(PlannedScheduler):
 
         near: seconds of the best plan so far, or the bound.  free: the unconstrained plans, which compete already.
         """
-        problem = race.problem
-        traffic = traffic_of(instance, graph_of(problem.tasks))
+        problem, tasks = race.problem, race.problem.tasks
+        traffic = traffic_of(instance, graph_of(tasks))
         if traffic is None:
             return
         sites, seen = by_place(instance), [plan.steps for plan in free]
         at_once = 1 if self.patterns is not None or problem.in_mid_run else self.max_fused
-        solver = Solver(
-            instance, sites, traffic, unit=near, node_limit=self.node_limit, max_variables=self.max_variables,
-            as_one=at_once
-        )
-        for names, made in walk(SharingTree(instance, sites, traffic, near).tree(), solver.plan):
+
+        def solve(constraints: tuple[Constraint, ...]) -> Plan | None:
+            if find_cycle(with_order(tasks.predecessors, instance.size, constraints) or []) is not None:
+                return None
+            site_of = assigned(
+                instance, sites, constraints, unit=near, node_limit=self.node_limit, max_variables=self.max_variables
+            )
+            if site_of is None:
+                return None
+            schedule = ordered(instance, sites, site_of, constraints=constraints, traffic=traffic)
+            plan = plan_of(instance, schedule, draft=True)
+            rows = [one.tasks for one in constraints if isinstance(one, Fuse)]
+            return as_one(plan, tasks, rows, at_once) if rows and at_once > 1 else plan
+
+        for names, made in walk(SharingTree(instance, sites, traffic, near).tree(), solve):
             for plan in (made, apart(made)) if made.fused else (made,):
                 if plan.steps not in seen and race.tried < self.candidates:
                     seen.append(plan.steps)
@@ -189,13 +200,6 @@ class _Race:
         if makespan < self.makespan:
             self.best, self.makespan = plan, makespan
             self.won = self.won if constraints is None else constraints
-
-
-def launched_together(plan: Plan, tasks: Tasks, most: int, patterns: Patterns | None) -> Plan:
-    """The plan with chains of kernels on one device launched as one."""
-    if most < 2 or tasks.work is None:
-        return plan
-    return as_one(plan, tasks, chains(tasks, most, patterns))
 
 
 # The tree -----------------------------------------------------------------------------------------------------
@@ -225,36 +229,6 @@ def walk(
             continue
         yield (*names, node.name), solution
         yield from walk(node.children, solve, constraints, (*names, node.name))
-
-
-@dataclass
-class Solver:
-    """The linear side: constraints in, a plan out, or None where there is none."""
-
-    instance: Instance
-    sites: list[LaneSite]
-    traffic: Traffic
-    unit: float
-    node_limit: int
-    max_variables: int
-    as_one: int = 1
-    """Kernels that `Fuse` launches as one at most."""
-
-    def plan(self, constraints: tuple[Constraint, ...]) -> Plan | None:
-        instance, tasks = self.instance, self.instance.problem.tasks
-        if find_cycle(with_order(tasks.predecessors, instance.size, constraints) or []) is not None:
-            return None
-        site_of = assigned(
-            instance, self.sites, constraints, unit=self.unit, node_limit=self.node_limit,
-            max_variables=self.max_variables
-        )
-        if site_of is None:
-            return None
-        plan = plan_of(
-            instance, ordered(instance, self.sites, site_of, constraints=constraints, traffic=self.traffic), draft=True
-        )
-        rows = [one.tasks for one in constraints if isinstance(one, Fuse)]
-        return as_one(plan, tasks, rows, self.as_one) if rows and self.as_one > 1 else plan
 
 
 def assigned(
@@ -336,7 +310,11 @@ class SharingTree:
         self.makespan = makespan
         self.times = times_at(instance, sites)
         self.place = self._places()
-        self.depth = self._depths()
+        self.depth: dict[int, int] = {}
+        """By task: the tasks on the longest path to it."""
+        before = graph_of(self.tasks)
+        for task in topological(before):
+            self.depth[task] = 1 + max((self.depth[earlier] for earlier in before[task]), default=-1)
         self.devices = [number for number, site in enumerate(sites) if instance.types[site.kind].kind != "cpu"]
         self.cores = [number for number in range(len(sites)) if number not in self.devices]
         away = [self.place[site] for site in self.devices] or [0]
@@ -352,14 +330,6 @@ class SharingTree:
         """The place, in the numbers of `traffic`, of each site."""
         offset = np.concatenate([[0], np.cumsum(self.instance.counts)])
         return [int(self.traffic.place[offset[site.kind] + site.lanes[0]]) for site in self.sites]
-
-    def _depths(self) -> dict[int, int]:
-        """The number of tasks on the longest path to each task."""
-        depth: dict[int, int] = {}
-        before = graph_of(self.tasks)
-        for task in topological(before):
-            depth[task] = 1 + max((depth[earlier] for earlier in before[task]), default=-1)
-        return depth
 
     # The tree
 

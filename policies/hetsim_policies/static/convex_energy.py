@@ -248,10 +248,6 @@ class Machine:
         """Tasks by arrival on their lanes, at these frequencies."""
         return by_arrival(self.instance, lanes, self.times(lanes) / frequencies[self.device[lanes]])
 
-    def makespan(self, schedule: Schedule, frequencies: np.ndarray) -> float:
-        """From the first arrival, without transfers, in the order of the schedule."""
-        return float(finishes(self, schedule, 1 / frequencies)[0].max(initial=self.start)) - self.start
-
     def named(self, frequencies: np.ndarray, lanes: np.ndarray) -> dict[str, float]:
         """By name, of devices that have work and are not at full speed."""
         work = np.bincount(self.device[lanes], self.times(lanes), minlength=len(self.devices)).tolist()

@@ -113,7 +113,9 @@ def best_fit(instance: Instance, room: MemoryRoom) -> Schedule:
     lane_of = np.concatenate([np.arange(count) for count in instance.counts])
     accelerated = np.array([instance.types[kind].kind != "cpu" for kind in kind_of])
     schedule = Schedule.empty(instance.size)
-    budget = compute_budget(instance)
+    shortest = instance.time.min(axis=1, initial=np.inf)
+    # Seconds of each lane: the tasks' fastest times over all lanes, or the longest.
+    budget = max(float(shortest.sum()) / max(1, sum(instance.counts)), float(shortest.max(initial=0.0)))
     free = room.capacity.copy()
     there = np.zeros((len(room.size), len(free)), dtype=bool)
     load, tail = np.zeros(len(kind_of)), np.zeros(len(kind_of))
@@ -150,12 +152,6 @@ def _choose(
     if fits.any():
         return int(np.where(fits, rest, np.inf).argmin())
     return int(np.where(roomy if roomy.any() else np.isfinite(time), load + time, np.inf).argmin())
-
-
-def compute_budget(instance: Instance) -> float:
-    """Seconds of each lane: the tasks' fastest times over all lanes, or the longest."""
-    shortest = instance.time.min(axis=1, initial=np.inf)
-    return max(float(shortest.sum()) / max(1, sum(instance.counts)), float(shortest.max(initial=0.0)))
 
 
 def ordered(instance: Instance, room: MemoryRoom, budget: float) -> list[int]:

@@ -381,16 +381,13 @@ def by_criterion(tasks: Tasks, times: np.ndarray, by: Criterion) -> list[int]:
         priority = blank if tasks.priority is None else tasks.priority
         weight = blank if tasks.weight is None else tasks.weight
         order = np.lexsort((tasks.arrival, -weight, -priority))
-    return order.tolist() if tasks.predecessors is None else _respecting(order, tasks.predecessors)
-
-
-def _respecting(order: np.ndarray, predecessors: Graph) -> list[int]:
-    """Next is the first task of the order with all predecessors placed."""
-    topological(predecessors)  # refuses circles by the table's own rows
+    if tasks.predecessors is None:
+        return order.tolist()
+    topological(tasks.predecessors)  # refuses circles by the table's own rows
     position = np.empty(len(order), dtype=np.int64)
     position[order] = np.arange(len(order))
-    ranked = topological([position[list(predecessors[task])].tolist() for task in order.tolist()])
-    return order[ranked].tolist()
+    # Next is the first task of the order with all predecessors placed.
+    return order[topological([position[list(tasks.predecessors[task])].tolist() for task in order.tolist()])].tolist()
 
 
 def prioritized(

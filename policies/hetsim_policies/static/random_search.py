@@ -27,8 +27,8 @@ from hetsim_policies.static.common.search import (
     Loads,
     Search,
     SearchBudget,
+    brought_ahead,
     check_budget,
-    copies_ahead,
     seeds_of,
     simulated,
 )
@@ -51,7 +51,8 @@ class BudgetedSearch(DescendingPlanner):
     """Base of the searches with a budget.
 
     evaluations: number of schedules evaluated (makespan computed) before it ends.
-    seconds: instead, wall-clock seconds after which it ends; two runs then need not give the same plan.
+    seconds: instead, wall-clock seconds after which it ends; two runs with one seed then need not give the same plan,
+        and its notes say that it is not deterministic.
     """
 
     name: ClassVar[str]
@@ -66,7 +67,7 @@ class BudgetedSearch(DescendingPlanner):
         search = Search.from_instance(runnable(problem, self.name), self.evaluations, self.seconds, self.descent)
         if search.hopeless:
             return search.finished(search.seed.schedule)
-        return search.plan(*self.best(search))
+        return search.finished(search.landscape.schedule(*self.best(search)))
 
     def best(self, search: Search) -> tuple[np.ndarray, np.ndarray]:
         """Lanes and keys of the best schedule that the budget allows to find."""
@@ -89,8 +90,6 @@ class Genetic(BudgetedSearch):
     and mct for independent tasks, heft's for graphs), and the planned makespan is never above that one's.
     Weakness: many evaluations for little; a uniform crossover tears apart lanes that go well together.  Of independent
     tasks transfers are not counted; of others as in `heft`.
-    The same seed gives the same plan where the budget is one of evaluations.  With `seconds` it depends on the speed of
-    the machine, and the plan's notes say that it is not deterministic.
     Cost: an evaluation is O(n), with arrivals O(n log n), of graphs O(n × most predecessors of a task); all schedules
     of a generation are evaluated together.
 
@@ -156,8 +155,6 @@ class SimulatedAnnealing(BudgetedSearch):
     Weakness: while it is hot most of the moves evaluated together are in vain; to be sure of an optimum in the limit,
     it would have to cool far more slowly (Hajek, Cooling Schedules for Optimal Annealing, 1988).  Of independent tasks
     transfers are not counted; of others as in `heft`.
-    The same seed gives the same plan where the budget is one of evaluations.  With `seconds` it depends on the speed of
-    the machine, and the plan's notes say that it is not deterministic.
     Cost: a move of independent tasks is O(lanes), with arrivals O(n log n); of graphs O(n × most predecessors of a
     task).
 
@@ -311,8 +308,6 @@ class LocalSearch(BudgetedSearch):
     Algorithm Appearing Superior to Simulated Annealing (1990).
     No ratio: the simulated makespan is never above that of any of its seeds, on the estimates.
     Weakness: every evaluation is a run; it knows nothing of errors of the estimates.
-    The same seed gives the same plan where the budget is one of evaluations.  With `seconds` it depends on the
-    machine, and the plan's notes say that it is not deterministic.
     Cost: a simulation an evaluation, some 10 ms for 100 tasks.
 
     evaluations: plans that are simulated before it ends, seeds included.
@@ -401,7 +396,8 @@ class Climb:
             return None
         rows = tuple((step.task, *self.number[step.devices[0]]) for step in plan.steps)
         if ahead is not None:
-            plan = replace(plan, copies=copies_ahead(self.instance, rows) if ahead else [])
+            plan = replace(plan, copies=[])
+            plan = brought_ahead(self.instance, plan) if ahead else plan
         makespan = simulated(self.problem, plan)
         self.seeded = min(self.seeded, makespan)
         return Found(rows, plan, makespan, seed=seed, ahead=bool(plan.copies))
@@ -439,7 +435,7 @@ class Climb:
         """The rows as a plan."""
         instance = self.instance
         steps = [Step(task, int(instance.mode[task, kind]), (instance.lanes[kind][lane],)) for task, kind, lane in rows]
-        return Plan(steps, copies=copies_ahead(self.instance, rows) if ahead else [])
+        return brought_ahead(instance, Plan(steps)) if ahead else Plan(steps)
 
     def _changed(self, rows: list[Placed]) -> list[Placed]:
         """The rows with one task on another lane, at another place in the order, or both."""

@@ -15,6 +15,7 @@ from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from enum import Enum
 from functools import lru_cache, partial
@@ -91,18 +92,16 @@ Fill = Callable[[list[Any], list[Any]], None]
 """Fills copies, all of one class, from their originals."""
 
 
+@dataclass(slots=True, eq=False)
 class Batch:
     """The copies of one class: those still empty with their originals, and all."""
 
-    __slots__ = ("fill", "keyed", "originals", "empty", "copies")
-
-    def __init__(self, fill: Fill, keyed: bool = False):
-        self.fill = fill
-        self.keyed = keyed
-        """Return True if they are dictionaries or sets too, whose members come last."""
-        self.originals: list[Any] = []
-        self.empty: list[Any] = []
-        self.copies: list[Any] = []
+    fill: Fill
+    keyed: bool = False
+    """True if they are dictionaries or sets too, whose members come last."""
+    originals: list[Any] = field(default_factory=list)
+    empty: list[Any] = field(default_factory=list)
+    copies: list[Any] = field(default_factory=list)
 
 
 def slot_filler(

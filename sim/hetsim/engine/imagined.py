@@ -93,7 +93,8 @@ def imagine(
     if not isinstance(decisions, Iterable):
         raise UsageError(f"a fork takes a list of decisions, not {decisions!r}")
     _check_coming(state, coming)
-    tasks = _as_known(run.tasks, state.clock._now)
+    arrival = np.where(run.tasks.arrival <= state.clock._now, run.tasks.arrival, math.inf)
+    tasks = replace(run.tasks, arrival=arrival, time=run.tasks.estimate)
     if coming:
         coming = sorted(coming, key=lambda one: one[0])
         tasks = with_arrivals(tasks, [at for at, _ in coming], [task.index for _, task in coming])
@@ -157,12 +158,6 @@ def _make_known(copy: Parts, copier: Copier, seed: int, drawn: _Drawn | None) ->
     for launch in launches:
         if launch.table is not None:
             _retime(copy.launches, launch, drawn)
-
-
-def _as_known(tasks: Tasks, now: float) -> Tasks:
-    """The columns as a policy knows them."""
-    arrival = np.where(tasks.arrival <= now, tasks.arrival, math.inf)
-    return replace(tasks, arrival=arrival, time=tasks.estimate)
 
 
 def _check_coming(run: RunState, coming: Sequence[tuple[float, Task]]) -> None:
@@ -238,7 +233,7 @@ def _forget_truths(copier: Copier, seed: int, drawn: _Drawn | None) -> None:
         kind: Any = type(generator.bit_generator)
         generator.bit_generator.state = kind(fresh.spawn(1)[0]).state
     for draws in copier.copies(Draws):
-        draws.left = []
+        draws.unused = []
 
 
 def _end_streams(run: RunState) -> None:

@@ -208,7 +208,7 @@ class Simulation:
             if table is None and launch.task._history is not None:
                 table = self.parts.launches.tabulate(launch)  # the columns tell of tasks that were never stopped
             if table is not None:
-                times = self.parts.launches.departures.close(launch, now)
+                times = self.parts.launches.close(launch, now)
                 if launch.terms is not None:
                     recorder.batch(launch, LAUNCH_RUNNING, times, end=now, busy=table.busy, energy=table.energy)
                     continue

@@ -389,6 +389,20 @@ class Shadow(Protocol):
         ...
 
 
+class Never:
+    """The shadow of a task that will not start, as far as is known."""
+
+    time = math.inf
+    anywhere = False
+    placement: Placement | None = None
+
+    def survives(self, task: Task, placement: Placement) -> bool:
+        return True
+
+
+NEVER: Shadow = Never()
+
+
 class LaunchSeen(Protocol):
     """State of a running task's launch; None, empty or inf if it does not run."""
 

@@ -9,6 +9,7 @@ request cost its device.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -26,22 +27,21 @@ Memory = Annotated[int, Field(ge=MIN_SEEN)]
 """Arrivals after which an observation counts 1/e."""
 
 
+@dataclass(eq=False, slots=True)
 class RecentArrivals:
     """Arrivals per second; None until a few have come.  Cost: O(1)."""
 
-    __slots__ = ("fade", "seen", "count", "span", "last")
-
-    def __init__(self, memory: int):
-        self.fade = 1.0 - 1.0 / memory
-        self.seen = 0
-        self.count = 0.0
-        self.span = 0.0
-        self.last = 0.0
+    memory: int
+    seen: int = 0
+    count: float = 0.0
+    span: float = 0.0
+    last: float = 0.0
 
     def note(self, now: float) -> None:
         if self.seen:
-            self.count = self.count * self.fade + 1.0
-            self.span = self.span * self.fade + (now - self.last)
+            fade = 1.0 - 1.0 / self.memory
+            self.count = self.count * fade + 1.0
+            self.span = self.span * fade + (now - self.last)
         self.seen += 1
         self.last = now
 
@@ -50,18 +50,20 @@ class RecentArrivals:
         return self.count / self.span if self.seen >= MIN_SEEN and self.span > 0 else None
 
 
+@dataclass(eq=False, slots=True)
 class ClassFlow:
     """Tasks of one class at a station: their arrivals, service times and number."""
 
-    __slots__ = ("arrivals", "present", "busy", "done", "completed")
+    memory: int
+    arrivals: RecentArrivals = field(init=False)
+    present: int = 0
+    """Admitted and not ended."""
+    busy: float = 0.0
+    done: float = 0.0
+    completed: int = 0
 
-    def __init__(self, memory: int):
-        self.arrivals = RecentArrivals(memory)
-        self.present = 0
-        """Admitted and not ended."""
-        self.busy = 0.0
-        self.done = 0.0
-        self.completed = 0
+    def __post_init__(self) -> None:
+        self.arrivals = RecentArrivals(self.memory)
 
     @property
     def rate(self) -> float | None:
@@ -74,21 +76,18 @@ class ClassFlow:
         return self.busy / self.done if self.completed >= MIN_SEEN and self.busy > 0 else None
 
 
+@dataclass(eq=False, slots=True)
 class DeviceStation:
     """All devices of a type, as servers that admitted, unfinished tasks share fairly."""
 
-    __slots__ = ("capacity", "memory", "fade", "flows", "present", "occupied", "last")
-
-    def __init__(self, capacity: float, memory: int):
-        self.capacity = capacity
-        """Devices; of a CPU, cores."""
-        self.memory = memory
-        self.fade = 1.0 - 1.0 / memory
-        self.flows: dict[str, ClassFlow] = {}
-        self.present = 0
-        self.occupied = 0.0
-        """Devices that all present tasks would keep busy."""
-        self.last = 0.0
+    capacity: float
+    """Devices; of a CPU, cores."""
+    memory: int
+    flows: dict[str, ClassFlow] = field(default_factory=dict)
+    present: int = 0
+    occupied: float = 0.0
+    """Devices that all present tasks would keep busy."""
+    last: float = 0.0
 
     def flow(self, name: str) -> ClassFlow:
         flow = self.flows.get(name)
@@ -108,10 +107,10 @@ class DeviceStation:
     def arrives(self, name: str, now: float) -> ClassFlow:
         """A task asks to be admitted."""
         self.settle(now)
-        flow = self.flow(name)
+        flow, fade = self.flow(name), 1.0 - 1.0 / self.memory
         for other in self.flows.values():
-            other.busy *= self.fade
-            other.done *= self.fade
+            other.busy *= fade
+            other.done *= fade
         flow.arrivals.note(now)
         return flow
 
@@ -129,18 +128,18 @@ class DeviceStation:
             flow.completed += 1
 
 
+@dataclass(eq=False)
 class Stations:
     """The stations of a run: a task counts at the device type of its best mode.
 
     `classed`: its class by itself.
     """
 
-    def __init__(self, view: View, memory: int, classed: bool = False):
-        self.view = view
-        self.memory = memory
-        self.classed = classed
-        self.stations: dict[str, DeviceStation] = {}
-        self._there: dict[int, tuple[DeviceStation, ClassFlow, float]] = {}
+    view: View
+    memory: int
+    classed: bool = False
+    stations: dict[str, DeviceStation] = field(default_factory=dict)
+    _there: dict[int, tuple[DeviceStation, ClassFlow, float]] = field(default_factory=dict)
 
     def best(self, task: Task) -> tuple[DeviceStation, Mode]:
         """The station of a task, and its best mode."""

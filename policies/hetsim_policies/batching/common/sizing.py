@@ -78,25 +78,18 @@ class Outlook(NamedTuple):
 def outlook(queue: RequestQueue, placement: Placement, view: View) -> Outlook:
     """The outlook of the placement's device; of several devices, the first."""
     device, now = placement.devices[0], view.now
-    loading = _loading(queue, placement, view) if view.items else 0.0
+    loading = 0.0
+    if view.items:
+        head = queue.head
+        missing = any(device not in view.holders(item) for item in head.reads)
+        if missing and not any(task.shape is head.shape for task in view.running("start", device)):  # none loads them
+            loading = max(0.0, float(view.stages((head,), placement).upload) - queue.stages(1, placement).upload)
     if view.load(device) <= 0:
         return Outlook(now, now, now, download=now, loading=loading)
     free = view.free_at
     return Outlook(
         now, free(device, "upload"), free(device, "compute"), download=free(device, "download"), loading=loading
     )
-
-
-def _loading(queue: RequestQueue, placement: Placement, view: View) -> float:
-    """Seconds to load the items that the service needs and the device lacks.
-
-    0 where a batch in flight loads them.
-    """
-    head, device = queue.head, placement.devices[0]
-    missing = any(device not in view.holders(item) for item in head.reads)
-    if not missing or any(task.shape is head.shape for task in view.running("start", device)):
-        return 0.0
-    return max(0.0, float(view.stages((head,), placement).upload) - queue.stages(1, placement).upload)
 
 
 class ArrivalRate:

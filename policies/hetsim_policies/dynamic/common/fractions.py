@@ -228,7 +228,9 @@ class _Groups:
         for offer in served.tolist():
             entries.setdefault(int(offers.job[offer]), []).append(offer)
         kinds, widths = offers.kind.tolist(), offers.width.tolist()
-        mates = _mates(offers)
+        mates = [(-1, -1)] * len(offers.job)
+        if offers.own is not None and offers.partner is not None:
+            mates = list(zip(offers.own.tolist(), offers.partner.tolist(), strict=True))
         rounded = [float(f"{value:.10g}") for value in gain.tolist()]
         column = np.full(len(offers.job), -1)
         first: list[int] = []
@@ -299,13 +301,6 @@ def _limits(
     time = csr_array((np.ones(len(job)), (job, columns)), (jobs, len(job)))
     room = csr_array((width, (kind, columns)), (len(capacity), len(job)))
     return (time, np.ones(jobs)), (room, np.asarray(capacity, dtype=float))
-
-
-def _mates(offers: ModeOffers) -> list[tuple[int, int]]:
-    """By offer, its own label and that of the partner."""
-    if offers.own is None or offers.partner is None:
-        return [(-1, -1)] * len(offers.job)
-    return list(zip(offers.own.tolist(), offers.partner.tolist(), strict=True))
 
 
 def _solve(

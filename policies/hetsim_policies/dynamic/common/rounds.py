@@ -276,9 +276,10 @@ class RoundScheduler(Scheduler):
             placement = room.place(job.task.modes[position])
             if placement is not None:
                 places[job.task.index] = placement
-        stopped = [job for job in self._running_by_urgency() if self._must_go(job, places, room, view)]
-        for job in stopped:
-            yield Stop(job.task)
+        for job in self._running_by_urgency():  # one that is to run elsewhere, or has lost its devices, must go
+            row = job.task.index
+            if row in places or not (row in room.kept or (self.spare and room.keep(job, view))):
+                yield Stop(job.task)
         for index, placement in places.items():
             task = self.jobs[index].task
             if view.fits(placement.mode, placement) and view.holds(task, placement):
@@ -325,12 +326,6 @@ class RoundScheduler(Scheduler):
     def _running_by_urgency(self) -> list[RoundJob]:
         running = [job for job in self.jobs.values() if job.mode >= 0]
         return sorted(running, key=lambda job: self.urgency(job, job.way), reverse=True)
-
-    def _must_go(self, job: RoundJob, places: dict[int, Placement], room: RoundRoom, view: View) -> bool:
-        """Return True if a running job has lost its devices or is to run elsewhere."""
-        if job.task.index in places:
-            return True
-        return job.task.index not in room.kept and not (self.spare and room.keep(job, view))
 
     def _fill(self, view: View) -> Iterator[Decision]:
         """Start waiting jobs on idle devices, the most urgent first."""

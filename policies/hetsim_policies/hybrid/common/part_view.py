@@ -7,7 +7,6 @@ what fits on the whole cluster.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -20,7 +19,7 @@ from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 from hetsim.policy import PlacementRule, View
-from hetsim.policy.contract import Preference
+from hetsim.policy.contract import NEVER, Preference
 
 
 class PartView:
@@ -159,19 +158,6 @@ class PartView:
         if self._waiting is None or kind is not None or class_ is not None:
             return self._view.num_waiting(kind, class_, own)
         return len(self._waiting)
-
-
-class Never:
-    """The shadow of a task that cannot start here, as far as is known."""
-
-    time = math.inf
-    placement: Placement | None = None
-
-    def survives(self, task: Task, placement: Placement) -> bool:
-        return True
-
-
-NEVER = Never()
 
 
 class NodesOfPart:

@@ -25,27 +25,25 @@ LATE = 1e-9
 """A task that exceeds its estimate by less than this part of it is not late."""
 
 
+@dataclass(eq=False, slots=True, repr=False)
 class PlannedLane:
     """A core or an accelerator, with the steps to start there and those that run."""
 
-    __slots__ = ("name", "number", "device", "node", "queue", "running", "arrived", "rows", "holds_until", "kind",
-                 "group")  # fmt: skip
-
-    def __init__(self, name: str, number: int, device: Device, node: Node):
-        self.name = name
-        self.number = number
-        self.device = device
-        self.node = node
-        self.queue: dict[int, PlannedJob] = {}
-        self.running: dict[int, PlannedJob] = {}
-        self.kind = self.group = 0
-        """Numbers that lanes of one type, and of one type and node, share."""
-        self.arrived = 0
-        """Steps of the queue with tasks that have arrived and wait."""
-        self.rows: list[int] = []
-        """The last forecast of this lane."""
-        self.holds_until = math.inf
-        """Until when it says the same, if nothing changes here."""
+    name: str
+    number: int
+    device: Device
+    node: Node
+    queue: dict[int, PlannedJob] = field(default_factory=dict)
+    running: dict[int, PlannedJob] = field(default_factory=dict)
+    kind: int = 0
+    """Numbers that lanes of one type, and of one type and node, share."""
+    group: int = 0
+    arrived: int = 0
+    """Steps of the queue with tasks that have arrived and wait."""
+    rows: list[int] = field(default_factory=list)
+    """The last forecast of this lane."""
+    holds_until: float = math.inf
+    """Until when it says the same, if nothing changes here."""
 
     def head(self) -> PlannedJob | None:
         return next(iter(self.queue.values()), None)
@@ -453,14 +451,6 @@ class Board:
 
     def _forecast_lane(self, lane: PlannedLane, made: LaneForecast, view: View) -> None:
         now, until = view.now, math.inf
-        if len(lane.running) == 1 and not lane.queue:  # most, once little is left
-            ((row, job),) = lane.running.items()
-            assert job.task is not None
-            lane.rows = [row]
-            made.finish[row] = end = self.finish(job.task, view)
-            made.lane[lane.number] = max(now, end)
-            lane.holds_until = end if row not in self._late and job.end is not None and job.end > now else now
-            return
         free: float | None = None
         lane.rows = [*lane.running, *lane.queue]
         for row, job in lane.running.items():

@@ -91,7 +91,10 @@ def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: floa
     """The moves (task, to) that make the longest lane that they touch shortest."""
     time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
     rows = np.arange(len(lane))
-    order = _by_load(lanes)
+    order = []  # the least loaded lane of each type that has lanes
+    for number in dict.fromkeys(kind.tolist()):
+        here = np.flatnonzero(kind == number)
+        order.append(int(here[load[here].argmin()]))
     own = time[mine, kind[longest]]
     moved = np.stack([load[to] + time[mine, kind[to]] for to in order], axis=1)
     # After task i of the longest lane has come to the lane of task j, and j has left it.
@@ -148,15 +151,6 @@ def _cheaper_change(
             i, j = divmod(int(swapped.argmin()), len(lane))
             return [(int(mine[i]), int(lane[j])), (j, here)], here
     return [], first
-
-
-def _by_load(lanes: DescentLanes) -> list[int]:
-    """The least loaded lane of each type that has lanes."""
-    lanes_of_kind = []
-    for kind in dict.fromkeys(lanes.kind.tolist()):
-        here = np.flatnonzero(lanes.kind == kind)
-        lanes_of_kind.append(int(here[lanes.load[here].argmin()]))
-    return lanes_of_kind
 
 
 def _elsewhere(lanes: DescentLanes, longest: int) -> tuple[np.ndarray, np.ndarray]:

@@ -97,7 +97,10 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
     everywhere: a mode must fit on every node with its type of device, so that all lanes of a type are alike.
     """
     cluster, tasks = problem.cluster, problem.tasks
-    lanes_by_type = _lanes_by_type(problem)
+    lanes_by_type: dict[DeviceType, list[str]] = {}
+    for name, device in lane_names(cluster).items():
+        if problem.free_at.get(name, 0.0) < np.inf:  # up
+            lanes_by_type.setdefault(device.type, []).append(name)
     types = sorted(lanes_by_type, key=lambda kind: (kind.kind != "cpu", list(cluster.types).index(kind.name)))
     column = {kind: number for number, kind in enumerate(types)}
     hosts = {kind: [node for node in cluster.nodes if _has(node, kind)] for kind in types}
@@ -133,27 +136,13 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
     if problems:
         raise ScenarioError([Problem(text, key="policy.scheduler") for text in problems])
     lanes = [lanes_by_type[kind] for kind in types]
+    free: Free = None
+    if problem.in_mid_run:
+        free = [np.array([max(problem.now, problem.free_at.get(name, 0.0)) for name in names]) for names in lanes]
     up, compute, down = stages
     return Instance(
-        problem, types, lanes, time=time, mode=mode_of, free=_free_from(problem, lanes), up=up, compute=compute,
-        down=down, private=private
+        problem, types, lanes, time=time, mode=mode_of, free=free, up=up, compute=compute, down=down, private=private
     )
-
-
-def _lanes_by_type(problem: PlanProblem) -> dict[DeviceType, list[str]]:
-    """The lanes that are up."""
-    by_type: dict[DeviceType, list[str]] = {}
-    for name, device in lane_names(problem.cluster).items():
-        if problem.free_at.get(name, 0.0) < np.inf:
-            by_type.setdefault(device.type, []).append(name)
-    return by_type
-
-
-def _free_from(problem: PlanProblem, lanes: list[list[str]]) -> Free:
-    """When each lane is free in mid-run; None where all are from the beginning."""
-    if not problem.in_mid_run:
-        return None
-    return [np.array([max(problem.now, problem.free_at.get(name, 0.0)) for name in names]) for names in lanes]
 
 
 def _of_one_lane(mode: Mode) -> bool:

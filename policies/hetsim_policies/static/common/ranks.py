@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.cluster import Cluster, Device
+from hetsim.model.cluster import Device
 from hetsim.model.plan import lane_names
 from hetsim.model.stages import download_rate, final_bytes, way_to_host
 from hetsim_policies.static.common.instance import Instance
@@ -138,7 +138,8 @@ def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
     devices = [device_of[name] for lanes in instance.lanes for name in lanes]
     places = list(dict.fromkeys(devices))
     number = {device: place for place, device in enumerate(places)}
-    local, up, down = np.array([_way(cluster, device) for device in places]).reshape(-1, 3).T
+    to_host = [way_to_host(cluster, device) for device in places]
+    local, up, down = np.array([(way.latency, way.up, way.down) for way in to_host]).reshape(-1, 3).T
     network = [node.spec.network for node in cluster.nodes]
     delay = np.array([link.latency for link in network])
     out, into = np.array([link.upload for link in network]), np.array([download_rate(link) for link in network])
@@ -207,9 +208,3 @@ def _reads(instance: Instance, predecessors: Graph) -> tuple[list[dict[int, int]
     for item, task in unread.items():
         results[task] += tasks.items[item].size
     return sources, firsts, results
-
-
-def _way(cluster: Cluster, device: Device) -> tuple[float, float, float]:
-    """Latency, and seconds per byte from and to its host; nothing for the cores."""
-    way = way_to_host(cluster, device)
-    return way.latency, way.up, way.down

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +21,6 @@ from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.instance import Instance, Schedule, by_arrival
 from hetsim_policies.static.common.outcome import finished, plan_of
 from hetsim_policies.static.common.ranks import Traffic, traffic_of
-from hetsim_policies.static.common.timing import Placed
 from hetsim_policies.static.insertion import Heft, Insertion, Peft
 from hetsim_policies.static.lists import max_min, mct, sufferage
 from hetsim_policies.static.two_sides import greedy_dual, two_types
@@ -30,34 +28,14 @@ from hetsim_policies.static.vertices import lst
 from hetsim_policies.task_graphs import Graph, topological
 
 
-def copies_ahead(instance: Instance, rows: Sequence[Placed]) -> list[Copy]:
-    """Prefetches for a plan given as rows (task, type, lane number) in order."""
-    reads = instance.problem.tasks.reads or ()
-    last: dict[tuple[int, int], int] = {}
-    copies: list[Copy] = []
-    for task, kind, lane in rows if reads else ():
-        if instance.types[kind].kind == "cpu":
-            continue
-        before = last.get((kind, lane))
-        if before is not None:
-            name = instance.lanes[kind][lane]
-            copies += [Copy(item, name, before) for item in dict.fromkeys(reads[task])]
-        last[kind, lane] = task
-    return copies
-
-
 def brought_ahead(instance: Instance, plan: Plan) -> Plan:
-    """The plan with prefetches added; the plan itself if its tasks read nothing."""
-    if plan.fused:
-        return replace(plan, copies=_copies_of_launches(instance, plan)) if instance.problem.tasks.reads else plan
-    place = {name: (kind, lane) for kind, names in enumerate(instance.lanes) for lane, name in enumerate(names)}
-    copies = copies_ahead(instance, [(step.task, *place[step.devices[0]]) for step in plan.steps])
-    return replace(plan, copies=copies) if copies else plan
+    """The plan with prefetches: inputs move during the launch before on the device.
 
-
-def _copies_of_launches(instance: Instance, plan: Plan) -> list[Copy]:
-    """Prefetches for a plan with fused launches: inputs move during the launch before."""
+    The plan itself if its tasks read nothing.
+    """
     tasks = instance.problem.tasks
+    if tasks.reads is None:
+        return plan
     readers, writers = users_of_items(tasks)
     accelerators = {name for kind, names in zip(instance.types, instance.lanes, strict=True) if kind.kind != "cpu"
                     for name in names}  # fmt: skip
@@ -72,7 +50,7 @@ def _copies_of_launches(instance: Instance, plan: Plan) -> list[Copy]:
             inputs = fusion_of(tasks, [step.task for step in steps], readers, writers).inputs
             copies += [Copy(item, name, last[name]) for item in inputs]
         last[name] = steps[-1].task
-    return copies
+    return replace(plan, copies=copies) if copies else plan
 
 
 # Shared parts of schedule searches: seed, budget, makespans of many schedules.
@@ -296,7 +274,10 @@ class Ranked(Landscape):
         lanes = lanes[:, self.order]
         free = np.zeros((rows, len(self.lane_kind)))
         start, finish = np.zeros((rows, size)), np.full((rows, size + 1), -np.inf)  # the last column belongs to no task
-        place, brought = self._places(rows, size)
+        # Where tasks were placed, and which items were brought where: nothing yet.
+        place, brought = np.zeros((rows, size + 1), dtype=np.int64), np.empty(0, dtype=bool)
+        if self.traffic is not None:
+            brought = np.zeros((rows, *self.first_cost.shape), dtype=bool)
         for step in range(size):
             task = order[:, step]
             lane = lanes[every, task]
@@ -319,12 +300,6 @@ class Ranked(Landscape):
             start[every, task] = begin
             free[every, lane] = finish[every, task] = begin + cost
         return free, start, finish[:, :size], order
-
-    def _places(self, rows: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where tasks were placed, and which items were brought where: nothing yet."""
-        if self.traffic is None:
-            return np.empty(0, dtype=np.int64), np.empty(0, dtype=bool)
-        return np.zeros((rows, size + 1), dtype=np.int64), np.zeros((rows, *self.first_cost.shape), dtype=bool)
 
     def _placing(self, keys: np.ndarray) -> np.ndarray:
         """Tasks by key, with each key raised to those of its predecessors; ties by number."""
@@ -396,17 +371,6 @@ class Search:
         floor = 0.0 if self.seed.bound is None else self.seed.bound
         return self.seed.schedule.makespan - float(arrival.min()) <= floor
 
-    def _judged(self, plans: list[Plan]) -> list[float]:
-        """The makespan of each plan; where it was simulated the plan says so."""
-        if not all(plan.notes["timetable"] == "exact" for plan in plans):
-            for plan in plans:
-                plan.makespan = simulated(self.landscape.instance.problem, plan)
-        return [span_of(plan) for plan in plans]
-
-    def plan(self, lanes: np.ndarray, keys: np.ndarray) -> Plan:
-        """The found candidate as a plan, or the seed where that is not better."""
-        return self.finished(self.landscape.schedule(lanes, keys))
-
     def finished(self, schedule: Schedule) -> Plan:
         """A schedule, or a seed that ends first, as a plan.
 
@@ -417,7 +381,10 @@ class Search:
         plans = [plan_of(instance, seed.schedule, bound, draft=True) for seed in self.seeds]
         if all(schedule is not seed.schedule for seed in self.seeds):
             plans.append(plan_of(instance, schedule, bound, descent=self.descent, draft=True))
-        spans = self._judged(plans)
+        if not all(plan.notes["timetable"] == "exact" for plan in plans):
+            for plan in plans:
+                plan.makespan = simulated(instance.problem, plan)
+        spans = [span_of(plan) for plan in plans]
         seed_span = min(spans[: len(self.seeds)])
         planner = self.seeds[spans.index(seed_span)].planner
         plan = plans[spans.index(min(spans))]

@@ -48,17 +48,14 @@ def timing(instance: Instance, placed: Sequence[Placed], frequencies: Mapping[st
     tasks = instance.problem.tasks
     if any(tasks.reads or ()) or any(tasks.writes or ()) or instance.pipelined:
         return Pipeline(instance, placed, frequencies).run()
-    return _serial(instance, placed, frequencies)
-
-
-def _serial(instance: Instance, placed: Sequence[Placed], frequencies: Mapping[str, float]) -> Timing:
-    """Lanes that take one task at a time, each for as long as it says."""
-    problem = instance.problem
-    arrival = np.maximum(problem.tasks.arrival, problem.now).tolist()
-    graph = problem.tasks.predecessors
-    seconds = _lane_seconds(instance, placed, frequencies)
-    if graph is None and instance.free is None and len(placed) and float(np.ptp(problem.tasks.arrival)) == 0:
-        return _one_after_the_other(instance, placed, np.array(seconds), arrival[0])
+    # Lanes take one task at a time, each for as long as it says.
+    if instance.alike and not frequencies:
+        rows = np.array(placed, dtype=np.int64).reshape(-1, 3)
+        seconds = instance.alone[rows[:, 0], rows[:, 1]].tolist()
+    else:
+        stages = LaneStages(instance, frequencies)
+        seconds = [sum(stages.seconds(*one)) for one in placed]
+    arrival, graph = np.maximum(tasks.arrival, instance.problem.now).tolist(), tasks.predecessors
     free = [[0.0] * count if instance.free is None else instance.free[kind].tolist()
             for kind, count in enumerate(instance.counts)]  # fmt: skip
     start, finish = [0.0] * instance.size, [0.0] * instance.size
@@ -72,27 +69,6 @@ def _serial(instance: Instance, placed: Sequence[Placed], frequencies: Mapping[s
         start[task] = at
         finish[task] = free[kind][lane] = at + length
     return Timing(np.array(start), np.array(finish), undisturbed(instance))
-
-
-def _one_after_the_other(instance: Instance, placed: Sequence[Placed], seconds: np.ndarray, begin: float) -> Timing:
-    """The same where tasks wait only for the one before on their lane: sums."""
-    rows = np.array(placed, dtype=np.int64)
-    lane = np.concatenate([[0], np.cumsum(instance.counts)])[rows[:, 1]] + rows[:, 2]
-    start, finish = np.empty(instance.size), np.empty(instance.size)
-    order = np.argsort(lane, kind="stable")
-    for part in np.split(order, np.flatnonzero(np.diff(lane[order])) + 1):
-        ends = np.cumsum(np.concatenate([[begin], seconds[part]]))  # in the order in which a run adds
-        start[rows[part, 0]], finish[rows[part, 0]] = ends[:-1], ends[1:]
-    return Timing(start, finish, undisturbed(instance))
-
-
-def _lane_seconds(instance: Instance, placed: Sequence[Placed], frequencies: Mapping[str, float]) -> list[float]:
-    """Seconds for which each task occupies its lane, by the lane's way to its host."""
-    rows = np.array(placed, dtype=np.int64).reshape(-1, 3)
-    if instance.alike and not frequencies:
-        return instance.alone[rows[:, 0], rows[:, 1]].tolist()
-    stages = LaneStages(instance, frequencies)
-    return [sum(stages.seconds(task, kind, lane)) for task, kind, lane in placed]
 
 
 class LaneStages:
@@ -235,20 +211,14 @@ class Pipeline:
                 lane.flying += 1
                 self.number[task] = self.started
                 self.started += 1
-                self._ask(lane, task, self._first_stage(lane, task, now), now)
+                up = self.stages.seconds(task, lane.kind, lane.number)[UP]
+                missing = self.items is not None and self.items.sources(task, lane.place, lane.device)
+                lane.waiting[UP if up > 0 or missing else COMPUTE].append(task)
             for engine in (UP, COMPUTE, DOWN):
                 if lane.holder[engine] < 0 and lane.waiting[engine]:
                     task = min(lane.waiting[engine], key=self.number.__getitem__)
                     lane.waiting[engine].remove(task)
                     self._begin(lane, task, engine, now)
-
-    def _first_stage(self, lane: TimedLane, task: int, now: float) -> int:
-        up = self.stages.seconds(task, lane.kind, lane.number)[UP]
-        missing = self.items is not None and self.items.anything(task, lane.place, lane.device)
-        return UP if up > 0 or missing else COMPUTE
-
-    def _ask(self, lane: TimedLane, task: int, engine: int, now: float) -> None:
-        lane.waiting[engine].append(task)
 
     def _begin(self, lane: TimedLane, task: int, engine: int, now: float) -> None:
         """The engine is the task's."""
@@ -264,8 +234,9 @@ class Pipeline:
                 self.start[task] = now
             length = self.stages.compute(task, lane.kind, lane.number)
         else:
-            length, pipes = self._download(lane, task)
-            self._use(pipes, now + self.stages.ways[lane.kind][lane.number].latency, now + length)
+            way, size = self.stages.ways[lane.kind][lane.number], self._home_bytes(task)
+            length = self.stages.durations(task, lane.kind)[1] + (way.latency + size * way.down if size else 0.0)
+            self._use(self._device_links(lane.device, "down"), now + way.latency, now + length)
         heapq.heappush(self.events, (now + length, ENGINE, task, engine))
 
     def _uploads(self, lane: TimedLane, task: int) -> list[tuple[float, list[tuple[str, float]], list[int], int]]:
@@ -279,7 +250,7 @@ class Pipeline:
         here, items = sources.pop(-1 - lane.device.node, (0.0, []))
         if lane.device.type.kind != "cpu" and (size or here or fixed[0] or items):
             seconds = fixed[0] + (way.latency if size + here else 0.0) + (size + here) * way.up
-            legs.append((seconds, self._up_links(lane.device), items, lane.place))
+            legs.append((seconds, self._device_links(lane.device, "up"), items, lane.place))
         for source, (total, names) in sources.items():
             legs += [(*leg[:2], names, leg[2]) for leg in self._hops(source, lane, total)]
         return legs
@@ -291,8 +262,8 @@ class Pipeline:
         if source >= 0:
             origin = self.cluster.devices[source]
             node, way = origin.node, way_to_host(self.cluster, origin)
-            links = self._down_links(origin)
-            hops.append(((way.latency if size else 0.0) + size * way.down, links, -1 - node))
+            seconds = (way.latency if size else 0.0) + size * way.down
+            hops.append((seconds, self._device_links(origin, "down"), -1 - node))
         if node != lane.device.node:
             out, into = self.cluster.nodes[node].spec.network, self.cluster.nodes[lane.device.node].spec.network
             pace = 1 / min(out.upload, download_rate(into))
@@ -302,14 +273,8 @@ class Pipeline:
         if lane.device.type.kind != "cpu":
             way = self.stages.ways[lane.kind][lane.number]
             seconds = (way.latency if size else 0.0) + size * way.up
-            hops.append((seconds, self._up_links(lane.device), lane.place))
+            hops.append((seconds, self._device_links(lane.device, "up"), lane.place))
         return hops
-
-    def _up_links(self, device: Device) -> list[tuple[str, float]]:
-        return self._device_links(device, "up")
-
-    def _down_links(self, device: Device) -> list[tuple[str, float]]:
-        return self._device_links(device, "down")
 
     def _device_links(self, device: Device, direction: str) -> list[tuple[str, float]]:
         named = [(device.name, device.type.link, direction)]
@@ -354,13 +319,6 @@ class Pipeline:
         else:
             self._served(task, UP, now, touched)
 
-    def _download(self, lane: TimedLane, task: int) -> tuple[float, list[tuple[str, float]]]:
-        """Seconds and links of what goes home at the end."""
-        way = self.stages.ways[lane.kind][lane.number]
-        size = self._home_bytes(task)
-        seconds = self.stages.durations(task, lane.kind)[1]
-        return seconds + (way.latency + size * way.down if size else 0.0), self._down_links(lane.device)
-
     def _home_bytes(self, task: int) -> float:
         own = 0.0 if self.tasks.bytes_out is None else float(self.tasks.bytes_out[task])
         return own + (self.items.final_bytes(task) if self.items is not None else 0.0)
@@ -371,14 +329,14 @@ class Pipeline:
         lane.holder[engine] = -1
         touched[id(lane)] = lane
         if engine == UP:
-            self._ask(lane, task, COMPUTE, now)
+            lane.waiting[COMPUTE].append(task)
             return
         if engine == COMPUTE:
             if self.items is not None:
                 self.items.written(task, lane.place)
             on_gpu = lane.device.type.kind != "cpu"
             if on_gpu and (self._home_bytes(task) > 0 or self.stages.durations(task, lane.kind)[1] > 0):
-                self._ask(lane, task, DOWN, now)
+                lane.waiting[DOWN].append(task)
                 return
         self.finish[task] = now
         lane.flying -= 1
@@ -420,10 +378,6 @@ class Copies:
 
     def _row(self, rows: Sequence[tuple[int, ...]] | None, task: int) -> tuple[int, ...]:
         return rows[task] if rows is not None else ()
-
-    def anything(self, task: int, place: int, device: Device) -> bool:
-        """Return True if anything that the task reads must be transferred."""
-        return bool(self.sources(task, place, device))
 
     def sources(self, task: int, place: int, device: Device) -> dict[int, tuple[float, list[int]]]:
         """Bytes and items to transfer, by source; a core's own host needs none."""

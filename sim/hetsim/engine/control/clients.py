@@ -82,18 +82,15 @@ class Clients:
             if self.clock._now < self.state.tasks.arrival.item(row) + clients.timeout:
                 recorder.reasons[row] = reason = f"its call was given up after {clients.give_up_after:g} s"
             self._go_on(row, "timeout")  # first: the run is not over if it is sent again
-            if clients.at_timeout == "cancel":
-                self._cancel(task, reason)
-
-    def _cancel(self, task: Task, reason: str) -> None:
-        """End an attempt wherever it is; a request in a batch is served with it."""
-        launch = task._launch
-        alone = launch is not None and launch.terms is None and launch.count == 1
-        if task.state in (WAITING, FUTURE):
-            self.state.deferred -= task.state == FUTURE
-            self.signals.task_ended(task, ABORTED, reason)
-        elif task.state == RUNNING and alone and task.shape.preemptible:
-            self.signals.kill(launch, reason, ABORTED)
+            if clients.at_timeout != "cancel":
+                return
+            launch = task._launch
+            alone = launch is not None and launch.terms is None and launch.count == 1
+            if task.state in (WAITING, FUTURE):
+                self.state.deferred -= task.state == FUTURE
+                self.signals.task_ended(task, ABORTED, reason)
+            elif task.state == RUNNING and alone and task.shape.preemptible:  # else it is served with its batch
+                self.signals.kill(launch, reason, ABORTED)
 
     def ended(self, task: Task, status: int) -> None:
         """A task has ended at the server."""

@@ -68,7 +68,9 @@ class FaultInjector:
             elif isinstance(fault, FaultEvent):
                 self._at(fault.time, self._event, fault)
             else:
-                self._maintain(fault, source)
+                self._at(fault.announced, self._announce, fault)
+                self._at(fault.start, self._turn, fault, [], [(source, math.inf)])
+                self._at(fault.end, self._turn, fault, [(source, math.inf)], [])
 
     def _at(self, time: float, action: Callable[..., None], *arguments: Any) -> None:
         self.run.clock.at(max(time, self.run.clock._now), FAULT, Later(self._fire, action, arguments))
@@ -141,11 +143,6 @@ class FaultInjector:
             self._change(event.device, [], [down])
         else:
             self._change(event.device, [down], [])
-
-    def _maintain(self, window: Maintenance, source: int) -> None:
-        self._at(window.announced, self._announce, window)
-        self._at(window.start, self._turn, window, [], [(source, math.inf)])
-        self._at(window.end, self._turn, window, [(source, math.inf)], [])
 
     def _announce(self, window: Maintenance) -> None:
         devices = self.run.input.cluster.devices

@@ -107,7 +107,10 @@ class Starts:
             factors = requests.queue.noise.factors(mode, requests.size)
             terms = Terms(requests, padding, factors, requests.queue.arrival(0))
             if requests.tasks is None:
-                self._start_oldest(requests, placement, position, terms)
+                cores = self._take(placement, requests)
+                terms.first, terms.own_rows = requests.queue.take(requests.count)
+                seen = requests.queue.seen(terms.first, terms.own_rows, requests.count)
+                self._start_batch(seen, placement, position, terms=terms, cores=cores)
                 return
             tasks = requests.tasks
         batch = (tasks,) if isinstance(tasks, Task) else tuple(tasks)
@@ -182,14 +185,6 @@ class Starts:
             limit = mode.batch_limit
             raise illegal(self.state, f"started {requests} as a batch of {requests.size}; mode {mode} takes {limit}")
         return position
-
-    def _start_oldest(self, requests: Requests, placement: Placement, position: int, terms: Terms) -> None:
-        """Launch the oldest requests of a queue, of which most never become objects."""
-        cores = self._take(placement, requests)
-        queue = requests.queue
-        terms.first, terms.own_rows = queue.take(requests.count)
-        tasks = queue.seen(terms.first, terms.own_rows, requests.count)
-        self._start_batch(tasks, placement, position, terms=terms, cores=cores)
 
     def _start_batch(
         self, tasks: tuple[Task, ...] | None, placement: Placement, position: int, terms: Terms, cores: int

@@ -54,7 +54,12 @@ class Waiting:
         task.state = WAITING
         queue = None
         if not self._by_itself:
-            self._note_ready(task)
+            ready, row = self._ready, task.index
+            if ready is not None and ready[row] != ready[row]:  # arrival or last predecessor: deferral counts as wait
+                graph, at = state.graph, task.arrival
+                if graph is not None:
+                    at = max(at, graph.ready.pop(row, -math.inf))
+                ready[row] = task.ready = at
             if self.serving is not None:
                 fleet = self.serving.fleets.get(task.shape)
                 if fleet is not None:
@@ -79,15 +84,6 @@ class Waiting:
         ):
             return
         self.clock.round_due = True
-
-    def _note_ready(self, task: Task) -> None:
-        """Note the arrival or the last predecessor's finish: deferral counts as waiting."""
-        ready, row = self._ready, task.index
-        if ready is not None and ready[row] != ready[row]:
-            graph, at = self.state.graph, task.arrival
-            if graph is not None:
-                at = max(at, graph.ready.pop(row, -math.inf))
-            ready[row] = task.ready = at
 
     def ready_inside(self, task: Task) -> None:
         """Note when a task was ready that waited for others of its launch only."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,36 +34,38 @@ LINK = ("time", "link", "busy", "jobs")
 link's next row."""
 
 
+@dataclass(slots=True, eq=False)
 class Member:
     """A launch on the network."""
 
-    __slots__ = (
-        "launch", "exchange", "profile", "factor", "simple", "stakes", "carried", "ratio", "alone", "longest", "here",
-        "since", "steps", "flushed", "contention", "degraded", "begun",
-    )  # fmt: skip
+    launch: Launch
+    exchange: Exchange
+    profile: TrafficProfile = field(init=False)
+    factor: float = 1.0
+    """Seconds of its step with every link to itself, over those that it takes now."""
+    simple: bool = False
+    """True if it ends when it has computed, with no other launch waiting for its devices."""
+    here: bool = False
+    """True while it is on the network."""
+    stakes: list[Stake] = field(default_factory=list)
+    carried: list[tuple[ContendingJobs, float]] = field(default_factory=list)
+    """All its links, and the seconds of their full rate that its step takes."""
+    ratio: float = 1.0
+    """How many times as long as alone its step takes for the others on its links."""
+    alone: float = 0.0
+    """Seconds of its step with every link, as fast as it is now, to itself."""
+    longest: float = 0.0
+    """Seconds by which it sends longer, over all its links, if none of them limited the other jobs on another."""
+    since: float = 0.0
+    begun: float = 0.0
+    steps: float = 0.0
+    flushed: float = 0.0
+    contention: float = 0.0
+    """Seconds that others have taken, and those that faults of links have."""
+    degraded: float = 0.0
 
-    def __init__(self, launch: Launch, exchange: Exchange):
-        self.launch = launch
-        self.exchange = exchange
-        self.profile: TrafficProfile = exchange.profile_of(launch.placement.devices)
-        self.factor = 1.0
-        """Seconds of its step with every link to itself, over those that it takes now."""
-        self.simple = False
-        """Does it end when it has computed, with no other launch waiting for its devices?"""
-        self.here = False
-        """Is it on the network?"""
-        self.stakes: list[Stake] = []
-        self.carried: list[tuple[ContendingJobs, float]] = []
-        """All its links, and the seconds of their full rate that its step takes."""
-        self.ratio = 1.0
-        """How many times as long as alone its step takes for the others on its links."""
-        self.alone = 0.0
-        """Seconds of its step with every link, as fast as it is now, to itself."""
-        self.longest = 0.0
-        """Seconds by which it sends longer, over all its links, if none of them limited the other jobs on another."""
-        self.since = self.begun = self.steps = self.flushed = 0.0
-        self.contention = self.degraded = 0.0
-        """Seconds that others have taken, and those that faults of links have."""
+    def __post_init__(self) -> None:
+        self.profile = self.exchange.profile_of(self.launch.placement.devices)
 
 
 class SharedNetwork:

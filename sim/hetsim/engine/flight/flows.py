@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hetsim.engine.kernel.clock import Timer
 
 
+@dataclass(slots=True, eq=False)
 class Pipe:
     """One direction of a link (or both, half duplex): bytes per second, shared fairly."""
 
-    __slots__ = ("name", "rate", "group", "booked")
-
-    def __init__(self, name: str, rate: float):
-        self.name = name
-        self.rate = rate
-        self.group: FlowGroup | None = None
-        self.booked: Flow | None = None
-        """The last transfer that was booked on it; over if its time has come."""
+    name: str
+    rate: float
+    group: FlowGroup | None = None
+    booked: Flow | None = None
+    """The last transfer that was booked on it; over if its time has come."""
 
 
 class Flow(Timer):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
@@ -51,29 +52,27 @@ class Stake:
         return table.seen[row], table.delays[row]
 
 
+@dataclass(slots=True, eq=False)
 class ContendingJobs:
     """The jobs on one link."""
 
-    __slots__ = ("link", "rule", "members", "stakes", "first", "kept", "joint", "busy", "since", "row")
-
-    def __init__(self, link: int, rule: Contention):
-        self.link = link
-        self.rule = rule
-        self.members: list[Any] = []
-        """All jobs with a step that crosses it."""
-        self.stakes: list[Stake] = []
-        """Stakes of the members that others can delay on this link."""
-        self.first: FirstPass = None  # type: ignore[assignment]  # set for all links that a change reaches
-        """Kept until the jobs on the link change."""
-        self.kept: LinkDelays | None = None
-        """The second pass, kept until the jobs on a link of one of its jobs change."""
-        self.joint = False
-        """Were its jobs solved together with all that they are connected with?"""
-        self.busy = 0.0
-        """Seconds of its full rate that were used since the last row."""
-        self.since = 0.0
-        self.row = -1
-        """Where its last row stands."""
+    link: int
+    rule: Contention
+    members: list[Any] = field(default_factory=list)
+    """All jobs with a step that crosses it."""
+    stakes: list[Stake] = field(default_factory=list)
+    """Stakes of the members that others can delay on this link."""
+    first: FirstPass = None  # type: ignore[assignment]  # set for all links that a change reaches
+    """Kept until the jobs on the link change."""
+    kept: LinkDelays | None = None
+    """The second pass, kept until the jobs on a link of one of its jobs change."""
+    joint: bool = False
+    """True if its jobs were solved together with all that they are connected with."""
+    busy: float = 0.0
+    """Seconds of its full rate that were used since the last row."""
+    since: float = 0.0
+    row: int = -1
+    """Where its last row stands."""
 
     def add(self, stake: Stake) -> None:
         """Add a stake that others can delay."""

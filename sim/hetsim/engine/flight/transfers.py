@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,7 @@ Transfer = tuple[int, list[tuple[Way, int]], float, float, list[tuple[int, int]]
 """Source, hops, bytes, seconds given as a duration, items (with their versions) that arrive."""
 
 
+@dataclass(eq=False)
 class Transfers:
     """The upload and download stages.
 
@@ -40,24 +42,16 @@ class Transfers:
     leaves, the upload engine.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        capacity: Capacity,
-        links: Links,
-        places: Places,
-        arrived: Callable[[Part], None],
-        cleared: Callable[[Any], None],
-        asked: Callable[[Sequence[Lane]], None],
-    ):
-        self.clock = clock
-        self.capacity = capacity
-        self.links = links
-        self.places = places
-        self.arrived = arrived
-        self.cleared = cleared
-        self.asked = asked
-        self.of_one: dict[Mode, tuple[float, float]] = {}
+    clock: Clock
+    capacity: Capacity
+    links: Links
+    places: Places
+    arrived: Callable[[Part], None]
+    cleared: Callable[[Any], None]
+    asked: Callable[[Sequence[Lane]], None]
+    of_one: dict[Mode, tuple[float, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         self.read_columns()
 
     def read_columns(self) -> None:

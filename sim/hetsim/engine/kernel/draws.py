@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
 
+@dataclass(slots=True, eq=False)
 class Draws:
     """Call it for the next number; `draw(random, count)` gives a block of them."""
 
-    __slots__ = ("draw", "random", "block", "left")
-
-    def __init__(self, draw: Callable[[np.random.Generator, int], np.ndarray], random: np.random.Generator, block: int):
-        self.draw = draw
-        self.random = random
-        self.block = block
-        self.left: list[float] = []
-        """Unused numbers of the current block, the next one last."""
+    draw: Callable[[np.random.Generator, int], np.ndarray]
+    random: np.random.Generator
+    block: int
+    unused: list[float] = field(default_factory=list)
+    """Numbers of the current block, the next one last."""
 
     def __call__(self) -> float:
-        if not self.left:
-            self.left = self.draw(self.random, self.block).tolist()[::-1]
-        return self.left.pop()
+        if not self.unused:
+            self.unused = self.draw(self.random, self.block).tolist()[::-1]
+        return self.unused.pop()

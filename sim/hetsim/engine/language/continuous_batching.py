@@ -60,7 +60,7 @@ class Replica:
         self.sequences = Sequences(self, self.memory)
         self.times = kind.steps
         self.stage = Steps(self.clock, self.launch, kind.steps, sequences=self.sequences, width=kind.width)
-        self.periods = Periods(fleet, kind, placement, self.stage)
+        self.periods = Periods(fleet, kind, placement, self.stage, since=self.clock._now)
         self.requests = Members(self, fleet, self.memory, sequences=self.sequences, periods=self.periods)
         self.prefill: list[tuple[Generation, int]] = []
         """What the step under way reads of prompts."""
@@ -213,7 +213,10 @@ class Replica:
             self._jump(gave_way, lag)
             return
         decoding, context = (sequences.count, sequences.context) if stage.decodes else (0, 0)
-        attended_to = (self._attended(),) if self.times.attends else ()
+        attended_to: tuple[int, ...] = ()
+        if self.times.attends:  # pairs of the prompt tokens of the step with the tokens up to themselves
+            pairs = [attended(tokens, one.prompt + one.made - one.to_prefill) for one, tokens in self.prefill]
+            attended_to = (sum(pairs),)
         stage.begin(1, self.times.seconds_for(stage.reading, decoding, context, *attended_to), lag)
 
     def _jump(self, gave_way: bool, lag: float) -> None:
@@ -260,10 +263,6 @@ class Replica:
         if not total and not decodes:
             raise self.fleet.illegal("answered with a step that does nothing")
         return total
-
-    def _attended(self) -> int:
-        """Pairs of the prompt tokens of the step with the tokens up to themselves."""
-        return sum(attended(tokens, one.prompt + one.made - one.to_prefill) for one, tokens in self.prefill)
 
     def _settle(self) -> None:
         """The steps under way are over: count their tokens."""

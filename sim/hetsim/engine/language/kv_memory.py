@@ -113,7 +113,13 @@ class KVMemory:
 
     def enter(self, request: Generation) -> int:
         """Take the blocks of a request that joins; the tokens that need no prefill."""
-        cached_tokens = 0 if self.cache is None else self._hold_prefix(request)
+        cached_tokens, cache = 0, self.cache
+        if cache is not None:
+            cached = self._found(request)
+            request.cached = request.hashes[:cached]
+            request.shared = cached * cache.each
+            self.take(cache.hold(request.cached) * cache.each)
+            cached_tokens = cached * cache.tokens
         self.take(-(-(request.prompt + request.made) // self.block) - request.shared)
         return cached_tokens
 
@@ -148,13 +154,3 @@ class KVMemory:
     def _found(self, request: Generation) -> int:
         assert self.cache is not None
         return self.cache.cached_tokens(request.hashes, request.prompt // self.cache.tokens)
-
-    def _hold_prefix(self, request: Generation) -> int:
-        """Use the cached beginning of the prompt; the tokens that need no prefill."""
-        cache = self.cache
-        assert cache is not None
-        cached = self._found(request)
-        request.cached = request.hashes[:cached]
-        request.shared = cached * cache.each
-        self.take(cache.hold(request.cached) * cache.each)
-        return cached * cache.tokens

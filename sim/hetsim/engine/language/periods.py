@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from hetsim.engine.language.generation import NAN, Generation
 from hetsim.engine.language.kinds import ReplicaType
@@ -12,29 +13,25 @@ from hetsim.model.plan import Placement
 from hetsim.model.record import LAUNCH_COMPLETED
 
 
+@dataclass(slots=True, eq=False)
 class Periods:
     """Rows of busy periods without gaps: the devices are held all along."""
 
-    __slots__ = (
-        "service", "kind", "placement", "steps", "since", "load", "number", "launch", "busy_from", "served", "leader",
-    )  # fmt: skip
-
-    def __init__(self, service: ServiceCalls, kind: ReplicaType, placement: Placement, steps: Steps):
-        self.service = service
-        self.kind = kind
-        self.placement = placement
-        self.steps = steps
-        self.since = service.clock._now
-        """Since when the devices are held without a row that records it."""
-        self.load: tuple[float, float] | None = None
-        """From when to when the model was loaded, where no row records it yet."""
-        self.number = 0
-        self.launch = -1
-        """Number of the present period in the table of launches, or of the last one."""
-        self.busy_from = NAN
-        self.served = 0
-        self.leader = -1
-        """The first request that took part."""
+    service: ServiceCalls
+    kind: ReplicaType
+    placement: Placement
+    steps: Steps
+    since: float
+    """Since when the devices are held without a row that records it."""
+    load: tuple[float, float] | None = None
+    """From when to when the model was loaded, where no row records it yet."""
+    number: int = 0
+    launch: int = -1
+    """Number of the present period in the table of launches, or of the last one."""
+    busy_from: float = NAN
+    served: int = 0
+    leader: int = -1
+    """The first request that took part."""
 
     @property
     def busy(self) -> bool:

@@ -106,7 +106,9 @@ class ReplicaSet:
         kind = next(kind for kind in self.kinds if kind.mode is placement.mode)
         replica = Replica(self.fleet, self.numbered, kind, placement=placement, prefills_only=prefills_only)
         self.numbered += 1
-        self._occupy(replica)
+        launch = replica.launch  # which keeps the devices
+        launch.cores = self.capacity.take(launch.placement, launch)
+        self.state.residents[launch.number] = launch
         self.rerate(replica)
         return replica
 
@@ -170,12 +172,6 @@ class ReplicaSet:
             self.state.wake_on = "change"
         else:
             wanting.pop(self.service.name, None)
-
-    def _occupy(self, replica: Replica) -> None:
-        """Occupy devices by a launch that keeps them."""
-        launch = replica.launch
-        launch.cores = self.capacity.take(launch.placement, launch)
-        self.state.residents[launch.number] = launch
 
     def _release(self, replica: Replica) -> None:
         launch = replica.launch

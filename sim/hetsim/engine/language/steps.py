@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from dataclasses import dataclass
 
 from hetsim.engine.kernel.clock import FINISH, Clock, Timer
 from hetsim.engine.language.generation import NAN
@@ -15,42 +16,38 @@ from hetsim.engine.language.sequences import Sequences
 from hetsim.model.step_times import StepTimes
 
 
+@dataclass(slots=True, eq=False)
 class Steps:
     """One step, or several that only decode; their end is the entry of `timer`."""
 
-    __slots__ = (
-        "clock", "timer", "times", "sequences", "width", "under_way", "began", "lag", "count", "ends_at", "last",
-        "rate", "power", "worked", "worked_until", "surplus", "decodes", "reading", "copied",
-    )  # fmt: skip
-
-    def __init__(self, clock: Clock, timer: Timer, times: StepTimes, sequences: Sequences, width: float):
-        self.clock = clock
-        self.timer = timer
-        self.times = times
-        self.sequences = sequences
-        self.width = width
-        """Devices that compute them."""
-        self.under_way = False
-        self.began = 0.0
-        """When they began; `lag` seconds of copying come before the first."""
-        self.lag = 0.0
-        self.count = 0
-        self.ends_at = NAN
-        """When they are over."""
-        self.last = False
-        """Is the step under way the last of them, and its end its own?"""
-        self.rate = self.power = 1.0
-        """Speed of the slowest device, and power of all of them, of what they are at nominal frequency."""
-        self.worked = 0.0
-        """Seconds at that power, up to `worked_until`; counted where speeds change."""
-        self.worked_until = NAN
-        self.decodes = False
-        self.reading = 0
-        """Prompt tokens of the step."""
-        self.surplus = 0.0
-        """Device-seconds that the period has drawn beyond those it computed, at nominal power."""
-        self.copied = 0.0
-        """Seconds of the period in which keys and values were copied and nothing computed."""
+    clock: Clock
+    timer: Timer
+    times: StepTimes
+    sequences: Sequences
+    width: float
+    """Devices that compute them."""
+    under_way: bool = False
+    began: float = 0.0
+    """When they began; `lag` seconds of copying come before the first."""
+    lag: float = 0.0
+    count: int = 0
+    ends_at: float = NAN
+    """When they are over."""
+    last: bool = False
+    """True if the step under way is the last of them, and its end its own."""
+    rate: float = 1.0
+    """Speed of the slowest device, and power of all of them, of what they are at nominal frequency."""
+    power: float = 1.0
+    worked: float = 0.0
+    """Seconds at that power, up to `worked_until`; counted where speeds change."""
+    worked_until: float = NAN
+    decodes: bool = False
+    reading: int = 0
+    """Prompt tokens of the step."""
+    surplus: float = 0.0
+    """Device-seconds that the period has drawn beyond those it computed, at nominal power."""
+    copied: float = 0.0
+    """Seconds of the period in which keys and values were copied and nothing computed."""
 
     def begin(self, count: int, seconds: float, lag: float) -> None:
         """Begin steps of this nominal time together, after `lag` seconds of copying."""

@@ -14,7 +14,20 @@ from hetsim.engine.core.signals import Signals
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.contention import SharedNetwork
 from hetsim.engine.flight.data_locations import host
-from hetsim.engine.flight.launch import COMPUTED, END, INF, JOIN, NAN, READY, TURN, Lane, Launch, ShareGroup, Timetable
+from hetsim.engine.flight.launch import (
+    COMPUTE,
+    COMPUTED,
+    END,
+    INF,
+    JOIN,
+    NAN,
+    READY,
+    TURN,
+    Lane,
+    Launch,
+    ShareGroup,
+    Timetable,
+)
 from hetsim.engine.flight.links import Links
 from hetsim.engine.flight.part import Part, insert_part
 from hetsim.engine.flight.prefetch import Fetching
@@ -23,7 +36,6 @@ from hetsim.engine.flight.timetable import again, all_compute, alone, data_came,
 from hetsim.engine.flight.transfers import Transfers
 from hetsim.engine.kernel.clock import FINISH
 from hetsim.engine.launching.attained import AttainedService
-from hetsim.engine.launching.departures import Departures, written
 from hetsim.engine.launching.sketches import Sketches
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.resources.occupancy import GpuState
@@ -73,7 +85,6 @@ class Boundaries:
         if any(mode.exchange is not None and mode.node_count > 1 for mode in modes):
             state.network = SharedNetwork(clock, capacity.cluster, self._paced)
         self.network: SharedNetwork | None = state.network
-        self.departures = Departures(state, self.speeds, received)
         self.sketches = Sketches(state, self.speeds, self.transfers, ended=self._write, due=self._due)
         self.boundary = self.sketches.boundary
         """Called when the entry of a launch has come."""
@@ -214,7 +225,8 @@ class Boundaries:
         if table.joined:
             self.moved(self.speeds.leave(launch))
         if table.traffic is not None:
-            self.departures.leave_network(table.traffic)
+            assert self.network is not None
+            self.network.leave(table.traffic)
         if table.items:
             lead = launch.placement.devices[0]
             for item in written(launch):
@@ -302,20 +314,94 @@ class Boundaries:
             for item in written(launch):
                 if self.places.final(item, launch.tasks):
                     self.places.keep_only(item, host(launch.placement.devices[0].node))
-        self.departures.release(launch, table)
+        self.release(launch, table)
         times = table.all_times()
         if launch.terms is None and len(launch.tasks) > 1:
             self.recorder.launch(launch, LAUNCH_COMPLETED, times, end=now, busy=table.busy, energy=table.energy)
-            self.departures.account(launch, table, times, end=now, kept=1.0, complete=True)
+            self.account(launch, table, times, end=now, kept=1.0, complete=True)
             self.signals.launch_completed(launch, times)
             launch._tasks = ()
         else:
             self._write(launch, times, now, busy=table.busy, energy=table.energy)
 
+    def release(self, launch: Launch, table: Timetable) -> None:
+        """The launch leaves its devices."""
+        if launch.entry >= 0:
+            self.clock.cancel(launch)
+        if table.traffic is not None:
+            assert self.network is not None
+            self.network.leave(table.traffic)
+        for lane in table.lanes:
+            lane.flights.remove(launch)
+        now = self.clock._now
+        for part in table.up:
+            if part.lane is not None:
+                part.lane.uploads.remove(part)
+            if part.alone and part.at <= now:
+                self.links.moved += part.size
+        for part in table.down:
+            if part.lane is not None:
+                part.lane.downloads.remove(part)
+            if part.alone and part.at <= now:
+                self.links.moved += part.size
+        placement = launch.placement
+        if len(placement.devices) == 1 and not self.places.items and placement.mode.type.sharing.kind != "mig":
+            self.capacity.quick_give(placement, launch.cores)
+            return
+        if self.places.items:
+            for device in placement.devices:
+                state = self.capacity.of[device.index]
+                if isinstance(state, GpuState):
+                    self.places.unpin(table.items, state)
+        self.capacity.give(placement, launch, launch.cores)
+
+    def account(
+        self, launch: Launch, table: Timetable, times: tuple[float, ...], end: float, kept: float,
+        complete: bool = False,
+    ) -> None:  # fmt: skip
+        """Add a launch's stage times to its tasks; `kept`: the part that counts."""
+        _, up, uploaded, began, computed, down = times
+        detail = self.recorder.detail
+        tasks = launch.tasks
+        upload = uploaded - up if uploaded == uploaded else 0.0
+        compute = (computed if computed == computed else end) - began if began == began else 0.0
+        download = end - down if complete and down == down else 0.0
+        members = len(tasks)
+        batch, joules = detail("batch"), detail("energy")
+        uploads, computes, downloads = detail("upload"), detail("compute"), detail("download")
+        for task in tasks:
+            row = task.index
+            batch[row] = launch.number
+            self.received.staged(task, table.busy / members)
+            joules[row] += table.energy / members
+            if kept > 0:
+                uploads[row] += upload
+                computes[row] += compute * kept
+                downloads[row] += download
+
+    def close(self, launch: Launch, end: float) -> tuple[float, ...]:
+        """Account a launch that the end of the run cuts off."""
+        table = launch.table
+        assert table is not None
+        if table.traffic is not None and self.network is not None:
+            self.network.leave(table.traffic, end)
+        if table.stage(end) == COMPUTE:
+            table.settle(end)
+        elif table.compute_end <= end and not table.computed:
+            table.settle(table.compute_end)
+        return table.times(end)
+
     def _paced(self, launch: Launch) -> None:
         """Update a launch when its pace on the network has changed."""
         self.speeds.rerate(launch)
         self.follow(launch)
+
+
+def written(launch: Launch) -> Iterable[int]:
+    """Items that a launch writes to memory."""
+    if launch.fusion is not None:
+        return launch.fusion.outputs
+    return [item for task in launch.tasks for item in task.writes]
 
 
 def next_boundary(table: Timetable) -> tuple[float, int]:

@@ -74,7 +74,7 @@ class Stops:
         moved = launches.speeds.leave(launch) if table.joined and not table.computed else []
         if saving:
             self._occupy(launch, now + saving)
-        launches.departures.release(launch, table)
+        launches.release(launch, table)
         if up == up and uploaded != uploaded:
             uploaded = now
         if outcome == LAUNCH_STOPPED and (fault or not keep):
@@ -119,7 +119,7 @@ class Stops:
                 task._history.rows = []
             else:
                 task._history.rows.append(row)
-        self.launches.departures.account(launch, table, times, end=end, kept=kept if progress else 0.0)
+        self.launches.account(launch, table, times, end=end, kept=kept if progress else 0.0)
 
     def _occupy(self, launch: Launch, until: float) -> None:
         """The devices save the launch's state until then."""

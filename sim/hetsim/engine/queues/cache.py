@@ -8,20 +8,6 @@ merged.  Cost: O(1) a request (CLOCK amortized).
 
 from __future__ import annotations
 
-from typing import Protocol
-
-
-class Cache(Protocol):
-    """The number of inputs that it holds."""
-
-    def holds(self, key: int) -> bool:
-        """Is the input's result there?  A hit counts as a use."""
-        ...
-
-    def add(self, key: int) -> None:
-        """The result has been computed: keep it, evicting another if there is no room."""
-        ...
-
 
 class Lru:
     """Evicts the input that was used longest ago."""
@@ -76,6 +62,14 @@ class ClockCache:
         del self._place[self._keys[place]]
         self._keys[place], self._place[key] = key, place
         self._hand = (place + 1) % self.size
+
+
+Cache = Lru | ClockCache
+"""Holds `size` inputs.
+
+`holds`: is the input's result there?  A hit counts as a use.  `add`: the result has been computed; keep it, evicting
+another if there is no room.
+"""
 
 
 def cache_of(kind: str, size: int) -> Cache:

@@ -21,12 +21,13 @@ from hetsim.engine.flight.links import Links
 from hetsim.engine.kernel.clock import ARRIVAL, Clock, Timer
 from hetsim.engine.queues.cache import Cache, cache_of
 from hetsim.engine.queues.coming import ArrivalColumn, OneByOne
-from hetsim.engine.queues.stage_noise import StageNoise
+from hetsim.model.batch_times import StageTable
 from hetsim.model.plan import Placement
+from hetsim.model.randomness import RandomTree
 from hetsim.model.record import RunInput
 from hetsim.model.service import Service
 from hetsim.model.task import Task
-from hetsim.model.tasks import BatchTimes
+from hetsim.model.tasks import BatchTimes, Mode
 from hetsim.policy.request_queue import Requests
 
 MAX_GONE = 8192
@@ -37,6 +38,41 @@ def sent_late(service: Service, run: RunInput) -> bool:
     """Return True if clients send requests of the service during the run."""
     again = run.calls is not None and bool((run.calls.whose[service.rows] >= 0).any())
     return again or any(np.isin(stream.rows, service.rows).any() for stream in run.closed)
+
+
+NOISE_BLOCK = 1024
+MIN_FACTOR = 0.1
+"""Noise never makes a stage shorter than this part of its time."""
+
+
+class StageNoise:
+    """Draws factors of the nominal stage times of a service's batches."""
+
+    def __init__(self, service: Service, random: RandomTree):
+        self.noise = service.noise
+        self._random = random.stream("stages", service.name)
+        self._spread = random.stream("spread", service.name)
+        self._factors: list[list[float]] = []
+
+    def factors(self, mode: Mode, size: int) -> Sequence[float]:
+        """Factors of the upload, compute and download of the next batch, of this size."""
+        if mode.scattered:
+            stages = (mode.upload, mode.table, mode.download)
+            drawn = zip(stages, self._spread.random(3).tolist(), self._noise(), strict=True)
+            return [f * stage.factor(size, u) if isinstance(stage, StageTable) else f for stage, u, f in drawn]
+        return self._noise()
+
+    def forget(self) -> None:
+        """Draw again what comes from now on."""
+        self._factors = []
+
+    def _noise(self) -> Sequence[float]:
+        if not self.noise:
+            return (1.0, 1.0, 1.0)
+        if not self._factors:
+            drawn = 1.0 + self.noise * self._random.standard_normal((NOISE_BLOCK, 3))
+            self._factors = np.maximum(drawn, MIN_FACTOR).tolist()[::-1]
+        return self._factors.pop()
 
 
 class Queue:

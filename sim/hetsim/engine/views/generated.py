@@ -14,7 +14,6 @@ from hetsim.engine.language.serving import Serving
 from hetsim.engine.language.waiting_requests import WaitingRequests, by_readiness
 from hetsim.engine.views.backlog import key_of, matching, wanted
 from hetsim.model.cluster import Device
-from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Shape
 
@@ -90,20 +89,6 @@ class Generated:
             if tasks.user_code is None or tasks.user_code[row] == code
         ]  # fmt: skip
         return math.fsum(self.fleets[tasks.shapes[tasks.shape[row]]].received_by(row) for row in rows)
-
-
-class Never:
-    """The shadow of a request to a language model, which starts in a replica only."""
-
-    time = math.inf
-    anywhere = False
-    placement = None
-
-    def survives(self, task: Task, placement: Placement) -> bool:
-        return True
-
-
-NEVER = Never()
 
 
 def end_in_replica(launch: Launch, task: Task) -> float:

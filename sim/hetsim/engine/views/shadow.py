@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from hetsim.engine.core.policy_errors import Questions
@@ -15,14 +16,13 @@ from hetsim.engine.resources.partition_limits import Budget
 from hetsim.engine.resources.placement_index import amount_of, share_of
 from hetsim.engine.resources.what_if import Sketch
 from hetsim.engine.views.forecast import Forecast
-from hetsim.engine.views.generated import NEVER
 from hetsim.engine.views.node_availability import Ends
 from hetsim.engine.views.placing import Placing
 from hetsim.model.cluster import Partition
 from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode, Shape
-from hetsim.policy.contract import Shadow
+from hetsim.policy.contract import NEVER, Shadow
 
 SLACK = 64
 """Launches that are over may stay in the list until they are so many more than those that run."""
@@ -69,15 +69,11 @@ class PoolEnds:
             self.ends = [entry for entry in self.ends if entry[1] in running]
         return self._countable
 
-    def free_now(self, kind: int) -> int:
-        """Whole accelerators of a type that are free."""
-        capacity = self.capacity
-        return sum(capacity.nodes[n].open[kind].bit_count() for n in capacity.nodes_in(capacity.with_open[kind]))
-
     def earliest(self, mode: Mode) -> tuple[float, int]:
         """When a mode fits (inf: never), and how many accelerators are then left over."""
-        kind = self.capacity.types[mode.type]
-        spare = self.free_now(kind) - mode.gpus
+        capacity, kind = self.capacity, self.capacity.types[mode.type]
+        open_on = (capacity.nodes[n].open[kind].bit_count() for n in capacity.nodes_in(capacity.with_open[kind]))
+        spare = sum(open_on) - mode.gpus
         time = -math.inf if spare >= 0 else math.inf
         now = self.forecast.now
         for end, number, other, gpus in self.ends:
@@ -94,23 +90,20 @@ MAX_KEPT = 64
 """Shadows that are remembered."""
 
 
+@dataclass(eq=False)
 class Shadows:
     """Shadow times found so far, kept until they no longer hold."""
 
-    def __init__(
-        self, state: RunState, forecast: Forecast, placing: Placing, stops: Stops, questions: Questions,
-        fleets: Mapping[Shape, Any],
-    ):  # fmt: skip
-        """`fleets`: services by shape of which only replicas start the requests."""
-        self.fleets = fleets
-        self.state = state
-        self.forecast = forecast
-        self.placing = placing
-        self.stops = stops
-        self.questions = questions
-        self._kept: dict[tuple[int, Mode | None], EarliestFit] = {}
-        self._ends: Ends | None = None
-        self._pool: PoolEnds | None = None
+    state: RunState
+    forecast: Forecast
+    placing: Placing
+    stops: Stops
+    questions: Questions
+    fleets: Mapping[Shape, Any]
+    """Services by shape of which only replicas start the requests."""
+    _kept: dict[tuple[int, Mode | None], EarliestFit] = field(default_factory=dict)
+    _ends: Ends | None = None
+    _pool: PoolEnds | None = None
 
     @property
     def ends(self) -> Ends:

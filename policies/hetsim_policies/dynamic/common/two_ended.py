@@ -1,0 +1,35 @@
+"""A queue that is taken from at both ends, by stealing workers or by two sides."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from hetsim.model.task import WAITING, Task
+
+Key = tuple[float, ...]
+
+
+class TwoEnded:
+    """Waiting tasks by a key for each end: a heap from each.
+
+    An entry is void once its task waits no longer or was pushed again.
+    """
+
+    def __init__(self) -> None:
+        self._heaps: tuple[list[tuple[Key, int, Task]], ...] = ([], [])
+
+    def push(self, task: Task, *keys: Key) -> None:
+        """Put a task in; at each end the least key goes first."""
+        task.ticket += 1
+        for heap, key in zip(self._heaps, keys, strict=True):
+            heappush(heap, (key, task.ticket, task))
+
+    def head(self, end: int) -> tuple[Key, int, Task] | None:
+        """The key, ticket and task of what goes next at one end."""
+        heap = self._heaps[end]
+        while heap:
+            _, ticket, task = heap[0]
+            if task.state == WAITING and task.ticket == ticket:
+                return heap[0]
+            heappop(heap)
+        return None
