@@ -117,7 +117,7 @@ def test_single_files_have_the_same_option_in_every_command() -> None:
                 kinds.setdefault(one.opts[0], set()).add(one.type.what)
     assert {name: kinds[name] for name in kinds if name != "--file"} == {
         "--page": {"a page"}, "--picture": {"a picture"}, "--scenario": {"a scenario"}, "--mapping": {"a scenario"},
-        "--table": {"a table"}, "--perfetto": {"a timeline"}, "--checkpoint": {"a learned policy"},
+        "--table": {"a table"}, "--perfetto": {"a timeline"},
     }  # fmt: skip
 
 

@@ -1,15 +1,9 @@
-"""Own rewards, observations and actions of environments, trained models as schedulers, checkpoints, suites."""
+"""Own rewards, observations and actions of environments, trained models as schedulers."""
 
 from __future__ import annotations
 
-import json
 import math
-import pickle
-import zipfile
-from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,7 +20,6 @@ from hetsim.errors import ScenarioError, UnknownName, UsageError
 from hetsim.learning.environment.episode import Episodes, scheduler_of
 from hetsim.learning.environment.observations import Observation
 from hetsim.learning.environment.rewards import Response
-from hetsim.learning.environment.suites import BASELINES, SUITES, suite
 from hetsim.learning.observation.window import TASK
 from hetsim.model.randomness import TRAINING
 from hetsim.policy.contract import Set, Start, Stop
@@ -522,124 +515,6 @@ def test_the_blocks_that_need_torch_do_what_the_page_says(own, monkeypatch):
     for name in ("stock", "sb3", "torch"):
         result = hs.run("learned-affinity", policy=name, overrides=short)
         assert (result.tasks["status"] == "completed").all()
-
-
-# Checkpoints ------------------------------------------------------------------------------------------------
-
-
-class Interrupted(Exception):
-    """Training ends here."""
-
-
-@pytest.mark.parametrize(
-    ("agent", "steps"),
-    [pytest.param("dqn", 1500, marks=pytest.mark.slow), ("reinforce", 300),
-     pytest.param("ppo", 2100, marks=[needs_ppo, pytest.mark.slow, pytest.mark.filterwarnings("default")])],
-)  # fmt: skip
-@pytest.mark.slow
-def test_a_resumed_training_gives_the_same_bytes(agent, steps, tmp_path, judged_seldom):  # noqa: F811
-    whole, again, state = (tmp_path / name for name in ("whole.npz", "again.npz", "state.npz"))
-    one = hs.train(SMALL, agent, steps, window=4, baselines=(), out=whole)
-
-    def stop(part):
-        if part > 0.7:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        hs.train(SMALL, agent, steps, window=4, baselines=(), out=again, checkpoint=state, progress=stop)
-    assert state.exists() and not again.exists() and len(list(tmp_path.iterdir())) == 2
-    two = hs.train(SMALL, agent, steps, window=4, baselines=(), out=again, checkpoint=state)
-    assert whole.read_bytes() == again.read_bytes() and one.curve.equals(two.curve)
-
-
-@cache
-def checkpoint():
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "state.npz"
-        hs.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=file)
-        return file.read_bytes()
-
-
-@pytest.fixture
-def state(tmp_path, judged_seldom):  # noqa: F811
-    """A checkpoint, of a training that all tests share."""
-    (tmp_path / "state.npz").write_bytes(checkpoint())
-    return tmp_path / "state.npz"
-
-
-@pytest.mark.slow
-def test_the_checkpoint_of_another_training_is_said(state, tmp_path):
-    before = state.read_bytes()
-    for options, said in (
-        ({"steps": 301}, "steps is 300 there and 301 here"), ({"seed": 1}, "seed is 0 there and 1 here"),
-        ({"reward": "response"}, "reward is"), ({"window": 5}, "window is 4 there and 5 here"),
-        ({"scenario": {**SMALL, "name": "other"}}, "scenario is 'small' there and 'other' here"),
-        ({"scenario": {**SMALL, "seed": 2}}, "the scenario small has changed since"),
-    ):  # fmt: skip
-        given = {"scenario": SMALL, "agent": "reinforce", "steps": 300, "window": 4, **options}
-        with pytest.raises(ScenarioError, match=f"checkpoint of another training: .*{said}"):
-            hs.train(**given, baselines=(), checkpoint=state, out=tmp_path / "p.npz")
-    assert state.read_bytes() == before and not (tmp_path / "p.npz").exists()
-
-
-def test_a_damaged_checkpoint_or_one_with_code_is_said(state, tmp_path):
-    class Code:
-        def __reduce__(self):
-            return (exec, ("raise SystemExit('code of a file was run')",))
-
-    data = state.read_bytes()
-    evil = tmp_path / "evil.npz"
-    with zipfile.ZipFile(evil, "w") as archive:
-        archive.writestr("about.npy", pickle.dumps(Code()))
-    objects = tmp_path / "objects.npz"
-    np.savez(objects, about=np.array([Code()], dtype=object))
-    for content in (b"", data[:200], data[:-30], pickle.dumps(Code()), evil.read_bytes(), objects.read_bytes()):
-        state.write_bytes(content)
-        with pytest.raises(ScenarioError, match="is empty|damaged or cut off|not a checkpoint"):
-            hs.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=state)
-    np.savez(state, about=np.frombuffer(json.dumps({"format": "other"}).encode(), np.uint8))
-    with pytest.raises(ScenarioError, match="no checkpoint of a training"):
-        hs.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=state)
-
-
-@pytest.mark.slow
-def test_the_command_refuses_the_checkpoint_of_another_training(state, tmp_path):
-    out = tmp_path / "p.npz"
-    agent = ("--agent", "reinforce", "--steps", "300")
-    found = call("train", "learned-affinity", *agent, "--checkpoint", state, "--file", out)
-    assert found.exit_code == 3 and "checkpoint of another training" in found.output and not out.exists()
-
-
-# Suites -----------------------------------------------------------------------------------------------------
-
-
-def test_suites_have_train_and_test_loads():
-    assert {"deeprm", "affinity", "cholesky"} == set(SUITES)
-    with pytest.raises(UnknownName, match='unknown suite "deprm"; did you mean "deeprm"'):
-        suite("deprm")
-    with pytest.raises(UnknownName, match="load of the suite cholesky"):
-        suite("cholesky").scenario("deeprm")
-    for one in SUITES.values():
-        for load in (*one.train, *one.test):
-            assert len(one.scenario(load).build().tasks)
-    graphs = suite("cholesky")
-    assert not set(graphs.train) & set(graphs.test)
-    assert [len(graphs.scenario(load).build().tasks) for load in graphs.train] == [20, 35, 56]
-
-
-@needs_gymnasium
-def test_the_environments_of_a_suite_have_one_shape():
-    graphs = suite("cholesky")
-    small, large = graphs.environment(), graphs.environment("cholesky-8")
-    assert small.observation_space == large.observation_space and small.action_space == large.action_space
-    observation, _ = small.reset(seed=1)
-    assert small.observation_space.contains(observation) and observation["graph"][:, 0].sum() == 20
-
-
-@pytest.mark.slow
-def test_a_suite_compares_with_all_baselines():
-    table = suite("cholesky").judge("heft").table
-    assert list(table.index) == ["mine", *BASELINES]
 
 
 @pytest.mark.parametrize("name", ["makespan", "mine", "slowdown"])

@@ -22,7 +22,8 @@ from hetsim.errors import UnknownName, UsageError
 from hetsim.experiment.points import read_points
 from hetsim.page import report
 from hetsim.report.overview import overview
-from hetsim.results.many_runs.point_differences import clearly_best, findings_by_point, leads
+from hetsim.results.many_runs.findings import clearly_best
+from hetsim.results.many_runs.point_differences import findings_by_point, leads
 from hetsim.results.many_runs.sweep import Sweep
 from hetsim.results.many_runs.tradeoff import regrets
 from hetsim.results.statistics import paired_differences

@@ -239,7 +239,7 @@ def test_the_time_alone_is_that_of_the_fastest_mode():
 # Each one's due -------------------------------------------------------------------------------------------------------
 
 
-def due(made: Story, task: int, users: np.ndarray | None) -> float:
+def due(made: Story, task: int) -> float:
     """Response over the time alone on one part of as many as there are active on average while the task is there."""
     rec = made.result.record
     arrival = made.ready[task]
@@ -248,7 +248,7 @@ def due(made: Story, task: int, users: np.ndarray | None) -> float:
     for second in range(int(arrival), int(finish)):
         active = [one for one in range(16) if made.ready[one] <= second
                   and not (rec.status[one] != UNFINISHED and rec.finish[one] <= second)]  # fmt: skip
-        crowd += len(active) if users is None else len({int(users[one]) for one in active})
+        crowd += len(active)
     mean = max(1.0, crowd / (finish - arrival))
     isolated = INF
     for mode in made.modes(task):
@@ -266,10 +266,7 @@ def test_fairness_second_by_second(seed: int):
     done = [task for task in range(16) if rec.status[task] == COMPLETED]
     found = rho_of_tasks(made.result)
     assert [int(row) for row in np.flatnonzero(~np.isnan(found))] == done and len(done) > 3
-    assert found[done] == pytest.approx([due(made, task, None) for task in done])
-    users = np.random.default_rng(seed).integers(0, 3, 17)
-    rec.input.tasks.user_code, rec.input.tasks.users = users, ["u", "v", "w"]
-    assert rho_of_tasks(made.result, "user")[done] == pytest.approx([due(made, task, users) for task in done])
+    assert found[done] == pytest.approx([due(made, task) for task in done])
 
 
 @pytest.mark.parametrize("on_cores", [False, True])

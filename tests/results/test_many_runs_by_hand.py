@@ -17,7 +17,7 @@ from hetsim.errors import UnknownName, UsageError
 from hetsim.results.many_runs import groups as g
 from hetsim.results.many_runs import point_differences as pd_
 from hetsim.results.many_runs.compare import compare
-from hetsim.results.many_runs.findings import Finding, better, paired_findings
+from hetsim.results.many_runs.findings import Finding, better, clearly_best, paired_findings, seen_from
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.many_runs.selection import Race, Selection
 from hetsim.results.many_runs.sweep import Sweep
@@ -473,9 +473,9 @@ def test_policies_at_the_points_of_a_sweep():
     with pytest.raises(UnknownName, match="unknown policy"):
         found.differences("wait_mean", "z")
     several = [finding(policy="a", other=one, difference=-1.0) for one in "bc"]
-    assert pd_.clearly_best(several, list("abc")) == "a" and pd_.clearly_best(several, list("abcd")) is None
-    assert pd_.clearly_best([], ["a"]) is None and pd_.seen_from(several, "b") == [several[0].reversed()]
-    assert pd_.clearly_best([several[0], finding(policy="c", other="a", difference=1.0)], list("abc")) == "a"
+    assert clearly_best(several, list("abc")) == "a" and clearly_best(several, list("abcd")) is None
+    assert clearly_best([], ["a"]) is None and seen_from(several, "b") == [several[0].reversed()]
+    assert clearly_best([several[0], finding(policy="c", other="a", difference=1.0)], list("abc")) == "a"
 
 
 # Choices --------------------------------------------------------------------------------------------------------------

@@ -155,13 +155,6 @@ def test_rho_of_tasks_that_take_no_time_is_without_limit():
         assert result.metric("rho_p95") == result.metric("rho_max") == math.inf
 
 
-def test_rho_by_user_counts_users():
-    """Two tasks of one user: one active user, so each has the whole cluster to itself: T_iso = 4."""
-    tasks = workload([0, 0], [4, 4], [[gpu_mode(2)]], user_code=np.array([0, 0]), users=["ann"])
-    result = Result(record(cluster(gpus=2), tasks, [0, 4], [4, 8], [(1, 2)] * 2))
-    assert list(rho(result.measured, by="user")) == pytest.approx([1, 2])
-
-
 def test_jain():
     """One GPU for 10 s, two users who both want 10 s and are entitled to 5: one got 8, the other 2.
 

@@ -56,7 +56,6 @@ def run(arguments: str) -> Any:
     ("inspect tasks.csv --option sort", '--option needs KEY=VALUE, not "sort"'),
     ("inspect tasks.csv --option =3", '--option needs KEY=VALUE, not "=3"'),
     ("inspect tasks.csv --option sort={", "--option sort={: the value"),
-    ("inspect chat.csv --format requests --picture p.png", "--picture draws the tasks of a trace; this one has"),
     ("inspect log.txt", "its format is not recognized; give --format NAME"),
     ("map nothing.csv", "there is no such file"),
     ("validate s.yaml --cluster openb:n.csv", "s.yaml is a scenario; --cluster is for logs"),
@@ -70,7 +69,6 @@ def run(arguments: str) -> Any:
     ("convert tasks.csv chat.csv", "chat.csv"),
     ("convert chat.csv t.parquet --format requests", "a table of requests is written as CSV; name it t.csv"),
     ("convert nothing.csv n.yaml --format openb_nodes", "there is no file nothing.csv"),
-    ("fetch nothing", "nothing"),
 ])  # fmt: skip
 def test_what_is_refused(files: Path, arguments: str, message: str):
     before = sorted(files.iterdir())
@@ -91,19 +89,6 @@ def test_a_trace_is_read_and_written(files: Path):
     done = run("validate chat.csv --format requests")
     assert done.stdout.strip().endswith("chat.csv: valid; 2 requests")
     assert json.loads(run("validate tasks.csv --json").stdout)["tasks"] == 2
-
-
-def test_public_logs_are_listed():
-    listed, all_of_them = run("fetch"), json.loads(run("fetch --json").stdout)
-    assert listed.exit_code == 0 and len(all_of_them) > 3
-    lines = listed.stdout.splitlines()
-    assert lines[0].split() == ["name", "format", "size", "license", "what,", "and", "where"]
-    for log in all_of_them:
-        (row,) = [number for number, line in enumerate(lines) if line.split()[0] == log["name"]]
-        size = "–" if log["size"] is None else f"{log['size'] / 1e6:,.1f} MB"
-        assert lines[row].split()[1] == log["format"] and size in lines[row] and lines[row + 1].strip() == log["url"]
-        assert not log["sha256"] or lines[row + 2].strip() == f"SHA-256 {log['sha256']}"
-        assert json.loads(run(f"fetch {log['name']} --json").stdout) == [log]
 
 
 # Which scheduler made a log ---------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
     python scenarios/hetsim_scenarios/graphs/make_cholesky.py
 
 cholesky-8.csv        the graph: 8 × 8 tiles of 1,024 × 1,024 doubles, 120 tasks, in the order of the right-looking loop
-cholesky-4.csv, cholesky-5.csv, cholesky-6.csv   smaller ones, the training graphs of the suite `cholesky`
+cholesky-4.csv, cholesky-5.csv, cholesky-6.csv   smaller ones, to train on
 cholesky-8-plan.csv   a plan by HEFT (Topcuoglu et al., 2002) for 8 cores and 2 GPUs
 
 Kernel times are operations / rate.  The rates are assumed, of the order of a server with an older GPU: a core does

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 @click.option("--file", type=LEARNED, metavar="NPZ",
               help="Where the policy goes; its learning curve goes next to it, as .png.  "
               "[default: SCENARIO-AGENT.npz, SCENARIO-admission-AGENT.npz]")  # fmt: skip
-@click.option("--checkpoint", type=LEARNED, metavar="NPZ",
-              help="Keep the state of training there; if the file exists, go on from it.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option("--baseline", "baselines", multiple=True, metavar="NAME",
               help="A policy to compare with, of admission one that goes with the scenario's scheduler (repeatable).  "
@@ -50,7 +48,7 @@ if TYPE_CHECKING:
 @TELLING
 def train(
     scenario: str, decides: str, agent: str, steps: int, reward: str | None, window: int, settings: tuple[str, ...],
-    seed: int, file: Path | None, checkpoint: Path | None, force: bool, baselines: tuple[str, ...],
+    seed: int, file: Path | None, force: bool, baselines: tuple[str, ...],
     metrics: tuple[str, ...], replications: int | None, as_json: bool, quiet: bool, **options: Unpack[LocalKeywords],
 ) -> None:  # fmt: skip
     """Learn a scheduling or an admission policy, and compare it with others.
@@ -82,7 +80,7 @@ def train(
         training = learn(
             loaded, agent, steps, decides=decides, seed=seed, window=window, reward=_reward(reward),
             baselines=baselines or None, settings=chosen, metrics=metrics, replications=replications, out=file,
-            checkpoint=checkpoint, **options,
+            **options,
         )  # fmt: skip
     assert training.comparison is not None
     if as_json:

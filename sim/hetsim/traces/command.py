@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hetsim.cli import console
-from hetsim.cli.options import FILE, JSON, PAGE, PATH, PICTURE, VERBOSITY, YAML, together
+from hetsim.cli.options import FILE, JSON, PAGE, VERBOSITY, YAML, together
 from hetsim.cli.program import Verbs
 from hetsim.cli.validate import VALID
 from hetsim.traces.contents import contents, rows_word, text_of
@@ -44,20 +44,13 @@ def trace() -> None:
 @trace.command(short_help="Say what is in a trace.")
 @READING
 @JSON
-@click.option("--picture", type=PICTURE, metavar="PNG", help="Draw it there.")
-def inspect(
-    file: str, form: str | None, options: tuple[str, ...], as_json: bool, picture: Path | None
-) -> None:
+def inspect(file: str, form: str | None, options: tuple[str, ...], as_json: bool) -> None:
     """Say what is in a trace: number, times and sizes of its tasks, and its columns.
 
     The load over time counts every task from its recorded start, or from its submission where there is none, for as
     long as it takes.
     """
-    from hetsim.errors import UsageError
-
     table = read(file, form, options)
-    if picture is not None and table.requests:
-        raise UsageError("--picture draws the tasks of a trace; this one has requests")
     shown = contents(table)
     if as_json:
         console.as_json(shown)
@@ -65,10 +58,6 @@ def inspect(
         console.lines(text_of(shown))
     for remark in table.notes:
         console.note(remark)
-    if picture is not None:
-        from hetsim.traces.picture import trace as draw
-
-        console.picture(picture, lambda: draw(table))
 
 
 @trace.command("map", short_help="Propose how the columns of a log map to what jobs are.")
@@ -383,76 +372,18 @@ def convert(
     if target is None or target.suffix.lower() in YAML.suffixes:
         text = "a trace is written as a table: give TARGET as a name that ends in .csv or .parquet"
         raise click.UsageError(f"{text} (hetsim trace map proposes a mapping, as YAML)")
-    _converted(file, form, options, target=target, force=force)
+    console.check_replaceable(target, force)
+    _write_table(file, form, options, target)
 
 
-@trace.command(short_help="Public logs: where they are; verify and convert a downloaded one.")
-@click.argument("name", required=False)
-@click.argument("file", required=False, type=PATH)
-@click.argument("target", required=False, type=PATH)
-@click.option("--option", "options", multiple=True, metavar="KEY=VALUE",
-              help="A parameter of the format's reader (repeatable).")  # fmt: skip
-@click.option("--sha256", metavar="HEX", help="What the file's content should have, where you know better.")
-@click.option("--force", is_flag=True, help="Replace TARGET if it exists.")
-@JSON
-@VERBOSITY
-def fetch(
-    name: str | None, file: Path | None, target: Path | None, options: tuple[str, ...], sha256: str | None, force: bool,
-    as_json: bool,
-) -> None:  # fmt: skip
-    """List public logs that are too large to ship; verify a downloaded one.
-
-    Nothing is downloaded: get the file from its URL yourself, under its license. With TARGET (.csv, .parquet) it is
-    also converted to a plain table. The SHA-256 is that of the content, unpacked if it is compressed with gzip.
-    """
-    from hetsim.workload.logs.public_logs import LOGS, public_log, verify
-
-    if name is None:
-        _logs(list(LOGS.values()), as_json)
-        return
-    log = public_log(name)
-    if file is None:
-        _logs([log], as_json)
-        return
-    digest = verify(log, file, sha256)
-    expected = sha256 is not None or log.sha256 is not None
-    if as_json:
-        console.as_json({"name": log.name, "file": str(file), "sha256": digest, "verified": expected})
-    elif expected:
-        console.lines([f"{file}: is {log.name}, SHA-256 {digest}"])
-    else:
-        console.lines([f"{file}: SHA-256 {digest}; that of {log.name} is not known here"])
-    if target is not None:
-        given = (*(f"{key}={value}" for key, value in log.options.items()), *options)
-        _converted(str(file), log.format, given, target=target, force=force)
-
-
-def _logs(logs: list[Any], as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from hetsim.report import terminal
-
-    if as_json:
-        console.as_json([asdict(log) for log in logs])
-        return
-    rows = [["name", "format", "size", "license", "what, and where"]]
-    for log in logs:
-        size = "–" if log.size is None else f"{log.size / 1e6:,.1f} MB"
-        rows += [[log.name, log.format, size, log.license, log.what], ["", "", "", "", log.url]]
-        if log.sha256:
-            rows.append(["", "", "", "", f"SHA-256 {log.sha256}"])
-    console.lines(terminal.table(rows))
-
-
-def _converted(file: str, form: str | None, options: tuple[str, ...], target: Path, force: bool) -> None:
-    """Write a trace as a plain table; see `convert`."""
+def _write_table(file: str, form: str | None, options: tuple[str, ...], target: Path) -> None:
+    """Write a trace as a plain table, in parts where its reader can."""
     from hetsim import registry
     from hetsim.errors import UsageError
     from hetsim.model.files import naming
     from hetsim.workload.readers.task_table import write, write_parts
     from hetsim.workload.rows.text_rows import PARQUET
 
-    console.check_replaceable(target, force)
     if not target.parent.is_dir():
         raise UsageError(f'there is no folder "{target.parent}" for {target.name}')
     spec = _spec(file, form, options)

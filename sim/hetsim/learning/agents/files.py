@@ -84,13 +84,8 @@ def save(policy: LearnedPolicy, path: str | Path) -> None:
         **{key: value for key, value in vars(policy).items() if key != "network"},
         "observation": policy.layout.observation, "actions": policy.layout.actions,
     }  # fmt: skip
-    write_parts(path, about, {f"array{number}": array for number, array in enumerate(policy.network.arrays)})
-
-
-def write_parts(path: str | Path, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Write an archive of arrays and of `about` in JSON, whole or not at all."""
-    text = np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8)
-    parts: dict[str, np.ndarray] = {"about": text, **arrays}
+    parts = {"about": np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8)}
+    parts |= {f"array{number}": array for number, array in enumerate(policy.network.arrays)}
 
     def write(file: Path) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -112,39 +107,37 @@ def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:
     def wrong(text: str) -> ScenarioError:
         return ScenarioError(Problem(text, file=str(path)))
 
-    policy = _checked(read_parts(path, wrong), wrong)
+    policy = _checked(_read_parts(path, wrong), wrong)
     if decides not in (None, policy.decides):
         raise wrong(f"was learned for {policy.decides}, not for {decides}: name it under {PLACES[policy.decides]}")
     return policy
 
 
-def read_parts(
-    path: Path, wrong: Callable[[str], ScenarioError], what: str = "learned policy", most: int = MAX_BYTES
-) -> dict[str, np.ndarray]:
+def _read_parts(path: Path, wrong: Callable[[str], ScenarioError]) -> dict[str, np.ndarray]:
     """Read the arrays of an archive; raise `wrong` if it is none.  Nothing in it runs."""
     try:
         size = path.stat().st_size
-        if size > most:
-            raise wrong(f"is not a {what}: it has {size:,} bytes")
+        if size > MAX_BYTES:
+            raise wrong(f"is not a learned policy: it has {size:,} bytes")
         with open_input(path) as source:
             data = source.read()
         if data[:2] != b"PK":
-            raise wrong(f"is not a {what}: it is not an .npz archive (hetsim train)" if data else "is empty")
+            raise wrong("is not a learned policy: it is not an .npz archive (hetsim train)" if data else "is empty")
     except OSError as error:
         raise wrong(f"cannot be read: {error.strerror or error}") from None
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
-        if size <= most:
+        if size <= MAX_BYTES:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 parts = {name: arrays[name] for name in arrays.files}
     except Exception as error:  # zip, its compressions and NumPy's headers each complain in their own way
         raise wrong(f"is damaged or cut off: {' '.join(str(error).split()) or type(error).__name__}") from None
-    if size > most:
-        raise wrong(f"is not a {what}: it holds {size:,} bytes")
+    if size > MAX_BYTES:
+        raise wrong(f"is not a learned policy: it holds {size:,} bytes")
     for name, array in parts.items():
         if not isinstance(array, np.ndarray):  # NumPy gives the bytes of what is not an array as they are
-            raise wrong(f'is not a {what}: "{name}" in it is not an array')
+            raise wrong(f'is not a learned policy: "{name}" in it is not an array')
     return parts
 
 

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from hetsim.learning.agents.network import ScoreNetwork, arrays_of, network_of, shares
-from hetsim.learning.agents.practice import (
-    AgentState,
-    Count,
-    Layers,
-    NotNegative,
-    Positive,
-    Practice,
-    Several,
-    Share,
-    Trainer,
-)
+from hetsim.learning.agents.network import Adam, ScoreNetwork, shares
+from hetsim.learning.agents.practice import Count, Layers, NotNegative, Positive, Practice, Several, Share
 
 
 @dataclass
@@ -52,21 +42,12 @@ class Dqn:
     def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
         """Learn from a number of steps."""
         layout = practice.layout
-        trainer = Trainer(practice, self.hidden, self.rate, random, "episode", "updates", "step", "taken")
-        network, counts = trainer.network, trainer.counts
-        target = network.copy()
+        network = ScoreNetwork.fresh(layout.inputs, self.hidden, random)
+        adam, target = Adam(network.arrays, self.rate), network.copy()
         memory = Memory(min(self.memory, steps), layout.observation, layout.actions)
-        if practice.resumed is None:
-            practice.reset(0)
-        else:
-            target = network_of(practice.resumed.arrays, "target")
-            memory.restore(practice.resumed.arrays, counts["taken"])
-
-        def now() -> AgentState:
-            counts["taken"] = memory.taken
-            return trainer.state({**arrays_of(target, "target"), **memory.state()})
-
-        for step in range(counts["step"], steps):
+        episode = updates = 0
+        practice.reset(episode)
+        for step in range(steps):
             possible = np.flatnonzero(practice.mask)
             if random.random() < max(self.min_explore, 1.0 - step / max(self.explore * steps, 1)):
                 action = int(random.choice(possible))
@@ -78,17 +59,15 @@ class Dqn:
             discount = 0.0 if practice.over else math.exp((before - practice.now) / (self.horizon * practice.scale))
             memory.end(place, reward, discount)
             if practice.over:
-                counts["episode"] += 1
-                practice.reset(counts["episode"])
+                episode += 1
+                practice.reset(episode)
             if step % self.every == 0 and step >= 10 * self.batch:
                 rate = self.rate * (1.0 - 0.9 * step / steps)
-                trainer.adam.step(self._gradients(practice, network, target, memory=memory, random=random), rate)
-                counts["updates"] += 1
-                if counts["updates"] % self.target == 0:
+                adam.step(self._gradients(practice, network, target, memory=memory, random=random), rate)
+                updates += 1
+                if updates % self.target == 0:
                     target = network.copy()
             practice.passed(step + 1, network)
-            counts["step"] = step + 1
-            practice.save(step + 1, now)
         return network
 
     def _gradients(
@@ -127,20 +106,6 @@ class Memory:
         self.rewards = np.zeros(self.size, np.float32)
         self.left = np.zeros(self.size, np.float32)
         self.taken = 0
-
-    def state(self) -> dict[str, np.ndarray]:
-        """All transitions that are kept."""
-        used = min(self.taken, self.size)
-        return {
-            "observations": self.observations[:used], "masks": self.masks[:used], "chosen": self.actions[:used],
-            "rewards": self.rewards[:used], "left": self.left[:used],
-        }  # fmt: skip
-
-    def restore(self, state: Mapping[str, np.ndarray], taken: int) -> None:
-        """Take over what `state` gave."""
-        used, self.taken = len(state["left"]), taken
-        self.observations[:used], self.masks[:used] = state["observations"], state["masks"]
-        self.actions[:used], self.rewards[:used], self.left[:used] = state["chosen"], state["rewards"], state["left"]
 
     def begin(self, observation: np.ndarray, mask: np.ndarray, action: int) -> int:
         """A decision; its place."""
@@ -193,25 +158,25 @@ class Reinforce:
 
     def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
         """Learn from a number of steps, and the few more that end the last episode."""
-        trainer = Trainer(practice, self.hidden, self.rate, random, "taken", "episode")
-        network, counts = trainer.network, trainer.counts
-        self._spreads: list[float] = practice.resumed.arrays["spreads"].tolist() if practice.resumed else []
-        while (taken := counts["taken"]) < steps:
+        network = ScoreNetwork.fresh(practice.layout.inputs, self.hidden, random)
+        adam = Adam(network.arrays, self.rate)
+        self._spreads: list[float] = []
+        taken = episode = 0
+        while taken < steps:
             paths = []
             until = practice.scale * self.shortest * (1.0 + self.growth * taken / steps)
             for _ in range(self.runs):
-                practice.reset(counts["episode"])
+                practice.reset(episode)
                 path = Path()
                 while not practice.over and practice.now < until and taken < steps:
                     self._act(practice, network, path, random)
                     taken += 1
                     practice.passed(taken, network)
                 paths.append(path)
-            counts.update(taken=taken, episode=counts["episode"] + 1)
+            episode += 1
             if taken < steps:
                 remaining = 1.0 - taken / steps
-                trainer.adam.step(self._gradients(practice, network, paths, remaining), self.rate * max(0.1, remaining))
-                practice.save(taken, lambda: trainer.state({"spreads": np.array(self._spreads)}))
+                adam.step(self._gradients(practice, network, paths, remaining), self.rate * max(0.1, remaining))
         return network
 
     def _act(self, practice: Practice, network: ScoreNetwork, path: Path, random: np.random.Generator) -> None:

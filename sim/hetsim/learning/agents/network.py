@@ -8,7 +8,7 @@ all nodes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -77,18 +77,6 @@ class Adam:
         self.squares = [np.zeros_like(array) for array in arrays]
         self.steps = 0
 
-    def state(self) -> dict[str, np.ndarray]:
-        """All that the next step depends on, besides the arrays."""
-        moments = {f"mean{number}": array for number, array in enumerate(self.means)}
-        moments |= {f"square{number}": array for number, array in enumerate(self.squares)}
-        return {**moments, "adam": np.array([self.steps])}
-
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take over what `state` gave."""
-        self.means = [state[f"mean{number}"].copy() for number in range(len(self.arrays))]
-        self.squares = [state[f"square{number}"].copy() for number in range(len(self.arrays))]
-        self.steps = int(state["adam"][0])
-
     def step(self, gradients: Arrays, rate: float | None = None) -> None:
         """Move the arrays, in place."""
         norm = float(np.sqrt(sum(float((gradient * gradient).sum()) for gradient in gradients)))
@@ -100,18 +88,6 @@ class Adam:
             mean += 0.1 * (gradient - mean)
             square += 0.001 * (gradient * gradient - square)
             array -= (size * mean / (np.sqrt(square) + 1e-8)).astype(np.float32)
-
-
-def arrays_of(network: ScoreNetwork, name: str = "weights") -> dict[str, np.ndarray]:
-    """The arrays of a network, by names."""
-    return {f"{name}{number}": array for number, array in enumerate(network.arrays)}
-
-
-def network_of(state: Mapping[str, np.ndarray], name: str = "weights") -> ScoreNetwork:
-    """The network with the arrays of these names."""
-    return ScoreNetwork(
-        [state[f"{name}{number}"].copy() for number in range(sum(key.startswith(name) for key in state))]
-    )
 
 
 # Scores of several decisions in a row ---------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import numpy as np
 
 from hetsim.errors import UsageError
 from hetsim.learning.agents.network import ScoreNetwork
-from hetsim.learning.agents.practice import AgentState, Count, Layers, NotNegative, Positive, Practice, Several, Share
+from hetsim.learning.agents.practice import Count, Layers, NotNegative, Positive, Practice, Several, Share
 
 MISSING = "the agent ppo needs stable-baselines3 and sb3-contrib: pip install 'hetsim[learning]'"
 
@@ -72,58 +72,13 @@ class Ppo:
             policy.scores.load_arrays(begin.arrays)
             assert model.env is not None
             model.env.seed(practice.seed)
-            if practice.resumed is not None:
-                _go_on(model, env, practice, practice.resumed)
 
             class Report(BaseCallback):
-                def _on_rollout_start(self) -> None:
-                    practice.save(self.num_timesteps, lambda: _state(model, env))
-
                 def _on_step(self) -> bool:
                     practice.passed(self.num_timesteps, ScoreNetwork(policy.scores.arrays()))
                     return True
 
-            model.learn(steps - model.num_timesteps, callback=Report(), reset_num_timesteps=model.num_timesteps == 0)
+            model.learn(steps, callback=Report())
             return ScoreNetwork(policy.scores.arrays())
         finally:
             torch.set_num_threads(threads)
-
-
-def _state(model: Any, env: Any) -> AgentState:
-    """The state that the next rollout depends on, without the episode under way."""
-    import torch
-
-    arrays = {f"policy{number}": value.numpy() for number, value in enumerate(model.policy.state_dict().values())}
-    optimizer = model.policy.optimizer.state_dict()["state"]
-    for number, values in optimizer.items():
-        arrays |= {f"adam{number}_{key}": value.numpy() for key, value in values.items()}
-    kind, keys, place, has, cached = np.random.get_state()  # noqa: NPY002  (what stable-baselines3 draws from)
-    arrays |= {"torch": torch.get_rng_state().numpy(), "numpy": np.asarray(keys), "begins": model._last_episode_starts}
-    facts = {"steps": model.num_timesteps, "updates": model._n_updates, "episode": env._episode,
-             "numpy": [str(kind), int(place), int(has), float(cached)]}  # fmt: skip
-    return AgentState(arrays, facts)
-
-
-def _go_on(model: Any, env: Any, practice: Practice, state: AgentState) -> None:
-    """Put a model that was just made where another one was."""
-    import torch
-
-    arrays, facts = state.arrays, state.facts
-    model.env.reset()  # of the wrappers; the episode is then the one that was under way
-    practice.return_to()
-    env._episode = facts["episode"]
-    model._last_obs, model._last_episode_starts = practice.observation[None].copy(), arrays["begins"].astype(bool)
-    model.num_timesteps, model._n_updates = facts["steps"], facts["updates"]
-    names = model.policy.state_dict()
-    model.policy.load_state_dict({
-        key: torch.as_tensor(arrays[f"policy{number}"].copy()) for number, key in enumerate(names)
-    })  # fmt: skip
-    optimizer = model.policy.optimizer.state_dict()
-    for name, array in arrays.items():
-        if name.startswith("adam"):
-            number, _, key = name.removeprefix("adam").partition("_")
-            optimizer["state"].setdefault(int(number), {})[key] = torch.as_tensor(array.copy())
-    model.policy.optimizer.load_state_dict(optimizer)
-    kind, place, has, cached = facts["numpy"]
-    np.random.set_state((kind, arrays["numpy"], place, has, cached))  # noqa: NPY002
-    torch.set_rng_state(torch.as_tensor(arrays["torch"].copy()))

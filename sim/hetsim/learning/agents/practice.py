@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
-from hetsim.errors import Problem, ScenarioError
 from hetsim.experiment.progress import Progress
-from hetsim.learning.agents import files as agent_files
-from hetsim.learning.agents.network import Adam, ScoreNetwork, arrays_of, network_of
+from hetsim.learning.agents.network import ScoreNetwork
 from hetsim.learning.environment.admission import Admissions, Played
 from hetsim.learning.environment.episode import TIME, Episodes
 from hetsim.learning.environment.rewards import RewardLike
@@ -31,9 +26,6 @@ JUDGED_ON = 4
 JUDGED = 20
 """How often one is, over all steps."""
 EPISODES: dict[str, type[Episodes]] = {SCHEDULING: Episodes, ADMISSION: Admissions}
-CHECKPOINT = "hetsim training checkpoint"
-MAX_CHECKPOINT = 4_000_000_000
-"""Bytes of a checkpoint, which holds the memory of an agent."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -44,21 +36,12 @@ Layers = Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(max_l
 """Sizes of the hidden layers; none: the score is linear."""
 
 
-@dataclass
-class AgentState:
-    """The state of an agent: arrays by name, and numbers and texts as JSON has them."""
-
-    arrays: dict[str, np.ndarray]
-    facts: dict[str, Any]
-
-
 class Practice:
     """The episodes that an agent learns from, and the validation of its networks.
 
     For an agent: `layout`, `scale` (seconds of a typical task, the unit of its discount), `seed` (of the loads), the
-    present `observation`, `mask`, `now` and `over`, and `reset`, `step`, `passed` and `save`; `environment` gives the
-    same episodes to other libraries.  Where training goes on from a checkpoint, `resumed` is the saved state, with the
-    episode under way as it was then; None: begin.
+    present `observation`, `mask`, `now` and `over`, and `reset`, `step` and `passed`; `environment` gives the same
+    episodes to other libraries.
     """
 
     sb3: Callable[[], tuple[Any, Any]]
@@ -76,44 +59,6 @@ class Practice:
         self.curve: list[tuple[int, float]] = []
         self.kept: Any = None
         self.kept_after = 0
-        self.resumed: AgentState | None = None
-        self._checkpoint: tuple[Path, dict[str, Any]] | None = None
-        self._saved_at = 0
-
-    def checkpoint_at(self, path: Path, training: dict[str, Any]) -> None:
-        """Resume from and save to a file; ScenarioError if it is of another training."""
-        self._checkpoint = path, json.loads(json.dumps(training))
-        if not path.exists():
-            return
-        state, mine = read_checkpoint(path, self._checkpoint[1])
-        self.curve = [(int(steps), float(value)) for steps, value in mine["curve"]]
-        self.kept_after, self._saved_at = int(mine["kept_after"]), int(mine["steps"])
-        if any(name.startswith("kept") for name in state.arrays):
-            self.kept = network_of(state.arrays, "kept")
-        self._under_way = int(mine["episode"]), [int(action) for action in mine["actions"]]
-        self.resumed = state
-        self.return_to()
-
-    def return_to(self) -> None:
-        """Bring the episode back to the saved state: same load, same actions."""
-        episode, actions = self._under_way
-        self.reset(episode)
-        for action in actions:
-            self.episodes.step(action)
-
-    def save(self, steps: int, state: Callable[[], AgentState]) -> None:
-        """Write the state of training to the file at intervals of steps."""
-        if self._checkpoint is None or steps - self._saved_at < self.every:
-            return
-        path, training = self._checkpoint
-        now, self._saved_at = state(), steps
-        mine = {
-            "curve": self.curve, "kept_after": self.kept_after, "steps": steps,
-            "episode": self.episodes.replication, "actions": self.episodes.taken,
-        }  # fmt: skip
-        kept = {} if self.kept is None else {f"kept{number}": array for number, array in enumerate(self.kept.arrays)}
-        about = {"format": CHECKPOINT, "version": 1, "training": training, "practice": mine, "agent": now.facts}
-        agent_files.write_parts(path, about, {**now.arrays, **kept})
 
     def environment(self) -> Any:
         """These episodes as a Gymnasium environment, from `reset(seed=self.seed)`."""
@@ -200,60 +145,7 @@ class Practice:
         return pd.DataFrame(self.curve, columns=["steps", "reward_per_task"])
 
 
-def read_checkpoint(path: Path, training: Mapping[str, Any]) -> tuple[AgentState, dict[str, Any]]:
-    """State of the agent and its practice; ScenarioError if damaged or of another."""
-
-    def wrong(text: str) -> ScenarioError:
-        return ScenarioError(Problem(text, file=str(path)))
-
-    arrays = agent_files.read_parts(path, wrong, "checkpoint of a training", MAX_CHECKPOINT)
-    try:
-        about = json.loads(bytes(arrays.pop("about").astype(np.uint8)).decode())
-        recognized, theirs = about["format"] == CHECKPOINT and about["version"] == 1, dict(about["training"])
-        facts, mine = dict(about["agent"]), dict(about["practice"])
-        complete = set(mine) == {"curve", "kept_after", "steps", "episode", "actions"}
-    except (KeyError, ValueError, TypeError, RecursionError):
-        recognized = complete = False
-    if not recognized or not complete:
-        raise wrong("is an .npz archive, but no checkpoint of a training (hetsim train --checkpoint)")
-    for key, value in training.items():
-        if theirs.get(key) != value:
-            if key == "content":
-                raise wrong(
-                    f"is the checkpoint of another training: the scenario {training['scenario']} has changed since; "
-                    "give another path, or delete this file to start again"
-                )
-            raise wrong(
-                f"is the checkpoint of another training: {key} is {theirs.get(key)!r} there and {value!r} here; give "
-                "another path, or delete this file to start again"
-            )
-    return AgentState(arrays, facts), mine
-
-
 def _tasks(episodes: Episodes) -> int:
     """Number of tasks that arrived in the episode that has ended."""
     assert episodes.record is not None
     return int((episodes.record.status >= 0).sum())
-
-
-class Trainer:
-    """The network of an agent, its optimizer, random numbers and counts."""
-
-    def __init__(
-        self, practice: Practice, hidden: Sequence[int], rate: float, random: np.random.Generator, *counts: str
-    ):
-        resumed, self.random, self.counts = practice.resumed, random, dict.fromkeys(counts, 0)
-        if resumed is None:
-            self.network = ScoreNetwork.fresh(practice.layout.inputs, hidden, random)
-            self.adam = Adam(self.network.arrays, rate)
-            return
-        self.network = network_of(resumed.arrays)
-        self.adam = Adam(self.network.arrays, rate)
-        self.adam.restore(resumed.arrays)
-        self.counts = {name: resumed.facts[name] for name in counts}
-        random.bit_generator.state = resumed.facts["random"]
-
-    def state(self, further: dict[str, np.ndarray]) -> AgentState:
-        """The state from which training can continue, with further arrays of the agent."""
-        facts = {**self.counts, "random": self.random.bit_generator.state}
-        return AgentState({**arrays_of(self.network), **self.adam.state(), **further}, facts)

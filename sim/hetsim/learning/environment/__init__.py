@@ -1,1 +1,1 @@
-"""Scheduling and admission step by step: episodes, actions, rewards, suites."""
+"""Scheduling and admission step by step: episodes, actions, rewards."""

@@ -212,8 +212,6 @@ class Episodes:
             announced.reward = Both(self.simulation, self.reward, self.plain_reward)
         self.terminated = self.truncated = self._in_round = False
         self.earned = self.dt = 0.0
-        self.taken: list[int] = []
-        """The actions of this episode so far: with its load, all that it takes to be where it is."""
         self._go()
         return self.observation
 
@@ -241,7 +239,6 @@ class Episodes:
             raise UsageError("no episode is under way: reset() begins one")
         if not 0 <= action < self.actions:
             raise UsageError(f"action {action} is none of the {self.actions} (0 to {self.actions - 1})")
-        self.taken.append(int(action))
         factor = self.factor if self.normalize else 1.0
         before = self.now
         self._take(self.simulation, action)

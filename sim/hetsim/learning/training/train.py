@@ -7,7 +7,6 @@ and the final comparison is that of `hetsim compare`, with replications of the s
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Iterable, Mapping, Sized
 from dataclasses import asdict, dataclass, fields, replace
@@ -29,7 +28,6 @@ from hetsim.learning.agents.files import LearnedPolicy
 from hetsim.learning.agents.practice import Practice
 from hetsim.learning.environment.episode import WINDOW
 from hetsim.learning.environment.rewards import Goodput, RewardLike, Slowdown, check_reward, metric_of
-from hetsim.learning.environment.suites import BASELINES
 from hetsim.learning.observation.admission import refuse_others
 from hetsim.learning.observation.window import ADMISSION, DECIDES, SCHEDULING
 from hetsim.learning.training.admission_baselines import hand_written, with_admission, with_admissions
@@ -46,6 +44,11 @@ if TYPE_CHECKING:
 REWARD = {SCHEDULING: Slowdown.name, ADMISSION: Goodput.name}
 """Unless another is named; of admission `value` where no task has a deadline, and goodput is therefore no metric."""
 MAX_STEPS = 100_000_000
+BASELINES: dict[str, Any] = {
+    **{name: name for name in ("fcfs", "fcfs_skip", "random", "sjf", "wfp3", "unicep", "f1", "saf")},
+    "packer": {"scheduler": {"name": "tetris", "shortness": 0}},
+}
+"""Schedulers that a learned one is compared with, by label."""
 
 
 @dataclass
@@ -98,7 +101,6 @@ def train(
     metrics: Iterable[str] = (),
     replications: int | None = None,
     out: str | Path | None = None,
-    checkpoint: str | Path | None = None,
     **options: Unpack[LocalKeywords],
 ) -> Training:
     """Train an agent to schedule or admit in a scenario, and compare the result.
@@ -118,8 +120,6 @@ def train(
         metrics, replications: of the comparison; without them the metric of the reward, and the scenario's
             replications.
         out: a file to write the policy to.
-        checkpoint: a file to which the state of training is written about twenty times on the way.  Where it is there
-            already, training goes on from it, to the same bytes as without the interruption.
         workers: processes for the replications of the comparison, None for one a core; an agent learns in this
             process.
         options: those of every study.
@@ -127,7 +127,7 @@ def train(
     Raises:
         UnknownName: there is nothing of that name to decide.
         UsageError: the reward is a function, which tells nothing of other policies.
-        ScenarioError: the scenario is invalid, or the checkpoint belongs to another training.
+        ScenarioError: the scenario is invalid.
     """
     study_options = StudyOptions(replications=replications, **options)
     loaded = prepare(scenario, None, study_options.overrides)
@@ -135,9 +135,8 @@ def train(
         raise UnknownName("value of decides", str(decides), DECIDES, f"; choose {' or '.join(DECIDES)}")
     _check_numbers(steps, seed)
     learner = make_agent(agent, {} if settings is None else settings)
-    for file in (out, checkpoint):
-        if file is not None:
-            check_writable(file)
+    if out is not None:
+        check_writable(out)
     given = _rivals(loaded, decides, baselines)
     metrics = list(metrics)
     for name in metrics:
@@ -153,13 +152,6 @@ def train(
         )
     practice = Practice(loaded, window, parts, seed=seed, steps=steps, decides=decides)
     practice.sb3 = _for_sb3
-    if checkpoint is not None:
-        practice.checkpoint_at(Path(checkpoint), {
-            "scenario": loaded.name,
-            "content": hashlib.sha256(loaded.to_yaml(absolute_paths=True).encode()).hexdigest(),
-            "agent": agent, "settings": asdict(learner), "steps": steps, "seed": seed, "decides": decides,
-            "window": practice.episodes.window, "reward": dict(parts),
-        })  # fmt: skip
     with reporting(study_options.progress) as practice.progress:
         network = learner.train(practice, steps, np.random.default_rng([seed, 0]))
     network = practice.best(network)

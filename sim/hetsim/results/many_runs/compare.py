@@ -21,7 +21,7 @@ import pandas as pd
 from hetsim.errors import UnknownName, UsageError
 from hetsim.results.declared import current_name, declaration, has_direction, hide_if_zero, higher_is_better
 from hetsim.results.formatting import SECONDS, figures, fitting, metric_name, one, several, units_of, with_unit
-from hetsim.results.many_runs.findings import COLUMNS, Finding, better, paired_findings
+from hetsim.results.many_runs.findings import COLUMNS, Finding, clearly_best, paired_findings, seen_from
 from hetsim.results.many_runs.groups import differences_of_groups, table_of_groups
 from hetsim.results.many_runs.replications import COMMON_END, REPLICATIONS, Replications
 from hetsim.results.many_runs.selection import Selection
@@ -324,16 +324,7 @@ def _winner(metric: str, frame: pd.DataFrame, found: list[Finding], policies: li
     """The policy that is shown to be better than each other one; None if open."""
     if not has_direction(metric) or np.isinf(frame.to_numpy(dtype=np.float64)).any():
         return None
-    for policy in policies:
-        beaten = set()
-        for row in found:
-            if row.significant and policy in (row.policy, row.other):
-                seen = row if row.policy == policy else row.reversed()
-                if better(metric, seen.difference):
-                    beaten.add(seen.other)
-        if beaten and len(beaten) == len(policies) - 1:
-            return policy
-    return None
+    return clearly_best(found, policies)
 
 
 def _of_the_best(metric: str, frame: pd.DataFrame, found: list[Finding]) -> list[Finding]:
@@ -342,4 +333,4 @@ def _of_the_best(metric: str, frame: pd.DataFrame, found: list[Finding]) -> list
     if not means.notna().any():
         return []
     best = means.idxmax() if higher_is_better(metric) else means.idxmin()
-    return [row if row.policy == best else row.reversed() for row in found if best in (row.policy, row.other)]
+    return seen_from(found, str(best))

@@ -115,3 +115,18 @@ def paired_findings(metric: str, pairs: list[tuple[str, str, np.ndarray]], confi
 def better(metric: str, difference: float) -> bool:
     """Return True if `difference` (policy - other) is to the policy's credit."""
     return difference > 0 if higher_is_better(metric) else difference < 0
+
+
+def clearly_best(findings: list[Finding], policies: list[str]) -> str | None:
+    """The policy that is shown to be better than each of the others."""
+    for policy in policies:
+        seen = seen_from(findings, policy)
+        beaten = {row.other for row in seen if row.significant and better(row.metric, row.difference)}
+        if len(policies) > 1 and beaten >= set(policies) - {policy}:
+            return policy
+    return None
+
+
+def seen_from(findings: list[Finding], policy: str) -> list[Finding]:
+    """The findings about one policy, as differences of it to the others."""
+    return [row if row.policy == policy else row.reversed() for row in findings if policy in (row.policy, row.other)]

@@ -17,7 +17,7 @@ import pandas as pd
 from hetsim.errors import UnknownName, UsageError
 from hetsim.model.units import quantity
 from hetsim.results.declared import higher_is_better
-from hetsim.results.many_runs.findings import COLUMNS, ROUNDING, Finding, better, paired_findings
+from hetsim.results.many_runs.findings import COLUMNS, ROUNDING, Finding, clearly_best, paired_findings
 from hetsim.results.one_run.estimands import contributions
 
 MAX_SHOWN = 10
@@ -114,21 +114,6 @@ def leads(sweep: Points, metric: str, findings: dict[int, list[Finding]] | None 
         if clear is not None:
             counts.shown[clear] = counts.shown.get(clear, 0) + 1
     return counts._replace(points=points, tested=tested)
-
-
-def clearly_best(findings: list[Finding], policies: list[str]) -> str | None:
-    """The policy that is shown to be better than each of the others."""
-    for policy in policies:
-        seen = seen_from(findings, policy)
-        beaten = {row.other for row in seen if row.significant and better(row.metric, row.difference)}
-        if len(policies) > 1 and beaten >= set(policies) - {policy}:
-            return policy
-    return None
-
-
-def seen_from(findings: list[Finding], policy: str) -> list[Finding]:
-    """The findings about one policy, as differences of it to the others."""
-    return [row if row.policy == policy else row.reversed() for row in findings if policy in (row.policy, row.other)]
 
 
 class Points(Protocol):

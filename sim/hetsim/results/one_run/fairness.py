@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 
@@ -21,18 +20,18 @@ UNFAIR = 1.1
 """Above this ρ a task is told to be treated unfairly."""
 
 
-def rho(run: Measured, by: Literal["task", "user"] = "task") -> np.ndarray:
+def rho(run: Measured) -> np.ndarray:
     """ρ of every completed task of the window (or group): see `rho_of_tasks`."""
-    values = run.chosen(run.result.rho if by == "task" else rho_of_tasks(run.result, by))
+    values = run.chosen(run.result.rho)
     return values[~np.isnan(values)]
 
 
-def rho_of_tasks(result: Run, by: Literal["task", "user"] = "task") -> np.ndarray:
+def rho_of_tasks(result: Run) -> np.ndarray:
     """ρ = response / T_iso for every row of the task table; NaN if incomplete.
 
-    T_iso is the time on an exclusive 1/N share of the cluster in the fastest feasible mode, N the
-    time-average number of active tasks (`by="user"`: of users with an active task) during the task's life,
-    at least 1: a mode that needs g of C devices takes max(1, g·N/C) times its time there.
+    T_iso is the time on an exclusive 1/N share of the cluster in the fastest feasible mode, N the time-average number
+    of active tasks during the task's life, at least 1: a mode that needs g of C devices takes max(1, g·N/C) times its
+    time there.
     """
     record, table = result.record, result.modes
     tasks, rows = record.input.tasks, TableRows(record)
@@ -41,11 +40,7 @@ def rho_of_tasks(result: Run, by: Literal["task", "user"] = "task") -> np.ndarra
     finish = record.finish[rows.deciding]
     finish = np.where(np.isnan(finish) | (status == UNFINISHED), record.end, finish)
     there = np.isfinite(arrival)
-    users = None
-    if by == "user":
-        users = np.zeros(rows.count, np.int64) if tasks.user_code is None else rows(tasks.user_code)
-        users = users[there]
-    active = _active(arrival[there], finish[there], users)
+    active = _active(arrival[there], finish[there])
     done = np.flatnonzero(status == COMPLETED)
     if not len(done):
         return rho
@@ -92,22 +87,12 @@ def _on_a_share(table: ModeTable, chosen: np.ndarray, crowd: np.ndarray) -> np.n
     return isolated
 
 
-def _active(begin: np.ndarray, end: np.ndarray, users: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Times, and at each the integral so far of the number of active tasks (or users)."""
+def _active(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Times, and at each the integral so far of the number of active tasks."""
     when = np.concatenate([begin, end])
     change = np.repeat([1, -1], len(begin))
     order = np.argsort(when, kind="stable")
     when, change = when[order], change[order]
-    if users is not None:
-        # A user counts from their first active task to the end of the last: only changes from or to zero
-        # matter.
-        owner = np.concatenate([users, users])[order]
-        by_owner = np.argsort(owner, kind="stable")
-        level = np.cumsum(change[by_owner])  # each user's changes sum to zero
-        before = level - change[by_owner]
-        step = np.zeros(len(change), np.int64)
-        step[by_owner] = (level > 0).astype(np.int64) - (before > 0)
-        change = step
     level = np.cumsum(change)
     area = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(when))])
     return when, area
