@@ -32,7 +32,8 @@ PLACES: dict[str, list[tuple[tuple[int, ...], tuple[int, ...] | None]]] = {
     "1 0": [((1,), None), ((2,), None)], "2 0": [((1, 2), None), ((2, 5), None)], "3 0": [((0,), (2, 3)), ((4,), None)],
     "4 0": [((0, 7), (2, 3, 4, 5, 6, 9))],  # two cores of the first node, four of the third
 }  # fmt: skip
-"""By shape and mode: device 0 is the cores of the first node, 1 to 3 its GPUs; 4 to 6 are those of the second; 7 is the third's cores."""
+"""By shape and mode: device 0 is the cores of the first node, 1 to 3 its GPUs; 4 to 6 are those of the second.
+Device 7 is the cores of the third."""
 
 
 def machine() -> Cluster:
@@ -126,7 +127,7 @@ def cost_of(row: dict[str, Any], where: Cluster, factor: list[float]) -> float:
     amounts = [2, 4] if len(devices) > 1 and cores is not None else [1] * len(devices)
     price = [one.up for one in where.prices]
     of_cores = sum(price[host] * amount for host, amount in zip(hosts, amounts, strict=True)) / sum(amounts)
-    of_gpus = 0.0 if row["made"].on_cpu else sum(price[one] * factor[one] for one in devices) * row["made"].share / WHOLE
+    of_gpus = sum(price[one] * factor[one] * row["made"].share / WHOLE for one in devices if not row["made"].on_cpu)
     return (until(row) - row["decided"]) * (of_gpus + row["made"].millicores / 1000 * of_cores)
 
 
@@ -180,7 +181,8 @@ def test_tasks_of_batches_that_are_stopped_and_start_again(seed: int):
 def test_launches_of_batches_that_are_stopped_and_start_again(seed: int):
     rec, rows, tasks = made(seed)
     table = Result(rec).launches
-    names = {((0,), (2, 3)): "n0/cpu2+n0/cpu3", ((0, 7), (2, 3, 4, 5, 6, 9)): "n0/cpu2+n0/cpu3+n2/cpu0+n2/cpu1+n2/cpu2+n2/cpu5", ((1, 2), None): "n0/g0+n0/g1"}
+    several = "n0/cpu2+n0/cpu3+n2/cpu0+n2/cpu1+n2/cpu2+n2/cpu5"
+    names = {((0,), (2, 3)): "n0/cpu2+n0/cpu3", ((0, 7), (2, 3, 4, 5, 6, 9)): several, ((1, 2), None): "n0/g0+n0/g1"}
     outcomes = {0: "completed", LAUNCH_STOPPED: "stopped", LAUNCH_RUNNING: "running"}
     for row, (_, line) in zip(rows, table.iterrows(), strict=True):
         for name in ("launch", "members", "decided", "start", "compute_start", "compute_end", "end", "busy", "lost"):
