@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,18 +13,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hand_made import three
 from scipy import stats
 
 import hetsim as hs
-from hetsim.errors import UsageError
+from hetsim.errors import HetsimError, RunError, UsageError
 from hetsim.experiment import estimate as estimates
 from hetsim.experiment import study as studies
 from hetsim.experiment import sweep as sweeps
+from hetsim.experiment.compare import run_policies, select_best
+from hetsim.experiment.options import StudyOptions
 from hetsim.experiment.segment import Segment
 from hetsim.experiment.shard import ShardOver
+from hetsim.experiment.size import size
 from hetsim.experiment.sweep import Checked, estimate_sweep, plan_sweep, sweep
 from hetsim.experiment.tune import tune
-from hetsim.experiment.work import RunJob, RunOutcome
+from hetsim.experiment.work import RunJob, RunOutcome, Setup
+from hetsim.results.many_runs.replications import Replications
 
 COUNT = "workload.jobs.count"
 SMALL: dict[str, Any] = {
@@ -486,3 +492,142 @@ def test_a_setting_that_is_the_present_one_is_tried_once(made: Made):
     assert [one.values for one in found.settings] == [{COUNT: 3}, {}]
     only = hs.tune(SMALL, over={COUNT: [9]}, metric="jain", first=2, final=3)
     assert [one.values for one in only.settings] == [{COUNT: 9}, {}] and isinstance(only.table, pd.DataFrame)
+
+
+# Sizes ----------------------------------------------------------------------------------------------------------------
+
+
+def tried(count: int, least: float, first: int, error: float) -> tuple[int, float, float, str]:
+    """Looks with a third of the replications, all, and four times as many, as long as the last left it open."""
+    looks = [*([-(-first // 3)] if first > 6 else []), first, 4 * first]
+    for replications in looks:
+        values = [value((count, "fcfs"), 3, number) for number in range(replications)]
+        mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
+        half = float(stats.t.ppf(1 - error / len(looks), replications - 1)) * deviation / math.sqrt(replications)
+        if deviation < 1e-12 and replications < first:  # of a short look equal values show no spread
+            half, verdict = math.nan, "open"
+            continue
+        verdict = "met" if mean - least >= half else "missed" if mean - least <= -half else "open"
+        if verdict != "open":
+            break
+    return replications, mean, half, verdict
+
+
+def bisected(least: float, low: int, most: int | None, first: int, confidence: float) -> Any:
+    """Sizes are doubled until one meets it (`most` is the second where it is given), then halved; trials, answer."""
+    top = 4096 if most is None else most
+    error = (1 - confidence) / (2 * (math.ceil(math.log2(top / low)) + 1) + 1)
+    trials: dict[int, tuple[int, float, float, str]] = {}
+
+    def meets(count: int) -> bool:
+        trials.setdefault(count, tried(count, least, first, error))
+        return trials[count][3] == "met"
+
+    bad, good = low - 1, low
+    while not meets(good):
+        if good == top:
+            return trials, None
+        bad, good = good, min(2 * good, top) if most is None else top
+    while good - bad > 1:
+        middle = (good + bad) // 2
+        bad, good = (bad, middle) if meets(middle) else (middle, good)
+    return trials, good
+
+
+@pytest.mark.parametrize(("least", "low", "most", "first"), [
+    (0.63, 1, None, 9), (0.63, 1, 40, 5), (0.63, 7, 12, 12), (0.56, 2, None, 6), (3.0, 4, 8, 4), (0.6, 1, 15, 2),
+])  # fmt: skip
+def test_the_least_size_by_bisection(made: Made, least: float, low: int, most: int | None, first: int):
+    told: list[Any] = []
+    progress: list[float] = []
+    found = size(
+        SMALL, f"jain > {least}", COUNT, least=low, most=most, replications=first, confidence=0.9, tell=told.append,
+        progress=progress.append,
+    )  # fmt: skip
+    trials, answer = bisected(least, low, most, first, 0.9)
+    assert found.size == answer and [one.size for one in told] == list(trials)
+    assert [(one.size, one.replications, one.verdict) for one in found.trials] == [
+        (count, trials[count][0], trials[count][3]) for count in sorted(trials)
+    ]
+    for one in found.trials:
+        assert (one.mean, one.half) == pytest.approx(trials[one.size][1:3], nan_ok=True)
+    assert Counter(kind[0] for kind, _ in made.kinds) == {count: one[0] for count, one in trials.items()}
+    assert (found.min_size, found.max_size, found.confidence, found.key) == (low, most or 4096, 0.9, COUNT)
+    assert progress == sorted(progress) and progress[-1] == 1.0
+
+
+def test_sizes_that_cannot_run_or_fail(made: Made):
+    made.wrong = lambda kind, job: RunOutcome(None, error="never fits\nbecause", refused=True) if kind[0] < 5 else None
+    found = size(SMALL, "jain > 0.1", COUNT, least=1, most=8, replications=3)
+    facts = [(one.size, one.verdict, one.reason, one.replications > 0) for one in found.trials]
+    assert facts[:2] == [(1, "missed", "never fits", False), (4, "missed", "never fits", False)]
+    assert found.size == 5 and all(one[1:] == ("met", "", True) for one in facts[2:])
+    with pytest.raises(UsageError, match=f"no {COUNT} from 1 to 3 can run: never fits"):
+        size(SMALL, "jain > 0.1", COUNT, least=1, most=3)
+    made.wrong = lambda kind, job: RunOutcome(None, error="it broke")
+    with pytest.raises(RunError, match=f"^{COUNT} = 2: it broke$"):
+        size(SMALL, "jain > 0.1", COUNT, least=2, most=3)
+    made.wrong = lambda kind, job: RunOutcome({"jain": math.nan, "replication": float(job.replication)})
+    with pytest.raises(UsageError, match=f"^jain is not defined with any {COUNT} tried: choose another metric"):
+        size(SMALL, "jain > 0.1", COUNT, least=2, most=3)
+
+
+@pytest.mark.parametrize(("more", "said"), [
+    ({"confidence": 1.0}, "a confidence lies between"), ({"confidence": 0.0}, "a confidence lies between"),
+    ({"replications": 1}, "a verdict takes at least 2 replications, not 1: one run has no interval"),
+    ({"least": 0}, "sizes are looked for from 0 to 4096"), ({"least": 5, "most": 4}, "are looked for from 5 to 4"),
+    ({"over": "seed"}, "it says which random numbers are drawn, not how large anything is"),
+    ({"shard": "1/2", "cache": "x"}, "a bisection has no parts: each size follows from those before"),
+])  # fmt: skip
+def test_what_no_search_takes(more: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    given: dict[str, Any] = {"over": COUNT, "target": "jain > 0.1"} | more
+    with pytest.raises(HetsimError, match=said):
+        size(SMALL, **given)
+
+
+# Comparisons ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def strictly(made: Made, monkeypatch: pytest.MonkeyPatch) -> Made:
+    """Runs of comparisons, which end with the first that fails."""
+
+    def simulate(scenario: Any, job: RunJob, **_: Any) -> Any:
+        result: Any = three()
+        result.record.input.warnings = ["careful"]
+        result.made = made(Setup(()), None, "", job=job).values
+        return result
+
+    monkeypatch.setattr(studies, "simulate", simulate)
+    monkeypatch.setattr(studies, "replication_values", lambda result, metrics: result.made)
+    monkeypatch.setattr(sys.modules[__name__], "kind_of", lambda job: (9, "sjf" if job.scenario else "fcfs"))
+    return made
+
+
+def test_policies_have_as_many_replications_as_their_precision_takes(strictly: Made):
+    wanted = {"precision": 0.04, "metric": "jain", "max": 80}
+    found = run_policies(SMALL, ["fcfs", "sjf"], StudyOptions(replications=wanted))
+    values = [as_many_as_needed((9, policy), 0.04, 80) for policy in ("fcfs", "sjf")]
+    assert [list(runs.column("jain")) for runs in found.values()] == values  # type: ignore[union-attr]
+    assert [len(one) for one in values] != [10, 10] and len(strictly.jobs) == sum(map(len, values))
+    for runs in found.values():
+        assert isinstance(runs, Replications) and runs.remarks[0].startswith("precision: 95 % interval of jain is ±")
+    assert found["fcfs"].warnings[:2] == ["replication 0: careful", "replication 1: careful"]
+
+
+def test_a_selection_drops_policies_one_after_another(strictly: Made):
+    """Kim and Nelson: W(r) = (2 η (n - 1) S² / δ² - r) δ / 2r; a policy goes that is further behind than that."""
+    runs, found = select_best(SMALL, ["fcfs", "sjf"], StudyOptions(replications=4), "jain", 0.9, 0.06)
+    values = {policy: [value((9, policy), 3, number) for number in range(1000)] for policy in ("fcfs", "sjf")}
+    first = {policy: np.array(one[:4]) for policy, one in values.items()}
+    delta = 0.06 * max(one.mean() for one in first.values())
+    eta = ((2 * 0.1) ** (-2 / 3) - 1) / 2
+    limit = 2 * eta * 3 * np.var(first["fcfs"] - first["sjf"], ddof=1) / delta**2
+    r = 4
+    while abs(np.mean(values["fcfs"][:r]) - np.mean(values["sjf"][:r])) <= max(0.0, (limit - r) * delta / (2 * r)):
+        r += 1
+    best = max(values, key=lambda policy: np.mean(values[policy][:r]))
+    assert (found.best, found.delta, r > 5) == (best, pytest.approx(delta), True)
+    assert {policy: len(one) for policy, one in runs.items()} == {"fcfs": r, "sjf": r} == found.runs
+    assert list(found.dropped.values()) == [r] and len(strictly.jobs) == 2 * r
