@@ -6,31 +6,51 @@ import json
 import logging
 import math
 import pickle
+import signal
 import sys
-from concurrent.futures import Executor, Future
+import threading
+import warnings
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from hand_made import cluster, record, three, workload
+from scipy import stats
 
 import hetsim as hs
-from hetsim.errors import InvariantError, Problem, RunError, ScenarioError, UsageError
-from hetsim.experiment import directory, run, work, workers
+from hetsim.errors import (
+    DamagedFile,
+    HetsimError,
+    InvariantError,
+    Problem,
+    RunError,
+    ScenarioError,
+    UnknownInputs,
+    UsageError,
+)
+from hetsim.experiment import directory, precision, run, segment, work, workers
+from hetsim.experiment import estimate as estimates
+from hetsim.experiment import study as studies
 from hetsim.experiment.compare import Refusals, asked_for, select_best
 from hetsim.experiment.directory import comparison_json, first_run, load_any, save, save_comparison
 from hetsim.experiment.identity import Identity
 from hetsim.experiment.options import StudyOptions
 from hetsim.experiment.progress import Meter
-from hetsim.experiment.study import Case
+from hetsim.experiment.store import Store, stored_runs
+from hetsim.experiment.study import Case, Replicates
+from hetsim.experiment.targets import Target
 from hetsim.experiment.work import OtherInputs, RunJob, RunOutcome, Setup, Shelf
 from hetsim.experiment.workers import GivenPool, Processes, Workers
 from hetsim.results.many_runs.compare import compare
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.store import versions
+from hetsim.results.sealed import sealed
 from hetsim.scenario.scenario import load
 
 NOTHING: Any = None
@@ -668,3 +688,256 @@ def test_cases_and_unknown_metrics():
     assert [type(one) for one in found] == [Result, Result] and [one.seed for one in found] == [4, 3]
     both = run.run_cases([Case(load(SMALL))], StudyOptions(replications=2), ("rho_max", "rho_max"))
     assert isinstance(both[0], Replications) and both[0].keeps("rho_max")
+
+
+# Processes ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pool_that_breaks_while_a_process_starts(monkeypatch: pytest.MonkeyPatch):
+    stopped: list[bool] = []
+    problem: list[Any] = [None]
+
+    def submit(self: Any, function: Any, /, *given: Any, **named: Any) -> Any:
+        if problem[0] is not None:
+            raise problem[0]
+        return function, given, named
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", submit)
+    monkeypatch.setattr("multiprocessing.forkserver._forkserver._stop", lambda: stopped.append(True))
+    pool = workers._Processes(2)
+    assert pool.submit(max, 1, 2, key=abs) == (max, (1, 2), {"key": abs})  # type: ignore[comparison-overlap]
+    problem[0] = OSError("too many files")
+    with pytest.raises(OSError, match="too many files"):
+        pool.submit(int)
+    pool._broken = "a child died"  # type: ignore[attr-defined]
+    with pytest.raises(BrokenProcessPool, match="a worker died while another was being started"):
+        pool.submit(int)
+    assert not stopped
+    for problem[0] in (ConnectionResetError(), EOFError()):
+        with pytest.raises(BrokenProcessPool, match="a worker died while another was being started"):
+            pool.submit(int)
+    assert stopped == [True, True]
+
+
+def test_signals_wait_until_the_end_of_a_block():
+    came: list[int] = []
+    both = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda one, _: came.append(one)) for number in both}
+    try:
+        with workers.signals_held():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.raise_signal(number)
+            assert not came
+        assert came == [signal.SIGTERM]  # one of them is enough
+        signal.raise_signal(signal.SIGINT)
+        assert came == [signal.SIGTERM, signal.SIGINT]
+        mine = signal.getsignal(signal.SIGTERM)
+        inside: list[Any] = []
+
+        def elsewhere() -> None:
+            with workers.signals_held():
+                inside.append(signal.getsignal(signal.SIGTERM))
+
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        assert inside == [mine]
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        with workers.interrupts_held():
+            assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == blocked | {signal.SIGINT}
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == blocked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_processes_of_other_platforms_start_by_themselves(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    pool: Any = workers.process_pool(3, max, 1, 2)
+    assert (pool._max_workers, pool._initializer, pool._initargs) == (3, max, (1, 2))
+    assert pool._mp_context.get_start_method() == "spawn"
+    ended: list[Any] = []
+    stub: Any = SimpleNamespace(
+        _processes={1: SimpleNamespace(terminate=lambda: ended.append("process"))},
+        shutdown=lambda **how: ended.append(how),
+    )
+    workers.close_pool(stub, at_once=False)
+    workers.close_pool(stub, at_once=True)
+    assert ended == [{"wait": True, "cancel_futures": True}, "process", {"wait": True, "cancel_futures": True}]
+    stub._processes = None
+    workers.close_pool(stub, at_once=True)
+    assert len(ended) == 4
+
+
+# Studies --------------------------------------------------------------------------------------------------------------
+
+
+def study_of(monkeypatch: pytest.MonkeyPatch, folder: Path | None = None, **how: Any) -> Any:
+    scenario: Any = SimpleNamespace(policies=SimpleNamespace(label="p"), model=SimpleNamespace(seed=1))
+    setup: Any = SimpleNamespace(scenarios=[scenario], metrics=(), keep=(), check=False, audit=False)
+    made = studies.Study(setup, Workers(), store=Store(folder, **how))
+    made.case = Case(scenario, digest="d" * 64)  # type: ignore[attr-defined]
+    return made
+
+
+def test_what_was_made_for_nothing_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    study = study_of(monkeypatch, tmp_path)
+    series = Replicates(study.case, 2)
+    for number, value in ((3, 30.0), (1, 10.0), (0, 0.5), (0, 7.0), (2, 20.0)):  # 3 was made ahead
+        study._land(series, number, RunOutcome({"jain": value}))
+    assert [dict(one.values)["jain"] for one in series.taken] == [0.5, 10.0] and study.meter.done == 2
+    kept = {study.key(series, number): number for number in range(4)}
+    assert {kept[run] for run in stored_runs(tmp_path)} == {0, 1}
+    study.more(series, 2)
+    assert not study._open  # it has them
+    study.more(series, 4, 3)
+    assert (series.goal, series.likely, series.most) == (4, 4, 4) and list(study._open.values()) == [series]
+    study.more(series, 4, 9)
+    assert series.likely == 9 and len(study._untold) == 1
+    study._land(series, 2, RunOutcome({"jain": 20.0}))
+    assert study._open and len(series.taken) == 3
+
+
+def test_the_store_is_asked_for_what_it_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    study = study_of(monkeypatch, tmp_path)
+    first = Replicates(study.case, 3)
+    for number in (0, 2):
+        study.store.put(study.key(first, number), RunOutcome({"jain": float(number)}))
+    assert study.outstanding([first]) == [(first, 1)] and study.found == 2 and [one.values for one in first.taken] != []
+    whole = Replicates(study.case, 3, whole=1)
+    assert study.outstanding([whole]) == [(whole, 0), (whole, 1)]  # the first is made each time
+    pilot = Replicates(study.case, 3, pilot=True)
+    assert study.outstanding([pilot]) == [(pilot, 0), (pilot, 1), (pilot, 2)]
+    later = Replicates(study.case, 1, begin=2)
+    assert study.outstanding([later]) == [] and study.key(later, 0) == study.key(first, 2)
+    keys = {study.key(Replicates(study.case, 1, warmup=warmup), 0) for warmup in (None, 1.0, 1.5)}
+    assert len(keys) == 3
+
+
+def test_unknown_inputs_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    said = "not all inputs of these runs are known (x reads the clock): "
+    for trust, then in ((False, "they are kept and marked, but made again by every call without trust"),
+                        (True, "finished runs that are there are used nevertheless, as trust")):  # fmt: skip
+        study = study_of(monkeypatch, tmp_path, trust=trust)
+        study.identity.unknown = {study.case.digest: "x reads the clock"}
+        with pytest.warns(UnknownInputs) as told:
+            study.digest(study.case)
+            study.digest(study.case)
+        assert [str(one.message)[: len(said + then)] for one in told] == [said + then]
+        other = Case(study.case.scenario, digest="e")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert study.digest(other) == "e"
+    nowhere = study_of(monkeypatch)
+    nowhere.identity.unknown = {nowhere.case.digest: "x reads the clock"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nowhere.digest(nowhere.case)
+
+
+def test_the_label_of_a_case(monkeypatch: pytest.MonkeyPatch):
+    study = study_of(monkeypatch)
+    scenario = SimpleNamespace(policies=SimpleNamespace(label="sjf"))
+    scenario.with_overrides = lambda _: scenario
+    assert study._label(Case(scenario, {"a.b": 1, "policy": "x", "policy.scheduler": "y", "c": 2})) == "a.b=1, c=2, sjf"  # type: ignore[arg-type]
+    assert study._label(study.case) == "p"
+
+
+@pytest.mark.parametrize("change", [
+    {"error": None}, {"unknown": 3}, {"warnings": [1]}, {"warnings": None}, {"values": [1]}, {"values": {"a": "x"}},
+    {"run": "abc"}, {"run": "ab" * 31},
+])  # fmt: skip
+def test_a_line_that_is_no_outcome(change: dict[str, Any], tmp_path: Path):
+    plain = segment.plain("ab" * 32, RunOutcome({"jain": 1.0}, ["w"], unknown="u"))
+    assert segment.parse_line(tmp_path / "x", sealed(plain).encode())[0] == "ab" * 32
+    with pytest.raises(DamagedFile, match="it is not the outcome of a run"):
+        segment.parse_line(tmp_path / "x", sealed(plain | change).encode())
+
+
+def test_how_long_a_run_is_tried(monkeypatch: pytest.MonkeyPatch):
+    """Steps of 0.7 s: after the fifth, at 3.5 s, it is more than three; a tenth was done."""
+    now = [-0.7]
+
+    def clock() -> float:
+        now[0] += 0.7
+        return now[0]
+
+    def advance() -> bool:
+        return True
+
+    simulation: Any = SimpleNamespace(
+        advance=advance, input=SimpleNamespace(scheduler=SimpleNamespace(schedule=lambda view: ())), view=None
+    )
+    scenario: Any = SimpleNamespace(begin=lambda *_, **__: simulation)
+    scenario.with_overrides = lambda _: scenario
+    monkeypatch.setattr(estimates, "time", SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr(estimates, "run_share", lambda _: 0.1)
+    setup: Any = SimpleNamespace(scenarios=[scenario], check=False)
+    assert estimates._time(JOB, setup) == pytest.approx(35.0)
+    assert now[0] == pytest.approx(3.5)
+
+
+# What a precision costs -----------------------------------------------------------------------------------------------
+
+
+def replications(values: list[float]) -> Replications:
+    made = Replications()
+    for number, value in enumerate(values):
+        made.add_values({"replication": number, "jain": value})
+    made.results = [three()]
+    return made
+
+
+def least(spread: float, mean: float, share: float, level: float) -> int:
+    number = 10
+    while stats.t.ppf(0.5 + level / 2, number - 1) * spread / math.sqrt(number) > share * abs(mean):
+        number += 1
+    return number
+
+
+@pytest.mark.parametrize(("share", "level"), [(0.02, 0.95), (0.05, 0.8), (0.3, 0.95)])
+def test_a_precision_is_planned_from_a_pilot(share: float, level: float, monkeypatch: pytest.MonkeyPatch):
+    values = [0.5, 0.56, 0.47, 0.61, 0.52, 0.55]
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        precision, "_pilot", lambda case, metric, pilot, told: asked.append((case.seed, metric, pilot)) or (
+            replications(values), 3.0)
+    )  # fmt: skip
+    found = precision.plan_precision(SMALL, share, "jain", confidence=level, pilot=6, seed=5, workers=2)
+    mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
+    rest = [spread * math.sqrt(5 / stats.chi2.ppf(part, 5)) for part in (0.9, 0.1)]
+    assert (found.replications, found.low, found.high) == tuple(
+        least(one, mean, share, level) for one in (spread, *rest)
+    )
+    longer = {times: least(spread / math.sqrt(times), mean, share, level) for times in (4, 16)}
+    number = found.replications
+    assert found.longer == {times: one for times, one in longer.items() if number > 10 and one < number}
+    assert found.half_width == pytest.approx(stats.t.ppf(0.5 + level / 2, 5) * spread / math.sqrt(6))
+    assert (found.mean, found.pilot, found.length, found.spent, found.workers) == (
+        pytest.approx(mean), 6, "3 tasks", 3.0, 2,
+    )  # fmt: skip
+    assert asked == [(5, "jain", 6)] and found.confidence == level and found.precision == share
+
+
+@pytest.mark.parametrize(("values", "more", "said"), [
+    ([1.0] * 6, {}, "nothing in this scenario is random"), ([1.0, math.nan, 2, 2, 1, 1], {}, "undefined or infinite"),
+    ([1.0, -1.0] * 3, {}, "the mean of jain is 0: no precision relative to it"),
+    ([1.0, 2.0], {"pilot": 4}, "a pilot takes at least 5 replications, not 4"),
+    ([1.0], {"precision": 1.0}, "the precision is a share above 0 and below 1, such as 5%, not 1"),
+    ([1.0], {"confidence": 0.0}, "the confidence is a share above 0 and below 1, such as 5%, not 0"),
+    ([1.0], {"metric": "no_such"}, "unknown metric"),
+])  # fmt: skip
+def test_precisions_that_cannot_be_planned(
+    values: list[float], more: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(precision, "_pilot", lambda *_: (replications(values), 3.0))
+    with pytest.raises(HetsimError, match=said):
+        precision.plan_precision(SMALL, **({"precision": 0.1, "metric": "jain", "pilot": 6} | more))
+
+
+def test_the_pilot_of_a_plan():
+    progress: list[float] = []
+    runs, spent = precision._pilot(Case(load(SMALL), seed=4), "rho_max", 5, progress.append)
+    assert len(runs) == 5 and runs.keeps("rho_max") and spent > 0 and progress[-1] == 1.0 and runs.seed == 4
+    with pytest.raises(HetsimError, match="unknown metric"):
+        Target.parse("no_such < 3")
