@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hand_made import gpu_mode, launches, record, workload
 from tiers import spread
 
 from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power, Price
-from hetsim.model.record import COMPLETED, LAUNCH_RUNNING, LAUNCH_STOPPED, NOT_ARRIVED, UNFINISHED, Record
+from hetsim.model.record import (
+    ABORTED,
+    COMPLETED,
+    EXPIRED,
+    LAUNCH_RUNNING,
+    LAUNCH_STOPPED,
+    NOT_ARRIVED,
+    REJECTED,
+    UNFINISHED,
+    Record,
+)
 from hetsim.model.tasks import Mode
+from hetsim.results.one_run.calls import RATES, not_back, rates_over
+from hetsim.results.one_run.fragmentation_metrics import request_mix
 from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.tables import batch_members
 
@@ -241,3 +255,164 @@ def test_columns_of_the_workload_are_its_own():
     assert found["reason"].tolist()[2:] == ["again", "again"] and found["reason"].isna().tolist() == [0, 1, 0, 0]
     assert found["note"].tolist() == list("vwxy") and found["node_given"].tolist() == [0, 1, 2, 3]
     assert found["migrations"].tolist() == [0, 2, 0, 1] and found["preemptions"].tolist() == [0] * 4
+
+
+# Calls of clients that try again --------------------------------------------------------------------------------------
+
+
+def calling(seed: int) -> tuple[Record, list[list[int]], list[float]]:
+    """Calls of one to three attempts, of which one at most is answered; further rows are tasks of nobody."""
+    rng = np.random.default_rng(seed)
+    plans: list[tuple[float, int, int]] = []  # arrival, call, number of the attempt
+    ends: list[float] = []
+    for call in range(10):
+        begin = float(rng.integers(0, 8))
+        plans += [(begin + 3.0 * number, call, number) for number in range(int(rng.integers(1, 4)))]
+        ends.append(NAN)
+    plans += [(float(one), -1, 0) for one in rng.integers(0, 8, 3)]
+    plans.sort()
+    count = len(plans)
+    of_call: list[list[int]] = [[row for row, one in enumerate(plans) if one[1] == call] for call in range(10)]
+    status = [int(rng.choice([COMPLETED, ABORTED, REJECTED, EXPIRED, UNFINISHED])) for _ in range(count)]
+    for mine in of_call:
+        for row in mine[:-1]:  # an attempt after it was sent: this one was not answered
+            status[row] = int(rng.choice([ABORTED, REJECTED, EXPIRED]))
+    start = [one[0] + float(rng.integers(0, 3)) for one in plans]
+    length = [float(rng.integers(1, 5)) for _ in plans]
+    ran = [one in (COMPLETED, ABORTED, UNFINISHED) for one in status]
+    finish = [
+        NAN if one == UNFINISHED else begin + size for one, begin, size in zip(status, start, length, strict=True)
+    ]
+    attempt_of = np.array([of_call[one[1]][0] if one[1] >= 0 else -1 for one in plans])
+    call_end = np.full(count, NAN)
+    for call, mine in enumerate(of_call):
+        if status[mine[-1]] != UNFINISHED:
+            ends[call] = call_end[mine[0]] = finish[mine[-1]]
+        elif call % 2:  # the client gave up, and the attempt goes on
+            ends[call] = call_end[mine[0]] = 25.0
+    deadline = np.array([one[0] + 5.0 for one in plans])
+    tasks = workload(
+        [one[0] for one in plans], [2.0] * count, deadline=deadline,
+        id=np.array([f"t{row}" for row in range(count)], dtype=object),
+    )  # fmt: skip
+    rec = record(
+        Cluster([NodeSpec(accelerators=((PLAIN, count),))]), tasks,
+        [begin if run else NAN for begin, run in zip(start, ran, strict=True)], finish,
+        [(1 + row,) if run else None for row, run in enumerate(ran)], status=status, end=30.0, warmup=2.0,
+        attempt_of=attempt_of, call_end=call_end,
+    )  # fmt: skip
+    return rec, of_call, ends
+
+
+@pytest.mark.parametrize("seed", spread(range(12), 4))
+def test_calls_by_loops(seed: int):
+    rec, of_call, ends = calling(seed)
+    result = Result(rec)
+    table, tasks = result.calls, result.tasks
+    order = sorted(range(10), key=lambda call: of_call[call][0])
+    assert table["id"].tolist() == [f"t{of_call[call][0]}" for call in order]
+    names = {ABORTED: "aborted", REJECTED: "rejected", EXPIRED: "expired"}
+    wasted = 0.0
+    good, measured, responses = 0, [], []
+    for call, (_, row) in zip(order, table.iterrows(), strict=True):
+        mine, end = of_call[call], ends[call]
+        answers = [one for one in mine if rec.status[one] == COMPLETED]
+        assert (row["attempts"], row["deadline"]) == (len(mine), rec.input.tasks.deadline[mine[0]])  # type: ignore[index]
+        assert row["finish"] == pytest.approx(end, nan_ok=True)
+        arrival = rec.input.tasks.arrival[mine[0]]
+        if answers:
+            wanted, response = ("completed", f"t{answers[0]}"), end - arrival
+        else:
+            last = int(rec.status[mine[-1]])
+            wanted = ("unfinished" if math.isnan(end) else names.get(last, "aborted"), None)  # type: ignore[assignment]
+            response = NAN
+        assert (row["status"], None if pd.isna(row["answered_by"]) else row["answered_by"]) == wanted
+        assert row["response"] == pytest.approx(response, nan_ok=True)
+        for one in mine:
+            goes_on = math.isnan(end) and one == mine[-1] and rec.status[one] == UNFINISHED
+            if rec.status[one] != COMPLETED and not goes_on and not math.isnan(rec.start[one]):
+                until_then = 30.0 if math.isnan(rec.finish[one]) else rec.finish[one]
+                wasted += max(0.0, until_then - max(rec.start[one], 2.0))
+        if arrival >= 2.0:
+            measured.append(len(mine))
+            responses.append(response if answers else math.inf)
+            good += bool(answers) and end <= min(30.0, rec.input.tasks.deadline[mine[0]])  # type: ignore[index]
+    assert result.metric("wasted_device_s") == pytest.approx(wasted)
+    assert result.metric("attempts_per_call") == pytest.approx(np.mean(measured))
+    assert result.metric("call_goodput") == pytest.approx(good / 28.0)
+    worst = sorted(responses)
+    at = 0.99 * (len(worst) - 1)
+    low, high = worst[math.floor(at)], worst[math.ceil(at)]
+    wanted_p99 = math.inf if math.isinf(high) else low + (high - low) * (at - math.floor(at))
+    assert result.metric("call_response_p99") == pytest.approx(wanted_p99)
+    edges = np.array([0.0, 4.0, 9.0, 30.0])
+    rates = rates_over(rec, result.modes, edges)
+    sent = [rec.input.tasks.arrival[one] for mine in of_call for one in mine]
+    answered = [ends[call] for call in range(10) if any(rec.status[one] == COMPLETED for one in of_call[call])]
+    for number, (low, high) in enumerate(pairwise(edges)):
+        inside = [sum(low <= one < high or one == high == 30.0 for one in times) for times in (answered, sent)]
+        assert [rates[name][number] * (high - low) for name in RATES[:2]] == pytest.approx(inside)
+    assert (rates[RATES[2]] * np.diff(edges)).sum() >= wasted - 1e-9
+    assert tasks["attempt_of"].isna().sum() == 0
+
+
+def outage(rate_after: int, answered_after: float, burst: int = 50, quiet: bool = False) -> Record:
+    """60 parts of a minute: 20 calls each are answered, then 5 parts with a burst, then the rest as it is given."""
+    arrival, done = [], []
+    for part in range(60):
+        number = 20 if part < 20 else burst if part < 25 else rate_after
+        for one in range(number):
+            arrival.append(60.0 * part + 60.0 * (one + 0.5) / number)
+            share = 1.0 if part < 20 and not quiet else 0.0 if part < 25 else answered_after
+            done.append((one + 1) * share // 1 > one * share // 1)
+    arrival[-1] = 3600.0
+    rows = np.arange(len(arrival))
+    return record(
+        Cluster([NodeSpec(accelerators=((PLAIN, 1),))]), workload(arrival, [1.0] * len(arrival)), arrival,
+        [one + 1 for one in arrival], [(1,)] * len(arrival), attempt_of=rows,
+        status=[COMPLETED if one else ABORTED for one in done], call_end=np.array(arrival) + 1.0,
+    )  # fmt: skip
+
+
+def test_goodput_that_does_not_come_back():
+    """The burst ends after 25 of 60 parts; 20 calls a minute were served, and 40 % or none of as many are now."""
+    said = "goodput has not come back 2100 s after the last arrival above capacity: {} of the calls are answered, at a "
+    said += "rate of {}/s; 0.333/s was served before"
+    assert not_back(outage(20, 0.4)) == [said.format("40%", 0.333)]
+    assert not_back(outage(10, 0.0)) == [said.format("0%", 0.167)]
+    for fine in (outage(20, 0.5), outage(20, 0.9), outage(40, 0.0), outage(20, 0.0, quiet=True)):
+        assert not_back(fine) == []
+    assert not_back(outage(33, 0.0)) != []  # 20 + 3 sqrt(20) = 33.4 are not clearly more
+    few = outage(20, 0.0)
+    assert few.attempt_of is not None
+    few.attempt_of[599:] = -1
+    assert not_back(few) == [] and not_back(record(machine(), workload([0], [1], SHAPES), [0], [1], [(1,)])) == []
+
+
+# What the mix of requests cannot use ----------------------------------------------------------------------------------
+
+
+def test_the_mix_of_requests():
+    """Equal demands on several types are one request; modes on cores count with their first accelerator mode."""
+    cores = Mode("c", CPU, millicores=1000)
+    shapes = [
+        [gpu_mode(kind=PLAIN), gpu_mode(kind=SHARED)], [gpu_mode(kind=SHARED), gpu_mode(kind=PLAIN)],
+        [cores, gpu_mode(kind=PLAIN)], [gpu_mode(kind=PLAIN, share=WHOLE // 2)], [cores], [gpu_mode(2, kind=PLAIN)],
+    ]  # fmt: skip
+    codes = [0, 0, 1, 2, 3, 4, 4, 5]
+    rec = record(
+        machine(), workload([0.0] * 7 + [math.inf], [1] * 8, shapes, codes), [NAN] * 8, [NAN] * 8, [None] * 8, end=1.0,
+        status=[UNFINISHED] * 7 + [NOT_ARRIVED],
+    )  # fmt: skip
+    requests, mix = request_mix(rec)
+    kinds = [[(mode.type.name, mode.gpus, mode.share / WHOLE) for mode in ways] for ways in requests]
+    assert kinds == [
+        [("g", 1, 1.0), ("s", 1, 1.0)],
+        [("g", 1, 1.0)],
+        [("g", 1, 0.5)],
+        [("cpu", 0, 0.0)],
+        [("g", 2, 1.0)],
+    ]
+    assert mix.tolist() == pytest.approx([3 / 7, 1 / 7, 1 / 7, 2 / 7, 0.0])
+    alone = record(machine(), workload([0.0], [1], shapes[:1]), [NAN], [NAN], [None], end=1.0)
+    assert request_mix(alone)[1].tolist() == [1.0]
