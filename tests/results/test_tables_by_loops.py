@@ -389,6 +389,50 @@ def test_goodput_that_does_not_come_back():
     assert not_back(few) == [] and not_back(record(machine(), workload([0], [1], SHAPES), [0], [1], [(1,)])) == []
 
 
+@pytest.mark.parametrize("seed", spread(range(12), 4))
+def test_deadlines_of_calls_and_tasks_by_loops(seed: int):
+    """A call is judged once, by its first attempt's deadline, and met by any attempt that is in time for its own."""
+    rec, of_call, _ = calling(seed)
+    rng = np.random.default_rng(seed)
+    tasks = rec.input.tasks
+    count = len(rec.status)
+    tasks.deadline = tasks.arrival + rng.choice([2.0, 5.0, 40.0, NAN], count, p=[0.3, 0.4, 0.2, 0.1])
+    tasks.weight = rng.integers(1, 5, count).astype(float)
+    result = Result(rec)
+    known = 30.0 if (rec.status == UNFINISHED).any() else math.inf
+
+    def in_time(row: int) -> bool:
+        return bool(rec.status[row] == COMPLETED and rec.finish[row] <= tasks.deadline[row])  # type: ignore[index]
+
+    firsts = {mine[0]: mine for mine in of_call}
+    retries = {row for mine in of_call for row in mine[1:]}
+    window = [row for row in range(count) if tasks.arrival[row] >= 2.0]
+    ours = [row for row in window if row not in retries]
+    met = {row: any(map(in_time, firsts.get(row, [row]))) for row in ours}
+    done = {row: any(rec.status[one] == COMPLETED for one in firsts.get(row, [row])) for row in ours}
+    judged = [row for row in ours if tasks.deadline[row] <= known]
+    later = [row for row in ours if tasks.deadline[row] > known]
+    number = sum(met[row] for row in judged)
+    values = {name: result.metric(name) for name in (
+        "slo_attainment", "attainment_admitted", "goodput_fraction", "goodput", "deadline_after_end", "value_fraction",
+    )}  # fmt: skip
+    admitted = [row for row in judged if rec.status[row] != REJECTED]
+    fraction = number / (len(ours) - len(later)) if judged else NAN
+    counted = [row for row in ours if row not in later]
+    good = [row for row in counted if done[row] and (met[row] or row not in judged)]
+    assert values == pytest.approx({
+        "slo_attainment": number / len(judged) if judged else NAN,
+        "attainment_admitted": number / len(admitted) if admitted else NAN,
+        "goodput_fraction": fraction, "goodput": fraction * len(ours) / 28.0, "deadline_after_end": len(later),
+        "value_fraction": sum(tasks.weight[row] for row in good) / sum(tasks.weight[row] for row in counted),
+    }, nan_ok=True)  # fmt: skip
+    column = result.tasks["met_deadline"]
+    assert [None if pd.isna(one) else bool(one) for one in column] == [
+        (any(map(in_time, firsts.get(row, [row]))) if row not in retries and tasks.deadline[row] <= known else None)
+        for row in range(count)
+    ]
+
+
 # What the mix of requests cannot use ----------------------------------------------------------------------------------
 
 
