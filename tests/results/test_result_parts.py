@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +15,12 @@ import pytest
 from hand_made import GPU, cluster, gpu_mode, launches, record, slow_link, three, workload
 from tiers import spread
 
-from hetsim.errors import UsageError
+from hetsim.errors import DamagedFile, UsageError
 from hetsim.model.cluster import WHOLE, DeviceType
 from hetsim.model.record import COMPLETED, EXPIRED, LAUNCH_MOVED, LAUNCH_STOPPED, NOT_ARRIVED, REJECTED, UNFINISHED
 from hetsim.model.tasks import Item, Mode, Shape
-from hetsim.results import saved_input
+from hetsim.results import declared, saved_input
+from hetsim.results.many_runs import point_differences
 from hetsim.results.many_runs.difference import Difference, decisions
 from hetsim.results.one_run import batch_means as bm
 from hetsim.results.one_run import groups as g
@@ -27,6 +29,7 @@ from hetsim.results.one_run.network import has_steps
 from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.store import write_directory
 from hetsim.results.statistics import student_interval
+from hetsim.results.stored_files import open_stored, parse_json, parse_yaml, read_frame
 
 NAN, INF = math.nan, math.inf
 
@@ -472,3 +475,108 @@ def test_tasks_that_never_came_are_in_no_group():
     assert table["task_count"].to_dict() == {"a": 1, "b": 1}
     gpus = g.by_group(Result(rec), g.Grouping("gpus", metrics=("task_count",)))
     assert gpus["task_count"].to_dict() == {"1": 2} and isinstance(gpus, pd.DataFrame)
+
+
+# Limits of what is read -----------------------------------------------------------------------------------------------
+
+
+def test_the_limits_of_stored_files(tmp_path: Path):
+    """A hundred lists inside one another, a million values, 200,000 rows of nothing and 100 MB of holes are read."""
+    assert len(json.dumps(parse_yaml("r", "[" * 100 + "1" + "]" * 100))) == 201
+    assert parse_yaml("r", "a: " + "[[], []]\nb: [1]") == {"a": [[], []], "b": [1]}  # closed ones do not count
+    with pytest.raises(DamagedFile, match="it is not what hetsim writes"):
+        parse_yaml("r", "[" * 101 + "1" + "]" * 101)
+    for text in ("a: &x 1\nb: *x", "a: b: c"):
+        with pytest.raises(DamagedFile):
+            parse_yaml("r", text)
+    million = b"[" + b"0," * 999_999 + b"0]"
+    assert len(parse_json(tmp_path, million)) == 1_000_000
+    with pytest.raises(DamagedFile, match="it has 1,000,001 values in 2,000,003 bytes"):
+        parse_json(tmp_path, b"[0," + million[1:])
+    long = b"[" + b"1000," * 1_200_000 + b"1000]"  # five bytes each
+    assert len(parse_json(tmp_path, long)) == 1_200_001
+    with pytest.raises(DamagedFile, match="it has 1,200,002 values"):
+        parse_json(tmp_path, b"[0," + long[1:-3] + b"]")
+    for rows, fine in ((200_000, True), (200_001, False)):
+        path = tmp_path / f"{rows}.parquet"
+        pd.DataFrame({"a": np.zeros(rows, np.int8)}).to_parquet(path)
+        assert path.stat().st_size < 40_000
+        if fine:
+            assert len(read_frame(path)) == rows
+        else:
+            with pytest.raises(DamagedFile, match="it has 200,001 rows in"):
+                read_frame(path)
+    for size, fine in ((100_000_000, True), (100_000_001, False)):
+        path = tmp_path / f"{size}"
+        path.touch()
+        os.truncate(path, size)
+        if path.stat().st_blocks:
+            continue  # a file system without holes
+        if fine:
+            open_stored(path).close()
+        else:
+            with pytest.raises(DamagedFile, match="almost all of it is holes"):
+                open_stored(path)
+
+
+def test_metrics_of_packages_are_loaded_with_the_first_look(monkeypatch: pytest.MonkeyPatch):
+    declared.declarations()
+    asked: list[str] = []
+    monkeypatch.setattr(declared.registry, "of_packages", lambda kind: {"x": "mine.metrics:thing", "y": "plain"})
+    monkeypatch.setattr(declared.importlib, "import_module", asked.append)
+    declared._load_packages.cache_clear()
+    try:
+        for look in (declared.declarations, declared.added_to_summaries):
+            declared._load_packages.cache_clear()
+            asked.clear()
+            look()
+            look()
+            assert asked == ["mine.metrics", "plain"]
+    finally:
+        declared._load_packages.cache_clear()
+
+
+def test_names_of_metrics():
+    names = {"tasks": "task_count", "tasks_ci_low": "task_count_ci_low", "launches": "launch_count", "x": "x",
+             "completed": "completed_count", "jain_ci_high": "jain_ci_high"}  # fmt: skip
+    assert {one: declared.current_name(one) for one in names} == names
+    assert declared.declaration("bounded_slowdown_2.5s_mean") is declared.declaration("bounded_slowdown_10s_mean")
+    assert declared.declaration("no_such") is None and declared.declaration("no_such_2s_mean") is None
+    asked = ("jain", "wait_mean", "task_count", "rejected_count", "x")
+    assert [declared.higher_is_better(name) for name in asked] == [True, False, False, False, False]
+    assert [declared.has_direction(name) for name in asked] == [True, True, False, True, True]
+    assert [declared.of_groups(name) for name in asked] == [False, True, True, True, True]
+    assert [declared.hide_if_zero(name) for name in asked] == [False, False, False, True, False]
+    usual = declared.in_set("usual")
+    places = [declared.declarations()[name].sets["usual"] for name in usual]
+    assert places == sorted(places) and "jain" in declared.declarations()
+    assert "bounded_slowdown_2s_mean" in declared.declarations(2.0)
+
+
+def test_numbers_that_find_the_rows_of_a_sweep():
+    """24 an hour was swept, and once a minute: in base units that is 1/150 and 1/60 a second."""
+    rates = ["24/h", "1/min", "24/h"]
+    frame = pd.DataFrame({"point": [0, 1, 2], "rate": [24 / 3600, 1 / 60, 24 / 3600], "policy": ["p"] * 3})
+    columns: list[str] = []
+    points: Any = SimpleNamespace(
+        points=pd.DataFrame({"rate": rates}, dtype=object), keys=["rate"], table=frame, _column=columns.append
+    )
+    for value, rows in (
+        (24 / 3600, [0, 2]), ("24/h", [0, 2]), ("0.4/min", [0, 2]), ("1/min", [1]), (1 / 60, [1]), ("60/h", [1]),
+    ):  # fmt: skip
+        assert point_differences.rows_where(points, frame, {"rate": value})["point"].tolist() == rows
+    for value in ("24 s", 24, "nonsense", True, math.inf):
+        with pytest.raises(UsageError, match="no row has rate = .*; there are 24/h, 1/min$"):
+            point_differences.rows_where(points, frame, {"rate": value})
+    assert set(columns) == {"rate"}
+    flags: Any = SimpleNamespace(
+        points=pd.DataFrame({"on": [True, False, 1]}, dtype=object), keys=["on"], _column=lambda name: None
+    )
+    table = pd.DataFrame({"point": [0, 1, 2], "on": ["true", "false", "1"]})
+    assert point_differences.rows_where(flags, table, {"on": True})["point"].tolist() == [0]
+    many: Any = SimpleNamespace(
+        points=pd.DataFrame({"n": range(30)}, dtype=object), keys=["n"], _column=lambda name: None
+    )
+    shown = point_differences.MAX_SHOWN
+    with pytest.raises(UsageError, match=f"no row has n = 99; there are 0, 1, .*{shown - 1} and {30 - shown} more"):
+        point_differences.rows_where(many, pd.DataFrame({"point": range(30), "n": range(30)}), {"n": 99})

@@ -610,6 +610,9 @@ def test_the_order_of_a_set_is_told(monkeypatch: pytest.MonkeyPatch):
                 seed != "3"
             )
         assert code_digest(plain)[1] == ()
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec("def sourceless(task):\n    return list({task.name, 1})", names)
+    assert code_digest(names["sourceless"])[1] == ()  # its source is nowhere
 
 
 @pytest.mark.slow
