@@ -18,12 +18,13 @@ from tiers import spread
 from hetsim.errors import DamagedFile, UsageError
 from hetsim.model.cluster import WHOLE, DeviceType
 from hetsim.model.record import COMPLETED, EXPIRED, LAUNCH_MOVED, LAUNCH_STOPPED, NOT_ARRIVED, REJECTED, UNFINISHED
-from hetsim.model.tasks import Item, Mode, Shape
+from hetsim.model.tasks import Item, KernelWork, Mode, Shape
 from hetsim.results import declared, saved_input
 from hetsim.results.many_runs import point_differences
 from hetsim.results.many_runs.difference import Difference, decisions
 from hetsim.results.one_run import batch_means as bm
 from hetsim.results.one_run import groups as g
+from hetsim.results.one_run import network
 from hetsim.results.one_run.modes import ModeTable, exclusive_time, mode_time, transfers
 from hetsim.results.one_run.network import has_steps
 from hetsim.results.one_run.result import Result
@@ -580,3 +581,70 @@ def test_numbers_that_find_the_rows_of_a_sweep():
     shown = point_differences.MAX_SHOWN
     with pytest.raises(UsageError, match=f"no row has n = 99; there are 0, 1, .*{shown - 1} and {30 - shown} more"):
         point_differences.rows_where(many, pd.DataFrame({"point": range(30), "n": range(30)}), {"n": 99})
+
+
+# Jobs with steps, and kernels -----------------------------------------------------------------------------------------
+
+
+def test_jobs_with_steps_on_one_node_and_on_several():
+    """A step of 4 s, of which 2 are communication and 0.5 bubbles; at the peak it would take 1 s.
+
+    Task 0 computes 8 s, so two steps; 1 has stays of two launches; 2 has no steps; 3 still runs, for 6 s at the end.
+    """
+    profile = SimpleNamespace(parts=(2.0, 0.5))
+    exchange: Any = SimpleNamespace(nominal=4.0, at_peak=1.0, pipeline=None, on={(0,): profile}.__getitem__)
+    one, two = gpu_mode(exchange=exchange), gpu_mode(2, node_count=2, exchange=exchange)
+    rec = record(
+        cluster(nodes=2, gpus=2), workload([0.0] * 4, [[4.0, 4.0]] * 4, [[one, two], [gpu_mode()]], [0, 0, 1, 0]),
+        [1, 1, 1, 4], [9, 20, 3, NAN], [(1,), (2, 4), (5,), (2,)], mode=[0, 1, 0, 0], end=10.0,
+        status=[COMPLETED, COMPLETED, COMPLETED, UNFINISHED],
+    )  # fmt: skip
+    rec.stays = {
+        "task": np.array([1, 1]), "seconds": np.array([6.0, 10.0]), "contention": np.array([1.0, 2.0]),
+        "communication": np.array([3.0, 4.0]), "bubble": np.array([0.25, 0.5]), "steps": np.array([2.0, 2.0]),
+        "bytes": np.array([7.0, 8.0]), "peak": np.array([1.0, 3.0]), "across": np.array([3.0, 3.0]),
+    }  # fmt: skip
+    columns = network.task_columns(rec, Result(rec).modes)
+    wanted = {
+        "step": [4, 4, NAN, 4], "communication": [4, 7, NAN, 3], "bubble": [1, 0.75, NAN, 0.75],
+        "contention": [0, 3, NAN, 0], "network_bytes": [0, 15, NAN, 0], "mfu": [0.25, 0.25, NAN, 0.25],
+    }  # fmt: skip
+    assert {name: pytest.approx(values, nan_ok=True) for name, values in wanted.items()} == {
+        name: list(values) for name, values in columns.items()
+    }
+    result = Result(rec)
+    assert result.tasks["step"].isna().tolist() == [False, False, True, False] and has_steps(result.modes)
+    weight, seconds = np.array([1, 2, 1]), np.array([8.0, 19.0, 6.0])  # devices, and time that they computed
+    for name, part in (("communication", [4, 7, 3]), ("bubble", [1, 0.75, 0.75]), ("contention", [0, 3, 0])):
+        share = float((weight * part).sum() / (weight * seconds).sum())
+        assert result.metric(f"{name}_fraction") == pytest.approx(share)
+    assert result.metric("cross_rack_fraction") == 0.4 and math.isnan(three().metric("communication_fraction"))
+    assert math.isnan(three().metric("cross_rack_fraction")) and math.isnan(result.metric("network_utilization"))
+
+
+def test_the_memory_traffic_of_kernels():
+    """Of completed launches; of fused ones what the kernels move less what stays inside, never below 0."""
+    modes = [[gpu_mode(), gpu_mode(2)]]
+    moved = np.array([[10.0, 11.0], [20.0, 21.0], [30.0, 31.0], [40.0, 41.0]])
+    nothing = np.zeros((4, 2))
+    tasks = workload([0.0] * 4, [[1.0, 1.0]] * 4, modes, work=KernelWork(nothing, nothing, nothing, moved))
+    rec = record(
+        cluster(gpus=4), tasks, [0] * 4, [4, 4, 4, NAN], [(1,), (2,), (3, 4), (2,)], mode=[0, 0, 1, 0], end=9.0
+    )
+    assert Result(rec).metric("memory_traffic") == 10 + 20 + 31
+    rec.launches = launches([
+        {"task": 0, "place": 0, "start": 0, "end": 4, "launch": 5},
+        {"task": 2, "place": 2, "mode": 1, "start": 0, "end": 2, "outcome": LAUNCH_STOPPED, "launch": 6},
+        {"task": 2, "place": 2, "mode": 1, "start": 2, "end": 4, "launch": 7},
+    ])  # fmt: skip
+    rec.fused = {5: ((0, 1), (4.0, 25.0))}
+    assert Result(rec).metric("memory_traffic") == (10 - 4) + 0 + 31 and Result(rec).metric("launch_count") == 3
+    rec.input.warmup, rec.end = 1.0, 3.0
+    assert Result(rec).metric("launch_count") == 1
+    rec.launches["members"] = np.array([2, 1, 1])
+    assert Result(rec).metric("memory_traffic") == 37  # a fused launch has members of its own
+    rec.launches["members"] = np.array([2, 1, 2])
+    assert math.isnan(Result(rec).metric("memory_traffic")) and math.isnan(three().metric("memory_traffic"))
+    rec.stats = {"bytes_moved": 5.0, "peak_memory": 7.0}
+    assert (Result(rec).metric("bytes_moved"), Result(rec).metric("peak_memory")) == (5, 7)
+    assert math.isnan(three().metric("bytes_moved")) and math.isnan(three().metric("peak_memory"))
