@@ -33,7 +33,7 @@ from hetsim.errors import (
     UnknownInputs,
     UsageError,
 )
-from hetsim.experiment import directory, precision, run, segment, work, workers
+from hetsim.experiment import directory, precision, progress, run, segment, work, workers
 from hetsim.experiment import estimate as estimates
 from hetsim.experiment import study as studies
 from hetsim.experiment.compare import Refusals, asked_for, select_best
@@ -941,3 +941,71 @@ def test_the_pilot_of_a_plan():
     assert len(runs) == 5 and runs.keeps("rho_max") and spent > 0 and progress[-1] == 1.0 and runs.seed == 4
     with pytest.raises(HetsimError, match="unknown metric"):
         Target.parse("no_such < 3")
+
+
+# Bars -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_bar_in_a_notebook_is_told_twice_a_second(monkeypatch: pytest.MonkeyPatch):
+    now, shown = [100.0], []
+    handle = SimpleNamespace(update=lambda value, raw: shown.append((value["text/plain"], raw)))
+    display = SimpleNamespace(display=lambda value, raw, display_id: shown.append((value, raw, display_id)) or handle)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=display))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "IPython.display", display)  # type: ignore[arg-type]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    bar = progress.NotebookBar()
+    assert shown == [({"text/plain": ""}, True, True)]
+    for seconds, share in ((0.25, 0.1), (0.5, 0.25), (0.75, 0.5), (1.0, 1.0)):
+        now[0] = 100.0 + seconds
+        bar(share)
+    assert shown[1:] == [("25 % done, 500 ms passed, about 1.5 s left", True), ("100 % done, 1 s passed", True)]
+    now[0] = 112.0
+    bar.close(True)
+    bar.close(False)
+    assert [text for text, _ in shown[3:]] == ["done in 12 s", "stopped after 12 s"]
+
+
+def test_a_bar_on_a_terminal_appears_after_two_seconds(monkeypatch: pytest.MonkeyPatch):
+    now, made = [10.0], []
+
+    class Bar:
+        def __init__(self, **how: Any):
+            self.how, self.n, self.start_t, self.closed = how, 0.0, 50.0, False
+            made.append(self)
+
+        def update(self, by: float) -> None:
+            self.n += by
+
+        def close(self) -> None:
+            self.closed = True
+
+    monkeypatch.setitem(sys.modules, "tqdm", SimpleNamespace(tqdm=Bar))  # type: ignore[arg-type]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda: (99, 33))
+    bar = progress.TerminalBar()
+    now[0] = 11.9
+    bar(0.2)
+    bar.close()
+    assert not made
+    now[0] = 12.0
+    bar(0.25)
+    bar(0.75)
+    (one,) = made
+    assert one.n == 0.75 and one.start_t == 48.0  # as if it had been there from the beginning
+    facts = {name: one.how[name] for name in ("total", "leave", "mininterval", "miniters", "ncols", "nrows")}
+    assert facts == {"total": 1.0, "leave": False, "mininterval": 0, "miniters": 0, "ncols": 99, "nrows": 33}
+    bar.close()
+    assert one.closed and len(made) == 1
+
+
+def test_reports_come_while_runs_are_made(monkeypatch: pytest.MonkeyPatch):
+    told: list[float] = []
+    monkeypatch.setattr(progress, "POLL", 0.001)
+    with Meter(told.append, 4) as meter:
+        meter.finished()
+        while not told:
+            pass
+        meter.finished()
+    assert told[0] in (0.0, 0.25) and told[-1] == 0.5 and told == sorted(told)
+    meter.progress = None
+    assert not [thread for thread in threading.enumerate() if thread is meter._thread]
