@@ -404,7 +404,7 @@ def _is_key(code: types.CodeType, steps: list[dis.Instruction]) -> bool:
 
 
 def _orders_set(function: types.FunctionType) -> bool:
-    """Return True if code takes members of a set that it makes, and their order may matter."""
+    """Return True if code takes the members of a set that it makes in their order."""
     with contextlib.suppress(OSError, SyntaxError):  # no file has it, or it is a part of a statement
         nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))))
         calls = [(ast.unparse(one.func).rpartition(".")[2], one.args) for one in nodes if type(one) is ast.Call]
