@@ -100,6 +100,45 @@ def deciding(rec: Record, mine: list[int]) -> int:
     return going[0] if going else min(mine, key=lambda one: (-rec.finish[one], one))
 
 
+@pytest.mark.parametrize("seed", range(some(48)))
+@pytest.mark.parametrize("low", [0.0, 4.0])
+def test_stages_are_counted_item_by_item(seed: int, low: float):
+    rec, _ = staged_run(seed)
+    rec.input.warmup = low
+    staged = rec.input.tasks.staged
+    assert staged is not None
+    table = Result(rec).by_stage
+    shown = [number for number in range(3) if (staged.stage[rec.status != NOT_ARRIVED] == number).any()]
+    if not shown:
+        assert table.empty and table.index.name == "stage"
+        return
+    assert set(table.index) >= {"xyz"[number] for number in shown}
+    for number in shown:
+        row = table.loc["xyz"[number]]
+        every = [
+            one for one in range(len(rec.status)) if staged.stage[one] == number and rec.status[one] != NOT_ARRIVED
+        ]
+        mine = [one for one in every if rec.input.tasks.arrival[one] >= low]
+        done = [one for one in mine if rec.status[one] == COMPLETED]
+        assert (row["items"], row["completed"]) == (len(mine), len(done))
+        waits = [rec.start[one] - rec.ready[one] for one in mine if not math.isnan(rec.start[one])]
+        assert row["wait_mean"] == pytest.approx(np.mean(waits) if waits else NAN, nan_ok=True)
+        assert row["wait_p95"] == pytest.approx(np.quantile(waits, 0.95) if waits else NAN, nan_ok=True)
+        service = [rec.finish[one] - rec.start[one] for one in done]
+        assert row["service_mean"] == pytest.approx(np.mean(service) if done else NAN, nan_ok=True)
+        assert row["overhead_mean"] == pytest.approx(0.0 if done else NAN, nan_ok=True)
+        ran = [one for one in every if not math.isnan(rec.start[one])]
+        devices = {rec.places[rec.place[one]][0] for one in ran}
+        assert row["devices"] == len(devices) and row["device_type"] == ("g" if waits else "")
+        busy = 0.0
+        for one in ran:
+            until = END if math.isnan(rec.finish[one]) else rec.finish[one]
+            busy += max(0.0, until - max(rec.start[one], low))
+        share = busy / (len(devices) * (END - low)) if devices else NAN
+        assert row["utilization"] == pytest.approx(share, nan_ok=True)
+        assert row["batch_mean"] == pytest.approx(1.0 if ran else NAN, nan_ok=True)
+
+
 @pytest.mark.parametrize("seed", range(some(64)))
 def test_a_request_is_one_row(seed: int):
     rec, requests = staged_run(seed)

@@ -188,6 +188,7 @@ def test_what_is_said_of_a_precision():
 @pytest.mark.parametrize("spread", [0.2, 0.5, 1.0, 3.0])
 def test_the_least_number_for_a_precision(spread: float):
     """Student's interval of a metric that no congestion drives, tried number by number."""
+
     def half(number: int) -> float:
         return student_quantile(0.975, number - 1) * spread / math.sqrt(number)
 
@@ -327,3 +328,33 @@ def test_values_of_the_command(text: str, key: str, values: Any):
 def test_values_of_the_command_that_are_none(text: str, said: str):
     with pytest.raises(UsageError, match=said):
         parse_over(text)
+
+
+@pytest.mark.parametrize("doubling", [True, False])
+@pytest.mark.parametrize(("least", "most", "first"), [(1, 64, 6), (1, 64, 23), (3, 40, 17), (5, 9, 99)])
+def test_a_search_expects_the_sizes_that_it_may_still_try(least: int, most: int, first: int, doubling: bool):
+    """Until one meets the target the next and the halvings below it, then the halvings that are left: 4 runs a size."""
+    meter = SimpleNamespace(done=0, runs=0)
+    meter.expect = lambda runs: setattr(meter, "runs", meter.runs + runs)
+    study: Any = SimpleNamespace(meter=meter)
+    search = _Search(study, "k", WAIT, 0.95, None, 4, least, most, None)
+    assert meter.runs == search.judge.first
+    expected, tried = [], []
+
+    def attempt(number: int) -> Any:
+        expected.append((meter.runs - meter.done) // search.judge.first)
+        tried.append(number)
+        meter.done += search.judge.first
+        return trial(number, MET if number >= first else MISSED)
+
+    search._try = attempt  # type: ignore[method-assign]
+    search.smallest(doubling)
+    bad, good, wanted = least - 1, least, [1]
+    while good < first and good < most:
+        bad, good = good, min(2 * good, most) if doubling else most
+        wanted.append(1 + math.ceil(math.log2(good - bad)))
+    while good - bad > 1 and good >= first:
+        wanted.append(math.ceil(math.log2(good - bad)))
+        middle = (bad + good) // 2
+        bad, good = (bad, middle) if middle >= first else (middle, good)
+    assert expected == wanted and len(set(tried)) == len(tried)

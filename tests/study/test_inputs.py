@@ -575,6 +575,46 @@ def test_what_depends_on_the_process_is_told(monkeypatch: pytest.MonkeyPatch):
         assert [code_digest(key)[1] for key in plain] == [()] * len(plain)
 
 
+def test_the_order_of_a_set_is_told(monkeypatch: pytest.MonkeyPatch):
+    """Where code takes the members of a set that it makes there, unless sorted(), any() or a set does."""
+
+    def a(task: Any) -> Any:
+        for name in {task.name, task.user}:
+            task.names.append(name)
+
+    def b(task: Any) -> Any:
+        return [name + name for name in set(task.names)]
+
+    def c(task: Any) -> Any:
+        return list({one.name for one in task})[0]
+
+    def d(task: Any) -> Any:
+        return ", ".join({task.name, "x"}) if task else next(iter({task.name, "y"}))
+
+    def e(task: Any) -> Any:
+        return {one.name: 1 for one in {task, task.job}}, tuple(set(task))
+
+    def plain(task: Any) -> Any:
+        if task.name in {"a", task.user} or any(one.late for one in {task, task.job}) or len({1, task.name}) > 1:
+            return sorted(one.name for one in {task, task.job}), sorted(set(task.names)), {x.y for x in set(task.xs)}
+        for name in sorted({task.name, task.user}):
+            task.names.append(name)
+        return list(dict.fromkeys(task.names)), max(set(task.numbers)), list(task.names), "".join("ab")
+
+    for seed in (None, "random", "3"):
+        monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+        if seed:
+            monkeypatch.setenv("PYTHONHASHSEED", seed)
+        for key in (a, b, c, d, e):
+            assert ("iterates over a set, whose order differs in another process" in " ".join(code_digest(key)[1])) == (
+                seed != "3"
+            )
+        assert code_digest(plain)[1] == ()
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec("def sourceless(task):\n    return list({task.name, 1})", names)
+    assert code_digest(names["sourceless"])[1] == ()  # its source is nowhere
+
+
 @pytest.mark.slow
 def test_no_shipped_policy_depends_on_the_process():
     """If its code counted as the user's, which that of a subclass does."""

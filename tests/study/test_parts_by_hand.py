@@ -1063,3 +1063,50 @@ def test_the_first_run_is_kept_whole():
     one.runs.remarks, one.runs.warnings = ["c"], ["z"]
     tell_all([one, other], ["a", "b"], ["y"])
     assert one.runs.remarks == ["a", "b", "c"] and one.runs.warnings == ["z", "y"]
+
+
+def test_the_digest_of_a_scenario_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch):
+    found = identity.Identity()
+    parts = {"scenario": "1", "unknown inputs of scheduler mine": "it reads the clock; it opens files",
+             "unknown inputs of traces t": "it draws"}  # fmt: skip
+    monkeypatch.setattr(found, "parts", lambda scenario: parts if scenario else {"scenario": "1"})
+    digest, plain = found.scenario(True), found.scenario(NOTHING)  # type: ignore[arg-type]
+    assert digest != plain and digest == identity.plain_digest(parts)
+    assert found.unknown == {digest: "scheduler mine: it reads the clock; it opens files; traces t: it draws"}
+    runs = {found.run(one, seed, number) for one in (digest, plain) for seed in (1, 2) for number in (1, 2)}
+    assert len(runs) == 8 and found.run("d", 1, 2) == hashlib.sha256(b"d 1 2").hexdigest()
+
+
+def test_code_of_others_counts_where_the_scenario_names_it(monkeypatch: pytest.MonkeyPatch):
+    """Policies by their reference; traces, arrivals and clusters of packages where a text of the scenario names one."""
+    spec = SimpleNamespace(kind="scheduler", name="fcfs")
+    scenario: Any = SimpleNamespace(raw={"a": [{"b": "mine"}, 3], "c": "third"})
+    monkeypatch.setattr(identity, "_specs", lambda _: [spec])
+    monkeypatch.setattr(identity.registry, "reference", lambda kind, name: f"{kind}:{name}")
+    theirs = {"traces": ["mine", "other"], "arrivals": ["third", "mine"], "clusters": []}
+    monkeypatch.setattr(identity.registry, "third_party", theirs.__getitem__)
+    monkeypatch.setattr(identity.registry, "table", lambda kind: {"mine": f"m {kind}", "third": f"t {kind}"})
+    assert identity._named(scenario) == [
+        ("scheduler", "fcfs", "scheduler:fcfs"), ("traces", "mine", "m traces"), ("arrivals", "mine", "m arrivals"),
+        ("arrivals", "third", "t arrivals"),
+    ]  # fmt: skip
+    theirs |= {"traces": [], "arrivals": []}
+    assert identity._named(scenario) == [("scheduler", "fcfs", "scheduler:fcfs")]
+
+
+def test_files_that_a_run_opened_without_saying_so(monkeypatch: pytest.MonkeyPatch):
+    scenario: Any = SimpleNamespace(undeclared=lambda opened: opened)
+    stated, plain = SimpleNamespace(identity="1"), SimpleNamespace()
+    for items, told in (([], True), ([stated], False), ([stated, stated], False), ([stated, plain], True),
+                        (["hetsim_policies.x:y"], True), (["hetsim.x:y", stated], False)):  # fmt: skip
+        monkeypatch.setattr(identity, "_named", lambda _, items=items: [("k", "n", one) for one in items])
+        assert identity.undeclared(scenario, "it opened x") == ("it opened x" if told else "")  # type: ignore[arg-type]
+        assert identity.undeclared(scenario, "") == ""  # type: ignore[arg-type]
+
+
+def test_packages_that_a_policy_imports_have_versions():
+    """Also those that modules which it imports do; not Python's own, nor those that count for every run."""
+    assert identity.packages_of("hetsim_policies.static.programs") == {
+        "package pydantic": identity.package_version("pydantic")
+    }
+    assert identity.packages_of("hetsim_policies.static.lists") == {} == identity.packages_of("mine")

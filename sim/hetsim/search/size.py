@@ -224,6 +224,7 @@ def size(
             tell=tell,
         )  # fmt: skip
         smallest = search.smallest(doubling=most is None)
+        search._expect(0)  # fewer sizes may have been tried than a bisection can take
     trials = tuple(search.trials[number] for number in sorted(search.trials))
     if all(trial.reason for trial in trials):
         raise UsageError(f"no {over} from {bottom} to {top} can run: {trials[-1].reason}")

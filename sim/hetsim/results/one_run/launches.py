@@ -117,18 +117,9 @@ def _derived(record: Record, table: ModeTable) -> LaunchColumns:
     energy = length * table.dynamic_watts[mode] if record.energy is None else record.energy[task]
     busy, unfinished = length * table.units[mode], np.isnan(record.finish[task])
     return LaunchColumns(
-        task,
-        mode,
-        record.place[task],
-        decided=start,
-        start=start,
-        compute_start=compute_start,
-        compute_end=compute_end,
-        end=end,
-        busy=busy,
-        energy=energy,
-        open=unfinished,
-    )
+        task, mode, record.place[task], decided=start, start=start, compute_start=compute_start,
+        compute_end=compute_end, end=end, busy=busy, energy=energy, open=unfinished,
+    )  # fmt: skip
 
 
 def _running(columns: dict[str, np.ndarray]) -> np.ndarray:
