@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from test_cluster_traces import THROUGHPUTS
 from test_trace_damage import EXAMPLES, POLLUX, PROFILE
@@ -15,6 +16,7 @@ from hetsim import registry
 from hetsim.errors import ScenarioError
 from hetsim.workload.readers import hcsp, layer_profiles, snapshot
 from hetsim.workload.readers.pai import Keyed
+from hetsim.workload.readers.task_table import to_frame, write
 from hetsim.workload.readers.training_profiles import applications
 from hetsim.workload.traces import TaskTable
 
@@ -322,3 +324,84 @@ def test_a_profile_that_cannot_be_read(tmp_path: Path, said: Said):
     path.write_bytes(b"layer\xff")
     assert said(lambda: layer_profiles.read_profile(path)) == ["t.csv: this is not a text file in UTF-8"]
     assert said(lambda: layer_profiles.read_profile(tmp_path)) == [": cannot be read: Is a directory"]
+
+
+# Tables of tasks --------------------------------------------------------------------------------------------------
+
+
+def task_table(text: str, folder: Path) -> TaskTable:
+    (folder / "t.csv").write_text(text)
+    return registry.entry("traces", "tasks")(folder / "t.csv")
+
+
+@pytest.mark.parametrize(("column", "cells", "wrong"), [
+    ("nodes", "1 2 0 1.5 0.5 64", dict.fromkeys((3, 4, 5), "is not a number of nodes: 1, 2, 3, ...")),
+    ("priority", "-1 0 1e15 -1e15 inf -inf x", {5: "is not finite", 6: "is not finite", 7: "is not a number"}),
+    ("deadline", "0 1 -1 inf 2", {3: "is negative", 4: "is not finite"}),
+    ("gpu_time", "0 1 -1 inf -inf", {3: "is negative", 5: "is negative"}),
+    ("arrival", "0 5 -1 inf nan", {3: "is negative", 4: "is not finite", 5: "is not a number"}),
+])  # fmt: skip
+def test_numbers_that_a_column_takes(tmp_path: Path, said: Said, column: str, cells: str, wrong: dict[int, str]):
+    """Each cell alone, and all of them together with their lines."""
+    good = [cell for row, cell in enumerate(cells.split(), start=1) if row not in wrong]
+
+    def rows(chosen: list[str]) -> str:
+        return f"cpu_time,{column}\n" + "".join(f"1,{cell}\n" for cell in chosen)
+
+    assert len(task_table(rows(good), tmp_path)) == len(good)
+    expected = [f't.csv:{row + 1}: row {row}, column {column}: "{cells.split()[row - 1]}" {what}'
+                for row, what in wrong.items()]  # fmt: skip
+    assert sorted(said(lambda: task_table(rows(cells.split()), tmp_path))) == sorted(expected)
+
+
+@pytest.mark.parametrize(("text", "sentences"), [
+    ("", ["t.csv: is empty"]), ("cpu_time\n", ["t.csv: the table has no rows"]),
+    ("cpu_time,user\n1\n", ["t.csv:2: the row has 1 cell, but the header has 2 columns"]),
+    ("cpu_time\n1\n1,2\n", ["t.csv:3: the row has 2 cells, but the header has 1 columns"]),
+    ("cpu_time,cpu_time\n1,1\n", ['t.csv:1: the column "cpu_time" stands there twice']),
+    ("cpu_time,gpu_time_estimate\n1,1\n",
+     ['t.csv:1: column "gpu_time_estimate" has no column "gpu_time" next to it']),
+    ("cpu_time,bytes,efficiency\n1,1,1\n", [
+        f't.csv:1: column "{name}" has no column "flops" next to it' for name in ("bytes", "efficiency")]),
+    ("flops,efficiency\n1,1\n1,0\n1,1.5\n1,0.5\n", [
+        f"t.csv:{row + 1}: row {row}, column efficiency: {cell}: a share is above 0 and at most 1"
+        for row, cell in ((2, 0), (3, 1.5))]),
+    ("flops,cpu_time,bytes\n1,1,1\n,1,1\n,1,\n",
+     ["t.csv:3: row 2, column bytes: bytes of a task without flops"]),
+    ("cpu_time,gpu_time\n1,\n,\n,1\n",
+     ["t.csv:3: row 2, column cpu_time, gpu_time: task 2 has no finite time on any device"]),
+    ("flops\n1\n\n", []),
+    ("gpu_time,gpus\n1,1\n1,0.5\n1,1.5\n1,2\n",
+     ["t.csv:4: row 3, column gpus: 1.5: a fraction is below 1 (of one GPU), more GPUs are whole"]),
+    ("cpu_time,weight\n1,1\n1,0\n1,0.1\n", ["t.csv:3: row 2, column weight: a weight must be above 0"]),
+    ("cpu_time,id\n1,a\n1,b\n1,a\n", ['t.csv:4: row 3, column id: "a" is the id of line 2 too']),
+    ("cpu_time,id,predecessors\n1,a,\n1,b,a;c\n",
+     ['t.csv:3: row 2, column predecessors: task b names the unknown predecessor "c"']),
+    ("cpu_time,id,predecessors\n1,a,c\n1,b,a\n1,c,b\n", [
+        "t.csv:2: row 1, column predecessors: cyclic graph: these tasks wait for each other: a → b → c → a"]),
+])  # fmt: skip
+def test_tables_of_tasks_that_are_refused(tmp_path: Path, said: Said, text: str, sentences: list[str]):
+    if not sentences:
+        assert len(task_table(text, tmp_path)) == 1
+        return
+    assert said(lambda: task_table(text, tmp_path)) == sentences
+
+
+def test_bad_cells_beyond_the_first_are_counted(tmp_path: Path, said: Said):
+    texts = said(lambda: task_table("cpu_time\n" + "x\n" * 23, tmp_path))
+    assert len(texts) == 21 and texts[0] == 't.csv:2: row 1, column cpu_time: "x" is not a number'
+    assert texts[-1] == "t.csv: and 3 more bad cells"
+
+
+def test_a_graph_without_ids_is_written_with_the_numbers_of_its_rows(tmp_path: Path):
+    """From 1 on; by these its edges and items are read again."""
+    table = TaskTable("x", {"cpu_time": np.array([1.0, 2, 3])}, np.zeros(3))
+    table.predecessors, table.reads, table.writes = [(), (0,), (0, 1)], [("a",), (), ("a", "b")], [(), ("b",), ()]
+    frame = to_frame(table)
+    assert list(frame.columns) == ["id", "arrival", "cpu_time", "predecessors", "reads", "writes"]
+    assert frame["id"].tolist() == [1, 2, 3] and frame["predecessors"].tolist() == ["", "1", "1;2"]
+    assert (frame["reads"].tolist(), frame["writes"].tolist()) == (["a", "", "a;b"], ["", "b", ""])
+    write(table, tmp_path / "w.csv")
+    again = registry.entry("traces", "tasks")(tmp_path / "w.csv")
+    assert (again.predecessors, again.reads, again.writes) == (table.predecessors, table.reads, table.writes)
+    assert list(to_frame(TaskTable("x", {"cpu_time": np.ones(1)}, np.zeros(1))).columns) == ["arrival", "cpu_time"]

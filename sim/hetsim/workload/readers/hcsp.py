@@ -127,7 +127,6 @@ class _Reader(ReadFile):
             f"the file has {count:,}; if that line is a task, say header: false",
             first,
         )
-        return machines
 
     def _machines(self, rows: Rows) -> int:
         """The number of machines without a first line that says it."""
