@@ -43,6 +43,6 @@ class GangBackfill(Reserving):
 
     def promises(self, task: Task) -> bool:
         return all(
-            mode.gpus > 0 and mode.whole_devices and mode.gpus >= self._widest.get(mode.type.name, 1)
+            mode.whole_devices and mode.gpus >= self._widest.get(mode.type.name, 1)
             for mode in task.modes
         )
