@@ -405,3 +405,54 @@ def test_a_graph_without_ids_is_written_with_the_numbers_of_its_rows(tmp_path: P
     again = registry.entry("traces", "tasks")(tmp_path / "w.csv")
     assert (again.predecessors, again.reads, again.writes) == (table.predecessors, table.reads, table.writes)
     assert list(to_frame(TaskTable("x", {"cpu_time": np.ones(1)}, np.zeros(1))).columns) == ["arrival", "cpu_time"]
+
+
+# Limits, from both sides ------------------------------------------------------------------------------------------
+
+SWF_ROW = "{} 0 5 10 2 {} -1 2 20 -1 1 3 1 -1 1 -1 -1 -1\n"
+
+
+@pytest.mark.parametrize(("cell", "taken"), [
+    ("999999999999999", True), ("-999999999999999", True), ("1000000000000000", False), ("-1000000000000000", False),
+    ("1e15", False), ("nan", False), ("1e14", True),
+])  # fmt: skip
+def test_numbers_of_a_log_are_below_ten_to_the_fifteen(read: Read, said: Said, cell: str, taken: bool):
+    text = SWF_ROW.format(1, -1) + SWF_ROW.format(2, cell)
+    if taken:
+        assert len(read("swf", text)) == 2
+    else:
+        (sentence,) = said(lambda: read("swf", text))
+        assert sentence.startswith("t.txt:2: column 6 (") and f'"{cell}"' in sentence
+
+
+@pytest.mark.parametrize(("speed", "taken"), [
+    ("999999999999999", True), ("0", True), ("2.5", True), ("1e15", False), ("-1", False), ("true", False),
+    ('"1"', False),
+])  # fmt: skip
+def test_speeds_of_a_table_of_throughputs(read: Read, said: Said, speed: str, taken: bool):
+    text = f'{{"k80": {{"(\'A\', 1)": {{"null": {speed}}}}}}}'
+    if taken:
+        assert len(read("gavel_gpus", text, "clusters", gpus={"k80": 1})) == 1
+    else:
+        (sentence,) = said(lambda: read("gavel_gpus", text, "clusters", gpus={"k80": 1}))
+        assert sentence.startswith("t.txt: k80: \"('A', 1)\": ")
+        assert sentence.endswith("is not a number of steps per second")
+
+
+DLRM = (
+    "instance_sn,role,app_name,cpu_request,cpu_limit,gpu_request,gpu_limit,rdma_request,rdma_limit,memory_request,"
+    "memory_limit,disk_request,disk_limit,max_instance_per_node,creation_time,scheduled_time,deletion_time\n"
+)
+"""The header that the documentation of the trace prints."""
+
+
+def test_gpus_of_an_instance_are_whole_above_one(read: Read, said: Said):
+    """Half a GPU is a share, one and a half is none; and at most so many on a node, where it says so."""
+    row = "{},CN,app,4,8,{},{},0,0,8,8,10,10,{},{},{},{}\n"
+    good = DLRM + row.format("a", 0.5, 1, -1, 0, 5, 50) + row.format("b", 2, 2, 1, 10, 15, 60)
+    table = read("alibaba_dlrm", good + row.format("c", 1, 1, 0, 20, 25, 60))
+    assert table.numbers["gpus"].tolist() == [0.5, 2, 1]
+    (sentence,) = said(lambda: read("alibaba_dlrm", good + row.format("c", 1.5, 2, -1, 20, 25, 60)))
+    assert sentence.startswith('t.txt:4: column gpu_request: "1.5" is not a share of GPUs')
+    limits = np.asarray(table.extra["max_per_node"], dtype=float)
+    assert np.isnan(limits[[0, 2]]).all() and limits[1] == 1
