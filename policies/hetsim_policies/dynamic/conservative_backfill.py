@@ -209,7 +209,4 @@ class GangBackfill(ConservativeBackfill):
                 self._widest[name] = max(count, self._widest.get(name, 0))
 
     def promises(self, task: Task) -> bool:
-        return all(
-            mode.gpus > 0 and mode.whole_devices and mode.gpus >= self._widest.get(mode.type.name, 1)
-            for mode in task.modes
-        )
+        return all(mode.whole_devices and mode.gpus >= self._widest.get(mode.type.name, 1) for mode in task.modes)

@@ -285,7 +285,6 @@ class AssigningScheduler(Scheduler):
         self.waiting -= 1
         for line in job.lines:
             line.used += job.need
-            heappop(line.queue)
         if len(job.lines) > 1:  # the others have new heads, and may have been looked at already
             self._due.update((line.number, line) for line in job.lines)
 

@@ -117,16 +117,15 @@ class _Reader(ReadFile):
         if self.declared is not None and self.declared != machines:
             source = "types names" if self.types is not None else "the option machines says"
             self.fail(f"the first line says {machines:,} machines, {source} {self.declared:,}", first)
-        if count == tasks * machines and machines <= MAX_MACHINES:
-            return machines
         if machines > MAX_MACHINES:
             self.fail(f"{machines:,} machines are more than the {MAX_MACHINES:,} that are read", first)
-        self._name_odd_lines(rows, machines)
-        self.fail(
-            f"the first line says {tasks:,} tasks on {machines:,} machines, so {tasks * machines:,} numbers; "
-            f"the file has {count:,}; if that line is a task, say header: false",
-            first,
-        )
+        if count != tasks * machines:
+            self._name_odd_lines(rows, machines)
+            self.fail(
+                f"the first line says {tasks:,} tasks on {machines:,} machines, so {tasks * machines:,} numbers; "
+                f"the file has {count:,}; if that line is a task, say header: false",
+                first,
+            )
         return machines
 
     def _machines(self, rows: Rows) -> int:

@@ -299,8 +299,6 @@ class _Reader:
             self._cells(name, column, np.isinf(values), "is not finite")
         if not negative:
             self._cells(name, column, values < 0, "is negative")
-        elif infinite:
-            self._cells(name, column, values == -np.inf, "is negative")
         return values
 
     def _texts(
