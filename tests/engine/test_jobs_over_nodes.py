@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -268,25 +269,34 @@ def test_the_figures_of_the_shipped_scenario() -> None:
 NEED_A_FILE = "as_recorded", "learned", "replay"
 
 
-def test_several_nodes_are_proposed_where_the_scheduler_takes_gangs_and_only_there():
-    """`span: any` is proposed for a gang that is too large for a node if and only if it then runs."""
+@pytest.mark.parametrize("kind", ["gpu", "cpu"])
+def test_only_ways_that_work_are_proposed_to_a_job_too_large_for_a_node(kind: str) -> None:
+    """`span: any` and `nodes: N` are each proposed if and only if the scheduler then runs the job."""
     arrivals = {"process": "deterministic", "interval": "1 s"}
-    job = {"name": "job", "count": 2, "gpus": 4, "gpu_time": "1 s", "arrivals": arrivals}
-    scenario = {"cluster": {"nodes": [{"cpus": 4, "gpus": {"type": "g", "count": 2}, "count": 2}]}, "seed": 1}
-    proposed, run = [], []
-    for name in registry.policies("scheduler"):
-        if name in NEED_A_FILE:
-            continue
+    job = {"name": "job", "count": 2, f"{kind}s": 4, f"{kind}_time": "1 s", "arrivals": arrivals}
+    nodes = [{"cpus": 2, "gpus": {"type": "g", "count": 2}, "count": 2}]
+    scenario = {"cluster": {"nodes": nodes}, "seed": 1}
+    if kind == "cpu":  # one group, so that `hierarchical` takes what its inner policy takes
+        groups = {"hierarchical": {"name": "hierarchical", "groups": 2}}
+        ways = {"span: any": {"span": "any"}, "nodes: N": {"nodes": 2, "cpus": 2}}
+    else:  # a job with `nodes` is another job there: that many GPUs on each node
+        groups, ways = {}, {"span: any": {"span": "any"}}
+    run = {way: [] for way in ways}
+    proposed = {way: [] for way in ways}
+    names = [name for name in registry.policies("scheduler") if name not in NEED_A_FILE]
+    for name in names:
+        policy = groups.get(name, name)
         with pytest.raises(ScenarioError, match="more than the 2 of any node") as refusal:
-            load({**scenario, "workload": [job], "policy": name}).build()
-        if "span: any" in str(refusal.value):
-            proposed.append(name)
-        try:
-            hs.run({**scenario, "workload": [{**job, "span": "any"}], "policy": name})
-        except ScenarioError as error:
-            assert "parallel" in str(error)
-        else:
-            run.append(name)
+            load({**scenario, "workload": [job], "policy": policy}).build()
+        for way, keys in ways.items():
+            if way in str(refusal.value):
+                proposed[way].append(name)
+            try:
+                hs.run({**scenario, "workload": [{**job, **keys}], "policy": policy})
+            except ScenarioError as error:
+                assert re.search("parallel|one by one|of one node", str(error)), error
+            else:
+                run[way].append(name)
     assert proposed == run
-    assert {"fcfs", "heft"} <= set(run)
-    assert len(registry.policies("scheduler")) - len(run) - len(NEED_A_FILE) > 20
+    assert {"fcfs", "heft" if kind == "gpu" else "graham"} <= set(run["span: any"])
+    assert all(len(names) - len(works) > 20 for works in run.values())

@@ -71,6 +71,8 @@ class EarliestLine(AssigningScheduler):
     with_data = False
     """True if the place of data matters."""
 
+    spreads = frozenset({"gpus"})
+
     def check(self, problem: PlanProblem) -> None:
         refuse_parts_of_nodes(problem)
 

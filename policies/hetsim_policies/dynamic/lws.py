@@ -54,6 +54,8 @@ class Worker:
 class Lws(Scheduler):
     """Work stealing by locality."""
 
+    spreads = frozenset({"gpus"})
+
     def __init__(self) -> None:
         self._tickets = count()
         self._turn = 0

@@ -96,7 +96,7 @@ class Heft(InsertionPlanner):
     copies made for other readers are not seen; a plan with `overlap` expects data that its lane will have to wait for.
     """
 
-    takes_gangs = True
+    spreads = frozenset({"gpus", "cores"})
 
     name = "heft"
 

@@ -37,7 +37,7 @@ class Graham(PlannedScheduler):
     task's fastest device.
     """
 
-    takes_gangs = True
+    spreads = frozenset({"gpus", "cores"})
 
     def __init__(self, order: ListOrder = "given"):
         super().__init__()
@@ -153,7 +153,7 @@ class Mct(PlainPlanner):
     Cost: O(n (types + log lanes)): of equal lanes only the one that is free first is looked at.
     """
 
-    takes_gangs = True
+    spreads = frozenset({"gpus", "cores"})
 
     def plan(self, problem: PlanProblem) -> Plan:
         if parallel(problem):
@@ -218,7 +218,7 @@ class MinMin(PlainPlanner):
     Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is looked at.
     """
 
-    takes_gangs = True
+    spreads = frozenset({"gpus", "cores"})
 
     def plan(self, problem: PlanProblem) -> Plan:
         if parallel(problem):

@@ -43,7 +43,7 @@ class Replay(PlannedScheduler):
         (blank: none), and the column after says for what of it: ready, start or finish.
     """
 
-    takes_gangs = True
+    spreads = Scheduler.spreads
 
     def __init__(self, plan: ExistingFile):
         super().__init__()
@@ -243,7 +243,7 @@ class AsPlanned(PlannedScheduler):
     base: that scheduler, by name or as a mapping with its parameters; none given: heteroprio.
     """
 
-    takes_gangs = True
+    spreads = Scheduler.spreads
 
     def __init__(self, base: Scheduler | None = None):
         super().__init__()

@@ -181,7 +181,7 @@ class MoldableDual(PlannedScheduler):
     Cost: O(log n) linear programs of n × types variables, and some lists of O(n lanes).
     """
 
-    takes_gangs = True
+    spreads = frozenset({"gpus", "cores"})
 
     def plan(self, problem: PlanProblem) -> Plan:
         refuse_graph(problem, "moldable_dual")

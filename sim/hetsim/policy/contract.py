@@ -224,8 +224,8 @@ class Scheduler:
     rates: Mapping[str, Callable[[float], float]] | None = None
     """If it `knows_rates`, from before `check` on: arrivals per second of each class and service at any time."""
 
-    takes_gangs: ClassVar[bool] = True
-    """True if it runs tasks of several devices; else no message proposes to spread a task over nodes."""
+    spreads: ClassVar[frozenset[str]] = frozenset({"gpus", "cores", "nodes"})
+    """Tasks that it runs on several nodes: GPUs or cores with `span: any`, `nodes: N`; messages propose no others."""
 
     rejects: bool = True
     """False if it never yields a `Reject`: clients that retry on that alone are then refused."""

@@ -31,7 +31,7 @@ class PlannedScheduler(Scheduler):
     one that does not fit for another reason (host memory, a device that is down, ...) in every round.
     """
 
-    takes_gangs = False
+    spreads = frozenset()
 
     def __init__(self) -> None:
         self.made: Plan | None = None

@@ -71,7 +71,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'hetsim.theory' has no attribute {name!r}")
     from importlib import import_module
 
-    module = import_module(f"hetsim.theory.{_WHERE[name]}")
+    module = import_module(f"{__name__}.{_WHERE[name]}")
     globals()[name] = getattr(module, name)
     return globals()[name]
 

@@ -137,12 +137,14 @@ class DeviceGroup:
         """Return True if a launch in this mode could run here, were the group empty."""
         if mode.type not in self.lanes:
             return False
-        nodes = [node for node in self.nodes if mode.allows(node.index)]
-        if mode.on_cpu:
-            return any(node.cpus and node.cpu.type is mode.type and can_host(node, mode) for node in nodes)
-        if mode.span_any:
-            return sum(_count(node, mode.type) for node in nodes) >= mode.gpus
-        return any(_count(node, mode.type) >= mode.gpus and can_host(node, mode) for node in nodes)
+        if mode.span_any and mode.gpus and mode.unit is None:
+            return sum(_count(node, mode.type) for node in self.nodes if mode.allows(node.index)) >= mode.gpus
+        part = mode.unit or mode
+        there = [(node, _count(node, part.type)) for node in self.nodes if can_host(node, part)]
+        fitting = [node for node, count in there if count >= max(1, part.gpus)]
+        if mode.unit is not None and mode.node_count == 1:  # cores of any nodes
+            return sum(node.cpus for node in fitting) >= mode.cpus
+        return len(fitting) >= mode.node_count
 
     def best(self, task: Task, kind: TaskKind) -> int:
         """The mode in which a task of a kind would take least time here."""
@@ -235,7 +237,8 @@ def make_groups(cluster: Cluster, grouping: Grouping) -> list[DeviceGroup]:
 
 
 def _count(node: Node, kind: DeviceType) -> int:
-    return sum(device.type is kind for device in node.accelerators)
+    """Accelerators of a type, or cores."""
+    return lanes_of(node.cpu, node) if node.cpu.type is kind else sum(one.type is kind for one in node.accelerators)
 
 
 def _types(nodes: list[Node]) -> dict[DeviceType, None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +17,10 @@ from hetsim.scenario.schema.service import VariantSpec
 class ModeBook:
     """All modes and shapes of a run; equal demands are the same object."""
 
-    def __init__(self, cluster: Cluster, takes_gangs: bool = True):
+    def __init__(self, cluster: Cluster, spreads: Collection[str] = ("gpus", "cores", "nodes")):
         self.cluster = cluster
-        self.takes_gangs = takes_gangs
-        """`Scheduler.takes_gangs` of the run's scheduler."""
+        self.spreads = spreads
+        """`Scheduler.spreads` of the run's scheduler."""
         self.shapes: list[Shape] = []
         self._modes: dict[tuple[Any, ...], Mode] = {}
         self._shapes: dict[tuple[Any, ...], int] = {}
@@ -231,8 +231,11 @@ class ModeBook:
             return over
         if mode.unit is not None:
             return self._why_no_gang(mode, mode.unit)
-        nodes_by = nodes_by if self.takes_gangs else ""
-        return self._why_no_cores(mode, nodes_by) if mode.on_cpu else self._why_no_gpus(mode, nodes_by)
+        spreads = self.spreads if nodes_by else ()
+        if not mode.on_cpu:
+            return self._why_no_gpus(mode, "span: any" if "gpus" in spreads else "")
+        ways = {"nodes": nodes_by, "cores": "span: any"}
+        return self._why_no_cores(mode, " or ".join(way for task, way in ways.items() if task in spreads))
 
     def _why_no_cores(self, mode: Mode, nodes_by: str) -> str:
         """The same of a mode on the cores of one node."""
@@ -244,7 +247,7 @@ class ModeBook:
         rest = " besides those that drive accelerators" if any(node.spec.drivers for node, _ in kinds) else ""
         limit_text = f"the {cores} of any node{_within(mode.partition)}{rest}"
         spread = mode.millicores <= sum(count * node.cpus for node, count in kinds) * 1000
-        way_out = f" ({nodes_by} or span: any would use several nodes)" if spread and nodes_by else ""
+        way_out = f" ({nodes_by} would use several nodes)" if spread and nodes_by else ""
         return f"{mode.millicores / 1000:g} cores are more than {limit_text}{way_out}"
 
     def _why_no_gpus(self, mode: Mode, nodes_by: str) -> str:
@@ -255,7 +258,7 @@ class ModeBook:
         max_there = max((there for there, _ in present), default=0)
         total = sum(there * count for there, count in present)
         if not mode.span_any and mode.gpus > max_there:
-            way_out = " (span: any would use several nodes)" if nodes_by and mode.gpus <= total else ""
+            way_out = f" ({nodes_by} would use several nodes)" if nodes_by and mode.gpus <= total else ""
             return f"{wanted} are more than the {max_there} of any node{within}{way_out}"
         if mode.gpus > total:
             return f"{wanted} are more than the {total} of {within[4:] or 'the cluster'}"

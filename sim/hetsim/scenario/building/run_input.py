@@ -50,8 +50,8 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     random = RandomTree(model.seed if seed is None else seed, replication, loads)
     cluster = with_partitions(build_cluster(model.cluster, scenario.document), model.site, scenario.document)
     horizon = math.inf if model.horizon is None else model.horizon
-    takes_gangs = getattr(registry.policy("scheduler", scenario.policies.scheduler.name), "takes_gangs", True)
-    book = ModeBook(cluster, takes_gangs)
+    named = registry.policy("scheduler", scenario.policies.scheduler.name)
+    book = ModeBook(cluster, getattr(named, "spreads", Scheduler.spreads))
     context = Context(scenario.document, cluster, book, random=random, horizon=horizon)
     streams, items, problems = build_parts(dict(enumerate(model.workload)), model.data, scenario.table, context)
     if not problems and not any(len(stream) for stream in streams) and not _may_come(model.workload, horizon):
