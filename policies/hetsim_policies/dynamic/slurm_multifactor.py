@@ -286,8 +286,8 @@ class SlurmMultifactor(Scheduler):
             self._usage.advance(now)
         if now >= self._calculates_at:
             self._calculate(view)
-        if view.changes.releases != self._releases:
-            self._releases = view.changes.releases
+        if (releases := view.changes.releases) != self._releases:
+            self._releases = releases
             self._full.clear()
         if len(self._queue.tasks) > 1 and self._nothing_fits(view):
             return
