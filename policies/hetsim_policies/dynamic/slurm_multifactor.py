@@ -149,7 +149,8 @@ class SlurmMultifactor(Scheduler):
         self._demands: dict[Demand, int] = {}
         """The number of waiting tasks by demand."""
         self._full: dict[Demand, None] = {}
-        """Those that fit nowhere, as far as it was asked in this round."""
+        """Those that fit nowhere, as far as it was asked since something last came free."""
+        self._releases = -1
         self._causes: dict[int, str] = {}
         """By row: the cause of waiting that was stated last."""
         self._highest = 0.0
@@ -285,7 +286,9 @@ class SlurmMultifactor(Scheduler):
             self._usage.advance(now)
         if now >= self._calculates_at:
             self._calculate(view)
-        self._full.clear()
+        if (releases := view.changes.releases) != self._releases:
+            self._releases = releases
+            self._full.clear()
         if len(self._queue.tasks) > 1 and self._nothing_fits(view):
             return
         backfills, depth = count > 0 and now >= self._backfills_at, self.default_queue_depth
@@ -402,7 +405,7 @@ class SlurmMultifactor(Scheduler):
         """Give jobs reservations in their order; start those that are due."""
         causes, limits, now = self._causes, bool(self.tiers.tiers), view.now
         max_kept, one_queue = self.bf_job_part_count_reserve, not (limits or view.cluster.partitions)
-        demands = list(map(demand_of, order))
+        demands = [task.shape if task.allowed is None else (task.shape, task.allowed) for task in order]
         fits = {demand: self._fits_somewhere(demand, view) for demand in dict.fromkeys(demands)}
         fitting = [place for place, demand in enumerate(demands) if fits[demand]]
         if not fitting:

@@ -32,22 +32,24 @@ class RankedQueue:
         self._columns_of = columns_of
         self._position: dict[int, int] = {}
         """By row."""
-        self._columns = np.zeros((width + 2, 64))
-        """Those of the task, its arrival and its row."""
+        self._columns = np.zeros((64, width + 2))
+        """By position: those of the task, its arrival and its row; as far as `_written`."""
+        self._written = 0
+        self._last: list[tuple[float, ...]] = []
+        """Those of the tasks behind."""
         self._score: Callable[[Any], Any] | None = None
         self._first: list[Key] = []
         """The first tasks in order; and their keys by row."""
         self._keys: dict[int, Key] = {}
-        self._new: dict[int, Task] = {}
-        """By row: the tasks that came since the first were last looked at."""
+        self._new: dict[int, tuple[Task, tuple[float, ...]]] = {}
+        """By row: the tasks that came since the first were last looked at, and their columns."""
 
     def add(self, task: Task) -> None:
-        count = self._position[task.index] = len(self.tasks)
+        self._position[task.index] = len(self.tasks)
         self.tasks.append(task)
-        if count == self._columns.shape[1]:
-            self._columns = np.hstack((self._columns, self._columns))
-        self._columns[:, count] = *self._columns_of(task), task.arrival, task.index
-        self._new[task.index] = task
+        columns = *self._columns_of(task), task.arrival, task.index
+        self._last.append(columns)
+        self._new[task.index] = task, columns
 
     def remove(self, task: Task) -> bool:
         """Take a task out; returns False if it is not there."""
@@ -59,10 +61,15 @@ class RankedQueue:
         if key is not None:
             del self._first[bisect_left(self._first, key)]
         last = self.tasks.pop()
+        columns: Any = self._last.pop() if self._last else self._columns[len(self.tasks)]
+        self._written = min(self._written, len(self.tasks))
         if last is not task:  # the last one takes its position
             self.tasks[position] = last
             self._position[last.index] = position
-            self._columns[:, position] = self._columns[:, len(self.tasks)]
+            if position < self._written:
+                self._columns[position] = columns
+            else:
+                self._last[position - self._written] = columns
         return True
 
     def rescore(self, score: Callable[[Any], Any]) -> None:
@@ -101,8 +108,7 @@ class RankedQueue:
         if new and first:
             complete = len(first) + len(new) == len(self.tasks)
             assert self._score is not None
-            for row, task in new.items():
-                columns = self._columns[:, self._position[row]].tolist()
+            for row, (task, columns) in new.items():
                 key = -columns[0], -float(self._score(columns)), task.arrival, row, task
                 if complete or key < first[-1]:
                     insort(first, key)
@@ -115,7 +121,13 @@ class RankedQueue:
     def _sorted(self, count: int) -> list[Key]:
         """The first keys of all tasks."""
         assert self._score is not None
-        columns = self._columns[:, : len(self.tasks)]
+        if self._last:
+            while len(self.tasks) > len(self._columns):
+                self._columns = np.vstack((self._columns, self._columns))
+            self._columns[self._written : len(self.tasks)] = self._last
+            self._written = len(self.tasks)
+            self._last.clear()
+        columns = self._columns[: len(self.tasks)].T
         tier, score, arrival, row = -columns[0], -self._score(columns), columns[-2], columns[-1].astype(int)
         chosen = np.arange(len(score))
         if len(chosen) > count and not tier.any():

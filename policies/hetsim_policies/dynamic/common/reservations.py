@@ -9,7 +9,7 @@ those that have room earlier.
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_right, insort
 from functools import lru_cache
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -73,8 +73,9 @@ class FreeProfile:
         for number, count in reserved.nodes:
             timeline = self._reserved.get(number)
             if timeline is None:
-                timeline = self._reserved[number] = self._occupancy.timelines[number].copy()
-            timeline.forget(now)
+                timeline = self._reserved[number] = self._occupancy.timelines[number].copy(now)
+            else:
+                timeline.forget(now)
             timeline.occupy(reserved.time, reserved.end, mode, count)
             for other, ends in self._open.items() if number in self._is_open else ():
                 if number in ends:
@@ -103,7 +104,8 @@ class FreeProfile:
         ends = self._open.get(mode)
         if ends is None:
             now, ends = self._view.now, {}
-            for number in sorted(number for time, number in self._order_of(mode) if time <= now):
+            order = self._order_of(mode)
+            for number in sorted(number for _, number in order[: bisect_right(order, (now, math.inf))]):
                 timeline = self._timeline(number)
                 alone = number not in self._reserved and number not in self._occupancy.shared  # there is ever more room
                 ends[number] = math.inf if alone else timeline.open_until(mode, now)
@@ -118,28 +120,23 @@ class FreeProfile:
         for position in (0,) if len(modes) == 1 else task.modes_by_speed():
             mode = modes[position]
             seconds = _duration(task, mode, task.estimates[position])
-            reservation = self._first(mode, seconds, now, best)
-            while reservation is not None and not steady:
-                longer = _seconds_there(task, reservation, view)
+            while True:
+                start, number = self._on_a_node(mode, seconds, now, best)
+                if mode.span_any and start > now and (across := self._across(mode, seconds, now, start)) is not None:
+                    reservation = across
+                elif number < 0:
+                    break
+                else:
+                    amount = mode.gpus if mode.unit is None else amount_of(mode)
+                    reservation = tuple.__new__(Reservation, (start, start + seconds, mode, ((number, amount),)))
+                longer = seconds if steady else _seconds_there(task, reservation, view)
                 if longer <= seconds:
+                    best, chosen = reservation.time, reservation
                     break
                 seconds = longer
-                reservation = self._first(mode, seconds, now, best)
-            if reservation is not None:
-                best, chosen = reservation.time, reservation
-                if best <= now:
-                    break
+            if best <= now:
+                break
         return chosen
-
-    def _first(self, mode: Mode, duration: float, now: float, before: float) -> Reservation | None:
-        """The earliest start in a mode before another time; best on one node."""
-        start, number = self._on_a_node(mode, duration, now, before)
-        if mode.span_any and start > now and (across := self._across(mode, duration, now, start)) is not None:
-            return across
-        if number < 0:
-            return None
-        amount = mode.gpus if mode.unit is None else amount_of(mode)
-        return tuple.__new__(Reservation, (start, start + duration, mode, ((number, amount),)))
 
     def _on_a_node(self, mode: Mode, duration: float, now: float, before: float) -> tuple[float, int]:
         """The first time before another with room on a node, and that node; -1: none."""
@@ -157,9 +154,11 @@ class FreeProfile:
         for number, until in self._open.get(mode, _NOWHERE).items():
             if now + duration <= until:
                 return now, number
-        order = self._order_of(mode)
-        while place < len(order) and order[place][0] <= best:
+        order = self._order.get(mode) or self._order_of(mode)
+        while place < len(order):
             time, number = order[place]
+            if time > best:
+                break
             own = reserved.get(number)
             if own is None and time > -math.inf:  # next to running tasks it has room from then on
                 start = time if time > now else now
@@ -276,13 +275,16 @@ class FreeProfile:
 def _duration(task: Task, mode: Mode, estimate: float) -> float:
     """Estimated seconds without bytes, on any device of the mode's type."""
     part = 1.0 - task.done
-    seconds = _stages(mode, estimate * part, part)
+    upload, download = _transfers(mode)
+    seconds = upload + (mode.single * part + estimate * part) + download
     return seconds if part == 1.0 else seconds + task.shape.stopping.restore
 
 
 @lru_cache(4096)
-def _stages(mode: Mode, own: float, left: float) -> float:
-    return mode.stages(1, own, left).total
+def _transfers(mode: Mode) -> tuple[float, float]:
+    """Seconds of its stages besides computing."""
+    stages = mode.stages(1, 0.0)
+    return stages.upload, stages.download
 
 
 def _seconds_there(task: Task, reservation: Reservation, view: View) -> float:

@@ -119,10 +119,12 @@ class Timeline:
         fields = Fields(node, down)
         return cls(fields, [now], [fields.spare + fields.free])
 
-    def copy(self) -> Timeline:
-        copy = Timeline(self.fields, self.times.copy(), self.free.copy())
+    def copy(self, now: float) -> Timeline:
+        """A copy without what is past."""
+        past = max(0, bisect_right(self.times, now) - 1)
+        copy = Timeline(self.fields, self.times[past:], self.free[past:])
         if self.shares:
-            copy.shares = list(map(_copied, self.shares))
+            copy.shares = list(map(_copied, self.shares[past:]))
         return copy
 
     def forget(self, now: float) -> None:
@@ -132,24 +134,24 @@ class Timeline:
             del self.times[:past], self.free[:past], self.shares[:past]
             self._amounts.clear()
 
-    def _split(self, time: float) -> int:
-        """The position of the span that begins at a time, made if there is none."""
-        times = self.times
-        position = bisect_left(times, time)
-        if position and (position == len(times) or times[position] > time):
-            times.insert(position, time)
-            self.free.insert(position, self.free[position - 1])
-            if self.shares:
-                self.shares.insert(position, _copied(self.shares[position - 1]))
-        return position
+    def _split(self, position: int, time: float) -> None:
+        """Begin a span at a time, behind the one before a position."""
+        self.times.insert(position, time)
+        self.free.insert(position, self.free[position - 1])
+        if self.shares:
+            self.shares.insert(position, _copied(self.shares[position - 1]))
 
     def occupy(self, start: float, end: float, mode: Mode, count: int) -> None:
         """Add what `count` of a launch takes from `start` to `end`: see `occupied`."""
         self.known_windows.clear()
         self._amounts.clear()
         free, times = self.free, self.times
-        first = 0 if start <= times[0] else self._split(start)
-        last = len(free) if end == math.inf else self._split(end)
+        first = bisect_left(times, start)
+        if first and (first == len(times) or times[first] > start):
+            self._split(first, start)
+        last = bisect_left(times, end)
+        if end < math.inf and last and (last == len(times) or times[last] > end):
+            self._split(last, end)
         demand = self.fields.packed.get((mode, count)) or self.fields.demand(mode, count)
         for span in range(first, last):
             free[span] -= demand
