@@ -43,7 +43,6 @@ from hetsim.experiment.options import StudyOptions
 from hetsim.experiment.progress import Meter
 from hetsim.experiment.store import Store, stored_runs
 from hetsim.experiment.study import Case, Replicates
-from hetsim.experiment.targets import Target
 from hetsim.experiment.work import OtherInputs, RunJob, RunOutcome, Setup, Shelf
 from hetsim.experiment.workers import GivenPool, Processes, Workers
 from hetsim.results.many_runs.compare import compare
@@ -52,6 +51,7 @@ from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.store import versions
 from hetsim.results.sealed import sealed
 from hetsim.scenario.scenario import load
+from hetsim.search.targets import Target
 
 NOTHING: Any = None
 SMALL: dict[str, Any] = {

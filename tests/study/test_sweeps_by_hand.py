@@ -25,11 +25,11 @@ from hetsim.experiment.compare import run_policies, select_best
 from hetsim.experiment.options import StudyOptions
 from hetsim.experiment.segment import Segment
 from hetsim.experiment.shard import ShardOver
-from hetsim.experiment.size import size
 from hetsim.experiment.sweep import Checked, estimate_sweep, plan_sweep, sweep
-from hetsim.experiment.tune import tune
 from hetsim.experiment.work import RunJob, RunOutcome, Setup
 from hetsim.results.many_runs.replications import Replications
+from hetsim.search.size import size
+from hetsim.search.tune import tune
 
 COUNT = "workload.jobs.count"
 SMALL: dict[str, Any] = {
