@@ -180,4 +180,4 @@ def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
             return ""
         return f"<p>{alt}</p>"
 
-    monkeypatch.setattr("hetsim.report.html.elements.picture", drawn)
+    monkeypatch.setattr("hetsim.page.elements.picture", drawn)

@@ -17,8 +17,8 @@ from hetsim.errors import UnknownName, UsageError
 from hetsim.experiment.directory import load_any
 from hetsim.model.cluster import WHOLE, DeviceType, Link
 from hetsim.model.tasks import Mode, Shape
+from hetsim.page import report
 from hetsim.report.groups import groups_lines
-from hetsim.report.html import report
 from hetsim.report.overview import comparison_lines, comparison_remarks, headline, remarks
 from hetsim.results.many_runs.compare import compare
 from hetsim.results.many_runs.groups import (

@@ -10,7 +10,7 @@ import hetsim as hs
 from hetsim import registry
 from hetsim.errors import RunError, UnknownName, UsageError
 from hetsim.model.record import COMPLETED
-from hetsim.report.html import report
+from hetsim.page import report
 from hetsim.results.declared import current_name, declaration, declarations, in_set, unknown_metric
 from hetsim.results.formatting import formatter, metric_name
 from hetsim.results.one_run import metrics

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 import hetsim as hs
 from hetsim.cli import hetsim
-from hetsim.report.html.of_sweep import of_sweep
+from hetsim.page.of_sweep import of_sweep
 from hetsim.results.many_runs.knee import knees
 from hetsim.results.many_runs.sweep import Sweep
 

@@ -31,7 +31,7 @@ from hetsim.errors import PictureWarning, UsageError
 from hetsim.experiment.directory import load_any, save
 from hetsim.experiment.store import stored_runs
 from hetsim.model import files
-from hetsim.report.html import report
+from hetsim.page import report
 from hetsim.results.one_run.store import MARK, write_csv
 from hetsim.results.sealed import digest_of, sealed, unsealed
 

@@ -274,7 +274,7 @@ def test_the_picture_of_a_partition(tmp_path: Any) -> None:
 
 
 def test_the_page_of_a_run_has_the_schedule_and_the_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hetsim.report.html import elements, of_run
+    from hetsim.page import elements, of_run
 
     shown: list[str] = []
     monkeypatch.setattr(elements, "picture", lambda draw, alt, *_, **__: shown.append(alt) or "")

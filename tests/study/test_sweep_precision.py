@@ -32,8 +32,8 @@ from hetsim.experiment.study import Case, Replicates, Study
 from hetsim.experiment.sweep import plan_sweep, sweep
 from hetsim.experiment.work import RunOutcome, Setup
 from hetsim.experiment.workers import Workers
+from hetsim.page import report
 from hetsim.policy import ListScheduler
-from hetsim.report.html import report
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.many_runs.sweep import MARK, Sweep
 from hetsim.results.many_runs.warmup import PILOT

@@ -43,7 +43,7 @@ VERBS = {
     "calibrate": "hetsim.calibrate.command:calibrate",
     "train": "hetsim.cli.train:train",
     "schema": "hetsim.cli.schema:schema",
-    "report": "hetsim.cli.report:report",
+    "report": "hetsim.page.command:report",
     "gallery": "hetsim.gallery.command:gallery",
 }
 """Name of each verb and where its command is, in the order of the help; loaded when asked for."""

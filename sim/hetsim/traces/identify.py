@@ -218,7 +218,7 @@ def mapping(found: Identified) -> dict[str, Any]:
 def write_page(path: Path, name: str, found: Identified, notes: Iterable[str]) -> None:
     """Write the page, whole or not at all."""
     from hetsim import __version__
-    from hetsim.report.html.elements import Section, items, page, table, warnings
+    from hetsim.page.elements import Section, items, page, table, warnings
 
     under = "Judged on the half of the jobs that nothing was fitted on."
     places = [[one.name, _percent(one.explained), "alike" if one.alike else ""] for one in found.places]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetsim.model.files import write_whole
+from hetsim.page.elements import Cell, Section, items, page, picture, table, warnings
 from hetsim.plots.steps import draw_steps, intervals, steps_label
 from hetsim.plots.style import BLUE, GRID, INK, MUTED, VERMILION, figure, log_time_axis, look, tidy, time_axis, title
 from hetsim.report import terminal
-from hetsim.report.html.elements import Cell, Section, items, page, picture, table, warnings
 from hetsim.traces import waits_report
 from hetsim.workload.logs.recorded_log import HeldOverTime
 from hetsim.workload.logs.waits import REASONS

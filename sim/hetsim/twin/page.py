@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetsim.model.files import write_whole
+from hetsim.page.elements import Section, items, page, picture, table, warnings
 from hetsim.plots.style import BLUE, INK, MUTED, VERMILION, figure, plain, short, tidy, time_axis, title
-from hetsim.report.html.elements import Section, items, page, picture, table, warnings
 from hetsim.twin import report
 
 if TYPE_CHECKING:

@@ -34,10 +34,10 @@ def write_report(outcome: Result | Replications | Comparison | Sweep, path: str 
 def report(outcome: Result | Replications | Comparison | Sweep, folder: str = "") -> str:
     """The page as text."""
     from hetsim import __version__
-    from hetsim.report.html import elements
-    from hetsim.report.html.of_comparison import of_comparison
-    from hetsim.report.html.of_run import of_run
-    from hetsim.report.html.of_sweep import of_sweep
+    from hetsim.page import elements
+    from hetsim.page.of_comparison import of_comparison
+    from hetsim.page.of_run import of_run
+    from hetsim.page.of_sweep import of_sweep
     from hetsim.results.many_runs.compare import Comparison
     from hetsim.results.many_runs.sweep import Sweep
 

@@ -12,7 +12,7 @@ import pytest
 from chromium import BROWSER, Page, browser
 
 import hetsim as hs
-from hetsim.report.html import report, write_report
+from hetsim.page import report, write_report
 
 pytestmark = [
     pytest.mark.nightly,

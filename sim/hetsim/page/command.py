@@ -20,7 +20,7 @@ def report(directory: Path, page: Path | None, quiet: bool) -> None:
     The page needs no network and no other file.  Of runs it has charts with zoom, filters, and the facts of each task.
     """
     from hetsim.experiment.directory import load_any
-    from hetsim.report.html import NAME, write_report
+    from hetsim.page import NAME, write_report
     from hetsim.results.stored_files import reading_stored
 
     if not directory.is_dir():

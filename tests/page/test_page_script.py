@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import hetsim as hs
-from hetsim.report.html import columns, elements, report
+from hetsim.page import columns, elements, report
 from hetsim.results import formatting
 from hetsim.results.one_run.explain import CAUSES, causes
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pandas as pd
 
 from hetsim.model.record import COMPLETED, STATUS_NAMES
-from hetsim.report.html import columns, elements
-from hetsim.report.html.common import Parts, commands, scenario_of
-from hetsim.report.html.elements import Cell, Section
+from hetsim.page import columns, elements
+from hetsim.page.common import Parts, commands, scenario_of
+from hetsim.page.elements import Cell, Section
 from hetsim.report.overview import STAGE_COLUMNS, STATISTICS, Figures, first_of, headline, remarks, stage_rows
 from hetsim.results.declared import COMPLETED_COUNT, ENERGY, RESPONSE_MEAN, TASK_COUNT, WAIT_MEAN, in_set
 from hetsim.results.formatting import formatter, listed, metric_name, several, share, units_of

@@ -1,6 +1,6 @@
 """A headless Chromium, driven over its debugging pipe: no port, no driver, nothing but the browser.
 
-`python tests/show/chromium.py report.html ...` prints the processor time that pages take, as the median of five.
+`python tests/page/chromium.py report.html ...` prints the processor time that pages take, as the median of five.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from hetsim.experiment.policies import written
-from hetsim.report.html import elements
-from hetsim.report.html.elements import Cell, Section
+from hetsim.page import elements
+from hetsim.page.elements import Cell, Section
 from hetsim.results.declared import has_direction
 from hetsim.results.formatting import figures, metric_name, pair
 from hetsim.results.many_runs.compare import Comparison

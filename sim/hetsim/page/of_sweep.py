@@ -17,8 +17,8 @@ import pandas as pd
 from hetsim.errors import HetsimError, UsageError
 from hetsim.experiment.points import parse_over
 from hetsim.experiment.policies import written
-from hetsim.report.html import elements
-from hetsim.report.html.common import (
+from hetsim.page import elements
+from hetsim.page.common import (
     DIFFERENCE_TITLES,
     Parts,
     better_sentence,
@@ -30,7 +30,7 @@ from hetsim.report.html.common import (
     scenario_file,
     sentence_case,
 )
-from hetsim.report.html.elements import Cell, Section
+from hetsim.page.elements import Cell, Section
 from hetsim.results.declared import has_direction, higher_is_better
 from hetsim.results.formatting import listed, metric_name, several, units_of
 from hetsim.results.many_runs.findings import Finding

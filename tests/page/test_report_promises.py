@@ -20,7 +20,7 @@ import hetsim as hs
 from hetsim.cli import main
 from hetsim.errors import UnknownName, UsageError
 from hetsim.experiment.points import read_points
-from hetsim.report.html import report
+from hetsim.page import report
 from hetsim.report.overview import overview
 from hetsim.results.many_runs.point_differences import clearly_best, findings_by_point, leads
 from hetsim.results.many_runs.sweep import Sweep

@@ -19,8 +19,8 @@ from tiers import some, spread
 import hetsim as hs
 from hetsim.cli import main
 from hetsim.experiment.directory import load_any
-from hetsim.report.html import report, write_report
-from hetsim.report.html.elements import picture
+from hetsim.page import report, write_report
+from hetsim.page.elements import picture
 
 MIX: dict[str, Any] = {
     "name": "mix <&> match",

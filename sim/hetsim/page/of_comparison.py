@@ -9,8 +9,8 @@ from typing import Any
 
 from hetsim.errors import UsageError
 from hetsim.experiment.directory import folder_name
-from hetsim.report.html import columns, elements
-from hetsim.report.html.common import (
+from hetsim.page import columns, elements
+from hetsim.page.common import (
     DIFFERENCE_TITLES,
     HOLM_OF_METRIC,
     Parts,
@@ -23,7 +23,7 @@ from hetsim.report.html.common import (
     regret_picture,
     scenario_of,
 )
-from hetsim.report.html.elements import Cell, Section
+from hetsim.page.elements import Cell, Section
 from hetsim.report.overview import Figures, comparison_headline, comparison_remarks, first_of
 from hetsim.results.declared import DEFAULT_METRIC, TASK_COUNT, has_direction, higher_is_better, in_set
 from hetsim.results.formatting import listed, metric_name, several, units_of
