@@ -28,7 +28,7 @@ _WHERE = {
     "compare": "hetsim.experiment.compare:compare",
     "sweep": "hetsim.experiment.sweep:sweep",
     "tune": "hetsim.search.tune:tune",
-    "plan": "hetsim.experiment.plan:plan",
+    "plan": "hetsim.planning.static_plan:plan",
     "plan_precision": "hetsim.experiment.precision:plan_precision",
     "size": "hetsim.search.size:size",
     "train": "hetsim.learning.training.train:train",
@@ -56,11 +56,11 @@ if TYPE_CHECKING:
     from hetsim import errors, plots, theory
     from hetsim.experiment.compare import compare
     from hetsim.experiment.directory import load
-    from hetsim.experiment.plan import plan
     from hetsim.experiment.precision import plan_precision
     from hetsim.experiment.run import replicate, run
     from hetsim.experiment.sweep import sweep
     from hetsim.learning.training.train import train
+    from hetsim.planning.static_plan import plan
     from hetsim.registry import register
     from hetsim.results.declared import metric
     from hetsim.results.many_runs.compare import Comparison

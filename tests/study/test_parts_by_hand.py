@@ -28,7 +28,7 @@ from tiers import examples
 
 from hetsim.errors import DamagedFile, HetsimError, ScenarioError, UsageError
 from hetsim.experiment import estimate as estimates
-from hetsim.experiment import identity, points, policies, progress, training_plans
+from hetsim.experiment import identity, points, policies, progress
 from hetsim.experiment.code_digest import code_digest, stated_identity
 from hetsim.experiment.directory import check_target, folder_name
 from hetsim.experiment.estimate import Estimate
@@ -658,36 +658,6 @@ def test_options_within_bounds():
     for good in ({"seed": 0}, {"seed": np.int64(3)}, {"replications": 100_000}, {"workers": 1000}, {"workers": None},
                  {"replications": {"precision": 0.1}}, {"dask": "a"}, {"dask": "a", "workers": None}):  # fmt: skip
         StudyOptions(**good)  # type: ignore[arg-type]
-
-
-# Plans of trainings ---------------------------------------------------------------------------------------------------
-
-
-def test_how_gpus_can_be_divided():
-    assert [training_plans._divisors(number) for number in (1, 7, 12)] == [[1], [1, 7], [1, 2, 3, 4, 6, 12]]
-    assert [training_plans._powers(number) for number in (1, 12, 16, 7)] == [[1], [1, 2, 4], [1, 2, 4, 8, 16], [1]]
-    entry: Any = SimpleNamespace(used={"gpus": 8, "nodes": 3}.__getitem__, training=SimpleNamespace(widths=None))
-    assert training_plans._widths(entry, None) == [(3, 8)]
-    entry.training.widths = [1, 4]
-    assert training_plans._widths(entry, None) == [(1, 8), (4, 8)]
-    assert training_plans._widths(entry, [16, 4, 8, 16, 3]) == [(2, 8), (1, 4), (1, 8), (1, 3)]
-    with pytest.raises(UsageError, match="12 GPUs are not a multiple of the 8 that the job takes of each node"):
-        training_plans._widths(entry, [16, 12])
-
-
-def test_a_plan_fits_that_fills_the_memory():
-    def candidate(room: int | None, **more: Any) -> Any:
-        step: Any = SimpleNamespace(seconds=2.0)
-        plan: Any = SimpleNamespace(gpus=4)
-        given: dict[str, Any] = {"device": "g", "plan": plan, "step": step, "state": 3.0, "kept": 2.0, "steps": 900.0}
-        return training_plans.PlanCandidate(**(given | more), room=room, pipeline=None)
-
-    assert [candidate(room).fits for room in (None, 4, 5, 6)] == [True, False, True, True]
-    assert candidate(5).gpu_hours == 2.0
-    with pytest.raises(UsageError, match="there is one stage, so that no pipeline could be drawn"):
-        candidate(5).schedule()
-    assert training_plans._ranked(candidate(5), "time") == (2.0, 2.0)
-    assert training_plans._ranked(candidate(5, steps=1800.0), "gpu_hours") == (4.0, 2.0)
 
 
 # The digest of what decides a run -------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ VERBS = {
     "merge": "hetsim.cli.merge:merge",
     "tune": "hetsim.search.tune_command:tune",
     "size": "hetsim.search.size_command:size",
-    "plan": "hetsim.cli.plan:plan",
+    "plan": "hetsim.planning.command:plan",
     "twin": "hetsim.twin.command:twin",
     "trace": "hetsim.traces.command:trace",
     "calibrate": "hetsim.calibrate.command:calibrate",

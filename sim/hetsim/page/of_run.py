@@ -11,13 +11,13 @@ from hetsim.model.record import COMPLETED, STATUS_NAMES
 from hetsim.page import columns, elements
 from hetsim.page.common import Parts, commands, scenario_of
 from hetsim.page.elements import Cell, Section
+from hetsim.planning.training_pipelines import has_pipelines
 from hetsim.report.overview import STAGE_COLUMNS, STATISTICS, Figures, first_of, headline, remarks, stage_rows
 from hetsim.results.declared import COMPLETED_COUNT, ENERGY, RESPONSE_MEAN, TASK_COUNT, WAIT_MEAN, in_set
 from hetsim.results.formatting import formatter, listed, metric_name, several, share, units_of
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run import explain
 from hetsim.results.one_run.result import Result
-from hetsim.results.one_run.training_pipelines import has_pipelines
 
 MAX_DEVICES = 100
 OPEN_ROWS = 12

@@ -7,6 +7,8 @@ figure of its own, and returns the axes.  matplotlib is used through its objects
 changes, and any number of pictures can be made.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from hetsim.plots.cdf import cdf
 from hetsim.plots.comparison import comparison, distributions
 from hetsim.plots.default import default
@@ -14,15 +16,27 @@ from hetsim.plots.gantt import gantt, timeline
 from hetsim.plots.groups import groups
 from hetsim.plots.heat_map import heat_map, links
 from hetsim.plots.over_time import batches, fragmentation, over_time, power
-from hetsim.plots.pipeline import pipeline
 from hetsim.plots.serving import serving
 from hetsim.plots.shelves import shelves
 from hetsim.plots.style import save
 from hetsim.plots.sweeps import against, sweep_map
 from hetsim.plots.tradeoff import pareto, regret
+from hetsim.registry import load_object
+
+if TYPE_CHECKING:
+    from hetsim.planning.picture import pipeline
+
+_OF_ROOMS = {"pipeline": "hetsim.planning.picture:pipeline"}
+"""Pictures of rooms, loaded when they are first used."""
 
 __all__ = [
     "against", "batches", "cdf", "comparison", "default", "distributions", "fragmentation", "gantt", "groups",
     "heat_map", "links", "over_time", "pareto", "pipeline", "power", "regret", "save", "serving", "shelves",
     "sweep_map", "timeline",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_ROOMS:
+        raise AttributeError(f"module 'hetsim.plots' has no attribute {name!r}")
+    return load_object(_OF_ROOMS[name])

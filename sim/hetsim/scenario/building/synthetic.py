@@ -13,9 +13,9 @@ from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Partition
 from hetsim.model.tasks import KernelWork as Known
 from hetsim.model.tasks import Mode
+from hetsim.registry import load_object
 from hetsim.scenario.building.drawn_modes import DrawnModes
 from hetsim.scenario.building.language_model import ServedLanguage
-from hetsim.scenario.building.pipeline import pipeline_stream
 from hetsim.scenario.building.served import DrawnService, serving_of
 from hetsim.scenario.building.site import drawn_partition
 from hetsim.scenario.building.streams import (
@@ -36,6 +36,8 @@ from hetsim.scenario.schema.workload import MAX_TASKS, WorkloadEntry
 from hetsim.workload.arrivals import BLOCK
 from hetsim.workload.costs.roofline import Work
 
+STREAMS = {"pipeline": "hetsim.planning.stream:pipeline_stream"}
+"""Streams of rooms, by the key of an entry."""
 IN_STEP = (
     "{:,} clients send equal requests at the same instants, as they start together and think equally long; give "
     "arrivals.start_jitter, or lengths or thinking times that vary"
@@ -50,7 +52,7 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
     """The stream of an entry with `arrivals`."""
     arrival, clients = _arrivals(entry, name, path, context)
     if entry.pipeline is not None:
-        return pipeline_stream(entry, name, path, arrival=arrival, context=context)
+        return load_object(STREAMS["pipeline"])(entry, name, path, arrival=arrival, context=context)
     n = len(arrival)
     classes = entry.whole_demands
     labels = [one.class_ or name for one in classes]

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from hetsim.errors import Problem, ScenarioError
-from hetsim.formulas.layer_cuts import Cuts, Layer, chain
-from hetsim.formulas.partition import MAX_CUTS
 from hetsim.model.files import open_text
 from hetsim.model.units import MAX_NUMBER
+from hetsim.pipelines.layer_cuts import Cuts, Layer, chain
+from hetsim.pipelines.partition import MAX_CUTS
 from hetsim.workload.rows.text_rows import problem_of
 
 FIGURES = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")

@@ -15,9 +15,10 @@ from tiers import some
 import hetsim as hs
 from hetsim.cli import main
 from hetsim.errors import UsageError
-from hetsim.formulas.layer_cuts import Layer, chain
-from hetsim.formulas.partition import EqualDevices, PipelinePartition, PipelineStage, unlike_partition
-from hetsim.formulas.pipeline_schedule import (
+from hetsim.formulas.training import ParallelPlan, pipeline_seconds
+from hetsim.pipelines.layer_cuts import Layer, chain
+from hetsim.pipelines.partition import EqualDevices, PipelinePartition, PipelineStage, unlike_partition
+from hetsim.pipelines.schedule import (
     BoundarySeconds,
     PipelineSchedule,
     StageSeconds,
@@ -25,8 +26,7 @@ from hetsim.formulas.pipeline_schedule import (
     pipeline_schedule,
     stage_order,
 )
-from hetsim.formulas.training import ParallelPlan, pipeline_seconds
-from hetsim.results.one_run.training_pipelines import training_pipeline
+from hetsim.planning.training_pipelines import training_pipeline
 
 SIZES = [(1, 1, 1), (2, 1, 1), (4, 8, 1), (3, 7, 1), (8, 4, 1), (4, 8, 2), (4, 4, 2), (2, 2, 3), (8, 16, 3), (3, 3, 5)]
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import hetsim as hs
 from hetsim.cli import main
 from hetsim.errors import ScenarioError, UsageError
-from hetsim.experiment.training_plans import PlanCandidate, training_plans
+from hetsim.planning.training_plans import PlanCandidate, training_plans
 from hetsim.scenario.scenario import load
 
 SMALL = {"layers": 8, "hidden": 4096, "heads": 32, "sequence": 2048, "vocabulary": 51200}

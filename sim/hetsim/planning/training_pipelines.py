@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import UsageError
-from hetsim.formulas.pipeline_schedule import PipelineSchedule, step_schedule
 from hetsim.model.exchange import Exchange
+from hetsim.pipelines.schedule import PipelineSchedule, step_schedule
 from hetsim.results.one_run.explain import find_tasks
 from hetsim.results.one_run.result import Result
 

@@ -17,8 +17,8 @@ from tiers import spread
 
 from hetsim.cli import main
 from hetsim.errors import NothingMeets, ScenarioError
-from hetsim.formulas.layer_cuts import Layer, chain
-from hetsim.formulas.partition import EqualDevices, NetworkLevel, memory_of, pipeline_partition, unlike_partition
+from hetsim.pipelines.layer_cuts import Layer, chain
+from hetsim.pipelines.partition import EqualDevices, NetworkLevel, memory_of, pipeline_partition, unlike_partition
 from hetsim.workload.readers.layer_profiles import read_profile
 
 GIVEN = Path(__file__).parents[3] / "shared" / "data" / "training"

@@ -15,7 +15,7 @@ from hetsim.errors import UsageError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from hetsim.experiment.training_plans import PlanCandidate
+    from hetsim.planning.training_plans import PlanCandidate
 
 MAX_GPUS = 1_000_000
 
@@ -43,7 +43,7 @@ def training(
     bytes that a GPU sends to other nodes a step. Nothing is run. A job is on one type of GPU, in the partition of its
     entry. What does not fit into the memory is counted, the fastest of it with both figures; --json has all candidates.
     """
-    from hetsim.experiment.training_plans import training_plans
+    from hetsim.planning.training_plans import training_plans
     from hetsim.scenario.scenario import load
 
     loaded = load(scenario, overrides)
@@ -70,7 +70,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _drawn(name: str, one: PlanCandidate) -> Figure:
-    from hetsim.plots.pipeline import pipeline
+    from hetsim.planning.picture import pipeline
 
     plan = one.plan
     text = f"{name}: tensor {plan.tensor}, data {plan.data}, micro-batch {plan.micro_batch}"

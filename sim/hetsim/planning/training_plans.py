@@ -14,9 +14,9 @@ from typing import Literal
 
 from hetsim.errors import KeyProblem, Problem, ScenarioError, UsageError, suggestion
 from hetsim.formulas import training as formulas
-from hetsim.formulas.pipeline_schedule import PipelineSchedule, step_schedule
 from hetsim.model.cluster import Cluster, DeviceType, Node
 from hetsim.model.exchange import Exchange, Phase, StepPipeline
+from hetsim.pipelines.schedule import PipelineSchedule, step_schedule
 from hetsim.scenario.building.cluster import build_cluster
 from hetsim.scenario.building.job_steps import machine_of, too_large
 from hetsim.scenario.building.site import default_of, unknown_partition, with_partitions

@@ -16,9 +16,9 @@ from itertools import count, pairwise
 from typing import Literal
 
 from hetsim.errors import UsageError
-from hetsim.formulas.layer_cuts import Cuts, Layer
-from hetsim.formulas.partition import EqualDevices, PipelinePartition, Ways, seconds_on, slower_link
 from hetsim.model.exchange import StepPipeline
+from hetsim.pipelines.layer_cuts import Cuts, Layer
+from hetsim.pipelines.partition import EqualDevices, PipelinePartition, Ways, seconds_on, slower_link
 
 PipelineOrder = Literal["gpipe", "1f1b", "interleaved", "forward"]
 """`forward` alone is inference."""

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hetsim.formulas.layer_cuts import Cuts
+from hetsim.pipelines.layer_cuts import Cuts
 
 
 class StageMemory:

@@ -2,9 +2,9 @@
 
 What one arrival brings, one item or several, is a request: results count it once (`hetsim.model.tasks.StagedRequests`).
 
-The plan is that of `hetsim.formulas.partition` for the groups of equal devices of the cluster, with the way of a result
-from device to device as the engine has it: down to the host, over the network, up to the next device, one after the
-other.  Each stage runs on the nodes that the plan gives it.  Weights are there from the start.
+The plan is that of `hetsim.pipelines.partition` for the groups of equal devices of the cluster, with the way of a
+result from device to device as the engine has it: down to the host, over the network, up to the next device, one after
+the other.  Each stage runs on the nodes that the plan gives it.  Weights are there from the start.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from hetsim.errors import NothingMeets, ScenarioError, UsageError, suggestion
-from hetsim.formulas import partition as theory
-from hetsim.formulas.layer_cuts import Cuts
-from hetsim.formulas.partition import EqualDevices, PipelineStage, StageWay, seconds_on
 from hetsim.model.cluster import Cluster, Device, DeviceType, Link, Node, Partition
+from hetsim.pipelines import partition as theory
+from hetsim.pipelines.layer_cuts import Cuts
+from hetsim.pipelines.partition import EqualDevices, PipelineStage, StageWay, seconds_on
 from hetsim.scenario.building.streams import NO_STOPPING, Context, Stages, TaskStream, unfit, users_of
 from hetsim.scenario.file.document import Path_
 from hetsim.scenario.schema.demand import Demand, Factor

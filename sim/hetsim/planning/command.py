@@ -9,8 +9,8 @@ import click
 
 from hetsim.cli import console
 from hetsim.cli.options import SCENARIO, SEED, SET, TABLE, TELLING
-from hetsim.cli.partition import partition
-from hetsim.cli.plan_training import training
+from hetsim.planning.partition_command import partition
+from hetsim.planning.training_command import training
 
 ROWS = 20
 
@@ -63,7 +63,7 @@ def plan(
 
     Two commands plan something else: `hetsim plan partition` and `hetsim plan training`.
     """
-    from hetsim.experiment.plan import plan as make
+    from hetsim.planning.static_plan import plan as make
 
     planned = make(scenario, policy=policy, overrides=overrides, seed=seed)
     if table is not None:

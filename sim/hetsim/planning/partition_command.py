@@ -16,8 +16,8 @@ from hetsim.cli.options import PATH, PICTURE, TELLING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from hetsim.formulas.layer_cuts import Cuts
-    from hetsim.formulas.partition import EqualDevices, NetworkLevel, PipelinePartition
+    from hetsim.pipelines.layer_cuts import Cuts
+    from hetsim.pipelines.partition import EqualDevices, NetworkLevel, PipelinePartition
 
 MAX_DEVICES = 64
 """More devices on a level are refused: time grows with their square."""
@@ -57,7 +57,7 @@ def partition(
     compared with all layers on each device alone. A stage that needs more memory than its devices have is no
     candidate.
     """
-    from hetsim.formulas.partition import pipeline_partition, seconds_on, unlike_partition
+    from hetsim.pipelines.partition import pipeline_partition, seconds_on, unlike_partition
     from hetsim.workload import measurements
 
     if bool(levels) == bool(devices):
@@ -99,9 +99,9 @@ def _drawn(
     inference: bool, ignore_activations: bool,
 ) -> Figure:  # fmt: skip
     """Draw enough micro-batches in the stages to show the pipeline full."""
-    from hetsim.formulas.partition import EqualDevices, StageWay, slower_link
-    from hetsim.formulas.pipeline_schedule import partition_schedule
-    from hetsim.plots.pipeline import pipeline
+    from hetsim.pipelines.partition import EqualDevices, StageWay, slower_link
+    from hetsim.pipelines.schedule import partition_schedule
+    from hetsim.planning.picture import pipeline
     from hetsim.report import terminal
 
     devices = {one.name: one for one in groups}
@@ -151,7 +151,7 @@ def _count(option: str, text: str) -> int:
 
 
 def _level(text: str) -> NetworkLevel:
-    from hetsim.formulas.partition import NetworkLevel
+    from hetsim.pipelines.partition import NetworkLevel
 
     count, _, rate = text.partition("@")
     if not rate:
@@ -161,7 +161,7 @@ def _level(text: str) -> NetworkLevel:
 
 def _groups(texts: tuple[str, ...]) -> list[EqualDevices]:
     from hetsim.errors import suggestion
-    from hetsim.formulas.partition import EqualDevices
+    from hetsim.pipelines.partition import EqualDevices
 
     groups: list[EqualDevices] = []
     for text in texts:
@@ -216,7 +216,7 @@ def _known(cuts: Cuts, groups: list[EqualDevices], profile: Path) -> None:
 
 
 def _rows(cuts: Cuts, found: PipelinePartition, inference: bool) -> list[dict[str, Any]]:
-    from hetsim.formulas.partition import memory_of
+    from hetsim.pipelines.partition import memory_of
 
     rows = []
     memory = memory_of(cuts, found, inference)

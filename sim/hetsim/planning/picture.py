@@ -10,7 +10,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 
-from hetsim.formulas.pipeline_schedule import PipelineSchedule
+from hetsim.pipelines.schedule import PipelineSchedule
+from hetsim.planning.training_pipelines import training_pipeline
 from hetsim.plots.gantt import bar_boxes, label_lanes
 from hetsim.plots.style import (
     BLUE,
@@ -26,7 +27,6 @@ from hetsim.plots.style import (
 )
 from hetsim.results.formatting import SECONDS, several
 from hetsim.results.one_run.result import Result
-from hetsim.results.one_run.training_pipelines import training_pipeline
 
 IDLE, UPDATE = "#E9E9E9", "#7F7F7F"
 NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved", "forward": "forward only"}
@@ -47,7 +47,7 @@ def pipeline(found: Result | PipelineSchedule, ax: Axes | None = None, *, task: 
     lighter.  Of a stream of requests (`forward`) the first are drawn, and no bubble is told: it would depend on how
     many are drawn.
 
-    Parameters: found: a run, or a schedule (`hetsim.formulas.pipeline_schedule`), which is drawn as it is; task: of a
+    Parameters: found: a run, or a schedule (`hetsim.pipelines.schedule`), which is drawn as it is; task: of a
         run, without it the job with the most GPU time; ax: axes to draw on, else those of a new figure.
     Returns: the axes.
     """

@@ -1,0 +1,1 @@
+"""Plans of static policies, pipelines and parallel training: `hetsim plan`."""
