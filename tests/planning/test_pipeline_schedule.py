@@ -26,7 +26,7 @@ from hetsim.pipelines.schedule import (
     pipeline_schedule,
     stage_order,
 )
-from hetsim.planning.training_pipelines import training_pipeline
+from hetsim.planning.picture import training_pipeline
 
 SIZES = [(1, 1, 1), (2, 1, 1), (4, 8, 1), (3, 7, 1), (8, 4, 1), (4, 8, 2), (4, 4, 2), (2, 2, 3), (8, 16, 3), (3, 3, 5)]
 

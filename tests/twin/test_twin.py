@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from hetsim.cli.program import hetsim
 from hetsim.errors import ScenarioError
-from hetsim.experiment.widening import ENOUGH_STARTS, SHARES, Past, widening
 from hetsim.twin.forecast import SnapshotCluster, Twin
 from hetsim.twin.judge import earlier_instants, judge, look_back
+from hetsim.twin.widening import ENOUGH_STARTS, SHARES, Past, widening
 from hetsim.workload.logs.history import DAY, ArrivalTimes, JobHistory, RunTimes
 from hetsim.workload.readers.snapshot import SnapshotJob, gpus_of, read
 

@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hetsim.errors import NothingMeets, UsageError
-from hetsim.pipelines.layer_cuts import Cuts, Layer
-from hetsim.pipelines.stage_memory import StageMemory
+from hetsim.pipelines.layer_cuts import Cuts, Layer, StageMemory
 
 MAX_CUTS = 1000
 """More cuts than this are refused: time grows with their third power."""

@@ -188,8 +188,8 @@ class _Known:
         self, listed: list[dict[str, Any]], policy: str, count: int, quiet: bool
     ) -> tuple[Any, list[str]]:
         """How far errors of earlier snapshots move intervals; a note where unknown."""
-        from hetsim.experiment.widening import ENOUGH_STARTS, widening
         from hetsim.twin.judge import earlier_instants, look_back
+        from hetsim.twin.widening import ENOUGH_STARTS, widening
 
         if not count:
             return None, []

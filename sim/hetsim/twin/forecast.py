@@ -21,7 +21,6 @@ import numpy as np
 from hetsim.engine.resources.partition_limits import Budget
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import Problem, ScenarioError
-from hetsim.experiment.widening import SHARES, Widening
 from hetsim.model.cluster import Partition
 from hetsim.model.record import RunInput
 from hetsim.model.tasks import Shape
@@ -31,6 +30,7 @@ from hetsim.scenario import overrides as setting
 from hetsim.scenario.file import document as documents
 from hetsim.scenario.readers import TWIN, not_understood
 from hetsim.scenario.scenario import Overrides, assignments, from_document
+from hetsim.twin.widening import SHARES, Widening
 from hetsim.workload.logs.history import ArrivalTimes, JobHistory, RunTimes
 from hetsim.workload.logs.recorded_log import HeldOverTime
 from hetsim.workload.readers.snapshot import SnapshotJob

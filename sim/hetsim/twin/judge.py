@@ -2,7 +2,7 @@
 
 At each instant the twin knows what a snapshot would show: which jobs run and since when, which wait, and the history
 up to then.  Of each waiting job it tells intervals for its wait from then on, widened by the errors of earlier
-snapshots (`hetsim.experiment.widening`).  Next to it stand
+snapshots (`hetsim.twin.widening`).  Next to it stand
 drawn    the same intervals as the samples have them;
 limits   the start if every job took its time limit and none came, as a scheduler tells it: one time, no interval;
 user     the waits of the user's last jobs (of all users, where they are few) less what the job has waited: an interval.
@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import Problem, ScenarioError
-from hetsim.experiment.widening import SHARES as TOLD
-from hetsim.experiment.widening import Past, widening
 from hetsim.scenario.scenario import Overrides
 from hetsim.twin.forecast import POLICY, SnapshotCluster, Twin, TwinForecast
+from hetsim.twin.widening import SHARES as TOLD
+from hetsim.twin.widening import Past, widening
 from hetsim.workload.logs.history import ENOUGH, FEW, JobHistory
 from hetsim.workload.logs.inferred import limits_of
 from hetsim.workload.logs.recorded_log import HeldSteps, Jobs, jobs_of

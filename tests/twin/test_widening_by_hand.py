@@ -1,0 +1,42 @@
+"""How much wider forecasts have to be, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from tiers import examples
+
+from hetsim.twin.widening import ENOUGH_STARTS, SHARES, Past, Widening, widening
+
+
+def past(count: int, known_at: float = 0.0, shift: float = 0.0) -> Past:
+    """Starts that were 1, 2, ... s after each of their five quantiles, and `shift`."""
+    told = np.full((count, 5), 100.0)
+    return Past(known_at, told, 100.0 + shift + np.arange(1, count + 1))
+
+
+def test_quantiles_are_moved_by_the_errors_of_earlier_ones():
+    """Of 39 errors of 1 to 39 s: 95 % of 40 are the 38th, 75 % the 30th; below, the least that were too late."""
+    found = widening([past(39)], 0.0)
+    assert found == Widening((1.0 + 1, 9.0 + 1, 0.0, 30.0, 38.0), 39, 1)
+    early = widening([past(39, shift=-40.0)], 5.0)  # 39 to 1 s too early
+    assert early is not None and early.moves == (-38.0, -30.0, 0.0, -10.0, -2.0)
+    assert widening([past(ENOUGH_STARTS - 1)], 0.0) is None and widening([past(39, 3.0)], 2.9) is None
+    both = widening([past(15, 1.0), past(0), past(15, 2.0), past(40, 9.0)], 2.0)
+    assert both is not None and (both.starts, both.snapshots) == (30, 2)
+    assert both.moves[4] == 15.0 and both.moves[0] == 1.0  # the 30th of 30: no more is known
+    assert SHARES == (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@examples(60)
+@given(st.lists(st.floats(-50, 250), min_size=5, max_size=5), st.lists(st.floats(-90, 90), min_size=5, max_size=5))
+def test_moved_quantiles_stay_in_order(told: list[float], moves: list[float]):
+    """The median stays, the others move away from or towards it, and no further."""
+    told.sort()
+    found = Widening(tuple(moves), 30, 1).moved([told, told], 100.0)
+    assert found.shape == (2, 5) and (found[0] == found[1]).all()
+    capped = [min(one, 100.0) for one in told]
+    at = [min(max(one + move, 0.0), 100.0) for one, move in zip(capped, moves, strict=True)]
+    lower, upper = min(at[1], capped[2]), max(at[3], capped[2])
+    assert found[0].tolist() == [min(at[0], lower), lower, capped[2], upper, max(at[4], upper)]
