@@ -14,11 +14,11 @@ from pathlib import Path
 from hetsim.cli.program import VERBS
 
 TOP = Path(__file__).parent.parent
-LIMITS = {"lines": 120_000, "lines of the core": 65_500, "statements": 83_500, "keys of scenarios": 720, "verbs": 24}
+LIMITS = {"lines": 120_000, "lines of the core": 59_000, "statements": 83_500, "keys of scenarios": 720, "verbs": 24}
 """`statements` counts docstrings too; a key counts once for each part of a scenario that has it.
 
-The core is sim/ without the rooms that the contract "The core imports no room" names; its goal is 60,000.  It rose from
-65,000: clients that come back are 600 lines of the engine and its results, the report that one can walk in 100.
+The core is sim/ without the rooms that the contract "The core imports no room" names; its goal is 60,000 or less.  It is
+58,600 since searches, plans and pipelines, the page, and families of arrivals and distributions are rooms.
 """
 
 

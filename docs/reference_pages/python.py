@@ -16,7 +16,7 @@ RETURNED = {
     "Difference": "hetsim.results.many_runs.difference:Difference",
     "PrecisionPlan": "hetsim.experiment.precision:PrecisionPlan",
     "Sizing": "hetsim.search.size:Sizing", "Training": "hetsim.learning.training.train:Training",
-    "Tuning": "hetsim.search.tuning:Tuning",
+    "Tuning": "hetsim.search.tune:Tuning",
 }  # fmt: skip
 """Classes that functions return, and that are made in no other way."""
 

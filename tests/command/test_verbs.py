@@ -207,9 +207,9 @@ def test_verdicts_have_color(words: list[str], colored: list[tuple[str, str]]) -
 
 @pytest.mark.parametrize(("text", "module", "shown"), [
     ("sjf   24 ± 9 min ◂   4.4 ± 3.9 h", "cli.compare", [("24 ± 9 min ◂", "best")]),
-    ("14   2.20 ± 0.97 s   40   missed", "search.size_command", [("missed", "bad")]),
-    ("8   1.2 s   10   40   met ◂", "search.size_command", [("met ◂", "best")]),
-    ("8   1.2 s   10   40   missed (never fits)", "search.size_command", [("missed", "bad")]),
+    ("14   2.20 ± 0.97 s   40   missed", "search.command", [("missed", "bad")]),
+    ("8   1.2 s   10   40   met ◂", "search.command", [("met ◂", "best")]),
+    ("8   1.2 s   10   40   missed (never fits)", "search.command", [("missed", "bad")]),
     ("n, m   paper   1   2   +1   outside", "gallery.command", [("outside", "bad")]),
     ("11 of 12 figures are within the tolerance", "gallery.command",
      [("11 of 12 figures are within the tolerance", "bad")]),

@@ -25,7 +25,7 @@ from hetsim.results.many_runs.sweep_tables import SweepRow, SweepTables
 from hetsim.results.many_runs.tradeoff import front, more_is_better, regrets
 from hetsim.results.many_runs.warmup import WarmupCut, WarmupSeries, mser
 from hetsim.results.statistics import paired_differences, student_interval
-from hetsim.search.tuning import Setting, Tuning
+from hetsim.search.tune import Setting, Tuning
 
 NAN, INF = math.nan, math.inf
 

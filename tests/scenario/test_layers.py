@@ -24,6 +24,8 @@ REGISTRIES = {
     "sim/hetsim/registry.py": "_TABLES",
     "sim/hetsim/results/pictures.py": "PICTURES",
     "sim/hetsim/scenario/building/synthetic.py": "STREAMS",
+    "sim/hetsim/workload/arrivals.py": "BUILTIN",
+    "sim/hetsim/workload/distributions.py": "FAMILIES",
     "sim/hetsim/workload/measurements.py": "MEASUREMENTS",
     "sim/hetsim/workload/node_lists.py": "BUILTIN",
     "sim/hetsim/workload/traces.py": "BUILTIN",

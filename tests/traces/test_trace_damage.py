@@ -19,7 +19,7 @@ from test_request_traces import AZURE, BURST, MOON
 from hetsim import registry
 from hetsim.errors import ScenarioError
 from hetsim.model import compressed
-from hetsim.workload.distributions import read_column
+from hetsim.workload.families.columns import read_column
 from hetsim.workload.logs.summary import sizes
 from hetsim.workload.traces import BUILTIN
 

@@ -1,1 +1,1 @@
-"""Experiments: scenarios run once, replicated, compared, swept, tuned and sized."""
+"""Experiments: scenarios run once, replicated, compared and swept."""

@@ -70,8 +70,8 @@ def partition(
         raise click.UsageError(f"{wrong[0]} belongs to {'--device' if levels else '--level'}")
     if picture is not None and len(levels) > 1:
         raise click.UsageError("--picture draws the stages on one --level, or on --device")
-    limit = math.inf if deadline is None else _time(deadline)
-    room = math.inf if memory is None else _size("--memory", memory)
+    limit = math.inf if deadline is None else _quantity("--deadline", deadline, "time")
+    room = math.inf if memory is None else _quantity("--memory", memory, "size")
     joined = [_level(text) for text in levels]
     groups = _groups(devices)
     cuts = measurements.reader("layers")(profile)
@@ -116,12 +116,6 @@ def _drawn(
     return pipeline(replace(schedule, name=name)).get_figure(root=True)  # type: ignore[return-value]
 
 
-def _time(text: str) -> float:
-    from hetsim.model.units import TIME, parse
-
-    return _parsed("--deadline", text, lambda: parse(text, TIME, "30 ms"))
-
-
 def _parsed(option: str, text: str, parse: Any) -> float:
     try:
         value = float(parse())
@@ -132,16 +126,13 @@ def _parsed(option: str, text: str, parse: Any) -> float:
     return value
 
 
-def _rate(option: str, text: str) -> float:
-    from hetsim.model.units import BANDWIDTH, parse
+def _quantity(option: str, text: str, kind: str) -> float:
+    from hetsim.model import units
 
-    return _parsed(option, text, lambda: parse(text, BANDWIDTH, "12 GB/s"))
-
-
-def _size(option: str, text: str) -> float:
-    from hetsim.model.units import SIZE, parse
-
-    return _parsed(option, text, lambda: parse(text, SIZE, "16 GB"))
+    table, example = {
+        "time": (units.TIME, "30 ms"), "rate": (units.BANDWIDTH, "12 GB/s"), "size": (units.SIZE, "16 GB"),
+    }[kind]  # fmt: skip
+    return _parsed(option, text, lambda: units.parse(text, table, example))
 
 
 def _count(option: str, text: str) -> int:
@@ -156,7 +147,7 @@ def _level(text: str) -> NetworkLevel:
     count, _, rate = text.partition("@")
     if not rate:
         raise click.UsageError(f'--level: expected COUNT@RATE such as 4@10GB/s, not "{text}"')
-    return NetworkLevel(_count("--level", count.strip()), _rate("--level", rate.strip()))
+    return NetworkLevel(_count("--level", count.strip()), _quantity("--level", rate.strip(), "rate"))
 
 
 def _groups(texts: tuple[str, ...]) -> list[EqualDevices]:
@@ -177,9 +168,9 @@ def _groups(texts: tuple[str, ...]) -> list[EqualDevices]:
             elif key == "speed":
                 values[key] = _parsed(where, value, lambda value=value: _number(value))
             elif key in ("link", "inside"):
-                values[key] = _rate(where, value)
+                values[key] = _quantity(where, value, "rate")
             elif key == "memory":
-                values[key] = _size(where, value)
+                values[key] = _quantity(where, value, "size")
             else:
                 hint = suggestion(key, ("count", "speed", "link", "inside", "memory"))
                 keys = "there are count, speed, link, inside, memory"
@@ -224,17 +215,12 @@ def _rows(cuts: Cuts, found: PipelinePartition, inference: bool) -> list[dict[st
         layers = cuts.between(stage.first, stage.last)
         rows.append(
             {
-                "stage": number,
-                **({"device": stage.device} if stage.device else {}),
-                "replicas": stage.replicas,
-                "layers": len(layers),
-                "first": layers[0].name,
-                "last": layers[-1].name,
-                "weights_bytes": math.fsum(one.weights for one in layers),
-                "memory_bytes": memory[number - 1],
+                "stage": number, **({"device": stage.device} if stage.device else {}), "replicas": stage.replicas,
+                "layers": len(layers), "first": layers[0].name, "last": layers[-1].name,
+                "weights_bytes": math.fsum(one.weights for one in layers), "memory_bytes": memory[number - 1],
                 "sent_bytes": float(cuts.crossing[stage.last]) if number < len(found.stages) else 0.0,
             }
-        )
+        )  # fmt: skip
     return rows
 
 
@@ -244,13 +230,10 @@ def _json(
     from hetsim.results.declared import THROUGHPUT
 
     return {
-        "profile": str(profile),
-        "seconds": found.seconds,
-        "latency": found.latency,
-        THROUGHPUT: 1 / found.seconds if found.seconds else None,
-        "alone": dict(alone),
+        "profile": str(profile), "seconds": found.seconds, "latency": found.latency,
+        THROUGHPUT: 1 / found.seconds if found.seconds else None, "alone": dict(alone),
         "stages": _rows(cuts, found, inference),
-    }
+    }  # fmt: skip
 
 
 def _text(
@@ -269,12 +252,9 @@ def _text(
     latency = "" if found.latency is None else f"; latency {terminal.seconds(found.latency)}"
     lines = [
         f"{profile.name}: {len(found.stages)} stage{'s' * (len(found.stages) > 1)} on {devices} "
-        f"device{'s' * (devices > 1)}, one item every "
-        f"{terminal.seconds(found.seconds)}{rate}{latency}",
-        "",
-        *terminal.table(table),
-        "",
-    ]
+        f"device{'s' * (devices > 1)}, one item every {terminal.seconds(found.seconds)}{rate}{latency}",
+        "", *terminal.table(table), "",
+    ]  # fmt: skip
     for name, seconds in alone:
         gain = f", {seconds / found.seconds:.3g} times as long" if found.seconds else ""
         lines.append(f"all layers on {name}: one item every {terminal.seconds(seconds)}{gain}")

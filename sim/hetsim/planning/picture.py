@@ -14,18 +14,7 @@ from hetsim.errors import UsageError
 from hetsim.model.exchange import Exchange
 from hetsim.pipelines.schedule import PipelineSchedule, step_schedule
 from hetsim.plots.gantt import bar_boxes, label_lanes
-from hetsim.plots.style import (
-    BLUE,
-    GREEN,
-    INK,
-    ORANGE,
-    PURPLE,
-    describe,
-    own_axes,
-    tidy,
-    time_axis,
-    title,
-)
+from hetsim.plots.style import BLUE, GREEN, INK, ORANGE, PURPLE, describe, own_axes, tidy, time_axis, title
 from hetsim.results.formatting import SECONDS, several
 from hetsim.results.one_run.explain import find_tasks
 from hetsim.results.one_run.result import Result

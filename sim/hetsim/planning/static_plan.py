@@ -45,12 +45,9 @@ class Planned:
 
 
 def plan(
-    scenario: str | Path | Mapping[str, Any] | Scenario,
-    *,
-    policy: PolicyLike | None = None,
-    seed: int | None = None,
+    scenario: str | Path | Mapping[str, Any] | Scenario, *, policy: PolicyLike | None = None, seed: int | None = None,
     overrides: Overrides = (),
-) -> Planned:
+) -> Planned:  # fmt: skip
     """Make the plan of a static policy for a scenario.
 
     Parameters: scenario, policy, seed, overrides: as for `run`.

@@ -45,7 +45,6 @@ from hetsim.search.targets import MET, NO_SIZES, OPEN, UNDEFINED, Judge, Target,
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
 PRICE, TOTAL = "price", "total"
 """Objectives that are known before anything runs."""
 MAX_CANDIDATES = 10_000
@@ -118,9 +117,7 @@ class Decision:
     def _names(self) -> list[str]:
         """Of the targets' columns; a metric that has two targets is numbered."""
         metrics = [target.metric for target in self.targets]
-        return [
-            name if metrics.count(name) == 1 else f"{name}_{number}" for number, name in enumerate(metrics)
-        ]  # fmt: skip
+        return [name if metrics.count(name) == 1 else f"{name}_{number}" for number, name in enumerate(metrics)]
 
     @property
     def front(self) -> list[Candidate]:

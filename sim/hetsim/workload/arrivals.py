@@ -5,131 +5,33 @@ A scenario names one with `process:`
     arrivals: {process: poisson, rate: 40/h}
     arrivals: {process: diurnal, mean: 20/h, amplitude: 0.6, period: 24 h}
 
-`times(rng, until, count)` of every process gives the sorted arrival times in seconds.  The generator is
-used in the same order whatever the limits, so that a longer run begins with exactly those of a shorter one.
-
-`Arrivals` is the field type of the processes in this file.  A process of one's own is a subclass of
+`Arrivals` is the field type of the processes in `BUILTIN`.  A process of one's own is a subclass of
 `ArrivalProcess`, registered in the entry-point group `hetsim.arrivals`.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, Union, get_args
+from collections.abc import Iterator
+from itertools import count
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, Union
 
 import numpy as np
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     Tag,
-    TypeAdapter,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     model_validator,
 )
 
+from hetsim import registry
 from hetsim.errors import suggestion
-from hetsim.model.described import Described
-from hetsim.model.paths import ExistingFile
-from hetsim.model.units import Fraction, PerSecond, Seconds
-from hetsim.workload.distributions import (
-    Floats,
-    Gamma,
-    Hyperexponential,
-    NumberDistribution,
-    Positive,
-    TimeDistribution,
-    read_column,
-)
-
-MAX_ARRIVALS = 50_000_000
-"""More at one instant, or more bursts and changes of state, are a mistake: they would take hours or gigabytes."""
-
-BLOCK = 8192
-"""Arrivals drawn at a time: large enough for numpy, small enough to waste little past a limit."""
-
-
-def _above_zero(value: Any, info: ValidationInfo) -> Any:
-    if value is not None and value <= 0:
-        raise ValueError(f"{info.field_name} must be above 0")
-    return value
-
-
-Interval: TypeAlias = Annotated[Seconds, AfterValidator(_above_zero)]
-Rate: TypeAlias = Annotated[PerSecond, AfterValidator(_above_zero)]
-Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_ARRIVALS, strict=True)]
-
-
-class ArrivalProcess(Described):
-    """Base class of arrival processes, ours and others'.
-
-    A subclass is a pydantic model with a field `process: Literal["its_name"]` and its parameters; it has
-    `_blocks`: sorted arrays of arrival times, one after another, forever or until the process is over, drawn
-    from `rng` only and always in the same order; the limits are applied outside.
-
-    `closed` is True where later arrivals depend on completions; then `times` gives only the first ones.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    closed: ClassVar[bool] = False
-    steady_rate: ClassVar[bool] = False
-    """Return True if the rate is the same at all times."""
-
-    process: str
-    """Name of the arrival process; `hetsim list arrivals` has all."""
-
-    @property
-    def rate_mean(self) -> float | None:
-        """Long-run arrivals per second, or None where there is no such figure."""
-        return None
-
-    def rate_at(self, t: float) -> float | None:
-        """Arrivals per second at time t where the rate is certain; else None."""
-        return self.rate_mean if self.steady_rate else None
-
-    @property
-    def endless(self) -> bool:
-        """Whether arrivals go on for ever unless limited."""
-        return True
-
-    def events(self, until: float) -> float:
-        """Rough number of events of the process before `until`; 0 where unknown."""
-        rate = self.rate_mean
-        return 0.0 if rate is None else rate * until
-
-    def times(self, rng: np.random.Generator, until: float | None = None, count: int | None = None) -> Floats:
-        """Sorted arrival times before `until` (exclusive), at most `count` of them.
-
-        ValueError if neither limits an endless process.
-        """
-        if until is None and count is None and self.endless:
-            raise ValueError(f"{self.process} arrivals never end; give until or count")
-        last = math.inf if until is None else until
-        wanted = math.inf if count is None else count
-        parts: list[Floats] = []
-        have = 0
-        if wanted > 0 and last > 0:
-            for block in self._blocks(rng, last):
-                kept = block[: int(np.searchsorted(block, last, side="left"))]
-                parts.append(kept)
-                have += len(kept)
-                if len(kept) < len(block) or have >= wanted:
-                    break
-        result = np.concatenate(parts) if parts else np.empty(0)
-        return result[:count]
-
-    def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
-        """Arrays of arrival times, each sorted and not before the one ahead of it.
-
-        `last` may be used to stop early; it must not change what comes before it.
-        """
-        raise NotImplementedError
+from hetsim.model.units import Seconds
+from hetsim.workload.contract import BLOCK, ArrivalProcess, Count, Floats, Interval, Rate, in_order, summed
+from hetsim.workload.distributions import TimeDistribution
 
 
 class Deterministic(ArrivalProcess):
@@ -155,13 +57,12 @@ class Deterministic(ArrivalProcess):
         return float(1 / self.interval if self.rate is None else self.rate)  # type: ignore[operator]
 
     def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
-        done, rate = 0, self.rate_mean
-        while True:
+        rate = self.rate_mean
+        for done in count(0, BLOCK):
             # A product rather than a running sum, so that the millionth arrival has not drifted.
             numbers = np.arange(done, done + BLOCK)
             steps = numbers * self.interval if self.interval is not None else numbers / rate
             yield self.first + steps
-            done += BLOCK
 
 
 class Poisson(ArrivalProcess):
@@ -177,342 +78,7 @@ class Poisson(ArrivalProcess):
         return self.rate
 
     def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
-        return _sums(lambda n: rng.exponential(1 / self.rate, n))
-
-
-class Renewal(ArrivalProcess):
-    """Independent gaps with mean 1 / `rate` and squared variation `scv`, from time 0.
-
-    `family` is gamma, or hyperexponential with balanced means for scv > 1; auto is gamma below 1, exponential
-    at 1 and hyperexponential above.
-    """
-
-    steady_rate = True
-    process: Literal["renewal"]
-    rate: Rate
-    """Mean arrivals per time."""
-    scv: Positive
-    """Squared coefficient of variation of the gaps: 0 regular, 1 Poisson."""
-    family: Literal["auto", "gamma", "hyperexponential"] = "auto"
-    """Distribution of the gaps: auto, gamma or hyperexponential."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Renewal:
-        if self.family == "hyperexponential" and self.scv <= 1:
-            raise ValueError(f"hyperexponential gaps have an scv above 1, not {self.scv:g}; use family auto or gamma")
-        return self
-
-    @property
-    def rate_mean(self) -> float:
-        return self.rate
-
-    def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
-        mean, cv = 1 / self.rate, math.sqrt(self.scv)
-        if self.family == "hyperexponential" or (self.family == "auto" and self.scv > 1):
-            # model_construct: the figures are validated and in base units already.
-            gaps: Any = Hyperexponential.model_construct(distribution="hyperexponential", mean_given=mean, cv=cv)
-        else:
-            gaps = Gamma.model_construct(distribution="gamma", mean=mean, cv=cv)  # with scv = 1 gamma is exponential
-        return _sums(lambda n: gaps.sample(rng, n))
-
-
-class MarkovModulatedPoisson(ArrivalProcess):
-    """Poisson arrivals at rate `rates[state]`; the state is a Markov chain (MMPP).
-
-    `switching[i][j]` is the rate of going from state i to j, with 0 on the diagonal; or `holding[i]` is the
-    mean time in state i, and the states follow each other in a circle.  The chain starts in its stationary
-    distribution, so that `rate_mean` holds from time 0 on.
-
-    Reference: Fischer, Meier-Hellstern, The Markov-modulated Poisson process (MMPP) cookbook (1993).
-    """
-
-    process: Literal["mmpp"]
-    rates: list[PerSecond] = Field(min_length=2, max_length=500)
-    """Arrivals per time in each state."""
-    switching: list[list[PerSecond]] | None = None
-    """Rates of going from state to state, a row a state, 0 on the diagonal; in place of holding."""
-    holding: list[Interval] | None = None
-    """Mean time in each state, in a circle; in place of switching."""
-
-    @model_validator(mode="after")
-    def _check(self) -> MarkovModulatedPoisson:
-        if (self.switching is None) == (self.holding is None):
-            raise ValueError("mmpp needs either switching or holding")
-        states = len(self.rates)
-        if not any(rate > 0 for rate in self.rates):
-            raise ValueError("at least one of rates must be above 0")
-        if self.holding is not None and len(self.holding) != states:
-            raise ValueError(f"{states} rates but {len(self.holding)} holding times")
-        if self.switching is not None:
-            if [len(row) for row in self.switching] != [states] * states:
-                raise ValueError(f"switching must have {states} rows of {states} rates, as there are {states} rates")
-            if any(self.switching[i][i] != 0 for i in range(states)):
-                raise ValueError("the diagonal of switching must be 0: a state does not switch to itself")
-            reach = np.linalg.matrix_power((self._switching > 0) + np.eye(states), states)
-            if (reach == 0).any():
-                start, end = np.argwhere(reach == 0)[0]
-                raise ValueError(f"state {end + 1} can never be reached from state {start + 1}")
-        return self
-
-    @property
-    def _switching(self) -> Any:
-        if self.switching is not None:
-            return np.array(self.switching, dtype=float)
-        assert self.holding is not None
-        return np.roll(np.diag(1 / np.array(self.holding)), 1, axis=1)
-
-    @property
-    def stationary(self) -> Floats:
-        """Long-run share of time in each state: π Q = 0, Σ π = 1."""
-        switching = self._switching / self._switching.max()  # the unit of time does not matter; rounding does
-        generator = switching - np.diag(switching.sum(axis=1))
-        equations = np.vstack([generator.T, np.ones(len(self.rates))])
-        right = np.zeros(len(self.rates) + 1)
-        right[-1] = 1
-        return np.clip(np.linalg.lstsq(equations, right, rcond=None)[0], 0, 1)
-
-    @property
-    def rate_mean(self) -> float:
-        return float(self.stationary @ np.array(self.rates))
-
-    def events(self, until: float) -> float:
-        return (self.rate_mean + float(self.stationary @ self._switching.sum(axis=1))) * until
-
-    def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
-        # Exact: the k-th arrival is where the integral of the rate along the path of the chain reaches the
-        # k-th arrival of a Poisson process of rate 1.  The path is drawn as far as it is needed.
-        rates = np.array(self.rates)
-        path = self._path(rng)
-        starts, cumulative, heights = np.zeros(1), np.zeros(1), np.zeros(0)
-        for block in _sums(lambda n: rng.exponential(1.0, n)):
-            # Sojourns that all arrivals to come have left behind are dropped.
-            gone = max(int(np.searchsorted(cumulative, block[0], side="right")) - 1, 0)
-            new_starts, new_cumulative, new_heights = [starts[gone:]], [cumulative[gone:]], [heights[gone:]]
-            end, total = starts[-1], cumulative[-1]
-            while total <= block[-1] and end < last:
-                states, sojourns = next(path)
-                new_starts.append(end + np.cumsum(sojourns))
-                new_cumulative.append(total + np.cumsum(sojourns * rates[states]))
-                new_heights.append(rates[states])
-                end, total = new_starts[-1][-1], new_cumulative[-1][-1]
-            starts, cumulative = np.concatenate(new_starts), np.concatenate(new_cumulative)
-            heights = np.concatenate(new_heights)
-            before_end = block[block < total]
-            at = np.searchsorted(cumulative, before_end, side="right") - 1
-            yield starts[at] + (before_end - cumulative[at]) / heights[at]
-            if len(before_end) < len(block):
-                return
-
-    def _path(self, rng: np.random.Generator, block: int = 256) -> Iterator[tuple[Any, Floats]]:
-        """States and how long the chain stays in each, in blocks."""
-        leaving = self._switching.sum(axis=1)
-        onward = [(np.cumsum(row) / row.sum()).tolist() for row in self._switching]
-        state = bisect_right(np.cumsum(self.stationary)[:-1].tolist(), rng.random())
-        while True:
-            visited = []
-            for choice in rng.random(block).tolist():
-                visited.append(state)
-                state = bisect_right(onward[state], choice)
-            states = np.array(visited)
-            yield states, rng.exponential(1.0, block) / leaving[states]
-
-
-def _in_order(pairs: list[tuple[float, Any]]) -> list[tuple[float, Any]]:
-    """Refuse instants that do not begin at 0 s and increase."""
-    if pairs and pairs[0][0] != 0:
-        raise ValueError(f"the first entry must start at 0 s, not {pairs[0][0]:g} s")
-    for (before, _), (after, _) in zip(pairs, pairs[1:], strict=False):
-        if after <= before:
-            raise ValueError(f"the instants must increase, but {after:g} s follows {before:g} s")
-    return pairs
-
-
-class PiecewisePoisson(ArrivalProcess):
-    """Poisson arrivals with a rate given at instants, constant or linear between.
-
-    `rate` is a list of [from, rate], starting at 0 s; the last rate goes on for ever, or, with `period`,
-    until the list starts again.  With `between: linear` the rate moves in a straight line from each instant to
-    the next, and with `period` from the last one back to the first.
-    """
-
-    process: Literal["piecewise_poisson"]
-    rate: Annotated[list[tuple[Seconds, PerSecond]], Field(min_length=1), AfterValidator(_in_order)]
-    """Pairs of a time and the arrivals per time from then on; the first time is 0 s."""
-    between: Literal["step", "linear"] = "step"
-    """From each time to the next: step keeps the rate, linear draws a straight line."""
-    period: Interval | None = None
-    """After this time the list starts again; the last rate goes on for ever unless given."""
-
-    @model_validator(mode="after")
-    def _check(self) -> PiecewisePoisson:
-        if not any(rate > 0 for _, rate in self.rate):
-            raise ValueError("at least one rate must be above 0")
-        if self.period is not None and self.period <= self.rate[-1][0]:
-            raise ValueError(f"period must be longer than the last instant, {self.rate[-1][0]:g} s")
-        return self
-
-    @property
-    def endless(self) -> bool:
-        return self.period is not None or self.rate[-1][1] > 0
-
-    @property
-    def rate_mean(self) -> float | None:
-        """Over a period; without one only a single rate has a mean."""
-        if self.period is not None:
-            return self._expected(self.period)[-1] / self.period
-        return self.rate[0][1] if len(self.rate) == 1 else None
-
-    def rate_at(self, t: float) -> float:
-        t = t if self.period is None else t % self.period
-        piece = bisect_right(self.rate, t, key=lambda pair: pair[0]) - 1
-        starts, rates, slopes = self._pieces()
-        return float(rates[piece] + slopes[piece] * (t - starts[piece]))
-
-    def events(self, until: float) -> float:
-        if self.period is not None:
-            return super().events(until)
-        return float(self._expected(min(until, 1e300))[-1])
-
-    def _pieces(self) -> tuple[Floats, Floats, Floats]:
-        """When each piece starts, the rate there, and by how much it grows a second."""
-        starts, rates = np.array(self.rate).T
-        slopes = np.zeros(len(starts))
-        if self.between == "linear":
-            ends = np.append(starts[1:], math.inf if self.period is None else self.period)
-            slopes = (np.append(rates[1:], rates[0]) - rates) / (ends - starts)
-        return starts, rates, slopes
-
-    def _expected(self, end: float) -> Any:
-        """Expected arrivals up to each instant and up to `end`."""
-        starts, rates, slopes = self._pieces()
-        lasting = np.diff(np.minimum(starts, end), append=end)
-        return np.concatenate([[0.0], np.cumsum((rates + slopes * lasting / 2) * lasting)])
-
-    def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
-        # Exact by inversion: the k-th arrival is where the expected number of arrivals reaches the k-th
-        # arrival of a Poisson process of rate 1.
-        starts, rates, slopes = self._pieces()
-        expected = self._expected(starts[-1] if self.period is None else self.period)
-        for block in _sums(lambda n: rng.exponential(1.0, n)):
-            cycle = np.zeros(len(block))
-            if self.period is not None:
-                cycle, block = np.divmod(block, expected[-1])
-            elif rates[-1] == 0:
-                block = block[block < expected[-1]]
-            # side="right" passes over pieces of rate 0, in which the expectation stands still.
-            piece = np.searchsorted(expected[:-1], block, side="right") - 1
-            rate, beyond = rates[piece], block - expected[piece]
-            # Where rate · t + slope · t² / 2 = beyond, in the form that is exact for slope 0.
-            root = np.sqrt(np.maximum(rate * rate + 2 * slopes[piece] * beyond, 0.0))
-            yield cycle[: len(block)] * (self.period or 0.0) + (starts[piece] + 2 * beyond / (rate + root))
-            if len(block) < BLOCK:
-                return
-
-
-class Diurnal(ArrivalProcess):
-    """Poisson arrivals of rate mean · (1 + amplitude · sin(2π (t − phase) / period)).
-
-    The rate rises through its mean at `phase`, peaks a quarter of a period later, and averages `mean`.
-    """
-
-    process: Literal["diurnal"]
-    mean: Rate
-    """Arrivals per time on average."""
-    amplitude: Fraction
-    """Swing around the mean as a share of it, from 0 to 1."""
-    period: Interval = 86400.0
-    """Time from peak to peak."""
-    phase: Seconds = 0.0
-    """When the rate rises through its mean."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Diurnal:
-        if not 0 <= self.amplitude <= 1:
-            raise ValueError(f"amplitude must be between 0 and 1, not {self.amplitude:g}")
-        return self
-
-    @property
-    def rate_mean(self) -> float:
-        return self.mean
-
-    def rate_at(self, t: Any) -> Any:
-        """Arrivals per second at time t (a number or an array)."""
-        return self.mean * (1 + self.amplitude * np.sin(2 * np.pi * (t - self.phase) / self.period))
-
-    def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
-        # Exact by thinning (Lewis, Shedler 1979): arrivals at the peak rate, each kept with rate / peak.
-        peak = self.mean * (1 + self.amplitude)
-        for candidates in _sums(lambda n: rng.exponential(1 / peak, n)):
-            yield candidates[rng.random(len(candidates)) * peak < self.rate_at(candidates)]
-            if candidates[-1] >= last:
-                return
-
-
-class Burst(ArrivalProcess):
-    """Bursts of `size` arrivals, `every` so often from time 0, or at each of `at`.
-
-    The arrivals of a burst come together, or at independent uniform instants of the `over` after its start.
-    A drawn size that is not whole is rounded up or down at random, so that its mean is kept.
-    """
-
-    process: Literal["burst"]
-    size: NumberDistribution
-    """Arrivals of a burst, a number or a distribution."""
-    every: Interval | None = None
-    """Time between the starts of two bursts, from 0 on; in place of at."""
-    at: Annotated[list[Seconds] | None, BeforeValidator(lambda at: [at] if isinstance(at, str | int) else at)] = None
-    """Starts of the bursts, a time or a list; in place of every."""
-    over: Seconds = 0.0
-    """Time over which a burst is spread."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Burst:
-        if (self.every is None) == (self.at is None):
-            raise ValueError("burst arrivals need either every or at")
-        if self.at is not None and not self.at:
-            raise ValueError("at needs at least one instant")
-        if self.size.mean <= 0:
-            raise ValueError("the size of a burst must be above 0")
-        return self
-
-    @property
-    def endless(self) -> bool:
-        return self.at is None
-
-    @property
-    def rate_mean(self) -> float | None:
-        return None if self.every is None else self.size.mean / self.every
-
-    def events(self, until: float) -> float:
-        if self.at is not None:
-            return self.size.mean * len(self.at)
-        assert self.every is not None
-        return (1 + self.size.mean) / self.every * until
-
-    def _starts(self) -> Iterator[float]:
-        if self.at is not None:
-            yield from sorted(self.at)
-            return
-        assert self.every is not None
-        number = 0
-        while True:
-            yield number * self.every
-            number += 1
-
-    def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
-        open_ = np.empty(0)  # arrivals of begun bursts that later bursts may still overlap
-        for start in self._starts():
-            if start >= last:
-                break
-            settled = int(np.searchsorted(open_, start, side="left"))
-            if settled:
-                yield open_[:settled]
-            size = math.floor(self.size.sample(rng, 1)[0] + rng.random())
-            if size > MAX_ARRIVALS:
-                raise ValueError(f"a burst of {size:.3g} arrivals is more than the {MAX_ARRIVALS:,} of a stream")
-            offsets = np.sort(rng.random(size)) * self.over if self.over else np.zeros(size)
-            open_ = np.sort(np.concatenate([open_[settled:], start + offsets]), kind="stable")
-        yield open_
+        return summed(lambda n: rng.exponential(1 / self.rate, n))
 
 
 class AllAtOnce(ArrivalProcess):
@@ -547,7 +113,7 @@ class Closed(ArrivalProcess):
     process: Literal["closed"]
     clients: Annotated[
         Annotated[Count, Tag("<number>")]
-        | Annotated[list[tuple[Seconds, Count]], Field(min_length=1), AfterValidator(_in_order), Tag("<list>")],
+        | Annotated[list[tuple[Seconds, Count]], Field(min_length=1), AfterValidator(in_order), Tag("<list>")],
         Discriminator(lambda value: "<list>" if isinstance(value, list) else "<number>"),
     ]
     """How many clients, each with one task at a time: a number, or pairs of a time and the number from then on."""
@@ -581,51 +147,16 @@ class Closed(ArrivalProcess):
         yield np.sort(thinking + rng.uniform(0.0, self.start_jitter, clients))
 
 
-def _unit_of_time(unit: Any) -> Any:
-    if not isinstance(unit, str):
-        raise ValueError("expected a unit of time such as ms")
-    TypeAdapter(Seconds).validate_python(f"1 {unit}")
-    return unit
-
-
-class FromFile(ArrivalProcess):
-    """Arrival times in a `column` of a CSV or Parquet file, in `unit`, any order.
-
-    The file is read when it is used; `load` reads it now and raises ScenarioError with file, line and column
-    of bad cells.
-    """
-
-    process: Literal["file"]
-    path: ExistingFile
-    """A CSV or Parquet file, relative to the scenario."""
-    column: str = "arrival"
-    """Column with the arrival times."""
-    unit: Annotated[str, BeforeValidator(_unit_of_time)] = "s"
-    """Unit of the numbers in it."""
-
-    @property
-    def endless(self) -> bool:
-        return False
-
-    def load(self) -> Floats:
-        """The sorted times in seconds."""
-        factor = TypeAdapter(Seconds).validate_python(f"1 {self.unit}")
-        numbers = np.sort(read_column(self.path, self.column))
-        # As in `hetsim.model.units`: 3 ms must be the float 0.003, which 3 · 0.001 is not for every 3.
-        inverse = round(1 / factor) if factor < 1 else 0
-        return numbers / inverse if inverse and abs(inverse * factor - 1) < 1e-12 else numbers * factor
-
-    def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
-        yield self.load()
-
-
-def _sums(draw: Callable[[int], Floats]) -> Iterator[Floats]:
-    """Running sums of `draw(BLOCK)` in blocks, bit for bit those of one long sum."""
-    reached = 0.0
-    while True:
-        block = np.cumsum(np.concatenate([[reached], draw(BLOCK)]))[1:]
-        reached = block[-1]
-        yield block
+BUILTIN = {
+    "deterministic": "hetsim.workload.arrivals:Deterministic", "poisson": "hetsim.workload.arrivals:Poisson",
+    "renewal": "hetsim.workload.families.arrivals:Renewal",
+    "mmpp": "hetsim.workload.families.arrivals:MarkovModulatedPoisson",
+    "piecewise_poisson": "hetsim.workload.families.arrivals:PiecewisePoisson",
+    "diurnal": "hetsim.workload.families.arrivals:Diurnal", "burst": "hetsim.workload.families.arrivals:Burst",
+    "all_at_once": "hetsim.workload.arrivals:AllAtOnce", "closed": "hetsim.workload.arrivals:Closed",
+    "file": "hetsim.workload.families.arrivals:FromFile",
+}  # fmt: skip
+"""What `hetsim.registry` has under the name of each process."""
 
 
 def _named(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
@@ -637,7 +168,6 @@ def _named(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationIn
         raise ValueError(f"expected a mapping with process, one of {', '.join(BUILTIN)}")
     if name in BUILTIN:
         return handler(value)
-    from hetsim import registry  # only for names that are not ours: those of installed packages
 
     names = registry.table("arrivals")
     if not isinstance(name, str) or name not in names:
@@ -646,11 +176,8 @@ def _named(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationIn
     return registry.entry("arrivals", name).model_validate(value, context=info.context)
 
 
-_OURS = tuple(ArrivalProcess.__subclasses__())  # when this module is loaded there are no others
-BUILTIN = {get_args(one.model_fields["process"].annotation)[0]: f"{__name__}:{one.__name__}" for one in _OURS}
-"""What `hetsim.registry` knows under the name of each process."""
-
 if TYPE_CHECKING:
     Arrivals: TypeAlias = ArrivalProcess
 else:
+    _OURS = tuple(map(registry.load_object, BUILTIN.values()))
     Arrivals = Annotated[Union[_OURS], Field(discriminator="process"), WrapValidator(_named)]  # noqa: UP007

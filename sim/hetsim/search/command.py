@@ -1,4 +1,4 @@
-"""`hetsim size`: the smallest or cheapest cluster that meets targets."""
+"""`hetsim size`, `hetsim tune`: the cheapest cluster, the best parameters."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import click
 from hetsim.cli import console, options
 from hetsim.cli.options import SCENARIO, TELLING, Share, Whole, study_options
 from hetsim.experiment.options import SearchKeywords
+from hetsim.results.declared import DEFAULT_METRIC
 
 MARK = "decision.json"
-
-
 MAX_ROWS = 60
 VERDICTS = {
     "met ◂$": "best", "(?<=  )met$": "good", "(?<=  )missed(?= [(]|$)": "bad", "(?<=  )open(?= [(]|$)": "unsure"
@@ -31,12 +30,9 @@ VERDICTS = {
               help="The least tried.  [default: 1, or where queues of services do not grow too long]")  # fmt: skip
 @click.option("--to", "most", type=Whole(min=1), metavar="N",
               help="The most tried; without it sizes are doubled until one meets the target, up to 4096.")  # fmt: skip
-@click.option(
-    "--minimize",
-    metavar="WHAT",
-    help="Of what meets the targets: price (of the cluster for an hour), total "
-    "(of the numbers), or a metric such as cost.  [default: price where there are prices, else total]",
-)
+@click.option("--minimize", metavar="WHAT",
+              help="Of what meets the targets: price (of the cluster for an hour), total (of the numbers), or a metric "
+              "such as cost.  [default: price where there are prices, else total]")  # fmt: skip
 @click.option("--confidence", type=Share(), default="95%", show_default=True, metavar="SHARE",
               help="That all verdicts are right.")  # fmt: skip
 @click.option("--delta", type=Share(), default="1%", show_default=True, metavar="SHARE",
@@ -146,3 +142,55 @@ def _lines(found: Any) -> list[str]:
         rows.append([str(trial.size), text, str(trial.replications), trial.verdict])
     said = [line for text in found.sentences for line in terminal.wrapped(text, indent=2)]
     return [*terminal.table(rows, right=(0, 1, 2)), "", *said]
+
+
+@click.command(short_help="Find the best parameters of a policy.")
+@SCENARIO
+@click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy: sjf, or fcfs+codel.")
+@click.option("--over", multiple=True, required=True, metavar="PARAMETER=VALUES",
+              help="A parameter and what to try: 8,16,32 or a range: '10 s..10 min log' (repeatable).")  # fmt: skip
+@click.option("--metric", default=DEFAULT_METRIC, show_default=True, metavar="NAME", help="By which.")
+@click.option("--sample", type=click.Choice(["grid", "random", "latin_hypercube", "sobol"]),
+              help="All combinations, or --n settings drawn.  [default: grid of lists, sobol of ranges]")  # fmt: skip
+@click.option("--n", type=Whole(min=1, max=100_000), metavar="N", help="Settings drawn.  [default: 27]")
+@click.option("--sample-seed", type=Whole(min=0), default=0, show_default=True, help="Of the sample.")
+@click.option("--first", type=Whole(min=2, max=100_000), default=3, show_default=True, metavar="N",
+              help="Replications of every setting before any leaves.")  # fmt: skip
+@click.option("--final", type=Whole(min=3, max=100_000), default=20, show_default=True, metavar="N",
+              help="Replications for the winner's interval, none of them used for the choice.")  # fmt: skip
+@study_options(SearchKeywords)
+@TELLING
+def tune(scenario: str, over: tuple[str, ...], as_json: bool, quiet: bool, **options: Any) -> None:
+    """Find the best parameters of a policy by successive halving.
+
+    Settings are dropped as replications show that they are worse.
+
+    All settings meet the same replications. The winner's figure is from further ones that had no part in the choice,
+    compared with that of the present setting.
+    """
+    from hetsim.cli.sweep import over_given
+    from hetsim.search.tune import tune as search
+
+    with console.searching(console.of_cache(options["cache"]), as_json, quiet, cases=True) as options["progress"]:
+        tuning = search(scenario, over=over_given(over) or {}, **options)
+    console.warnings(tuning.warnings, quiet)
+    if as_json:
+        console.as_json(tuning.to_json())
+        return
+    _show(tuning)
+
+
+def _show(found: object) -> None:
+    from hetsim.report import terminal
+    from hetsim.scenario.file.document import dump
+    from hetsim.search.tune import Tuning
+
+    assert isinstance(found, Tuning)
+    shown = found.shown()
+    rows = [[str(title) for title in shown.columns]]
+    rows += [[str(cell) for cell in row] for row in shown.itertuples(index=False)]
+    lines = terminal.table(rows, right=range(len(rows[0]) - 1, len(rows[0])))
+    if len(found.settings) > len(shown):
+        lines.append(f"... {len(found.settings) - len(shown):,} more settings, which left earlier")
+    said = [line for text in found.sentences for line in terminal.wrapped(text, indent=2)]
+    console.lines([*lines, "", *said, "", *dump({"policy": dict(found.policy)}).splitlines()])

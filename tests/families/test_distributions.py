@@ -18,8 +18,8 @@ from hetsim.workload.distributions import (
     NumberDistribution,
     TimeDistribution,
     distribution_of,
-    read_column,
 )
+from hetsim.workload.families.columns import read_column
 
 TIME = TypeAdapter(TimeDistribution)
 

@@ -1,0 +1,1 @@
+"""Families of arrivals and of distributions, which the core loads by name."""

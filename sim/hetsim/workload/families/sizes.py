@@ -1,0 +1,463 @@
+"""Size distributions: gamma, heavy tails, mixtures, measured ones, scipy's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Generic, Literal
+
+import numpy as np
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.model.paths import ExistingFile
+from hetsim.workload.contract import (
+    Distribution,
+    Floats,
+    Number,
+    OverQuantity,
+    Positive,
+    Q,
+    positive,
+    require_order,
+    require_weights,
+)
+from hetsim.workload.families.columns import read_column
+
+
+class Gamma(Distribution, Generic[Q]):
+    """Shape 1 / cv², scale mean · cv²; with cv = 1/√k it is Erlang's of k stages."""
+
+    distribution: Literal["gamma"]
+    mean: Annotated[Q, AfterValidator(positive)]
+    """Mean value."""
+    cv: Positive
+    """Standard deviation / mean."""
+
+    @property
+    def scv(self) -> float:
+        return self.cv**2
+
+    def sample(self, rng: np.random.Generator, n: int) -> Floats:
+        return rng.gamma(1 / self.cv**2, self.mean * self.cv**2, n)
+
+
+class Lognormal(Distribution, Generic[Q]):
+    """exp of a normal variable.
+
+    Given by `mean` and `cv` of the value itself, or by its `median` and `sigma`, the standard deviation of
+    its logarithm: σ² = ln(1 + cv²), mean = median · exp(σ²/2).
+    """
+
+    distribution: Literal["lognormal"]
+    mean_given: Annotated[Q | None, AfterValidator(positive)] = Field(None, alias="mean")
+    """Mean value, given with cv."""
+    cv: Positive | None = None
+    """Standard deviation / mean, given with mean."""
+    median: Annotated[Q | None, AfterValidator(positive)] = None
+    """Median value, given with sigma; in place of mean and cv."""
+    sigma: Positive | None = None
+    """Standard deviation of the logarithm, given with median."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Lognormal:
+        by_mean = (self.mean_given is not None, self.cv is not None)
+        by_median = (self.median is not None, self.sigma is not None)
+        if (by_mean, by_median) not in (((True, True), (False, False)), ((False, False), (True, True))):
+            raise ValueError("a lognormal distribution needs either mean and cv, or median and sigma")
+        return self
+
+    @property
+    def _log_variance(self) -> float:
+        return self.sigma**2 if self.sigma is not None else math.log1p((self.cv or 0.0) ** 2)
+
+    @property
+    def mean(self) -> float:
+        if self.mean_given is not None:
+            return float(self.mean_given)
+        return float(self.median or 0.0) * math.exp(self._log_variance / 2)
+
+    @property
+    def scv(self) -> float:
+        return self.cv**2 if self.cv is not None else math.expm1(self._log_variance)
+
+    def sample(self, rng: np.random.Generator, n: int) -> Floats:
+        variance = self._log_variance
+        return rng.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance), n)
+
+
+class Weibull(Distribution, Generic[Q]):
+    """P(X > x) = exp(−(x / scale)^shape): a shape below 1 has a heavy tail.
+
+    Given by `scale`, or by `mean` = scale · Γ(1 + 1/shape).
+    """
+
+    distribution: Literal["weibull"]
+    shape: Positive
+    """Shape: below 1 the tail is heavy, 1 is exponential."""
+    scale: Annotated[Q | None, AfterValidator(positive)] = None
+    """Scale; in place of mean."""
+    mean_given: Annotated[Q | None, AfterValidator(positive)] = Field(None, alias="mean")
+    """Mean value; in place of scale."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Weibull:
+        if (self.scale is None) == (self.mean_given is None):
+            raise ValueError("a weibull distribution needs a shape and either scale or mean")
+        return self
+
+    @property
+    def mean(self) -> float:
+        if self.mean_given is not None:
+            return float(self.mean_given)
+        return float(self.scale or 0.0) * math.gamma(1 + 1 / self.shape)
+
+    @property
+    def scv(self) -> float:
+        return math.expm1(math.lgamma(1 + 2 / self.shape) - 2 * math.lgamma(1 + 1 / self.shape))
+
+    def sample(self, rng: np.random.Generator, n: int) -> Floats:
+        scale = float(self.scale) if self.scale is not None else self.mean / math.gamma(1 + 1 / self.shape)
+        return scale * rng.weibull(self.shape, n)
+
+
+class Pareto(Distribution, Generic[Q]):
+    """Bounded Pareto: density proportional to x^(−shape − 1) between low and high.
+
+    Reference: Harchol-Balter, Performance Modeling and Design of Computer Systems (2013), ch. 20.
+    """
+
+    distribution: Literal["pareto"]
+    low: Annotated[Q, AfterValidator(positive)]
+    """Least value."""
+    high: Q
+    """Greatest value."""
+    shape: Positive
+    """Exponent of the tail; smaller is heavier."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Pareto:
+        require_order(self.low, self.high)
+        return self
+
+    def _moment(self, k: int) -> float:
+        """E (X / low)^k: the moment of order k over low^k.
+
+        shape / (1 − h^−shape) · (h^(k − shape) − 1) / (k − shape), with h = high / low
+        """
+        log_ratio = math.log(self.high / self.low)
+        above = (k - self.shape) * log_ratio
+        # The limit for shape = k is ln h; expm1 keeps shapes close to k accurate.
+        integral = log_ratio if above == 0 else math.expm1(above) / above * log_ratio
+        return self.shape * integral / -math.expm1(-self.shape * log_ratio)
+
+    @property
+    def mean(self) -> float:
+        return self.low * self._moment(1)
+
+    @property
+    def scv(self) -> float:
+        return self._moment(2) / self._moment(1) ** 2 - 1
+
+    def sample(self, rng: np.random.Generator, n: int) -> Floats:
+        kept = -math.expm1(-self.shape * math.log(self.high / self.low))
+        return self.low * (1 - kept * rng.random(n)) ** (-1 / self.shape)
+
+
+class Branch(OverQuantity, Generic[Q]):
+    """One exponential branch of a hyperexponential distribution, with its weight."""
+
+    weight: Number
+    """Its probability, relative to the other branches."""
+    mean: Annotated[Q, AfterValidator(positive)]
+    """Mean value of this branch."""
+
+
+class Hyperexponential(Distribution, Generic[Q]):
+    """A choice among exponentials: more variable than one of them.
+
+    Given by `branches` with weights, or by `mean` and `cv` > 1: then two branches with balanced means,
+    p₁ m₁ = p₂ m₂ (Allen, Probability, Statistics, and Queueing Theory, 1990, §5.2).
+    """
+
+    distribution: Literal["hyperexponential"]
+    mean_given: Annotated[Q | None, AfterValidator(positive)] = Field(None, alias="mean")
+    """Mean value, given with cv; in place of branches."""
+    cv: Positive | None = None
+    """Standard deviation / mean, above 1."""
+    branches: list[Branch[Q]] | None = None
+    """Exponentials to choose from, with weights; in place of mean and cv."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Hyperexponential:
+        if self.branches is not None:
+            if self.mean_given is not None or self.cv is not None:
+                raise ValueError("a hyperexponential distribution needs either mean and cv, or branches")
+            require_weights([branch.weight for branch in self.branches])
+        elif self.mean_given is None or self.cv is None:
+            raise ValueError("a hyperexponential distribution needs either mean and cv, or branches")
+        elif self.cv <= 1:
+            raise ValueError(
+                f"a hyperexponential distribution needs a cv above 1, not {self.cv:g}; "
+                "for less variation use gamma, for cv = 1 exponential"
+            )
+        return self
+
+    @property
+    def _mixture(self) -> tuple[Floats, Floats]:
+        """Probabilities and means of the branches."""
+        if self.branches is not None:
+            weights = np.array([branch.weight for branch in self.branches])
+            return weights / weights.sum(), np.array([float(branch.mean) for branch in self.branches])
+        scv, mean = float(self.cv or 0.0) ** 2, float(self.mean_given or 0.0)
+        first = (1 + math.sqrt((scv - 1) / (scv + 1))) / 2
+        probabilities = np.array([first, 1 - first])
+        return probabilities, mean / (2 * probabilities)
+
+    @property
+    def mean(self) -> float:
+        if self.mean_given is not None:
+            return float(self.mean_given)
+        probabilities, means = self._mixture
+        return float(probabilities @ means)
+
+    @property
+    def scv(self) -> float:
+        if self.cv is not None:
+            return self.cv**2
+        probabilities, means = self._mixture
+        return float(2 * (probabilities @ means**2) / self.mean**2 - 1)
+
+    def sample(self, rng: np.random.Generator, n: int) -> Floats:
+        probabilities, means = self._mixture
+        # Two uniforms a draw, side by side: drawing all branches first would not be prefix-consistent.
+        uniform = rng.random((n, 2))
+        branch = np.searchsorted(np.cumsum(probabilities[:-1]), uniform[:, 0], side="right")
+        return -np.log1p(-uniform[:, 1]) * means[branch]
+
+
+@dataclass(frozen=True, eq=False)  # eq=False: arrays have no single truth value, and models compare fields
+class _Table:
+    """Values, and their cumulative probabilities if they are weighted."""
+
+    values: Floats
+    cumulative: Floats | None
+
+
+def _written_as_one(unit: Any) -> Any:
+    """A unit alone, as a quantity: "ms" is "1 ms"."""
+    if unit is None or isinstance(unit, float):
+        return unit
+    if not isinstance(unit, str):
+        raise ValueError("expected a unit such as ms")
+    return f"1 {unit}"
+
+
+class Empirical(Distribution, Generic[Q]):
+    """One of the given values, equally likely or by `weights`.
+
+    The values stand in the scenario, or in a `column` of a CSV or Parquet file at `path` (`weights` may then
+    name a column too): plain numbers in `unit`, without one in base units (seconds, bytes).  The file is read
+    at the first use; `load` reads it now and raises ScenarioError naming file, line and column of bad cells.
+    """
+
+    distribution: Literal["empirical"]
+    values: list[Q] | None = None
+    """The values; in place of a file."""
+    weights: list[Number] | str | None = None
+    """Probabilities of the values, relative to each other, or the column that has them; all alike unless given."""
+    path: ExistingFile | None = None
+    """A CSV or Parquet file with the values, relative to the scenario."""
+    column: str | None = None
+    """Its column with the values."""
+    unit: Annotated[Q | None, BeforeValidator(_written_as_one)] = None
+    """Unit of the numbers in it; base units (seconds, bytes) unless given."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Empirical:
+        if (self.values is None) == (self.path is None):
+            raise ValueError("an empirical distribution needs either values, or the path and column of a file")
+        if self.values is not None:
+            if self.column is not None or self.unit is not None or isinstance(self.weights, str):
+                raise ValueError("column and unit belong to path; values carry their own units")
+            if not self.values:
+                raise ValueError("an empirical distribution needs at least one value")
+            if self.weights is not None:
+                if len(self.weights) != len(self.values):
+                    raise ValueError(f"{len(self.values)} values but {len(self.weights)} weights")
+                require_weights(self.weights)
+        elif self.column is None:
+            raise ValueError("path needs a column")
+        elif isinstance(self.weights, list):
+            raise ValueError("with path, weights is the name of a column")
+        return self
+
+    def load(self) -> None:
+        """Read the file now, if there is one: ScenarioError if it is not fit."""
+        _ = self._table
+
+    @cached_property
+    def _table(self) -> _Table:
+        weights: Any = self.weights
+        if self.path is not None and self.column is not None:
+            values = read_column(self.path, self.column) * float(1 if self.unit is None else self.unit)
+            if isinstance(self.weights, str):
+                weights = read_column(self.path, self.weights)
+                if not weights.any():
+                    raise ScenarioError(Problem(f'column "{self.weights}": all weights are 0', file=str(self.path)))
+        else:
+            values = np.array(self.values, dtype=float)
+        if weights is None:
+            return _Table(values, None)
+        cumulative = np.cumsum(np.asarray(weights, dtype=float))
+        return _Table(values, cumulative / cumulative[-1])
+
+    def _raw_moment(self, k: int) -> float:
+        values, cumulative = self._table.values, self._table.cumulative
+        if cumulative is None:
+            return float(np.mean(values**k))
+        return float(np.diff(cumulative, prepend=0.0) @ values**k)
+
+    @property
+    def mean(self) -> float:
+        return self._raw_moment(1)
+
+    @property
+    def scv(self) -> float:
+        mean = self.mean
+        return max(self._raw_moment(2) / mean**2 - 1, 0.0) if mean else 0.0
+
+    def sample(self, rng: np.random.Generator, n: int) -> Floats:
+        values, cumulative = self._table.values, self._table.cumulative
+        uniform = rng.random(n)
+        if cumulative is None:
+            return values[(uniform * len(values)).astype(np.int64)]
+        return values[np.searchsorted(cumulative, uniform, side="right")]
+
+
+class Scipy(Distribution, Generic[Q]):
+    """loc + scale · X, where X is `scipy.stats.NAME(**parameters)`.
+
+    `low` conditions on values ≥ low: the part below is cut off and the rest scaled up, it is not piled up at
+    low.  A distribution that can be negative, such as norm, is refused without it.  `mean` and `scv` are
+    those of scipy, with `low` by numerical integration.  Prefix-consistent with `low`, and without it where
+    scipy's own `rvs` is; some of its distributions draw by rejection and are not.
+    """
+
+    USED: ClassVar = {"loc": 0.0}
+
+    distribution: Literal["scipy"]
+    name: str
+    """Name of a distribution of scipy.stats, such as invgauss."""
+    parameters: dict[str, float] = {}
+    """Its shape parameters by name."""
+    scale: Annotated[Q, AfterValidator(positive)]
+    """Factor on what is drawn, with the unit."""
+    loc: Q | None = None
+    """Added to what is drawn."""
+    low: Q | None = None
+    """Values below this are cut off, and the rest scaled up; nothing is cut unless given."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Scipy:
+        from scipy import stats
+
+        kind = getattr(stats, self.name, None)
+        if not isinstance(kind, stats.rv_continuous | stats.rv_discrete):
+            names = [n for n, v in vars(stats).items() if isinstance(v, stats.rv_continuous | stats.rv_discrete)]
+            raise ValueError(f'scipy.stats has no distribution "{self.name}"{suggestion(self.name, names)}')
+        wanted = kind.shapes.replace(" ", "").split(",") if kind.shapes else []
+        if set(wanted) != set(self.parameters):
+            needs = "the parameters " + ", ".join(wanted) if wanted else "no parameters"
+            raise ValueError(f"scipy.stats.{self.name} has {needs}, not {', '.join(self.parameters) or 'none'}")
+        frozen = self._frozen
+        low, high = (float(self._offset + self.scale * end) for end in frozen.support())
+        if math.isnan(low):
+            raise ValueError(f"scipy.stats.{self.name} does not exist for parameters {self.parameters}")
+        if self.low is None and low < 0:
+            raise ValueError(
+                f"scipy.stats.{self.name} can draw negative values, which a size cannot be; "
+                "cut them off with low: 0, or move it with loc"
+            )
+        if self.low is not None and not (self.low <= high and self._above_low > 0):
+            raise ValueError(f"scipy.stats.{self.name} never reaches low")
+        mean = frozen.mean()
+        if not math.isfinite(mean):
+            raise ValueError(f"scipy.stats.{self.name} with parameters {self.parameters} has no finite mean")
+        return self
+
+    @property
+    def _offset(self) -> float:
+        return float(self.used("loc"))
+
+    @cached_property
+    def _frozen(self) -> Any:
+        """X of the class docstring."""
+        from scipy import stats
+
+        return getattr(stats, self.name)(**self.parameters)
+
+    @property
+    def _cut(self) -> float | None:
+        """`low` on the scale of X."""
+        return None if self.low is None else (self.low - self._offset) / self.scale
+
+    @property
+    def _discrete(self) -> bool:
+        return hasattr(self._frozen, "pmf")
+
+    @property
+    def _above_low(self) -> float:
+        """P(X ≥ cut)."""
+        cut = self._cut
+        if cut is None:
+            return 1.0
+        return float(self._frozen.sf(math.ceil(cut) - 1 if self._discrete else cut))
+
+    @cached_property
+    def _moments(self) -> tuple[float, float]:
+        """Mean and variance of loc + scale · X, given that it is at least low."""
+        cut, law = self._cut, self._frozen
+        if cut is None or cut <= law.support()[0]:
+            mean, variance = (float(value) for value in law.stats("mv"))
+        elif self._discrete:
+            lowest = math.ceil(cut)
+            mean = float(law.expect(lambda x: x, lb=lowest, conditional=True))
+            variance = float(law.expect(lambda x: (x - mean) ** 2, lb=lowest, conditional=True))
+        else:
+            # Over probabilities rather than values: no peak for the integration to miss, no infinite end.
+            from scipy import integrate
+
+            above = self._above_low
+
+            def expected(power: int, center: float) -> float:
+                def value(probability: float) -> float:
+                    return (law.isf(probability * above) - center) ** power
+
+                return float(integrate.quad(value, 0, 1, epsabs=0, epsrel=1e-10, limit=500)[0])
+
+            mean = expected(1, 0.0) if cut >= 0 else cut + expected(1, cut)
+            variance = expected(2, mean)
+        return self._offset + self.scale * mean, self.scale**2 * variance
+
+    @property
+    def mean(self) -> float:
+        return self._moments[0]
+
+    @property
+    def scv(self) -> float:
+        mean, variance = self._moments
+        return variance / mean**2 if mean else 0.0
+
+    def sample(self, rng: np.random.Generator, n: int) -> Floats:
+        if self._cut is None:
+            drawn = self._frozen.rvs(size=n, random_state=rng)
+        else:
+            drawn = self._frozen.isf((1 - rng.random(n)) * self._above_low)
+        values = self._offset + self.scale * np.asarray(drawn, dtype=float)
+        if self.low is not None:
+            values = np.maximum(values, self.low)  # isf may come out a rounding error below low
+        if n and not (values.min() >= 0):
+            raise ValueError(f"scipy.stats.{self.name} drew {values.min():g}, which is not a size; set low: 0")
+        return values
