@@ -22,7 +22,6 @@ REGISTRIES = {
     "sim/hetsim/learning/agents/__init__.py": "AGENTS",
     "sim/hetsim/plots/__init__.py": "_OF_ROOMS",
     "sim/hetsim/registry.py": "_TABLES",
-    "sim/hetsim/results/pictures.py": "PICTURES",
     "sim/hetsim/scenario/building/synthetic.py": "STREAMS",
     "sim/hetsim/workload/arrivals.py": "BUILTIN",
     "sim/hetsim/workload/distributions.py": "FAMILIES",

@@ -14,9 +14,6 @@ from hetsim.model.files import write_whole
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PICTURES = {"decision": "hetsim.search.picture:decision"}
-"""Pictures of rooms, which `hetsim.plots` does not have."""
-
 
 def drawn(name: str, results: Any, **options: Any) -> Figure:
     """The picture of that name in `hetsim.plots`, a package above this one.
@@ -24,7 +21,7 @@ def drawn(name: str, results: Any, **options: Any) -> Figure:
     Found by its name when it is asked for, so that a program that draws nothing does not load matplotlib.
     """
     module, _, function = f"hetsim.plots.{name}".rpartition(".")
-    result = registry.load_object(PICTURES.get(name, f"{module}:{function}"))(results, **options)
+    result = registry.load_object(f"{module}:{function}")(results, **options)
     return result.get_figure(root=True)  # of axes; a figure gives itself
 
 
