@@ -703,7 +703,7 @@ def test_shipped_scenarios_open_what_they_name():
 # Only one function opens --------------------------------------------------------------------------------------------
 
 ELSEWHERE = (
-    "build.py", "calibrate", "cli", "experiment", "gallery", "plots", "report", "results", "testing",
+    "build.py", "calibrate", "cli", "experiment", "gallery", "page", "plots", "report", "results", "testing",
     "learning/training",
 )  # fmt: skip
 """Rooms that read no input of a run: measurements, results, and code as such.  All others are looked through."""

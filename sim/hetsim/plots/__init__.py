@@ -26,7 +26,7 @@ from hetsim.registry import load_object
 if TYPE_CHECKING:
     from hetsim.planning.picture import pipeline
 
-_OF_ROOMS = {"pipeline": "hetsim.planning.picture:pipeline"}
+_OF_ROOMS = {"decision": "hetsim.search.picture:decision", "pipeline": "hetsim.planning.picture:pipeline"}
 """Pictures of rooms, loaded when they are first used."""
 
 __all__ = [

@@ -16,14 +16,12 @@ if TYPE_CHECKING:
 
 PLOTS = "hetsim.plots."
 """A package above this one: loaded by name when a picture is asked for, so that other programs need no matplotlib."""
-PICTURES = {"decision": "hetsim.search.picture:decision"}
-"""Pictures of rooms, which `hetsim.plots` does not have."""
 
 
 def drawn(name: str, results: Any, **options: Any) -> Figure:
-    """The picture of that name in `hetsim.plots` or a room."""
+    """The picture of that name in `hetsim.plots`."""
     module, _, function = (PLOTS + name).rpartition(".")
-    result = registry.load_object(PICTURES.get(name, f"{module}:{function}"))(results, **options)
+    result = registry.load_object(f"{module}:{function}")(results, **options)
     return result.get_figure(root=True)  # of axes; a figure gives itself
 
 
