@@ -22,7 +22,7 @@ from hetsim.testing import audit, check_policy
 from hetsim.testing.audit import occupations
 from hetsim.testing.generate import random_system
 from hetsim.testing.systems import small_systems
-from hetsim_policies.dynamic.easy_backfill import EasyBackfill
+from hetsim_policies.dynamic.backfilling import EasyBackfill
 
 GB = 10**9
 

@@ -28,9 +28,8 @@ from hetsim.model.faults import FaultEvent
 from hetsim.model.randomness import RandomTree
 from hetsim.model.record import RunInput
 from hetsim.model.tasks import StageTime, Stopping
+from hetsim_policies.dynamic.backfilling import ConservativeBackfill, EasyBackfill
 from hetsim_policies.dynamic.common.reservations import FreeProfile
-from hetsim_policies.dynamic.conservative_backfill import ConservativeBackfill
-from hetsim_policies.dynamic.easy_backfill import EasyBackfill
 from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
 
 GPU = DeviceType("g")

@@ -18,8 +18,7 @@ from hetsim.engine.simulation import Simulation
 from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
 from hetsim.model.record import RunInput
 from hetsim.policy import ListScheduler
-from hetsim_policies.dynamic.conservative_backfill import ConservativeBackfill, GangBackfill
-from hetsim_policies.dynamic.easy_backfill import EasyBackfill
+from hetsim_policies.dynamic.backfilling import ConservativeBackfill, EasyBackfill, GangBackfill
 from hetsim_policies.dynamic.elastic import Afs, Optimus, SpeedupMean
 from hetsim_policies.dynamic.preemptive import Las, Srtf
 from hetsim_policies.dynamic.qssf import Qssf

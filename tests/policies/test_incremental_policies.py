@@ -15,9 +15,9 @@ from hetsim.engine.views.view import EngineView
 from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
 from hetsim.policy import PlanProblem
 from hetsim.scenario.building.run_input import may_take_long, offered_load
+from hetsim_policies.dynamic.backfilling import ConservativeBackfill
 from hetsim_policies.dynamic.common.fair_tree import DecayedUsage
 from hetsim_policies.dynamic.common.reservations import FreeProfile
-from hetsim_policies.dynamic.conservative_backfill import ConservativeBackfill
 from hetsim_policies.dynamic.elastic import Afs, Optimus, SpeedupMean
 from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
 

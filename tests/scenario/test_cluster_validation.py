@@ -17,7 +17,7 @@ import hetsim as hs
 from hetsim.engine.simulation import Simulation
 from hetsim.scenario.scenario import load
 from hetsim.workload.readers.swf import read
-from hetsim_policies.dynamic.easy_backfill import EasyBackfill
+from hetsim_policies.dynamic.backfilling import EasyBackfill
 
 PUBLIC = Path(__file__).parents[3] / "shared" / "data" / "swf"
 RICC, LUBLIN = "RICC-2010-2_first3000.swf", "lublin_256_first1000.swf"

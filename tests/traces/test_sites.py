@@ -292,7 +292,7 @@ def test_a_power_down_cluster_wakes_only_what_the_partition_has(tmp_path):
 
 def test_easy_never_starts_its_head_after_its_shadow_under_partitions_and_limits(tmp_path):
     """With exact estimates, whatever partition the head and those that pass it are in."""
-    from hetsim_policies.dynamic.easy_backfill import EasyBackfill
+    from hetsim_policies.dynamic.backfilling import EasyBackfill
 
     promised: dict[int, float] = {}
 

@@ -142,12 +142,6 @@ def filling(kind: type, slots: tuple[str, ...]) -> CodeType:
     return compile("\n".join(lines), f"<copy of {kind.__qualname__}>", "exec")
 
 
-@lru_cache(None)
-def all_slots(kind: type) -> tuple[str, ...]:
-    """Fields of a class, and of those above it, that are in no dictionary."""
-    return tuple(dict.fromkeys(name for base in kind.__mro__ for name in _slots(base)))
-
-
 def _slots(kind: type) -> tuple[str, ...]:
     """Fields that a class declares itself; a compiled one names those of bases too."""
     named = vars(kind).get("__mypyc_attrs__") or vars(kind).get("__slots__", ())
@@ -454,7 +448,7 @@ class Copier:
 
     def _fielded(self, kind: type) -> Callable[[Any], Any]:
         """For objects that are their fields, and perhaps a list or a dictionary besides."""
-        slots = all_slots(kind)
+        slots = tuple(dict.fromkeys(name for base in kind.__mro__ for name in _slots(base)))  # its own and those above
         fields = kind.__dictoffset__ != 0
         contents = next((base for base in (list, dict, set) if issubclass(kind, base)), None)
         if not slots and not fields and contents is None and kind.__basicsize__ > object.__basicsize__:

@@ -275,16 +275,13 @@ class WholeRequests:
         if self.on_finished is not None or self.on_gone is not None:
             self.heads[task.index] = task
 
-    def finished(self, task: Task) -> None:
-        """A task has completed."""
-        self._ended(task)
-
     def gone(self, task: Task) -> None:
         """A task has ended without completing."""
         self.failed[self.first[task.index]] = None
-        self._ended(task)
+        self.finished(task)
 
-    def _ended(self, task: Task) -> None:
+    def finished(self, task: Task) -> None:
+        """A task has ended; with the last one of its request the policy is told."""
         row = self.first[task.index]
         tasks_left = self.left.pop(row, self.size[row]) - 1
         if tasks_left:

@@ -166,13 +166,6 @@ class Recorder:
             self._first_token = rows_of("d", NAN, len(self.status))
         return self._first_token
 
-    @property
-    def staged_by(self) -> memoryview[float]:
-        """The last launch of tasks that did not only compute."""
-        if self._staged_by is None:
-            self._staged_by = self.detail("batch")
-        return self._staged_by
-
     def detail(self, name: str) -> memoryview[float]:
         """A per-task column that most runs do not need; zeros at first."""
         column = self._detail.get(name)
@@ -248,7 +241,9 @@ class Recorder:
         self.mode[row] = position
         self.finish[row] = end
         self.status[row] = COMPLETED
-        self.staged_by[row] = number
+        if self._staged_by is None:
+            self._staged_by = self.detail("batch")
+        self._staged_by[row] = number
 
     def energy_of_launches(self, first: int) -> array:
         """Joules above idle of the rows that `launch` wrote, from `first` on."""

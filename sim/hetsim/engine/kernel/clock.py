@@ -73,11 +73,6 @@ class Clock:
         timer.entry = self._entries = entry = self._entries + 1
         heappush(self._heap, (time, order, entry, timer))
 
-    def feed_at(self, time: float, timer: Timer) -> None:
-        """The one sorted source of arrivals: fire it next at `time` (inf: never again)."""
-        self.feed_time = time
-        self.feed = timer
-
     def cancel(self, timer: Timer) -> None:
         """The timer's pending entry becomes stale; harmless if none is pending."""
         if timer.entry >= 0:

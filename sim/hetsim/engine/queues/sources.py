@@ -130,7 +130,7 @@ class Sources(Timer):
         same = tasks.estimate is tasks.time
         estimates = times if same else list(map(tuple, tasks.estimate[rows].tolist()))
         self._block = list(zip(numbers, tasks.arrival[rows].tolist(), shapes, times, estimates, strict=True))
-        self.clock.feed_at(self._block[0][1], self)
+        self.clock.feed, self.clock.feed_time = self, self._block[0][1]
         self.each_block()
         if self.progress is not None:
             self.progress(self.clock._now, first, len(tasks))
