@@ -12,7 +12,7 @@ from hetsim.plots.comparison import comparison, distributions
 from hetsim.plots.default import default
 from hetsim.plots.gantt import gantt, timeline
 from hetsim.plots.groups import groups
-from hetsim.plots.heat_map import heat_map, links
+from hetsim.plots.links import links
 from hetsim.plots.over_time import batches, fragmentation, over_time, power
 from hetsim.plots.pipeline import pipeline
 from hetsim.plots.serving import serving
@@ -23,6 +23,6 @@ from hetsim.plots.tradeoff import pareto, regret
 
 __all__ = [
     "against", "batches", "cdf", "comparison", "default", "distributions", "fragmentation", "gantt", "groups",
-    "heat_map", "links", "over_time", "pareto", "pipeline", "power", "regret", "save", "serving", "shelves",
+    "links", "over_time", "pareto", "pipeline", "power", "regret", "save", "serving", "shelves",
     "sweep_map", "timeline",
 ]  # fmt: skip
