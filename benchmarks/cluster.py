@@ -158,7 +158,7 @@ def openb_figures(sizes: Sizes, folder: str) -> Iterator[Row]:
     scenario = {
         "name": "openb",
         "cluster": {"trace": {"format": "openb_nodes", "path": str(nodes)}},
-        "workload": [{"name": "pods", "trace": {"format": "openb", "path": str(pods), "trim": True}}],
+        "workload": [{"name": "pods", "trace": {"format": "openb", "path": str(pods), "since": "9961302 s"}}],
         "policy": {"scheduler": "fcfs", "placement": "fgd"},
     }
     spent = []

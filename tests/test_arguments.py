@@ -12,7 +12,7 @@ EXCEPT = {
     "made for each task of a run: by name they cost 0.1 µs more each, which is 4 % of the time of a plain task": (
         "Task Launch"
     ),
-    "they take any number of arguments": "zip add put keys_of Trainer",
+    "they take any number of arguments": "zip add put keys_of",
     "they hand arguments on to a function that they are given": "_at travel call partial",
     "called through an attribute or a table, with the arguments of whatever stands there": (
         "ended measurements.reader('latencies')"

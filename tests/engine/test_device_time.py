@@ -17,7 +17,7 @@ from hetsim.errors import UsageError
 from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
 from hetsim.model.record import COMPLETED, UNFINISHED
 from hetsim.model.tasks import Mode
-from hetsim.results.one_run.over_bins import busy_over_time, power_over_time
+from hetsim.results.one_run.over_bins import power_over_time
 from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.usage import overlap, usage
 
@@ -260,13 +260,13 @@ def test_seconds_inside_a_window():
 
 @pytest.mark.parametrize("bins", [24, 5, 1])
 @pytest.mark.parametrize("seed", spread(range(4), 2))
-def test_shares_and_watts_over_time(seed, bins):
+def test_watts_over_time(seed, bins):
     """A stretch has of each second the part of it that is inside."""
     rec, rows = made(seed)
     where, result = rec.input.cluster, Result(rec)
     inside = np.array([[max(0.0, min(second + 1, (one + 1) * END / bins) - max(second, one * END / bins))
                         for one in range(bins)] for second in range(END)])  # fmt: skip
-    busy, drawn, idle, asleep = np.zeros((4, len(where.devices), END))
+    drawn, idle, asleep = np.zeros((3, len(where.devices), END))
     counts = [where.nodes[one.node].cpus if one.type.kind == "cpu" else 1 for one in where.devices]
     for index, device in enumerate(where.devices):
         for second in range(END):
@@ -276,20 +276,8 @@ def test_shares_and_watts_over_time(seed, bins):
             for row in rows:
                 if index in row["where"] and there(row, "compute_start", "compute_end", second):
                     length = (END if math.isnan(row["compute_end"]) else row["compute_end"]) - row["compute_start"]
-                    busy[index, second] += row["busy"] / length / len(row["where"])
                     drawn[index, second] += row["energy"] / length / len(row["where"])
     width = END / bins
-    for by in ("device", "node", "type"):
-        wanted: dict[str, list[int]] = {}
-        for index, device in enumerate(where.devices):
-            if by != "node" or device.type.kind != "cpu":  # of these nodes the share is that of their GPUs
-                name = {"device": device.name, "node": where.nodes[device.node].name, "type": device.type.name}[by]
-                wanted.setdefault(name, []).append(index)
-        table = busy_over_time(result, bins, by)
-        assert list(table.index) == list(wanted) and list(table.columns) == pytest.approx(np.arange(bins) * width)
-        for name, mine in wanted.items():
-            share = busy[mine].sum(axis=0) @ inside / (width * sum(counts[one] for one in mine))
-            assert table.loc[name].to_numpy() == pytest.approx(share, abs=1e-12), (by, name)
     watts = power_over_time(result, bins)
     assert list(watts)[:4] == ["time", "cpu.work", "cpu.idle", "cpu.sleep"]
     for kind in ("cpu", "s", "g"):
@@ -300,13 +288,8 @@ def test_shares_and_watts_over_time(seed, bins):
 
 
 def test_stretches_that_are_none():
-    result = Result(made(0)[0])
     with pytest.raises(UsageError, match="at least one stretch, not 0"):
-        busy_over_time(result, 0)
-    with pytest.raises(UsageError, match='by device, node, type, not by "user"'):
-        busy_over_time(result, 3, "user")
-    only = NodeSpec(cpus=4, cpu_type=CPU)  # a node without accelerators: of its cores
-    row = busy_over_time(Result(record(Cluster([only]), workload([0], [4], [[MODES[4]]]), [0], [4], [(0,)])), 2, "node")
-    assert row.loc["n0"].tolist() == [0.5, 0.5]
+        power_over_time(Result(made(0)[0]), 0)
+    only = NodeSpec(cpus=4, cpu_type=CPU)
     nothing = record(Cluster([only]), workload([0], [0], [[MODES[4]]]), [0], [0], [(0,)], end=0.0)
-    assert busy_over_time(Result(nothing), 2).columns.tolist() == [0.0, 0.5]
+    assert power_over_time(Result(nothing), 2)["time"].tolist() == [0.0, 0.5]

@@ -263,7 +263,7 @@ def test_names_are_no_formulas(tmp_path: Path):
     pictures = [
         found.plot(), hs.plots.groups(found.by("class")), hs.plots.regret(found), hs.plots.cdf(first),
         hs.plots.pareto(found, "response_mean", "makespan"), hs.plots.distributions(first),
-        hs.plots.over_time(first), run.plot(), hs.plots.gantt(run), hs.plots.heat_map(run), hs.plots.power(run),
+        hs.plots.over_time(first), run.plot(), hs.plots.gantt(run), hs.plots.power(run),
         *hs.plots.timeline(run), hs.plots.fragmentation(run),
     ]  # fmt: skip
     for number, picture in enumerate(pictures):

@@ -13,7 +13,7 @@ import hetsim as hs
 from hetsim import plots
 from hetsim.errors import UnknownName, UsageError
 from hetsim.results.many_runs.tradeoff import front, regrets
-from hetsim.results.one_run.over_bins import busy_over_time, power_over_time
+from hetsim.results.one_run.over_bins import power_over_time
 
 MIX: dict[str, Any] = {
     "name": "mix",
@@ -52,29 +52,6 @@ def compared() -> hs.Comparison:
 def swept() -> Any:
     over = {"cluster.nodes.0.count": [1, 2, 3], "workload.small.arrivals.rate": ["0.5/s", "1/s"]}
     return hs.sweep(MIX, over, policies=["fcfs", "sjf"], replications=2)
-
-
-@pytest.mark.parametrize("bins", [1, 7, 100])
-def test_shares_over_time_are_those_of_the_devices(run: hs.Result, bins: int):
-    table = busy_over_time(run, bins)
-    width = run.end / bins
-    seconds = table.sum(axis=1).to_numpy() * width * run.devices["count"].to_numpy()
-    np.testing.assert_allclose(seconds, run.devices["busy"].to_numpy(), rtol=1e-9, atol=1e-9)
-    assert table.to_numpy().min() >= 0 and table.to_numpy().max() <= 1 + 1e-9
-
-
-def test_shares_by_node_and_type(run: hs.Result):
-    node = busy_over_time(run, 10, "node")
-    assert node.index.tolist() == ["n0", "n1", "n2"]
-    gpus = run.devices[run.devices["type"] == "g"]
-    of_n0 = gpus[gpus["node"] == "n0"]["busy"].sum() / (2 * run.end)
-    assert node.loc["n0"].mean() == pytest.approx(of_n0)  # of its GPUs, not of their host's cores
-    kind = busy_over_time(run, 10, "type")
-    assert kind.loc["g"].mean() == pytest.approx(gpus["busy"].sum() / (4 * run.end))
-    with pytest.raises(UsageError, match='not by "rack"'):
-        busy_over_time(run, 10, "rack")
-    with pytest.raises(UsageError, match="at least one stretch"):
-        busy_over_time(run, 0)
 
 
 @pytest.mark.parametrize("name", ["nights-asleep", "slack-before-the-deadline"])
@@ -126,7 +103,7 @@ def test_regret_by_hand(compared: hs.Comparison):
 def test_pictures(run: hs.Result, compared: hs.Comparison, swept: Any):
     count, rate = "cluster.nodes.0.count", "workload.small.arrivals.rate"
     drawn = [
-        plots.heat_map(run), plots.heat_map(run, by="type"), plots.power(run),
+        plots.power(run),
         plots.pareto(compared, "response_mean", "wait_p95"),
         plots.pareto(swept, count, "response_mean"), plots.regret(compared), plots.regret(swept),
         plots.against(swept, rate, where={count: 2}), plots.sweep_map(swept, rate, count, where={"policy": "sjf"}),
@@ -137,22 +114,14 @@ def test_pictures(run: hs.Result, compared: hs.Comparison, swept: Any):
     assert [text.get_text() for text in lines.get_legend().get_texts()] == ["fcfs", "sjf"]  # type: ignore[union-attr]
     assert [tick.get_text() for tick in lines.get_xticklabels()] == ["0.5/s", "1/s"]
     own = Figure().add_subplot()
-    assert plots.heat_map(run, own) is own
+    assert plots.power(run, own) is own
 
 
 def test_pictures_say_what_they_need(run: hs.Result, swept: Any):
     with pytest.raises(UsageError, match="several rows fall on one value.*fix cluster.nodes.0.count"):
         plots.against(swept, "workload.small.arrivals.rate")
-    with pytest.raises(UsageError, match="not a \"rack\""):
-        plots.heat_map(run, by="rack")
     with pytest.raises(UnknownName):
         plots.against(swept, "cluster.nodes.0.count", "nonsense")
-
-
-def test_a_picture_of_many_devices_goes_by_node():
-    wide = {**MIX, "cluster": {"nodes": [{"count": 30, "cpus": 1, "gpus": {"type": "g", "count": 4}}]}}
-    ax = plots.heat_map(hs.run(wide))  # type: ignore[arg-type]
-    assert [tick.get_text() for tick in ax.get_yticklabels()][:2] == ["n0", "n1"]
 
 
 @pytest.mark.parametrize(

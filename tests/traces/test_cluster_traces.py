@@ -21,7 +21,6 @@ from hetsim.errors import ScenarioError
 from hetsim.scenario.scenario import Scenario
 from hetsim.workload.node_lists import hosts
 from hetsim.workload.readers import gavel, task_table
-from hetsim.workload.rows.job_tables import head_end
 
 PUBLIC = Path(__file__).parents[3] / "shared" / "data"
 public = pytest.mark.skipif(not (PUBLIC / "openb").is_dir(), reason="the public excerpts are not here")
@@ -589,25 +588,6 @@ def test_a_sample_keeps_the_shape_of_the_load(read):
     assert (np.abs(np.histogram(some.arrival, edges)[0] - expected) < 5 * np.sqrt(0.8 * expected)).all()
 
 
-def test_an_empty_head_is_trimmed(read):
-    rng = np.random.default_rng(1)
-    times = [0, 30_000, 70_000, *sorted(rng.integers(100_000, 101_000, 200).tolist())]
-    text = "\n".join(f"{n} {t} 0 9 1 -1 -1 1 9 -1 1 1 1 -1 1 1 -1 -1" for n, t in enumerate(times))
-    table = read("swf", text, trim=True)
-    assert len(table) == 200 and table.arrival[0] == 0 and table.arrival.max() < 1000
-    assert [count for reason, count in skipped(table).items() if "empty head" in reason] == [3]
-    even = read("swf", many(), trim=True)
-    assert len(even) == 400 and any("no empty head to trim" in note for note in even.notes)
-
-
-@given(st.lists(st.floats(0, 1e9), min_size=0, max_size=40))
-@examples(100)
-def test_where_a_head_ends_some_task_comes(times):
-    arrival = np.sort(np.array(times))
-    found = head_end(arrival)
-    assert found is None or (found in arrival and found > arrival[0])
-
-
 def test_time_scale_moves_arrivals_and_keeps_waits(read):
     slow, fast = read("openb"), read("openb", time_scale=0.5)
     assert fast.arrival.tolist() == (slow.arrival / 2).tolist()
@@ -949,7 +929,7 @@ def test_a_large_json_log_is_read_job_by_job(tmp_path):
         ("swf", "swf/RICC-2010-2_first3000.swf", 3000, {}),
         ("swf", "swf/lublin_256_first1000.swf", 1000, {}),
         ("openb", "openb/openb_pod_list_default_first2000.csv", 1842, {}),
-        ("openb", "openb/openb_pod_list_gpuspec33_first2000.csv", 1811, {"trim": True}),
+        ("openb", "openb/openb_pod_list_gpuspec33_first2000.csv", 1811, {"since": 9_961_302.0}),
         ("philly", "philly/philly_flat_2017-10-09_to_11.csv", 5998, {}),
         ("philly", "schema_samples/philly/cluster_job_log.json", 1, {}),
         ("helios", "schema_samples/helios/cluster_log.csv", 3, {}),
@@ -977,7 +957,7 @@ def test_public_excerpts(form, name, tasks, options):
 def test_the_public_cluster_replays_its_public_record():
     nodes, pods = PUBLIC / "openb/openb_node_list_all_node.csv", PUBLIC / "openb/openb_pod_list_default_first2000.csv"
     outcome = command(
-        "trace", "validate", pods, "--format", "openb", "--option", "trim=true", "--json",
+        "trace", "validate", pods, "--format", "openb", "--option", "since=9961302 s", "--json",
         "--cluster", f"openb_nodes:{nodes}",
     )  # fmt: skip
     found = json.loads(outcome.stdout)

@@ -24,7 +24,7 @@ from hetsim.cli import main
 from hetsim.errors import ScenarioError
 from hetsim.workload.readers import pai, task_table
 from hetsim.workload.readers.pai import AttemptSpans, Owners
-from hetsim.workload.rows import job_columns, job_tables, json_rows
+from hetsim.workload.rows import job_columns, json_rows
 
 LOGS = {form for form in registry.table("traces") if hasattr(registry.entry("traces", form), "parts")}
 """Logs of jobs, which are read in parts; the others are read as a whole."""
@@ -105,7 +105,7 @@ def same(one, other):
 @pytest.mark.parametrize("rows", spread([2, 1000], 1))
 @pytest.mark.parametrize(
     "cut",
-    [{}, {"sample": 0.6}, {"since": 15.0, "until": 70.0}, {"trim": True, "time_scale": 0.3, "estimates": "perfect"}],
+    [{}, {"sample": 0.6}, {"since": 15.0, "until": 70.0}, {"time_scale": 0.3, "estimates": "perfect"}],
     ids=str,
 )
 @pytest.mark.parametrize("form", spread(sorted(EXAMPLES), 5))
@@ -173,16 +173,6 @@ def test_parts_are_the_whole_whatever_the_rows(tmp_path_factory, jobs, rows):
     assert (folder / "parts.csv").read_bytes() == (folder / "whole.csv").read_bytes()
     assert count == len(whole) and parts.notes == whole.notes
     assert len({str(one) for one in ([] if whole.id is None else whole.id.tolist())}) in (0, count)
-
-
-@examples(100)
-@given(st.lists(st.integers(0, 50), min_size=3, max_size=40).map(sorted), st.integers(1, 7))
-def test_the_end_of_a_head_is_the_same_in_pieces(times, chunk):
-    arrival = np.concatenate([np.array(times, dtype=float), 1000 + np.arange(20.0)])
-    whole = job_tables.head_end(arrival)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job_tables, "CHUNK", chunk)
-        assert job_tables.head_end(arrival) == whole
 
 
 # Whole or not at all --------------------------------------------------------------------------------------------

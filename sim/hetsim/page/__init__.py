@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetsim.errors import UsageError
-from hetsim.model.files import write_whole
+from hetsim.page import elements
 
 if TYPE_CHECKING:
     from hetsim.results.many_runs.compare import Comparison
@@ -26,15 +26,12 @@ def write_report(outcome: Result | Replications | Comparison | Sweep, path: str 
     target = Path(path)
     if target.is_dir():
         raise UsageError(f"{target} is a folder: give the page a file name, such as report.html")
-    text = report(outcome, folder)
-    write_whole(target, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
+    elements.write_page(target, report(outcome, folder))
     return target
 
 
 def report(outcome: Result | Replications | Comparison | Sweep, folder: str = "") -> str:
     """The page as text."""
-    from hetsim import __version__
-    from hetsim.page import elements
     from hetsim.page.of_comparison import of_comparison
     from hetsim.page.of_run import of_run
     from hetsim.page.of_sweep import of_sweep
@@ -47,5 +44,4 @@ def report(outcome: Result | Replications | Comparison | Sweep, folder: str = ""
         parts = of_sweep(outcome, folder)
     else:
         parts = of_run(outcome, folder)
-    title, lines, sections, *columns = parts
-    return elements.page(title, lines, sections, f"Made by hetsim {__version__}.", *columns)
+    return elements.page(*parts)

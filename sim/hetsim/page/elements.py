@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetsim.errors import UsageError, visible_lines
+from hetsim.model.files import write_whole
 from hetsim.results.pictures import attempt
 
 PICTURE_DPI = 110
@@ -39,8 +40,15 @@ class Section(NamedTuple):
     body: str
 
 
-def page(title: str, lines: Iterable[str], sections: Sequence[Section], footer: str, columns: bytes = b"") -> str:
+def write_page(path: Path, text: str) -> None:
+    """Write a page, whole or not at all, the same bytes on every system."""
+    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
+
+
+def page(title: str, lines: Iterable[str], sections: Sequence[Section], columns: bytes = b"") -> str:
     """The whole page; `columns`: of runs, for the section of `explorer()`."""
+    from hetsim import __version__
+
     kept = [section for section in sections if section.body]
     links = "".join(f'<a href="#part-{n}">{escape(section.title)}</a>' for n, section in enumerate(kept))
     parts = "".join(
@@ -58,7 +66,8 @@ def page(title: str, lines: Iterable[str], sections: Sequence[Section], footer: 
         f'<title>{escape(title)}</title>\n<link rel="icon" href="data:,">\n'
         f"<style>{_file('page.css')}</style>\n</head>\n<body>\n"
         f"<header><h1>{escape(title)}</h1>{said}<nav>{links}</nav></header>\n<main>\n{parts}</main>\n"
-        f"<footer><p>{escape(footer)}</p></footer>\n{data}<script>{scripts}</script>\n</body>\n</html>\n"
+        f"<footer><p>Made by hetsim {escape(__version__)}.</p></footer>\n"
+        f"{data}<script>{scripts}</script>\n</body>\n</html>\n"
     )
 
 

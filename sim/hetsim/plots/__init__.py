@@ -14,7 +14,7 @@ from hetsim.plots.comparison import comparison, distributions
 from hetsim.plots.default import default
 from hetsim.plots.gantt import gantt, timeline
 from hetsim.plots.groups import groups
-from hetsim.plots.heat_map import heat_map, links
+from hetsim.plots.links import links
 from hetsim.plots.over_time import batches, fragmentation, over_time, power
 from hetsim.plots.serving import serving
 from hetsim.plots.shelves import shelves
@@ -31,7 +31,7 @@ _OF_ROOMS = {"decision": "hetsim.search.picture:decision", "pipeline": "hetsim.p
 
 __all__ = [
     "against", "batches", "cdf", "comparison", "default", "distributions", "fragmentation", "gantt", "groups",
-    "heat_map", "links", "over_time", "pareto", "pipeline", "power", "regret", "save", "serving", "shelves",
+    "links", "over_time", "pareto", "pipeline", "power", "regret", "save", "serving", "shelves",
     "sweep_map", "timeline",
 ]  # fmt: skip
 

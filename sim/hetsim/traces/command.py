@@ -19,6 +19,7 @@ from hetsim.traces.node_lists import convert_nodes, format_of_nodes
 
 if TYPE_CHECKING:
     from hetsim.scenario.schema.trace import TraceSpec
+    from hetsim.traces.waits_command import Subject
     from hetsim.workload.traces import TaskTable
 
 AS_FAR_AS_IT_GOES = {"unfit": "leave_out", "span": "recorded"}
@@ -140,6 +141,7 @@ def validate(
     was inferred, step by step; --scenario writes the last of these scenarios.
     """
     from hetsim.errors import UsageError
+    from hetsim.traces.waits_command import subject_of
 
     console.check_replaceable(scenario, force)
     console.check_replaceable(page, force)
@@ -156,10 +158,11 @@ def validate(
         output.lines.append(f"{file}: valid; {len(table):,} {rows_word(table)}")
         output.remarks += table.notes
     if not table.requests and (source is None or _one_trace(source)):
-        waits = _Waits(
-            file, source, _trace_of(file, form, options), table=table, policy=policy, scenario=scenario, page=page
+        subject = subject_of(Path(file), source, _trace_of(file, form, options), table)
+        simulate = (source is not None or scenario is not None) and policy != "as_recorded"
+        _tell_waits(
+            output, file, subject, policy=policy, simulate=simulate, scenario=scenario, page=page, quiet=as_json
         )
-        waits.tell(output, as_json)
     elif scenario is not None or page is not None:
         raise UsageError("--scenario and --page are for one log of jobs; this is none")
     output.print(as_json)
@@ -224,42 +227,27 @@ class _Told:
             console.note(remark)
 
 
-@dataclass(frozen=True)
-class _Waits:
-    """A log whose recorded waits are explained, and simulated where that is asked for."""
+def _tell_waits(
+    output: _Told, file: str, subject: Subject, policy: str | None, simulate: bool, scenario: Path | None,
+    page: Path | None, quiet: bool,
+) -> None:  # fmt: skip
+    """Add what there is to say of the recorded waits of a log, and write the page."""
+    from hetsim.errors import UsageError
+    from hetsim.traces import waits_command, waits_report
+    from hetsim.traces.waits_page import write_waits
 
-    file: str
-    source: dict[str, Any] | None
-    trace: dict[str, Any]
-    table: TaskTable
-    policy: str | None
-    scenario: Path | None
-    page: Path | None
-
-    def tell(self, told: _Told, as_json: bool) -> None:
-        """Add what there is to say of the waits, and write the page."""
-        from hetsim.errors import UsageError
-        from hetsim.traces import waits_command, waits_report
-        from hetsim.traces.waits_page import write_waits
-
-        simulate = (self.source is not None or self.scenario is not None) and self.policy != "as_recorded"
-        subject = waits_command.subject_of(Path(self.file), self.source, self.trace, self.table)
-        explained, compared = waits_command.explained_waits(
-            subject, self.policy, simulate, out=self.scenario, quiet=as_json
-        )
-        if explained is not None:
-            told.remarks += waits_command.not_explained(self.file, subject)
-            told.mapping["waits"] = waits_report.mapping(explained, compared, simulate)
-            told.lines += waits_report.lines(explained, compared, simulate)
-            told.remarks += compared.notes if compared is not None and simulate else []
-        if self.page is None:
-            return
-        if explained is None:
-            raise UsageError(f"--page: nothing is to be said of waits in {self.file}: no job has a recorded one")
-        write_waits(
-            self.page, Path(self.file).name, explained, compared=compared, simulated=simulate, notes=told.remarks
-        )
-        console.note(f"page: {self.page}")
+    explained, compared = waits_command.explained_waits(subject, policy, simulate, out=scenario, quiet=quiet)
+    if explained is not None:
+        output.remarks += waits_command.not_explained(file, subject)
+        output.mapping["waits"] = waits_report.mapping(explained, compared, simulate)
+        output.lines += waits_report.lines(explained, compared, simulate)
+        output.remarks += compared.notes if compared is not None and simulate else []
+    if page is None:
+        return
+    if explained is None:
+        raise UsageError(f"--page: nothing is to be said of waits in {file}: no job has a recorded one")
+    write_waits(page, Path(file).name, explained, compared=compared, simulated=simulate, notes=output.remarks)
+    console.note(f"page: {page}")
 
 
 def _in_yaml(file: str) -> bool:

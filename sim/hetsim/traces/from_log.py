@@ -25,7 +25,7 @@ from hetsim.workload.traces import TaskTable
 NODE = 8
 """GPUs of a node where the log does not tell."""
 POLICY = "easy_backfill"
-CUTS = ("since", "until", "sample", "trim", "time_scale", "warm_start")
+CUTS = ("since", "until", "sample", "time_scale", "warm_start")
 """Options of a trace after which its time is not that of the whole log any more."""
 LEFT = 0.05
 """Share of the waiting that nothing explains, from which on further explanations are tried."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.errors import Problem, ScenarioError
-from hetsim.model.files import write_whole
 from hetsim.report import terminal
 from hetsim.traces import waits_report
 from hetsim.traces.waits_command import Subject, capacity_of_cluster
@@ -217,8 +216,8 @@ def mapping(found: Identified) -> dict[str, Any]:
 
 def write_page(path: Path, name: str, found: Identified, notes: Iterable[str]) -> None:
     """Write the page, whole or not at all."""
-    from hetsim import __version__
-    from hetsim.page.elements import Section, items, page, table, warnings
+    from hetsim.page import elements
+    from hetsim.page.elements import Section, items, table, warnings
 
     under = "Judged on the half of the jobs that nothing was fitted on."
     places = [[one.name, _percent(one.explained), "alike" if one.alike else ""] for one in found.places]
@@ -230,5 +229,4 @@ def write_page(path: Path, name: str, found: Identified, notes: Iterable[str]) -
         Section("Notes", warnings(notes)),
     ]
     head = [*conclusion(found), places_text(found)]
-    text = page(f"Which scheduler made {name}", head, sections, f"Made by hetsim {__version__}.")
-    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
+    elements.write_page(path, elements.page(f"Which scheduler made {name}", head, sections))

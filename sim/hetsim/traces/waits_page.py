@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetsim.model.files import write_whole
-from hetsim.page.elements import Cell, Section, items, page, picture, table, warnings
+from hetsim.page.elements import Cell, Section, items, page, picture, table, warnings, write_page
 from hetsim.plots.steps import draw_steps, intervals, steps_label
 from hetsim.plots.style import BLUE, GRID, INK, MUTED, VERMILION, figure, log_time_axis, look, tidy, time_axis, title
 from hetsim.report import terminal
@@ -33,14 +31,11 @@ def write_waits(
     path: Path, name: str, explained: Explained, compared: Compared | None, simulated: bool, notes: Iterable[str] = ()
 ) -> None:
     """Write the page, whole or not at all."""
-    text = waits_page(name, explained, compared if simulated else None, notes)
-    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
+    write_page(path, waits_page(name, explained, compared if simulated else None, notes))
 
 
 def waits_page(name: str, explained: Explained, compared: Compared | None, notes: Iterable[str] = ()) -> str:
     """The page as text."""
-    from hetsim import __version__
-
     mean = terminal.several([explained.mean_wait], terminal.SECONDS)[0]
     of_capacity = f"{explained.capacity:,.6g} {explained.jobs.unit}"
     said = [f"Mean recorded wait {mean} over {len(explained.jobs):,} jobs, on {of_capacity}."]
@@ -56,19 +51,14 @@ def waits_page(name: str, explained: Explained, compared: Compared | None, notes
         Section("Recorded and simulated waits", "" if compared is None else _variants(compared)),
         Section("Notes", warnings(notes)),
     ]
-    return page(f"Recorded waits of {name}", filter(None, said), sections, f"Made by hetsim {__version__}.")
+    return page(f"Recorded waits of {name}", filter(None, said), sections)
 
 
 def _variants(compared: Compared) -> str:
-    means = [mean for one in compared.variants for mean in (one.recorded, one.simulated)]
-    defined = [mean for mean in means if not math.isnan(mean)]
-    written = iter(terminal.several(defined, terminal.SECONDS)) if defined else iter(())
-    rows: list[list[str | Cell]] = []
-    for number, one in enumerate(compared.variants):
-        times = [Cell("–" if math.isnan(mean) else next(written), mean) for mean in (one.recorded, one.simulated)]
-        both = [Cell("–" if math.isnan(r) else f"{r:.2f}", r) for r in (one.correlation, one.rank_correlation)]
-        name = one.name if one.kept else f"{one.name}: no better, left out"
-        rows.append([Cell(str(number), number), name, Cell(f"{one.jobs:,}", one.jobs), *times, *both])
+    rows = []
+    for number, (one, texts) in enumerate(zip(compared.variants, waits_report.variant_rows(compared), strict=True)):
+        values = (one.jobs, one.recorded, one.simulated, one.correlation, one.rank_correlation)
+        rows.append([Cell(str(number), number), texts[0], *map(Cell, texts[1:], values)])
     titles = ["Step", "Scenario", "Jobs", "Recorded mean", "Simulated mean", "Correlation", "Of ranks"]
     under = f"Waits under {waits_report.policy_of(compared)}, with one thing after the other taken in."
     return table(titles, rows, under)

@@ -42,7 +42,7 @@ def lines(explained: Explained, compared: Compared | None, simulated: bool) -> l
     text_lines = ["", heading, "", *terminal.table(rows, right=(1,))]
     text_lines += [f"  {text}" for text in inferred(explained)]
     if compared is not None and simulated:
-        text_lines += _variants(explained, compared)
+        text_lines += _variants(compared)
     return text_lines
 
 
@@ -86,9 +86,9 @@ def _site(explained: Explained) -> list[str]:
     return sentences
 
 
-def _variants(explained: Explained, compared: Compared) -> list[str]:
-    policy = policy_of(compared)
-    rows = [[f"waits under {policy}", "jobs", "recorded", "simulated", "correlation", "of ranks"]]
+def variant_rows(compared: Compared) -> list[list[str]]:
+    """A row a scenario: its name, jobs, mean waits in one unit, and correlations."""
+    rows = []
     means = [mean for one in compared.variants if one.jobs for mean in (one.recorded, one.simulated)]
     written = iter(terminal.several(means, terminal.SECONDS)) if means else iter(())
     for variant in compared.variants:
@@ -96,8 +96,13 @@ def _variants(explained: Explained, compared: Compared) -> list[str]:
         pair = (variant.correlation, variant.rank_correlation)
         name = variant.name if variant.kept else f"{variant.name}: no better, left out"
         rows.append([name, f"{variant.jobs:,}", *times, *("–" if math.isnan(r) else f"{r:.2f}" for r in pair)])
+    return rows
+
+
+def _variants(compared: Compared) -> list[str]:
+    heads = [f"waits under {policy_of(compared)}", "jobs", "recorded", "simulated", "correlation", "of ranks"]
     said = conclusion(compared)
-    return ["", *terminal.table(rows, right=range(1, 6)), *(["", said] if said else [])]
+    return ["", *terminal.table([heads, *variant_rows(compared)], right=range(1, 6)), *(["", said] if said else [])]
 
 
 def conclusion(compared: Compared) -> str:

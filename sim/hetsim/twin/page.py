@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetsim.model.files import write_whole
-from hetsim.page.elements import Section, items, page, picture, table, warnings
+from hetsim.page.elements import Section, items, page, picture, table, warnings, write_page
 from hetsim.plots.style import BLUE, INK, MUTED, VERMILION, figure, plain, short, tidy, time_axis, title
 from hetsim.twin import report
 
@@ -28,21 +27,6 @@ def write_twin(
     changed: str = "", notes: list[str] | None = None,
 ) -> None:  # fmt: skip
     """Write the page, whole or not at all."""
-    text = twin_page(told, now, errors, other=other, changed=changed, notes=notes or [])
-    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
-
-
-def twin_page(
-    told: TwinForecast,
-    now: float,
-    errors: Mapping[str, float],
-    other: TwinForecast | None,
-    changed: str,
-    notes: list[str],
-) -> str:
-    """The page as text."""
-    from hetsim import __version__
-
     under = "Thin 90 %, thick 50 % of the samples, a dot for the median; a stroke: the start by time limits alone."
     what = "what is held, when waiting jobs start, when nodes are free"
     sections = [
@@ -52,10 +36,10 @@ def twin_page(
         Section("What if", "" if other is None else items(report.summary(other, now)[1:])
                 + table(report.WHAT_IF_HEADS, report.what_if_rows(told, other, now), changed)),
         Section("How good the models were on the log", items(report.error_lines(errors))),
-        Section("Notes", warnings(notes)),
+        Section("Notes", warnings(notes or [])),
     ]  # fmt: skip
     head = f"Forecast from {report.moment(0.0, now)}"
-    return page(head, report.summary(told, now), sections, f"Made by hetsim {__version__}.")
+    write_page(path, page(head, report.summary(told, now), sections))
 
 
 def draw(told: TwinForecast, other: TwinForecast | None = None) -> Figure:

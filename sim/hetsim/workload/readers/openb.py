@@ -6,7 +6,7 @@ whole.  `gpu_spec` names the types a pod may run on, alternatives separated by a
 `deletion_time`; one that still ran when the trace ended has that end as its deletion.  Times are seconds.
 
 Left out and counted: pods that never started, and those that ended before they began.  `qos` becomes the class, the
-phase the column `status`.  Most pods come after day 108: `trim: true` leaves out what is before.
+phase the column `status`.  Most pods come after day 115: `since: 9961302 s` leaves out what is before.
 A list of requests without the three times is read with `duration`: the pods come in the order of the file, one a
 second, and run that long.
 Nodes: sn, cpu_milli, memory_mib, gpu, model.

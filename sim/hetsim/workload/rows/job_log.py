@@ -8,8 +8,6 @@ All these readers know the options
                     jobs in whatever order the rows stand, and a load of the same shape at that share of its height
     warm_start      begins with what the log has in the cluster at `since`: jobs that run then start at time 0 with what
                     they have left, those that wait come a millisecond later; the column `at_cut` is 1 and 2 for them
-    trim            leaves out the almost empty head of a log: jobs before the instant at which their rate jumps to
-                    more than ten times what it was (the most likely change point of two constant rates)
     time_scale      what the submissions are multiplied by after that; 0.5 doubles the rate
     estimates       `trace`: policies see what the users asked for, where the log tells; `perfect`: the true times.
                     Another error model is given in the entry (`estimates:`), with `perfect` here
@@ -82,7 +80,6 @@ class LogCut:
     until: Moment | None = None
     sample: Share = 1.0
     sample_seed: SampleSeed = 0
-    trim: Flag = False
     warm_start: Flag = False
     time_scale: Scale = 1.0
     estimates: Literal["trace", "perfect"] = "trace"
@@ -128,8 +125,6 @@ class JobLog(ReadFile):
         """Are several rows with one id an error?"""
         if cut.warm_start and not cut.since:
             self.fail("warm_start needs since: the instant at which the replay begins, in the midst of the log")
-        if cut.warm_start and cut.trim:
-            self.fail("trim cuts off a head in which nothing runs; warm_start is for a cut in the midst of a log")
         alike = isinstance(cut.until, Date) == isinstance(cut.since, Date)
         if cut.until is not None and alike and cut.until <= cut.since:
             self.fail(f"until ({_written(cut.until)}) must be after since ({_written(cut.since)})")

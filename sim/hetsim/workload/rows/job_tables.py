@@ -1,9 +1,9 @@
 """The rows of a log after its options, as one task table or several.
 
 Both are made by the same steps from blocks of rows; in memory there is one block.  What only the whole log can tell is
-found first: time 0, rows that repeat others, the end of the empty head, which columns there are, whether ids are
-numbers, and which come again.  Next to the blocks that takes a byte a row, 8 for the ids (and 8 for keys where repeated
-rows are left out, 16 where the head is trimmed), and each id that does come again.
+found first: time 0, rows that repeat others, which columns there are, whether ids are numbers, and which come again.
+Next to the blocks that takes a byte a row, 8 for the ids (and 8 for keys where repeated rows are left out), and each id
+that does come again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,6 @@ from hetsim.workload.traces import NUMBERS, TaskTable
 if TYPE_CHECKING:
     from hetsim.workload.rows.job_log import JobLog
 
-JUMP = 10.0
-"""How much denser arrivals must become for what comes before to be an empty head."""
-CHUNK = 2**20
 BEHIND = 1e-3
 """Seconds after the cut at which jobs come that waited then."""
 OVERDUE = 1.0
@@ -63,8 +60,6 @@ class Assembly:
         """Of each block: which rows."""
         self._leave_repetitions()
         self._check_some()
-        if log.cut.trim:
-            self._leave_head()
         self.columns = self._columns()
         self.turns: dict[Any, int] = {}
         """How often each id that comes again has been there."""
@@ -117,21 +112,6 @@ class Assembly:
             self.log.seen -= int((here & kept).sum())
             kept &= ~here
             begin += len(kept)
-
-    def _leave_head(self) -> None:
-        pairs = zip(self.log.blocks, self.kept, strict=True)
-        arrival = np.concatenate([np.frombuffer(block.arrival)[kept] for block, kept in pairs])
-        arrival.sort()
-        jump = head_end(arrival)
-        if jump is None:
-            message = f"{self.log.path}: no empty head to trim: its rate never jumps by more than {JUMP:g} times"
-            self.log.notes.append(message)
-            return
-        for block, kept in zip(self.log.blocks, self.kept, strict=True):
-            head = np.frombuffer(block.arrival) < jump
-            self._drop(f"in the empty head, before {jump - self.begin:.6g} s", block, head & kept)
-            kept &= ~head
-        self.begin = jump
 
     def _drop(self, reason: str, block: RowBlock, rows: np.ndarray, where: dict[str, list[int]] | None = None) -> None:
         if rows.any():
@@ -353,25 +333,3 @@ def _end_of(block: RowBlock) -> np.ndarray:
     """When each job ended; -inf where its start is not known."""
     start = block.number("start") if "start" in block.numbers else np.full(len(block), np.nan)
     return np.nan_to_num(start, nan=-np.inf) + np.frombuffer(block.duration)
-
-
-def head_end(arrival: np.ndarray) -> float | None:
-    """The most likely jump of the rate of ascending arrivals (Poisson), if any.
-
-    None if the second rate is not above `JUMP` times the first.
-    """
-    n = len(arrival)
-    if n < 3 or arrival[-1] <= arrival[0]:
-        return None
-    best, likeliest = 0, -math.inf
-    for low in range(1, n - 1, CHUNK):  # in pieces, for the sake of memory
-        k = np.arange(low, min(low + CHUNK, n - 1))
-        before, after = arrival[k] - arrival[0], arrival[-1] - arrival[k]
-        # A burst of equal times is not a rate: as if it took a second.
-        first, second = k / np.maximum(before, 1.0), (n - 1 - k) / np.maximum(after, 1.0)
-        likelihood = k * np.log(first) + (n - 1 - k) * np.log(second)
-        likelihood[second <= JUMP * first] = -np.inf
-        highest = int(np.argmax(likelihood))
-        if likelihood[highest] > likeliest:
-            best, likeliest = low + highest, float(likelihood[highest])
-    return float(arrival[best]) if math.isfinite(likeliest) else None

@@ -1,9 +1,8 @@
-"""Every device, node or type over time, as shades."""
+"""The links of a network over time, as shades."""
 
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 
 from hetsim.errors import UsageError
@@ -11,31 +10,10 @@ from hetsim.model.exchange import link_names
 from hetsim.plots.steps import averaged, means_told
 from hetsim.plots.style import INK, VERMILION, describe, own_axes, plain, short, time_axis, title
 from hetsim.results.one_run.network import series
-from hetsim.results.one_run.over_bins import GROUPS, busy_over_time
 from hetsim.results.one_run.result import Result
 
-MAX_ROWS = 64
 MAX_NAMES = 40
 MAX_LINKS = 32
-
-
-def heat_map(result: Result, ax: Axes | None = None, *, by: str | None = None, bins: int = 120) -> Axes:
-    """Draw the computing share of each stretch of time: dark idle, bright busy.
-
-    Parameters: result: a run; ax: axes to draw on, else those of a new figure; bins: stretches of time; by: rows are
-        each "device", "node" or "type"; without it the finest of these with at most 64 rows.
-    Returns: the axes.
-    Raises: UsageError: another `by`.
-    """
-    if by is not None and by not in GROUPS:
-        raise UsageError(f'a heat map has a row a {", ".join(GROUPS[:-1])} or {GROUPS[-1]}, not a "{by}"')
-    table = busy_over_time(result, bins, by) if by else _finest(result, bins)
-    rows = len(table)
-    ax = own_axes(ax, 9, min(10.0, 1.9 + 0.22 * max(rows, 4)))
-    edges = np.append(table.columns.to_numpy(dtype=float), result.end or 1.0)
-    _shades(ax, edges, table.to_numpy(), names=list(map(str, table.index)), label="computing (%)")
-    title(ax, describe(result))
-    return ax
 
 
 def _shades(ax: Axes, edges: np.ndarray, shares: np.ndarray, names: list[str], label: str) -> None:
@@ -57,15 +35,6 @@ def _shades(ax: Axes, edges: np.ndarray, shares: np.ndarray, names: list[str], l
     bar.outline.set_visible(False)
     bar.set_label(label, fontsize=9, color=INK)
     bar.ax.tick_params(labelsize=8, length=0)
-
-
-def _finest(result: Result, bins: int) -> pd.DataFrame:
-    """By device where these are few, else by node, else by type."""
-    table = result.devices
-    for by in ("device", "node"):
-        if table[by].nunique() <= MAX_ROWS:
-            return busy_over_time(result, bins, by)
-    return busy_over_time(result, bins, "type")
 
 
 def links(result: Result, ax: Axes | None = None, *, bins: int = 160) -> Axes:
