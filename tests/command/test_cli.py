@@ -323,8 +323,8 @@ def test_a_trace_is_inspected_without_naming_its_format(here: Path):
     assert "jobs.txt: looks like swf (--format names another)" in found.stderr
     assert call("trace", "inspect", "jobs.txt", "--format", "tasks").exit_code == 3
     for wrong, said in (
-        (("identify", "jobs.txt", "--page", "p.foo"), "written as .html"),
-        (("identify", "jobs.txt", "--page", "no/p.html"), 'no folder "no"'),
+        (("inspect", "jobs.txt", "--picture", "p.foo"), "written as .png, .pdf or .svg"),
+        (("inspect", "jobs.txt", "--picture", "no/p.png"), 'no folder "no"'),
         (("convert", "jobs.txt", "no/t.csv"), 'there is no folder "no" for t.csv'),
     ):
         result = call("trace", *wrong)

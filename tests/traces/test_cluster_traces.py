@@ -681,9 +681,9 @@ def test_validate_prints_simulated_beside_recorded(file):
 # The command line -----------------------------------------------------------------------------------------------
 
 
-def test_inspect_tells_sizes_load_and_what_was_left_out(file):
+def test_inspect_tells_sizes_load_and_what_was_left_out(file, tmp_path):
     path = file(PODS, "pods.csv")
-    outcome = command("trace", "inspect", path, "--format", "openb", "--json")
+    outcome = command("trace", "inspect", path, "--format", "openb", "--json", "--picture", tmp_path / "p.png")
     assert outcome.exit_code == 0, outcome.output
     found = json.loads(outcome.stdout)
     assert [(row["gpus"], row["tasks"]) for row in found["sizes"]] == [("none", 1), ("fraction", 1), ("1", 1), ("2", 1)]
@@ -693,6 +693,7 @@ def test_inspect_tells_sizes_load_and_what_was_left_out(file):
     held = sum(load["gpus"]) * load["stretch"]  # until 40: the first pod from 5 on, 0.46 of a GPU from 10 on
     assert held == pytest.approx(35 + 0.46 * 30)
     assert "never started (Pending)" in outcome.stderr
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     text = command("trace", "inspect", path, "--format", "openb").stdout
     assert "of the tasks on GPUs 33.3 % take a fraction, 33.3 % are gangs" in text and "GPUs held" in text
 

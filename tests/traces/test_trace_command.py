@@ -56,6 +56,7 @@ def run(arguments: str) -> Any:
     ("inspect tasks.csv --option sort", '--option needs KEY=VALUE, not "sort"'),
     ("inspect tasks.csv --option =3", '--option needs KEY=VALUE, not "=3"'),
     ("inspect tasks.csv --option sort={", "--option sort={: the value"),
+    ("inspect chat.csv --format requests --picture p.png", "--picture draws the tasks of a trace; this one has"),
     ("inspect log.txt", "its format is not recognized; give --format NAME"),
     ("map nothing.csv", "there is no such file"),
     ("validate s.yaml --cluster openb:n.csv", "s.yaml is a scenario; --cluster is for logs"),

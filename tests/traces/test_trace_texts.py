@@ -12,11 +12,12 @@ from matplotlib.axes import Axes
 
 from hetsim.cli import console
 from hetsim.model.ragged import Ragged
-from hetsim.plots.style import BLUE, MUTED, VERMILION
+from hetsim.plots.style import BLUE, MUTED, ORANGE, VERMILION
 from hetsim.traces import from_log, waits_page, waits_report
 from hetsim.traces.contents import contents, text_of
 from hetsim.traces.from_log import Compared, Variant, compare, document_of, inferred_nodes, take_in_limits
 from hetsim.traces.node_lists import grouped
+from hetsim.traces.picture import trace as picture_of
 from hetsim.workload.logs.capacity import Capacity
 from hetsim.workload.logs.inferred import Limits, Order
 from hetsim.workload.logs.recorded_log import Jobs
@@ -307,6 +308,56 @@ def test_the_picture_of_waits_without_simulated_ones():
     assert drawn(plain[2])[0][3] == [[1, 25], [1, 50], [10, 75], [40, 100]] and len(plain[2].lines) == 1
     assert not plain[0].patches and plain[1].get_xlim() == (0, 1.2)
     assert MUTED != BLUE
+
+
+def test_the_picture_of_a_trace():
+    load, long, sizes = picture_of(jobs_table()).axes
+    assert [place_of(ax) for ax in (load, long, sizes)] == [(0, 1, 0, 2), (1, 2, 0, 1), (1, 2, 1, 2)]
+    area, edge = load.patches
+    for patch in (area, edge):
+        values, edges, _ = patch.get_data()  # type: ignore[attr-defined]
+        assert np.allclose(edges, np.linspace(0, 96, 201))
+        exact = np.interp(edges, [0, 24, 48, 60, 72, 96], [0, 24, 72, 102, 126, 126])
+        assert np.allclose(values, np.diff(exact) / 0.48)
+    assert (area.get_fill(), edge.get_fill()) == (True, False)
+    assert (load.get_ylabel(), load.get_xlim(), load.get_ylim()[0]) == ("GPUs held", (0, 96), 0)
+    assert load.get_title(loc="left") == "4 tasks, each from its submission on"
+    assert drawn(long)[0][1:] == (BLUE, 1.6, [[12, 0.25], [24, 0.5], [36, 0.75], [48, 1]])
+    assert (long.get_xscale(), long.get_xlabel(), long.get_ylim()) == ("log", "duration", (0, 1.01))
+    work = (0, 6 / 126, 24 / 126, 96 / 126)
+    expected = [(n - 0.39, 0, 0.38, 0.25) for n in range(4)] + [(n + 0.01, 0, 0.38, work[n]) for n in range(4)]
+    assert np.allclose(bars_of(sizes), expected)
+    assert [label.get_text() for label in sizes.get_xticklabels()] == ["none", "fraction", "1", "2"]
+    assert [text.get_text() for text in sizes.get_legend().get_texts()] == ["tasks", "GPU time"]
+
+
+def test_the_picture_of_a_trace_with_recorded_starts():
+    recorded = picture_of(jobs_table(extra={"recorded_start": np.zeros(4)})).axes[0]
+    assert recorded.get_title(loc="left") == "4 tasks, each from its recorded start on"
+
+
+def test_the_picture_of_a_trace_without_gpus():
+    load, _, sizes = picture_of(cores_table()).axes
+    assert not load.patches  # all arrive at once
+    assert [label.get_text() for label in sizes.get_xticklabels()] == ["below 1", "1", "2"]
+    assert (sizes.get_xlabel(), sizes.get_legend().get_texts()[1].get_text()) == ("cores of a task, from", "core time")
+
+
+def test_the_picture_of_a_trace_of_cores_over_time():
+    later = cores_table()
+    later.arrival = np.array([0.0, 1, 2, 200])
+    load = picture_of(later).axes[0]
+    assert load.get_ylabel() == "cores held"
+    assert load.patches[0].get_facecolor()[:3] != BLUE and ORANGE != BLUE
+
+
+def test_a_picture_of_many_tasks_has_two_thousand_points():
+    """At most some more: every n-th of the sorted times, the shortest drawn as 1 ms."""
+    times = np.random.default_rng(1).permutation(np.arange(5000.0))
+    long = picture_of(TaskTable("x", {"cpu_time": times}, np.zeros(5000))).axes[1]
+    points = drawn(long)[0][3]
+    assert len(points) == 2500
+    assert (points[0], points[1], points[-1]) == ([1e-3, 1 / 5000], [2, 3 / 5000], [4998, 4999 / 5000])
 
 
 # Nodes and scenarios ----------------------------------------------------------------------------------------------

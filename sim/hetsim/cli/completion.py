@@ -1,16 +1,19 @@
-"""Shell completion: commands, scenarios, policies and metrics.
+"""Shell completion: commands, scenarios, policies, metrics, and keys of --set.
 
 A function is asked by click with what stands before the cursor (`incomplete`); it never fails, since a shell has no
-place for a message.  Cost: that of loading the registry; nothing is loaded unless a shell asks.
+place for a message.  Keys come from the JSON Schema of the scenario format, names in them from the scenario itself.
+Cost: that of loading the registry, or the schema (0.3 s); nothing is loaded unless a shell asks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
+Schema = dict[str, Any]
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
@@ -42,10 +45,32 @@ def metrics(context: click.Context, parameter: click.Parameter, incomplete: str)
     return [CompletionItem(name, help=unit_of(name)) for name in known() if name.startswith(incomplete)]
 
 
+def keys(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a path of keys by one level; after `=` propose nothing."""
+    from hetsim.scenario.schema.whole import json_schema
+
+    if "=" in incomplete:
+        return []
+    *above, begun = incomplete.split(".")
+    schema = json_schema()
+    options: list[Schema] = [schema]
+    # While an option lacks its value, click leaves the arguments unparsed.
+    document: Any = _document(str(context.params.get("scenario") or next(iter(context.args), "")))
+    for key in above:
+        options = [under for one in _plain(options, schema) for under in _under(one, key)]
+        document = _entry(document, key)
+    keys_here = dict.fromkeys(key for one in _plain(options, schema) for key in one.get("properties", ()))
+    names = _names(document) if any("items" in one for one in _plain(options, schema)) else []
+    prefix = "".join(f"{key}." for key in above)
+    return [CompletionItem(prefix + key, help=_help(options, schema, key)) for key in [*names, *keys_here]
+            if key.startswith(begun)]  # fmt: skip
+
+
 COMPLETERS: dict[str, Completer] = {
     "scenario": scenarios, "scenarios": scenarios,
     "policy": policies, "policies": policies, "baseline": policies, "baselines": policies,
     "metric": metrics, "metrics": metrics, "best": metrics, "targets": metrics,
+    "overrides": keys, "over": keys, "changes": keys,
 }  # fmt: skip
 """By name of a parameter, of every command."""
 
@@ -58,3 +83,64 @@ def completed(command: click.Command) -> click.Command:
     for below in getattr(command, "commands", {}).values():
         completed(below)
     return command
+
+
+def _document(name: str) -> Any:
+    """The scenario's YAML, for the names of its entries; None where it cannot be read."""
+    import yaml
+
+    from hetsim.scenario.file.shipped import find
+
+    for place in (lambda: name, lambda: find(name)):
+        try:
+            with open(place(), encoding="utf-8") as file:
+                return yaml.safe_load(file)
+        except Exception:  # any defect of a half-written file: the keys are completed without its names
+            continue
+    return None
+
+
+def _plain(options: list[Schema], schema: Schema) -> list[Schema]:
+    """The alternatives of a schema that have keys or entries, references followed."""
+    schemas: list[Schema] = []
+    todo = list(options)
+    while todo:
+        one = todo.pop(0)
+        if "$ref" in one:
+            todo.append(schema["$defs"][one["$ref"].rpartition("/")[2]])
+            continue
+        todo += [*one.get("anyOf", ()), *one.get("oneOf", ())]
+        if "properties" in one or "items" in one or "additionalProperties" in one:
+            schemas.append(one)
+    return schemas
+
+
+def _under(one: Schema, key: str) -> list[Schema]:
+    """Return the schemas below a key: of a property, or of an entry of a list."""
+    if key in one.get("properties", ()):
+        return [one["properties"][key]]
+    if "items" in one:
+        return [one["items"]]
+    further = one.get("additionalProperties")
+    return [further] if isinstance(further, dict) else []
+
+
+def _entry(document: Any, key: str) -> Any:
+    if isinstance(document, list):
+        named = [entry for entry in document if isinstance(entry, dict) and entry.get("name") == key]
+        return named[0] if named else None
+    return document.get(key) if isinstance(document, dict) else None
+
+
+def _names(document: Any) -> list[str]:
+    entries = document if isinstance(document, list) else [document]
+    return [str(entry["name"]) for entry in entries if isinstance(entry, dict) and "name" in entry]
+
+
+def _help(options: list[Schema], schema: Schema, key: str) -> str:
+    """Return the first sentence of a key's description."""
+    for one in _plain(options, schema):
+        text: str = one.get("properties", {}).get(key, {}).get("description", "")
+        if text:
+            return text.partition(". ")[0].replace("\n", " ").rstrip(".")
+    return ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hetsim.cli import console
-from hetsim.cli.options import FILE, JSON, PAGE, VERBOSITY, YAML, together
+from hetsim.cli.options import FILE, JSON, PAGE, PICTURE, VERBOSITY, YAML, together
 from hetsim.cli.program import Verbs
 from hetsim.cli.validate import VALID
 from hetsim.traces.contents import contents, rows_word, text_of
@@ -45,13 +45,20 @@ def trace() -> None:
 @trace.command(short_help="Say what is in a trace.")
 @READING
 @JSON
-def inspect(file: str, form: str | None, options: tuple[str, ...], as_json: bool) -> None:
+@click.option("--picture", type=PICTURE, metavar="PNG", help="Draw it there.")
+def inspect(
+    file: str, form: str | None, options: tuple[str, ...], as_json: bool, picture: Path | None
+) -> None:
     """Say what is in a trace: number, times and sizes of its tasks, and its columns.
 
     The load over time counts every task from its recorded start, or from its submission where there is none, for as
     long as it takes.
     """
+    from hetsim.errors import UsageError
+
     table = read(file, form, options)
+    if picture is not None and table.requests:
+        raise UsageError("--picture draws the tasks of a trace; this one has requests")
     shown = contents(table)
     if as_json:
         console.as_json(shown)
@@ -59,6 +66,10 @@ def inspect(file: str, form: str | None, options: tuple[str, ...], as_json: bool
         console.lines(text_of(shown))
     for remark in table.notes:
         console.note(remark)
+    if picture is not None:
+        from hetsim.traces.picture import trace as draw
+
+        console.picture(picture, lambda: draw(table))
 
 
 @trace.command("map", short_help="Propose how the columns of a log map to what jobs are.")

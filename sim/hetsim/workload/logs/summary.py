@@ -51,7 +51,7 @@ def occupied(begin: np.ndarray, end: np.ndarray, width: np.ndarray, edges: np.nd
     return np.diff(np.interp(edges, times, area, left=0.0, right=area[-1])) / np.diff(edges)
 
 
-def load(table: TaskTable) -> dict[str, Any]:
+def load(table: TaskTable, bins: int = BINS) -> dict[str, Any]:
     """Submissions, GPUs and cores over time; tasks count from start or submission.
 
     Over the time in which tasks are submitted.
@@ -59,7 +59,7 @@ def load(table: TaskTable) -> dict[str, Any]:
     first, last = float(table.arrival.min()), float(table.arrival.max())
     if last <= first:
         return {}
-    edges = np.linspace(first, last, BINS + 1)
+    edges = np.linspace(first, last, bins + 1)
     begin = table.extra.get("recorded_start", table.arrival)
     begin = np.where(np.isnan(begin), table.arrival, begin)
     end = begin + durations(table)
