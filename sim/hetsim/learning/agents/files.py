@@ -84,7 +84,7 @@ def save(policy: LearnedPolicy, path: str | Path) -> None:
         **{key: value for key, value in vars(policy).items() if key != "network"},
         "observation": policy.layout.observation, "actions": policy.layout.actions,
     }  # fmt: skip
-    parts = {"about": np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8)}
+    parts: dict[str, np.ndarray] = {"about": np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8)}
     parts |= {f"array{number}": array for number, array in enumerate(policy.network.arrays)}
 
     def write(file: Path) -> None:
