@@ -13,7 +13,7 @@ from tiers import spread
 import hetsim as hs
 from benchmarks.hybrid_instances import FAMILIES, instances, optimum
 from hetsim.engine.flight.links import Links
-from hetsim.engine.launching.departures import Departures
+from hetsim.engine.launching.boundaries import Boundaries
 from hetsim.engine.simulation import Simulation
 from hetsim.errors import ScenarioError
 from hetsim.model.cluster import Cluster, DeviceType, Link
@@ -112,9 +112,9 @@ def moved(function):
         total[0] += sum(part.size for part in (*table.up, *table.down) if part.alone)
         released(self, launch, table)
 
-    released = Departures.release
+    released = Boundaries.release
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Departures, "release", release)  # what is alone on its way is not sent over shared links
+        patch.setattr(Boundaries, "release", release)  # what is alone on its way is not sent over shared links
         patch.setattr(Links, "send", send)
         return function(), total[0]
 
