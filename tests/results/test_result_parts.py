@@ -648,3 +648,19 @@ def test_the_memory_traffic_of_kernels():
     rec.stats = {"bytes_moved": 5.0, "peak_memory": 7.0}
     assert (Result(rec).metric("bytes_moved"), Result(rec).metric("peak_memory")) == (5, 7)
     assert math.isnan(three().metric("bytes_moved")) and math.isnan(three().metric("peak_memory"))
+
+
+def test_columns_of_modes():
+    """One value a mode, and 0 for tasks without one (code -1); codes count the modes of all shapes through."""
+    tasks = workload(
+        [0, 0], [[1.0, 1.0]] * 2,
+        [[gpu_mode(2, millicores=500), Mode("c", CPU, millicores=3000)], [gpu_mode(share=WHOLE // 4)]], [0, 1],
+    )  # fmt: skip
+    table = ModeTable(tasks, cluster(gpus=2, cpus=4))
+    assert table.share.tolist() == [1.0, 0.0, 0.25, 0.0] and table.cores.tolist() == [0.5, 3.0, 0.0, 0.0]
+    assert table.units.tolist() == [2.0, 3.0, 0.25, 0.0] and table.on_cpu.tolist() == [False, True, False, False]
+    assert table.dynamic_watts.tolist() == [400.0, 0.0, 50.0, 0.0] and table.width == 2
+    codes = table.codes(np.array([0, 0, 1, 1]), np.array([0, 1, 0, -1]))
+    assert codes.tolist() == [0, 1, 2, -1] and table.share[codes].tolist() == [1.0, 0.0, 0.25, 0.0]
+    assert table.by_shape(1, lambda mode: mode.millicores, -5.0).tolist() == [3000.0, -5.0]
+    assert table.by_shape(0, lambda mode: mode.gpus, 0.0).tolist() == [2, 1]
