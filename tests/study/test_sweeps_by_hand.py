@@ -283,7 +283,7 @@ def test_interrupted_anywhere_it_goes_on_and_gives_the_same_bytes(
     options: dict[str, Any] = {"policies": ["fcfs", "sjf"], "replications": 2}
     whole = sweep(SMALL, OVER, out=tmp_path / "whole", **options)
     assert len(made.jobs) == 12 and len(list((tmp_path / "whole" / "runs").glob("*.runs"))) == 3
-    for limit in (0, 1, 3, 4, 7, 11):
+    for limit in (0, 3, 4, 11):
         made.jobs.clear()
         made.limit = limit
         out = tmp_path / f"{limit}"
@@ -613,9 +613,9 @@ def strictly(made: Made, monkeypatch: pytest.MonkeyPatch) -> Made:
 
 
 def test_policies_have_as_many_replications_as_their_precision_takes(strictly: Made):
-    wanted = {"precision": 0.04, "metric": "jain", "max": 80}
+    wanted = {"precision": 0.06, "metric": "jain", "max": 80}
     found = run_policies(SMALL, ["fcfs", "sjf"], StudyOptions(replications=wanted))
-    values = [as_many_as_needed((9, policy), 0.04, 80) for policy in ("fcfs", "sjf")]
+    values = [as_many_as_needed((9, policy), 0.06, 80) for policy in ("fcfs", "sjf")]
     assert [list(runs.column("jain")) for runs in found.values()] == values  # type: ignore[union-attr]
     assert [len(one) for one in values] != [10, 10] and len(strictly.jobs) == sum(map(len, values))
     for runs in found.values():
