@@ -677,3 +677,30 @@ def test_a_transient_of_all_replications():
         _ = one.cut
     with pytest.raises(UsageError, match="replication 0 has no task: make"):
         _ = WarmupSeries().cut
+
+
+def test_names_that_a_sweep_or_a_comparison_lacks(tmp_path: Path):
+    found = swept()
+    for call in (lambda: front(found, "wait_mean", "rho_max"), lambda: regrets(found, "rho_max"),
+                 lambda: front(compare({"a": runs(A), "b": runs(B)}, ["jain"]), "jain", "bubble"),
+                 lambda: regrets(compare({"a": runs(A), "b": runs(B)}, ["jain"]), "rho_max")):  # fmt: skip
+        with pytest.raises(UnknownName, match="among those kept; ask for it with metrics="):
+            call()
+    twice = pd.concat([found.table, found.table.iloc[2:3]], ignore_index=True)
+    with pytest.raises(UsageError, match="point 1 is there twice under p"):
+        regrets(Sweep(twice, twice, found.points), "wait_mean")
+    with pytest.raises(UnknownName, match=r'did you mean "wait_mean"\? among those of the sweep \(wait_mean, jain\)'):
+        found.best("wait_maen")
+    with pytest.raises(UnknownName, match="among those of the sweep"):
+        found.best("policy")
+    (tmp_path / "sweep.json").write_text("[]")
+    with pytest.raises(UsageError, match="is not the directory of a sweep|is not finished|checksum|--resume makes"):
+        Sweep.load(tmp_path)
+    with pytest.raises(UsageError, match="is not the directory of a sweep"):
+        Sweep.load(tmp_path / "none")
+    one = found.table[found.table["policy"] == "p"].reset_index(drop=True)
+    assert Sweep(one, one, found.points, metrics=["wait_mean"]).shown()[0] == ["point", "n", "wait mean"]
+    bare = Sweep(one.drop(columns="n"), one, pd.DataFrame(index=range(2)), metrics=["wait_mean"])
+    assert bare.shown()[0] == ["point", "policy", "wait mean"]
+    some_tasks = runs([1.0, 1.0], task_count=[0, 2])
+    assert "nothing in this scenario is random" in some_tasks.without_chance

@@ -442,6 +442,22 @@ def test_gpus_of_no_use_where_all_take_whole_ones(seed: int):
         assert (free[steps[second]], lost[steps[second]]) == (sum(left), pytest.approx(wanted))
 
 
+@pytest.mark.parametrize("seed", spread(range(12), 3))
+@pytest.mark.parametrize(("low", "high"), [(0.0, float(END)), (3.0, 17.0)])
+def test_the_fragmentation_of_a_window_is_a_mean_over_time(seed: int, low: float, high: float):
+    """Of the seconds in which GPUs are free, the mean share of them that the mix cannot use."""
+    made = story(seed)
+    made.result.record.input.warmup, made.result.record.end = low, high
+    result = Result(made.result.record)
+    table = result.fragmentation_over_time
+    shares = []
+    for second in range(int(low), int(high)):
+        row = table[table["time"] <= second].iloc[-1]
+        if row["unallocated_gpus"] > 0:
+            shares.append(row["fragmented_gpus"] / row["unallocated_gpus"])
+    assert result.metric("fragmentation") == pytest.approx(np.mean(shares) if shares else math.nan, nan_ok=True)
+
+
 def test_the_free_gpus_of_a_run_by_hand():
     one = record(Cluster([NodeSpec(accelerators=((PLAIN, 1),))]), workload([0], [2], [[gpu_mode(kind=PLAIN)]]), [1],
         [3],

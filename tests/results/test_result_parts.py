@@ -28,7 +28,8 @@ from hetsim.results.one_run import network
 from hetsim.results.one_run.modes import ModeTable, exclusive_time, mode_time, transfers
 from hetsim.results.one_run.network import has_steps
 from hetsim.results.one_run.result import Result
-from hetsim.results.one_run.store import write_directory
+from hetsim.results.one_run.store import read_mark, write_directory
+from hetsim.results.sealed import sealed
 from hetsim.results.statistics import student_interval
 from hetsim.results.stored_files import open_stored, parse_json, parse_yaml, read_frame
 
@@ -648,3 +649,66 @@ def test_the_memory_traffic_of_kernels():
     rec.stats = {"bytes_moved": 5.0, "peak_memory": 7.0}
     assert (Result(rec).metric("bytes_moved"), Result(rec).metric("peak_memory")) == (5, 7)
     assert math.isnan(three().metric("bytes_moved")) and math.isnan(three().metric("peak_memory"))
+
+
+def test_columns_of_modes():
+    """One value a mode, and 0 for tasks without one (code -1); codes count the modes of all shapes through."""
+    tasks = workload(
+        [0, 0], [[1.0, 1.0]] * 2,
+        [[gpu_mode(2, millicores=500), Mode("c", CPU, millicores=3000)], [gpu_mode(share=WHOLE // 4)]], [0, 1],
+    )  # fmt: skip
+    table = ModeTable(tasks, cluster(gpus=2, cpus=4))
+    assert table.share.tolist() == [1.0, 0.0, 0.25, 0.0] and table.cores.tolist() == [0.5, 3.0, 0.0, 0.0]
+    assert table.units.tolist() == [2.0, 3.0, 0.25, 0.0] and table.on_cpu.tolist() == [False, True, False, False]
+    assert table.dynamic_watts.tolist() == [400.0, 0.0, 50.0, 0.0] and table.width == 2
+    codes = table.codes(np.array([0, 0, 1, 1]), np.array([0, 1, 0, -1]))
+    assert codes.tolist() == [0, 1, 2, -1] and table.share[codes].tolist() == [1.0, 0.0, 0.25, 0.0]
+    assert table.by_shape(1, lambda mode: mode.millicores, -5.0).tolist() == [3000.0, -5.0]
+    assert table.by_shape(0, lambda mode: mode.gpus, 0.0).tolist() == [2, 1]
+
+
+def test_windows_and_uploads_of_no_length():
+    rec = three().record
+    rec.links = {"link": np.array([0, 0]), "time": np.array([0.0, 4.0]), "busy": np.array([0.5, 0.0]),
+                 "jobs": np.array([1, 0])}  # fmt: skip
+    table = network.links_table(rec, 5.0, 5.0)
+    assert table["utilization"].isna().all() and table["use"].tolist() == [0.0]
+    assert network.links_table(rec, 0.0, 8.0)["utilization"].tolist() == [0.25]
+    stages = {"upload": np.array([0.0, 1.0, 0.0]), "compute": np.array([4.0, 2.0, 2.0]), "download": np.zeros(3)}
+    moved = three().record
+    moved.upload, moved.compute, moved.download = stages["upload"], stages["compute"], stages["download"]
+    found = Result(moved).launches
+    assert found["upload_start"].isna().tolist() == [True, False, True] and found["download_start"].isna().all()
+
+
+def test_an_input_of_the_first_version_names_none(tmp_path: Path):
+    """Its version is 0 where none is written; others are refused by name."""
+    for version in (saved_input.VERSION + 1, -1, True):
+        (tmp_path / saved_input.OBJECTS).write_text(json.dumps({"version": version}))
+        with pytest.raises(UsageError, match=f"it has version .*and this hetsim reads 0 to {saved_input.VERSION}"):
+            saved_input.load_input(tmp_path)
+    (tmp_path / saved_input.OBJECTS).write_text("{}")
+    with pytest.raises(OSError, match="arrays|No such file"):  # read on: the arrays are missing
+        saved_input.load_input(tmp_path)
+
+
+def test_names_in_a_mark_stay_in_their_folder(tmp_path: Path):
+    (tmp_path / "run.json").write_text(sealed({"files": {"../outside": "0" * 64}}, 1))
+    with pytest.raises(DamagedFile):
+        read_mark(tmp_path)
+    (tmp_path / "run.json").write_text(sealed({"files": ["a"]}, 1))
+    with pytest.raises(DamagedFile, match="its files are not names with digests"):
+        read_mark(tmp_path)
+
+
+def test_overhead_is_not_the_rounding_of_clocks():
+    """Finishes are sums of stages; where nothing came between them the remainder is exactly 0."""
+    rng = np.random.default_rng(3)
+    start, up, run, down = rng.uniform(0, 1e5, 200), *rng.uniform(0, 1, (3, 200))
+    held = np.where(np.arange(200) % 2, 1e-3, 0.0)
+    tasks = workload(list(np.sort(start)), [1.0] * 200)
+    begin = np.sort(start)
+    rec = record(cluster(), tasks, list(begin), list(begin + up + run + down + held), [(1,)] * 200)
+    rec.upload, rec.compute, rec.download = up, run, down
+    overhead = Result(rec).tasks["overhead"].to_numpy()
+    assert (overhead[held == 0] == 0).all() and overhead[held > 0] == pytest.approx(1e-3, rel=1e-6)
