@@ -493,6 +493,26 @@ def test_the_start_of_a_log_is_a_date(read: Read, said: Said, start: str, dated:
     assert len(read("swf", text)) == 1
 
 
+@pytest.mark.parametrize(("held", "cores", "gpus", "memory"), [
+    ("exec_host=n7/1*8+n8/2-5+n9/3", 8 + 4 + 1, 0, None), ("exec_host=n1/0", 1, 0, None),
+    ("exec_host=n1/4+n1/5", 2, 0, None),
+    ("exec_host=n1/0 Resource_List.ncpus=3 Resource_List.mem=3kb", 3, 0, 3 * 1024),
+    ("exec_host=n1/0 Resource_List.nodes=3:ppn=2:gpus=1+n7:gpus=2 Resource_List.mem=2w", 3 * 2 + 1, 3 * 1 + 2, 16),
+    ("exec_host=n1/0 Resource_List.nodes=2:ppn=2:gpus=1 Resource_List.ngpus=5 Resource_List.mem=7", 4, 5, 7),
+    ("exec_vnode=(n1:ncpus=2:ngpus=1+n2:ncpus=3) Resource_List.ncpus=9 Resource_List.mem=2tb", 5, 1, 2 * 1024**4),
+    ("exec_host=n1/0 Resource_List.mem=5mb", 1, 0, 5 * 1024**2),
+    ("exec_host=n1/0 Resource_List.mem=5g", 1, 0, 5 * 1024**3),
+    ("exec_host=n1/0 Resource_List.mem=1pb", 1, 0, 1024**5), ("exec_host=n1/0 Resource_List.mem=lots", 1, 0, None),
+])  # fmt: skip
+def test_what_a_job_of_pbs_holds(read: Read, held: str, cores: float, gpus: float, memory: float | None):
+    """By its vnodes, else by what it asked for, else by its slots; memory in words of 8 bytes, bytes, and so on."""
+    text = f"06/01/2026 08:30:14;E;6.s;user=u start=1780302014 end=1780302614 {held}\n"
+    numbers = read("pbs", text).numbers
+    assert numbers["cpus"].tolist() == [cores]
+    assert numbers["gpus"].tolist() == [gpus] if gpus else not np.nan_to_num(numbers.get("gpus", np.zeros(1))).any()
+    np.testing.assert_array_equal(numbers.get("memory", [np.nan]), [np.nan if memory is None else memory])
+
+
 def test_edges_of_gavel(read: Read, tmp_path: Path):
     """Weights and objectives count from above 0; a job on one GPU of a type needs its speed there."""
     (tmp_path / "s.json").write_text(json.dumps({"v100": {"('a', 1)": {"null": 4.0}}}))
