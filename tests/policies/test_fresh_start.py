@@ -51,8 +51,14 @@ def sizes(random: np.random.Generator, at: float) -> Job:
     return Job([gpu_mode(SLOW, n, span_any=n > 2) for n in (1, 2, 4)], [time, time * 0.625, time * 0.375], at)
 
 
-@pytest.mark.parametrize("kind", [only_gpus, both_sides, sizes])
-@pytest.mark.parametrize("name", [name for name in SCHEDULERS if is_dynamic(name) and name not in WITH_MEMORY])
+KINDS = (only_gpus, both_sides, sizes)
+NAMES = [name for name in SCHEDULERS if is_dynamic(name) and name not in WITH_MEMORY]
+EVERY = [pytest.param(name, kind, marks=() if (number + turn) % 3 == 0 else pytest.mark.slow)
+         for number, name in enumerate(NAMES) for turn, kind in enumerate(KINDS)]  # fmt: skip
+"""The quick tier tries each scheduler with one kind of jobs, by turns."""
+
+
+@pytest.mark.parametrize(("name", "kind"), EVERY)
 def test_a_second_burst_is_served_as_the_first(name: str, kind: Callable[[np.random.Generator, float], Job]):
     random = np.random.default_rng(len(name))
     arrival = np.sort(random.integers(0, 48, 8)) / 8

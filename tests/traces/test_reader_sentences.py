@@ -18,6 +18,7 @@ from hetsim.workload.readers import hcsp, layer_profiles, snapshot
 from hetsim.workload.readers.pai import Keyed
 from hetsim.workload.readers.task_table import to_frame, write
 from hetsim.workload.readers.training_profiles import applications
+from hetsim.workload.rows.job_log import Date
 from hetsim.workload.traces import TaskTable
 
 Read = Callable[..., Any]
@@ -456,3 +457,122 @@ def test_gpus_of_an_instance_are_whole_above_one(read: Read, said: Said):
     assert sentence.startswith('t.txt:4: column gpu_request: "1.5" is not a share of GPUs')
     limits = np.asarray(table.extra["max_per_node"], dtype=float)
     assert np.isnan(limits[[0, 2]]).all() and limits[1] == 1
+
+
+def test_edges_of_accounts(read: Read, said: Said):
+    """A row of Grid Engine has 42 cells or more; of 13 digits are milliseconds, of 12 seconds; dates end in 9999."""
+    row = [f"c{n}" for n in range(42)]
+    row[8:11] = ["253402300000", "253402300000", "253402300799"]
+    row[34:36], row[39], row[41] = ["6", "0"], "", "NONE"
+    table = read("sge", ":".join(row) + "\n")
+    assert len(table) == 1 and table.times["cpu_time"].tolist() == [799]
+    assert "time 0 is 9999-12-31 23:46:40" in table.notes[0]
+    row[10] = "253402300800"
+    assert said(lambda: read("sge", ":".join(row) + "\n")) == [
+        't.txt:1: row 1, column end: "253402300800" is after the year 9999 as epoch s; give the unit that it is in'
+    ]
+    row[10] = "253402300799123"
+    assert read("sge", ":".join(row) + "\n").times["cpu_time"].tolist() == [799]
+    assert said(lambda: read("sge", ":".join(row[:41]) + "\n")) == [
+        "t.txt:1: the row has 41 cells separated by colons, expected are 42 or more"]  # fmt: skip
+
+
+@pytest.mark.parametrize(("start", "dated"), [
+    ("1000000000", True), ("253402300799", True), ("253402300800", False), ("9" * 5000, False), ("0", False),
+    ("-5", False),
+])  # fmt: skip
+def test_the_start_of_a_log_is_a_date(read: Read, said: Said, start: str, dated: bool):
+    """Without one there is nothing to compare dates with."""
+    text = f"; UnixStartTime: {start}\n" + SWF_ROW.format(1, -1)
+    window = {"since": Date(0.0), "until": Date(5e11)}
+    if dated:
+        assert len(read("swf", text, **window)) == 1
+    else:
+        (sentence,) = said(lambda: read("swf", text, **window))
+        assert "this log has no dates to compare" in sentence
+    assert len(read("swf", text)) == 1
+
+
+@pytest.mark.parametrize(("held", "cores", "gpus", "memory"), [
+    ("exec_host=n7/1*8+n8/2-5+n9/3", 8 + 4 + 1, 0, None), ("exec_host=n1/0", 1, 0, None),
+    ("exec_host=n1/4+n1/5", 2, 0, None),
+    ("exec_host=n1/0 Resource_List.ncpus=3 Resource_List.mem=3kb", 3, 0, 3 * 1024),
+    ("exec_host=n1/0 Resource_List.nodes=3:ppn=2:gpus=1+n7:gpus=2 Resource_List.mem=2w", 3 * 2 + 1, 3 * 1 + 2, 16),
+    ("exec_host=n1/0 Resource_List.nodes=2:ppn=2:gpus=1 Resource_List.ngpus=5 Resource_List.mem=7", 4, 5, 7),
+    ("exec_vnode=(n1:ncpus=2:ngpus=1+n2:ncpus=3) Resource_List.ncpus=9 Resource_List.mem=2tb", 5, 1, 2 * 1024**4),
+    ("exec_host=n1/0 Resource_List.mem=5mb", 1, 0, 5 * 1024**2),
+    ("exec_host=n1/0 Resource_List.mem=5g", 1, 0, 5 * 1024**3),
+    ("exec_host=n1/0 Resource_List.mem=1pb", 1, 0, 1024**5), ("exec_host=n1/0 Resource_List.mem=lots", 1, 0, None),
+])  # fmt: skip
+def test_what_a_job_of_pbs_holds(read: Read, held: str, cores: float, gpus: float, memory: float | None):
+    """By its vnodes, else by what it asked for, else by its slots; memory in words of 8 bytes, bytes, and so on."""
+    text = f"06/01/2026 08:30:14;E;6.s;user=u start=1780302014 end=1780302614 {held}\n"
+    numbers = read("pbs", text).numbers
+    assert numbers["cpus"].tolist() == [cores]
+    assert numbers["gpus"].tolist() == [gpus] if gpus else not np.nan_to_num(numbers.get("gpus", np.zeros(1))).any()
+    np.testing.assert_array_equal(numbers.get("memory", [np.nan]), [np.nan if memory is None else memory])
+
+
+def test_edges_of_gavel(read: Read, tmp_path: Path):
+    """Weights and objectives count from above 0; a job on one GPU of a type needs its speed there."""
+    (tmp_path / "s.json").write_text(json.dumps({"v100": {"('a', 1)": {"null": 4.0}}}))
+    rows = "".join(f"a\tx\t.\tn\t1\t40\t1\t{cell}\t{cell}\t{at}\n" for at, cell in enumerate(("0", "0.5", "1", "-1")))
+    table = read("gavel", rows, throughputs=tmp_path / "s.json")
+    np.testing.assert_array_equal(table.numbers["weight"], [np.nan, 0.5, 1, np.nan])
+    np.testing.assert_array_equal(np.asarray(table.extra["slo"], dtype=float), [np.nan, 0.5, 1, np.nan])
+
+
+def test_edges_of_acme(read: Read):
+    """Memory is by node; without the number of nodes there is one, without memory none."""
+    head = "job_id,user,node_num,gpu_num,cpu_num,mem_per_pod_GB,type,state,submit_time,start_time,end_time\n"
+    at = "2023-05-17 11:00:{}+00:00"
+    rows = "".join(f"d{n},u,{nodes},1,8,{memory},T,COMPLETED,{at.format('00')},{at.format('10')},{at.format('40')}\n"
+                   for n, (nodes, memory) in enumerate((("2", "0.5"), ("", "3"), ("2", ""), ("2", "0"))))  # fmt: skip
+    np.testing.assert_array_equal(read("acme", head + rows).numbers["memory"], [1e9, 3e9, np.nan, np.nan])
+
+
+def test_edges_of_pods_and_nodes(read: Read, said: Said):
+    """What init containers ask for counts where it is more, also below 1; nodes that are away are counted."""
+
+    def pod(name: str, first: dict[str, str], init: dict[str, str]) -> dict[str, Any]:
+        ended = {"state": {"terminated": {"startedAt": "2026-01-01T00:00:01Z", "finishedAt": "2026-01-01T00:00:09Z"}}}
+        return {"metadata": {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
+                "spec": {"containers": [{"resources": {"requests": first}}],
+                         "initContainers": [{"resources": {"requests": init}}]},
+                "status": {"phase": "Succeeded", "containerStatuses": [ended]}}  # fmt: skip
+
+    pods = [pod("a", {"memory": "1k"}, {"cpu": "500m"}), pod("c", {"cpu": "2"}, {"cpu": "1", "memory": "5"}),
+            pod("b", {"cpu": "250m"}, {"cpu": "100m", "nvidia.com/gpu": "1"})]  # fmt: skip
+    table = read("kubernetes", json.dumps({"items": pods}, indent=0))
+    assert table.numbers["cpus"].tolist() == [0.5, 2, 0.25] and table.numbers["gpus"].tolist() == [0, 0, 1]
+    assert table.numbers["memory"].tolist() == [1000, 5, 0]
+    nodes = [{"metadata": {"name": f"k{n}"}, "spec": {"unschedulable": True}, "status": {"capacity": {"cpu": "3"}}}
+             for n in range(3)]  # fmt: skip
+    text = json.dumps({"items": nodes}, indent=0)
+    assert said(lambda: read("kubernetes_nodes", text, "clusters")) == [
+        "t.txt: has no nodes but 3 that are cordoned or not ready; down: true keeps them"]  # fmt: skip
+    assert said(lambda: read("kubernetes_nodes", '{"items": [\n]}', "clusters")) == ["t.txt: has no nodes"]
+    assert read("kubernetes_nodes", text, "clusters", down=True) == [{"name": f"k{n}", "cpus": 3} for n in range(3)]
+
+
+ROW_OF_GRAPH = "the row has {} columns; with 1 GPU column it needs 3, or 4 with predecessors{}"
+
+
+@pytest.mark.parametrize(("text", "options", "sentences"), [
+    ("1 4 2\n2 4 2 1 3\n", {},
+     ["t.txt:2: " + ROW_OF_GRAPH.format(5, "; for further GPU columns name them all with types")]),
+    ("1 4 2\n2 4 2 1 3\n", {"types": ["gpu"]}, ["t.txt:2: " + ROW_OF_GRAPH.format(5, "")]),
+    ("1 4 2\n2 4 2 1, 3\n", {}, ["t.txt:2: " + ROW_OF_GRAPH.format(5, ", separated by commas without spaces")]),
+    ("1 4 2\n2,4,2\n", {},
+     ["t.txt:2: the row has 1 column; with 1 GPU column it needs 3, or 4 with predecessors; columns are separated by "
+      "white space"]),
+    ("1 4 2\n2 -1 -1\n", {},
+     ["t.txt:2:3: column cpu_time, gpu_time: task 2 cannot run anywhere: each of its times is -1"]),
+    ("1 4 2\n1 4 2\n", {}, ["t.txt:2:1: column id: 1 is the id of line 1 too"]),
+    ("1 4 2\n2 4 2 7\n", {"types": ["gpu"]},
+     ["t.txt:2:7: column predecessors: task 2 names the unknown predecessor 7"]),
+    ("1 4 2 2\n2 4 2 1\n3 4 2\n", {"types": ["gpu"]},
+     ["t.txt:1:7: column predecessors: cyclic graph: these tasks wait for each other: 1 → 2 → 1"]),
+])  # fmt: skip
+def test_graphs_that_are_refused(read: Read, said: Said, text: str, options: dict[str, Any], sentences: list[str]):
+    assert said(lambda: read("hetero_dag", text, **options)) == sentences

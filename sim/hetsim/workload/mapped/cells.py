@@ -15,7 +15,7 @@ from typing import Any
 
 from hetsim.errors import suggestion
 from hetsim.model.units import MAX_BYTES, MAX_SECONDS, SIZE, TIME, shown
-from hetsim.workload.rows.text_rows import NUMBER, instant_of
+from hetsim.workload.rows.text_rows import NUMBER, YEAR_10000, instant_of
 
 Cell = Callable[[Any], float]
 
@@ -272,7 +272,10 @@ class Instants:
         if form is not None and form in TIMES:
             return bounded(scaled(value, TIMES[form]))
         if form in EPOCH:
-            return bounded(scaled(value, TIMES[form.removeprefix("epoch ")]))
+            instant = bounded(scaled(value, TIMES[form.removeprefix("epoch ")]))
+            if instant >= YEAR_10000:
+                raise ValueError(f"is after the year 9999 as {form}; give the unit that it is in")
+            return instant
         return self._text(value if isinstance(value, str) else str(value))
 
     def _text(self, text: str) -> float:

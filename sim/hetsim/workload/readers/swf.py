@@ -32,7 +32,7 @@ from hetsim.model.units import shown
 from hetsim.workload.rows.csv_table import LONGEST_LINE
 from hetsim.workload.rows.job_log import Count, JobLog
 from hetsim.workload.rows.job_reader import job_log
-from hetsim.workload.rows.text_rows import NUMBER, numbered_lines, problem_of
+from hetsim.workload.rows.text_rows import NUMBER, YEAR_10000, numbered_lines, problem_of
 
 FIELDS = (
     "job", "submit", "wait", "run time", "processors", "CPU time", "memory", "requested processors", "requested time",
@@ -61,7 +61,7 @@ def read(
             key, sign, value = row.lstrip("; ").partition(":")
             if sign:
                 header.setdefault(key.strip(), value.strip())
-                if key.strip() == "UnixStartTime" and value.strip().isdecimal() and int(value):
+                if key.strip() == "UnixStartTime" and value.strip().isdecimal() and 0 < float(value) < YEAR_10000:
                     log.origin = float(value)
         elif row:
             _job(log, line, row, size=size, processors=processors, cores_per_node=cores_per_node)

@@ -20,6 +20,8 @@ from hetsim.model.units import MAX_SECONDS, TIME, shown
 PARQUET = (".parquet", ".pq")
 NOWHERE = -1.0
 """Stands for a time where a task cannot run."""
+YEAR_10000 = 253_402_300_800.0
+"""Seconds since 1970 from which on there are no dates."""
 
 NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
