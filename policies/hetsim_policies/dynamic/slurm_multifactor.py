@@ -361,11 +361,9 @@ class SlurmMultifactor(Scheduler):
         """
         if self.tiers.tiers or self._limited or self.rule is not None:
             return False
-        full = self._full
-        for demand in self._demands:  # noqa: SIM110 (asked twice a round)
-            if demand not in full and self._fits_somewhere(demand, view):
-                return False
-        return True
+        if self._demands.keys() <= self._full.keys():
+            return True
+        return not any(self._fits_somewhere(demand, view) for demand in self._demands)
 
     def _fits_somewhere(self, demand: Demand, view: View) -> bool:
         if demand in self._full:
@@ -486,12 +484,8 @@ class SlurmMultifactor(Scheduler):
                 if until is None:
                     fits = self._fits_somewhere(demand, view)
                     until = ends[demand] = max(map(profile.open_until, task.modes)) if fits else -math.inf
-                modes = task.shape.modes
-                if len(modes) == 1:
-                    fits = now + task.estimate_at(0) * (1.0 - task.done) <= until
-                else:
-                    fits = now + task.shortest_remaining <= until and profile.could_start(task)
-                if fits:
+                alone = len(task.shape.modes) == 1
+                if now + task.shortest_remaining <= until and (alone or profile.could_start(task)):
                     return fitting[-1]
             fitting.pop()
         return -1

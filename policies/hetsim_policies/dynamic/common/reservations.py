@@ -38,9 +38,6 @@ class Reservation(NamedTuple):
         return view.first(self.mode, task, node=self.nodes[0][0])
 
 
-_NOWHERE: dict[int, float] = {}
-
-
 class FreeProfile:
     """Occupancy of nodes and of partitions' GPU limits, now and by reservations.
 
@@ -151,7 +148,7 @@ class FreeProfile:
                         break
             return best, chosen
         reserved, timelines, place = self._reserved, self._occupancy.timelines, 0
-        for number, until in self._open.get(mode, _NOWHERE).items():
+        for number, until in self._open.get(mode, {}).items():
             if now + duration <= until:
                 return now, number
         order = self._order.get(mode) or self._order_of(mode)

@@ -250,7 +250,8 @@ class Timeline:
         """
         plain = self.fields.needs.get(mode) or self.fields.need(mode)
         if plain is None:
-            return self._first_window(mode, duration, since, until)
+            windows, start = self.windows(mode), self.earliest(mode, duration, since, math.nextafter(until, math.inf))
+            return windows[0][0] if windows else math.inf, math.inf if start is None else start
         need, mask = plain
         first, begun = math.inf, -1.0
         for time, free in zip(self.times, self.free):  # noqa: B905 (asked of each node of a search)
@@ -279,11 +280,6 @@ class Timeline:
         while span < len(free) and (free[span] - need) & mask == mask:
             span += 1
         return -math.inf if span == first else math.inf if span == len(free) else times[span]
-
-    def _first_window(self, mode: Mode, duration: float, since: float, until: float) -> tuple[float, float]:
-        windows = self.windows(mode)
-        start = self.earliest(mode, duration, since, math.nextafter(until, math.inf))
-        return windows[0][0] if windows else math.inf, math.inf if start is None else start
 
     def earliest(self, mode: Mode, duration: float, since: float, before: float) -> float | None:
         """The first time in [since, before) from which the mode has room long enough."""
