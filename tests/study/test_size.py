@@ -343,9 +343,16 @@ def test_what_the_search_skips_would_miss_the_target(scenario: dict[str, Any], t
     assert not every.remarks
 
 
-def test_a_search_settles_what_is_plain_with_a_third_of_the_replications():
-    found = hs.size(BATCHES, "response_p99 < 1 s", GPUS, replications=12)
-    assert [(trial.size, trial.replications) for trial in found.trials] == [(2, 4)]
+@pytest.mark.parametrize(("replications", "first"), [(12, 3), (9, 3), (7, 3), (6, 6)])
+def test_a_search_settles_what_is_plain_with_few_replications(replications: int, first: int):
+    found = hs.size(BATCHES, "response_p99 < 1 s", GPUS, replications=replications)
+    assert [(trial.size, trial.replications) for trial in found.trials] == [(2, first)]
+
+
+def test_from_the_capacity_on_a_search_goes_up_in_small_steps():
+    """2 GPUs can serve what arrives, 3 meet the target: 4 and more need no run."""
+    found = hs.size(BATCHES, "response_p99 < 30 ms", GPUS, replications=9)
+    assert [trial.size for trial in found.trials] == [2, 3] and found.size == 3
 
 
 @pytest.mark.parametrize("draw", [
