@@ -344,15 +344,13 @@ class SlurmMultifactor(Scheduler):
                     yield from self._because(task, "quota")
                     continue
                 closed |= claims
-            if self.bf_max_job_user is None or self._is_of_few(task, of_user):
+            user = "" if self.bf_max_job_user is None else task.user
+            of_user[user] = of_user.get(user, 0) + 1
+            if of_user[user] <= (self.bf_max_job_user or math.inf):
                 behind.append(task)
             if not competing & ~closed and (len(behind) >= count or self.bf_max_job_user is None):
                 break
         return behind + list(islice(ranked, max(0, count - len(behind))))
-
-    def _is_of_few(self, task: Task, of_user: dict[str, int]) -> bool:
-        number = of_user[task.user] = of_user.get(task.user, 0) + 1
-        return self.bf_max_job_user is None or number <= self.bf_max_job_user
 
     def _nothing_fits(self, view: View) -> bool:
         """Return True if nothing can start and there is nothing to note of it.

@@ -183,8 +183,7 @@ def size(
             selection: with probability `confidence` the best, or within `delta` (a share) of it.
         confidence, delta: that all verdicts are right, and of a selection.
         policies: a dimension too: every combination is tried under each.
-        replications: of a size; three, or a third of them, where these settle it; four times as many where all leave it
-            open.
+        replications: of a size; three or a third where these settle it; four times as many where all leave it open.
         tell: called with each trial as it is done.
         scenario, policy: as for `run`.
         shard: "2/8": only make that part of the first looks (of a Decision only) into the cache, and raise ShardOver.

@@ -272,16 +272,14 @@ class FreeProfile:
 def _duration(task: Task, mode: Mode, estimate: float) -> float:
     """Estimated seconds without bytes, on any device of the mode's type."""
     part = 1.0 - task.done
-    upload, download = _transfers(mode)
+    upload, _, download = _stages(mode)
     seconds = upload + (mode.single * part + estimate * part) + download
     return seconds if part == 1.0 else seconds + task.shape.stopping.restore
 
 
 @lru_cache(4096)
-def _transfers(mode: Mode) -> tuple[float, float]:
-    """Seconds of its stages besides computing."""
-    stages = mode.stages(1, 0.0)
-    return stages.upload, stages.download
+def _stages(mode: Mode) -> tuple[float, float, float]:
+    return mode.stages(1, 0.0)
 
 
 def _seconds_there(task: Task, reservation: Reservation, view: View) -> float:
