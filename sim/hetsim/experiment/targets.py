@@ -24,7 +24,7 @@ MORE = 4
 
 
 def looks(replications: int) -> list[int]:
-    """Replications at each look: three, a third of those asked for, these, and `MORE` times."""
+    """Replications at each look: 3, a third of those asked for, these, `MORE` times."""
     third = math.ceil(replications / 3)
     return [*([3] if third > 3 else []), *([third] if third >= 3 else []), replications, MORE * replications]
 

@@ -94,7 +94,7 @@ class RankedQueue:
             yield from [key[-1] for key in self._first if key[3] not in rows]
 
     def first(self, count: int) -> Task:
-        """The first task; `count`: the number of tasks that are likely to be asked for soon."""
+        """The first task; `count`: the number that is likely to be asked for soon."""
         self._rank(1, count)
         return self._first[0][-1]
 
