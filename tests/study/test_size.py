@@ -428,7 +428,7 @@ def test_rare_late_tasks_do_not_meet_a_target_by_luck():
 
 
 def test_the_looks_at_a_case():
-    """A third where that is three or more, those asked for, and four times as many."""
+    """Three and a third where a third is three or more, those asked for, and four times as many."""
     assert {count: looks(count) for count in (2, 6, 7, 9, 10)} == {
-        2: [2, 8], 6: [6, 24], 7: [3, 7, 28], 9: [3, 9, 36], 10: [4, 10, 40],
+        2: [2, 8], 6: [6, 24], 7: [3, 7, 28], 9: [3, 9, 36], 10: [3, 4, 10, 40],
     }  # fmt: skip
