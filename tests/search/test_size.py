@@ -343,9 +343,16 @@ def test_what_the_search_skips_would_miss_the_target(scenario: dict[str, Any], t
     assert not every.remarks
 
 
-def test_a_search_settles_what_is_plain_with_a_third_of_the_replications():
-    found = hs.size(BATCHES, "response_p99 < 1 s", GPUS, replications=12)
-    assert [(trial.size, trial.replications) for trial in found.trials] == [(2, 4)]
+@pytest.mark.parametrize(("replications", "first"), [(12, 3), (9, 3), (7, 3), (6, 6)])
+def test_a_search_settles_what_is_plain_with_few_replications(replications: int, first: int):
+    found = hs.size(BATCHES, "response_p99 < 1 s", GPUS, replications=replications)
+    assert [(trial.size, trial.replications) for trial in found.trials] == [(2, first)]
+
+
+def test_from_the_capacity_on_a_search_goes_up_in_small_steps():
+    """2 GPUs can serve what arrives, 3 meet the target: 4 and more need no run."""
+    found = hs.size(BATCHES, "response_p99 < 30 ms", GPUS, replications=9)
+    assert [trial.size for trial in found.trials] == [2, 3] and found.size == 3
 
 
 @pytest.mark.parametrize("draw", [
@@ -421,7 +428,7 @@ def test_rare_late_tasks_do_not_meet_a_target_by_luck():
 
 
 def test_the_looks_at_a_case():
-    """A third where that is three or more, those asked for, and four times as many."""
+    """Three and a third where a third is three or more, those asked for, and four times as many."""
     assert {count: looks(count) for count in (2, 6, 7, 9, 10)} == {
-        2: [2, 8], 6: [6, 24], 7: [3, 7, 28], 9: [3, 9, 36], 10: [4, 10, 40],
+        2: [2, 8], 6: [6, 24], 7: [3, 7, 28], 9: [3, 9, 36], 10: [3, 4, 10, 40],
     }  # fmt: skip

@@ -344,15 +344,13 @@ class SlurmMultifactor(Scheduler):
                     yield from self._because(task, "quota")
                     continue
                 closed |= claims
-            if self.bf_max_job_user is None or self._is_of_few(task, of_user):
+            user = "" if self.bf_max_job_user is None else task.user
+            of_user[user] = of_user.get(user, 0) + 1
+            if of_user[user] <= (self.bf_max_job_user or math.inf):
                 behind.append(task)
             if not competing & ~closed and (len(behind) >= count or self.bf_max_job_user is None):
                 break
         return behind + list(islice(ranked, max(0, count - len(behind))))
-
-    def _is_of_few(self, task: Task, of_user: dict[str, int]) -> bool:
-        number = of_user[task.user] = of_user.get(task.user, 0) + 1
-        return self.bf_max_job_user is None or number <= self.bf_max_job_user
 
     def _nothing_fits(self, view: View) -> bool:
         """Return True if nothing can start and there is nothing to note of it.
@@ -361,11 +359,9 @@ class SlurmMultifactor(Scheduler):
         """
         if self.tiers.tiers or self._limited or self.rule is not None:
             return False
-        full = self._full
-        for demand in self._demands:  # noqa: SIM110 (asked twice a round)
-            if demand not in full and self._fits_somewhere(demand, view):
-                return False
-        return True
+        if self._demands.keys() <= self._full.keys():
+            return True
+        return not any(self._fits_somewhere(demand, view) for demand in self._demands)
 
     def _fits_somewhere(self, demand: Demand, view: View) -> bool:
         if demand in self._full:
@@ -486,12 +482,8 @@ class SlurmMultifactor(Scheduler):
                 if until is None:
                     fits = self._fits_somewhere(demand, view)
                     until = ends[demand] = max(map(profile.open_until, task.modes)) if fits else -math.inf
-                modes = task.shape.modes
-                if len(modes) == 1:
-                    fits = now + task.estimate_at(0) * (1.0 - task.done) <= until
-                else:
-                    fits = now + task.shortest_remaining <= until and profile.could_start(task)
-                if fits:
+                alone = len(task.shape.modes) == 1
+                if now + task.shortest_remaining <= until and (alone or profile.could_start(task)):
                     return fitting[-1]
             fitting.pop()
         return -1

@@ -45,7 +45,7 @@ VERDICTS = {
     SearchKeywords,
     replications={
         "type": Whole(min=2, max=10_000), "default": 10, "show_default": True,
-        "help": "Of each size; a third where these settle it, four times as many where all leave it open.",
+        "help": "Of each size; 3 or a third where these settle it, four times as many where all leave it open.",
     },
 )  # fmt: skip
 @TELLING

@@ -176,13 +176,14 @@ def size(
             nothing is supposed of them, and the answer is a Decision; so it is with several targets or policies, or
             `minimize`.
         least, most: where to look; without `most` sizes are doubled until one meets it, up to 4,096.  Without `least` a
-            bisection for waits or responses below a bound begins where no overloaded service makes it be missed.
+            bisection for waits or responses below a bound begins where no overloaded service makes it be missed, and
+            goes on in steps of an eighth of that, doubled each time.
         minimize: of the candidates that meet all targets: `price`, that of the whole cluster for an hour (the default
             where it has prices); `total`, the sum of the numbers (the default elsewhere); or any metric, by ranking and
             selection: with probability `confidence` the best, or within `delta` (a share) of it.
         confidence, delta: that all verdicts are right, and of a selection.
         policies: a dimension too: every combination is tried under each.
-        replications: of a size, or a third of them where these settle it; four times as many where all leave it open.
+        replications: of a size; three or a third where these settle it; four times as many where all leave it open.
         tell: called with each trial as it is done.
         scenario, policy: as for `run`.
         shard: "2/8": only make that part of the first looks (of a Decision only) into the cache, and raise ShardOver.
@@ -221,9 +222,9 @@ def size(
     with begun(study_options, Setup((loaded,), (aim.metric,), study_options.check, study_options.audit)) as study:
         search = _Search(
             study, key=over, target=aim, confidence=confidence, seed=seed, first=replications, least=bottom, most=top,
-            tell=tell,
+            step=top if most is not None else max(1, bottom // 8) if overload else bottom, tell=tell,
         )  # fmt: skip
-        smallest = search.smallest(doubling=most is None)
+        smallest = search.smallest()
         search._expect(0)  # fewer sizes may have been tried than a bisection can take
     trials = tuple(search.trials[number] for number in sorted(search.trials))
     if all(trial.reason for trial in trials):
@@ -281,13 +282,15 @@ class _Search:
 
     def __init__(
         self, study: Study, key: str, target: Target, confidence: float, seed: int | None, first: int, least: int,
-        most: int, tell: Callable[[SizeTrial], None] | None,
+        most: int, step: int, tell: Callable[[SizeTrial], None] | None,
     ):  # fmt: skip
         self.key, self.seed, self.tell = key, seed, tell
-        self.min_size, self.max_size = least, most
+        self.min_size, self.max_size, self.step = least, most, step
         self.trials: dict[int, SizeTrial] = {}
-        self.steps = 2 * (math.ceil(math.log2(most / least)) + 1) + 1
-        """Sizes that are tried at most: doublings and halvings."""
+        doublings = math.ceil(math.log2((most - least) / step + 1))
+        halvings = math.ceil(math.log2(max(1, min(step << max(0, doublings - 1), most - least))))
+        self.steps = max(2 * (math.ceil(math.log2(most / least)) + 1) + 1, 1 + doublings + halvings)
+        """No fewer than the sizes that are tried."""
         self.judge = Judge(study, [target], first, (1 - confidence) / self.steps)
         self._expect(1)
 
@@ -296,13 +299,13 @@ class _Search:
         meter = self.judge.study.meter
         meter.expect(meter.done + sizes * self.judge.first - meter.runs)
 
-    def smallest(self, doubling: bool) -> int | None:
+    def smallest(self) -> int | None:
         """The least size that is shown to meet the target, if more is never worse."""
-        low, high = self.min_size - 1, self.min_size  # low is not shown to meet it
+        low, high, step = self.min_size - 1, self.min_size, self.step  # low is not shown to meet it
         while not self.meets(high):
             if high == self.max_size:
                 return None
-            low, high = high, min(2 * high, self.max_size) if doubling else self.max_size
+            low, high, step = high, min(high + step, self.max_size), 2 * step
             self._expect(1 + math.ceil(math.log2(high - low)))
         while high - low > 1:
             self._expect(math.ceil(math.log2(high - low)))

@@ -24,9 +24,9 @@ MORE = 4
 
 
 def looks(replications: int) -> list[int]:
-    """Replications at each look: a third of those asked for, these, and `MORE` times."""
+    """Replications at each look: 3, a third of those asked for, these, `MORE` times."""
     third = math.ceil(replications / 3)
-    return [*([third] if third >= 3 else []), replications, MORE * replications]
+    return [*([3] if third > 3 else []), *([third] if third >= 3 else []), replications, MORE * replications]
 
 
 MET, MISSED, OPEN, UNDEFINED = "met", "missed", "open", "not defined"

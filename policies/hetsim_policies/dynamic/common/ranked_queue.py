@@ -33,10 +33,9 @@ class RankedQueue:
         self._position: dict[int, int] = {}
         """By row."""
         self._columns = np.zeros((64, width + 2))
-        """By position: those of the task, its arrival and its row; as far as `_written`."""
-        self._written = 0
+        """By position: those of the task, its arrival and its row; of the first tasks."""
         self._last: list[tuple[float, ...]] = []
-        """Those of the tasks behind."""
+        """Those of the others, which are not written there yet."""
         self._score: Callable[[Any], Any] | None = None
         self._first: list[Key] = []
         """The first tasks in order; and their keys by row."""
@@ -62,14 +61,14 @@ class RankedQueue:
             del self._first[bisect_left(self._first, key)]
         last = self.tasks.pop()
         columns: Any = self._last.pop() if self._last else self._columns[len(self.tasks)]
-        self._written = min(self._written, len(self.tasks))
         if last is not task:  # the last one takes its position
             self.tasks[position] = last
             self._position[last.index] = position
-            if position < self._written:
+            written = len(self.tasks) - len(self._last)
+            if position < written:
                 self._columns[position] = columns
             else:
-                self._last[position - self._written] = columns
+                self._last[position - written] = columns
         return True
 
     def rescore(self, score: Callable[[Any], Any]) -> None:
@@ -95,10 +94,7 @@ class RankedQueue:
             yield from [key[-1] for key in self._first if key[3] not in rows]
 
     def first(self, count: int) -> Task:
-        """The first task.
-
-        count: the number of tasks that are likely to be asked for soon.
-        """
+        """The first task; `count`: the number that is likely to be asked for soon."""
         self._rank(1, count)
         return self._first[0][-1]
 
@@ -124,8 +120,7 @@ class RankedQueue:
         if self._last:
             while len(self.tasks) > len(self._columns):
                 self._columns = np.vstack((self._columns, self._columns))
-            self._columns[self._written : len(self.tasks)] = self._last
-            self._written = len(self.tasks)
+            self._columns[len(self.tasks) - len(self._last) : len(self.tasks)] = self._last
             self._last.clear()
         columns = self._columns[: len(self.tasks)].T
         tier, score, arrival, row = -columns[0], -self._score(columns), columns[-2], columns[-1].astype(int)

@@ -38,9 +38,6 @@ class Reservation(NamedTuple):
         return view.first(self.mode, task, node=self.nodes[0][0])
 
 
-_NOWHERE: dict[int, float] = {}
-
-
 class FreeProfile:
     """Occupancy of nodes and of partitions' GPU limits, now and by reservations.
 
@@ -151,7 +148,7 @@ class FreeProfile:
                         break
             return best, chosen
         reserved, timelines, place = self._reserved, self._occupancy.timelines, 0
-        for number, until in self._open.get(mode, _NOWHERE).items():
+        for number, until in self._open.get(mode, {}).items():
             if now + duration <= until:
                 return now, number
         order = self._order.get(mode) or self._order_of(mode)
@@ -275,16 +272,14 @@ class FreeProfile:
 def _duration(task: Task, mode: Mode, estimate: float) -> float:
     """Estimated seconds without bytes, on any device of the mode's type."""
     part = 1.0 - task.done
-    upload, download = _transfers(mode)
+    upload, _, download = _stages(mode)
     seconds = upload + (mode.single * part + estimate * part) + download
     return seconds if part == 1.0 else seconds + task.shape.stopping.restore
 
 
 @lru_cache(4096)
-def _transfers(mode: Mode) -> tuple[float, float]:
-    """Seconds of its stages besides computing."""
-    stages = mode.stages(1, 0.0)
-    return stages.upload, stages.download
+def _stages(mode: Mode) -> tuple[float, float, float]:
+    return mode.stages(1, 0.0)
 
 
 def _seconds_there(task: Task, reservation: Reservation, view: View) -> float:
