@@ -253,7 +253,7 @@ def forecasts(site: Site, instants: Iterable[float], samples: int, rules: str, f
     for now in instants:
         with tempfile.TemporaryDirectory() as there:
             files = printed(site, now, Path(there))
-            log, _ = history_and_table(str(files / "sacct"))
+            log, *_ = history_and_table(str(files / "sacct"))
             listed, snapshot = nodes_and_jobs(files / "squeue", str(files / "nodes"))
         past = ShadowLog(folder)
         starts = {str(row + 1): EPOCH + site.start[row] for row in np.flatnonzero(site.start <= now).tolist()}
@@ -267,7 +267,7 @@ def forecasts(site: Site, instants: Iterable[float], samples: int, rules: str, f
         cluster = SnapshotCluster(listed)
         twin = Twin(snapshot.jobs, EPOCH + now, log, cluster, policy=policy, rules=ruled)
         told = twin.forecast(samples, int(now))
-        told.widening = widening(past.pasts, EPOCH + now)
+        told.widening = widening(past.pasts(DAY), EPOCH + now)
         past.keep(told, EPOCH + now, ruled)
         jobs = range(len(told.jobs))
         quantiles, drawn = (np.array([one(job, SHARES) for job in jobs]).reshape(-1, len(SHARES))

@@ -31,7 +31,7 @@ def site():
 def seen(site, tmp_path_factory):
     """The jobs and the history of an instant."""
     folder = printed(site, 5.6 * DAY, tmp_path_factory.mktemp("site"))
-    log, _ = _history(str(folder / "sacct"))
+    log, *_ = _history(str(folder / "sacct"))
     return folder, _snapshot(folder / "squeue", str(folder / "nodes"))[1].jobs, log
 
 
@@ -65,7 +65,8 @@ def test_a_forecast_tells_its_rules_and_their_evidence(seen):
     text = call(folder, "-q").stdout
     assert "learned: cap of GPUs of a user in QOS normal: 6, never more held (REASON of " in text
     assert "learned: weights of priority: age " in text
-    assert "learned" not in call(folder, "-q", "--rules", "none").stdout
+    assert "learned: cycle of backfilling not taken: thin evidence, " in text
+    assert "learned:" not in call(folder, "-q", "--rules", "none").stdout
     given = call(folder, "-q", "--policy", "{name: slurm_multifactor, age: 1, bf_interval: 1 h}").stdout
     assert "weights of priority not taken: --policy gives its own" in given
     other = call(folder, "--policy", "sjf")
@@ -101,7 +102,7 @@ def test_an_order_that_weights_do_not_explain_is_not_taken(seen):
     rules = learned(drawn, EPOCH + 5.6 * DAY, log)
     assert rules.weights is None and "of the pairs of one half" in " ".join(rules.evidence)
     few = learned([job for job in jobs if job.user == jobs[0].user], EPOCH + 5.6 * DAY, log)
-    assert few.weights is None and "jobs of 1 users, which is thin evidence" in " ".join(few.evidence)
+    assert few.weights is None and "not taken: thin evidence, 20 jobs of 4 users" in " ".join(few.evidence)
 
 
 def test_limits_that_no_rule_has_are_counted(seen):
@@ -170,7 +171,7 @@ def test_a_log_of_forecasts_tells_what_came(site, tmp_path):
     starts = {str(row + 1): EPOCH + start for row, start in enumerate(site.start.tolist())}
     log.learn(starts, [], EPOCH + 5.6 * DAY)
     first = log.forecasts[0]
-    assert len(log.known) == 1
+    assert len(log.judged) == 1
     rows = [int(name) - 1 for name in first.ids]
     assert np.allclose(first.actual, np.clip(EPOCH + site.start[rows] - first.now, 0.0, 6 * 3600.0))
     files[0].write_bytes(before[0][:-40])

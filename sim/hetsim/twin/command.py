@@ -84,7 +84,7 @@ def twin(
     console.check_replaceable(page, force)
     if judge is None and (squeue is None or nodes is None):
         raise click.UsageError("a forecast needs --squeue and --nodes; --judge N judges forecasts on the history")
-    log, table = _history(history)
+    log, table, shift = _history(history)
     more = _site(site)
     if policy == "identified":
         policy = _identified(table, history, quiet)
@@ -106,12 +106,14 @@ def twin(
     if past is not None:
         begun = {job.id: job.start for job in snapshot.jobs if job.runs}
         waiting = [job.id for job in snapshot.jobs if not job.runs]
-        past.learn({**_starts(table, log), **begun}, waiting, instant)
+        past.learn({**_starts(table, shift), **begun}, waiting, instant)
     policy, ruled, remarks = _ruled(policy, rules, snapshot.jobs, now=instant, log=log, past=past)
     facts = _Known(snapshot.jobs, instant, log, more=more, hours=hours, overrides=overrides, seed=seed, rules=ruled,
                    ruled=policy)  # fmt: skip
     kept, other, altered = _changed(listed, changes, policy)
-    widened, before = facts.widened(listed, policy, look_back, quiet, [] if past is None else past.pasts)
+    widened, before = facts.widened(
+        listed, policy, look_back, quiet=quiet, shadow=[] if past is None else past.pasts(hours * 3600)
+    )
     before += remarks
     made = [facts.forecast(listed, policy, samples)]
     if changes:
@@ -270,8 +272,8 @@ def _split(text: str, default: str) -> tuple[str, str]:
     return (form, file) if sign and re.fullmatch(r"\w+", form) and not Path(text).exists() else (default, text)
 
 
-def _history(given: str) -> tuple[JobHistory, Any]:
-    """The jobs of the log, on the clock of the snapshot where it has dates."""
+def _history(given: str) -> tuple[JobHistory, Any, float]:
+    """The jobs of the log, its table, and the seconds between their clocks."""
     from hetsim.traces.command import read
     from hetsim.workload.logs.history import history_of
 
@@ -279,14 +281,14 @@ def _history(given: str) -> tuple[JobHistory, Any]:
     _there(Path(file))
     if Path(file).suffix in (".yaml", ".yml"):  # a scenario, or a mapping of columns
         table = read(file, None, ())
-        return history_of(table, file), table
+        return history_of(table, file), table, 0.0
     options = (f"since={LOCAL}", "node_counts=true") if form == "slurm" else ()
     table = read(file, form, options)
     table.notes = [note for note in table.notes if "time 0 is" not in note]
     past = history_of(table, file)
-    if form == "slurm":
-        past.submit, past.start = past.submit + _instant(LOCAL), past.start + _instant(LOCAL)
-    return past, table
+    shift = _instant(LOCAL) if form == "slurm" else 0.0
+    past.submit, past.start = past.submit + shift, past.start + shift
+    return past, table, shift
 
 
 def _identified(table: Any, source: str, quiet: bool) -> str:
@@ -304,9 +306,8 @@ def _identified(table: Any, source: str, quiet: bool) -> str:
     return json.dumps(policy_of(best, identified))
 
 
-def _starts(table: Any, log: JobHistory) -> dict[str, float]:
+def _starts(table: Any, shift: float) -> dict[str, float]:
     """The starts of the log by job, on the clock of the snapshot."""
-    shift = float(log.submit[0] - table.arrival.min())
     starts = (table.extra["recorded_start"] + shift).tolist()
     return {str(name): start for name, start in zip(table.id, starts, strict=True) if start == start}
 
@@ -320,15 +321,14 @@ def _ruled(
 
     if rules == "none":
         return policy or POLICY, None, []
-    found = learned(jobs, now, log)
-    if past is not None:
-        found = past.completed(found, now)
-    if policy is None and not (found.caps or found.weights):
-        return POLICY, replace(found, cycle=None), []
-    base = with_policy(None if policy is None else _policy(policy), found)
-    if base is None:
+    site = learned(jobs, now, log)
+    site = site if past is None else past.completed(site, now)
+    if policy is None and not (site.caps or site.weights):
+        return POLICY, replace(site, cycle=None), []
+    ruled = with_policy(None if policy is None else _policy(policy), site)
+    if ruled is None:
         return str(policy), None, [f"no rules are learned: --policy {policy} takes no caps and weights"]
-    return json.dumps(base[0]), base[1], []
+    return json.dumps(ruled[0]), ruled[1], []
 
 
 def _nodes(given: str, down: bool = True) -> list[dict[str, Any]]:

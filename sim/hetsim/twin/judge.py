@@ -143,7 +143,7 @@ def look_back(
     policy: Any = POLICY, seed: int = 0, progress: Callable[[str], None] = lambda _: None, overrides: Overrides = (),
     rules: Rules | None = None,
 ) -> list[Past]:  # fmt: skip
-    """Forecasts from earlier instants of a history under the same rules, with outcomes.
+    """Forecasts from earlier instants of a history, under the same rules.
 
     Each knows the history up to its instant; of jobs that are not in the history, as they still run, nothing is known.
     """

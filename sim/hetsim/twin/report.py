@@ -65,7 +65,7 @@ def error_lines(errors: Mapping[str, float]) -> list[str]:
 
 
 def rule_lines(told: TwinForecast) -> list[str]:
-    """The rules of the site with their evidence, and waiting jobs that another limit keeps."""
+    """The rules of the site and their evidence, and jobs that other limits keep."""
     limits = ", ".join(f"{name} {count:,}" for name, count in told.limits.items())
     kept = f"{sum(told.limits.values()):,} waiting jobs are kept by limits that no rule has ({limits})"
     return [f"learned: {text}" for text in told.rules] + ([f"{kept}: they may start later"] if limits else [])

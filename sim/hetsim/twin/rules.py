@@ -1,4 +1,4 @@
-"""The rules of a site as Slurm prints them: caps, weights of priority, the backfill cycle.
+"""The rules of a site from what Slurm prints: caps, weights, the backfill cycle.
 
 Caps     of GPUs or jobs, by QOS: of each user, or in all.  REASON names them (QOSMaxGRESPerUser); what users hold and
          what the jobs so named ask for bounds them, and the largest amount ever held decides in between.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -74,7 +74,7 @@ class Weights:
         return self.base + named + self.size * gpus
 
     def of_waiting(self, jobs: Sequence[SnapshotJob], now: float, usage: Usage) -> list[float]:
-        """The priority of waiting jobs but for fair share, from PRIORITY where it is known."""
+        """The priority of waiting jobs without fair share, from PRIORITY if known."""
         shares = fair_shares(usage, self.tree)
         return [
             self.constant(job.partition, job.qos, job.gpus) + self.age * min(1.0, (now - job.submit) / self.max_age)
@@ -94,7 +94,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a site's scheduler is taken to do, and the evidence in sentences."""
+    """The rules of a site's scheduler, and their evidence in sentences."""
 
     caps: dict[str, dict[str, float]] = field(default_factory=dict)
     """By QOS its keys in `slurm_multifactor`."""
@@ -118,7 +118,7 @@ class Rules:
 
 
 def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory) -> Rules:
-    """The rules that a snapshot and the history show, from nothing later than `now`."""
+    """The rules that a snapshot and the history before it show."""
     past = history.take(np.flatnonzero(history.end <= now))
     limits = Counter(job.reason for job in jobs if not job.runs and LIMIT.search(job.reason))
     caps, evidence = _caps(jobs, past)
@@ -130,7 +130,7 @@ def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory) -> Rul
 
 
 def with_policy(policy: Any, rules: Rules) -> tuple[dict[str, Any], Rules] | None:
-    """A policy that takes the rules, and those that it does not give itself; None if it takes none.
+    """A policy that takes rules, and those it does not give itself; None if it cannot.
 
     First come, first served, EASY and conservative backfilling become the same under `slurm_multifactor`.
     """
@@ -148,18 +148,15 @@ def with_policy(policy: Any, rules: Rules) -> tuple[dict[str, Any], Rules] | Non
     return {**given, "scheduler": own}, rules
 
 
-# Caps -----------------------------------------------------------------------------------------------------------
-
-
 def _caps(jobs: Sequence[SnapshotJob], past: JobHistory) -> tuple[dict[str, dict[str, float]], list[str]]:
     caps: dict[str, dict[str, float]] = {}
     evidence = []
     for key, pattern in CAPS.items():
         named = [job for job in jobs if not job.runs and re.fullmatch(pattern, job.reason)]
         for qos in sorted({job.qos for job in named}):
-            unit = f"{'GPUs' if 'gpus' in key else 'jobs'}{' of a user' if key.endswith('user') else ''}"
             capped = [job for job in named if job.qos == qos]
             value, text = _cap(key, qos, capped, jobs=jobs, past=past)
+            unit = key[4:].replace("_per_user", " of a user").replace("gpus", "GPUs")
             evidence.append(f"cap of {unit} in QOS {qos or '(none)'}{text} (REASON of {len(capped):,} jobs)")
             if value is not None:
                 caps.setdefault(qos, {})[key] = value
@@ -173,106 +170,82 @@ def _cap(
     each, gpus = key.endswith("user"), "gpus" in key
     if len(capped) < MIN_CAPPED:
         return None, f" not taken: thin evidence, {MIN_CAPPED} are enough"
-    occupied = Counter[str]()
+    occupied = defaultdict[str, float](float)
     for job in jobs:
         if job.runs and job.qos == qos:
-            occupied[job.user if each else ""] += job.gpus if gpus else 1.0  # type: ignore[assignment]
+            occupied[job.user if each else ""] += job.gpus if gpus else 1.0
     above = min(occupied[job.user if each else ""] + (job.gpus if gpus else 1.0) for job in capped)
-    low = float(max(occupied.values(), default=0))
+    low = max(occupied.values())
     if not 0 < low < above - SLACK:
         return None, f" not taken: {low:g} are held now, and with jobs that wait for it {above:g}; so it is not one cap"
-    rows = [np.flatnonzero((past.labels["qos"] == qos) & (not each or past.labels["user"] == user))
-            for user in (sorted(set(past.labels["user"].tolist())) if each else [""])]  # fmt: skip
-    amount = past.gpus if gpus else np.ones(len(past))
-    ever = max((HeldOverTime(past.start[own], past.end[own], amount[own]).peak() for own in rows), default=0.0)
+    ever, amount = 0.0, past.gpus if gpus else np.ones(len(past))
+    for user in sorted(set(past.labels["user"].tolist())) if each else [""]:
+        own = np.flatnonzero((past.labels["qos"] == qos) & (not each or past.labels["user"] == user))
+        ever = max(ever, HeldOverTime(past.start[own], past.end[own], amount[own]).peak())
     value = ever if low <= ever < above - SLACK else low
     return value, f": {value:g}, {f'held now, though {ever:g} before' if ever > value else 'never more held'}"
 
 
-# Weights --------------------------------------------------------------------------------------------------------
-
-
 def usage_of(jobs: Sequence[SnapshotJob], now: float, past: JobHistory, half_life: float) -> Usage:
     """Usage up to now, halved every `half_life`; users with none too."""
-    usage: dict[tuple[str, str], float] = {}
+    usage, rate = defaultdict[tuple[str, str], float](float), math.log(2.0) / half_life
     gpus = past.gpus if past.gpus.any() else past.cpus
-    decayed = _decayed(now - past.start, now - np.minimum(past.end, now), half_life) * gpus
+    decayed = (np.exp(rate * (past.end - now)) - np.exp(rate * (past.start - now))) / rate * gpus
     for account, user, amount in zip(past.labels["account"], past.labels["user"], decayed.tolist(), strict=True):
-        usage[account, user] = usage.get((account, user), 0.0) + amount
+        usage[account, user] += amount
     for job in jobs:
-        amount = _decayed(now - job.start, 0.0, half_life) * job.gpus if job.runs else 0.0
-        usage[job.account, job.user] = usage.get((job.account, job.user), 0.0) + float(amount)
+        usage[job.account, job.user] += -math.expm1(rate * (job.start - now)) / rate * job.gpus if job.runs else 0.0
     return dict(sorted(usage.items()))
-
-
-def _decayed(first: Any, last: Any, half_life: float) -> Any:
-    """A time from `first` to `last` seconds ago, at its present weight."""
-    rate = math.log(2.0) / half_life
-    return (np.exp(-rate * last) - np.exp(-rate * first)) / rate
 
 
 def fair_shares(usage: Usage, tree: bool) -> dict[tuple[str, str], float]:
     """The factor of fair share of each user, of equal shares."""
+    totals = defaultdict[str, float](float)
+    for one, amount in usage.items():
+        totals[one[0 if tree else 1]] += amount
     if tree:
-        of_account = Counter[str]()
-        for (account, _), amount in usage.items():
-            of_account[account] += amount  # type: ignore[assignment]
-        order = sorted(usage, key=lambda one: (of_account[one[0]], one[0], usage[one]))
+        order = sorted(usage, key=lambda one: (totals[one[0]], one[0], usage[one]))
         return {one: 1.0 - rank / len(order) for rank, one in enumerate(order)}
-    by_user = Counter[str]()
-    for (_, user), amount in usage.items():
-        by_user[user] += amount  # type: ignore[assignment]
-    total = sum(by_user.values()) or 1.0
-    return {one: 2.0 ** (-by_user[one[1]] / total * len(by_user)) for one in usage}
+    every = sum(totals.values()) or 1.0
+    return {one: 2.0 ** (-totals[one[1]] / every * len(totals)) for one in usage}
 
 
 def _weights(jobs: Sequence[SnapshotJob], now: float, past: JobHistory) -> tuple[Weights | None, list[str]]:
+    from scipy.optimize import nnls
+
     ranked = sorted((job for job in jobs if not job.runs and job.priority > 0), key=lambda job: job.id)
     users, partitions = {(job.account, job.user) for job in ranked}, {job.partition for job in ranked}
     what = f"PRIORITY of {len(ranked):,} jobs of {len(users):,} users"
     enough = max(MIN_USERS, len(partitions) + 1)
     if len(ranked) < MIN_RANKED or len(users) < enough:
-        thin = f"which is thin evidence ({MIN_RANKED} jobs of {enough} users are enough)"
-        return None, [f"weights of priority not taken: {what}, {thin}"] if ranked else []
+        thin = f"thin evidence, {MIN_RANKED} jobs of {enough} users are enough"
+        return None, [f"weights of priority not taken: {thin} ({what})"] if ranked else []
     priority = np.array([job.priority for job in ranked])
     marks = [(f"partition {job.partition}", f"qos {job.qos}") for job in ranked]
     labels = sorted({name for pair in marks for name in pair})
     columns = np.array([[job.gpus, 1.0, *(name in pair for name in labels)]
                         for job, pair in zip(ranked, marks, strict=True)], dtype=float)  # fmt: skip
-    fit, judge = np.arange(len(ranked)) % 2 == 0, np.arange(len(ranked)) % 2 == 1
-    best: tuple[float, float, Weights] | None = None
+    best, ordered, weights = math.inf, 0.0, None
     for width, tree, half_life in product((2, 2 + len(labels)), (False, True), HALF_LIVES):
         factors = fair_shares(usage_of(jobs, now, past, half_life), tree)
         fair = np.array([factors[job.account, job.user] for job in ranked])
         for max_age in MAX_AGES:
             age = np.minimum([(now - job.submit) / max_age for job in ranked], 1.0)
             table = np.column_stack([age, fair, columns[:, :width]])
-            predicted = table[judge] @ _fitted(table[fit], priority[fit])
-            error = float(np.sqrt(((predicted - priority[judge]) ** 2).mean()))
-            if best is None or error < BETTER * best[0]:
-                amounts = _fitted(table, priority).tolist()
+            predicted = table[1::2] @ nnls(table[::2], priority[::2])[0]
+            error = float(np.sqrt(((predicted - priority[1::2]) ** 2).mean()))
+            if error < BETTER * best:
+                best, ordered, amounts = error, _ordered(predicted, priority[1::2]), nnls(table, priority)[0].tolist()
                 weights = Weights(*amounts[:4], half_life=half_life, max_age=max_age, tree=tree,
                                   labels=dict(zip(labels, amounts[4:], strict=False)))  # fmt: skip
-                best = error, _ordered(predicted, priority[judge]), weights
-    assert best is not None
-    _, ordered, weights = best
-    if ordered < MIN_ORDERED:
-        text = f"they order {100 * ordered:.0f} % of the pairs of one half, learned from the other"
-        return None, [f"weights of priority not taken: {what}; {text} ({100 * MIN_ORDERED:.0f} % are enough)"]
+    share = f"{100 * ordered:.0f} % of the pairs of one half in order, from the other"
+    if weights is None or ordered < MIN_ORDERED:
+        return None, [f"weights of priority not taken: {share}, {100 * MIN_ORDERED:.0f} % are enough ({what})"]
     kind = f"{'Fair Tree' if weights.tree else 'classic'}, half-life {weights.half_life / DAY:.2g} d"
     text = f"age {weights.age:.4g} at {weights.max_age / DAY:g} d, fair share {weights.fair:.4g} ({kind})"
     more = {"a GPU": weights.size, **weights.labels}
     text += "".join(f", {name} {amount:.4g}" for name, amount in more.items() if amount >= 1)
-    return weights, [f"weights of priority: {text} ({what}; {100 * ordered:.0f} % of the pairs of one half in order, "
-                     "learned from the other)"]  # fmt: skip
-
-
-def _fitted(table: np.ndarray, priority: np.ndarray) -> np.ndarray:
-    """Weights of at least 0 by least squares."""
-    from scipy.optimize import nnls
-
-    amounts: np.ndarray = nnls(table, priority)[0]
-    return amounts
+    return weights, [f"weights of priority: {text} ({what}; {share})"]
 
 
 def _ordered(predicted: np.ndarray, priority: np.ndarray) -> float:
@@ -283,22 +256,18 @@ def _ordered(predicted: np.ndarray, priority: np.ndarray) -> float:
     return float(right[unlike].mean()) if unlike.any() else 0.0
 
 
-# Cycle ----------------------------------------------------------------------------------------------------------
-
-
 def _cycle(past: JobHistory) -> tuple[float | None, list[str]]:
     """The period of backfilling, and a sentence."""
     events = np.sort(np.concatenate([past.submit, past.end]))
     start = np.unique(past.start)
     before = start - events[np.maximum(np.searchsorted(events, start, side="right") - 1, 0)]
     late = start[(before > 1.0) & (before <= PERIODS[0])]
-    if len(late) < MIN_TIMED:
-        return None, []
-    for period in PERIODS:
+    for period in PERIODS if len(late) >= MIN_TIMED else ():
         phase = np.sort(late % period)
-        window = np.searchsorted(np.append(phase, phase + period), phase + 2.0 + SLACK) - np.arange(len(phase))
-        share = float(window.max()) / len(phase)
-        if share >= MIN_ORDERED and share > 2.0 * 3.0 / period:
+        within = np.searchsorted(np.append(phase, phase + period), phase + 2.0 + SLACK) - np.arange(len(phase))
+        share = float(within.max()) / len(phase)
+        if share >= MIN_ORDERED and share > 6.0 / period:
             text = f"{100 * share:.0f} % of {len(late):,} starts that follow no arrival and no end"
             return float(period), [f"backfilling every {period} s ({text})"]
-    return None, [f"the cycle of backfilling not taken: {len(late):,} starts show no period"]
+    text = f"thin evidence, {len(late):,} starts that follow no arrival and no end" if len(late) < MIN_TIMED else ""
+    return None, [f"cycle of backfilling not taken: {text or 'starts show no period'}"]

@@ -1,4 +1,4 @@
-"""The shadow log: forecasts kept in a folder, and their errors once the starts are known.
+"""The shadow log: forecasts kept in a folder, and their errors.
 
 One file per forecast, named by its instant and written whole, so that runs at the same time do not disturb each other
 and the same forecast gives the same bytes.  A forecast counts as soon as all of its horizon has passed; a job that
@@ -60,7 +60,7 @@ class ShadowLog:
         self.forecasts = sorted(map(_read, sorted(folder.glob("forecast-*.json"))), key=lambda one: one.now)
 
     def completed(self, rules: Rules, now: float) -> Rules:
-        """The rules, with those of the latest earlier forecasts where they have none."""
+        """The rules, where they have none those of the latest earlier forecast."""
         for one in reversed([one for one in self.forecasts if one.now < now]):
             missing = one.rules.caps.keys() - rules.caps.keys()
             begins = [f"QOS {qos}:" for qos in missing] + ["weights of priority:"] * (rules.weights is None)
@@ -79,15 +79,15 @@ class ShadowLog:
             one.actual = np.clip(begun, 0.0, one.horizon) if complete else np.full(len(one.ids), np.nan)
 
     @property
-    def known(self) -> list[Kept]:
-        """Forecasts that have come true, or have not."""
+    def judged(self) -> list[Kept]:
+        """Forecasts of which it is known what came."""
         return [one for one in self.forecasts if len(one.rows)]
 
-    @property
-    def pasts(self) -> list[Past]:
-        """The same for the widening of intervals."""
-        return [Past(one.now + one.horizon, one.table[one.rows, : len(SHARES)], one.actual[one.rows],
-                     groups=[one.groups[row] for row in one.rows]) for one in self.known]  # fmt: skip
+    def pasts(self, horizon: float) -> list[Past]:
+        """Those of a horizon, for the widening of intervals."""
+        return [Past(one.now + horizon, one.table[one.rows, : len(SHARES)], one.actual[one.rows],
+                     groups=[one.groups[row] for row in one.rows])
+                for one in self.judged if one.horizon == horizon]  # fmt: skip
 
     def keep(self, told: TwinForecast, now: float, rules: Rules | None) -> None:
         """Write a forecast, whole or not at all; one of the same instant is replaced."""
@@ -105,9 +105,9 @@ class ShadowLog:
         write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
 
     def error_by_limit(self) -> dict[str, float]:
-        """By limit that no rule has the share of the error that is of jobs it keeps."""
+        """The share of the error that is of jobs kept by each limit that no rule has."""
         errors: dict[str, float] = {}
-        for one in self.known:
+        for one in self.judged:
             for row in one.rows:
                 error = float(abs(one.table[row, MEDIAN] - one.actual[row]))
                 errors[one.limits[row]] = errors.get(one.limits[row], 0.0) + error
@@ -115,8 +115,8 @@ class ShadowLog:
         return {name: amount / total for name, amount in sorted(errors.items()) if name and total}
 
     def lines(self) -> list[str]:
-        """The errors as a table, and how much of them limits cause that no rule has."""
-        done = self.known
+        """The errors as a table, and the share of jobs kept by limits that no rule has."""
+        done = self.judged
         head = f"shadow log: of {len(done):,} of {len(self.forecasts):,} earlier forecasts it is known what came"
         if not done:
             return [head]
@@ -144,14 +144,14 @@ def _cells(done: list[Kept]) -> list[str]:
 def _read(path: Path) -> Kept:
     """A forecast of the log."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        weights, rules = found["rules"]["weights"], found["rules"]
-        table = np.array(found["table"], dtype=float).reshape(len(found["ids"]), 2 * len(SHARES) + 1)
-        if not len(table) == len(found["groups"]) == len(found["limits"]) or not np.isfinite(table).all():
+        document = json.loads(path.read_text(encoding="utf-8"))
+        weights = document["rules"]["weights"]
+        document["rules"]["weights"] = None if weights is None else Weights(**weights)
+        document["table"] = np.array(document["table"], dtype=float).reshape(len(document["ids"]), 2 * len(SHARES) + 1)
+        one = Kept(**{**document, "rules": Rules(**document["rules"])})
+        if not len(one.ids) == len(one.groups) == len(one.limits) or not np.isfinite([one.now, *one.table.flat]).all():
             raise ValueError
-        rules = Rules(**{**rules, "weights": None if weights is None else Weights(**weights)})
-        return Kept(float(found["now"]), float(found["horizon"]), ids=found["ids"], groups=found["groups"],
-                    limits=found["limits"], table=table, rules=rules)  # fmt: skip
+        return one
     except OSError as error:
         raise ScenarioError(Problem(f"cannot be read: {error.strerror}", file=str(path))) from None
     except (ValueError, KeyError, TypeError):
