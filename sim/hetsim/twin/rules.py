@@ -236,8 +236,10 @@ def _weights(jobs: Sequence[SnapshotJob], now: float, past: JobHistory) -> tuple
             error = float(np.sqrt(((predicted - priority[1::2]) ** 2).mean()))
             if error < BETTER * best:
                 best, ordered, amounts = error, _ordered(predicted, priority[1::2]), nnls(table, priority)[0].tolist()
-                weights = Weights(*amounts[:4], half_life=half_life, max_age=max_age, tree=tree,
-                                  labels=dict(zip(labels, amounts[4:], strict=False)))  # fmt: skip
+                weights = Weights(
+                    amounts[0], amounts[1], amounts[2], amounts[3], half_life=half_life, max_age=max_age, tree=tree,
+                    labels=dict(zip(labels, amounts[4:], strict=False)),
+                )  # fmt: skip
     share = f"{100 * ordered:.0f} % of the pairs of one half in order, from the other"
     if weights is None or ordered < MIN_ORDERED:
         return None, [f"weights of priority not taken: {share}, {100 * MIN_ORDERED:.0f} % are enough ({what})"]
