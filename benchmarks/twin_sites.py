@@ -256,8 +256,8 @@ def forecasts(site: Site, instants: Iterable[float], samples: int, rules: str, f
             log, *_ = history_and_table(str(files / "sacct"))
             listed, snapshot = nodes_and_jobs(files / "squeue", str(files / "nodes"))
         past = ShadowLog(folder)
-        starts = {str(row + 1): EPOCH + site.start[row] for row in np.flatnonzero(site.start <= now).tolist()}
-        past.learn(starts, [job.id for job in snapshot.jobs if not job.runs], EPOCH + now)
+        starts = np.where(site.start <= now, EPOCH + site.start, math.inf).tolist()
+        past.learn({str(row + 1): start for row, start in enumerate(starts)}, EPOCH + now)
         given = Rules()
         if rules == "true":
             given = true_rules(site)

@@ -169,7 +169,7 @@ def test_a_log_of_forecasts_tells_what_came(site, tmp_path):
     assert [file.read_bytes() for file in files] == before
     log = ShadowLog(folder)
     starts = {str(row + 1): EPOCH + start for row, start in enumerate(site.start.tolist())}
-    log.learn(starts, [], EPOCH + 5.6 * DAY)
+    log.learn(starts, EPOCH + 5.6 * DAY)
     first = log.forecasts[0]
     assert len(log.judged) == 1
     rows = [int(name) - 1 for name in first.ids]
@@ -193,7 +193,7 @@ def test_the_error_of_limits_that_no_rule_has_is_told(site, tmp_path):
     done = call(printed(site, 5.0 * DAY, tmp_path, "AssocGrpGRES"), "-q", "--shadow", f"{tmp_path}/log")
     assert " waiting jobs are kept by limits that no rule has (AssocGrpGRES " in done.stdout
     log = ShadowLog(tmp_path / "log")
-    log.learn({str(row + 1): EPOCH + start for row, start in enumerate(site.start.tolist())}, [], EPOCH + 8 * DAY)
+    log.learn({str(row + 1): EPOCH + start for row, start in enumerate(site.start.tolist())}, EPOCH + 8 * DAY)
     one = log.forecasts[0]
     error = np.abs(one.table[:, 7] - one.actual)
     kept = np.array([name == "AssocGrpGRES" for name in one.limits])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -102,17 +103,15 @@ def twin(
     listed, snapshot = _snapshot(squeue, nodes)
     _check_waiting(only, snapshot, squeue)
     instant = _time_of(snapshot, now)
-    past = None if shadow is None else ShadowLog(shadow)
-    if past is not None:
-        begun = {job.id: job.start for job in snapshot.jobs if job.runs}
-        waiting = [job.id for job in snapshot.jobs if not job.runs]
-        past.learn({**_starts(table, shift), **begun}, waiting, instant)
+    past = ShadowLog(shadow)
+    now_known = {job.id: job.start if job.runs else math.inf for job in snapshot.jobs}
+    past.learn({**_starts(table, shift), **now_known}, instant)
     policy, ruled, remarks = _ruled(policy, rules, snapshot.jobs, now=instant, log=log, past=past)
     facts = _Known(snapshot.jobs, instant, log, more=more, hours=hours, overrides=overrides, seed=seed, rules=ruled,
                    ruled=policy)  # fmt: skip
     kept, other, altered = _changed(listed, changes, policy)
     widened, before = facts.widened(
-        listed, policy, look_back, quiet=quiet, shadow=[] if past is None else past.pasts(hours * 3600)
+        listed, policy, look_back, quiet=quiet, shadow=past.pasts(hours * 3600)
     )
     before += remarks
     made = [facts.forecast(listed, policy, samples)]
@@ -122,8 +121,7 @@ def twin(
         one.widening = widened
     notes = [*snapshot.notes, *made[0].notes, *before, *table.notes]
     notes += [f"what if: {note}" for one in made[1:] for note in one.notes if note not in made[0].notes]
-    if past is not None:
-        past.keep(made[0], instant, ruled)
+    past.keep(made[0], instant, ruled)
     _report(made, facts, changes, only=only, notes=notes, page=page, as_json=as_json, past=past)
     for remark in notes:
         console.note(remark, quiet)
@@ -163,7 +161,7 @@ def _time_of(snapshot: Snapshot, now: str | None) -> float:
 
 def _report(
     made: list[Any], known: _Known, changes: tuple[str, ...], only: tuple[str, ...], notes: list[str],
-    page: Path | None, as_json: bool, past: ShadowLog | None,
+    page: Path | None, as_json: bool, past: ShadowLog,
 ) -> None:  # fmt: skip
     """Print the forecast, with that of a changed cluster, and write the page."""
     from hetsim.twin import report as report
@@ -175,11 +173,11 @@ def _report(
     if page is not None:
         write_twin(page, plain, known.now, errors=errors, other=beside, changed=changed, notes=notes)
     if as_json:
-        shares = {} if past is None else {"shadow_error_by_limit": past.error_by_limit()}
+        shares = {"shadow_error_by_limit": past.error_by_limit()}
         console.as_json(report.mapping(plain, known.now, errors, other=beside, changed=changed) | shares)
     else:
         console.lines(report.lines(plain, known.now, errors, other=beside, changed=changed, only=only), VERDICTS)
-        console.lines([] if past is None else ["", *past.lines()])
+        console.lines(past.lines())
 
 
 @dataclass(frozen=True)
@@ -313,7 +311,7 @@ def _starts(table: Any, shift: float) -> dict[str, float]:
 
 
 def _ruled(
-    policy: str | None, rules: str, jobs: list[SnapshotJob], now: float, log: JobHistory, past: ShadowLog | None
+    policy: str | None, rules: str, jobs: list[SnapshotJob], now: float, log: JobHistory, past: ShadowLog
 ) -> tuple[str, Rules | None, list[str]]:  # fmt: skip
     """The policy, with the rules that are learned where it takes any, and notes."""
     from hetsim.twin.forecast import POLICY
@@ -321,8 +319,7 @@ def _ruled(
 
     if rules == "none":
         return policy or POLICY, None, []
-    site = learned(jobs, now, log)
-    site = site if past is None else past.completed(site, now)
+    site = past.completed(learned(jobs, now, log), now)
     if policy is None and not (site.caps or site.weights):
         return POLICY, replace(site, cycle=None), []
     ruled = with_policy(None if policy is None else _policy(policy), site)

@@ -31,7 +31,7 @@ from hetsim.scenario import overrides as setting
 from hetsim.scenario.file import document as documents
 from hetsim.scenario.readers import TWIN, not_understood
 from hetsim.scenario.scenario import Overrides, assignments, from_document
-from hetsim.twin.rules import Rules, usage_of
+from hetsim.twin.rules import LIMIT, Rules, usage_of
 from hetsim.workload.logs.history import ArrivalTimes, JobHistory, RunTimes
 from hetsim.workload.logs.recorded_log import HeldOverTime
 from hetsim.workload.readers.snapshot import SnapshotJob
@@ -90,8 +90,8 @@ class TwinForecast:
         return [by_share[share] if share in by_share else self.drawn(job, [share])[0] for share in shares]
 
     def group(self, job: int) -> str:
-        """The jobs whose forecasts err like this one's."""
-        return self.jobs[job].partition
+        """The jobs whose forecasts err like this one's: those that a limit keeps, or not."""
+        return "limit" if LIMIT.search(self.jobs[job].reason) else ""
 
     def drawn(self, job: int, shares: Sequence[float]) -> list[float]:
         """The same as the samples have it."""

@@ -8,7 +8,7 @@ still waits then started at the horizon or later, and one that no longer exists 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,13 +51,17 @@ class Kept:
 
 
 class ShadowLog:
-    """The forecasts of a folder, by their instants; ScenarioError if one is damaged."""
+    """The forecasts of a folder, by their instants; ScenarioError if one is damaged.
 
-    def __init__(self, folder: Path):
+    folder: None keeps nothing.
+    """
+
+    def __init__(self, folder: Path | None):
         self.folder = folder
-        if folder.exists() and not folder.is_dir():
+        if folder is not None and folder.exists() and not folder.is_dir():
             raise ScenarioError(Problem("is not a folder; --shadow keeps forecasts in one", file=str(folder)))
-        self.forecasts = sorted(map(_read, sorted(folder.glob("forecast-*.json"))), key=lambda one: one.now)
+        files = [] if folder is None else sorted(folder.glob("forecast-*.json"))
+        self.forecasts = sorted(map(_read, files), key=lambda one: one.now)
 
     def completed(self, rules: Rules, now: float) -> Rules:
         """The rules, where they have none those of the latest earlier forecast."""
@@ -70,11 +74,10 @@ class ShadowLog:
                             cycle=rules.cycle or one.rules.cycle, evidence=[*rules.evidence, *texts])  # fmt: skip
         return rules
 
-    def learn(self, starts: Mapping[str, float], waiting: Sequence[str], now: float) -> None:
-        """Take in what came by now: starts by job, and the jobs that still wait."""
-        still = dict.fromkeys(waiting, np.inf)
+    def learn(self, starts: Mapping[str, float], now: float) -> None:
+        """Take in the starts of jobs by now; inf: it still waits."""
         for one in self.forecasts:
-            begun = [starts.get(name, still.get(name, np.nan)) - one.now for name in one.ids]
+            begun = [starts.get(name, np.nan) - one.now for name in one.ids]
             complete = one.now + one.horizon <= now
             one.actual = np.clip(begun, 0.0, one.horizon) if complete else np.full(len(one.ids), np.nan)
 
@@ -91,6 +94,8 @@ class ShadowLog:
 
     def keep(self, told: TwinForecast, now: float, rules: Rules | None) -> None:
         """Write a forecast, whole or not at all; one of the same instant is replaced."""
+        if self.folder is None:
+            return
         jobs, rules = range(len(told.jobs)), Rules() if rules is None else rules
         table = [[*told.drawn(job, SHARES), *told.quantiles(job, SHARES), float(told.by_limits[job])] for job in jobs]
         document = {
@@ -116,17 +121,19 @@ class ShadowLog:
 
     def lines(self) -> list[str]:
         """The errors as a table, and the share of jobs kept by limits that no rule has."""
+        if self.folder is None:
+            return []
         done = self.judged
         head = f"shadow log: of {len(done):,} of {len(self.forecasts):,} earlier forecasts it is known what came"
         if not done:
-            return [head]
+            return ["", head]
         rows = [["forecast of", "starts", "inside 50 %", "inside 90 %", "width", "error, mean", "by time limits"]]
         rows += [[moment(0.0, one.now), *_cells([one])] for one in done[-MAX_ROWS:]]
         rows += [[f"all {len(done):,}", *_cells(done)]] if len(done) > 1 else []
         limits = self.error_by_limit()
         text = f"of the error {100 * sum(limits.values()):.0f} % is of jobs kept by limits that no rule has"
         text += "".join(f"; {name} {100 * share:.0f} %" for name, share in limits.items())
-        return [head, "", *terminal.table(rows, right=range(1, 7)), "", text]
+        return ["", head, "", *terminal.table(rows, right=range(1, 7)), "", text]
 
 
 MEDIAN = len(SHARES) + SHARES.index(0.5)
