@@ -14,6 +14,7 @@ from benchmarks.twin_sites import DAY, EPOCH, OPEN, Kind, forecasts, made, print
 from hetsim.cli.program import hetsim
 from hetsim.experiment.widening import Past, widening
 from hetsim.twin.command import _history, _snapshot
+from hetsim.twin.forecast import SnapshotCluster, Twin
 from hetsim.twin.rules import Rules, Weights, learned, with_policy
 from hetsim.twin.shadow import ShadowLog
 from hetsim.workload.readers.snapshot import SnapshotJob
@@ -109,6 +110,32 @@ def test_limits_that_no_rule_has_are_counted(seen):
     reasons = ("AssocGrpCpuLimit", "Priority", "Licenses", "Resources")
     jobs = [of("r", start=0.0), *(of(reason, reason=reason) for reason in reasons)]
     assert learned(jobs, EPOCH + 5.6 * DAY, seen[2]).limits == {"AssocGrpCpuLimit": 1, "Licenses": 1}
+    thin = learned([*jobs, of("x", reason="QOSMaxGRESPerUser")], EPOCH + 5.6 * DAY, seen[2])
+    assert thin.limits == {"AssocGrpCpuLimit": 1, "Licenses": 1, "QOSMaxGRESPerUser": 1} and not thin.caps
+
+
+def test_caps_of_jobs_are_learned_and_simulated(seen):
+    """Ann runs two jobs and waits with three; each of the three then waits for an end of one of hers."""
+    folder, jobs, log = seen
+    now = EPOCH + 5.6 * DAY
+    own = [of(f"r{k}", start=now - 60.0, gpus=1.0) for k in range(2)]
+    own += [of(f"w{k}", gpus=1.0, reason="QOSMaxJobsPerUserLimit") for k in range(3)]
+    rules = learned(own, now, log)
+    assert rules.caps == {"q": {"max_jobs_per_user": 2.0}} and not rules.limits
+    assert "cap of jobs of a user in QOS q: 2" in rules.evidence[0]
+    policy, rules = with_policy(None, rules)
+    cluster = SnapshotCluster([{"name": "n", "cpus": 64, "gpus": {"type": "g", "count": 8}}])
+    own = [replace(job, partition="") for job in own]
+    told = Twin(own, now, log, cluster, horizon=3600.0, policy=policy, rules=rules).forecast(3)
+    assert (told.starts > 1.0).all() and told.occupied[:, 1].max() == 2
+    free = Twin(own, now, log, cluster, horizon=3600.0, policy="easy_backfill").forecast(3)
+    assert (free.starts < 1.0).all()
+
+
+def test_a_cap_without_a_column_of_qos_is_not_taken(seen):
+    jobs = [of("r", start=0.0, qos=""), *(of(f"w{k}", reason="QOSMaxGRESPerUser", qos="") for k in range(3))]
+    rules = learned(jobs, EPOCH + 5.6 * DAY, seen[2])
+    assert not rules.caps and "squeue has no column QOS" in rules.evidence[0]
 
 
 @pytest.mark.parametrize(("period", "count", "cycle"), [(120, 60, 120), (45, 60, 45), (120, 15, None), (1, 60, None)])

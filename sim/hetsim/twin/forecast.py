@@ -316,7 +316,8 @@ class Twin:
         able = np.isfinite(chosen.time)
         time = np.where(able, length[:, None], math.inf)
         estimate = np.where(able, limits[:, None], math.inf)
-        chosen = replace(chosen, time=time, estimate=estimate, id=None, time_limit=None)
+        labels = {name: column[rows] for name, column in tasks.extra.items() if name in LABELS}  # of caps and shares
+        chosen = replace(chosen, time=time, estimate=estimate, id=None, time_limit=None, extra=labels)
         run = replace(self.run, tasks=chosen, scheduler=self._policy.make(), horizon=self.horizon, grace=None)
         record = Simulation(run).run()
         start = np.where(np.isnan(record.start), math.inf, record.start)

@@ -120,13 +120,17 @@ class Rules:
 def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory) -> Rules:
     """The rules that a snapshot and the history before it show."""
     past = history.take(np.flatnonzero(history.end <= now))
-    limits = Counter(job.reason for job in jobs if not job.runs and LIMIT.search(job.reason))
     caps, evidence = _caps(jobs, past)
     weights, text = _weights(jobs, now, past)
     cycle, more = _cycle(past)
-    others = {reason: count for reason, count in sorted(limits.items())
-              if not any(re.fullmatch(pattern, reason) for pattern in CAPS.values())}  # fmt: skip
-    return Rules(caps, weights, cycle, evidence=[*evidence, *text, *more], limits=others)
+    limits = Counter(job.reason for job in jobs if not job.runs and LIMIT.search(job.reason)
+                     and not is_modeled(job, caps))  # fmt: skip
+    return Rules(caps, weights, cycle, evidence=[*evidence, *text, *more], limits=dict(sorted(limits.items())))
+
+
+def is_modeled(job: SnapshotJob, caps: Mapping[str, Mapping[str, float]]) -> bool:
+    """Return True if a cap is the limit that keeps a job."""
+    return any(re.fullmatch(CAPS[key], job.reason) for key in caps.get(job.qos, {}))
 
 
 def with_policy(policy: Any, rules: Rules) -> tuple[dict[str, Any], Rules] | None:
@@ -170,6 +174,8 @@ def _cap(
     each, gpus = key.endswith("user"), "gpus" in key
     if len(capped) < MIN_CAPPED:
         return None, f" not taken: thin evidence, {MIN_CAPPED} are enough"
+    if not qos:
+        return None, " not taken: squeue has no column QOS (%q) to tell whose cap it is"
     occupied = defaultdict[str, float](float)
     for job in jobs:
         if job.runs and job.qos == qos:
@@ -189,12 +195,13 @@ def _cap(
 def usage_of(jobs: Sequence[SnapshotJob], now: float, past: JobHistory, half_life: float) -> Usage:
     """Usage up to now, halved every `half_life`; users with none too."""
     usage, rate = defaultdict[tuple[str, str], float](float), math.log(2.0) / half_life
-    gpus = past.gpus if past.gpus.any() else past.cpus
+    gpus = np.where(past.gpus > 0, past.gpus, past.cpus)
     decayed = (np.exp(rate * (past.end - now)) - np.exp(rate * (past.start - now))) / rate * gpus
     for account, user, amount in zip(past.labels["account"], past.labels["user"], decayed.tolist(), strict=True):
         usage[account, user] += amount
     for job in jobs:
-        usage[job.account, job.user] += -math.expm1(rate * (job.start - now)) / rate * job.gpus if job.runs else 0.0
+        seconds = -math.expm1(rate * (job.start - now)) / rate if job.runs else 0.0
+        usage[job.account, job.user] += seconds * (job.gpus or job.cpus)
     return dict(sorted(usage.items()))
 
 

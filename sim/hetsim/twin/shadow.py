@@ -8,6 +8,7 @@ still waits then started at the horizon or later, and one that no longer exists 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from hetsim.model.files import write_whole
 from hetsim.report import terminal
 from hetsim.twin.forecast import TwinForecast
 from hetsim.twin.report import moment
-from hetsim.twin.rules import Rules, Weights
+from hetsim.twin.rules import CAPS, Rules, Weights, is_modeled
 
 MAX_ROWS = 20
 """Forecasts of the table, the latest."""
@@ -70,8 +71,12 @@ class ShadowLog:
             begins = [f"QOS {qos}:" for qos in missing] + ["weights of priority:"] * (rules.weights is None)
             texts = [text if ", as of " in text else f"{text}, as of {moment(0.0, one.now)}"
                      for text in one.rules.evidence if any(begin in text for begin in begins)]  # fmt: skip
-            rules = replace(rules, caps={**one.rules.caps, **rules.caps}, weights=rules.weights or one.rules.weights,
-                            cycle=rules.cycle or one.rules.cycle, evidence=[*rules.evidence, *texts])  # fmt: skip
+            names = [CAPS[key] for qos in missing for key in one.rules.caps[qos]]
+            limits = {name: count for name, count in rules.limits.items()
+                      if not any(re.fullmatch(pattern, name) for pattern in names)}  # fmt: skip
+            rules = replace(rules, limits=limits, caps={**one.rules.caps, **rules.caps},
+                            weights=rules.weights or one.rules.weights, cycle=rules.cycle or one.rules.cycle,
+                            evidence=[*rules.evidence, *texts])  # fmt: skip
         return rules
 
     def learn(self, starts: Mapping[str, float], now: float) -> None:
@@ -101,7 +106,8 @@ class ShadowLog:
         document = {
             "now": now, "horizon": told.horizon, "ids": [job.id for job in told.jobs],
             "groups": [told.group(job) for job in jobs], "rules": asdict(rules),
-            "limits": [job.reason if job.reason in rules.limits else "" for job in told.jobs],
+            "limits": ["" if is_modeled(job, rules.caps) or job.reason not in rules.limits else job.reason
+                       for job in told.jobs],
             "table": np.minimum(np.array(table), told.horizon).round(3).tolist(),
         }  # fmt: skip
         self.folder.mkdir(parents=True, exist_ok=True)
