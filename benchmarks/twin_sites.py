@@ -268,7 +268,7 @@ def forecasts(site: Site, instants: Iterable[float], samples: int, rules: str, f
         twin = Twin(snapshot.jobs, EPOCH + now, log, cluster, policy=policy, rules=ruled)
         told = twin.forecast(samples, int(now))
         told.widening = widening(past.pasts(DAY), EPOCH + now)
-        past.keep(told, EPOCH + now, ruled)
+        past.keep(told, EPOCH + now)
         jobs = range(len(told.jobs))
         quantiles, drawn = (np.array([one(job, SHARES) for job in jobs]).reshape(-1, len(SHARES))
                             for one in (told.quantiles, told.drawn))  # fmt: skip

@@ -79,7 +79,6 @@ def twin(
     limits, as on the cluster.  How good the models were on the history itself is printed with the forecast; --judge
     says how good predicted starts were.
     """
-    from hetsim.twin.forecast import POLICY
     from hetsim.twin.shadow import ShadowLog
 
     console.check_replaceable(page, force)
@@ -93,11 +92,8 @@ def twin(
         if page is not None or changes or only or now is not None or squeue is not None or shadow is not None:
             text = "--judge looks at the history alone; --squeue, --now, --job, --what-if, --shadow and --page are for"
             raise click.UsageError(f"{text} forecasts")
-        asked = judge, hours * 3600, samples, policy or POLICY, seed
-        _judge(
-            log, table, nodes, more=more, asked=asked, overrides=overrides,
-            as_json=as_json, quiet=quiet
-        )
+        asked = judge, hours * 3600, samples, policy or "easy_backfill", seed
+        _judge(log, table, nodes, more=more, asked=asked, overrides=overrides, as_json=as_json, quiet=quiet)
         return
     assert squeue is not None and nodes is not None
     listed, snapshot = _snapshot(squeue, nodes)
@@ -110,18 +106,15 @@ def twin(
     facts = _Known(snapshot.jobs, instant, log, more=more, hours=hours, overrides=overrides, seed=seed, rules=ruled,
                    ruled=policy)  # fmt: skip
     kept, other, altered = _changed(listed, changes, policy)
-    widened, before = facts.widened(
-        listed, policy, look_back, quiet=quiet, shadow=past.pasts(hours * 3600)
-    )
-    before += remarks
+    widened, before = facts.widened(listed, policy, look_back, quiet=quiet, shadow=past.pasts(hours * 3600))
     made = [facts.forecast(listed, policy, samples)]
     if changes:
         made.append(facts.forecast(kept, other, samples, altered))
     for one in made:
         one.widening = widened
-    notes = [*snapshot.notes, *made[0].notes, *before, *table.notes]
+    notes = [*snapshot.notes, *made[0].notes, *before, *remarks, *table.notes]
     notes += [f"what if: {note}" for one in made[1:] for note in one.notes if note not in made[0].notes]
-    past.keep(made[0], instant, ruled)
+    past.keep(made[0], instant)
     _report(made, facts, changes, only=only, notes=notes, page=page, as_json=as_json, past=past)
     for remark in notes:
         console.note(remark, quiet)
@@ -215,10 +208,7 @@ class _Known:
     def widened(
         self, listed: list[dict[str, Any]], policy: str, count: int, quiet: bool, shadow: list[Past]
     ) -> tuple[Any, list[str]]:
-        """How far errors of earlier snapshots move intervals; a note where unknown.
-
-        shadow: forecasts that were made then; the history is asked where they are too few.
-        """
+        """How far errors of earlier forecasts move intervals; a note where unknown."""
         from hetsim.experiment.widening import ENOUGH_STARTS, widening
         from hetsim.twin.judge import earlier_instants, look_back
 
@@ -314,14 +304,13 @@ def _ruled(
     policy: str | None, rules: str, jobs: list[SnapshotJob], now: float, log: JobHistory, past: ShadowLog
 ) -> tuple[str, Rules | None, list[str]]:  # fmt: skip
     """The policy, with the rules that are learned where it takes any, and notes."""
-    from hetsim.twin.forecast import POLICY
     from hetsim.twin.rules import learned, with_policy
 
     if rules == "none":
-        return policy or POLICY, None, []
+        return policy or "easy_backfill", None, []
     site = past.completed(learned(jobs, now, log), now)
     if policy is None and not (site.caps or site.weights):
-        return POLICY, replace(site, cycle=None), []
+        return "easy_backfill", replace(site, cycle=None), []
     ruled = with_policy(None if policy is None else _policy(policy), site)
     if ruled is None:
         return str(policy), None, [f"no rules are learned: --policy {policy} takes no caps and weights"]

@@ -74,10 +74,7 @@ class TwinForecast:
     came: np.ndarray
     """By sample: jobs that came within the horizon."""
     notes: list[str] = field(default_factory=list)
-    rules: list[str] = field(default_factory=list)
-    """The rules of the site, and their evidence."""
-    limits: dict[str, int] = field(default_factory=dict)
-    """Waiting jobs by the limit that keeps them, where no rule has it."""
+    rules: Rules = field(default_factory=Rules)
     widening: Widening | None = None
     """By the errors of earlier forecasts; None: intervals are those of the samples."""
 
@@ -120,7 +117,7 @@ class Twin:
         overrides: Overrides = (),
         rules: Rules | None = None,
     ):
-        self.now, self.horizon, self.rules = now, horizon, rules
+        self.now, self.horizon, self.rules = now, horizon, Rules() if rules is None else rules
         self.history = history.take(np.flatnonzero(history.submit < now))
         self.run_times = RunTimes(self.history.take(np.flatnonzero(self.history.end <= now)))
         self.arrivals = ArrivalTimes(self.history, horizon, now)
@@ -275,8 +272,7 @@ class Twin:
         return TwinForecast(
             jobs=self.waiting, horizon=self.horizon, starts=starts, by_limits=by_limits, times=times, occupied=occupied,
             capacity=self.capacity, unit=self.unit, free=self._free(ends), came=came, notes=self.notes,
-            rules=[] if self.rules is None else self.rules.evidence,
-            limits={} if self.rules is None else self.rules.limits,
+            rules=self.rules,
         )  # fmt: skip
 
     def _left(self, job: SnapshotJob, random: np.random.Generator) -> float:

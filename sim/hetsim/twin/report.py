@@ -66,9 +66,9 @@ def error_lines(errors: Mapping[str, float]) -> list[str]:
 
 def rule_lines(told: TwinForecast) -> list[str]:
     """The rules of the site and their evidence, and jobs that other limits keep."""
-    limits = ", ".join(f"{name} {count:,}" for name, count in told.limits.items())
-    kept = f"{sum(told.limits.values()):,} waiting jobs are kept by limits that no rule has ({limits})"
-    return [f"learned: {text}" for text in told.rules] + ([f"{kept}: they may start later"] if limits else [])
+    limits = ", ".join(f"{name} {count:,}" for name, count in told.rules.limits.items())
+    kept = f"{sum(told.rules.limits.values()):,} waiting jobs are kept by limits that no rule has ({limits})"
+    return [f"learned: {text}" for text in told.rules.evidence] + ([f"{kept}: they may start later"] if limits else [])
 
 
 def what_if_rows(told: TwinForecast, other: TwinForecast, now: float) -> list[list[str]]:
@@ -135,7 +135,7 @@ def mapping(
         "widened_by": None if told.widening is None else
         {"starts": told.widening.starts, "snapshots": told.widening.snapshots},
         "forecast_error": {name: _known(value) for name, value in errors.items()}, **_forecast(told),
-        "rules": told.rules, "limits_not_modeled": told.limits,
+        "rules": told.rules.evidence, "limits_not_modeled": told.rules.limits,
     }  # fmt: skip
     if other is not None:
         figures["what_if"] = {"changed": changed, "capacity": other.capacity, **_forecast(other)}

@@ -63,10 +63,8 @@ class Weights:
     base: float
     half_life: float
     max_age: float
-    tree: bool
-    """Fair Tree, not the classic formula."""
-    labels: dict[str, float] = field(default_factory=dict)
-    """The amount of each "partition NAME" and "qos NAME"."""
+    tree: bool  # Fair Tree, not the classic formula
+    labels: dict[str, float] = field(default_factory=dict)  # the amount of each "partition NAME" and "qos NAME"
 
     def constant(self, partition: str, qos: str, gpus: float) -> float:
         """The part of a job's priority that neither age nor usage changes."""
@@ -86,23 +84,18 @@ class Weights:
         """The parameters of `slurm_multifactor` that hold usage."""
         if self.tree:
             return {"accounts": {one[0]: {} for one in usage}, "usage": {"/".join(one): usage[one] for one in usage}}
-        users = dict.fromkeys((user for _, user in usage), 0.0)
-        for (_, user), amount in usage.items():
-            users[user] += amount
-        return {"usage": users}
+        return {"usage": {user: sum(usage[one] for one in usage if one[1] == user) for _, user in usage}}
 
 
 @dataclass(frozen=True)
 class Rules:
     """The rules of a site's scheduler, and their evidence in sentences."""
 
-    caps: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By QOS its keys in `slurm_multifactor`."""
+    caps: dict[str, dict[str, float]] = field(default_factory=dict)  # by QOS its keys in `slurm_multifactor`
     weights: Weights | None = None
     cycle: float | None = None
     evidence: list[str] = field(default_factory=list)
-    limits: dict[str, int] = field(default_factory=dict)
-    """Waiting jobs by the limit that keeps them, where no rule has it."""
+    limits: dict[str, int] = field(default_factory=dict)  # waiting jobs by the limit that keeps them and no rule has
 
     def __bool__(self) -> bool:
         return bool(self.caps or self.weights or self.cycle)
@@ -141,14 +134,13 @@ def with_policy(policy: Any, rules: Rules) -> tuple[dict[str, Any], Rules] | Non
     given = policy if isinstance(policy, dict) and "scheduler" in policy else {"scheduler": policy or NAME}
     own = given["scheduler"] if isinstance(given["scheduler"], dict) else {"name": given["scheduler"]}
     if policy is None or (own["name"] in SAME and len(own) == 1):  # in the order of arrival unless weights are known
-        same = SAME.get(own["name"], {})
-        own = {"name": NAME, **same, **({} if rules.weights else {**NONE, "age": 1.0, "max_age": "10000 d"})}
+        alone = {} if rules.weights else {**NONE, "age": 1.0, "max_age": "10000 d"}
+        own = {"name": NAME, **SAME.get(own["name"], {}), **alone}
     if own["name"] != NAME:
         return None
     if rules.weights and {"age", "fair_share", "priority", "usage", "accounts", "half_life", "max_age"} & own.keys():
         texts = [text for text in rules.evidence if not text.startswith("weights")]
-        texts.append("weights of priority not taken: --policy gives its own")
-        rules = replace(rules, weights=None, evidence=texts)
+        rules = replace(rules, weights=None, evidence=[*texts, "weights of priority not taken: --policy gives its own"])
     return {**given, "scheduler": own}, rules
 
 

@@ -97,11 +97,11 @@ class ShadowLog:
                      groups=[one.groups[row] for row in one.rows])
                 for one in self.judged if one.horizon == horizon]  # fmt: skip
 
-    def keep(self, told: TwinForecast, now: float, rules: Rules | None) -> None:
+    def keep(self, told: TwinForecast, now: float) -> None:
         """Write a forecast, whole or not at all; one of the same instant is replaced."""
         if self.folder is None:
             return
-        jobs, rules = range(len(told.jobs)), Rules() if rules is None else rules
+        jobs, rules = range(len(told.jobs)), told.rules
         table = [[*told.drawn(job, SHARES), *told.quantiles(job, SHARES), float(told.by_limits[job])] for job in jobs]
         document = {
             "now": now, "horizon": told.horizon, "ids": [job.id for job in told.jobs],
