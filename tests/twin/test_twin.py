@@ -12,10 +12,11 @@ from click.testing import CliRunner
 
 from hetsim.cli.program import hetsim
 from hetsim.errors import ScenarioError
+from hetsim.traces.command import read as read_log
 from hetsim.twin.forecast import SnapshotCluster, Twin
 from hetsim.twin.judge import earlier_instants, judge, look_back
 from hetsim.twin.widening import ENOUGH_STARTS, SHARES, Past, widening
-from hetsim.workload.logs.history import DAY, ArrivalTimes, JobHistory, RunTimes
+from hetsim.workload.logs.history import DAY, ArrivalTimes, JobHistory, RunTimes, history_of
 from hetsim.workload.readers.snapshot import SnapshotJob, gpus_of, read
 
 HEAD = ("JOBID|PARTITION|USER|ACCOUNT|QOS|STATE|SUBMIT_TIME|START_TIME|TIME_LIMIT|CPUS|TRES_PER_NODE|NODES|NODELIST|"
@@ -157,6 +158,11 @@ def test_too_few_samples_are_said():
         RunTimes(history([1, 2, 3], 1.0))
     with pytest.raises(ScenarioError, match="h of log before the snapshot are too few for 24 h ahead"):
         ArrivalTimes(history(np.arange(30) * 60.0, 1.0), DAY, 1800.0)
+
+
+def test_a_history_knows_the_users_of_its_log(files):
+    log = history_of(read_log(files / "sacct", "slurm", ()), "log")
+    assert set(log.labels["user"].tolist()) == {"ann"} and set(log.labels["qos"].tolist()) == {""}
 
 
 # Forecasts ------------------------------------------------------------------------------------------------------

@@ -78,6 +78,7 @@ class SlurmMultifactor(Scheduler):
     small_first: favor small jobs instead of large ones.
     partitions: factor by partition (of tasks bound to none: by class), from 0 to 1; others have 0.
     shares: of users, in any unit; others have 1.
+    usage: GPU seconds already received at the start, by user; with accounts by ACCOUNT/USER.
     accounts: the tree of accounts, for Fair Tree.
     qos: qualities of service by name: priority, limits and preemption.
     max_age: wait from which on age counts in full.  half_life: of usage.
@@ -113,6 +114,7 @@ class SlurmMultifactor(Scheduler):
         bf_interval: Annotated[Seconds, Field(ge=0)] = 30.0,
         bf_resolution: Annotated[Seconds, Field(ge=0)] = 0.0,
         bf_job_part_count_reserve: Annotated[int, Field(ge=0)] = 0,
+        usage: dict[str, Annotated[float, Field(ge=0)]] | None = None,
     ):
         self.weights = {"age": age, "fair": fair_share, "size": size, "partition": partition, "own": priority,
                         "service": service}  # fmt: skip
@@ -135,6 +137,7 @@ class SlurmMultifactor(Scheduler):
         self._gpus = 1.0
         self._usage: DecayedUsage[Member] = DecayedUsage(half_life)
         """GPU time received, by account and user, or by user alone."""
+        self._usage_before = usage or {}
         self._shares = 0.0
         """Sum of the shares of all users."""
         self._running: dict[int, RunningUsage] = {}
@@ -165,23 +168,30 @@ class SlurmMultifactor(Scheduler):
         self._gpus = float(max(1, sum(len(node.accelerators) for node in view.cluster.nodes)))
         self._limited = any(one.limited for one in view.cluster.partitions.values())
         self._one_queue = not (self.tiers.tiers or view.cluster.partitions or self.rule)
+        for name, received in self._usage_before.items():
+            account, _, user = ("", "", name) if self.tree is None else name.partition("/")
+            self._open((account, user))
+            self._usage.credit((account, user), received)
 
     def device(self, device: Device, up: bool) -> None:
         self._occupancy.device(device, up)
 
     def ready(self, task: Task) -> None:
-        owner = self._owner(task)
-        if owner not in self._usage:
-            self._usage.open(owner)
-            self._codes[owner] = len(self._codes)
-            self._shares += self.shares.get(task.user, 1.0)
-            self._calculates_at = -math.inf
+        self._open(self._owner(task))
         self._settle(task)
         if task.priority > self._highest:
             self._highest, self._calculates_at = task.priority, -math.inf
         self._queue.add(task)
         demand = demand_of(task)
         self._demands[demand] = self._demands.get(demand, 0) + 1
+
+    def _open(self, owner: Member) -> None:
+        """Count it as one of the owners; priorities are computed again if it is new."""
+        if owner not in self._usage:
+            self._usage.open(owner)
+            self._codes[owner] = len(self._codes)
+            self._shares += self.shares.get(owner[1], 1.0)
+            self._calculates_at = -math.inf
 
     def finished(self, task: Task) -> None:
         self._settle(task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,9 @@ from hetsim.cli.options import FILE, PAGE, SET, TELLING, Whole
 
 if TYPE_CHECKING:
     from hetsim.twin.forecast import SnapshotCluster
+    from hetsim.twin.rules import Rules
+    from hetsim.twin.shadow import ShadowLog
+    from hetsim.twin.widening import Past
     from hetsim.workload.logs.history import JobHistory
     from hetsim.workload.readers.snapshot import Snapshot, SnapshotJob
 
@@ -39,9 +43,13 @@ LOCAL = "1970-01-02"
 @click.option("--seed", type=Whole(min=0), default=0, show_default=True)
 @click.option("--look-back", type=Whole(min=0, max=1000), default=8, show_default=True, metavar="N",
               help="Earlier snapshots of the history, to widen the intervals by their errors; 0: samples alone.")
-@click.option("--policy", default="easy_backfill", show_default=True, metavar="NAME",
+@click.option("--policy", metavar="NAME", show_default="easy_backfill, or slurm_multifactor with the rules",
               help="How the cluster schedules; parameters as in '{name: sjf, discipline: skip}'. "
               "identified: as its history shows (hetsim trace identify).")
+@click.option("--rules", type=click.Choice(["learned", "none"]), default="learned", show_default=True,
+              help="Caps, weights of priority and cycle as squeue (REASON, PRIORITY) and the history show them.")
+@click.option("--shadow", type=click.Path(path_type=Path), metavar="FOLDER",
+              help="Keep the forecast there, and print how earlier ones kept there came true.")
 @SET
 @click.option("--site", type=FILE, metavar="YAML", help="A file with site: (limits of partitions, quotas, ...).")
 @click.option("--what-if", "changes", multiple=True, metavar="KEY.PATH=VALUE",
@@ -54,8 +62,9 @@ LOCAL = "1970-01-02"
 @TELLING
 def twin(
     squeue: Path | None, nodes: str | None, history: str, now: str | None, hours: float, samples: int, seed: int,
-    look_back: int, policy: str, overrides: tuple[str, ...], site: Path | None, changes: tuple[str, ...],
-    only: tuple[str, ...], judge: int | None, page: Path | None, force: bool, as_json: bool, quiet: bool,
+    look_back: int, policy: str | None, rules: str, shadow: Path | None, overrides: tuple[str, ...], site: Path | None,
+    changes: tuple[str, ...], only: tuple[str, ...], judge: int | None, page: Path | None, force: bool, as_json: bool,
+    quiet: bool,
 ) -> None:  # fmt: skip
     """Forecast a live Slurm cluster: starts of jobs, free nodes, and what if.
 
@@ -70,36 +79,43 @@ def twin(
     limits, as on the cluster.  How good the models were on the history itself is printed with the forecast; --judge
     says how good predicted starts were.
     """
+    from hetsim.twin.shadow import ShadowLog
+
     console.check_replaceable(page, force)
     if judge is None and (squeue is None or nodes is None):
         raise click.UsageError("a forecast needs --squeue and --nodes; --judge N judges forecasts on the history")
-    log, table = _history(history)
+    log, table, shift = _history(history)
     more = _site(site)
     if policy == "identified":
         policy = _identified(table, history, quiet)
     if judge is not None:
-        if page is not None or changes or only or now is not None or squeue is not None:
-            text = "--judge looks at the history alone; --squeue, --now, --job, --what-if and --page are for forecasts"
-            raise click.UsageError(text)
-        _judge(
-            log, table, nodes, more=more, asked=(judge, hours * 3600, samples, policy, seed), overrides=overrides,
-            as_json=as_json, quiet=quiet
-        )
+        if page is not None or changes or only or now is not None or squeue is not None or shadow is not None:
+            text = "--judge looks at the history alone; --squeue, --now, --job, --what-if, --shadow and --page are for"
+            raise click.UsageError(f"{text} forecasts")
+        asked = judge, hours * 3600, samples, policy or "easy_backfill", seed
+        _judge(log, table, nodes, more=more, asked=asked, overrides=overrides, as_json=as_json, quiet=quiet)
         return
     assert squeue is not None and nodes is not None
     listed, snapshot = _snapshot(squeue, nodes)
     _check_waiting(only, snapshot, squeue)
-    facts = _Known(snapshot.jobs, _time_of(snapshot, now), log, more=more, hours=hours, overrides=overrides, seed=seed)
+    instant = _time_of(snapshot, now)
+    past = ShadowLog(shadow)
+    now_known = {job.id: job.start if job.runs else math.inf for job in snapshot.jobs}
+    past.learn({**_starts(table, shift), **now_known}, instant)
+    policy, ruled, remarks = _ruled(policy, rules, snapshot.jobs, now=instant, log=log, past=past)
+    facts = _Known(snapshot.jobs, instant, log, more=more, hours=hours, overrides=overrides, seed=seed, rules=ruled,
+                   ruled=policy)  # fmt: skip
     kept, other, altered = _changed(listed, changes, policy)
-    widened, before = facts.widened(listed, policy, look_back, quiet)
+    widened, before = facts.widened(listed, policy, look_back, quiet=quiet, shadow=past.pasts(hours * 3600))
     made = [facts.forecast(listed, policy, samples)]
     if changes:
         made.append(facts.forecast(kept, other, samples, altered))
     for one in made:
         one.widening = widened
-    notes = [*snapshot.notes, *made[0].notes, *before, *table.notes]
+    notes = [*snapshot.notes, *made[0].notes, *before, *remarks, *table.notes]
     notes += [f"what if: {note}" for one in made[1:] for note in one.notes if note not in made[0].notes]
-    _report(made, facts, changes, only=only, notes=notes, page=page, as_json=as_json)
+    past.keep(made[0], instant)
+    _report(made, facts, changes, only=only, notes=notes, page=page, as_json=as_json, past=past)
     for remark in notes:
         console.note(remark, quiet)
     if page is not None:
@@ -138,7 +154,7 @@ def _time_of(snapshot: Snapshot, now: str | None) -> float:
 
 def _report(
     made: list[Any], known: _Known, changes: tuple[str, ...], only: tuple[str, ...], notes: list[str],
-    page: Path | None, as_json: bool,
+    page: Path | None, as_json: bool, past: ShadowLog,
 ) -> None:  # fmt: skip
     """Print the forecast, with that of a changed cluster, and write the page."""
     from hetsim.twin import report as report
@@ -150,9 +166,11 @@ def _report(
     if page is not None:
         write_twin(page, plain, known.now, errors=errors, other=beside, changed=changed, notes=notes)
     if as_json:
-        console.as_json(report.mapping(plain, known.now, errors, other=beside, changed=changed))
+        shares = {"shadow_error_by_limit": past.error_by_limit()}
+        console.as_json(report.mapping(plain, known.now, errors, other=beside, changed=changed) | shares)
     else:
         console.lines(report.lines(plain, known.now, errors, other=beside, changed=changed, only=only), VERDICTS)
+        console.lines(past.lines())
 
 
 @dataclass(frozen=True)
@@ -166,6 +184,9 @@ class _Known:
     hours: float
     overrides: tuple[str, ...]
     seed: int
+    rules: Rules | None = None
+    ruled: str = ""
+    """The policy that the rules are for."""
 
     def forecast(self, listed: list[dict[str, Any]], policy: str, samples: int, altered: Sequence[str] = ()) -> Any:
         """Forecast the jobs on these nodes."""
@@ -177,7 +198,7 @@ class _Known:
         try:
             model = Twin(
                 self.jobs, self.now, self.log, cluster=cluster, horizon=horizon, policy=_policy(policy),
-                overrides=overrides
+                overrides=overrides, rules=self.rules if policy == self.ruled else None
             )
         except ScenarioError as error:
             named = {f"--set {text.partition('=')[0]}": f"--what-if {text.partition('=')[0]}" for text in altered}
@@ -185,19 +206,23 @@ class _Known:
         return model.forecast(samples, self.seed)
 
     def widened(
-        self, listed: list[dict[str, Any]], policy: str, count: int, quiet: bool
+        self, listed: list[dict[str, Any]], policy: str, count: int, quiet: bool, shadow: list[Past]
     ) -> tuple[Any, list[str]]:
-        """How far errors of earlier snapshots move intervals; a note where unknown."""
+        """How far errors of earlier forecasts move intervals; a note where unknown."""
         from hetsim.twin.judge import earlier_instants, look_back
         from hetsim.twin.widening import ENOUGH_STARTS, widening
 
         if not count:
             return None, []
+        wider = widening(shadow, self.now)
+        if wider is not None:
+            return wider, []
         instants = earlier_instants(float(self.log.submit[0]), self.now, self.hours * 3600, count)
         cluster, horizon = _cluster(listed, self.more), self.hours * 3600
         pasts = look_back(
             self.log, cluster, instants, horizon=horizon, samples=EARLIER_SAMPLES, policy=_policy(policy),
-            seed=self.seed, progress=lambda text: console.note(text, quiet), overrides=self.overrides
+            seed=self.seed, progress=lambda text: console.note(text, quiet), overrides=self.overrides,
+            rules=self.rules
         )
         wider = widening(pasts, self.now)
         if wider is not None:
@@ -235,8 +260,8 @@ def _split(text: str, default: str) -> tuple[str, str]:
     return (form, file) if sign and re.fullmatch(r"\w+", form) and not Path(text).exists() else (default, text)
 
 
-def _history(given: str) -> tuple[JobHistory, Any]:
-    """The jobs of the log, on the clock of the snapshot where it has dates."""
+def _history(given: str) -> tuple[JobHistory, Any, float]:
+    """The jobs of the log, its table, and the seconds between their clocks."""
     from hetsim.traces.command import read
     from hetsim.workload.logs.history import history_of
 
@@ -244,14 +269,14 @@ def _history(given: str) -> tuple[JobHistory, Any]:
     _there(Path(file))
     if Path(file).suffix in (".yaml", ".yml"):  # a scenario, or a mapping of columns
         table = read(file, None, ())
-        return history_of(table, file), table
+        return history_of(table, file), table, 0.0
     options = (f"since={LOCAL}", "node_counts=true") if form == "slurm" else ()
     table = read(file, form, options)
     table.notes = [note for note in table.notes if "time 0 is" not in note]
     past = history_of(table, file)
-    if form == "slurm":
-        past.submit, past.start = past.submit + _instant(LOCAL), past.start + _instant(LOCAL)
-    return past, table
+    shift = _instant(LOCAL) if form == "slurm" else 0.0
+    past.submit, past.start = past.submit + shift, past.start + shift
+    return past, table, shift
 
 
 def _identified(table: Any, source: str, quiet: bool) -> str:
@@ -267,6 +292,29 @@ def _identified(table: Any, source: str, quiet: bool) -> str:
     best = next(one for one in identified.rules if one.rule.order != "class")  # whose partitions a forecast lacks
     console.note(explained(best, identified), quiet)
     return json.dumps(policy_of(best, identified))
+
+
+def _starts(table: Any, shift: float) -> dict[str, float]:
+    """The starts of the log by job, on the clock of the snapshot."""
+    starts = (table.extra["recorded_start"] + shift).tolist()
+    return {str(name): start for name, start in zip(table.id, starts, strict=True) if start == start}
+
+
+def _ruled(
+    policy: str | None, rules: str, jobs: list[SnapshotJob], now: float, log: JobHistory, past: ShadowLog
+) -> tuple[str, Rules | None, list[str]]:  # fmt: skip
+    """The policy, with the rules that are learned where it takes any, and notes."""
+    from hetsim.twin.rules import learned, with_policy
+
+    if rules == "none":
+        return policy or "easy_backfill", None, []
+    site = past.completed(learned(jobs, now, log), now)
+    if policy is None and not (site.caps or site.weights):
+        return "easy_backfill", replace(site, cycle=None), []
+    ruled = with_policy(None if policy is None else _policy(policy), site)
+    if ruled is None:
+        return str(policy), None, [f"no rules are learned: --policy {policy} takes no caps and weights"]
+    return json.dumps(ruled[0]), ruled[1], []
 
 
 def _nodes(given: str, down: bool = True) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ from hetsim.scenario import overrides as setting
 from hetsim.scenario.file import document as documents
 from hetsim.scenario.readers import TWIN, not_understood
 from hetsim.scenario.scenario import Overrides, assignments, from_document
+from hetsim.twin.rules import LIMIT, Rules, usage_of
 from hetsim.twin.widening import SHARES, Widening
 from hetsim.workload.logs.history import ArrivalTimes, JobHistory, RunTimes
 from hetsim.workload.logs.recorded_log import HeldOverTime
@@ -73,6 +74,7 @@ class TwinForecast:
     came: np.ndarray
     """By sample: jobs that came within the horizon."""
     notes: list[str] = field(default_factory=list)
+    rules: Rules = field(default_factory=Rules)
     widening: Widening | None = None
     """By the errors of earlier forecasts; None: intervals are those of the samples."""
 
@@ -80,9 +82,13 @@ class TwinForecast:
         """Quantiles of the start of a job, widened where known: inf beyond the horizon."""
         if self.widening is None:
             return self.drawn(job, shares)
-        moved = self.widening.moved(self.drawn(job, SHARES), self.horizon).tolist()
+        moved = self.widening.moved(self.drawn(job, SHARES), self.horizon, self.group(job)).tolist()
         by_share = dict(zip(SHARES, (value if value < self.horizon else math.inf for value in moved), strict=True))
         return [by_share[share] if share in by_share else self.drawn(job, [share])[0] for share in shares]
+
+    def group(self, job: int) -> str:
+        """The jobs whose forecasts err like this one's: those that a limit keeps, or not."""
+        return "limit" if LIMIT.search(self.jobs[job].reason) else ""
 
     def drawn(self, job: int, shares: Sequence[float]) -> list[float]:
         """The same as the samples have it."""
@@ -97,6 +103,7 @@ class Twin:
     """A cluster at an instant, ready to simulate; ScenarioError if parts disagree.
 
     now: the instant, on the clock of jobs and history.  What had not happened by then is not looked at.
+    rules: what the site's scheduler is taken to do; usage and the age of jobs are those of this instant.
     """
 
     def __init__(
@@ -108,8 +115,9 @@ class Twin:
         horizon: float = 86400.0,
         policy: Any = POLICY,
         overrides: Overrides = (),
+        rules: Rules | None = None,
     ):
-        self.now, self.horizon = now, horizon
+        self.now, self.horizon, self.rules = now, horizon, Rules() if rules is None else rules
         self.history = history.take(np.flatnonzero(history.submit < now))
         self.run_times = RunTimes(self.history.take(np.flatnonzero(self.history.end <= now)))
         self.arrivals = ArrivalTimes(self.history, horizon, now)
@@ -127,7 +135,7 @@ class Twin:
     # The scenario ---------------------------------------------------------------------------------------------
 
     def _build(self, cluster: SnapshotCluster, policy: Any, overrides: Overrides) -> None:
-        document: dict[str, Any] = {**cluster.more, "name": "twin", "policy": policy}
+        document: dict[str, Any] = {**cluster.more, "name": "twin", "policy": self._with_rules(policy)}
         pinned = {f"of {job.id}": {"nodes": list(job.nodes)} for job in self.running if job.nodes}
         with TemporaryDirectory() as folder:
             path = Path(folder) / "jobs.csv"
@@ -156,6 +164,22 @@ class Twin:
         gpus = sum(device.type.kind != "cpu" for device in self.run.cluster.devices)
         self.unit = "GPUs" if gpus else "cores"
         self.capacity = float(gpus or sum(node.cpus for node in self.run.cluster.nodes))
+
+    def _with_rules(self, policy: Any) -> Any:
+        """The policy with the usage of now; each job's constant part of priority is set."""
+        log, rules, self._own = self.history, self.rules, dict[str, Sequence[float]]()
+        if not rules:
+            return policy
+        scheduler, weights = rules.scheduler(policy["scheduler"]), rules.weights
+        if weights is not None:
+            ended = log.take(np.flatnonzero(log.end <= self.now))
+            usage = usage_of(self.running + self.waiting, self.now, ended, weights.half_life)
+            own = weights.of_waiting(self.waiting, self.now, usage)
+            new = list(map(weights.constant, log.labels["partition"], log.labels["qos"], log.gpus))
+            top = max([*own, *new, 1.0])  # the first jobs have it, since own priorities are relative to the highest
+            self._own = {"r": [top] * len(self.running), "w": own, "h": new}
+            scheduler |= {"priority": top, **weights.parameters(usage)}
+        return {**policy, "scheduler": scheduler}
 
     def _left_out(self) -> list[str]:
         """Jobs of the snapshot that fit on no node; waiting ones are not forecast."""
@@ -206,19 +230,21 @@ class Twin:
         log = self.history
         with path.open("w", newline="", encoding="utf-8") as file:
             table = csv.writer(file)
-            table.writerow(COLUMNS)
+            table.writerow((*COLUMNS, "priority") if self._own else COLUMNS)
             for kind, jobs in (("r", self.running), ("w", self.waiting)):
                 for number, job in enumerate(jobs):
                     inside = f"of {job.id}" if f"of {job.id}" in pinned else job.partition
                     labels = (job.user, job.group, inside, job.account, job.qos)
-                    table.writerow(
-                        _cells(f"{kind}:{number}", labels, job.count, cpus=job.cpus, gpus=job.gpus, kind=job.gpu_type)
+                    cells = _cells(
+                        f"{kind}:{number}", labels, job.count, cpus=job.cpus, gpus=job.gpus, kind=job.gpu_type
                     )
+                    table.writerow((*cells, *self._own.get(kind, ())[number : number + 1]))
             labeled = [log.labels[name] for name in LABELS]
             for row in range(len(log)):
                 labels = tuple(column[row] for column in labeled)
                 cpus, gpus, kind = log.cpus[row], log.gpus[row], log.kind[row]
-                table.writerow(_cells(f"h:{row}", labels, log.nodes[row], cpus=cpus, gpus=gpus, kind=kind))
+                cells = _cells(f"h:{row}", labels, log.nodes[row], cpus=cpus, gpus=gpus, kind=kind)
+                table.writerow((*cells, *self._own.get("h", ())[row : row + 1]))
 
     # Samples --------------------------------------------------------------------------------------------------
 
@@ -246,6 +272,7 @@ class Twin:
         return TwinForecast(
             jobs=self.waiting, horizon=self.horizon, starts=starts, by_limits=by_limits, times=times, occupied=occupied,
             capacity=self.capacity, unit=self.unit, free=self._free(ends), came=came, notes=self.notes,
+            rules=self.rules,
         )  # fmt: skip
 
     def _left(self, job: SnapshotJob, random: np.random.Generator) -> float:
@@ -285,7 +312,8 @@ class Twin:
         able = np.isfinite(chosen.time)
         time = np.where(able, length[:, None], math.inf)
         estimate = np.where(able, limits[:, None], math.inf)
-        chosen = replace(chosen, time=time, estimate=estimate, id=None, time_limit=None)
+        labels = {name: column[rows] for name, column in tasks.extra.items() if name in LABELS}  # of caps and shares
+        chosen = replace(chosen, time=time, estimate=estimate, id=None, time_limit=None, extra=labels)
         run = replace(self.run, tasks=chosen, scheduler=self._policy.make(), horizon=self.horizon, grace=None)
         record = Simulation(run).run()
         start = np.where(np.isnan(record.start), math.inf, record.start)

@@ -20,6 +20,7 @@ import numpy as np
 from hetsim.errors import Problem, ScenarioError
 from hetsim.scenario.scenario import Overrides
 from hetsim.twin.forecast import POLICY, SnapshotCluster, Twin, TwinForecast
+from hetsim.twin.rules import Rules
 from hetsim.twin.widening import SHARES as TOLD
 from hetsim.twin.widening import Past, widening
 from hetsim.workload.logs.history import ENOUGH, FEW, JobHistory
@@ -140,8 +141,9 @@ def judge(
 def look_back(
     history: JobHistory, cluster: SnapshotCluster, instants: Sequence[float], horizon: float, samples: int = 50,
     policy: Any = POLICY, seed: int = 0, progress: Callable[[str], None] = lambda _: None, overrides: Overrides = (),
+    rules: Rules | None = None,
 ) -> list[Past]:  # fmt: skip
-    """Forecasts from earlier instants of a history, with their outcomes.
+    """Forecasts from earlier instants of a history, under the same rules.
 
     Each knows the history up to its instant; of jobs that are not in the history, as they still run, nothing is known.
     """
@@ -151,7 +153,8 @@ def look_back(
         if not rows or (history.end <= now).sum() < ENOUGH:
             continue
         progress(f"earlier snapshot {number + 1} of {len(instants)}: {len(rows)} jobs wait")
-        twin = Twin(jobs, now, history, cluster, horizon=horizon, policy=policy, overrides=overrides)
+        twin = Twin(jobs, now, history, cluster, horizon=horizon, policy=policy, overrides=overrides,
+                    rules=rules)  # fmt: skip
         made = twin.forecast(samples, seed + number)
         errors.append(_past(made, rows, history, now))
     return errors
@@ -169,7 +172,8 @@ def earlier_instants(first: float, now: float, horizon: float, count: int) -> li
 def _past(told: TwinForecast, rows: dict[str, int], history: JobHistory, now: float) -> Past:
     actual = np.array([float(history.start[rows[job.id]]) - now for job in told.jobs])
     quantiles = np.array([told.drawn(place, TOLD) for place in range(len(told.jobs))]).reshape(-1, len(TOLD))
-    return Past(now + told.horizon, np.minimum(quantiles, told.horizon), np.minimum(actual, told.horizon))
+    groups = [told.group(place) for place in range(len(told.jobs))]
+    return Past(now + told.horizon, np.minimum(quantiles, told.horizon), np.minimum(actual, told.horizon), groups)
 
 
 def first_instant(history: JobHistory, horizon: float) -> float:

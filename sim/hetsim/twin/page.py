@@ -36,6 +36,7 @@ def write_twin(
         Section("What if", "" if other is None else items(report.summary(other, now)[1:])
                 + table(report.WHAT_IF_HEADS, report.what_if_rows(told, other, now), changed)),
         Section("How good the models were on the log", items(report.error_lines(errors))),
+        Section("Rules of the site", items(report.rule_lines(told)) if report.rule_lines(told) else ""),
         Section("Notes", warnings(notes or [])),
     ]  # fmt: skip
     head = f"Forecast from {report.moment(0.0, now)}"

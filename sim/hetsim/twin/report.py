@@ -64,6 +64,13 @@ def error_lines(errors: Mapping[str, float]) -> list[str]:
     return text_lines or ["the log is too short to say how good its models are"]
 
 
+def rule_lines(told: TwinForecast) -> list[str]:
+    """The rules of the site and their evidence, and jobs that other limits keep."""
+    limits = ", ".join(f"{name} {count:,}" for name, count in told.rules.limits.items())
+    kept = f"{sum(told.rules.limits.values()):,} waiting jobs are kept by limits that no rule has ({limits})"
+    return [f"learned: {text}" for text in told.rules.evidence] + ([f"{kept}: they may start later"] if limits else [])
+
+
 def what_if_rows(told: TwinForecast, other: TwinForecast, now: float) -> list[list[str]]:
     """A row a job that waits in both: its median start as it is, and changed."""
     places = {job.id: place for place, job in enumerate(other.jobs)}
@@ -105,7 +112,7 @@ def lines(
     only: Sequence[str] = (),
 ) -> list[str]:  # fmt: skip
     """All of it, for a terminal.  `only`: these jobs."""
-    text_lines = [f"forecast from {moment(0.0, now)}", *summary(told, now), *error_lines(errors), ""]
+    text_lines = [f"forecast from {moment(0.0, now)}", *summary(told, now), *error_lines(errors), *rule_lines(told), ""]
     rows = [row for row in job_rows(told, now) if not only or row[0] in only]
     text_lines += terminal.table([HEADS, *rows[:SHOWN]], right=(3, 4, 5, 6, 7)) if rows else ["no job waits"]
     if len(rows) > SHOWN:
@@ -128,6 +135,7 @@ def mapping(
         "widened_by": None if told.widening is None else
         {"starts": told.widening.starts, "snapshots": told.widening.snapshots},
         "forecast_error": {name: _known(value) for name, value in errors.items()}, **_forecast(told),
+        "rules": told.rules.evidence, "limits_not_modeled": told.rules.limits,
     }  # fmt: skip
     if other is not None:
         figures["what_if"] = {"changed": changed, "capacity": other.capacity, **_forecast(other)}

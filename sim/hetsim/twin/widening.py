@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -32,6 +32,8 @@ class Past:
     """When all of that was known."""
     forecast: np.ndarray
     actual: np.ndarray
+    groups: list[str] = field(default_factory=list)
+    """By job: jobs of one group err alike.  Empty: they are one."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,13 @@ class Widening:
     moves: tuple[float, ...]
     starts: int
     snapshots: int
+    by_group: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """The same of groups with enough starts of their own."""
 
-    def moved(self, told: Sequence[float] | np.ndarray, horizon: float) -> np.ndarray:
+    def moved(self, told: Sequence[float] | np.ndarray, horizon: float, group: str = "") -> np.ndarray:
         """The quantiles of `SHARES` of a start, moved; the horizon stays the maximum."""
         capped = np.minimum(np.asarray(told, dtype=float), horizon)
-        moved = np.clip(capped + np.array(self.moves), 0.0, horizon)
+        moved = np.clip(capped + np.array(self.by_group.get(group, self.moves)), 0.0, horizon)
         middle = moved[..., 2] = capped[..., 2]
         moved[..., 1] = np.minimum(moved[..., 1], middle)
         moved[..., 0] = np.minimum(moved[..., 0], moved[..., 1])
@@ -62,11 +66,19 @@ def widening(pasts: Sequence[Past], now: float) -> Widening | None:
         return None
     intervals = np.concatenate([past.forecast for past in finished])
     actual = np.concatenate([past.actual for past in finished])
+    groups = np.array([group for past in finished for group in past.groups or [""] * len(past.actual)])
     error = actual[:, None] - intervals
-    moves = []
+    rows = {name: np.flatnonzero(groups == name) for name in sorted(set(groups.tolist()))}
+    by_group = {name: _moves(error[own]) for name, own in rows.items() if len(own) >= ENOUGH_STARTS}
+    return Widening(_moves(error), starts, len(finished), by_group)
+
+
+def _moves(error: np.ndarray) -> tuple[float, ...]:
+    """By quantile the seconds that would have made it right."""
+    moves, starts = [], len(error)
     for column, share in enumerate(SHARES):
         outside = max(share, 1 - share)
         rank = min(starts, math.ceil((starts + 1) * outside))
         score = error[:, column] if share > 0.5 else -error[:, column]
         moves.append(math.copysign(1.0, share - 0.5) * float(np.sort(score)[rank - 1]) if share != 0.5 else 0.0)
-    return Widening(tuple(moves), starts, len(finished))
+    return tuple(moves)

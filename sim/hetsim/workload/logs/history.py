@@ -81,7 +81,7 @@ def history_of(table: TaskTable, source: str) -> JobHistory:
     rows = rows[np.argsort(table.arrival[rows], kind="stable")]
     limit = table.extra.get("time_limit")
     limit = np.full(len(table), math.inf) if limit is None else np.where(limit > 0, limit, math.inf).astype(float)
-    columns = {"user": table.user, "class": table.class_, **{name: table.extra.get(name) for name in (*LABELS, "qos")}}
+    columns = {**{name: table.extra.get(name) for name in LABELS}, "user": table.user, "class": table.class_}
     labels = {name: _texts(columns.get(name), len(table)) for name in ("user", "class", "partition", "account", "qos")}
     if not any(labels["class"]):
         labels["class"] = labels["partition"]

@@ -69,6 +69,8 @@ class SnapshotJob:
     priority: float = math.nan
     expected: float = math.nan
     class_: str = ""
+    reason: str = ""
+    """Why it waits, as REASON says."""
     count: float = 1.0
     """Nodes on which it has equal parts of its devices."""
 
@@ -165,6 +167,7 @@ def _job(
             limit=math.inf if math.isnan(limit) else limit, cpus=cpus,
             gpus=all_gpus, gpu_type=kind, nodes=tuple(places), account=cell["ACCOUNT"], qos=cell["QOS"],
             priority=_or_nan(rank), expected=expected,
+            reason="" if runs else cell["REASON"] or cell["NODELIST(REASON)"].strip("()"),
             count=max(count, float(len(places))),
         ))  # fmt: skip
 

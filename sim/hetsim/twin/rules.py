@@ -1,0 +1,274 @@
+"""The rules of a site from what Slurm prints: caps, weights, the backfill cycle.
+
+Caps     of GPUs or jobs, by QOS: of each user, or in all.  REASON names them (QOSMaxGRESPerUser); what users hold and
+         what the jobs so named ask for bounds them, and the largest amount ever held decides in between.
+Weights  of age, fair share and size, and an amount by partition and QOS: least squares on one half of the PRIORITY of
+         waiting jobs, taken if it orders the other half.  Fair share is computed from the history, by Slurm's classic
+         formula and by Fair Tree with equal shares; half-life and maximum age are those that fit best.
+Cycle    of backfilling: the longest usual period at whose multiples jobs start that no arrival and no end lets start.
+
+Rules become parameters of `slurm_multifactor`.  One with thin evidence is not taken, and the sentences say so.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from hetsim.workload.logs.history import DAY, JobHistory
+from hetsim.workload.logs.recorded_log import SLACK
+from hetsim.workload.readers.snapshot import SnapshotJob
+from hetsim.workload.rows.held import HeldOverTime
+
+NAME = "slurm_multifactor"
+NONE = dict.fromkeys(("age", "fair_share", "size", "partition", "priority", "service"), 0.0)
+"""Its weights."""
+SAME: dict[str, dict[str, Any]] = {
+    "fcfs": {"bf_max_job_test": 0}, "easy_backfill": {"bf_job_part_count_reserve": 1}, "conservative_backfill": {},
+}  # fmt: skip
+"""By policy the parameters under which it decides as that does."""
+MIN_CAPPED, MIN_RANKED, MIN_USERS, MIN_TIMED = 3, 20, 4, 20
+"""Evidence, at least: jobs kept by a cap, jobs with a PRIORITY and their users, starts that show a cycle."""
+MIN_ORDERED, BETTER = 0.9, 0.9
+"""Pairs in the order of PRIORITY, at least; the error of another form relative to the one before, at most."""
+HALF_LIVES = tuple(DAY * 2.0 ** (k / 2) for k in range(-2, 13))
+MAX_AGES = (7 * DAY, DAY, 14 * DAY, 30 * DAY)
+PERIODS = (600, 300, 240, 180, 120, 90, 60, 45, 30, 20, 15, 10)
+CAPS = {
+    "max_gpus_per_user": "QOSMaxGRESPerUser", "max_jobs_per_user": "QOSMaxJobsPerUserLimit", "max_gpus": "QOSGrpGRES",
+    "max_jobs": "QOSGrpJobsLimit|QOSJobLimit",
+}  # fmt: skip
+"""By key of a QOS the values of REASON that say it."""
+LIMIT = re.compile("Limit|Max|Grp|Licenses|^QOS|^Assoc")
+"""Any limit in REASON."""
+
+Usage = Mapping[tuple[str, str], float]
+"""GPU seconds by account and user."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Slurm's multifactor priority in its units; `size` is that of a GPU."""
+
+    age: float
+    fair: float
+    size: float
+    base: float
+    half_life: float
+    max_age: float
+    tree: bool  # Fair Tree, not the classic formula
+    labels: dict[str, float] = field(default_factory=dict)  # the amount of each "partition NAME" and "qos NAME"
+
+    def constant(self, partition: str, qos: str, gpus: float) -> float:
+        """The part of a job's priority that neither age nor usage changes."""
+        named = self.labels.get(f"partition {partition}", 0.0) + self.labels.get(f"qos {qos}", 0.0)
+        return self.base + named + self.size * gpus
+
+    def of_waiting(self, jobs: Sequence[SnapshotJob], now: float, usage: Usage) -> list[float]:
+        """The priority of waiting jobs without fair share, from PRIORITY if known."""
+        shares = fair_shares(usage, self.tree)
+        return [
+            self.constant(job.partition, job.qos, job.gpus) + self.age * min(1.0, (now - job.submit) / self.max_age)
+            if math.isnan(job.priority) else max(0.0, job.priority - self.fair * shares[job.account, job.user])
+            for job in jobs
+        ]  # fmt: skip
+
+    def parameters(self, usage: Usage) -> dict[str, Any]:
+        """The parameters of `slurm_multifactor` that hold usage."""
+        if self.tree:
+            return {"accounts": {one[0]: {} for one in usage}, "usage": {"/".join(one): usage[one] for one in usage}}
+        return {"usage": {user: sum(usage[one] for one in usage if one[1] == user) for _, user in usage}}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules of a site's scheduler, and their evidence in sentences."""
+
+    caps: dict[str, dict[str, float]] = field(default_factory=dict)  # by QOS its keys in `slurm_multifactor`
+    weights: Weights | None = None
+    cycle: float | None = None
+    evidence: list[str] = field(default_factory=list)
+    limits: dict[str, int] = field(default_factory=dict)  # waiting jobs by the limit that keeps them and no rule has
+
+    def __bool__(self) -> bool:
+        return bool(self.caps or self.weights or self.cycle)
+
+    def scheduler(self, base: dict[str, Any]) -> dict[str, Any]:
+        """A scheduler with the rules; what `base` gives stays."""
+        own: dict[str, Any] = {"bf_max_job_test": 500}
+        if self.weights is not None:
+            own |= {**NONE, "age": self.weights.age, "fair_share": self.weights.fair,
+                    "max_age": f"{self.weights.max_age} s", "half_life": f"{self.weights.half_life} s"}  # fmt: skip
+        own |= {"bf_interval": f"{self.cycle} s"} if self.cycle else {}
+        return {**own, **({"qos": self.caps} if self.caps else {}), **base}
+
+
+def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory) -> Rules:
+    """The rules that a snapshot and the history before it show."""
+    past = history.take(np.flatnonzero(history.end <= now))
+    caps, evidence = _caps(jobs, past)
+    weights, text = _weights(jobs, now, past)
+    cycle, more = _cycle(past)
+    limits = Counter(job.reason for job in jobs if not job.runs and LIMIT.search(job.reason)
+                     and not is_modeled(job, caps))  # fmt: skip
+    return Rules(caps, weights, cycle, evidence=[*evidence, *text, *more], limits=dict(sorted(limits.items())))
+
+
+def is_modeled(job: SnapshotJob, caps: Mapping[str, Mapping[str, float]]) -> bool:
+    """Return True if a cap is the limit that keeps a job."""
+    return any(re.fullmatch(CAPS[key], job.reason) for key in caps.get(job.qos, {}))
+
+
+def with_policy(policy: Any, rules: Rules) -> tuple[dict[str, Any], Rules] | None:
+    """A policy that takes rules, and those it does not give itself; None if it cannot.
+
+    First come, first served, EASY and conservative backfilling become the same under `slurm_multifactor`.
+    """
+    given = policy if isinstance(policy, dict) and "scheduler" in policy else {"scheduler": policy or NAME}
+    own = given["scheduler"] if isinstance(given["scheduler"], dict) else {"name": given["scheduler"]}
+    if policy is None or (own["name"] in SAME and len(own) == 1):  # in the order of arrival unless weights are known
+        alone = {} if rules.weights else {**NONE, "age": 1.0, "max_age": "10000 d"}
+        own = {"name": NAME, **SAME.get(own["name"], {}), **alone}
+    if own["name"] != NAME:
+        return None
+    if rules.weights and {"age", "fair_share", "priority", "usage", "accounts", "half_life", "max_age"} & own.keys():
+        texts = [text for text in rules.evidence if not text.startswith("weights")]
+        rules = replace(rules, weights=None, evidence=[*texts, "weights of priority not taken: --policy gives its own"])
+    return {**given, "scheduler": own}, rules
+
+
+def _caps(jobs: Sequence[SnapshotJob], past: JobHistory) -> tuple[dict[str, dict[str, float]], list[str]]:
+    caps: dict[str, dict[str, float]] = {}
+    evidence = []
+    for key, pattern in CAPS.items():
+        named = [job for job in jobs if not job.runs and re.fullmatch(pattern, job.reason)]
+        for qos in sorted({job.qos for job in named}):
+            capped = [job for job in named if job.qos == qos]
+            value, text = _cap(key, qos, capped, jobs=jobs, past=past)
+            unit = key[4:].replace("_per_user", " of a user").replace("gpus", "GPUs")
+            evidence.append(f"cap of {unit} in QOS {qos or '(none)'}{text} (REASON of {len(capped):,} jobs)")
+            if value is not None:
+                caps.setdefault(qos, {})[key] = value
+    return caps, evidence
+
+
+def _cap(
+    key: str, qos: str, capped: list[SnapshotJob], jobs: Sequence[SnapshotJob], past: JobHistory
+) -> tuple[float | None, str]:  # fmt: skip
+    """The cap that jobs kept by it show, or None, and a text."""
+    each, gpus = key.endswith("user"), "gpus" in key
+    if len(capped) < MIN_CAPPED:
+        return None, f" not taken: thin evidence, {MIN_CAPPED} are enough"
+    if not qos:
+        return None, " not taken: squeue has no column QOS (%q) to tell whose cap it is"
+    occupied = defaultdict[str, float](float)
+    for job in jobs:
+        if job.runs and job.qos == qos:
+            occupied[job.user if each else ""] += job.gpus if gpus else 1.0
+    above = min(occupied[job.user if each else ""] + (job.gpus if gpus else 1.0) for job in capped)
+    low = max(occupied.values())
+    if not 0 < low < above - SLACK:
+        return None, f" not taken: {low:g} are held now, and with jobs that wait for it {above:g}; so it is not one cap"
+    ever, amount = 0.0, past.gpus if gpus else np.ones(len(past))
+    for user in sorted(set(past.labels["user"].tolist())) if each else [""]:
+        own = np.flatnonzero((past.labels["qos"] == qos) & (not each or past.labels["user"] == user))
+        ever = max(ever, HeldOverTime(past.start[own], past.end[own], amount[own]).peak())
+    value = ever if low <= ever < above - SLACK else low
+    return value, f": {value:g}, {f'held now, though {ever:g} before' if ever > value else 'never more held'}"
+
+
+def usage_of(jobs: Sequence[SnapshotJob], now: float, past: JobHistory, half_life: float) -> Usage:
+    """Usage up to now, halved every `half_life`; users with none too."""
+    usage, rate = defaultdict[tuple[str, str], float](float), math.log(2.0) / half_life
+    gpus = np.where(past.gpus > 0, past.gpus, past.cpus)
+    decayed = (np.exp(rate * (past.end - now)) - np.exp(rate * (past.start - now))) / rate * gpus
+    for account, user, amount in zip(past.labels["account"], past.labels["user"], decayed.tolist(), strict=True):
+        usage[account, user] += amount
+    for job in jobs:
+        seconds = -math.expm1(rate * (job.start - now)) / rate if job.runs else 0.0
+        usage[job.account, job.user] += seconds * (job.gpus or job.cpus)
+    return dict(sorted(usage.items()))
+
+
+def fair_shares(usage: Usage, tree: bool) -> dict[tuple[str, str], float]:
+    """The factor of fair share of each user, of equal shares."""
+    totals = defaultdict[str, float](float)
+    for one, amount in usage.items():
+        totals[one[0 if tree else 1]] += amount
+    if tree:
+        order = sorted(usage, key=lambda one: (totals[one[0]], one[0], usage[one]))
+        return {one: 1.0 - rank / len(order) for rank, one in enumerate(order)}
+    every = sum(totals.values()) or 1.0
+    return {one: 2.0 ** (-totals[one[1]] / every * len(totals)) for one in usage}
+
+
+def _weights(jobs: Sequence[SnapshotJob], now: float, past: JobHistory) -> tuple[Weights | None, list[str]]:
+    from scipy.optimize import nnls
+
+    ranked = sorted((job for job in jobs if not job.runs and job.priority > 0), key=lambda job: job.id)
+    users, partitions = {(job.account, job.user) for job in ranked}, {job.partition for job in ranked}
+    what = f"PRIORITY of {len(ranked):,} jobs of {len(users):,} users"
+    enough = max(MIN_USERS, len(partitions) + 1)
+    if len(ranked) < MIN_RANKED or len(users) < enough:
+        thin = f"thin evidence, {MIN_RANKED} jobs of {enough} users are enough"
+        return None, [f"weights of priority not taken: {thin} ({what})"] if ranked else []
+    priority = np.array([job.priority for job in ranked])
+    marks = [(f"partition {job.partition}", f"qos {job.qos}") for job in ranked]
+    labels = sorted({name for pair in marks for name in pair})
+    columns = np.array([[job.gpus, 1.0, *(name in pair for name in labels)]
+                        for job, pair in zip(ranked, marks, strict=True)], dtype=float)  # fmt: skip
+    best, ordered, weights = math.inf, 0.0, None
+    for width, tree, half_life in product((2, 2 + len(labels)), (False, True), HALF_LIVES):
+        factors = fair_shares(usage_of(jobs, now, past, half_life), tree)
+        fair = np.array([factors[job.account, job.user] for job in ranked])
+        for max_age in MAX_AGES:
+            age = np.minimum([(now - job.submit) / max_age for job in ranked], 1.0)
+            table = np.column_stack([age, fair, columns[:, :width]])
+            predicted = table[1::2] @ nnls(table[::2], priority[::2])[0]
+            error = float(np.sqrt(((predicted - priority[1::2]) ** 2).mean()))
+            if error < BETTER * best:
+                best, ordered, amounts = error, _ordered(predicted, priority[1::2]), nnls(table, priority)[0].tolist()
+                weights = Weights(
+                    amounts[0], amounts[1], amounts[2], amounts[3], half_life=half_life, max_age=max_age, tree=tree,
+                    labels=dict(zip(labels, amounts[4:], strict=False)),
+                )  # fmt: skip
+    share = f"{100 * ordered:.0f} % of the pairs of one half in order, from the other"
+    if weights is None or ordered < MIN_ORDERED:
+        return None, [f"weights of priority not taken: {share}, {100 * MIN_ORDERED:.0f} % are enough ({what})"]
+    kind = f"{'Fair Tree' if weights.tree else 'classic'}, half-life {weights.half_life / DAY:.2g} d"
+    text = f"age {weights.age:.4g} at {weights.max_age / DAY:g} d, fair share {weights.fair:.4g} ({kind})"
+    more = {"a GPU": weights.size, **weights.labels}
+    text += "".join(f", {name} {amount:.4g}" for name, amount in more.items() if amount >= 1)
+    return weights, [f"weights of priority: {text} ({what}; {share})"]
+
+
+def _ordered(predicted: np.ndarray, priority: np.ndarray) -> float:
+    """The share of pairs of unlike priority that are predicted in their order."""
+    one, other = np.triu_indices(len(priority), 1)
+    unlike = priority[one] != priority[other]
+    right = (predicted[one] - predicted[other]) * (priority[one] - priority[other]) > 0
+    return float(right[unlike].mean()) if unlike.any() else 0.0
+
+
+def _cycle(past: JobHistory) -> tuple[float | None, list[str]]:
+    """The period of backfilling, and a sentence."""
+    events = np.sort(np.concatenate([past.submit, past.end]))
+    start = np.unique(past.start)
+    before = start - events[np.maximum(np.searchsorted(events, start, side="right") - 1, 0)]
+    late = start[(before > 1.0) & (before <= PERIODS[0])]
+    for period in PERIODS if len(late) >= MIN_TIMED else ():
+        phase = np.sort(late % period)
+        within = np.searchsorted(np.append(phase, phase + period), phase + 2.0 + SLACK) - np.arange(len(phase))
+        share = float(within.max()) / len(phase)
+        if share >= MIN_ORDERED and share > 6.0 / period:
+            text = f"{100 * share:.0f} % of {len(late):,} starts that follow no arrival and no end"
+            return float(period), [f"backfilling every {period} s ({text})"]
+    text = f"thin evidence, {len(late):,} starts that follow no arrival and no end" if len(late) < MIN_TIMED else ""
+    return None, [f"cycle of backfilling not taken: {text or 'starts show no period'}"]

@@ -1,0 +1,249 @@
+"""The rules of a site that Slurm prints, on a made-up site whose rules are known, and the log of forecasts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import hetsim as hs
+from benchmarks.twin_sites import DAY, EPOCH, OPEN, Kind, forecasts, made, printed, row_of
+from hetsim.cli.program import hetsim
+from hetsim.twin.command import _history, _snapshot
+from hetsim.twin.forecast import SnapshotCluster, Twin
+from hetsim.twin.rules import Rules, Weights, learned, with_policy
+from hetsim.twin.shadow import ShadowLog
+from hetsim.twin.widening import Past, widening
+from hetsim.workload.readers.snapshot import SnapshotJob
+
+KIND = Kind((("s", 1, ("short",)), ("b", 2, ("batch",)), ("l", 1, ("long",))), {"age": 2000.0, "fair_share": 9000.0},
+            2 * DAY, {"normal": 6.0}, 120.0, 10, 0.85, 7)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site():
+    return made(KIND, 8.0)
+
+
+@pytest.fixture(scope="module")
+def seen(site, tmp_path_factory):
+    """The jobs and the history of an instant."""
+    folder = printed(site, 5.6 * DAY, tmp_path_factory.mktemp("site"))
+    log, *_ = _history(str(folder / "sacct"))
+    return folder, _snapshot(folder / "squeue", str(folder / "nodes"))[1].jobs, log
+
+
+def call(folder, *more):
+    files = ["--squeue", f"{folder}/squeue", "--nodes", f"{folder}/nodes", "--history", f"{folder}/sacct"]
+    asked = ["--samples", "2", "--hours", "6", "--look-back", "0"]
+    return CliRunner().invoke(hetsim, ["twin", *files, *asked, *more])
+
+
+def test_rules_are_those_of_the_site(seen):
+    _, jobs, log = seen
+    rules = learned(jobs, EPOCH + 5.6 * DAY, log)
+    assert rules.caps == {"normal": {"max_gpus_per_user": 6.0}} and not rules.limits
+    weights = rules.weights
+    assert weights is not None and not weights.tree
+    assert weights.age == pytest.approx(2000, rel=0.05) and weights.fair == pytest.approx(9000, rel=0.05)
+    assert weights.half_life == pytest.approx(2 * DAY, rel=0.3)
+
+
+def test_nothing_later_than_the_snapshot_is_looked_at(seen):
+    _, jobs, log = seen
+    now = EPOCH + 5.6 * DAY
+    later = log.take(np.arange(len(log)))
+    later.runtime[later.end > now - DAY] += 40 * DAY
+    other = log.take(np.flatnonzero(log.end <= now - DAY))
+    assert learned(jobs, now, later) == learned(jobs, now, other)
+
+
+def test_a_forecast_tells_its_rules_and_their_evidence(seen):
+    folder = seen[0]
+    text = call(folder, "-q").stdout
+    assert "learned: cap of GPUs of a user in QOS normal: 6, never more held (REASON of " in text
+    assert "learned: weights of priority: age " in text
+    assert "learned: cycle of backfilling not taken: thin evidence, " in text
+    assert "learned:" not in call(folder, "-q", "--rules", "none").stdout
+    given = call(folder, "-q", "--policy", "{name: slurm_multifactor, age: 1, bf_interval: 1 h}").stdout
+    assert "weights of priority not taken: --policy gives its own" in given
+    other = call(folder, "--policy", "sjf")
+    assert other.exit_code == 0 and "no rules are learned: --policy sjf takes no caps" in other.stderr
+
+
+def of(name, user="ann", start=float("nan"), gpus=2.0, reason="", qos="q", priority=float("nan")):
+    return SnapshotJob(name, 0, user, "batch", 0.0, start, 1000.0, 1.0, gpus=gpus, qos=qos, reason=reason,
+                       priority=priority)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("waiting", "occupied", "said", "cap"),
+    [
+        (3, 8.0, ": 8, never more held (REASON of 3 jobs)", 8.0),
+        (2, 8.0, " not taken: thin evidence, 3 are enough (REASON of 2 jobs)", None),
+        (3, 12.0, " not taken: 12 are held now, and with jobs that wait for it 10; so it is not one cap", None),
+    ],
+)
+def test_caps_need_evidence_that_agrees(seen, waiting, occupied, said, cap):
+    """Ann holds eight GPUs and waits for two more; Bob holds as many or more."""
+    jobs = [of("r", start=0.0, gpus=8.0), of("b", "bob", 0.0, occupied)]
+    jobs += [of(f"w{k}", reason="QOSMaxGRESPerUser") for k in range(waiting)]
+    rules = learned(jobs, EPOCH + 5.6 * DAY, seen[2])
+    assert rules.evidence[0].startswith(f"cap of GPUs of a user in QOS q{said}")
+    assert rules.caps == ({} if cap is None else {"q": {"max_gpus_per_user": cap}})
+
+
+def test_an_order_that_weights_do_not_explain_is_not_taken(seen):
+    _, jobs, log = seen
+    random = np.random.default_rng(1)
+    drawn = [replace(job, priority=float(random.integers(1, 10_000))) for job in jobs]
+    rules = learned(drawn, EPOCH + 5.6 * DAY, log)
+    assert rules.weights is None and "of the pairs of one half" in " ".join(rules.evidence)
+    few = learned([job for job in jobs if job.user == jobs[0].user], EPOCH + 5.6 * DAY, log)
+    assert few.weights is None and "not taken: thin evidence, 20 jobs of 4 users" in " ".join(few.evidence)
+
+
+def test_limits_that_no_rule_has_are_counted(seen):
+    reasons = ("AssocGrpCpuLimit", "Priority", "Licenses", "Resources")
+    jobs = [of("r", start=0.0), *(of(reason, reason=reason) for reason in reasons)]
+    assert learned(jobs, EPOCH + 5.6 * DAY, seen[2]).limits == {"AssocGrpCpuLimit": 1, "Licenses": 1}
+    thin = learned([*jobs, of("x", reason="QOSMaxGRESPerUser")], EPOCH + 5.6 * DAY, seen[2])
+    assert thin.limits == {"AssocGrpCpuLimit": 1, "Licenses": 1, "QOSMaxGRESPerUser": 1} and not thin.caps
+
+
+def test_caps_of_jobs_are_learned_and_simulated(seen):
+    """Ann runs two jobs and waits with three; each of the three then waits for an end of one of hers."""
+    folder, jobs, log = seen
+    now = EPOCH + 5.6 * DAY
+    own = [of(f"r{k}", start=now - 60.0, gpus=1.0) for k in range(2)]
+    own += [of(f"w{k}", gpus=1.0, reason="QOSMaxJobsPerUserLimit") for k in range(3)]
+    rules = learned(own, now, log)
+    assert rules.caps == {"q": {"max_jobs_per_user": 2.0}} and not rules.limits
+    assert "cap of jobs of a user in QOS q: 2" in rules.evidence[0]
+    policy, rules = with_policy(None, rules)
+    cluster = SnapshotCluster([{"name": "n", "cpus": 64, "gpus": {"type": "g", "count": 8}}])
+    own = [replace(job, partition="") for job in own]
+    told = Twin(own, now, log, cluster, horizon=3600.0, policy=policy, rules=rules).forecast(3)
+    assert (told.starts > 1.0).all() and told.occupied[:, 1].max() == 2
+    free = Twin(own, now, log, cluster, horizon=3600.0, policy="easy_backfill").forecast(3)
+    assert (free.starts < 1.0).all()
+
+
+def test_a_cap_without_a_column_of_qos_is_not_taken(seen):
+    jobs = [of("r", start=0.0, qos=""), *(of(f"w{k}", reason="QOSMaxGRESPerUser", qos="") for k in range(3))]
+    rules = learned(jobs, EPOCH + 5.6 * DAY, seen[2])
+    assert not rules.caps and "squeue has no column QOS" in rules.evidence[0]
+
+
+@pytest.mark.parametrize(("period", "count", "cycle"), [(120, 60, 120), (45, 60, 45), (120, 15, None), (1, 60, None)])
+def test_the_cycle_is_that_of_starts_that_nothing_lets_start(seen, period, count, cycle):
+    """Jobs far apart start at the next multiple; of few of them, or with no period, none is learned."""
+    log = seen[2].take(np.arange(count))
+    random = np.random.default_rng(5)
+    log.submit[:] = np.arange(count) * 5000.0 + random.integers(0, 4000, count)
+    log.start[:] = np.ceil(log.submit / period) * period if period > 1 else log.submit + random.integers(2, 600, count)
+    log.runtime[:] = 10.0
+    rules = learned([of("r", start=0.0)], 1e9, log)
+    assert rules.cycle == cycle
+    assert (f"backfilling every {period} s (100 % of " in " ".join(rules.evidence)) == (cycle is not None)
+
+
+def test_rules_become_parameters_of_the_policy_that_is_named():
+    rules = Rules({"q": {"max_gpus_per_user": 8.0}}, cycle=60.0)
+    policy, kept = with_policy("easy_backfill", rules)
+    scheduler = kept.scheduler(policy["scheduler"])
+    assert scheduler["bf_job_part_count_reserve"] == 1 and scheduler["qos"] == rules.caps
+    assert scheduler["bf_interval"] == "60.0 s" and scheduler["age"] == 1.0
+    own = {"scheduler": {"name": "slurm_multifactor", "qos": {"q": {"max_gpus": 2}}}, "placement": "best_fit"}
+    policy, kept = with_policy(own, rules)
+    assert policy["placement"] == "best_fit" and kept.scheduler(policy["scheduler"])["qos"] == {"q": {"max_gpus": 2}}
+    assert with_policy({"name": "sjf"}, rules) is None
+
+
+@pytest.mark.parametrize("accounts", [None, {"lab": {}}])
+def test_usage_before_the_start_counts(tmp_path, accounts):
+    """One GPU; Ann used it before, so that Bob's job goes first though it came later."""
+    path = tmp_path / "jobs.csv"
+    names = {"ann": 1e6} if accounts is None else {"lab/ann": 1e6, "lab/bob": 0.0}
+    scheduler = {"name": "slurm_multifactor", "age": 0, "size": 0, "bf_interval": 0, "calc_period": 0, "usage": names}
+    scheduler |= {} if accounts is None else {"accounts": accounts}
+    path.write_text("id,arrival,user,account,gpu_time,gpus\nc,0,cho,lab,60,1\na,1,ann,lab,60,1\nb,2,bob,lab,60,1\n")
+    entries = [{"trace": {"format": "tasks", "path": str(path)}}]
+    run = hs.run({"cluster": {"nodes": [{"name": "n", "cpus": 1, "gpus": {"type": "g", "count": 1}}]},
+                  "workload": entries, "policy": scheduler})  # fmt: skip
+    starts = dict(zip(run.tasks["user"], run.tasks["start"], strict=True))
+    assert starts["bob"] < starts["ann"]
+
+
+# The log of forecasts -----------------------------------------------------------------------------------------------
+
+
+def test_a_log_of_forecasts_tells_what_came(site, tmp_path):
+    folder = tmp_path / "log"
+    for number, day in enumerate((5.0, 5.6)):
+        (tmp_path / str(number)).mkdir()
+        done = call(printed(site, day * DAY, tmp_path / str(number)), "-q", "--shadow", str(folder))
+        assert done.exit_code == 0, done.output
+        assert f"of {number} of {number} earlier forecasts it is known what came" in done.stdout
+    files = sorted(folder.iterdir())
+    assert len(files) == 2 and files[0].name.startswith("forecast-2026030")
+    before = [file.read_bytes() for file in files]
+    again = call(tmp_path / "1", "--json", "-q", "--shadow", str(folder))
+    assert json.loads(again.stdout)["shadow_error_by_limit"] == {}
+    assert [file.read_bytes() for file in files] == before
+    log = ShadowLog(folder)
+    starts = {str(row + 1): EPOCH + start for row, start in enumerate(site.start.tolist())}
+    log.learn(starts, EPOCH + 5.6 * DAY)
+    first = log.forecasts[0]
+    assert len(log.judged) == 1
+    rows = [int(name) - 1 for name in first.ids]
+    assert np.allclose(first.actual, np.clip(EPOCH + site.start[rows] - first.now, 0.0, 6 * 3600.0))
+    files[0].write_bytes(before[0][:-40])
+    broken = call(tmp_path / "1", "--shadow", str(folder))
+    assert broken.exit_code == 3 and "is not a forecast of a shadow log, or it is damaged" in broken.output
+    assert "Traceback" not in broken.output
+
+
+def test_thin_evidence_is_completed_from_earlier_forecasts(site, tmp_path):
+    list(forecasts(site, [5.6 * DAY], 2, "learned", folder=tmp_path))
+    rules = ShadowLog(tmp_path).completed(Rules(), EPOCH + 6 * DAY)
+    assert rules.caps == {"normal": {"max_gpus_per_user": 6.0}} and isinstance(rules.weights, Weights)
+    assert len(rules.evidence) == 2 and all(text.endswith(", as of 07 Mar 14:24") for text in rules.evidence)
+    assert ShadowLog(tmp_path).completed(Rules(), EPOCH + 5 * DAY) == Rules()
+
+
+def test_the_error_of_limits_that_no_rule_has_is_told(site, tmp_path):
+    """The same forecast, where the jobs kept by the cap wait for a reason that no rule has."""
+    done = call(printed(site, 5.0 * DAY, tmp_path, "AssocGrpGRES"), "-q", "--shadow", f"{tmp_path}/log")
+    assert " waiting jobs are kept by limits that no rule has (AssocGrpGRES " in done.stdout
+    log = ShadowLog(tmp_path / "log")
+    log.learn({str(row + 1): EPOCH + start for row, start in enumerate(site.start.tolist())}, EPOCH + 8 * DAY)
+    one = log.forecasts[0]
+    error = np.abs(one.table[:, 7] - one.actual)
+    kept = np.array([name == "AssocGrpGRES" for name in one.limits])
+    assert 0.0 < error[kept].sum() / error.sum() == pytest.approx(log.error_by_limit()["AssocGrpGRES"])
+    assert "; AssocGrpGRES " in log.lines()[-1]
+
+
+def test_groups_are_widened_by_their_own_errors():
+    told = np.tile(np.array([0.8, 0.9, 1.0, 1.1, 1.2]) * 3600.0, (80, 1))
+    actual = np.concatenate([np.full(40, 3600.0), np.full(40, 20_000.0)])
+    wide = widening([Past(0.0, told, actual, groups=["a"] * 40 + ["b"] * 40)], 0.0)
+    assert wide.moved(told[0], DAY, "a")[4] < 3700.0 and wide.moved(told[0], DAY, "b")[4] == 20_000.0
+    assert wide.moved(told[0], DAY, "c")[4] == 20_000.0  # of all
+
+
+@pytest.mark.slow
+def test_forecasts_under_learned_rules_are_as_good_as_under_the_true_ones(site, tmp_path, capsys):
+    """The small form of `python -m benchmarks.twin_sites`."""
+    instants = [(4.0 + 0.3 * number) * DAY for number in range(OPEN + 4)]
+    errors = {}
+    for rules in ("learned", "true", "none"):
+        done = list(forecasts(site, instants, 4, rules, folder=tmp_path / rules))[OPEN:]
+        told, actual = (np.concatenate([getattr(one, name) for one in done]) for name in ("told", "actual"))
+        errors[rules] = np.abs(told[:, 2] - actual).mean()
+        assert row_of(rules, done).startswith(rules)
+    assert errors["learned"] <= 1.25 * errors["true"] and errors["learned"] < errors["none"]
