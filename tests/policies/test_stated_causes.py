@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetsim_policies.dynamic.conservative_backfill import ConservativeBackfill, GangBackfill
-from hetsim_policies.dynamic.easy_backfill import EasyBackfill
 from machines import Job, gpu_mode, simulate
 
 from hetsim.model.cluster import DeviceType, NodeSpec
+from hetsim_policies.dynamic.backfilling import ConservativeBackfill, EasyBackfill, GangBackfill
 from hetsim_policies.dynamic.elastic import RigidJobs
 from hetsim_policies.dynamic.packing import likeness
 from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
