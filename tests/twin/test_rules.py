@@ -201,10 +201,12 @@ def test_a_log_of_forecasts_tells_what_came(site, tmp_path):
     assert len(log.judged) == 1
     rows = [int(name) - 1 for name in first.ids]
     assert np.allclose(first.actual, np.clip(EPOCH + site.start[rows] - first.now, 0.0, 6 * 3600.0))
-    files[0].write_bytes(before[0][:-40])
-    broken = call(tmp_path / "1", "--shadow", str(folder))
-    assert broken.exit_code == 3 and "is not a forecast of a shadow log, or it is damaged" in broken.output
-    assert "Traceback" not in broken.output
+    for content, text, code in ((before[0][:-40], "is not a forecast of a shadow log, or it is damaged", 3),
+                                (b"[" * 100_000 + b"]" * 100_000, "its lists are nested too deeply", 2)):  # fmt: skip
+        files[0].write_bytes(content)
+        broken = call(tmp_path / "1", "--shadow", str(folder))
+        assert broken.exit_code == code and text in " ".join(broken.output.split())
+        assert "Traceback" not in broken.output
 
 
 def test_thin_evidence_is_completed_from_earlier_forecasts(site, tmp_path):

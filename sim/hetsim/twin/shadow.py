@@ -19,6 +19,7 @@ import numpy as np
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.files import write_whole
 from hetsim.report import terminal
+from hetsim.results.stored_files import read_json
 from hetsim.twin.forecast import TwinForecast
 from hetsim.twin.report import moment
 from hetsim.twin.rules import CAPS, Rules, Weights, is_modeled
@@ -157,7 +158,7 @@ def _cells(done: list[Kept]) -> list[str]:
 def _read(path: Path) -> Kept:
     """A forecast of the log."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path)
         weights = document["rules"]["weights"]
         document["rules"]["weights"] = None if weights is None else Weights(**weights)
         document["table"] = np.array(document["table"], dtype=float).reshape(len(document["ids"]), 2 * len(SHARES) + 1)
