@@ -577,6 +577,7 @@ def test_what_depends_on_the_process_is_told(monkeypatch: pytest.MonkeyPatch):
 
 def test_the_order_of_a_set_is_told(monkeypatch: pytest.MonkeyPatch):
     """Where code takes the members of a set that it makes there, unless sorted(), any() or a set does."""
+    import functools
 
     def a(task: Any) -> Any:
         for name in {task.name, task.user}:
@@ -594,18 +595,57 @@ def test_the_order_of_a_set_is_told(monkeypatch: pytest.MonkeyPatch):
     def e(task: Any) -> Any:
         return {one.name: 1 for one in {task, task.job}}, tuple(set(task))
 
+    def f(task: Any) -> Any:
+        return [*set(task.names)]
+
+    def g(task: Any) -> Any:
+        for name in {"a"} | task.names:
+            task.names.append(name)
+
+    def h(task: Any) -> Any:
+        return next(iter(frozenset(task)))
+
+    def i(task: Any) -> Any:
+        return [number for number, name in enumerate(set(task))]
+
+    def j(task: Any) -> Any:
+        return dict.fromkeys(set(task))
+
+    def k(task: Any) -> Any:
+        return list(map(str, set(task)))
+
+    def m(task: Any) -> Any:
+        return {task.name, "b"}.pop()
+
+    def n(task: Any) -> Any:
+        first, _ = {task.name, "b"}
+        return first
+
+    def o(task: Any) -> Any:
+        return sorted(set(task), key=len)
+
+    def p(task: Any) -> Any:
+# a comment that is not indented
+        return list(set(task))
+
+    @functools.wraps(h)
+    def q(task: Any) -> Any:
+        return list(set(task))
+
     def plain(task: Any) -> Any:
         if task.name in {"a", task.user} or any(one.late for one in {task, task.job}) or len({1, task.name}) > 1:
             return sorted(one.name for one in {task, task.job}), sorted(set(task.names)), {x.y for x in set(task.xs)}
         for name in sorted({task.name, task.user}):
             task.names.append(name)
+        if sorted([*set(task.names)]) == sorted(name for name in list({"a", task.name})):
+            return max(one.late for one in set(task)), {*set(task)} | {"a"}, len([*set(task)])
         return list(dict.fromkeys(task.names)), max(set(task.numbers)), list(task.names), "".join("ab")
 
     for seed in (None, "random", "3"):
         monkeypatch.delenv("PYTHONHASHSEED", raising=False)
         if seed:
             monkeypatch.setenv("PYTHONHASHSEED", seed)
-        for key in (a, b, c, d, e):
+        for key in (a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q):
             assert ("iterates over a set, whose order differs in another process" in " ".join(code_digest(key)[1])) == (
                 seed != "3"
             )

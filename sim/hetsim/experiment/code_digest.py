@@ -11,9 +11,7 @@ What decides a run and is not such a value (files that are opened, the environme
 
 from __future__ import annotations
 
-import ast
 import builtins
-import contextlib
 import copyreg
 import datetime
 import decimal
@@ -30,7 +28,6 @@ import random
 import re
 import sys
 import sysconfig
-import textwrap
 import time
 import types
 from collections.abc import Mapping
@@ -43,6 +40,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import UsageError
+from hetsim.experiment.set_order import takes_order
 
 OURS = ("hetsim", "hetsim_policies", "hetsim_scenarios")
 _MISSING = "no such name"
@@ -244,7 +242,7 @@ class _Walk:
             return
         before, self.place = self.place, f"{module.replace('__mp_main__', '__main__')}.{code.co_qualname}"
         _check_source(function, module)
-        if _orders_set(function):
+        if takes_order(function):
             self._outside(set)
         self._code(code)
         self._closure(function)
@@ -401,20 +399,6 @@ def _is_key(code: types.CodeType, steps: list[dis.Instruction]) -> bool:
     """Return True if the call that begins with these steps only serves to look up."""
     names = ("BINARY_SUBSCR" if step.argrepr == "[]" else step.opname for step in steps)  # Python 3.14 has BINARY_OP
     return "__hash__" in code.co_qualname.split(".") or _KEY.match(" ".join(names)) is not None
-
-
-def _orders_set(function: types.FunctionType) -> bool:
-    """Return True if code takes the members of a set that it makes in their order."""
-    with contextlib.suppress(OSError, SyntaxError):  # no file has it, or it is a part of a statement
-        nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))))
-        calls = [(ast.unparse(one.func).rpartition(".")[2], one.args) for one in nodes if type(one) is ast.Call]
-        free = [one for name, inside in calls if name in ("sorted", "any", "all", "set", "len") for one in inside]
-        free += [one for one in nodes if type(one) is ast.SetComp]
-        parts = [part for one in free for part in getattr(one, "generators", ())]
-        ordered = [one.iter for one in nodes if isinstance(one, ast.For | ast.comprehension) and one not in parts]
-        ordered += [inside[0] for name, inside in calls if name in ("list", "tuple", "iter", "join") and inside]
-        return any(isinstance(one, ast.Set | ast.SetComp) or ast.unparse(one).startswith("set(") for one in ordered)
-    return False
 
 
 # Where code is from -----------------------------------------------------------------------------------------------

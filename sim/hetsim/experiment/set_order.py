@@ -1,0 +1,99 @@
+"""Code that takes the members of a set in their order, which differs between processes where they are texts.
+
+Seen are sets that the code makes on the spot: displays, comprehensions, calls of set() and frozenset(), and what |, &,
+- and ^ make of one.  A set with a name, and what another function makes of one, are not.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import types
+from collections.abc import Mapping
+from functools import cache
+
+FREE = frozenset({"sorted", "any", "all", "len", "min", "max", "set", "frozenset"})
+"""Calls whose result does not depend on the order; with a key the order decides between equals."""
+TAKING = frozenset({
+    "list", "tuple", "iter", "join", "enumerate", "map", "filter", "zip", "fromkeys", "deque", "array", "chain",
+})  # fmt: skip
+"""Calls whose result has the order of what they are given."""
+
+_Above = Mapping[ast.AST, ast.AST]
+
+
+def takes_order(function: types.FunctionType) -> bool:
+    """Return True if code takes the members of a set that it makes in their order; False too where no file has it."""
+    code = function.__code__
+    with contextlib.suppress(OSError, SyntaxError):
+        above = _above("".join(inspect.findsource(code)[0]))
+        inside = {node for top in above if _is_of(top, code) for node in ast.walk(top)}
+        return any(_is_set(node) and _taken(node, above) for node in inside)
+    return False
+
+
+@cache
+def _above(text: str) -> _Above:
+    """Each node of a file's tree, and the one that it is a part of."""
+    return {child: node for node in ast.walk(ast.parse(text)) for child in ast.iter_child_nodes(node)}
+
+
+def _is_of(node: ast.AST, code: types.CodeType) -> bool:
+    """Return True if a node is the definition that code was made from."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+        return node.name == code.co_name and first == code.co_firstlineno
+    return isinstance(node, ast.Lambda) and code.co_name == "<lambda>" and node.lineno == code.co_firstlineno
+
+
+def _is_set(node: ast.AST) -> bool:
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor) and (
+            _is_set(node.left) or _is_set(node.right)
+        )
+    return isinstance(node, ast.Set | ast.SetComp) or (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset")
+    )
+
+
+def _taken(node: ast.AST, above: _Above) -> bool:
+    """Return True if what stands around a set takes its members in their order."""
+    around = above.get(node)
+    match around:
+        case ast.For() | ast.AsyncFor():
+            return around.iter is node
+        case ast.comprehension():
+            made = above[around]
+            return around.iter is node and not isinstance(made, ast.SetComp) and _counts(made, above)
+        case ast.Call():
+            takes = _name(around) in TAKING | FREE and not _frees(around)
+            return takes and node in around.args and _counts(around, above)
+        case ast.Starred():
+            made = above[around]
+            return not isinstance(made, ast.Set) and not _frees(made) and _counts(made, above)
+        case ast.Assign():
+            return any(isinstance(target, ast.Tuple | ast.List) for target in around.targets)
+    return isinstance(around, ast.YieldFrom) or (isinstance(around, ast.Attribute) and around.attr == "pop")
+
+
+def _counts(node: ast.AST, above: _Above) -> bool:
+    """Return True if the order of what a node makes can decide anything."""
+    around = above.get(node)
+    if isinstance(around, ast.comprehension) and around.iter is node:
+        made = above[around]
+        return not isinstance(made, ast.SetComp) and _counts(made, above)
+    return not (around is not None and _frees(around))
+
+
+def _frees(node: ast.AST) -> bool:
+    """Return True for a call whose result does not depend on the order of its arguments."""
+    return isinstance(node, ast.Call) and _name(node) in FREE and not any(word.arg == "key" for word in node.keywords)
+
+
+def _name(call: ast.Call) -> str:
+    """The last part of what is called."""
+    match call.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""
