@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import pickle
 import random
 from dataclasses import replace
 
@@ -146,6 +147,13 @@ class TestSuiteAsAClassWithRejections(PolicyTestCase):
 
     def systems(self):
         return all_systems()[:: some(1, 7)]  # with people among them, whose deadlines are missed
+
+
+def test_policies_can_be_sent_to_another_process():
+    for name in SCHEDULERS:
+        pickle.loads(pickle.dumps(make(name)))
+    for name in ("codel", "head_codel"):
+        pickle.loads(pickle.dumps(registry.policy("admission", name)(target=1.0, interval=2.0)))
 
 
 @pytest.mark.parametrize("system", small_systems(), ids=lambda system: system.name)

@@ -93,6 +93,14 @@ def test_bad_accounts_are_refused(tmp_path, accounts, told):
     assert told in str(caught.value)
 
 
+def test_usage_before_the_start_is_of_users_of_accounts(tmp_path):
+    rows = "user,account,arrival,gpu_time\nann,phys,0,1\nbob,phys,0,1\n"
+    used = {"accounts": {"phys": {}}, "usage": {"phys/ann": 3600}, "age": 0, "size": 0}
+    assert run(tmp_path, rows, policy=slurm(**used)).tasks["start"].tolist()[1] == 0
+    with pytest.raises(ScenarioError, match='usage names "ann"; where accounts are given, a user is ACCOUNT/USER'):
+        run(tmp_path, rows, policy=slurm(**used | {"usage": {"ann": 3600}}))
+
+
 # Qualities of service ---------------------------------------------------------------------------------------------
 
 

@@ -228,7 +228,8 @@ class ClassShedding(Admission):
         if name is not None:
             self._averaged(name)[0] -= 1.0
 
-    gone = finished
+    def gone(self, task: Task) -> None:
+        self.finished(task)
 
     def _averaged(self, name: str) -> list[float]:
         """The load of a type of device, with its average up to now."""

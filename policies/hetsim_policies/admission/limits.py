@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -233,7 +232,7 @@ class Codel(Admission):
     def __init__(self, target: Annotated[Seconds, Field(gt=0)], interval: Annotated[Seconds, Field(gt=0)]):
         self.target = target
         self.interval = interval
-        self._laws: dict[object, ControlLaw] = defaultdict(lambda: ControlLaw(target, interval))
+        self._laws: dict[object, ControlLaw] = {}
         """By queue; tasks have one together, None."""
         self._no = Reject(reason="the head of the queue has waited too long")
 
@@ -244,7 +243,12 @@ class Codel(Admission):
         else:
             oldest = view.waiting(1, own=True)
             age = now - oldest[0].ready if oldest else 0.0
-        return self._no if self._laws[queue].refuses(now, age) else YES
+        return self._no if self._law(queue).refuses(now, age) else YES
+
+    def _law(self, queue: object) -> ControlLaw:
+        if queue not in self._laws:
+            self._laws[queue] = ControlLaw(self.target, self.interval)
+        return self._laws[queue]
 
 
 class HeadCodel(Codel):
@@ -265,7 +269,7 @@ class HeadCodel(Codel):
         return YES
 
     def leaving(self, task: Task, view: View) -> Reject | None:
-        return self._no if self._laws[view.queue_of(task)].refuses(view.now, view.now - task.ready) else None
+        return self._no if self._law(view.queue_of(task)).refuses(view.now, view.now - task.ready) else None
 
 
 @dataclass(eq=False, slots=True)

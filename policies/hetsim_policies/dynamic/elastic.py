@@ -42,7 +42,7 @@ class GrowthStep:
 
 
 class Wishes:
-    """Steps that jobs could make, that of greatest gain first; ties: the first job."""
+    """Steps that jobs could make, that of greatest gain first (ties: the first job) unless a subclass has its own."""
 
     def __init__(self, elastic: Elastic, left: dict[int, float]):
         self._elastic, self._left = elastic, left

@@ -491,8 +491,8 @@ class GeneticSearch:
         self.kept = np.maximum(age - restarts * policy.restart, 0.0) / np.maximum(age + policy.restart, 1e-9)
         """What a job's speedup is worth if it starts again."""
         width = int(self.limits.max()) + 1
-        counts = range(width)
-        self.sizes = np.array([[max((s for s in job.sizes if s <= g), default=0) for g in counts] for job in jobs])
+        own = [np.array([0, *job.sizes]) for job in jobs]
+        self.sizes = np.array([each[np.searchsorted(each, np.arange(width), side="right") - 1] for each in own])
         """By job and number of GPUs: the largest size of the job that is not above that."""
         self.table = np.full((len(jobs), len(nodes) + 1, width), np.nan)
         """Speedup by job, nodes and GPUs, as far as it was asked for."""

@@ -137,7 +137,12 @@ class SlurmMultifactor(Scheduler):
         self._gpus = 1.0
         self._usage: DecayedUsage[Member] = DecayedUsage(half_life)
         """GPU time received, by account and user, or by user alone."""
-        self._usage_before = usage or {}
+        self._usage_before: dict[Member, float] = {}
+        for name, received in (usage or {}).items():
+            account, slash, user = name.rpartition("/") if self.tree else ("", "/", name)
+            if not slash:
+                raise ValueError(f'usage names "{name}"; where accounts are given, a user is ACCOUNT/USER')
+            self._usage_before[account, user or ("nobody" if self.tree else "")] = received
         self._shares = 0.0
         """Sum of the shares of all users."""
         self._running: dict[int, RunningUsage] = {}
@@ -168,10 +173,9 @@ class SlurmMultifactor(Scheduler):
         self._gpus = float(max(1, sum(len(node.accelerators) for node in view.cluster.nodes)))
         self._limited = any(one.limited for one in view.cluster.partitions.values())
         self._one_queue = not (self.tiers.tiers or view.cluster.partitions or self.rule)
-        for name, received in self._usage_before.items():
-            account, _, user = ("", "", name) if self.tree is None else name.partition("/")
-            self._open((account, user))
-            self._usage.credit((account, user), received)
+        for owner, received in self._usage_before.items():
+            self._open(owner)
+            self._usage.credit(owner, received)
 
     def device(self, device: Device, up: bool) -> None:
         self._occupancy.device(device, up)

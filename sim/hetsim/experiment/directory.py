@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Groups = Mapping[str, pd.DataFrame]
-"""By what tasks are grouped -> the table of `hetsim.results.one_run.groups.table_of_groups`."""
+"""By what tasks are grouped -> the table of `hetsim.results.many_runs.groups.table_of_groups`."""
 
 PICTURE = "picture.png"
 PARTIAL = "partial"

@@ -176,8 +176,8 @@ def size(
             nothing is supposed of them, and the answer is a Decision; so it is with several targets or policies, or
             `minimize`.
         least, most: where to look; without `most` sizes are doubled until one meets it, up to 4,096.  Without `least` a
-            bisection for waits or responses below a bound begins where no overloaded service makes it be missed, and
-            goes on in steps of an eighth of that, doubled each time.
+            bisection for waits or responses below a bound begins where no overloaded service makes it be missed; from
+            there the steps are doubled, not the sizes, the first being an eighth.
         minimize: of the candidates that meet all targets: `price`, that of the whole cluster for an hour (the default
             where it has prices); `total`, the sum of the numbers (the default elsewhere); or any metric, by ranking and
             selection: with probability `confidence` the best, or within `delta` (a share) of it.
