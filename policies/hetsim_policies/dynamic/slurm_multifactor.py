@@ -283,7 +283,7 @@ class SlurmMultifactor(Scheduler):
     def _score(self, now: float, fair: np.ndarray | None, columns: Any) -> Any:
         """The sums of weighted factors; what came after `now` is of no age yet."""
         _, ready, owner, own, constant, *_ = columns
-        age, alone = (now - ready) / self.max_age, isinstance(ready, float)
+        age, alone = (now - ready) / self.max_age, not isinstance(ready, np.ndarray)
         age = min(1.0, max(0.0, age)) if alone else np.clip(age, 0.0, 1.0)
         score = age * self.weights["age"] + constant
         if self._highest > 0:
