@@ -13,7 +13,7 @@ import hetsim as hs
 from benchmarks.twin_sites import DAY, EPOCH, OPEN, Kind, forecasts, made, printed, row_of
 from hetsim.cli.program import hetsim
 from hetsim.errors import ScenarioError
-from hetsim.twin.command import _history, _ruled, _snapshot
+from hetsim.twin.command import _history, _ruled, _site_rules, _snapshot
 from hetsim.twin.forecast import SnapshotCluster, Twin
 from hetsim.twin.rules import Rules, Weights, learned, with_policy
 from hetsim.twin.shadow import ShadowLog
@@ -72,7 +72,7 @@ def test_a_forecast_tells_its_rules_and_their_evidence(seen):
     given = call(folder, "-q", "--policy", "{name: slurm_multifactor, age: 1, bf_interval: 1 h}").stdout
     assert "weights of priority not taken: --policy gives its own" in given
     other = call(folder, "--policy", "sjf")
-    assert other.exit_code == 0 and "no rules are learned: --policy sjf takes no caps" in other.stderr
+    assert other.exit_code == 0 and "--policy sjf takes no rules of the site" in other.stderr
 
 
 def of(name, user="ann", start=float("nan"), gpus=2.0, reason="", qos="q", priority=float("nan")):
@@ -149,7 +149,7 @@ def test_the_cycle_is_that_of_starts_that_nothing_lets_start(seen, period, count
     log.runtime[:] = 10.0
     rules = learned([of("r", start=0.0)], 1e9, log)
     assert rules.cycle == cycle
-    assert (f"backfilling every {period} s (100 % of " in " ".join(rules.evidence)) == (cycle is not None)
+    assert (f"cycle of backfilling: every {period} s (100 % of " in " ".join(rules.evidence)) == (cycle is not None)
 
 
 def test_rules_become_parameters_of_the_policy_that_is_named():
@@ -172,7 +172,7 @@ def test_given_parameters_replace_learned_ones_and_the_evidence_says_it():
     """A cap by QOS and key, the cycle and the weights; the other caps stay."""
     caps = {"q": {"max_gpus_per_user": 8.0, "max_jobs": 3.0}, "r": {"max_gpus": 9.0}}
     evidence = ["cap of GPUs of a user in QOS q: 8", "cap of jobs in QOS q: 3", "cap of GPUs in QOS r: 9",
-                "weights of priority: age 1000", "backfilling every 60 s"]  # fmt: skip
+                "weights of priority: age 1000", "cycle of backfilling: every 60 s"]  # fmt: skip
     site = Rules(caps, WEIGHTS, 60.0, evidence)
     own = {"name": "slurm_multifactor", "qos": {"q": {"max_gpus_per_user": 2}}, "bf_interval": "1 h", "size": 5}
     policy, kept = with_policy(own, site)
@@ -248,10 +248,10 @@ def test_a_cycle_alone_is_not_taken_and_the_sentence_says_so(seen):
     log.start[:] = np.ceil(log.submit / 60) * 60
     log.runtime[:] = 10.0
     jobs = [replace(job, reason="", priority=float("nan")) for job in jobs]
-    (policy, rules), site, notes = _ruled(None, None, jobs, 1e9, log)
-    assert policy == "easy_backfill" and not rules and rules == site and not notes
+    rules = _site_rules(None, None, jobs, 1e9, log)
+    assert not rules and _ruled("easy_backfill", rules, jobs, "--policy ") == (("easy_backfill", rules), [])
     assert rules.evidence[0].startswith("cycle of backfilling not taken: easy_backfill runs, as neither caps nor ")
-    assert "(backfilling every 60 s (" in rules.evidence[0]
+    assert "(cycle of backfilling: every 60 s (" in rules.evidence[0]
 
 
 @pytest.mark.parametrize("name", ["easy_backfill", "conservative_backfill"])
@@ -381,12 +381,12 @@ def test_a_folder_that_cannot_be_is_said_before_anything_is_read(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in ("file", "file/log"):
         done = call(tmp_path, "--shadow", f"{tmp_path}/{folder}")  # without squeue, nodes and sacct
-        assert done.exit_code == 3 and "file: is not a folder; --shadow keeps" in done.output, done.output
+        assert done.exit_code == 3 and "file: is not a folder that can be written" in done.output, done.output
 
 
 def test_judging_takes_no_rules_and_says_so(seen):
     done = CliRunner().invoke(hetsim, ["twin", "--history", f"{seen[0]}/sacct", "--judge", "1", "--rules", "learned"])
-    assert done.exit_code == 2 and "--judge forecasts without rules" in done.output
+    assert done.exit_code == 2 and "--rules learned are for forecasts" in done.output
 
 
 def test_the_error_of_limits_that_no_rule_has_is_told(site, tmp_path):

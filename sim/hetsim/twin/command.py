@@ -27,8 +27,7 @@ EARLIER_SAMPLES = 20
 """Of each earlier snapshot: what is learned is off by more than their number tells."""
 VERDICTS = {"never fits|(?<=  )[+](?!0.0 )[0-9.]+ h$": "bad", "(?<=  )-(?!0.0 )[0-9.]+ h$": "good"}
 """Of what if: jobs that start later, and earlier."""
-Ruled = tuple[str, "Rules"]
-"""A policy, and the rules under which it decides."""
+Ruled = tuple[str, "Rules"]  # a policy, and the rules under which it decides
 LOCAL = "1970-01-02"
 """From which the times of a log with dates are counted, so that they are those of the snapshot's clock."""
 
@@ -87,8 +86,6 @@ def twin(
     console.check_replaceable(page, force)
     if judge is None and (squeue is None or nodes is None):
         raise click.UsageError("a forecast needs --squeue and --nodes; --judge N judges forecasts on the history")
-    if judge is not None and rules == "learned":
-        raise click.UsageError("--judge forecasts without rules, which only a snapshot shows; leave --rules out")
     past = ShadowLog(shadow)
     log, table, shift = _history(history)
     more = _site(site)
@@ -96,9 +93,9 @@ def twin(
     if policy == "identified":
         policy = _identified(table, history, quiet)
     if judge is not None:
-        if page is not None or changes or only or now is not None or squeue is not None or shadow is not None:
-            text = "--judge looks at the history alone; --squeue, --now, --job, --what-if, --shadow and --page are for"
-            raise click.UsageError(f"{text} forecasts")
+        if page is not None or changes or only or now is not None or squeue is not None or shadow or rules == "learned":
+            text = "--squeue, --now, --job, --what-if, --shadow, --page and --rules learned are for forecasts"
+            raise click.UsageError(f"--judge looks at the history alone; {text}")
         asked = judge, hours * 3600, samples, policy or "easy_backfill", seed
         _judge(log, table, nodes, more=more, asked=asked, overrides=overrides, as_json=as_json, quiet=quiet)
         return
@@ -108,19 +105,20 @@ def twin(
     instant = _time_of(snapshot, now)
     now_known = {job.id: job.start if job.runs else math.inf for job in snapshot.jobs}
     past.learn({**_starts(table, shift), **now_known}, instant)
-    base, site_rules, remarks = _ruled(policy, rules, snapshot.jobs, now=instant, log=log)
+    site_rules = _site_rules(policy, rules, snapshot.jobs, now=instant, log=log)
+    policy = policy or (None if site_rules else "easy_backfill")
+    base, remarks = _ruled(policy, site_rules, snapshot.jobs, "--policy ")
     kept, other, altered = _changed(listed, changes, base[0])
+    changed, texts = (base, []) if other == base[0] else _ruled(other, site_rules, snapshot.jobs, "policy=")
     facts = _Known(snapshot.jobs, instant, log, more=more, hours=hours, overrides=overrides, seed=seed)
     widened, before = facts.widened(listed, base, look_back, quiet=quiet, shadow=past.pasts(hours * 3600, under))
     made = [facts.forecast(listed, base, samples)]
     if changes:
-        changed, texts = (base, []) if other == base[0] else _what_if(other, site_rules, snapshot.jobs)
         made.append(facts.forecast(kept, changed, samples, altered))
-        remarks += texts
     for one in made:
         one.widening = widened
-    notes = [*snapshot.notes, *made[0].notes, *before, *remarks, *table.notes]
-    notes += [f"what if: {note}" for one in made[1:] for note in one.notes if note not in made[0].notes]
+    notes = [*snapshot.notes, *made[0].notes, *before, *(() if base[1].evidence else remarks), *table.notes]
+    notes += [f"what if: {note}" for one in made[1:] for note in (*texts, *one.notes) if note not in made[0].notes]
     past.keep(made[0], instant, under)
     _report(made, facts, changes, only=only, notes=notes, page=page, as_json=as_json, past=past)
     for remark in notes:
@@ -304,42 +302,28 @@ def _starts(table: Any, shift: float) -> dict[str, float]:
     return {str(name): start for name, start in zip(table.id, starts, strict=True) if start == start}
 
 
-def _ruled(
-    policy: str | None, rules: str | None, jobs: list[SnapshotJob], now: float, log: JobHistory
-) -> tuple[Ruled, Rules | None, list[str]]:  # fmt: skip
-    """The policy with the rules that it takes, the rules of the site (None: not asked for), and notes."""
-    from hetsim.twin.rules import learned
+def _site_rules(policy: str | None, rules: str | None, jobs: list[SnapshotJob], now: float, log: JobHistory) -> Rules:
+    """The rules of the site; no cycle alone without a policy that would take it."""
+    from hetsim.twin.rules import Rules, learned
 
-    if rules == "none":
-        return _with_rules(policy or "easy_backfill", None, jobs)[0], None, []
-    site = learned(jobs, now, log)
-    if policy is None and not (site.caps or site.weights):
+    site = Rules() if rules == "none" else learned(jobs, now, log)
+    if policy is None and site.cycle and not (site.caps or site.weights):
         text = "cycle of backfilling not taken: easy_backfill runs, as neither caps nor weights are learned"
-        site = replace(site, cycle=None, evidence=[f"{text} ({one})" if one.startswith("backfilling") else one
-                                                   for one in site.evidence])  # fmt: skip
-        return ("easy_backfill", site), site, []
-    ruled, takes = _with_rules(policy, site, jobs)
-    return ruled, site, [] if takes else [f"no rules are learned: --policy {policy} takes no caps and weights"]
+        site = replace(site, cycle=None, evidence=[*site.evidence[:-1], f"{text} ({site.evidence[-1]})"])
+    return site
 
 
-def _with_rules(policy: str | None, site: Rules | None, jobs: list[SnapshotJob]) -> tuple[Ruled, bool]:
-    """The policy with those rules of the site that it takes; False where it takes none."""
-    from hetsim.twin.rules import Rules, given_caps, with_policy
+def _ruled(policy: str | None, site: Rules, jobs: list[SnapshotJob], source: str) -> tuple[Ruled, list[str]]:
+    """The policy with the rules of the site that it takes, and what it does not take."""
+    from hetsim.twin.rules import Rules, tiers_of, with_policy
 
     scheduler = None if policy is None else _policy(policy)
-    ruled = None if site is None else with_policy(scheduler, site)
+    ruled = with_policy(scheduler, site) if site else None
     if ruled is None:
-        return (str(policy), Rules(given=given_caps(scheduler)).for_jobs(jobs)), site is None
-    return (json.dumps(ruled[0]), ruled[1].for_jobs(jobs)), True
-
-
-def _what_if(policy: str, site: Rules | None, jobs: list[SnapshotJob]) -> tuple[Ruled, list[str]]:
-    """Another policy with the rules of the site, and notes on those that it does not take."""
-    ruled, takes = _with_rules(policy, site, jobs)
-    if not takes:
-        return ruled, [f"what if: policy={policy} takes no rules of the site"]
-    texts = [text for text in ruled[1].evidence if site is not None and text not in site.evidence]
-    return ruled, [f"what if: {text.replace('--policy gives', 'policy= gives')}" for text in texts]
+        own = replace(Rules() if site else site, given=tiers_of(scheduler)).for_jobs(jobs)
+        return (str(policy), own), [f"{source}{policy} takes no rules of the site"] if site else []
+    texts = [text.replace("--policy", source.strip()) for text in ruled[1].evidence if text not in site.evidence]
+    return (json.dumps(ruled[0]), ruled[1].for_jobs(jobs)), texts
 
 
 def _nodes(given: str, down: bool = True) -> list[dict[str, Any]]:

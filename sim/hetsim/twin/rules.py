@@ -36,8 +36,7 @@ SAME: dict[str, dict[str, Any]] = {
     "conservative_backfill": {"bf_max_job_test": 101},
 }  # fmt: skip
 """By policy the parameters under which it decides as that does; the head and 100 behind it are looked at."""
-PRIORITY = {"age", "fair_share", "size", "partition", "partitions", "priority", "service", "usage", "accounts",
-            "half_life", "max_age"}  # fmt: skip
+PRIORITY = NONE.keys() | {"partitions", "usage", "accounts", "half_life", "max_age"}
 """Parameters of priority; where --policy gives one of them, no weights are taken."""
 MIN_CAPPED, MIN_RANKED, MIN_USERS, MIN_TIMED = 3, 20, 4, 20
 """Evidence, at least: jobs kept by a cap, jobs with a PRIORITY and their users, starts that show a cycle."""
@@ -102,7 +101,7 @@ class Rules:
     cycle: Positive | None = None
     evidence: list[str] = field(default_factory=list)
     limits: dict[str, int] = field(default_factory=dict)  # waiting jobs by the limit that keeps them and no rule has
-    given: dict[str, dict[str, float]] = field(default_factory=dict)  # caps by QOS that --policy gives
+    given: dict[str, dict[str, Any]] = field(default_factory=dict)  # QOS that --policy gives
 
     def __bool__(self) -> bool:
         return bool(self.caps or self.weights or self.cycle)
@@ -114,21 +113,19 @@ class Rules:
             own |= {**NONE, "age": self.weights.age, "fair_share": self.weights.fair,
                     "max_age": f"{self.weights.max_age} s", "half_life": f"{self.weights.half_life} s"}  # fmt: skip
         own |= {"bf_interval": f"{self.cycle} s"} if self.cycle else {}
-        qos = base.get("qos") or {}
-        if self.caps and isinstance(qos, dict) and all(isinstance(tier, dict) for tier in qos.values()):
-            base = {**base, "qos": {name: {**self.caps.get(name, {}), **qos.get(name, {})}
-                                    for name in {**self.caps, **qos}}}  # fmt: skip
+        if self.caps and self.given == (base.get("qos") or {}):
+            tiers = {**self.caps, **self.given}
+            base = {**base, "qos": {name: {**self.caps.get(name, {}), **self.given.get(name, {})} for name in tiers}}
         return {**own, **base}
 
     def for_jobs(self, jobs: Sequence[SnapshotJob]) -> Rules:
         """The rules with the limits of these jobs counted that no rule has."""
-        kept = Counter(job.reason for job in jobs if self.is_beyond(job))
-        return replace(self, limits=dict(sorted(kept.items())))
+        return replace(self, limits=dict(sorted(Counter(job.reason for job in jobs if self.is_beyond(job)).items())))
 
     def is_beyond(self, job: SnapshotJob) -> bool:
         """Return True if a limit keeps a job that no cap models."""
-        keys = [*self.caps.get(job.qos, {}), *self.given.get(job.qos, {})]
-        modeled = any(re.fullmatch(CAPS[key], job.reason) for key in keys)
+        caps = {**self.caps.get(job.qos, {}), **self.given.get(job.qos, {})}
+        modeled = any(re.fullmatch(CAPS[key], job.reason) for key in CAPS if caps.get(key) is not None)
         return not job.runs and not modeled and LIMIT.search(job.reason) is not None
 
 
@@ -141,14 +138,11 @@ def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory) -> Rul
     return Rules(caps, weights, cycle, evidence=[*evidence, *text, *more]).for_jobs(jobs)
 
 
-def given_caps(policy: Any) -> dict[str, dict[str, float]]:
-    """The caps by QOS that a policy has itself."""
+def tiers_of(policy: Any) -> dict[str, dict[str, Any]]:
+    """The QOS that a policy gives itself."""
     scheduler = policy.get("scheduler", policy) if isinstance(policy, dict) else None
-    qos = scheduler.get("qos") if isinstance(scheduler, dict) and scheduler.get("name") == NAME else None
-    tiers = qos.items() if isinstance(qos, dict) else ()
-    caps = {name: {key: tier[key] for key in CAPS if tier.get(key) is not None} for name, tier in tiers
-            if isinstance(tier, dict)}  # fmt: skip
-    return {name: tier for name, tier in caps.items() if tier}
+    qos = scheduler.get("qos") if isinstance(scheduler, dict) else None
+    return {name: tier for name, tier in qos.items() if isinstance(tier, dict)} if isinstance(qos, dict) else {}
 
 
 def with_policy(policy: Any, rules: Rules) -> tuple[dict[str, Any], Rules] | None:
@@ -156,31 +150,25 @@ def with_policy(policy: Any, rules: Rules) -> tuple[dict[str, Any], Rules] | Non
 
     First come, first served, EASY and conservative backfilling become the same under `slurm_multifactor`.
     """
-    outer = {"scheduler": NAME if policy is None else policy}
-    outer = policy if isinstance(policy, dict) and "scheduler" in policy else outer
+    outer = policy if isinstance(policy, dict) and "scheduler" in policy else {"scheduler": policy or NAME}
     own = outer["scheduler"] if isinstance(outer["scheduler"], dict) else {"name": outer["scheduler"]}
-    name = own.get("name")
-    if policy is None or (isinstance(name, str) and name in SAME and len(own) == 1):
-        alone = {} if rules.weights else {**NONE, "age": 1.0, "max_age": "10000 d"}  # in the order of arrival
+    name = str(own.get("name"))
+    if policy is None or (name in SAME and len(own) == 1):  # in the order of arrival unless weights are known
+        alone = {} if rules.weights else {**NONE, "age": 1.0, "max_age": "10000 d"}
         own = {"name": NAME, **SAME.get(name, {}), **alone}
     if own.get("name") != NAME:
         return None
-    given, qos = given_caps(own), own.get("qos")
-    ranked = isinstance(qos, dict) and any(isinstance(tier, dict) and "priority" in tier for tier in qos.values())
-    caps, weights, cycle, dropped = dict[str, dict[str, float]](), rules.weights, rules.cycle, dict[str, str]()
-    for tier, learned_caps in rules.caps.items():
-        for key, cap in learned_caps.items():
-            if key in given.get(tier, {}):
-                dropped[f"{_cap_name(key, tier)}:"] = _cap_name(key, tier)
-            else:
-                caps.setdefault(tier, {})[key] = cap
-    if weights and (ranked or PRIORITY & own.keys()):
-        weights, dropped["weights of priority:"] = None, "weights of priority"
-    if cycle and "bf_interval" in own:
-        cycle, dropped["backfilling every "] = None, "cycle of backfilling"
-    evidence = [next((f"{what} not taken: --policy gives its own" for begin, what in dropped.items()
-                      if text.startswith(begin)), text) for text in rules.evidence]  # fmt: skip
-    return {**outer, "scheduler": own}, Rules(caps, weights, cycle, evidence, limits=rules.limits, given=given)
+    given = tiers_of(own)
+    caps = {tier: {key: cap for key, cap in one.items() if given.get(tier, {}).get(key) is None}
+            for tier, one in rules.caps.items()}  # fmt: skip
+    other = [_cap_name(key, tier) for tier, one in rules.caps.items() for key in one if key not in caps[tier]]
+    ranked = bool(PRIORITY & own.keys()) or any("priority" in tier for tier in given.values())
+    timed, instead = "bf_interval" in own, "not taken: --policy gives its own"
+    other += ["weights of priority"] * ranked + ["cycle of backfilling"] * timed
+    evidence = [next((f"{it} {instead}" for it in other if one.startswith(f"{it}:")), one) for one in rules.evidence]
+    rules = replace(rules, caps={tier: one for tier, one in caps.items() if one}, evidence=evidence, given=given,
+                    weights=None if ranked else rules.weights, cycle=None if timed else rules.cycle)  # fmt: skip
+    return {**outer, "scheduler": own}, rules
 
 
 def _caps(jobs: Sequence[SnapshotJob], past: JobHistory) -> tuple[dict[str, dict[str, float]], list[str]]:
@@ -312,6 +300,6 @@ def _cycle(past: JobHistory) -> tuple[float | None, list[str]]:
         share = float(within.max()) / len(phase)
         if share >= MIN_ORDERED and share > 6.0 / period:
             text = f"{100 * share:.0f} % of {len(late):,} starts that follow no arrival and no end"
-            return float(period), [f"backfilling every {period} s ({text})"]
+            return float(period), [f"cycle of backfilling: every {period} s ({text})"]
     text = f"thin evidence, {len(late):,} starts that follow no arrival and no end" if len(late) < MIN_TIMED else ""
     return None, [f"cycle of backfilling not taken: {text or 'starts show no period'}"]

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.files import write_whole
@@ -24,30 +24,33 @@ from hetsim.report import terminal
 from hetsim.results.stored_files import parse_json, read_stored
 from hetsim.twin.forecast import TwinForecast
 from hetsim.twin.report import moment
-from hetsim.twin.rules import Rules
+from hetsim.twin.rules import Positive, Rules
 from hetsim.twin.widening import SHARES, Past
 
+WIDTH = 2 * len(SHARES) + 1
+ROWS = TypeAdapter(list[list[float]], config=ConfigDict(strict=True, allow_inf_nan=False))
 MAX_ROWS = 20
 """Forecasts of the table, the latest."""
 
 
-@dataclass
-class Kept:
-    """A forecast of the log.
+class Kept(BaseModel):
+    """A forecast of the log, as its file has it.
 
     policy: what the forecast was made under; only forecasts of one policy err alike.
     table: by job the quantiles as drawn, those told, and the start by time limits; at most the horizon.
     actual: by job the start that came, at most the horizon; NaN if unknown.
     """
 
-    now: float
-    horizon: float
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+    now: Annotated[float, Field(ge=-6e10, le=6e10)]  # years that a date has
+    horizon: Positive
     policy: str
     ids: list[str]
     groups: list[str]
     limits: list[str]
-    table: np.ndarray
-    actual: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    rules: Rules
+    table: Annotated[np.ndarray, BeforeValidator(lambda rows: np.array(ROWS.validate_python(rows)).reshape(-1, WIDTH))]
+    actual: np.ndarray = Field(default_factory=lambda: np.zeros(0))
 
     @property
     def rows(self) -> np.ndarray:
@@ -63,11 +66,9 @@ class ShadowLog:
 
     def __init__(self, folder: Path | None):
         self.folder = folder
-        for place in [] if folder is None else [one for one in (folder, *folder.parents) if one.exists()][:1]:
-            if not place.is_dir():
-                raise ScenarioError(Problem("is not a folder; --shadow keeps forecasts in one", file=str(place)))
-            if not os.access(place, os.W_OK | os.X_OK):
-                raise ScenarioError(Problem("is a folder that may not be written; --shadow needs one", file=str(place)))
+        place = next((one for one in (folder, *folder.parents) if one.exists()), folder) if folder else None
+        if place is not None and not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+            raise ScenarioError(Problem("is not a folder that can be written, as --shadow needs one", file=str(place)))
         files = [] if folder is None else sorted(folder.glob("forecast-*.json"))
         self.forecasts = sorted(map(_read, files), key=lambda one: one.now)
 
@@ -108,13 +109,10 @@ class ShadowLog:
 
     def error_by_limit(self) -> dict[str, float]:
         """The share of the error that is of jobs kept by each limit that no rule has."""
-        errors: dict[str, float] = {}
-        for one in self.judged:
-            for row in one.rows:
-                error = float(abs(one.table[row, MEDIAN] - one.actual[row]))
-                errors[one.limits[row]] = errors.get(one.limits[row], 0.0) + error
-        total = sum(errors.values())
-        return {name: amount / total for name, amount in sorted(errors.items()) if name and total}
+        pairs = [(one.limits[row], float(abs(one.table[row, MEDIAN] - one.actual[row])))
+                 for one in self.judged for row in one.rows]  # fmt: skip
+        total, names = sum(error for _, error in pairs), sorted({name for name, _ in pairs} - {""})
+        return {name: sum(error for other, error in pairs if other == name) / total for name in names if total}
 
     def mapping(self) -> dict[str, Any]:
         """The errors for programs, in seconds: a row per forecast, and all of them."""
@@ -148,30 +146,15 @@ def _errors(done: list[Kept]) -> dict[str, Any]:
     table, actual = (np.concatenate([one[rows] for one, rows in pairs]) for pairs in
                      ([(one.table, one.rows) for one in done], [(one.actual, one.rows) for one in done]))  # fmt: skip
     low, first, half, third, high, limit = table[:, len(SHARES) :].T
-    inside = [float(((a <= actual) & (actual <= b)).mean()) for a, b in ((first, third), (low, high))]
-    errors = [float(one.mean()) for one in (high - low, np.abs(half - actual), np.abs(limit - actual))]
-    return {"starts": len(actual), **dict(zip(("inside_50", "inside_90"), inside, strict=True)),
-            **dict(zip(("width", "error_mean", "error_by_time_limits"), errors, strict=True))}  # fmt: skip
+    names = ("inside_50", "inside_90", "width", "error_mean", "error_by_time_limits")
+    columns = [*((a <= actual) & (actual <= b) for a, b in ((first, third), (low, high))),
+               high - low, np.abs(half - actual), np.abs(limit - actual)]  # fmt: skip
+    return {"starts": len(actual)} | {name: float(one.mean()) for name, one in zip(names, columns, strict=True)}
 
 
 def _cells(done: list[Kept]) -> list[str]:
-    starts, *numbers = _errors(done).values()
-    shares, seconds = numbers[:2], numbers[2:]
-    return [f"{starts:,}", *(f"{100 * one:.0f} %" for one in shares), *(f"{one / 3600:.1f} h" for one in seconds)]
-
-
-class _Stored(BaseModel):
-    """A file of the log."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-    now: Annotated[float, Field(ge=-6e10, le=6e10)]  # years that a date has
-    horizon: Annotated[float, Field(gt=0)]
-    policy: str
-    ids: list[str]
-    groups: list[str]
-    limits: list[str]
-    table: list[Annotated[list[float], Field(min_length=2 * len(SHARES) + 1, max_length=2 * len(SHARES) + 1)]]
-    rules: Rules
+    starts, first, second, *times = _errors(done).values()
+    return [f"{starts:,}", f"{100 * first:.0f} %", f"{100 * second:.0f} %", *(f"{one / 3600:.1f} h" for one in times)]
 
 
 def _read(path: Path) -> Kept:
@@ -179,11 +162,10 @@ def _read(path: Path) -> Kept:
     try:
         text = read_stored(path)
         parse_json(path, text)  # refuses what is too large or too deep
-        one = _Stored.model_validate_json(text)
+        one = Kept.model_validate_json(text)
         if not len(one.ids) == len(one.groups) == len(one.limits) == len(one.table):
             raise ValueError
-        table = np.array(one.table).reshape(len(one.ids), 2 * len(SHARES) + 1)
-        return Kept(one.now, one.horizon, one.policy, ids=one.ids, groups=one.groups, limits=one.limits, table=table)
+        return one
     except OSError as error:
         raise ScenarioError(Problem(f"cannot be read: {error.strerror}", file=str(path))) from None
     except ValueError:
