@@ -162,7 +162,8 @@ def test_rules_become_parameters_of_the_policy_that_is_named():
     policy, kept = with_policy(own, rules)
     tier = {"max_gpus_per_user": 8.0, "max_gpus": 2}
     assert policy["placement"] == "best_fit" and kept.scheduler(policy["scheduler"])["qos"] == {"q": tier}
-    assert with_policy({"name": "sjf"}, rules) is None
+    assert with_policy({"name": "sjf"}, rules) is None and with_policy({}, rules) is None
+    assert with_policy({"scheduler": {"name": "easy_backfill"}, "placement": "pack"}, rules)[0]["placement"] == "pack"
 
 
 WEIGHTS = Weights(1000.0, 2000.0, 0.0, 0.0, half_life=DAY, max_age=DAY, tree=False)
@@ -187,6 +188,9 @@ def test_given_parameters_replace_learned_ones_and_the_evidence_says_it():
     assert scheduler["bf_interval"] == "1 h" and "age" not in scheduler
     waiting = [of("a", reason="QOSMaxGRESPerUser"), of("b", reason="QOSGrpGRES"), of("c", reason="QOSGrpGRES", qos="r")]
     assert kept.for_jobs(waiting).limits == {"QOSGrpGRES": 1}  # that of QOS q, which has none
+    own = {"name": "slurm_multifactor", "qos": {"q": {"max_gpus_per_user": None}}}  # no cap, says the user
+    assert "max_gpus_per_user" not in with_policy(own, site)[1].caps["q"]
+    assert with_policy(own, site)[1].for_jobs(waiting).limits == {"QOSGrpGRES": 1, "QOSMaxGRESPerUser": 1}
 
 
 @pytest.mark.parametrize(

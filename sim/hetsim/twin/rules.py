@@ -150,7 +150,7 @@ def with_policy(policy: Any, rules: Rules) -> tuple[dict[str, Any], Rules] | Non
 
     First come, first served, EASY and conservative backfilling become the same under `slurm_multifactor`.
     """
-    outer = policy if isinstance(policy, dict) and "scheduler" in policy else {"scheduler": policy or NAME}
+    outer = policy if isinstance(policy, dict) and "scheduler" in policy else {"scheduler": policy}
     own = outer["scheduler"] if isinstance(outer["scheduler"], dict) else {"name": outer["scheduler"]}
     name = str(own.get("name"))
     if policy is None or (name in SAME and len(own) == 1):  # in the order of arrival unless weights are known
@@ -159,7 +159,7 @@ def with_policy(policy: Any, rules: Rules) -> tuple[dict[str, Any], Rules] | Non
     if own.get("name") != NAME:
         return None
     given = tiers_of(own)
-    caps = {tier: {key: cap for key, cap in one.items() if given.get(tier, {}).get(key) is None}
+    caps = {tier: {key: cap for key, cap in one.items() if key not in given.get(tier, {})}
             for tier, one in rules.caps.items()}  # fmt: skip
     other = [_cap_name(key, tier) for tier, one in rules.caps.items() for key in one if key not in caps[tier]]
     ranked = bool(PRIORITY & own.keys()) or any("priority" in tier for tier in given.values())

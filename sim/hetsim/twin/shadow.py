@@ -142,7 +142,7 @@ MEDIAN = len(SHARES) + SHARES.index(0.5)
 
 
 def _errors(done: list[Kept]) -> dict[str, Any]:
-    """How forecasts came true: starts, coverage of intervals, their width and errors in seconds."""
+    """Starts, coverage of intervals, their width and errors in seconds."""
     table, actual = (np.concatenate([one[rows] for one, rows in pairs]) for pairs in
                      ([(one.table, one.rows) for one in done], [(one.actual, one.rows) for one in done]))  # fmt: skip
     low, first, half, third, high, limit = table[:, len(SHARES) :].T
