@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -12,7 +12,8 @@ from click.testing import CliRunner
 import hetsim as hs
 from benchmarks.twin_sites import DAY, EPOCH, OPEN, Kind, forecasts, made, printed, row_of
 from hetsim.cli.program import hetsim
-from hetsim.twin.command import _history, _snapshot
+from hetsim.errors import ScenarioError
+from hetsim.twin.command import _history, _ruled, _site_rules, _snapshot
 from hetsim.twin.forecast import SnapshotCluster, Twin
 from hetsim.twin.rules import Rules, Weights, learned, with_policy
 from hetsim.twin.shadow import ShadowLog
@@ -71,7 +72,7 @@ def test_a_forecast_tells_its_rules_and_their_evidence(seen):
     given = call(folder, "-q", "--policy", "{name: slurm_multifactor, age: 1, bf_interval: 1 h}").stdout
     assert "weights of priority not taken: --policy gives its own" in given
     other = call(folder, "--policy", "sjf")
-    assert other.exit_code == 0 and "no rules are learned: --policy sjf takes no caps" in other.stderr
+    assert other.exit_code == 0 and "--policy sjf takes no rules of the site" in other.stderr
 
 
 def of(name, user="ann", start=float("nan"), gpus=2.0, reason="", qos="q", priority=float("nan")):
@@ -148,7 +149,7 @@ def test_the_cycle_is_that_of_starts_that_nothing_lets_start(seen, period, count
     log.runtime[:] = 10.0
     rules = learned([of("r", start=0.0)], 1e9, log)
     assert rules.cycle == cycle
-    assert (f"backfilling every {period} s (100 % of " in " ".join(rules.evidence)) == (cycle is not None)
+    assert (f"cycle of backfilling: every {period} s (100 % of " in " ".join(rules.evidence)) == (cycle is not None)
 
 
 def test_rules_become_parameters_of_the_policy_that_is_named():
@@ -159,8 +160,119 @@ def test_rules_become_parameters_of_the_policy_that_is_named():
     assert scheduler["bf_interval"] == "60.0 s" and scheduler["age"] == 1.0
     own = {"scheduler": {"name": "slurm_multifactor", "qos": {"q": {"max_gpus": 2}}}, "placement": "best_fit"}
     policy, kept = with_policy(own, rules)
-    assert policy["placement"] == "best_fit" and kept.scheduler(policy["scheduler"])["qos"] == {"q": {"max_gpus": 2}}
-    assert with_policy({"name": "sjf"}, rules) is None
+    tier = {"max_gpus_per_user": 8.0, "max_gpus": 2}
+    assert policy["placement"] == "best_fit" and kept.scheduler(policy["scheduler"])["qos"] == {"q": tier}
+    assert with_policy({"name": "sjf"}, rules) is None and with_policy({}, rules) is None
+    assert with_policy({"scheduler": {"name": "easy_backfill"}, "placement": "pack"}, rules)[0]["placement"] == "pack"
+
+
+WEIGHTS = Weights(1000.0, 2000.0, 0.0, 0.0, half_life=DAY, max_age=DAY, tree=False)
+
+
+def test_given_parameters_replace_learned_ones_and_the_evidence_says_it():
+    """A cap by QOS and key, the cycle and the weights; the other caps stay."""
+    caps = {"q": {"max_gpus_per_user": 8.0, "max_jobs": 3.0}, "r": {"max_gpus": 9.0}}
+    evidence = ["cap of GPUs of a user in QOS q: 8", "cap of jobs in QOS q: 3", "cap of GPUs in QOS r: 9",
+                "weights of priority: age 1000", "cycle of backfilling: every 60 s"]  # fmt: skip
+    site = Rules(caps, WEIGHTS, 60.0, evidence)
+    own = {"name": "slurm_multifactor", "qos": {"q": {"max_gpus_per_user": 2}}, "bf_interval": "1 h", "size": 5}
+    policy, kept = with_policy(own, site)
+    assert kept.caps == {"q": {"max_jobs": 3.0}, "r": {"max_gpus": 9.0}} and kept.weights is kept.cycle is None
+    assert kept.evidence == [
+        "cap of GPUs of a user in QOS q not taken: --policy gives its own", *evidence[1:3],
+        "weights of priority not taken: --policy gives its own",
+        "cycle of backfilling not taken: --policy gives its own",
+    ]  # fmt: skip
+    scheduler = kept.scheduler(policy["scheduler"])
+    assert scheduler["qos"] == {"q": {"max_gpus_per_user": 2, "max_jobs": 3.0}, "r": {"max_gpus": 9.0}}
+    assert scheduler["bf_interval"] == "1 h" and "age" not in scheduler
+    waiting = [of("a", reason="QOSMaxGRESPerUser"), of("b", reason="QOSGrpGRES"), of("c", reason="QOSGrpGRES", qos="r")]
+    assert kept.for_jobs(waiting).limits == {"QOSGrpGRES": 1}  # that of QOS q, which has none
+    own = {"name": "slurm_multifactor", "qos": {"q": {"max_gpus_per_user": None}}}  # no cap, says the user
+    assert "max_gpus_per_user" not in with_policy(own, site)[1].caps["q"]
+    assert with_policy(own, site)[1].for_jobs(waiting).limits == {"QOSGrpGRES": 1, "QOSMaxGRESPerUser": 1}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{"size": 1}, {"partition": 1}, {"partitions": {"batch": 1}}, {"service": 1}, {"qos": {"q": {"priority": 1}}}],
+)
+def test_any_given_parameter_of_priority_turns_learned_weights_off(own):
+    _, kept = with_policy({"name": "slurm_multifactor", **own}, Rules(weights=WEIGHTS))
+    assert kept.weights is None
+    _, kept = with_policy({"name": "slurm_multifactor", "qos": {"q": {"max_gpus": 1}}}, Rules(weights=WEIGHTS))
+    assert kept.weights is WEIGHTS
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("{admission: x}", 'unknown admission "x"'),
+        ("{depth: 3}", 'unknown key "depth"'),
+        ("{scheduler: {depth: 3}}", "depth"),
+        ("{scheduler: {name: [1]}}", "name"),
+        ("{name: slurm_multifactor, qos: {q: 3}}", "qos"),
+        ("{name: slurm_multifactor, qos: 3}", "qos"),
+    ],
+)
+def test_a_policy_that_is_wrong_is_told_by_the_schema(seen, policy, said):
+    done = call(seen[0], "--policy", policy)
+    assert done.exit_code == 3 and said in done.output and "defect" not in done.output, done.output
+
+
+def test_what_if_another_policy_keeps_the_rules_of_the_site(seen):
+    """EASY with the cap starts no more of the user's jobs than the cap; a policy that takes none is named."""
+    folder = seen[0]
+    done = call(folder, "--json", "--what-if", "policy={name: slurm_multifactor, bf_max_job_user: 1000}")
+    found = json.loads(done.stdout)
+    assert found["jobs"] == found["what_if"]["jobs"] and "no rules" not in done.stderr
+    done = call(folder, "--json", "--what-if", "policy=sjf")
+    assert "what if: policy=sjf takes no rules of the site" in done.stderr
+    done = call(folder, "--json", "--what-if", "policy={name: slurm_multifactor, age: 1}")
+    assert "what if: weights of priority not taken: policy= gives its own" in done.stderr
+    done = call(folder, "--rules", "none", "--what-if", "policy=sjf")
+    assert "rules of the site" not in done.stderr
+
+
+def test_jobs_that_limits_keep_are_counted_without_rules(seen):
+    folder, jobs, _ = seen
+    kept = sum(job.reason == "QOSMaxGRESPerUser" for job in jobs)
+    for more in (("--rules", "none"), ("--policy", "sjf")):
+        found = json.loads(call(folder, "--json", "-q", *more).stdout)
+        assert found["limits_not_modeled"] == {"QOSMaxGRESPerUser": kept} and kept and not found["rules"]
+    own = "{name: slurm_multifactor, qos: {normal: {max_gpus_per_user: 6}}}"
+    found = json.loads(call(folder, "--json", "-q", "--rules", "none", "--policy", own).stdout)
+    assert found["limits_not_modeled"] == {}
+
+
+def test_a_cycle_alone_is_not_taken_and_the_sentence_says_so(seen):
+    _, jobs, log = seen
+    log = log.take(np.arange(60))
+    log.submit[:] = np.arange(60) * 5000.0 + np.arange(60) * 37 % 4000
+    log.start[:] = np.ceil(log.submit / 60) * 60
+    log.runtime[:] = 10.0
+    jobs = [replace(job, reason="", priority=float("nan")) for job in jobs]
+    rules = _site_rules(None, None, jobs, 1e9, log)
+    assert not rules and _ruled("easy_backfill", rules, jobs, "--policy ") == (("easy_backfill", rules), [])
+    assert rules.evidence[0].startswith("cycle of backfilling not taken: easy_backfill runs, as neither caps nor ")
+    assert "(cycle of backfilling: every 60 s (" in rules.evidence[0]
+
+
+@pytest.mark.parametrize("name", ["easy_backfill", "conservative_backfill"])
+@pytest.mark.parametrize(("place", "fills"), [(100, True), (101, False)])
+def test_backfilling_looks_as_deep_with_rules_as_without(tmp_path, name, place, fills):
+    """Of the jobs behind the head, none of which fits, 100 are looked at."""
+    path = tmp_path / "jobs.csv"
+    rows = ["r,0,100,1", *(f"w{k},{1 + k / 1000},50,2" for k in range(place)), "f,2,10,1"]
+    path.write_text("id,arrival,gpu_time,gpus\n" + "\n".join(rows) + "\n")
+    policy, rules = with_policy(name, Rules({"q": {"max_gpus": 99.0}}))
+    often = {"bf_interval": 0, "sched_interval": 0, "calc_period": 0}
+    for scheduler in (name, rules.scheduler(policy["scheduler"]) | often):
+        run = hs.run({"cluster": {"nodes": [{"name": "n", "cpus": 8, "gpus": {"type": "g", "count": 2}}]},
+                      "workload": [{"trace": {"format": "tasks", "path": str(path)}}],
+                      "policy": {"scheduler": scheduler}})  # fmt: skip
+        starts = dict(zip(run.tasks["id"], run.tasks["start"], strict=True))
+        assert (starts["f"] == 2.0) == fills
 
 
 @pytest.mark.parametrize("accounts", [None, {"lab": {}}])
@@ -192,7 +304,13 @@ def test_a_log_of_forecasts_tells_what_came(site, tmp_path):
     assert len(files) == 2 and files[0].name.startswith("forecast-2026030")
     before = [file.read_bytes() for file in files]
     again = call(tmp_path / "1", "--json", "-q", "--shadow", str(folder))
-    assert json.loads(again.stdout)["shadow_error_by_limit"] == {}
+    shadow = json.loads(again.stdout)["shadow"]
+    assert shadow["forecasts"] == 2 and shadow["shadow_error_by_limit"] == {} and shadow["all"] == {
+        key: value for key, value in shadow["rows"][0].items() if key != "now"}  # fmt: skip
+    assert shadow["rows"][0]["now"].startswith("2026-03-06T23:")
+    assert 0 <= shadow["all"]["inside_50"] <= shadow["all"]["inside_90"] <= 1
+    assert f"{shadow['all']['error_mean'] / 3600:.1f} h" in call(tmp_path / "1", "-q", "--shadow", str(folder)).stdout
+    assert "shadow" not in json.loads(call(tmp_path / "1", "--json", "-q").stdout)
     assert [file.read_bytes() for file in files] == before
     log = ShadowLog(folder)
     starts = {str(row + 1): EPOCH + start for row, start in enumerate(site.start.tolist())}
@@ -209,12 +327,70 @@ def test_a_log_of_forecasts_tells_what_came(site, tmp_path):
         assert "Traceback" not in broken.output
 
 
-def test_thin_evidence_is_completed_from_earlier_forecasts(site, tmp_path):
-    list(forecasts(site, [5.6 * DAY], 2, "learned", folder=tmp_path))
-    rules = ShadowLog(tmp_path).completed(Rules(), EPOCH + 6 * DAY)
-    assert rules.caps == {"normal": {"max_gpus_per_user": 6.0}} and isinstance(rules.weights, Weights)
-    assert len(rules.evidence) == 2 and all(text.endswith(", as of 07 Mar 14:24") for text in rules.evidence)
-    assert ShadowLog(tmp_path).completed(Rules(), EPOCH + 5 * DAY) == Rules()
+STORED = {
+    "now": 1.7e9, "horizon": 3600.0, "policy": "", "ids": ["1"], "groups": [""], "limits": [""], "table": [[0.0] * 11],
+    "rules": {"caps": {"q": {"max_gpus": 8.0}}, "weights": asdict(WEIGHTS), "cycle": 60.0, "evidence": ["a"],
+              "limits": {"Licenses": 1}, "given": {}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("horizon", None), ("horizon", -3600.0), ("horizon", 0), ("horizon", float("inf")), ("now", "x"),
+        ("now", 1e300), ("actual", [1.0]), ("ids", "1"), ("ids", [1]), ("limits", [None]), ("table", []),
+        ("table", [[0.0] * 10]), ("table", [[float("nan")] * 11]), ("rules", None), ("rules", []), ("rules.caps", []),
+        ("rules.caps", {"q": 3}), ("rules.caps", {"q": {"max_gpus": "x"}}), ("rules.evidence", None),
+        ("rules.evidence", "a"), ("rules.limits", {"a": "x"}), ("rules.cycle", "x"), ("rules.cycle", -1),
+        ("rules.weights", []), ("rules.weights.age", "x"), ("rules.weights.tree", 1), ("rules.weights.labels", []),
+        ("rules.weights.half_life", 0), ("rules.more", 1), ("rules.weights.more", 1),
+    ],
+)  # fmt: skip
+def test_a_damaged_forecast_of_the_log_is_named(tmp_path, place, value):
+    """Each in one sentence; the one that it is made from is read."""
+    path = tmp_path / "forecast-20231114T221320.json"
+    path.write_text(json.dumps(STORED))
+    assert ShadowLog(tmp_path).forecasts[0].now == 1.7e9
+    document = json.loads(path.read_text())
+    *outer, key = place.split(".")
+    inner = document
+    for name in outer:
+        inner = inner[name]
+    inner[key] = value
+    path.write_text(json.dumps(document))
+    with pytest.raises(ScenarioError, match="is not a forecast of a shadow log, or it is damaged"):
+        ShadowLog(tmp_path)
+
+
+def test_only_forecasts_of_the_same_policy_and_horizon_widen(tmp_path):
+    for number, policy in enumerate(("", "", "sjf")):
+        text = json.dumps(STORED | {"now": 1.7e9 + number, "policy": policy})
+        (tmp_path / f"forecast-{number}.json").write_text(text)
+    log = ShadowLog(tmp_path)
+    log.learn({"1": 1.7e9 + 60.0}, 1.8e9)
+    counts = [len(log.pasts(*asked)) for asked in ((3600.0, ""), (3600.0, "sjf"), (3600.0, "fcfs"), (60.0, ""))]
+    assert counts == [2, 1, 0, 0]
+
+
+def test_the_command_keeps_the_policy_that_was_asked_for(site, tmp_path):
+    files = printed(site, 5.0 * DAY, tmp_path)
+    kept = []
+    for more in ((), ("--rules", "learned"), ("--rules", "none"), ("--policy", "sjf")):
+        assert call(files, "-q", "--shadow", f"{tmp_path}/log", *more).exit_code == 0
+        kept.append(ShadowLog(tmp_path / "log").forecasts[0].policy)
+    assert kept == ["of the site, rules learned"] * 2 + ["of the site, rules none", "sjf, rules learned"]
+
+
+def test_a_folder_that_cannot_be_is_said_before_anything_is_read(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in ("file", "file/log"):
+        done = call(tmp_path, "--shadow", f"{tmp_path}/{folder}")  # without squeue, nodes and sacct
+        assert done.exit_code == 3 and "file: is not a folder that can be written" in done.output, done.output
+
+
+def test_judging_takes_no_rules_and_says_so(seen):
+    done = CliRunner().invoke(hetsim, ["twin", "--history", f"{seen[0]}/sacct", "--judge", "1", "--rules", "learned"])
+    assert done.exit_code == 2 and "--rules learned are for forecasts" in done.output
 
 
 def test_the_error_of_limits_that_no_rule_has_is_told(site, tmp_path):

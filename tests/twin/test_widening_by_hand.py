@@ -19,7 +19,8 @@ def past(count: int, known_at: float = 0.0, shift: float = 0.0) -> Past:
 def test_quantiles_are_moved_by_the_errors_of_earlier_ones():
     """Of 39 errors of 1 to 39 s: 95 % of 40 are the 38th, 75 % the 30th; below, the least that were too late."""
     found = widening([past(39)], 0.0)
-    assert found == Widening((1.0 + 1, 9.0 + 1, 0.0, 30.0, 38.0), 39, 1)
+    moves = (1.0 + 1, 9.0 + 1, 0.0, 30.0, 38.0)
+    assert found == Widening(moves, 39, 1, by_group={"": moves})
     early = widening([past(39, shift=-40.0)], 5.0)  # 39 to 1 s too early
     assert early is not None and early.moves == (-38.0, -30.0, 0.0, -10.0, -2.0)
     assert widening([past(ENOUGH_STARTS - 1)], 0.0) is None and widening([past(39, 3.0)], 2.9) is None

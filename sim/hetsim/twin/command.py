@@ -27,6 +27,7 @@ EARLIER_SAMPLES = 20
 """Of each earlier snapshot: what is learned is off by more than their number tells."""
 VERDICTS = {"never fits|(?<=  )[+](?!0.0 )[0-9.]+ h$": "bad", "(?<=  )-(?!0.0 )[0-9.]+ h$": "good"}
 """Of what if: jobs that start later, and earlier."""
+Ruled = tuple[str, "Rules"]  # a policy, and the rules under which it decides
 LOCAL = "1970-01-02"
 """From which the times of a log with dates are counted, so that they are those of the snapshot's clock."""
 
@@ -46,7 +47,7 @@ LOCAL = "1970-01-02"
 @click.option("--policy", metavar="NAME", show_default="easy_backfill, or slurm_multifactor with the rules",
               help="How the cluster schedules; parameters as in '{name: sjf, discipline: skip}'. "
               "identified: as its history shows (hetsim trace identify).")
-@click.option("--rules", type=click.Choice(["learned", "none"]), default="learned", show_default=True,
+@click.option("--rules", type=click.Choice(["learned", "none"]), show_default="learned",
               help="Caps, weights of priority and cycle as squeue (REASON, PRIORITY) and the history show them.")
 @click.option("--shadow", type=click.Path(path_type=Path), metavar="FOLDER",
               help="Keep the forecast there, and print how earlier ones kept there came true.")
@@ -56,15 +57,16 @@ LOCAL = "1970-01-02"
               help="Forecast that too: a value of the scenario (policy=sjf, site...), or without=NODES (n[1-4],n7).")
 @click.option("--job", "only", multiple=True, metavar="ID", help="Print only this job (repeatable).")
 @click.option("--judge", type=Whole(min=1, max=1000), metavar="N",
-              help="Instead: stop the history at N instants, predict starts from there, and compare with the record.")
+              help="Instead: stop the history at N instants, predict starts from there without rules, and compare with "
+              "the record.")
 @click.option("--page", type=PAGE, metavar="HTML", help="Write a page with a picture there.")
 @click.option("--force", is_flag=True, help="Replace HTML if it exists.")
 @TELLING
 def twin(
     squeue: Path | None, nodes: str | None, history: str, now: str | None, hours: float, samples: int, seed: int,
-    look_back: int, policy: str | None, rules: str, shadow: Path | None, overrides: tuple[str, ...], site: Path | None,
-    changes: tuple[str, ...], only: tuple[str, ...], judge: int | None, page: Path | None, force: bool, as_json: bool,
-    quiet: bool,
+    look_back: int, policy: str | None, rules: str | None, shadow: Path | None, overrides: tuple[str, ...],
+    site: Path | None, changes: tuple[str, ...], only: tuple[str, ...], judge: int | None, page: Path | None,
+    force: bool, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Forecast a live Slurm cluster: starts of jobs, free nodes, and what if.
 
@@ -84,14 +86,16 @@ def twin(
     console.check_replaceable(page, force)
     if judge is None and (squeue is None or nodes is None):
         raise click.UsageError("a forecast needs --squeue and --nodes; --judge N judges forecasts on the history")
+    past = ShadowLog(shadow)
     log, table, shift = _history(history)
     more = _site(site)
+    under = f"{policy or 'of the site'}, rules {rules or 'learned'}"
     if policy == "identified":
         policy = _identified(table, history, quiet)
     if judge is not None:
-        if page is not None or changes or only or now is not None or squeue is not None or shadow is not None:
-            text = "--judge looks at the history alone; --squeue, --now, --job, --what-if, --shadow and --page are for"
-            raise click.UsageError(f"{text} forecasts")
+        if page is not None or changes or only or now is not None or squeue is not None or shadow or rules == "learned":
+            text = "--squeue, --now, --job, --what-if, --shadow, --page and --rules learned are for forecasts"
+            raise click.UsageError(f"--judge looks at the history alone; {text}")
         asked = judge, hours * 3600, samples, policy or "easy_backfill", seed
         _judge(log, table, nodes, more=more, asked=asked, overrides=overrides, as_json=as_json, quiet=quiet)
         return
@@ -99,22 +103,23 @@ def twin(
     listed, snapshot = _snapshot(squeue, nodes)
     _check_waiting(only, snapshot, squeue)
     instant = _time_of(snapshot, now)
-    past = ShadowLog(shadow)
     now_known = {job.id: job.start if job.runs else math.inf for job in snapshot.jobs}
     past.learn({**_starts(table, shift), **now_known}, instant)
-    policy, ruled, remarks = _ruled(policy, rules, snapshot.jobs, now=instant, log=log, past=past)
-    facts = _Known(snapshot.jobs, instant, log, more=more, hours=hours, overrides=overrides, seed=seed, rules=ruled,
-                   ruled=policy)  # fmt: skip
-    kept, other, altered = _changed(listed, changes, policy)
-    widened, before = facts.widened(listed, policy, look_back, quiet=quiet, shadow=past.pasts(hours * 3600))
-    made = [facts.forecast(listed, policy, samples)]
+    site_rules = _site_rules(policy, rules, snapshot.jobs, now=instant, log=log)
+    policy = policy or (None if site_rules else "easy_backfill")
+    base, remarks = _ruled(policy, site_rules, snapshot.jobs, "--policy ")
+    kept, other, altered = _changed(listed, changes, base[0])
+    changed, texts = (base, []) if other == base[0] else _ruled(other, site_rules, snapshot.jobs, "policy=")
+    facts = _Known(snapshot.jobs, instant, log, more=more, hours=hours, overrides=overrides, seed=seed)
+    widened, before = facts.widened(listed, base, look_back, quiet=quiet, shadow=past.pasts(hours * 3600, under))
+    made = [facts.forecast(listed, base, samples)]
     if changes:
-        made.append(facts.forecast(kept, other, samples, altered))
+        made.append(facts.forecast(kept, changed, samples, altered))
     for one in made:
         one.widening = widened
-    notes = [*snapshot.notes, *made[0].notes, *before, *remarks, *table.notes]
-    notes += [f"what if: {note}" for one in made[1:] for note in one.notes if note not in made[0].notes]
-    past.keep(made[0], instant)
+    notes = [*snapshot.notes, *made[0].notes, *before, *(() if base[1].evidence else remarks), *table.notes]
+    notes += [f"what if: {note}" for one in made[1:] for note in (*texts, *one.notes) if note not in made[0].notes]
+    past.keep(made[0], instant, under)
     _report(made, facts, changes, only=only, notes=notes, page=page, as_json=as_json, past=past)
     for remark in notes:
         console.note(remark, quiet)
@@ -166,8 +171,8 @@ def _report(
     if page is not None:
         write_twin(page, plain, known.now, errors=errors, other=beside, changed=changed, notes=notes)
     if as_json:
-        shares = {"shadow_error_by_limit": past.error_by_limit()}
-        console.as_json(report.mapping(plain, known.now, errors, other=beside, changed=changed) | shares)
+        shadow = {} if past.folder is None else {"shadow": past.mapping()}
+        console.as_json(report.mapping(plain, known.now, errors, other=beside, changed=changed) | shadow)
     else:
         console.lines(report.lines(plain, known.now, errors, other=beside, changed=changed, only=only), VERDICTS)
         console.lines(past.lines())
@@ -184,11 +189,8 @@ class _Known:
     hours: float
     overrides: tuple[str, ...]
     seed: int
-    rules: Rules | None = None
-    ruled: str = ""
-    """The policy that the rules are for."""
 
-    def forecast(self, listed: list[dict[str, Any]], policy: str, samples: int, altered: Sequence[str] = ()) -> Any:
+    def forecast(self, listed: list[dict[str, Any]], policy: Ruled, samples: int, altered: Sequence[str] = ()) -> Any:
         """Forecast the jobs on these nodes."""
         from hetsim.errors import ScenarioError
         from hetsim.twin.forecast import Twin
@@ -197,8 +199,8 @@ class _Known:
         cluster, horizon = _cluster(listed, self.more), self.hours * 3600
         try:
             model = Twin(
-                self.jobs, self.now, self.log, cluster=cluster, horizon=horizon, policy=_policy(policy),
-                overrides=overrides, rules=self.rules if policy == self.ruled else None
+                self.jobs, self.now, self.log, cluster=cluster, horizon=horizon, policy=_policy(policy[0]),
+                overrides=overrides, rules=policy[1]
             )
         except ScenarioError as error:
             named = {f"--set {text.partition('=')[0]}": f"--what-if {text.partition('=')[0]}" for text in altered}
@@ -206,7 +208,7 @@ class _Known:
         return model.forecast(samples, self.seed)
 
     def widened(
-        self, listed: list[dict[str, Any]], policy: str, count: int, quiet: bool, shadow: list[Past]
+        self, listed: list[dict[str, Any]], policy: Ruled, count: int, quiet: bool, shadow: list[Past]
     ) -> tuple[Any, list[str]]:
         """How far errors of earlier forecasts move intervals; a note where unknown."""
         from hetsim.twin.judge import earlier_instants, look_back
@@ -220,9 +222,9 @@ class _Known:
         instants = earlier_instants(float(self.log.submit[0]), self.now, self.hours * 3600, count)
         cluster, horizon = _cluster(listed, self.more), self.hours * 3600
         pasts = look_back(
-            self.log, cluster, instants, horizon=horizon, samples=EARLIER_SAMPLES, policy=_policy(policy),
+            self.log, cluster, instants, horizon=horizon, samples=EARLIER_SAMPLES, policy=_policy(policy[0]),
             seed=self.seed, progress=lambda text: console.note(text, quiet), overrides=self.overrides,
-            rules=self.rules
+            rules=policy[1]
         )
         wider = widening(pasts, self.now)
         if wider is not None:
@@ -300,21 +302,28 @@ def _starts(table: Any, shift: float) -> dict[str, float]:
     return {str(name): start for name, start in zip(table.id, starts, strict=True) if start == start}
 
 
-def _ruled(
-    policy: str | None, rules: str, jobs: list[SnapshotJob], now: float, log: JobHistory, past: ShadowLog
-) -> tuple[str, Rules | None, list[str]]:  # fmt: skip
-    """The policy, with the rules that are learned where it takes any, and notes."""
-    from hetsim.twin.rules import learned, with_policy
+def _site_rules(policy: str | None, rules: str | None, jobs: list[SnapshotJob], now: float, log: JobHistory) -> Rules:
+    """The rules of the site; no cycle alone without a policy that would take it."""
+    from hetsim.twin.rules import Rules, learned
 
-    if rules == "none":
-        return policy or "easy_backfill", None, []
-    site = past.completed(learned(jobs, now, log), now)
-    if policy is None and not (site.caps or site.weights):
-        return "easy_backfill", replace(site, cycle=None), []
-    ruled = with_policy(None if policy is None else _policy(policy), site)
+    site = Rules() if rules == "none" else learned(jobs, now, log)
+    if policy is None and site.cycle and not (site.caps or site.weights):
+        text = "cycle of backfilling not taken: easy_backfill runs, as neither caps nor weights are learned"
+        site = replace(site, cycle=None, evidence=[*site.evidence[:-1], f"{text} ({site.evidence[-1]})"])
+    return site
+
+
+def _ruled(policy: str | None, site: Rules, jobs: list[SnapshotJob], source: str) -> tuple[Ruled, list[str]]:
+    """The policy with the rules of the site that it takes, and what it does not take."""
+    from hetsim.twin.rules import Rules, tiers_of, with_policy
+
+    scheduler = None if policy is None else _policy(policy)
+    ruled = with_policy(scheduler, site) if site else None
     if ruled is None:
-        return str(policy), None, [f"no rules are learned: --policy {policy} takes no caps and weights"]
-    return json.dumps(ruled[0]), ruled[1], []
+        own = replace(Rules() if site else site, given=tiers_of(scheduler)).for_jobs(jobs)
+        return (str(policy), own), [f"{source}{policy} takes no rules of the site"] if site else []
+    texts = [text.replace("--policy", source.strip()) for text in ruled[1].evidence if text not in site.evidence]
+    return (json.dumps(ruled[0]), ruled[1].for_jobs(jobs)), texts
 
 
 def _nodes(given: str, down: bool = True) -> list[dict[str, Any]]:

@@ -18,9 +18,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from hetsim.workload.logs.history import DAY, JobHistory
 from hetsim.workload.logs.recorded_log import SLACK
@@ -31,9 +32,12 @@ NAME = "slurm_multifactor"
 NONE = dict.fromkeys(("age", "fair_share", "size", "partition", "priority", "service"), 0.0)
 """Its weights."""
 SAME: dict[str, dict[str, Any]] = {
-    "fcfs": {"bf_max_job_test": 0}, "easy_backfill": {"bf_job_part_count_reserve": 1}, "conservative_backfill": {},
+    "fcfs": {"bf_max_job_test": 0}, "easy_backfill": {"bf_job_part_count_reserve": 1, "bf_max_job_test": 101},
+    "conservative_backfill": {"bf_max_job_test": 101},
 }  # fmt: skip
-"""By policy the parameters under which it decides as that does."""
+"""By policy the parameters under which it decides as that does; the head and 100 behind it are looked at."""
+PRIORITY = NONE.keys() | {"partitions", "usage", "accounts", "half_life", "max_age"}
+"""Parameters of priority; where --policy gives one of them, no weights are taken."""
 MIN_CAPPED, MIN_RANKED, MIN_USERS, MIN_TIMED = 3, 20, 4, 20
 """Evidence, at least: jobs kept by a cap, jobs with a PRIORITY and their users, starts that show a cycle."""
 MIN_ORDERED, BETTER = 0.9, 0.9
@@ -49,6 +53,7 @@ CAPS = {
 LIMIT = re.compile("Limit|Max|Grp|Licenses|^QOS|^Assoc")
 """Any limit in REASON."""
 
+Positive = Annotated[float, Field(gt=0)]
 Usage = Mapping[tuple[str, str], float]
 """GPU seconds by account and user."""
 
@@ -61,8 +66,8 @@ class Weights:
     fair: float
     size: float
     base: float
-    half_life: float
-    max_age: float
+    half_life: Positive
+    max_age: Positive
     tree: bool  # Fair Tree, not the classic formula
     labels: dict[str, float] = field(default_factory=dict)  # the amount of each "partition NAME" and "qos NAME"
 
@@ -93,9 +98,10 @@ class Rules:
 
     caps: dict[str, dict[str, float]] = field(default_factory=dict)  # by QOS its keys in `slurm_multifactor`
     weights: Weights | None = None
-    cycle: float | None = None
+    cycle: Positive | None = None
     evidence: list[str] = field(default_factory=list)
     limits: dict[str, int] = field(default_factory=dict)  # waiting jobs by the limit that keeps them and no rule has
+    given: dict[str, dict[str, Any]] = field(default_factory=dict)  # QOS that --policy gives
 
     def __bool__(self) -> bool:
         return bool(self.caps or self.weights or self.cycle)
@@ -107,7 +113,20 @@ class Rules:
             own |= {**NONE, "age": self.weights.age, "fair_share": self.weights.fair,
                     "max_age": f"{self.weights.max_age} s", "half_life": f"{self.weights.half_life} s"}  # fmt: skip
         own |= {"bf_interval": f"{self.cycle} s"} if self.cycle else {}
-        return {**own, **({"qos": self.caps} if self.caps else {}), **base}
+        if self.caps and self.given == (base.get("qos") or {}):
+            tiers = {**self.caps, **self.given}
+            base = {**base, "qos": {name: {**self.caps.get(name, {}), **self.given.get(name, {})} for name in tiers}}
+        return {**own, **base}
+
+    def for_jobs(self, jobs: Sequence[SnapshotJob]) -> Rules:
+        """The rules with the limits of these jobs counted that no rule has."""
+        return replace(self, limits=dict(sorted(Counter(job.reason for job in jobs if self.is_beyond(job)).items())))
+
+    def is_beyond(self, job: SnapshotJob) -> bool:
+        """Return True if a limit keeps a job that no cap models."""
+        caps = {**self.caps.get(job.qos, {}), **self.given.get(job.qos, {})}
+        modeled = any(re.fullmatch(CAPS[key], job.reason) for key in CAPS if caps.get(key) is not None)
+        return not job.runs and not modeled and LIMIT.search(job.reason) is not None
 
 
 def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory) -> Rules:
@@ -116,14 +135,14 @@ def learned(jobs: Sequence[SnapshotJob], now: float, history: JobHistory) -> Rul
     caps, evidence = _caps(jobs, past)
     weights, text = _weights(jobs, now, past)
     cycle, more = _cycle(past)
-    limits = Counter(job.reason for job in jobs if not job.runs and LIMIT.search(job.reason)
-                     and not is_modeled(job, caps))  # fmt: skip
-    return Rules(caps, weights, cycle, evidence=[*evidence, *text, *more], limits=dict(sorted(limits.items())))
+    return Rules(caps, weights, cycle, evidence=[*evidence, *text, *more]).for_jobs(jobs)
 
 
-def is_modeled(job: SnapshotJob, caps: Mapping[str, Mapping[str, float]]) -> bool:
-    """Return True if a cap is the limit that keeps a job."""
-    return any(re.fullmatch(CAPS[key], job.reason) for key in caps.get(job.qos, {}))
+def tiers_of(policy: Any) -> dict[str, dict[str, Any]]:
+    """The QOS that a policy gives itself."""
+    scheduler = policy.get("scheduler", policy) if isinstance(policy, dict) else None
+    qos = scheduler.get("qos") if isinstance(scheduler, dict) else None
+    return {name: tier for name, tier in qos.items() if isinstance(tier, dict)} if isinstance(qos, dict) else {}
 
 
 def with_policy(policy: Any, rules: Rules) -> tuple[dict[str, Any], Rules] | None:
@@ -131,17 +150,25 @@ def with_policy(policy: Any, rules: Rules) -> tuple[dict[str, Any], Rules] | Non
 
     First come, first served, EASY and conservative backfilling become the same under `slurm_multifactor`.
     """
-    given = policy if isinstance(policy, dict) and "scheduler" in policy else {"scheduler": policy or NAME}
-    own = given["scheduler"] if isinstance(given["scheduler"], dict) else {"name": given["scheduler"]}
-    if policy is None or (own["name"] in SAME and len(own) == 1):  # in the order of arrival unless weights are known
+    outer = policy if isinstance(policy, dict) and "scheduler" in policy else {"scheduler": policy}
+    own = outer["scheduler"] if isinstance(outer["scheduler"], dict) else {"name": outer["scheduler"]}
+    name = str(own.get("name"))
+    if policy is None or (name in SAME and len(own) == 1):  # in the order of arrival unless weights are known
         alone = {} if rules.weights else {**NONE, "age": 1.0, "max_age": "10000 d"}
-        own = {"name": NAME, **SAME.get(own["name"], {}), **alone}
-    if own["name"] != NAME:
+        own = {"name": NAME, **SAME.get(name, {}), **alone}
+    if own.get("name") != NAME:
         return None
-    if rules.weights and {"age", "fair_share", "priority", "usage", "accounts", "half_life", "max_age"} & own.keys():
-        texts = [text for text in rules.evidence if not text.startswith("weights")]
-        rules = replace(rules, weights=None, evidence=[*texts, "weights of priority not taken: --policy gives its own"])
-    return {**given, "scheduler": own}, rules
+    given = tiers_of(own)
+    caps = {tier: {key: cap for key, cap in one.items() if key not in given.get(tier, {})}
+            for tier, one in rules.caps.items()}  # fmt: skip
+    other = [_cap_name(key, tier) for tier, one in rules.caps.items() for key in one if key not in caps[tier]]
+    ranked = bool(PRIORITY & own.keys()) or any("priority" in tier for tier in given.values())
+    timed, instead = "bf_interval" in own, "not taken: --policy gives its own"
+    other += ["weights of priority"] * ranked + ["cycle of backfilling"] * timed
+    evidence = [next((f"{it} {instead}" for it in other if one.startswith(f"{it}:")), one) for one in rules.evidence]
+    rules = replace(rules, caps={tier: one for tier, one in caps.items() if one}, evidence=evidence, given=given,
+                    weights=None if ranked else rules.weights, cycle=None if timed else rules.cycle)  # fmt: skip
+    return {**outer, "scheduler": own}, rules
 
 
 def _caps(jobs: Sequence[SnapshotJob], past: JobHistory) -> tuple[dict[str, dict[str, float]], list[str]]:
@@ -152,11 +179,15 @@ def _caps(jobs: Sequence[SnapshotJob], past: JobHistory) -> tuple[dict[str, dict
         for qos in sorted({job.qos for job in named}):
             capped = [job for job in named if job.qos == qos]
             value, text = _cap(key, qos, capped, jobs=jobs, past=past)
-            unit = key[4:].replace("_per_user", " of a user").replace("gpus", "GPUs")
-            evidence.append(f"cap of {unit} in QOS {qos or '(none)'}{text} (REASON of {len(capped):,} jobs)")
+            evidence.append(f"{_cap_name(key, qos)}{text} (REASON of {len(capped):,} jobs)")
             if value is not None:
                 caps.setdefault(qos, {})[key] = value
     return caps, evidence
+
+
+def _cap_name(key: str, qos: str) -> str:
+    unit = key[4:].replace("_per_user", " of a user").replace("gpus", "GPUs")
+    return f"cap of {unit} in QOS {qos or '(none)'}"
 
 
 def _cap(
@@ -269,6 +300,6 @@ def _cycle(past: JobHistory) -> tuple[float | None, list[str]]:
         share = float(within.max()) / len(phase)
         if share >= MIN_ORDERED and share > 6.0 / period:
             text = f"{100 * share:.0f} % of {len(late):,} starts that follow no arrival and no end"
-            return float(period), [f"backfilling every {period} s ({text})"]
+            return float(period), [f"cycle of backfilling: every {period} s ({text})"]
     text = f"thin evidence, {len(late):,} starts that follow no arrival and no end" if len(late) < MIN_TIMED else ""
     return None, [f"cycle of backfilling not taken: {text or 'starts show no period'}"]

@@ -2,49 +2,55 @@
 
 One file per forecast, named by its instant and written whole, so that runs at the same time do not disturb each other
 and the same forecast gives the same bytes.  A forecast counts as soon as all of its horizon has passed; a job that
-still waits then started at the horizon or later, and one that no longer exists is left out.
+still waits then started at the horizon or later, and one that was canceled before its start is left out.
 """
 
 from __future__ import annotations
 
 import json
-import re
+import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.files import write_whole
 from hetsim.report import terminal
-from hetsim.results.stored_files import read_json
+from hetsim.results.stored_files import parse_json, read_stored
 from hetsim.twin.forecast import TwinForecast
 from hetsim.twin.report import moment
-from hetsim.twin.rules import CAPS, Rules, Weights, is_modeled
+from hetsim.twin.rules import Positive, Rules
 from hetsim.twin.widening import SHARES, Past
 
+WIDTH = 2 * len(SHARES) + 1
+ROWS = TypeAdapter(list[list[float]], config=ConfigDict(strict=True, allow_inf_nan=False))
 MAX_ROWS = 20
 """Forecasts of the table, the latest."""
 
 
-@dataclass
-class Kept:
-    """A forecast of the log.
+class Kept(BaseModel):
+    """A forecast of the log, as its file has it.
 
+    policy: what the forecast was made under; only forecasts of one policy err alike.
     table: by job the quantiles as drawn, those told, and the start by time limits; at most the horizon.
     actual: by job the start that came, at most the horizon; NaN if unknown.
     """
 
-    now: float
-    horizon: float
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+    now: Annotated[float, Field(ge=-6e10, le=6e10)]  # years that a date has
+    horizon: Positive
+    policy: str
     ids: list[str]
     groups: list[str]
     limits: list[str]
-    table: np.ndarray
     rules: Rules
-    actual: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    table: Annotated[np.ndarray, BeforeValidator(lambda rows: np.array(ROWS.validate_python(rows)).reshape(-1, WIDTH))]
+    actual: np.ndarray = Field(default_factory=lambda: np.zeros(0))
 
     @property
     def rows(self) -> np.ndarray:
@@ -60,25 +66,11 @@ class ShadowLog:
 
     def __init__(self, folder: Path | None):
         self.folder = folder
-        if folder is not None and folder.exists() and not folder.is_dir():
-            raise ScenarioError(Problem("is not a folder; --shadow keeps forecasts in one", file=str(folder)))
+        place = next((one for one in (folder, *folder.parents) if one.exists()), folder) if folder else None
+        if place is not None and not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+            raise ScenarioError(Problem("is not a folder that can be written, as --shadow needs one", file=str(place)))
         files = [] if folder is None else sorted(folder.glob("forecast-*.json"))
         self.forecasts = sorted(map(_read, files), key=lambda one: one.now)
-
-    def completed(self, rules: Rules, now: float) -> Rules:
-        """The rules, where they have none those of the latest earlier forecast."""
-        for one in reversed([one for one in self.forecasts if one.now < now]):
-            missing = one.rules.caps.keys() - rules.caps.keys()
-            begins = [f"QOS {qos}:" for qos in missing] + ["weights of priority:"] * (rules.weights is None)
-            texts = [text if ", as of " in text else f"{text}, as of {moment(0.0, one.now)}"
-                     for text in one.rules.evidence if any(begin in text for begin in begins)]  # fmt: skip
-            names = [CAPS[key] for qos in missing for key in one.rules.caps[qos]]
-            limits = {name: count for name, count in rules.limits.items()
-                      if not any(re.fullmatch(pattern, name) for pattern in names)}  # fmt: skip
-            rules = replace(rules, limits=limits, caps={**one.rules.caps, **rules.caps},
-                            weights=rules.weights or one.rules.weights, cycle=rules.cycle or one.rules.cycle,
-                            evidence=[*rules.evidence, *texts])  # fmt: skip
-        return rules
 
     def learn(self, starts: Mapping[str, float], now: float) -> None:
         """Take in the starts of jobs by now; inf: it still waits."""
@@ -92,23 +84,22 @@ class ShadowLog:
         """Forecasts of which it is known what came."""
         return [one for one in self.forecasts if len(one.rows)]
 
-    def pasts(self, horizon: float) -> list[Past]:
-        """Those of a horizon, for the widening of intervals."""
+    def pasts(self, horizon: float, policy: str = "") -> list[Past]:
+        """Those of a horizon and a policy, for the widening of intervals."""
         return [Past(one.now + horizon, one.table[one.rows, : len(SHARES)], one.actual[one.rows],
                      groups=[one.groups[row] for row in one.rows])
-                for one in self.judged if one.horizon == horizon]  # fmt: skip
+                for one in self.judged if (one.horizon, one.policy) == (horizon, policy)]  # fmt: skip
 
-    def keep(self, told: TwinForecast, now: float) -> None:
+    def keep(self, told: TwinForecast, now: float, policy: str = "") -> None:
         """Write a forecast, whole or not at all; one of the same instant is replaced."""
         if self.folder is None:
             return
         jobs, rules = range(len(told.jobs)), told.rules
         table = [[*told.drawn(job, SHARES), *told.quantiles(job, SHARES), float(told.by_limits[job])] for job in jobs]
         document = {
-            "now": now, "horizon": told.horizon, "ids": [job.id for job in told.jobs],
+            "now": now, "horizon": told.horizon, "policy": policy, "ids": [job.id for job in told.jobs],
             "groups": [told.group(job) for job in jobs], "rules": asdict(rules),
-            "limits": ["" if is_modeled(job, rules.caps) or job.reason not in rules.limits else job.reason
-                       for job in told.jobs],
+            "limits": [job.reason if rules.is_beyond(job) else "" for job in told.jobs],
             "table": np.minimum(np.array(table), told.horizon).round(3).tolist(),
         }  # fmt: skip
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -118,13 +109,17 @@ class ShadowLog:
 
     def error_by_limit(self) -> dict[str, float]:
         """The share of the error that is of jobs kept by each limit that no rule has."""
-        errors: dict[str, float] = {}
-        for one in self.judged:
-            for row in one.rows:
-                error = float(abs(one.table[row, MEDIAN] - one.actual[row]))
-                errors[one.limits[row]] = errors.get(one.limits[row], 0.0) + error
-        total = sum(errors.values())
-        return {name: amount / total for name, amount in sorted(errors.items()) if name and total}
+        pairs = [(one.limits[row], float(abs(one.table[row, MEDIAN] - one.actual[row])))
+                 for one in self.judged for row in one.rows]  # fmt: skip
+        total, names = sum(error for _, error in pairs), sorted({name for name, _ in pairs} - {""})
+        return {name: sum(error for other, error in pairs if other == name) / total for name in names if total}
+
+    def mapping(self) -> dict[str, Any]:
+        """The errors for programs, in seconds: a row per forecast, and all of them."""
+        done = self.judged
+        rows = [{"now": f"{datetime.fromtimestamp(one.now, UTC):%Y-%m-%dT%H:%M:%S}", **_errors([one])} for one in done]
+        return {"forecasts": len(self.forecasts), "rows": rows,
+                "all": _errors(done) if done else None, "shadow_error_by_limit": self.error_by_limit()}  # fmt: skip
 
     def lines(self) -> list[str]:
         """The errors as a table, and the share of jobs kept by limits that no rule has."""
@@ -146,28 +141,33 @@ class ShadowLog:
 MEDIAN = len(SHARES) + SHARES.index(0.5)
 
 
-def _cells(done: list[Kept]) -> list[str]:
+def _errors(done: list[Kept]) -> dict[str, Any]:
+    """Starts, coverage of intervals, their width and errors in seconds."""
     table, actual = (np.concatenate([one[rows] for one, rows in pairs]) for pairs in
                      ([(one.table, one.rows) for one in done], [(one.actual, one.rows) for one in done]))  # fmt: skip
     low, first, half, third, high, limit = table[:, len(SHARES) :].T
-    shares = [100 * ((a <= actual) & (actual <= b)).mean() for a, b in ((first, third), (low, high))]
-    hours = [(high - low).mean(), np.abs(half - actual).mean(), np.abs(limit - actual).mean()]
-    return [f"{len(actual):,}", *(f"{share:.0f} %" for share in shares), *(f"{one / 3600:.1f} h" for one in hours)]
+    names = ("inside_50", "inside_90", "width", "error_mean", "error_by_time_limits")
+    columns = [*((a <= actual) & (actual <= b) for a, b in ((first, third), (low, high))),
+               high - low, np.abs(half - actual), np.abs(limit - actual)]  # fmt: skip
+    return {"starts": len(actual)} | {name: float(one.mean()) for name, one in zip(names, columns, strict=True)}
+
+
+def _cells(done: list[Kept]) -> list[str]:
+    starts, first, second, *times = _errors(done).values()
+    return [f"{starts:,}", f"{100 * first:.0f} %", f"{100 * second:.0f} %", *(f"{one / 3600:.1f} h" for one in times)]
 
 
 def _read(path: Path) -> Kept:
     """A forecast of the log."""
     try:
-        document = read_json(path)
-        weights = document["rules"]["weights"]
-        document["rules"]["weights"] = None if weights is None else Weights(**weights)
-        document["table"] = np.array(document["table"], dtype=float).reshape(len(document["ids"]), 2 * len(SHARES) + 1)
-        one = Kept(**{**document, "rules": Rules(**document["rules"])})
-        if not len(one.ids) == len(one.groups) == len(one.limits) or not np.isfinite([one.now, *one.table.flat]).all():
+        text = read_stored(path)
+        parse_json(path, text)  # refuses what is too large or too deep
+        one = Kept.model_validate_json(text)
+        if not len(one.ids) == len(one.groups) == len(one.limits) == len(one.table):
             raise ValueError
         return one
     except OSError as error:
         raise ScenarioError(Problem(f"cannot be read: {error.strerror}", file=str(path))) from None
-    except (ValueError, KeyError, TypeError):
-        text = "is not a forecast of a shadow log, or it is damaged; delete it or keep the log in another folder"
-        raise ScenarioError(Problem(text, file=str(path))) from None
+    except ValueError:
+        damaged = "is not a forecast of a shadow log, or it is damaged; delete it or keep the log in another folder"
+        raise ScenarioError(Problem(damaged, file=str(path))) from None
