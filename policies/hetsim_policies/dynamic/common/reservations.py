@@ -272,14 +272,13 @@ class FreeProfile:
 def _duration(task: Task, mode: Mode, estimate: float) -> float:
     """Estimated seconds without bytes, on any device of the mode's type."""
     part = 1.0 - task.done
-    upload, _, download = _stages(mode)
-    seconds = upload + (mode.single * part + estimate * part) + download
+    seconds = _stages(mode, estimate * part, part)
     return seconds if part == 1.0 else seconds + task.shape.stopping.restore
 
 
 @lru_cache(4096)
-def _stages(mode: Mode) -> tuple[float, float, float]:
-    return mode.stages(1, 0.0)
+def _stages(mode: Mode, own: float, left: float) -> float:
+    return mode.stages(1, own, left).total
 
 
 def _seconds_there(task: Task, reservation: Reservation, view: View) -> float:
