@@ -332,14 +332,14 @@ def test_values_of_the_command_that_are_none(text: str, said: str):
         parse_over(text)
 
 
-@pytest.mark.parametrize("doubling", [True, False])
+@pytest.mark.parametrize("step", [1, 5, 64])
 @pytest.mark.parametrize(("least", "most", "first"), [(1, 64, 6), (1, 64, 23), (3, 40, 17), (5, 9, 99)])
-def test_a_search_expects_the_sizes_that_it_may_still_try(least: int, most: int, first: int, doubling: bool):
+def test_a_search_expects_the_sizes_that_it_may_still_try(least: int, most: int, first: int, step: int):
     """Until one meets the target the next and the halvings below it, then the halvings that are left: 4 runs a size."""
     meter = SimpleNamespace(done=0, runs=0)
     meter.expect = lambda runs: setattr(meter, "runs", meter.runs + runs)
     study: Any = SimpleNamespace(meter=meter)
-    search = _Search(study, "k", WAIT, 0.95, None, 4, least, most, None)
+    search = _Search(study, "k", WAIT, 0.95, seed=None, first=4, least=least, most=most, step=step, tell=None)
     assert meter.runs == search.judge.first
     expected, tried = [], []
 
@@ -350,10 +350,10 @@ def test_a_search_expects_the_sizes_that_it_may_still_try(least: int, most: int,
         return trial(number, MET if number >= first else MISSED)
 
     search._try = attempt  # type: ignore[method-assign]
-    search.smallest(doubling)
+    search.smallest()
     bad, good, wanted = least - 1, least, [1]
     while good < first and good < most:
-        bad, good = good, min(2 * good, most) if doubling else most
+        bad, good, step = good, min(good + step, most), 2 * step
         wanted.append(1 + math.ceil(math.log2(good - bad)))
     while good - bad > 1 and good >= first:
         wanted.append(math.ceil(math.log2(good - bad)))
