@@ -981,7 +981,7 @@ def test_a_bar_on_a_terminal_appears_after_two_seconds(monkeypatch: pytest.Monke
 
     monkeypatch.setitem(sys.modules, "tqdm", SimpleNamespace(tqdm=Bar))  # type: ignore[arg-type]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda: (99, 33))
+    monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda *_, **__: (99, 33))
     bar = progress.TerminalBar()
     now[0] = 11.9
     bar(0.2)
