@@ -505,8 +505,9 @@ def test_a_setting_that_is_the_present_one_is_tried_once(made: Made):
 
 
 def tried(count: int, least: float, first: int, error: float) -> tuple[int, float, float, str]:
-    """Looks with a third of the replications, all, and four times as many, as long as the last left it open."""
-    looks = [*([-(-first // 3)] if first > 6 else []), first, 4 * first]
+    """Looks with 3, a third of the replications, all, and four times as many, as long as the last left it open."""
+    third = -(-first // 3)
+    looks = [*([3] if third > 3 else []), *([third] if third >= 3 else []), first, 4 * first]
     for replications in looks:
         values = [value((count, "fcfs"), 3, number) for number in range(replications)]
         mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))

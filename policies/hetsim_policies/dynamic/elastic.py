@@ -42,7 +42,10 @@ class GrowthStep:
 
 
 class Wishes:
-    """Steps that jobs could make, that of greatest gain first (ties: the first job) unless a subclass has its own."""
+    """Steps that jobs could make; that of greatest gain comes first.
+
+    Of equal ones that of the first job; a subclass may have another order.
+    """
 
     def __init__(self, elastic: Elastic, left: dict[int, float]):
         self._elastic, self._left = elastic, left

@@ -142,7 +142,7 @@ class SlurmMultifactor(Scheduler):
             account, slash, user = name.rpartition("/") if self.tree else ("", "/", name)
             if not slash:
                 raise ValueError(f'usage names "{name}"; where accounts are given, a user is ACCOUNT/USER')
-            self._usage_before[account, user or ("nobody" if self.tree else "")] = received
+            self._usage_before[account, user or "nobody" if self.tree else user] = received
         self._shares = 0.0
         """Sum of the shares of all users."""
         self._running: dict[int, RunningUsage] = {}

@@ -1,7 +1,8 @@
-"""Code that takes the members of a set in their order, which differs between processes where they are texts.
+"""Code that takes the members of a set in their order.
 
-Seen are sets that the code makes on the spot: displays, comprehensions, calls of set() and frozenset(), and what |, &,
-- and ^ make of one.  A set with a name, and what another function makes of one, are not.
+The order of texts differs between processes.  Seen are sets that the code makes on the spot: displays, comprehensions,
+calls of set() and frozenset(), and what |, &, - and ^ make of one.  A set with a name, and what another function makes
+of one, are not.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ _Above = Mapping[ast.AST, ast.AST]
 
 
 def takes_order(function: types.FunctionType) -> bool:
-    """Return True if code takes the members of a set that it makes in their order; False too where no file has it."""
+    """Return True if code takes the members of a set that it makes in order.
+
+    False, too, where no file has the code.
+    """
     code = function.__code__
     with contextlib.suppress(OSError, SyntaxError):
         above = _above("".join(inspect.findsource(code)[0]))
@@ -87,7 +91,7 @@ def _counts(node: ast.AST, above: _Above) -> bool:
 
 
 def _frees(node: ast.AST) -> bool:
-    """Return True for a call whose result does not depend on the order of its arguments."""
+    """Return True for a call whose result is the same in any order."""
     return isinstance(node, ast.Call) and _name(node) in FREE and not any(word.arg == "key" for word in node.keywords)
 
 
