@@ -14,6 +14,7 @@ Cost: linear in the requests of the replica: measured, 1.7 ms for 20, 4.3 ms for
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from hetsim.engine.language.continuous_batching import Replica
 from hetsim.engine.language.generation import DECODING, LOADING, Generation
 from hetsim.engine.language.kv_transfers import KVTransfers
 from hetsim.engine.language.service_calls import ServiceCalls
-from hetsim.model.plan import Placement
 from hetsim.model.task import Task
 from hetsim.policy.iterating import Foreseen
 
@@ -107,7 +107,8 @@ def _shared(replica: Replica, alone: _Alone, requests: list[Generation]) -> dict
         id(fleet): alone, id(replica.clock): alone.clock, id(replica.rows): alone.recorder, id(replica.foreseen): None,
     }  # fmt: skip
     replacements.update((id(kind), kind) for kind in fleet.kinds)
-    replacements.update((id(one), _Elsewhere(one.placement)) for one in fleet.replicas.all if one is not replica)
+    others = (one for one in fleet.replicas.all if one is not replica)  # from which keys and values may come
+    replacements.update((id(one), SimpleNamespace(placement=one.placement)) for one in others)
     for request in requests:
         replacements[id(request.task)] = _Named(request.task)
         replacements.update((id(flow), None) for flow in request.flows)
@@ -172,7 +173,7 @@ class _Alone(ServiceCalls):
         self.clock = Clock()
         self.recorder: Any = _Nothing()
         self.transfers = _TransfersAlone(self)
-        self.requests, self.answered, self.lobby = {}, {}, {}
+        self.requests, self.lobby = {}, {}
         self.checked = False
         self.starts: dict[int, float] = {}
         self.first_tokens: dict[int, float] = {}
@@ -226,13 +227,6 @@ class _Nothing:
     def extend(self, _: Any) -> None: ...
 
     def token_gap(self, *_: float) -> None: ...
-
-
-class _Elsewhere:
-    """Another replica, from which keys and values may come."""
-
-    def __init__(self, placement: Placement):
-        self.placement = placement
 
 
 class _Named:

@@ -10,7 +10,7 @@ from hetsim.engine.control.completion import Completion, inert
 from hetsim.engine.control.devices import Devices
 from hetsim.engine.control.interrupts import Interrupts
 from hetsim.engine.control.starts import Starts
-from hetsim.engine.core.policy_errors import call, illegal, state_of
+from hetsim.engine.core.policy_errors import call, illegal, position_in, state_of
 from hetsim.engine.core.rounds import LOOP_LIMIT, Rounds
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.launch import Launch
@@ -115,10 +115,7 @@ class Decisions:
         launch = self._running_launch(task, "moved")
         if len(launch.tasks) > 1:
             raise illegal(self.state, f"moved {task}, which runs in a batch of {len(launch.tasks)}")
-        position = task.shape.position.get(placement.mode)
-        if position is None or (task.allowed is not None and position not in task.allowed):
-            may_not = "lacks" if position is None else "may not use"
-            raise illegal(self.state, f"moved {task} to mode {placement.mode}, which it {may_not}")
+        position_in(self.state, task, placement.mode, "moved")
         if not task.shape.preemptible:
             raise illegal(self.state, f"moved {task}, which is not preemptible")
         self.interrupts.stop_to_move(launch)

@@ -58,14 +58,13 @@ class Devices:
             waking = self.waking.pop(device.index, None)
             if waking is not None:
                 run.clock.cancel(waking)
+            elif state.sleeping:
+                return
+            if state.ready_at > now:  # it was waking, and will not be awake then after all
                 log.remove((state.ready_at, device.index, "awake", 0.0))
                 state.ready_at = now
-                log.append((now, device.index, "sleep", 0.0))
-            elif not state.sleeping:
-                if state.ready_at > now:  # it was waking, and will not be awake then after all
-                    log.remove((state.ready_at, device.index, "awake", 0.0))
-                    state.ready_at = now
-                log.append((now, device.index, "sleep", 0.0))
+            log.append((now, device.index, "sleep", 0.0))
+            if not state.sleeping:
                 self._set_asleep(device, True)
         elif wanted in ("on", "wake"):
             if state.sleeping and device.index not in self.waking:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hetsim.engine.control.waiting import Waiting
-from hetsim.engine.core.policy_errors import illegal, state_of
+from hetsim.engine.core.policy_errors import illegal, position_in, state_of
 from hetsim.engine.core.signals import Signals
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.durations import work
@@ -133,10 +133,7 @@ class Starts:
                 raise illegal(self.state, f"started {task} on {placement}, {text}")
             if task.state != WAITING:
                 raise illegal(self.state, f"started {task} on {placement}, but it {state_of(task)}")
-            its_own = task.shape.position.get(mode)
-            if its_own is None or (task.allowed is not None and its_own not in task.allowed):
-                may_not = "lacks" if its_own is None else "may not use"
-                raise illegal(self.state, f"started {task} in mode {mode}, which it {may_not}")
+            position_in(self.state, task, mode, "started")
         cores = self._take(placement, batch[0])
         if terms is None:
             self.launch(batch, placement, cores)
@@ -157,10 +154,7 @@ class Starts:
             why = "they wait for others, or one is named twice" if waits is None else f"{waits} {state_of(waits)}"
             raise illegal(self.state, f"started {names} as one on {placement}, but {why}")
         for task, own in zip(batch, mode.parts, strict=True):
-            position = task.shape.position.get(own)
-            if position is None or (task.allowed is not None and position not in task.allowed):
-                may_not = "lacks" if position is None else "may not use"
-                raise illegal(self.state, f"started {task} in mode {own}, which it {may_not}")
+            position_in(self.state, task, own, "started")
         cores = self._take(placement, batch[0])
         for task in batch:
             if task.state == BLOCKED:

@@ -50,6 +50,15 @@ def raised(run: RunState, error: Exception, where: str) -> PolicyError:
     )
 
 
+def position_in(run: RunState, task: Task, mode: Mode, verb: str) -> int:
+    """The position of a mode that a decision names; PolicyError if it is not the task's."""
+    position = task.shape.position.get(mode)
+    if position is None or (task.allowed is not None and position not in task.allowed):
+        may_not = "lacks" if position is None else "may not use"
+        raise illegal(run, f"{verb} {task} {'to' if verb == 'moved' else 'in'} mode {mode}, which it {may_not}")
+    return position
+
+
 def deadlock(run: RunState) -> RunError:
     """The error for tasks that wait for ever: which they are, and would they fit.
 

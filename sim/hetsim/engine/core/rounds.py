@@ -7,7 +7,7 @@ import math
 from hetsim.engine.core.policy_errors import deadlock, illegal
 from hetsim.engine.core.signals import Signals
 from hetsim.engine.core.state import RunState
-from hetsim.engine.kernel.clock import TIMER, Timer
+from hetsim.engine.kernel.clock import TIMER, Later, Timer
 from hetsim.policy.contract import Wait
 
 INF = math.inf
@@ -23,7 +23,7 @@ class Rounds:
         self.state = state
         self.signals = signals
         self.clock = state.clock
-        self._wake = Timer(self._woken)
+        self._wake = Later(self.wake)
         self._cycle = Timer(self._cycled)
         self._idle_wakes = 0
 
@@ -85,11 +85,7 @@ class Rounds:
             self.clock.again(until, TIMER, self._wake)
 
     def wake(self) -> None:
-        """Ask the policy, as its own timer does."""
-        self._woken(self._wake)
-
-    def _woken(self, _: Timer) -> None:
-        """Fire a policy's own timer; it may not wait for timers alone while nothing runs."""
+        """Ask the policy again; it may not wait for timers alone while nothing runs."""
         state = self.state
         self.clock.round_due = True
         waits = state.waiting or any(len(queue) for queue in state.queues)

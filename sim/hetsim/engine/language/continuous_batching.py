@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hetsim.engine.core.figures import pack_steps
+from hetsim.engine.core.policy_errors import call
 from hetsim.engine.flight.flows import Flow
 from hetsim.engine.flight.resident import Resident
 from hetsim.engine.kernel.clock import TIMER, Timer
@@ -205,7 +206,7 @@ class Replica:
         if not requests.prefilling:
             self._jump(gave_way, lag)
             return
-        plan = self.fleet.call(self.policy.step, self)
+        plan = call(self.fleet.state, self.policy.step, self)
         self.prefill = list(plan.prefill)
         stage.decodes = bool(plan.decode and sequences.count)
         stage.reading = self._checked()
@@ -239,7 +240,7 @@ class Replica:
         head = self.requests.head
         if head is None:
             return count
-        steps: int = self.fleet.call(self.policy.steady, self, head, count)
+        steps: int = call(self.fleet.state, self.policy.steady, self, head, count)
         if steps < 1:
             raise self.fleet.illegal(f"wants to be asked after {steps} steps; at least one has to pass")
         return min(count, steps)

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hetsim.engine.core.policy_errors import call
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.signals import Signals
 from hetsim.engine.core.state import RunState
@@ -61,6 +62,7 @@ class Fleet(ServiceCalls):
         """Device-seconds of requests that have ended, by row."""
         self.requests: dict[int, Generation] = {}
         self.answered: dict[int, Task] = {}
+        """Requests with the last token on its way to the client."""
         self.lobby: dict[int, Generation] = {}
         self.came = array("d")
         """When each of its requests came to the replicas."""
@@ -106,7 +108,7 @@ class Fleet(ServiceCalls):
         if not open_:
             self.lobby[request.row] = request
             return
-        chosen = open_[0] if len(open_) == 1 else self.call(self.routing.choose, request, open_, self.random)
+        chosen = open_[0] if len(open_) == 1 else call(self.state, self.routing.choose, request, open_, self.random)
         if chosen not in open_:
             raise self.illegal(f"sends {request} to {chosen!r}, which is none of the replicas")
         chosen.enqueue(request)
@@ -223,6 +225,7 @@ class Fleet(ServiceCalls):
             source.requests.let_go(request)
 
     def aborted(self, task: Task) -> None:
+        """Its client has aborted it, and no replica has it any more."""
         self._unseen(task.index, task.arrival + self.service.timeout)  # a replica notices later than the client left
         self.signals.task_ended(task, ABORTED, f"aborted by its client after {self.service.timeout:g} s")
         self.replicas.scale()
@@ -279,6 +282,7 @@ class Fleet(ServiceCalls):
             self._unseen(row, end)
 
     def cut_off(self, request: Generation, end: float) -> None:
+        """End a request that has begun: by the end of the run, or by its client."""
         request.task._launch = None
         replica, row = request.replica, request.row
         if replica is not None and replica.periods.launch >= 0:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hetsim.engine.core.policy_errors import call
 from hetsim.engine.language.generation import DECODING, LOADING, NAN, OVER, PREFILLING, QUEUED, Generation
 from hetsim.engine.language.kv_memory import KVMemory
 from hetsim.engine.language.periods import Periods
@@ -38,7 +39,7 @@ class Lines:
         client, heads = "", self.heads
         if self.by_client:
             client, replica = request.client, self.replica
-            replica.fleet.call(replica.policy.queued, replica, request)
+            call(replica.fleet.state, replica.policy.queued, replica, request)
         line = self.of.get(client)
         if line is None:
             line = self.of[client] = []
@@ -81,7 +82,7 @@ class Lines:
             self.chosen = next(iter(heads))
         else:
             fleet = self.replica.fleet
-            self.chosen = client = fleet.call(self.replica.policy.turn, self.replica)
+            self.chosen = client = call(fleet.state, self.replica.policy.turn, self.replica)
             if client not in heads:
                 raise fleet.illegal(f"says that it is the turn of {client!r}, a client without waiting requests")
         return heads[self.chosen]
@@ -164,7 +165,7 @@ class Members:
     # Waiting ------------------------------------------------------------------------------------------------
 
     def queue(self, request: Generation) -> None:
-        self.line.push(self.service.call(self.policy.key, request), request)
+        self.line.push(call(self.service.state, self.policy.key, request), request)
 
     def line_up(self) -> None:
         """Queue those that came in the steps that are over, in order of arrival."""
@@ -192,7 +193,7 @@ class Members:
                 break
             if memory.blocks_for(request) + self.sequences.needed > memory.free:
                 break
-            if not self.service.call(self.policy.admits, self.replica, request):
+            if not call(self.service.state, self.policy.admits, self.replica, request):
                 break
             line.pop()
             self.head = None
@@ -207,7 +208,7 @@ class Members:
     def _enter(self, request: Generation) -> float:
         service, memory = self.service, self.memory
         if self.follows:
-            service.call(self.policy.joined, self.replica, request)
+            call(service.state, self.policy.joined, self.replica, request)
         service.joined(request, self.replica)
         if request.source is not None:
             memory.enter_with(request)
@@ -240,7 +241,7 @@ class Members:
         """Let it decode from the next step on; token_at: when its last token came."""
         self.sequences.begin(request, token_at)
         if self.follows:
-            self.service.call(self.policy.decodes, self.replica, request)
+            call(self.service.state, self.policy.decodes, self.replica, request)
 
     def _out(self, request: Generation) -> None:
         """It takes part in no further step here."""
@@ -315,7 +316,7 @@ class Members:
 
     def _told_left(self, request: Generation, over: bool) -> None:
         if self.follows:
-            self.service.call(self.policy.request_left, self.replica, request, over)
+            call(self.service.state, self.policy.request_left, self.replica, request, over)
 
     def abort(self, request: Generation) -> bool:
         """Abort a request: a member leaves after the step under way, and frees blocks.
@@ -359,7 +360,7 @@ class Members:
     def preempt(self) -> float:
         """Preempt one member, chosen by the policy; seconds of copying that this takes."""
         service = self.service
-        request: Generation = service.call(self.policy.victim, self.replica)
+        request: Generation = call(service.state, self.policy.victim, self.replica)
         if request not in self.inside.values():
             raise service.illegal(f"lets {request} give way, which is no member")
         self._told_left(request, False)
@@ -438,7 +439,7 @@ class Members:
             self.count(-1)
             self.replica.enqueue(request)
         elif request not in self.coming:
-            self.line.move(self.service.call(self.policy.key, request), request)
+            self.line.move(call(self.service.state, self.policy.key, request), request)
         self.replica.wake()
 
     def defects(self) -> list[str]:

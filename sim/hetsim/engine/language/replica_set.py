@@ -14,7 +14,7 @@ from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.signals import Signals
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.flows import Flow
-from hetsim.engine.kernel.clock import TIMER, Timer
+from hetsim.engine.kernel.clock import TIMER, Later
 from hetsim.engine.language.continuous_batching import Replica
 from hetsim.engine.language.generation import Generation
 from hetsim.engine.language.kinds import ReplicaType
@@ -52,7 +52,7 @@ class ReplicaSet:
         self.unmet = 0
         """Replicas that the load calls for besides, and for which there were no devices."""
         self.changed_at = -math.inf
-        self.timer = Timer(self._scale_again)
+        self.timer = Later(self.scale)
 
     @property
     def all(self) -> list[Replica]:
@@ -250,9 +250,6 @@ class ReplicaSet:
             self.changed_at = now
             if wanted < have - 1 and self.timer.entry < 0:
                 self.clock.at(now + scaling.cooldown, TIMER, self.timer)  # one at a time, the next after a cooldown
-
-    def _scale_again(self, _: Timer) -> None:
-        self.scale()
 
     def _drain(self, kept: list[Replica]) -> bool:
         """Drain the replica with the fewest requests (the newest of equals).

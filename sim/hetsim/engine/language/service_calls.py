@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from hetsim.engine.core.policy_errors import raised
 from hetsim.engine.core.recorder import Recorder
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.links import Links
@@ -16,10 +15,9 @@ from hetsim.engine.kernel.clock import Clock
 from hetsim.engine.language.generation import Generation
 from hetsim.engine.language.kinds import ReplicaType
 from hetsim.engine.language.kv_transfers import KVTransfers
-from hetsim.errors import HetsimError, PolicyError
+from hetsim.errors import PolicyError
 from hetsim.model.plan import Placement
 from hetsim.model.service import LanguageService
-from hetsim.model.task import Task
 from hetsim.policy.iterating import Foreseen
 
 
@@ -37,21 +35,10 @@ class ServiceCalls:
     """The types of device on which its replicas may be, the preferred ones first."""
     requests: dict[int, Generation]
     """Requests without their last token, by row."""
-    answered: dict[int, Task]
-    """Requests with the last token on its way to the client."""
     checked: bool
     """Is there a round at each boundary?"""
     lobby: dict[int, Generation]
     """Requests that no replica can take yet, by row."""
-
-    def call(self, hook: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a policy's hook as `policy_errors.call` does; this is often."""
-        try:
-            return hook(*arguments)
-        except HetsimError:
-            raise
-        except Exception as error:
-            raise raised(self.state, error, getattr(hook, "__name__", "hook")) from error
 
     def illegal(self, what: str) -> PolicyError:
         """The error that says what the policy of the service may not do."""
@@ -80,12 +67,6 @@ class ServiceCalls:
 
     def finished(self, request: Generation, replica: Any) -> None:
         """Its last token is there, or its client has aborted it."""
-
-    def aborted(self, task: Task) -> None:
-        """Its client has aborted it, and no replica has it any more."""
-
-    def cut_off(self, request: Generation, end: float) -> None:
-        """End a request that has begun: by the end of the run, or by its client."""
 
     # Of replicas
 

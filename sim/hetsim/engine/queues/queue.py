@@ -52,15 +52,15 @@ class ArrivalColumn:
         self.times = times
         self.clock = clock
         self.total = len(times)
-        self.known_at, self.known = -1.0, 0
+        self.counted_at, self.counted = -1.0, 0
         """How many have come, as it was reckoned last, and when that was."""
 
     @property
     def arrived(self) -> int:
         now = self.clock._now
-        if now != self.known_at:
-            self.known_at, self.known = now, int(self.times.searchsorted(now, side="right"))
-        return self.known
+        if now != self.counted_at:
+            self.counted_at, self.counted = now, int(self.times.searchsorted(now, side="right"))
+        return self.counted
 
     @property
     def over(self) -> bool:
@@ -79,7 +79,7 @@ class ArrivalColumn:
         arrived = self.arrived
         requests_left, self.total = self.total - arrived, arrived
         self.times = self.times[:arrived]
-        self.known_at = -1.0
+        self.counted_at = -1.0
         return requests_left
 
 
@@ -194,7 +194,7 @@ class Queue:
         if column is None:
             return apart
         # Asked several times at one instant: a call less.
-        arrived = column.known if column.known_at == self.clock._now else column.arrived
+        arrived = column.counted if column.counted_at == self.clock._now else column.arrived
         return arrived - self.head_at + apart
 
     @property
