@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hetsim.engine.flight.flows import Flow, Pipe, fair_rates
-from hetsim.engine.flight.links import Links
+from hetsim.engine.flight.links import Flow, Links, Pipe, fair_rates
 from hetsim.engine.kernel.clock import Clock
 from hetsim.engine.kernel.environment import environment_of
 from hetsim.model.cluster import Cluster, NodeSpec

@@ -9,19 +9,17 @@ from typing import Any
 from hetsim.engine.control.arrivals import Arrivals
 from hetsim.engine.control.checks import Checker
 from hetsim.engine.control.clients import Clients
-from hetsim.engine.control.completion import Completion, inert
+from hetsim.engine.control.completion import Completion, Interrupts, inert
 from hetsim.engine.control.decisions import Decisions
 from hetsim.engine.control.devices import Devices
 from hetsim.engine.control.faults import FaultInjector
-from hetsim.engine.control.interrupts import Interrupts
 from hetsim.engine.control.starts import Starts, all_steady, compute_only
 from hetsim.engine.control.waiting import Waiting
 from hetsim.engine.core.pacing import Pacing
 from hetsim.engine.core.policy_errors import call, illegal
 from hetsim.engine.core.recorder import Recorder
 from hetsim.engine.core.rounds import Rounds
-from hetsim.engine.core.signals import Signals
-from hetsim.engine.core.state import RunState
+from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight.data_locations import Places
 from hetsim.engine.flight.links import Links
 from hetsim.engine.kernel.clock import Clock

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.engine.control.interrupts import note_place, note_start
+from hetsim.engine.control.completion import note_place, note_start
 from hetsim.engine.core.policy_errors import deadlock, illegal, malformed, raised
 from hetsim.engine.kernel.clock import FAULT, Later
 from hetsim.engine.language.continuous_batching import Replica

@@ -13,8 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hetsim.engine.control.arrivals import Arrivals
-from hetsim.engine.core.signals import Signals
-from hetsim.engine.core.state import RunState
+from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.kernel.clock import ARRIVAL, Later
 from hetsim.model.clients import MAX_TOKENS, Calls, Cause
 from hetsim.model.record import ABORTED, COMPLETED, FAILED, Record

@@ -6,16 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hetsim.engine.control.completion import Completion, inert
+from hetsim.engine.control.completion import Completion, Interrupts, inert
 from hetsim.engine.control.devices import Devices
-from hetsim.engine.control.interrupts import Interrupts
 from hetsim.engine.control.starts import Starts
 from hetsim.engine.core.policy_errors import call, illegal, position_in, state_of
 from hetsim.engine.core.rounds import LOOP_LIMIT, Rounds
 from hetsim.engine.core.state import RunState
-from hetsim.engine.flight.launch import Launch
+from hetsim.engine.flight.launch import Launch, Resident
 from hetsim.engine.flight.prefetch import fetch
-from hetsim.engine.flight.resident import Resident
 from hetsim.engine.launching.launches import Launches
 from hetsim.engine.views.view import EngineView
 from hetsim.model.cluster import Device

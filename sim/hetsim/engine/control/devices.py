@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hetsim.engine.control.completion import Completion
-from hetsim.engine.control.interrupts import Interrupts
+from hetsim.engine.control.completion import Completion, Interrupts
 from hetsim.engine.core.policy_errors import call, illegal
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState, launches_on, lost_input
-from hetsim.engine.flight.launch import RESTORE, Launch
-from hetsim.engine.flight.resident import Resident
+from hetsim.engine.flight.launch import RESTORE, Launch, Resident
 from hetsim.engine.kernel.clock import FAULT, Later, Timer
 from hetsim.engine.language.serving import Serving
 from hetsim.engine.launching.launches import Launches

@@ -7,8 +7,7 @@ from typing import Any
 
 from hetsim.engine.control.waiting import Waiting
 from hetsim.engine.core.policy_errors import illegal, position_in, state_of
-from hetsim.engine.core.signals import Signals
-from hetsim.engine.core.state import RunState
+from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight.durations import work
 from hetsim.engine.flight.launch import FusedLaunch, Launch, Terms
 from hetsim.engine.kernel.clock import FINISH

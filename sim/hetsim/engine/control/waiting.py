@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.engine.core.policy_errors import raised
-from hetsim.engine.core.signals import Signals
-from hetsim.engine.core.state import RunState
+from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.kernel.clock import ARRIVAL, FINISH, Later
 from hetsim.engine.language.llm_service import Fleet
 from hetsim.engine.language.serving import Serving

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 from hetsim.engine.core.policy_errors import deadlock, illegal
-from hetsim.engine.core.signals import Signals
-from hetsim.engine.core.state import RunState
+from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.kernel.clock import TIMER, Later, Timer
 from hetsim.policy.contract import Wait
 

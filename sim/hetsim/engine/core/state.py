@@ -1,11 +1,12 @@
-"""The state of a run as data; each part is given it and changes what is its own.
+"""The state of a run as data, and the calls upward, which all parts of it are given.
 
-It has no behavior: copies of it (`hetsim.engine.fork`) run on by themselves.
+The state has no behavior: copies of it (`hetsim.engine.fork`) run on by themselves.  Each part changes what is its own.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,18 +14,19 @@ from hetsim.engine.core.pacing import Pacing
 from hetsim.engine.core.recorder import Recorder
 from hetsim.engine.flight.contention import SharedNetwork
 from hetsim.engine.flight.data_locations import Places
-from hetsim.engine.flight.launch import Launch
+from hetsim.engine.flight.launch import Launch, Resident
 from hetsim.engine.flight.links import Links
-from hetsim.engine.flight.resident import Resident
 from hetsim.engine.kernel.clock import Clock
 from hetsim.engine.queues.patience import Deadlines
 from hetsim.engine.queues.sources import Graph, Sources
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.model.cluster import Device
+from hetsim.model.plan import Placement
 from hetsim.model.record import RunInput
 from hetsim.model.task import Task
 from hetsim.model.tasks import Tasks
 from hetsim.policy.contract import Scheduler
+from hetsim.policy.iterating import WantedReplica
 
 
 @dataclass(slots=True, eq=False)
@@ -125,3 +127,40 @@ def lost_input(state: RunState, task: Task) -> str | None:
         if item in state.lost_items and not places.where[item] and item not in task.writes:
             return places.items[item].name
     return None
+
+
+class Signals:
+    """The handler of each event; everything else in the engine is called from above."""
+
+    __slots__ = (
+        "launch_completed", "task_completed", "task_ended", "generated", "kill", "materialized", "slowed", "paced",
+        "offer", "place", "imagine", "foresee",
+    )  # fmt: skip
+
+    launch_completed: Callable[[Launch, tuple[float, ...]], None]
+    """A launch with a timetable has ended well, at these times."""
+    task_completed: Callable[[Task], None]
+    """A task has been done without a launch of its own."""
+    task_ended: Callable[[Task, int, str], None]
+    """A task does not run (any more): with which status, and why."""
+    generated: Callable[[Task], None]
+    """A request to a language model has its last token."""
+    kill: Callable[..., None]
+    """A launch is to end now, for a reason, and its tasks as failed unless another status is given."""
+    materialized: Callable[[Launch], None] | None
+    """A launch that only computed so far has a timetable from now on."""
+    slowed: Callable[[Launch], None] | None
+    """A launch that only computed so far may end later than it was to."""
+    paced: Callable[[Launch], None]
+    """The devices of a launch that keeps them run at another speed."""
+    offer: Callable[[], None]
+    """A round begins, and language models lack replicas."""
+    place: Callable[[WantedReplica], Placement | None]
+    """Where the policy would have a replica start."""
+    imagine: Callable[..., Any]
+    """A policy wants to see what may come of the run (`View.fork`)."""
+    foresee: Callable[..., Any]
+    """A policy wants to know what becomes of the requests of a replica of a language model."""
+
+    def __init__(self) -> None:
+        self.materialized = self.slowed = None

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hetsim.engine.flight.flows import Pipe
-from hetsim.engine.flight.links import Links
+from hetsim.engine.flight.links import Links, Pipe
 from hetsim.engine.resources.capacity import Capacity
 from hetsim.engine.resources.occupancy import GpuState
 from hetsim.model.cluster import Cluster, Device

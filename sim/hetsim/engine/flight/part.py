@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hetsim.engine.flight.flows import Flow
-from hetsim.engine.flight.links import LinkPath
+from hetsim.engine.flight.links import Flow, LinkPath
 from hetsim.model.cluster import Device
 
 INF = math.inf

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 
 from hetsim.engine.core.figures import pack_steps
 from hetsim.engine.core.policy_errors import call
-from hetsim.engine.flight.flows import Flow
-from hetsim.engine.flight.resident import Resident
+from hetsim.engine.flight.launch import Resident
+from hetsim.engine.flight.links import Flow
 from hetsim.engine.kernel.clock import TIMER, Timer
 from hetsim.engine.language.generation import DECODING, NAN, PREFILLING, QUEUED, Generation
 from hetsim.engine.language.kinds import ReplicaType

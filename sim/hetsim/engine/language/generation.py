@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from hetsim.engine.flight.flows import Flow
+from hetsim.engine.flight.links import Flow
 from hetsim.model.task import Task
 
 NAN = math.nan

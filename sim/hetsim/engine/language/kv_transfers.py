@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hetsim.engine.flight.flows import Flow, Pipe
-from hetsim.engine.flight.links import Links
+from hetsim.engine.flight.links import Flow, Links, Pipe
 from hetsim.engine.language.generation import Generation
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement

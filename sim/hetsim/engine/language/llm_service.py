@@ -12,8 +12,7 @@ from typing import Any
 
 from hetsim.engine.core.policy_errors import call
 from hetsim.engine.core.rounds import Rounds
-from hetsim.engine.core.signals import Signals
-from hetsim.engine.core.state import RunState
+from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.kernel.clock import FINISH, Later
 from hetsim.engine.language.continuous_batching import Replica
 from hetsim.engine.language.generation import NAN, OVER, QUEUED, Generation

@@ -11,9 +11,8 @@ import math
 from collections.abc import Callable
 
 from hetsim.engine.core.rounds import Rounds
-from hetsim.engine.core.signals import Signals
-from hetsim.engine.core.state import RunState
-from hetsim.engine.flight.flows import Flow
+from hetsim.engine.core.state import RunState, Signals
+from hetsim.engine.flight.links import Flow
 from hetsim.engine.kernel.clock import TIMER, Later
 from hetsim.engine.language.continuous_batching import Replica
 from hetsim.engine.language.generation import Generation

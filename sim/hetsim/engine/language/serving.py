@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from hetsim.engine.core.rounds import Rounds
-from hetsim.engine.core.signals import Signals
-from hetsim.engine.core.state import RunState
-from hetsim.engine.flight.launch import Launch
-from hetsim.engine.flight.resident import Resident
+from hetsim.engine.core.state import RunState, Signals
+from hetsim.engine.flight.launch import Launch, Resident
 from hetsim.engine.language.continuous_batching import Replica
 from hetsim.engine.language.llm_service import Fleet
 from hetsim.errors import RunError

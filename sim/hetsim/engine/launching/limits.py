@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 
-from hetsim.engine.core.signals import Signals
-from hetsim.engine.core.state import RunState
+from hetsim.engine.core.state import RunState, Signals
 from hetsim.engine.flight.durations import work
 from hetsim.engine.flight.launch import Launch
 from hetsim.engine.kernel.clock import TIMER, Later, Timer

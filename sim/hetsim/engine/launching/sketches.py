@@ -14,8 +14,8 @@ from typing import Any
 
 from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.durations import work
-from hetsim.engine.flight.flows import Flow
 from hetsim.engine.flight.launch import INF, NAN, Lane, Launch, Moves, Sketch
+from hetsim.engine.flight.links import Flow
 from hetsim.engine.flight.part import Part
 from hetsim.engine.flight.rates import Speeds
 from hetsim.engine.flight.transfers import Transfers

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 
 from hetsim.engine.core.state import RunState, launches_on
-from hetsim.engine.flight.launch import Launch
-from hetsim.engine.flight.resident import Resident
+from hetsim.engine.flight.launch import Launch, Resident
 from hetsim.engine.language.llm_service import Fleet
 from hetsim.engine.language.serving import Serving
 from hetsim.engine.language.waiting_requests import WaitingRequests, by_readiness

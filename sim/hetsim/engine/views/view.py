@@ -11,10 +11,8 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from hetsim.engine.core.policy_errors import Questions, illegal
-from hetsim.engine.core.signals import Signals
-from hetsim.engine.core.state import RunState, launches_on
-from hetsim.engine.flight.launch import STAGE_NAMES, Launch
-from hetsim.engine.flight.resident import Resident
+from hetsim.engine.core.state import RunState, Signals, launches_on
+from hetsim.engine.flight.launch import STAGE_NAMES, Launch, Resident
 from hetsim.engine.language.serving import Serving
 from hetsim.engine.language.waiting_requests import by_readiness
 from hetsim.engine.launching.attained import AttainedService
