@@ -16,7 +16,7 @@ from tiers import spread
 import hetsim as hs
 from hetsim import registry
 from hetsim.model.units import Fraction, Seconds
-from hetsim.scenario.building.run_policies import DEFAULT_ITERATION, DEFAULT_ROUTING
+from hetsim.scenario.building.run_input import DEFAULT_ITERATION, DEFAULT_ROUTING
 from hetsim.scenario.scenario import load
 from hetsim.scenario.schema.language_model import LanguageModel
 from hetsim.scenario.schema.steps import Roofline

@@ -13,8 +13,7 @@ from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
 from hetsim.model.plan import Placement
 from hetsim.policy import Scheduler, Start, Stop, Wait
 from hetsim.workload.costs.measured_training import StepModel, TrainingCurve
-from hetsim.workload.readers.pollux import read
-from hetsim.workload.readers.training_profiles import applications
+from hetsim.workload.readers.pollux import applications, read
 from hetsim_policies.dynamic.intervals import IntervalJob as Standing
 from hetsim_policies.dynamic.intervals import LasIntervals, OptimusIntervals, Pollux
 

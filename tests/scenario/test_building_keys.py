@@ -87,7 +87,7 @@ def test_no_key_is_typed_again_in_building():
     files = [sources / "planning" / "stream.py", *sorted((sources / "scenario" / "building").rglob("*.py"))]
     found = {(file.stem, key) for file in files for key in copied(ast.parse(file.read_text(encoding="utf-8")))}
     allowed = {(file, key) for files, keys in COPIED for file in files.split() for key in keys.split()}
-    assert found == allowed, "make the class from the schema (hetsim.scenario.generated), or say why not"
+    assert found == allowed, "make the class from the schema (hetsim.scenario.fields), or say why not"
 
 
 @pytest.mark.parametrize("text", [

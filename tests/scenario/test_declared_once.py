@@ -14,7 +14,7 @@ import pytest
 
 import hetsim as hs
 from hetsim.model.described import Described
-from hetsim.scenario.generated import Mirror
+from hetsim.scenario.fields import Mirror
 from hetsim.scenario.schema.whole import json_schema
 
 DIFFERENT = {
@@ -60,7 +60,7 @@ def test_no_field_of_the_model_is_declared_again_in_the_schema():
     pairs = product(fields("scenario/schema"), fields("model"))
     shared = {f"{spec}/{made}": mine & others for (spec, mine), (made, others) in pairs if len(mine & others) > 1}
     listed = {pair for pairs in DIFFERENT.values() for pair in pairs.split()}
-    assert shared.keys() == listed, "make the schema from the dataclass (hetsim.scenario.generated), or say why not"
+    assert shared.keys() == listed, "make the schema from the dataclass (hetsim.scenario.fields), or say why not"
 
 
 NODES = {"count": 3, "cpus": 4, "gpus": {"type": "v100", "count": 2, "memory": "16 GB"}}

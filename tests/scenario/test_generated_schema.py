@@ -23,7 +23,7 @@ from hetsim.model.service import Autoscaling, LanguageService, ResultCache, Serv
 from hetsim.model.step_times import LinearSteps
 from hetsim.model.tasks import ComputeTime, Item, SpanSpeeds, StageTime, Stopping
 from hetsim.model.units import Bytes, BytesPerSecond, PerSecond, Seconds, Share, in_units
-from hetsim.scenario.generated import Keys, Mirror
+from hetsim.scenario.fields import Keys, Mirror
 from hetsim.scenario.schema.whole import ScenarioModel, json_schema
 from hetsim.workload.costs.step_costs import Efficiency
 

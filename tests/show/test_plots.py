@@ -15,7 +15,7 @@ from tiers import some
 
 import hetsim as hs
 from hetsim.errors import UsageError
-from hetsim.plots.steps import averaged, draw_steps, highest, intervals
+from hetsim.plots.style import averaged, draw_steps, highest, intervals
 from hetsim.results.one_run.gantt_rows import fill_lanes
 
 SMALL: dict[str, Any] = {

@@ -16,8 +16,8 @@ from hetsim import registry
 from hetsim.errors import ScenarioError
 from hetsim.workload.readers import hcsp, layer_profiles, snapshot
 from hetsim.workload.readers.pai import Keyed
+from hetsim.workload.readers.pollux import applications
 from hetsim.workload.readers.task_table import to_frame, write
-from hetsim.workload.readers.training_profiles import applications
 from hetsim.workload.rows.job_log import Date
 from hetsim.workload.traces import TaskTable
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
 
 NO_KEY = {"key": False}
-"""Metadata of a field that no scenario gives (`hetsim.scenario.generated`)."""
+"""Metadata of a field that no scenario gives (`hetsim.scenario.fields`)."""
 REQUIRED, OPTIONAL = {"required": True}, {"optional": True}
 MILLI = 1_000
 WHOLE = 1_000_000

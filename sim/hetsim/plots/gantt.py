@@ -11,7 +11,6 @@ from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from hetsim.plots.steps import draw_steps, intervals, steps_label
 from hetsim.plots.style import (
     BLUE,
     GREEN,
@@ -22,12 +21,15 @@ from hetsim.plots.style import (
     SKY,
     VERMILION,
     describe,
+    draw_steps,
     figure,
+    intervals,
     look,
     one_time_axis,
     own_axes,
     plain,
     short,
+    steps_label,
     tidy,
     time_axis,
     title,

@@ -7,8 +7,7 @@ from matplotlib.axes import Axes
 
 from hetsim.errors import UsageError
 from hetsim.model.exchange import link_names
-from hetsim.plots.steps import averaged, means_told
-from hetsim.plots.style import INK, VERMILION, describe, own_axes, plain, short, time_axis, title
+from hetsim.plots.style import INK, VERMILION, averaged, describe, means_told, own_axes, plain, short, time_axis, title
 from hetsim.results.one_run.network import series
 from hetsim.results.one_run.result import Result
 

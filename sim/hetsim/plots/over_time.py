@@ -12,21 +12,24 @@ from scipy.stats import binned_statistic
 
 from hetsim.errors import UsageError
 from hetsim.plots.cdf import labeled
-from hetsim.plots.steps import averaged, intervals, means_told, steps_label
 from hetsim.plots.style import (
     BLUE,
     INK,
     PALETTE,
     VERMILION,
+    averaged,
     describe,
     figure,
+    intervals,
     legend_above,
     line_looks,
     look,
+    means_told,
     one_time_axis,
     own_axes,
     plain,
     short,
+    steps_label,
     tidy,
     time_axis,
     title,

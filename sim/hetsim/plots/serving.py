@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hetsim.errors import UsageError
-from hetsim.plots.steps import means_told
 from hetsim.plots.style import (
     BLUE,
     GREEN,
@@ -17,6 +16,7 @@ from hetsim.plots.style import (
     VERMILION,
     describe,
     figure,
+    means_told,
     one_time_axis,
     tidy,
     time_axis,

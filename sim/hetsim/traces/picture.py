@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.ticker import PercentFormatter
 
-from hetsim.plots.steps import means_told
-from hetsim.plots.style import BLUE, INK, ORANGE, figure, log_time_axis, tidy, time_axis, title
+from hetsim.plots.style import BLUE, INK, ORANGE, figure, log_time_axis, means_told, tidy, time_axis, title
 from hetsim.workload.logs import summary
 from hetsim.workload.traces import TaskTable
 

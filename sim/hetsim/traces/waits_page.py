@@ -9,8 +9,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetsim.page.elements import Cell, Section, items, page, picture, table, warnings, write_page
-from hetsim.plots.steps import draw_steps, intervals, steps_label
-from hetsim.plots.style import BLUE, GRID, INK, MUTED, VERMILION, figure, log_time_axis, look, tidy, time_axis, title
+from hetsim.plots.style import (
+    BLUE,
+    GRID,
+    INK,
+    MUTED,
+    VERMILION,
+    draw_steps,
+    figure,
+    intervals,
+    log_time_axis,
+    look,
+    steps_label,
+    tidy,
+    time_axis,
+    title,
+)
 from hetsim.report import terminal
 from hetsim.traces import waits_report
 from hetsim.workload.logs.recorded_log import HeldOverTime

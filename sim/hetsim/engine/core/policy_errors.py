@@ -51,7 +51,7 @@ def raised(run: RunState, error: Exception, where: str) -> PolicyError:
 
 
 def position_in(run: RunState, task: Task, mode: Mode, verb: str) -> int:
-    """The position of a mode that a decision names; PolicyError if it is not the task's."""
+    """The position of a mode that is named; PolicyError if it is not the task's."""
     position = task.shape.position.get(mode)
     if position is None or (task.allowed is not None and position not in task.allowed):
         may_not = "lacks" if position is None else "may not use"

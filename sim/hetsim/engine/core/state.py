@@ -1,4 +1,4 @@
-"""The state of a run as data, and the calls upward, which all parts of it are given.
+"""The state of a run as data, and the calls upward: what all parts are given.
 
 The state has no behavior: copies of it (`hetsim.engine.fork`) run on by themselves.  Each part changes what is its own.
 """

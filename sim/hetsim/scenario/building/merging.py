@@ -12,10 +12,9 @@ from hetsim.model.ragged import Ragged
 from hetsim.model.record import ClosedStream
 from hetsim.model.service import LanguageService, Service
 from hetsim.model.tasks import Item, KernelWork, StagedRequests, Tasks
-from hetsim.scenario.building.calls import calls_of, with_retries
 from hetsim.scenario.building.language_model import language_of
 from hetsim.scenario.building.served import service_of
-from hetsim.scenario.building.streams import Context, TaskStream
+from hetsim.scenario.building.streams import Context, TaskStream, calls_of, with_retries
 
 
 def merge(

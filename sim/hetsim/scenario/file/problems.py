@@ -10,8 +10,8 @@ from pydantic import BaseModel, Tag, ValidationError
 
 from hetsim.errors import Problem, suggestion
 from hetsim.model.units import MAX_NUMBER, shown
+from hetsim.scenario.fields import Keys
 from hetsim.scenario.file.document import Document, Path_
-from hetsim.scenario.generated import Keys
 
 MISSING = "this key is missing"
 LIMITS = {

@@ -14,9 +14,9 @@ from pydantic import BaseModel, ValidationError, ValidationInfo, model_validator
 from hetsim.errors import KeyProblem, ScenarioError
 from hetsim.model.files import record_input
 from hetsim.model.units import shown
+from hetsim.scenario.fields import Mirror
 from hetsim.scenario.file import document
 from hetsim.scenario.file.problems import translate
-from hetsim.scenario.generated import Mirror
 
 
 class Profiled(Mirror):

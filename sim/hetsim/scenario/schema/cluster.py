@@ -34,9 +34,8 @@ from hetsim.model.units import (
     is_number,
     shown,
 )
-from hetsim.scenario.fields import Model, Names, OneOrMany, Short, unknown
+from hetsim.scenario.fields import Keys, Mirror, Model, Names, OneOrMany, Short, keys_of, unknown
 from hetsim.scenario.file.profile_files import Profiled
-from hetsim.scenario.generated import Keys, Mirror, keys_of
 from hetsim.workload.costs import roofline
 from hetsim.workload.costs.roofline import Peak
 

@@ -11,8 +11,19 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator,
 from hetsim.errors import KeyProblem, UnknownName
 from hetsim.model.tasks import SpanSpeeds, Stopping
 from hetsim.model.units import Bytes, Count, Degree, Flag, Name, NotNegative, Number, Part, Positive, Seconds, Share
-from hetsim.scenario.fields import MAPPING, VALUE, VALUE_OR_MAPPING, Model, OneOrMany, Short, SomeNames, unknown
-from hetsim.scenario.generated import Keys, Mirror, keys_of
+from hetsim.scenario.fields import (
+    MAPPING,
+    VALUE,
+    VALUE_OR_MAPPING,
+    Keys,
+    Mirror,
+    Model,
+    OneOrMany,
+    Short,
+    SomeNames,
+    keys_of,
+    unknown,
+)
 from hetsim.scenario.schema.training import Communication, TrainingSpec
 from hetsim.workload.costs import profiles
 from hetsim.workload.costs.roofline import Work

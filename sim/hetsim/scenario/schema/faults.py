@@ -10,8 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from hetsim.errors import KeyProblem
 from hetsim.model.faults import FaultProcess, Maintenance
 from hetsim.model.files import record_input
-from hetsim.scenario.fields import Names, SomeNames
-from hetsim.scenario.generated import Mirror, keys_of
+from hetsim.scenario.fields import Mirror, Names, SomeNames, keys_of
 from hetsim.workload.distributions import TimeDistribution
 
 

@@ -10,9 +10,8 @@ from hetsim.errors import KeyProblem
 from hetsim.model.service import Autoscaling, LanguageService
 from hetsim.model.step_times import LinearSteps, RooflineSteps
 from hetsim.model.units import Bytes, Count, Degree, Name, Seconds, Share
-from hetsim.scenario.fields import Model, Short
+from hetsim.scenario.fields import Keys, Mirror, Model, Short, keys_of
 from hetsim.scenario.file.profile_files import Profiled, included
-from hetsim.scenario.generated import Keys, Mirror, keys_of
 from hetsim.scenario.schema.cluster import NamedPeak
 from hetsim.scenario.schema.service import BOTH_WAYS, FrontEndSpec, ServiceSpec
 from hetsim.scenario.schema.steps import StepTime, Weights, figures_missing

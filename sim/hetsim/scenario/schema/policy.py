@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from hetsim import registry
 from hetsim.errors import Problem, UnknownName, suggestion
 from hetsim.model.decision_time import DecisionTime
+from hetsim.scenario.fields import Mirror, keys_of
 from hetsim.scenario.file.document import Document, Path_
 from hetsim.scenario.file.problems import translate
-from hetsim.scenario.generated import Mirror, keys_of
 
 DEFAULT_SCHEDULER = "fcfs"
 PARTS = registry.POLICY_PARTS

@@ -10,9 +10,8 @@ from hetsim.errors import KeyProblem
 from hetsim.model.service import ResultCache, Service
 from hetsim.model.tasks import ComputeTime, StageTime
 from hetsim.model.units import Bytes, Count, Fraction, Name, NotNegative, Seconds
-from hetsim.scenario.fields import OneOrMany, Short
+from hetsim.scenario.fields import Mirror, OneOrMany, Short, inline_of, keys_of
 from hetsim.scenario.file.profile_files import Profiled
-from hetsim.scenario.generated import Mirror, inline_of, keys_of
 from hetsim.scenario.schema.batch_tables import INLINE as TABLE
 from hetsim.scenario.schema.batch_tables import MeasuredSpec, short
 from hetsim.scenario.schema.demand import Occupied

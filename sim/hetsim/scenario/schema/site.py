@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 from hetsim.errors import KeyProblem
 from hetsim.model.cluster import Partition
 from hetsim.model.units import Name, Seconds
-from hetsim.scenario.fields import Model, Names, Short
-from hetsim.scenario.generated import Mirror, keys_of
+from hetsim.scenario.fields import Mirror, Model, Names, Short, keys_of
 
 
 @keys_of(Partition, users=Names | None, accounts=Names | None)

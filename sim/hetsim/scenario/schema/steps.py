@@ -11,8 +11,7 @@ from hetsim.model.batch_times import StageTable
 from hetsim.model.step_times import LinearSteps, RooflineSteps
 from hetsim.model.tasks import StageTime
 from hetsim.model.units import SIZE, Share, parse
-from hetsim.scenario.fields import Short, unknown
-from hetsim.scenario.generated import Mirror, keys_of
+from hetsim.scenario.fields import Mirror, Short, keys_of, unknown
 from hetsim.scenario.schema.batch_tables import INLINE, short
 from hetsim.scenario.schema.service import StageSpec
 from hetsim.workload.costs import architectures

@@ -13,8 +13,7 @@ from hetsim.formulas.collectives import WAYS, Pattern, Rate, capped, message, ra
 from hetsim.model.cluster import NodeSpec
 from hetsim.model.exchange import Phase
 from hetsim.model.units import Bytes, Degree, Fraction, Name, NotNegative, Seconds
-from hetsim.scenario.fields import Model
-from hetsim.scenario.generated import Mirror, keys_of
+from hetsim.scenario.fields import Mirror, Model, keys_of
 from hetsim.workload.costs import architectures
 from hetsim.workload.distributions import StepCount
 

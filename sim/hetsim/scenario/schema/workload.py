@@ -10,8 +10,7 @@ from hetsim.errors import KeyProblem
 from hetsim.model.clients import Clients, Retry, RetryWait
 from hetsim.model.tasks import Item
 from hetsim.model.units import Count, Name, NotNegative, Positive, Seconds, shown
-from hetsim.scenario.fields import Model, OneOrMany
-from hetsim.scenario.generated import Keys, Mirror, keys_of
+from hetsim.scenario.fields import Keys, Mirror, Model, OneOrMany, keys_of
 from hetsim.scenario.schema.demand import Demand
 from hetsim.scenario.schema.language_model import AnyService, LanguageModel
 from hetsim.scenario.schema.pipeline import PipelineSpec

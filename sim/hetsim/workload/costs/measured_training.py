@@ -1,7 +1,7 @@
 """Data-parallel training from measured tables: steps, and their worth.
 
 By the definitions of Qiao et al., Pollux (OSDI 2021), from the folders that
-`hetsim.workload.readers.training_profiles` reads.  Step times between measured
+`hetsim.workload.readers.pollux` reads.  Step times between measured
 batch sizes are interpolated linearly; on placements that were not measured, linearly between the numbers of nodes,
 GPUs and samples.  A step with s times the samples of the smallest N is worth (var + sqr) / (var / s + sqr) of its
 steps: what larger batches gain, and less and less of it.  A batch too large for the GPUs is accumulated in several

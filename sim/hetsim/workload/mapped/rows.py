@@ -18,8 +18,7 @@ from typing import Any, Protocol
 
 from hetsim.model.files import open_input
 from hetsim.model.units import shown
-from hetsim.workload.rows.csv_table import LONGEST_LINE, SEPARATORS
-from hetsim.workload.rows.text_rows import numbered_lines, problem_of
+from hetsim.workload.rows.text_rows import LONGEST_LINE, SEPARATORS, numbered_lines, problem_of
 
 SPACE = " "
 """Separates columns where the first line has no other sign: any number of spaces is one."""

@@ -26,11 +26,10 @@ from datetime import datetime
 from hetsim.model.units import shown
 from hetsim.workload.mapped.mapping import Attempts, Zone
 from hetsim.workload.mapped.reader import Record, read_records
-from hetsim.workload.rows.csv_table import LONGEST_LINE
 from hetsim.workload.rows.job_log import JobLog
 from hetsim.workload.rows.job_reader import job_log
 from hetsim.workload.rows.json_rows import first_sign, members
-from hetsim.workload.rows.text_rows import numbered_lines
+from hetsim.workload.rows.text_rows import LONGEST_LINE, numbered_lines
 
 Records = Iterator[tuple[int, Record]]
 

@@ -21,10 +21,9 @@ from __future__ import annotations
 import math
 
 from hetsim.model.units import Seconds, shown
-from hetsim.workload.rows.csv_table import CsvTable
 from hetsim.workload.rows.job_log import JobLog, LogCut, out_of_order
 from hetsim.workload.rows.job_reader import job_log
-from hetsim.workload.rows.text_rows import NUMBER
+from hetsim.workload.rows.text_rows import NUMBER, CsvTable
 
 NUMBERS = ("cpu_request", "gpu_request", "memory_request")
 TIMES = ("creation_time", "scheduled_time", "deletion_time")

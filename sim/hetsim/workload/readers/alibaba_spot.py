@@ -10,9 +10,9 @@ Known here from the rows that its documentation prints.
 from __future__ import annotations
 
 from hetsim.model.units import shown
-from hetsim.workload.rows.csv_table import CsvTable
 from hetsim.workload.rows.job_log import JobLog
 from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.text_rows import CsvTable
 
 COLUMNS = (
     "job_name", "organization", "gpu_model", "job_type", "cpu_request", "gpu_request", "worker_num", "submit_time",

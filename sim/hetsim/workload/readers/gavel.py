@@ -31,10 +31,9 @@ from typing import Any
 from hetsim.errors import suggestion
 from hetsim.model.paths import ExistingFile
 from hetsim.model.units import shown
-from hetsim.workload.rows.csv_table import CsvTable
 from hetsim.workload.rows.job_log import Count, JobLog, Named, TypeNames
 from hetsim.workload.rows.job_reader import job_log
-from hetsim.workload.rows.text_rows import Flag, numbered_lines, problem_of
+from hetsim.workload.rows.text_rows import CsvTable, Flag, numbered_lines, problem_of
 
 TEN = ("type", "command", "directory", "argument", "data", "steps", "scale", "weight", "slo", "arrival")
 SEVEN = ("type", "command", "argument", "data", "steps", "arrival", "scale")

@@ -16,9 +16,9 @@ Datacenters (SC 2021); Hu, Ye, Wang, et al., Characterization of Large Language 
 from __future__ import annotations
 
 from hetsim.model.units import shown
-from hetsim.workload.rows.csv_table import CsvTable
 from hetsim.workload.rows.job_log import JobLog, number_or_text, out_of_order
 from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.text_rows import CsvTable
 
 COLUMNS = ("job_id", "user", "gpu_num", "cpu_num", "state", "submit_time", "start_time", "end_time")
 OF_ACME = ("type", "node_num", "mem_per_pod_GB")

@@ -34,14 +34,13 @@ from typing import Any, Literal
 from hetsim.model.paths import ExistingFile
 from hetsim.model.units import shown
 from hetsim.workload.mapped.mapping import GangOf
-from hetsim.workload.rows.csv_table import LONGEST_LINE
 from hetsim.workload.rows.job_log import JobLog, LogCut, Named, TypeNames
 from hetsim.workload.rows.job_reader import job_log
 from hetsim.workload.rows.job_times import JobTimes
 from hetsim.workload.rows.json_rows import first_sign, members
 from hetsim.workload.rows.rows_of_a_job import JobRows
 from hetsim.workload.rows.rows_of_a_job import gang as declared_gang
-from hetsim.workload.rows.text_rows import Flag, numbered_lines
+from hetsim.workload.rows.text_rows import LONGEST_LINE, Flag, numbered_lines
 
 GPUS = {
     "nvidia.com/gpu": ("nvidia.com/gpu.product", "gpu"),

@@ -22,10 +22,9 @@ from typing import Any
 
 from hetsim.model.paths import ExistingFile
 from hetsim.model.units import Seconds, shown
-from hetsim.workload.rows.csv_table import LONGEST_LINE, CsvTable
 from hetsim.workload.rows.job_log import JobLog, LogCut, TypeNames, out_of_order
 from hetsim.workload.rows.job_reader import job_log
-from hetsim.workload.rows.text_rows import numbered_lines
+from hetsim.workload.rows.text_rows import LONGEST_LINE, CsvTable, numbered_lines
 
 NEEDED = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 TIMES = ("creation_time", "deletion_time", "scheduled_time")

@@ -32,9 +32,9 @@ import numpy as np
 
 from hetsim.model.paths import ExistingFile
 from hetsim.model.units import shown
-from hetsim.workload.rows.csv_table import CsvTable
 from hetsim.workload.rows.job_log import JobLog, LogCut
 from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.text_rows import CsvTable
 
 MIN_ROWS = 2**16
 """Rows that are added before the first of them are merged."""

@@ -22,11 +22,10 @@ from typing import Any, Literal
 
 from hetsim.model.paths import ExistingFile
 from hetsim.model.units import shown
-from hetsim.workload.rows.csv_table import CsvTable
 from hetsim.workload.rows.job_log import Count, JobLog, LogCut, Named
 from hetsim.workload.rows.job_reader import job_log
 from hetsim.workload.rows.json_rows import first_sign, members
-from hetsim.workload.rows.text_rows import Flag
+from hetsim.workload.rows.text_rows import CsvTable, Flag
 
 FLAT = ("timestamp", "duration", "num_gpus", "cluster")
 

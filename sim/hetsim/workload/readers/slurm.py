@@ -33,12 +33,11 @@ from hetsim.model.units import shown
 from hetsim.workload.mapped.cells import clock, zone_of
 from hetsim.workload.mapped.mapping import Attempts, Zone
 from hetsim.workload.node_lists import hosts
-from hetsim.workload.rows.csv_table import LONGEST_LINE, CsvTable
 from hetsim.workload.rows.job_log import JobLog, LogCut, TypeNames
 from hetsim.workload.rows.job_reader import job_log
 from hetsim.workload.rows.job_times import JobTimes
 from hetsim.workload.rows.rows_of_a_job import JobRows, gang, restarts
-from hetsim.workload.rows.text_rows import Flag, numbered_lines
+from hetsim.workload.rows.text_rows import LONGEST_LINE, CsvTable, Flag, numbered_lines
 
 NEEDED = ("JobID", "Submit", "Start", "End")
 OPTIONAL = (

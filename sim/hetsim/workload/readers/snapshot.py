@@ -24,8 +24,8 @@ from hetsim.errors import suggestion
 from hetsim.model.units import shown
 from hetsim.workload.node_lists import hosts
 from hetsim.workload.readers.slurm import NO_TIME, limit_of
-from hetsim.workload.rows.csv_table import CsvTable
 from hetsim.workload.rows.job_log import JobLog, LogCut
+from hetsim.workload.rows.text_rows import CsvTable
 
 NEEDED = ("JOBID", "PARTITION", "USER", "SUBMIT_TIME", "START_TIME", "TIME_LIMIT", "CPUS")
 OPTIONAL = ("STATE", "ST", "TRES_ALLOC", "TRES_PER_NODE", "GRES", "NODES", "NODELIST", "NODELIST(REASON)", "REASON",

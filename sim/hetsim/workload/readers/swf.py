@@ -29,10 +29,9 @@ from typing import Any, Literal
 
 from hetsim.model.paths import ExistingFile
 from hetsim.model.units import shown
-from hetsim.workload.rows.csv_table import LONGEST_LINE
 from hetsim.workload.rows.job_log import Count, JobLog
 from hetsim.workload.rows.job_reader import job_log
-from hetsim.workload.rows.text_rows import NUMBER, YEAR_10000, numbered_lines, problem_of
+from hetsim.workload.rows.text_rows import LONGEST_LINE, NUMBER, YEAR_10000, numbered_lines, problem_of
 
 FIELDS = (
     "job", "submit", "wait", "run time", "processors", "CPU time", "memory", "requested processors", "requested time",

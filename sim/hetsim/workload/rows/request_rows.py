@@ -29,8 +29,7 @@ from pydantic import Field
 from hetsim.errors import MAX_PROBLEMS
 from hetsim.model.ragged import Ragged
 from hetsim.model.units import MAX_SECONDS, Seconds, Share, shown
-from hetsim.workload.rows.csv_table import CsvTable
-from hetsim.workload.rows.text_rows import NUMBER, Flag, ReadFile, numbered_lines, problem_of
+from hetsim.workload.rows.text_rows import NUMBER, CsvTable, Flag, ReadFile, numbered_lines, problem_of
 from hetsim.workload.traces import TaskTable
 
 LONGEST_LINE = 1_000_000
