@@ -28,7 +28,7 @@ from benchmarks.measure import Row, chosen, parser_of, print_table
 from hetsim.experiment import work
 from hetsim.experiment.sweep import SweepPlan, plan_sweep, sweep, sweep_plan
 from hetsim.experiment.work import RunJob, RunOutcome, Setup, needed_for, outcome_of
-from hetsim.results.sealed import digest_of
+from hetsim.results.stored_files import digest_of
 from hetsim.scenario.scenario import Scenario, load
 
 

@@ -29,9 +29,8 @@ from hetsim.results.one_run.modes import ModeTable, exclusive_time, mode_time, t
 from hetsim.results.one_run.network import has_steps
 from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.store import read_mark, write_directory
-from hetsim.results.sealed import sealed
 from hetsim.results.statistics import student_interval
-from hetsim.results.stored_files import open_stored, parse_json, parse_yaml, read_frame
+from hetsim.results.stored_files import open_stored, parse_json, parse_yaml, read_frame, sealed
 
 NAN, INF = math.nan, math.inf
 

@@ -33,7 +33,7 @@ from hetsim.experiment.store import stored_runs
 from hetsim.model import files
 from hetsim.page import report
 from hetsim.results.one_run.store import MARK, write_csv
-from hetsim.results.sealed import digest_of, sealed, unsealed
+from hetsim.results.stored_files import digest_of, sealed, unsealed
 
 SCENARIO = """\
 name: small

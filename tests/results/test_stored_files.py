@@ -22,8 +22,7 @@ from click.testing import CliRunner
 import hetsim as hs
 from hetsim.cli import main
 from hetsim.errors import DamagedFile, UsageError
-from hetsim.results.sealed import digest_of, sealed, unsealed
-from hetsim.results.stored_files import read_frame, read_json, read_stored
+from hetsim.results.stored_files import digest_of, read_frame, read_json, read_stored, sealed, unsealed
 
 SMALL = {
     "name": "small", "cluster": {"nodes": {"cpus": 2}},

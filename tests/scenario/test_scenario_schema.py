@@ -12,8 +12,7 @@ from tiers import some
 import hetsim as hs
 from hetsim import registry
 from hetsim.errors import ScenarioError, UnknownName
-from hetsim.model.paths import ExistingFile
-from hetsim.model.units import Seconds
+from hetsim.model.units import ExistingFile, Seconds
 from hetsim.policy import Scheduler
 from hetsim.scenario.file import document as documents
 from hetsim.scenario.file import shipped

@@ -685,7 +685,7 @@ def test_a_function_put_into_a_library_counts(monkeypatch: pytest.MonkeyPatch):
 
 READER = """from pathlib import Path
 
-from hetsim.model.paths import ExistingFile
+from hetsim.model.units import ExistingFile
 from hetsim.policy import ListScheduler
 
 class mine(ListScheduler):

@@ -20,7 +20,7 @@ from hetsim.errors import UsageError
 from hetsim.experiment.segment import MAGIC, Segment
 from hetsim.experiment.store import Store, merge_stores, stored_runs
 from hetsim.experiment.work import RunOutcome
-from hetsim.results.sealed import sealed
+from hetsim.results.stored_files import sealed
 
 RUN, OTHER = "ab" + "1" * 62, "ab" + "2" * 62
 

@@ -49,7 +49,7 @@ from hetsim.results.many_runs.compare import compare
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.one_run.result import Result
 from hetsim.results.one_run.store import versions
-from hetsim.results.sealed import sealed
+from hetsim.results.stored_files import sealed
 from hetsim.scenario.scenario import load
 from hetsim.search.targets import Target
 

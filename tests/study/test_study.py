@@ -32,7 +32,7 @@ from hetsim.experiment.store import stored_runs
 from hetsim.experiment.sweep import plan_sweep, sweep, sweep_plan
 from hetsim.policy import ListScheduler
 from hetsim.results.many_runs.sweep import Sweep
-from hetsim.results.sealed import sealed, unsealed
+from hetsim.results.stored_files import sealed, unsealed
 from hetsim.scenario.scenario import load
 
 ROWS = "id,arrival,gpu_time,user\n" + "".join(f"{i},{i * 0.9},{1 + i % 3},u{i % 2}\n" for i in range(20))

@@ -46,7 +46,7 @@ from hetsim.policy import ListScheduler
 from hetsim.results.many_runs.point_differences import differences
 from hetsim.results.many_runs.sweep import FACTS, Sweep
 from hetsim.results.many_runs.sweep_tables import SweepRow, SweepTables
-from hetsim.results.sealed import sealed, unsealed
+from hetsim.results.stored_files import sealed, unsealed
 from hetsim.scenario.scenario import load
 from hetsim.scenario.schema.sweep import read_range
 

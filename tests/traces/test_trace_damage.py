@@ -18,7 +18,7 @@ from test_request_traces import AZURE, BURST, MOON
 
 from hetsim import registry
 from hetsim.errors import ScenarioError
-from hetsim.model import compressed
+from hetsim.model import files
 from hetsim.workload.families.columns import read_column
 from hetsim.workload.logs.summary import sizes
 from hetsim.workload.traces import BUILTIN
@@ -288,10 +288,10 @@ def test_a_truncated_or_broken_archive(complaint, read, form):
 def test_a_small_file_does_not_fill_the_memory(complaint, read, form, monkeypatch):
     """One limit for all, whether the file says how much is in it or, having been tampered with, does not."""
     packed = gzip.compress(EXAMPLES[form].encode())
-    monkeypatch.setattr(compressed, "MAX_RATIO", 0)
-    monkeypatch.setattr(compressed, "ALWAYS", len(EXAMPLES[form].encode()))
+    monkeypatch.setattr(files, "MAX_RATIO", 0)
+    monkeypatch.setattr(files, "ALWAYS", len(EXAMPLES[form].encode()))
     assert len(read(form, packed)) >= 2
-    monkeypatch.setattr(compressed, "ALWAYS", len(EXAMPLES[form].encode()) - 1)
+    monkeypatch.setattr(files, "ALWAYS", len(EXAMPLES[form].encode()) - 1)
     for file in (packed, packed[:-4] + bytes(4)):
         found = complaint(form, file)
         assert found.startswith("t.") and "decompresses to more than 0 MB, the most that is read of a comp" in found
@@ -300,7 +300,7 @@ def test_a_small_file_does_not_fill_the_memory(complaint, read, form, monkeypatc
 
 def test_the_limit_is_a_multiple_of_the_size():
     """A megabyte of gzip that holds 40 times its size is read, one that holds 60 times its size is not."""
-    assert compressed.limit_of(1_000_000) == 50_000_000 and compressed.limit_of(1000) == 32_000_000
+    assert files.limit_of(1_000_000) == 50_000_000 and files.limit_of(1000) == 32_000_000
 
 
 @pytest.mark.parametrize("form", TEXTS)
@@ -415,8 +415,8 @@ def test_a_column_for_a_distribution_has_the_same_limit(tmp_path, monkeypatch):
     with pytest.raises(ScenarioError, match=r"t.csv.gz: is damaged: the compressed data end too early"):
         read_column(path, "size")
     path.write_bytes(whole)
-    monkeypatch.setattr(compressed, "ALWAYS", 1000)
-    monkeypatch.setattr(compressed, "MAX_RATIO", 1)
+    monkeypatch.setattr(files, "ALWAYS", 1000)
+    monkeypatch.setattr(files, "MAX_RATIO", 1)
     with pytest.raises(ScenarioError, match=r"t.csv.gz: decompresses to more than 0 MB"):
         read_column(path, "size")
 

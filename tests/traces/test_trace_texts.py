@@ -18,9 +18,8 @@ from hetsim.traces.contents import contents, text_of
 from hetsim.traces.from_log import Compared, Variant, compare, document_of, inferred_nodes, take_in_limits
 from hetsim.traces.node_lists import grouped
 from hetsim.traces.picture import trace as picture_of
-from hetsim.workload.logs.capacity import Capacity
 from hetsim.workload.logs.inferred import Limits, Order
-from hetsim.workload.logs.recorded_log import Jobs
+from hetsim.workload.logs.recorded_log import Capacity, Jobs
 from hetsim.workload.logs.waits import REASONS, Explained
 from hetsim.workload.traces import TaskTable
 

@@ -9,8 +9,8 @@ import numpy as np
 from hetsim.learning.agents.files import load
 from hetsim.learning.observation.admission import ACCEPT, AdmissionWindow, refuse_others
 from hetsim.learning.observation.window import ADMISSION, SCHEDULING, Window
-from hetsim.model.paths import ExistingFile
 from hetsim.model.task import Task
+from hetsim.model.units import ExistingFile
 from hetsim.policy import Accept, Admission, PlanProblem, Reject, View
 
 

@@ -11,11 +11,10 @@ from typing import Any, get_args
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.cluster import Cluster
 from hetsim.model.files import open_input, open_text
-from hetsim.model.paths import ExistingFile
 from hetsim.model.plan import Copy, Moment, Plan, Step, lane_names
 from hetsim.model.plan_table import COLUMNS, COPY_COLUMNS, LAUNCH_COLUMN
 from hetsim.model.tasks import Shape, Tasks
-from hetsim.model.units import shown
+from hetsim.model.units import ExistingFile, shown
 from hetsim.policy import PlannedScheduler, PlanProblem, Scheduler
 from hetsim_policies.dynamic.heteroprio import HeteroPrio
 from hetsim_policies.static.common.outcome import rehearsed

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.errors import ScenarioError
-from hetsim.workload.mapped import latency_table
+from hetsim.workload.mapped import picked_columns
 from hetsim.workload.mapped.cells import bounded, plain
 from hetsim.workload.mapped.picked_columns import PickedColumns
 from hetsim.workload.mapped.propose import form_of
@@ -69,7 +69,7 @@ def table(
     """
     names = rows_of(path, form_of(path)).names
     batch, time = batch or _usual(path, names, BATCH, "--batch"), time or _usual(path, names, TIMES, "--time")
-    sizes, seconds, _ = latency_table.read(path, batch, time, unit=unit, where=where, quantiles={}, samples=samples)
+    sizes, seconds, _ = picked_columns.read(path, batch, time, unit=unit, where=where, quantiles={}, samples=samples)
     return Elsewhere(f"{path}: {time} by {batch}", {"compute": dict(zip(sizes, seconds, strict=True))})
 
 
@@ -169,7 +169,7 @@ def _size(path: Path, line: int, row: dict[str, Any], given: int | None) -> int:
             raise problem_of(path, f"{text}; or add a column Batch")
         return given
     batch_size = _number(path, line, row, name)
-    if batch_size % 1 or not 1 <= batch_size <= latency_table.MAX_SIZE:
+    if batch_size % 1 or not 1 <= batch_size <= picked_columns.MAX_SIZE:
         raise problem_of(path, f"column {name}: {batch_size:g} is not a batch size", line)
     if given is not None and given != batch_size:
         raise problem_of(path, f"column {name} says {batch_size:g}, and --from {given}={path}", line)

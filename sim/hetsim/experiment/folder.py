@@ -26,8 +26,7 @@ from hetsim.model.units import shown
 from hetsim.results.formatting import listed
 from hetsim.results.many_runs.sweep import EACH, MARK, SCENARIO, TABLE, TABLES
 from hetsim.results.many_runs.sweep_tables import SweepTables
-from hetsim.results.sealed import digests, sealed, unsealed
-from hetsim.results.stored_files import open_stored
+from hetsim.results.stored_files import digests, open_stored, sealed, unsealed
 
 RUNS = "runs"
 MAX_INDENTED = 10_000

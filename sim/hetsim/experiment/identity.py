@@ -23,7 +23,7 @@ from typing import Any, get_args
 from hetsim import registry
 from hetsim.experiment.code_digest import OURS, code_digest, stated_identity
 from hetsim.model.files import InputFiles, watch_opens
-from hetsim.model.paths import ExistingFile, ExistingFolder
+from hetsim.model.units import ExistingFile, ExistingFolder
 from hetsim.results.one_run.store import package_version, versions
 from hetsim.scenario.scenario import Scenario
 from hetsim.scenario.schema.policy import PolicySpec

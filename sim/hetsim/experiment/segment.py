@@ -27,8 +27,7 @@ import numpy as np
 from hetsim.errors import DamagedFile, UsageError
 from hetsim.experiment.work import Packed, RunOutcome
 from hetsim.results.formatting import json_values
-from hetsim.results.sealed import sealed, unsealed_text
-from hetsim.results.stored_files import open_stored, parse_json
+from hetsim.results.stored_files import open_stored, parse_json, sealed, unsealed_text
 
 MAGIC = b"hetsim runs 1\n"
 SEGMENT = ".runs"

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from hetsim.errors import Problem, ScenarioError, UnknownName, UsageError
 from hetsim.gallery.schema import Axis, AxisValue, Expected, FiguresTable
-from hetsim.model.compressed import opened
+from hetsim.model.files import opened
 from hetsim.scenario.file import document as documents
 from hetsim.scenario.file.problems import translate
 

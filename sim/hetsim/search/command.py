@@ -107,7 +107,7 @@ def _write(found: Any, out: Path, quiet: bool) -> None:
     from hetsim.errors import UsageError
     from hetsim.results.one_run.store import write_csv, write_directory
     from hetsim.results.pictures import write_picture
-    from hetsim.results.sealed import sealed
+    from hetsim.results.stored_files import sealed
 
     if not hasattr(found, "candidates"):
         raise UsageError("--out is of combinations: give values (--over KEY=1..16), or several targets or policies")

@@ -16,8 +16,15 @@ from typing import Any
 import numpy as np
 
 from hetsim import registry
-from hetsim.workload.logs.capacity import NodeParts, level_of, node_parts
-from hetsim.workload.logs.recorded_log import HeldOverTime, Jobs, correlation, rank_correlation
+from hetsim.workload.logs.recorded_log import (
+    HeldOverTime,
+    Jobs,
+    NodeParts,
+    correlation,
+    level_of,
+    node_parts,
+    rank_correlation,
+)
 from hetsim.workload.logs.summary import held_amounts, on_gpus
 from hetsim.workload.logs.waits import Explained, half_of
 from hetsim.workload.traces import TaskTable
@@ -71,7 +78,7 @@ class Compared:
 
 
 def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
-    """Nodes with the capacity that the log shows (`hetsim.workload.logs.capacity`).
+    """Nodes with the capacity that the log shows (`hetsim.workload.logs.recorded_log`).
 
     Where it names the nodes of each job: those.  Otherwise one node with all cores,
     or as many nodes of 8 GPUs (fewer where no job holds as many) as it takes, by GPU type.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hetsim.report import terminal
-from hetsim.workload.logs.capacity import FULL
+from hetsim.workload.logs.recorded_log import FULL
 
 if TYPE_CHECKING:
     from hetsim.traces.from_log import Compared

@@ -8,7 +8,7 @@ from typing import Any
 from hetsim.registry import load_object
 
 MEASUREMENTS = {
-    "latencies": "hetsim.workload.mapped.latency_table:read",
+    "latencies": "hetsim.workload.mapped.picked_columns:read",
     "layers": "hetsim.workload.readers.layer_profiles:read_profile",
 }
 

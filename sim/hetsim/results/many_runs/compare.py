@@ -31,9 +31,8 @@ from hetsim.results.one_run.metrics import metric
 from hetsim.results.one_run.plans import PLAN_COLUMNS, plans_table, reservations
 from hetsim.results.one_run.result import Result
 from hetsim.results.pictures import drawn
-from hetsim.results.sealed import check_names
 from hetsim.results.statistics import student_interval
-from hetsim.results.stored_files import read_json, reading_stored
+from hetsim.results.stored_files import check_names, read_json, reading_stored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

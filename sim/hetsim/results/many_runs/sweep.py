@@ -34,8 +34,7 @@ from hetsim.errors import DamagedFile, UnknownName, UsageError
 from hetsim.results.declared import current_name, has_direction, higher_is_better, in_set
 from hetsim.results.formatting import formatter, json_number, metric_name, several, units_of
 from hetsim.results.many_runs.point_differences import FACTS, differences, rows_where
-from hetsim.results.sealed import check_names, unsealed, verify
-from hetsim.results.stored_files import read_frame
+from hetsim.results.stored_files import check_names, read_frame, unsealed, verify
 
 MARK = "sweep.json"
 TABLE = "table.parquet"

@@ -39,8 +39,7 @@ from hetsim.results.formatting import json_number
 from hetsim.results.one_run.measured import Run
 from hetsim.results.saved_classes import CLASSES
 from hetsim.results.saved_input import ARRAYS, OBJECTS, load_input, save_input
-from hetsim.results.sealed import check_names, digests, sealed, unsealed, verify
-from hetsim.results.stored_files import read_frame, read_json
+from hetsim.results.stored_files import check_names, digests, read_frame, read_json, sealed, unsealed, verify
 
 MARK = "run.json"
 TABLES = ("tasks", "launches", "devices", "timeline")

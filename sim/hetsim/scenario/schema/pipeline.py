@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hetsim.model.paths import ExistingFile
-from hetsim.model.units import Degree, Flag
+from hetsim.model.units import Degree, ExistingFile, Flag
 from hetsim.scenario.fields import Model, SomeNames
 
 

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, model_validator
 
-from hetsim.model.paths import ExistingFile
-from hetsim.model.units import Fraction, PerSecond, Seconds
+from hetsim.model.units import ExistingFile, Fraction, PerSecond, Seconds
 from hetsim.workload.contract import BLOCK, MAX_ARRIVALS, ArrivalProcess, Interval, Positive, Rate, in_order, summed
 from hetsim.workload.distributions import Floats, NumberDistribution
 from hetsim.workload.families.columns import read_column

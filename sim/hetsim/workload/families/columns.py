@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import Problem, ScenarioError, suggestion
-from hetsim.model.compressed import opened
-from hetsim.model.files import open_input
+from hetsim.model.files import open_input, opened
 from hetsim.workload.contract import Floats
 
 

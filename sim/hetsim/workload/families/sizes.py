@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from hetsim.errors import Problem, ScenarioError, suggestion
-from hetsim.model.paths import ExistingFile
+from hetsim.model.units import ExistingFile
 from hetsim.workload.contract import (
     Distribution,
     Floats,

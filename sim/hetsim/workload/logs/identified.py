@@ -15,9 +15,8 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from hetsim.workload.logs.capacity import FULL
 from hetsim.workload.logs.decisions import DAY, KEYS, LoggedJob, Prefer, RecordedState, Rule, examine, logged_jobs
-from hetsim.workload.logs.recorded_log import SLACK, HeldOverTime, Jobs, rank_correlation
+from hetsim.workload.logs.recorded_log import FULL, SLACK, HeldOverTime, Jobs, rank_correlation
 from hetsim.workload.logs.waits import Explained, explain
 from hetsim.workload.traces import TaskTable
 

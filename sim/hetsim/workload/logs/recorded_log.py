@@ -8,10 +8,150 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hetsim.workload.logs.capacity import Capacity, NodeParts, capacity_of, node_parts
 from hetsim.workload.logs.summary import durations, held_amounts
-from hetsim.workload.rows.held import HeldOverTime
+from hetsim.workload.rows.held import MOMENT, HeldOverTime
 from hetsim.workload.traces import TaskTable
+
+# The capacity of a cluster as a log of its jobs shows it, and excesses of it.
+#
+# The capacity of a node, or of a log that names none, is the highest level that is held for 1 % of the time in which
+# anything is held: what is held for less is an accident of the log (clocks that jump, rows that repeat).  A node
+# whose first job comes after the last one of another, where both together never hold more than one of them, is that
+# node under another name.
+
+
+FULL = 0.05
+"""The share of the time for which a capacity must be held to be surely the whole."""
+COVERED = 0.8
+"""The share of a log that two names of one node cover together."""
+FEW = 3
+
+
+@dataclass
+class NodeParts:
+    """Amounts of jobs on each node, in equal parts of those that name several."""
+
+    names: list[str]
+    job: np.ndarray
+    node: np.ndarray
+    amount: np.ndarray
+    alone: np.ndarray
+    """By job: did it run on one node?"""
+
+    def jobs_on(self, node: int) -> np.ndarray:
+        return np.flatnonzero(self.node == node)
+
+
+def node_parts(labels: np.ndarray | None, amount: np.ndarray, start: np.ndarray, end: np.ndarray) -> NodeParts | None:
+    """The nodes of jobs, from names with bars between them; None if a job has none."""
+    if labels is None or not len(labels) or not all(one == one and one for one in labels.tolist()):
+        return None
+    lists = [str(one).split("|") for one in labels.tolist()]
+    codes: dict[str, int] = {}
+    short = {name for names in lists for name in names if "." not in name}
+    job = np.repeat(np.arange(len(lists)), [len(names) for names in lists])
+    plain = [name.partition(".")[0] if name.partition(".")[0] in short else name for names in lists for name in names]
+    node = np.array([codes.setdefault(name, len(codes)) for name in plain])
+    count = np.array([len(names) for names in lists])
+    parts = NodeParts(list(codes), job, node, amount=(amount / count)[job], alone=count == 1)
+    _merge_renamed(parts, start[job], end[job])
+    return parts
+
+
+def _merge_renamed(parts: NodeParts, start: np.ndarray, end: np.ndarray) -> None:
+    """Take names of one node that follow each other as one."""
+    if len(parts.names) < 2 or len(parts.names) > 5_000:
+        return
+    begin, span = float(start.min()), float(end.max() - start.min())
+    order = np.lexsort((start, parts.node))
+    bounds = np.searchsorted(parts.node[order], np.arange(len(parts.names) + 1))
+    rows = [order[low:high] for low, high in zip(bounds, bounds[1:], strict=False)]
+    spans = [(float(start[one[0]]), float(start[one[-1]])) for one in rows]
+    late = [node for node, (first, _) in enumerate(spans) if first > begin + 0.05 * span and len(rows[node]) >= FEW]
+    gone = [node for node, (_, last) in enumerate(spans) if last < begin + 0.95 * span and len(rows[node]) >= FEW]
+    for new in sorted(late, key=lambda node: spans[node]):
+        for old in sorted(gone, key=lambda node: abs(spans[new][0] - spans[node][1])):
+            gap, covered = spans[new][0] - spans[old][1], spans[new][1] - spans[old][0]
+            if gap < 0 or gap > (1 - COVERED) / 2 * span or covered < COVERED * span:
+                continue
+            sets = (rows[old], rows[new], np.concatenate([rows[old], rows[new]]))
+            levels = [HeldOverTime(start[one], end[one], parts.amount[one]).common() for one in sets]
+            if levels[2] <= max(levels[:2]):
+                parts.node[rows[new]] = old
+                gone.remove(old)
+                break
+
+
+@dataclass
+class Capacity:
+    """The capacity of a cluster: stated, or as the log shows it."""
+
+    amount: float
+    stated: bool
+    by_node: dict[str, float] = field(default_factory=dict)
+    full: float = 0.0
+    """The share of the time with jobs in which it is held, all of it or more."""
+    beyond: list[tuple[str, float, float, float, list[int]]] = field(default_factory=list)
+    """Node (empty: of the whole), when, for how long, and what was held where that is more, with the jobs of it."""
+
+
+def capacity_of(
+    start: np.ndarray, end: np.ndarray, amount: np.ndarray, parts: NodeParts | None, stated: float | None = None
+) -> Capacity:
+    """The capacity of a cluster that jobs ran on."""
+    over_time = HeldOverTime(start, end, amount)
+    by_node = {}
+    for node, name in enumerate(parts.names if parts is not None else ()):
+        rows = parts.jobs_on(node)  # type: ignore[union-attr]
+        if len(rows):
+            by_node[name] = level_of(*_spans(parts, rows, start, end))
+    shown = math.ceil(sum(by_node.values()) - 1e-9) if by_node else level_of(start, end, amount)
+    capacity = Capacity(float(shown if stated is None else stated), stated is not None, by_node)
+    length = np.append(np.diff(over_time.times), 0.0)
+    busy = max(float(length[over_time.level > 0].sum()), 1e-9)
+    capacity.full = float(length[over_time.level >= capacity.amount - 1e-6].sum()) / busy
+    if _exceeds(over_time, capacity.amount):
+        capacity.beyond.append(("", *_beyond(start, end, over_time, most=capacity.amount, jobs=np.arange(len(start)))))
+    elif parts is not None and stated is None:
+        for node, name in enumerate(parts.names):
+            rows = parts.jobs_on(node)
+            if len(rows):
+                began, ended, part = _spans(parts, rows, start, end)
+                own = HeldOverTime(began, ended, part)
+                if name in by_node and _exceeds(own, by_node[name]):
+                    capacity.beyond.append(
+                        (name, *_beyond(began, ended, own, most=by_node[name], jobs=parts.job[rows]))
+                    )
+    return capacity
+
+
+def _exceeds(held: HeldOverTime, most: float) -> bool:
+    """Return True if more is in use than this for longer than rounding explains."""
+    return float(np.append(np.diff(held.times), 0.0)[held.level > most + 1e-6].sum()) > MOMENT
+
+
+def _spans(parts: NodeParts | None, rows: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, ...]:
+    assert parts is not None
+    return start[parts.job[rows]], end[parts.job[rows]], parts.amount[rows]
+
+
+def level_of(start: np.ndarray, end: np.ndarray, amount: np.ndarray) -> float:
+    """The number of devices that these jobs show; none of them uses more."""
+    if not len(start):
+        return 0.0
+    return float(math.ceil(max(HeldOverTime(start, end, amount).common(), float(amount.max())) - 1e-9))
+
+
+def _beyond(
+    start: np.ndarray, end: np.ndarray, held: HeldOverTime, most: float, jobs: np.ndarray
+) -> tuple[float, float, float, list[int]]:
+    """When an amount is first exceeded, for how long, the peak, the jobs that began."""
+    over = held.level > most + 1e-6
+    length = np.append(np.diff(held.times), 0.0)
+    first = float(held.times[int(np.argmax(over))])
+    began = np.flatnonzero(held.at(start) > most + 1e-6)
+    return first, float(length[over].sum()), float(held.level.max()), jobs[began].tolist()
+
 
 LABELS = ("user", "queue", "partition", "vc", "account", "group", "qos", "class")
 """By which limits and orders are looked for."""

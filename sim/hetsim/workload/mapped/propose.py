@@ -15,9 +15,21 @@ from hetsim.model.units import shown
 from hetsim.workload.mapped.cells import guess_form
 from hetsim.workload.mapped.log_map import unit_in_name
 from hetsim.workload.mapped.mapping import BLANKS, NO_LIMIT, blanks_of
-from hetsim.workload.mapped.proposed_columns import DURATIONS, INSTANTS, TEXTS, Column, Proposal, choose, column_of
+from hetsim.workload.mapped.proposed_columns import (
+    DURATIONS,
+    INSTANTS,
+    TEXTS,
+    UNIT_OF,
+    Column,
+    Proposal,
+    amounts,
+    choose,
+    column_of,
+    durations,
+    fractions,
+    seconds_of,
+)
 from hetsim.workload.mapped.proposed_contents import Contents
-from hetsim.workload.mapped.proposed_units import UNIT_OF, amounts, durations, fractions, seconds_of
 from hetsim.workload.mapped.rows import LOOKED_AT, Csv, FileRows, beginning, rows_of
 from hetsim.workload.rows.column_names import NAMES, WIDTHS, by_words
 from hetsim.workload.rows.json_rows import first_sign

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.workload.mapped.proposed_columns import GPU_NAME, INSTANTS, Column, Proposal
-from hetsim.workload.mapped.proposed_units import UNIT_OF, seconds_of
+from hetsim.workload.mapped.proposed_columns import GPU_NAME, INSTANTS, UNIT_OF, Column, Proposal, seconds_of
 
 SURE = 0.98
 """The share of rows that must bear a finding out."""

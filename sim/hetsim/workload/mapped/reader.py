@@ -68,7 +68,7 @@ from hetsim.workload.mapped.mapping import (
 )
 from hetsim.workload.mapped.rows import FileRows, JsonLines, rows_of
 from hetsim.workload.rows.job_log import Date, JobLog, Named
-from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.job_tables import job_log
 from hetsim.workload.rows.rows_of_a_job import Fold, restarts
 from hetsim.workload.traces import TaskTable
 

@@ -27,7 +27,7 @@ from hetsim.model.units import shown
 from hetsim.workload.mapped.mapping import Attempts, Zone
 from hetsim.workload.mapped.reader import Record, read_records
 from hetsim.workload.rows.job_log import JobLog
-from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.job_tables import job_log
 from hetsim.workload.rows.json_rows import first_sign, members
 from hetsim.workload.rows.text_rows import LONGEST_LINE, numbered_lines
 

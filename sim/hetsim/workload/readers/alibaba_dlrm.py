@@ -22,7 +22,7 @@ import math
 
 from hetsim.model.units import Seconds, shown
 from hetsim.workload.rows.job_log import JobLog, LogCut, out_of_order
-from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.job_tables import job_log
 from hetsim.workload.rows.text_rows import NUMBER, CsvTable
 
 NUMBERS = ("cpu_request", "gpu_request", "memory_request")

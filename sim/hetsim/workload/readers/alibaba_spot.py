@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from hetsim.model.units import shown
 from hetsim.workload.rows.job_log import JobLog
-from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.job_tables import job_log
 from hetsim.workload.rows.text_rows import CsvTable
 
 COLUMNS = (

@@ -29,10 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.errors import suggestion
-from hetsim.model.paths import ExistingFile
-from hetsim.model.units import shown
+from hetsim.model.units import ExistingFile, shown
 from hetsim.workload.rows.job_log import Count, JobLog, Named, TypeNames
-from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.job_tables import job_log
 from hetsim.workload.rows.text_rows import CsvTable, Flag, numbered_lines, problem_of
 
 TEN = ("type", "command", "directory", "argument", "data", "steps", "scale", "weight", "slo", "arrival")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from hetsim.model.units import shown
 from hetsim.workload.rows.job_log import JobLog, number_or_text, out_of_order
-from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.job_tables import job_log
 from hetsim.workload.rows.text_rows import CsvTable
 
 COLUMNS = ("job_id", "user", "gpu_num", "cpu_num", "state", "submit_time", "start_time", "end_time")

@@ -28,8 +28,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from hetsim.model.paths import ExistingFile
-from hetsim.model.units import TimeUnit, shown
+from hetsim.model.units import ExistingFile, TimeUnit, shown
 from hetsim.workload.rows.text_rows import Flag, ReadFile, Types, cells_of, column_of, lines_of, place, time_of
 from hetsim.workload.traces import TaskTable
 

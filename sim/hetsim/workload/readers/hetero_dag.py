@@ -27,8 +27,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import AfterValidator
 
-from hetsim.model.paths import ExistingFile
-from hetsim.model.units import TimeUnit, shown
+from hetsim.model.units import ExistingFile, TimeUnit, shown
 from hetsim.workload.rows.text_rows import (
     NUMBER,
     Flag,

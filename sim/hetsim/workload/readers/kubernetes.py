@@ -31,11 +31,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from hetsim.model.paths import ExistingFile
-from hetsim.model.units import shown
+from hetsim.model.units import ExistingFile, shown
 from hetsim.workload.mapped.mapping import GangOf
 from hetsim.workload.rows.job_log import JobLog, LogCut, Named, TypeNames
-from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.job_tables import job_log
 from hetsim.workload.rows.job_times import JobTimes
 from hetsim.workload.rows.json_rows import first_sign, members
 from hetsim.workload.rows.rows_of_a_job import JobRows

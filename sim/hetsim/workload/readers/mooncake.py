@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.errors import suggestion
-from hetsim.model.paths import ExistingFile
-from hetsim.model.units import shown
+from hetsim.model.units import ExistingFile, shown
 from hetsim.workload.rows.request_rows import Request, RequestRows, nanoseconds, tokens, with_cut
 from hetsim.workload.traces import TaskTable
 

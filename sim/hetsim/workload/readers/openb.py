@@ -20,10 +20,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from hetsim.model.paths import ExistingFile
-from hetsim.model.units import Seconds, shown
+from hetsim.model.units import ExistingFile, Seconds, shown
 from hetsim.workload.rows.job_log import JobLog, LogCut, TypeNames, out_of_order
-from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.job_tables import job_log
 from hetsim.workload.rows.text_rows import LONGEST_LINE, CsvTable, numbered_lines
 
 NEEDED = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")

@@ -30,10 +30,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from hetsim.model.paths import ExistingFile
-from hetsim.model.units import shown
+from hetsim.model.units import ExistingFile, shown
 from hetsim.workload.rows.job_log import JobLog, LogCut
-from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.job_tables import job_log
 from hetsim.workload.rows.text_rows import CsvTable
 
 MIN_ROWS = 2**16

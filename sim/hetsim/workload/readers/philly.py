@@ -20,10 +20,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from hetsim.model.paths import ExistingFile
-from hetsim.model.units import shown
+from hetsim.model.units import ExistingFile, shown
 from hetsim.workload.rows.job_log import Count, JobLog, LogCut, Named
-from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.job_tables import job_log
 from hetsim.workload.rows.json_rows import first_sign, members
 from hetsim.workload.rows.text_rows import CsvTable, Flag
 

@@ -40,11 +40,10 @@ from pydantic import Field
 
 from hetsim.errors import suggestion
 from hetsim.model.curves import Layout
-from hetsim.model.paths import ExistingFolder
-from hetsim.model.units import shown
+from hetsim.model.units import ExistingFolder, shown
 from hetsim.workload.costs.measured_training import Application, TrainingCurve
 from hetsim.workload.rows.job_log import Count, JobLog, Named
-from hetsim.workload.rows.job_reader import job_log, table_of
+from hetsim.workload.rows.job_tables import job_log, table_of
 from hetsim.workload.rows.text_rows import NUMBER, CsvTable, RowProblems, numbered_lines
 from hetsim.workload.traces import Curves, TaskTable
 

@@ -10,8 +10,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from hetsim.model.paths import ExistingFile
-from hetsim.model.units import shown
+from hetsim.model.units import ExistingFile, shown
 from hetsim.workload.readers.mooncake import LARGEST_ID
 from hetsim.workload.rows.request_rows import (
     Column,

@@ -28,13 +28,12 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.errors import suggestion
-from hetsim.model.paths import ExistingFile
-from hetsim.model.units import shown
+from hetsim.model.units import ExistingFile, shown
 from hetsim.workload.mapped.cells import clock, zone_of
 from hetsim.workload.mapped.mapping import Attempts, Zone
 from hetsim.workload.node_lists import hosts
 from hetsim.workload.rows.job_log import JobLog, LogCut, TypeNames
-from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.job_tables import job_log
 from hetsim.workload.rows.job_times import JobTimes
 from hetsim.workload.rows.rows_of_a_job import JobRows, gang, restarts
 from hetsim.workload.rows.text_rows import LONGEST_LINE, CsvTable, Flag, numbered_lines

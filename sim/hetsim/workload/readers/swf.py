@@ -27,10 +27,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from hetsim.model.paths import ExistingFile
-from hetsim.model.units import shown
+from hetsim.model.units import ExistingFile, shown
 from hetsim.workload.rows.job_log import Count, JobLog
-from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.job_tables import job_log
 from hetsim.workload.rows.text_rows import LONGEST_LINE, NUMBER, YEAR_10000, numbered_lines, problem_of
 
 FIELDS = (

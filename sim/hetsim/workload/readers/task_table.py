@@ -23,10 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError, suggestion
-from hetsim.model.compressed import opened
-from hetsim.model.files import open_input, write_whole
-from hetsim.model.paths import ExistingFile
-from hetsim.model.units import MAX_BYTES, MAX_SECONDS, shown
+from hetsim.model.files import open_input, opened, write_whole
+from hetsim.model.units import MAX_BYTES, MAX_SECONDS, ExistingFile, shown
 from hetsim.workload.rows.text_rows import PARQUET, circle, numbered_lines
 from hetsim.workload.traces import LISTS, NUMBERS, TaskTable
 

@@ -24,8 +24,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from hetsim.model.paths import ExistingFile
-from hetsim.model.units import MAX_BYTES, MAX_SECONDS, shown
+from hetsim.model.units import MAX_BYTES, MAX_SECONDS, ExistingFile, shown
 from hetsim.workload.rows.json_rows import Opened, parts
 from hetsim.workload.rows.text_rows import ReadFile, circle, problem_of
 from hetsim.workload.traces import TaskTable

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field
 
 from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError, suggestion
-from hetsim.model.compressed import check, is_gzip, opened
+from hetsim.model.files import check, is_gzip, opened
 from hetsim.model.plan import find_cycle
 from hetsim.model.units import MAX_SECONDS, TIME, shown
 
@@ -91,7 +91,7 @@ def numbered_lines(path: Path, longest: int = -1, keep: bool = False) -> Iterato
 
     Holds one line at a time, whatever the size of the file.  ScenarioError where it cannot be read as text, or has a
     line of more than `longest` bytes (-1: as long as it likes), or is compressed and holds more than the limit of
-    `hetsim.model.compressed`.  `keep`: the caller keeps all lines, so that this is looked at before the first.
+    `hetsim.model.files`.  `keep`: the caller keeps all lines, so that this is looked at before the first.
     """
     file = str(path)
     number = 0
