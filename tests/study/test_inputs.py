@@ -329,6 +329,7 @@ def test_code_that_changes_gives_a_new_figure(name: str, tmp_path: Path, monkeyp
     goes_stale(CODE[name], tmp_path, monkeypatch)
 
 
+@pytest.mark.quick(4)
 @LINUX
 @pytest.mark.parametrize("name", DATA)
 def test_a_file_that_changes_gives_a_new_figure(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -451,6 +452,7 @@ for value in [
 """
 
 
+@pytest.mark.slow
 def test_equal_objects_have_equal_digests_in_every_process():
     """Whatever order sets have there; and unequal ones have others."""
     found = []
