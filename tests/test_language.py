@@ -7,9 +7,11 @@ import ast
 import csv
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+import syntax
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("policies", "sim", "docs", "notebooks", "benchmarks", "scenarios")
@@ -88,27 +90,32 @@ FIELD = re.compile(r"^(least_outstanding|least_contention|least_loaded|least_squ
 """Names of policies and of the field."""
 
 
-def names_of(tree: ast.AST) -> Iterator[str]:
+def names_of(nodes: list[ast.AST]) -> Iterator[str]:
     """Names that a file gives: functions, classes and variables; keyword parameters are free."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
 
 
-def docstrings(tree: ast.AST) -> Iterator[str]:
+def docstrings(nodes: list[ast.AST]) -> list[str]:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
-    for text in (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, kinds)):
-        if text:
-            yield text
+    return [text for node in nodes if isinstance(node, kinds) and (text := ast.get_docstring(node))]
+
+
+@cache
+def parts_of(name: str) -> frozenset[str]:
+    """The words of a name, small."""
+    return frozenset(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_"))
 
 
 def counted(text: str) -> dict[str, int]:
     """How often a file has each kind of what is to go; kinds that it has not are left out."""
-    tree = ast.parse(text)
-    names = [(name, set(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_"))) for name in names_of(tree)]
-    lines = [text.splitlines()[0] for text in docstrings(tree)]
+    nodes = [*syntax.nodes_of(ast.parse(text))]
+    names = [(name, parts_of(name)) for name in names_of(nodes)]
+    texts = docstrings(nodes)
+    lines = [text.splitlines()[0] for text in texts]
     kinds = {
         "bare name": sum(name in BARE for name, _ in names),
         "person in a name": sum(bool(parts & PERSON_PARTS) for _, parts in names),
@@ -116,7 +123,7 @@ def counted(text: str) -> dict[str, int]:
         "docstring is a question": sum(line.rstrip().endswith("?") for line in lines),
         "docstring begins with What": sum(line.startswith("What ") for line in lines),
         "first line above 80": sum(len(line) > 80 for line in lines),
-        "odd word": sum(len(ODD.findall(text)) for text in docstrings(tree)),
+        "odd word": sum(len(ODD.findall(text)) for text in texts),
     }
     return {kind: count for kind, count in kinds.items() if count}
 

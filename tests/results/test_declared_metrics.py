@@ -140,20 +140,26 @@ def test_a_metric_of_an_installed_package_is_loaded_by_its_entry_point(installed
     assert float(shown) == pytest.approx(2)
 
 
-def command(*words):
-    return f"from hetsim.cli import main; main({[*words, '--json', '-q', '--workers', '1']!r}, standalone_mode=False)"
+def called(python, *commands):
+    """What commands print as JSON, all of one process."""
+    lists = [[*words, "--json", "-q", "--workers", "1"] for words in commands]
+    each = "main(words, standalone_mode=False); print('---')"
+    shown = python(f"from hetsim.cli import main\nfor words in {lists!r}: {each}")
+    return [json.loads(text) for text in shown.split("---\n")[:-1]]
 
 
+@pytest.mark.slow
 def test_a_metric_of_an_installed_package_selects_the_best_policy_and_the_size(installed):
     """Twice the mean response selects what the mean response does."""
     policies = ("--policy", "fcfs", "--policy", "sjf", "--delta", "20%")
-    both = [json.loads(installed(command("compare", "first-steps", *policies, "--best", one)))["selection"]
-            for one in ("theirs", "response_mean")]  # fmt: skip
+    over = ("--target", "response_p95 < 1 h", "--over", "cluster.nodes.0.count=1..2", "--replications", "2")
+    names = ("theirs", "response_mean")
+    every = called(installed, *(("compare", "first-steps", *policies, "--best", one) for one in names),
+                   *(("size", "first-steps", *over, "--minimize", one) for one in names))  # fmt: skip
+    both = [found["selection"] for found in every[:2]]
     assert [one["metric"] for one in both] == ["theirs", "response_mean"] and both[0]["best"] == both[1]["best"]
     assert both[0]["delta"] == pytest.approx(2 * both[1]["delta"])
-    over = ("--target", "response_p95 < 1 h", "--over", "cluster.nodes.0.count=1..2", "--replications", "2")
-    both = [json.loads(installed(command("size", "first-steps", *over, "--minimize", one)))
-            for one in ("theirs", "response_mean")]  # fmt: skip
+    both = every[2:]
     assert [one["minimize"] for one in both] == ["theirs", "response_mean"]
     costs = [[one["objective"] for one in found["candidates"]] for found in both]
     assert costs[0] == pytest.approx([2 * one for one in costs[1]])

@@ -7,6 +7,7 @@ import random
 
 import pytest
 from machines import Job, Scripted, cpu_mode, gpu_mode, running, simulate, simulation
+from tiers import some
 
 import hetsim as hs
 from hetsim.engine.simulation import Simulation
@@ -290,8 +291,8 @@ def test_a_state_in_memory_and_then_an_output_each_move_to_another_device():
 
 def test_resuming_on_another_device_is_never_earlier_than_on_the_same_one():
     """All else equal, and a device's own memory no slower than its link."""
-    draw, later = random.Random(1), 0
-    for case in range(120):
+    draw, later, cases = random.Random(1), 0, some(120, 40)
+    for case in range(cases):
         rate, network = draw.choice([2.0, 8.0]), draw.choice([1.0, 4.0, 16.0])
         link = Link(rate, draw.choice([2.0, 8.0]), draw.choice([0.0, 0.1]), draw.choice(["full", "half"]))
         fast = max(link.upload, link.download) * draw.choice([1, 4])
@@ -310,7 +311,7 @@ def test_resuming_on_another_device_is_never_earlier_than_on_the_same_one():
         finish = [moved(job, at, first, then, spec)[0] for then in (same, *others)]
         assert all(other >= finish[0] - 1e-9 for other in finish[1:]), (case, at, finish)
         later += finish[2] > finish[0] + 1e-9
-    assert later > 30
+    assert later > cases // 4
 
 
 class Replanning(Scripted):

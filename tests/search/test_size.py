@@ -311,6 +311,7 @@ def _changed(**entry: Any) -> dict[str, Any]:
     return {**BATCHES, "workload": [{**BATCHES["workload"][0], **entry}]}
 
 
+@pytest.mark.quick(7)
 @pytest.mark.parametrize(("scenario", "target", "skipped"), [
     (BATCHES, "response_p99 < 100 ms", True),
     (BATCHES, "wait_mean < 150 ms", True),
@@ -349,6 +350,7 @@ def test_a_search_settles_what_is_plain_with_few_replications(replications: int,
     assert [(trial.size, trial.replications) for trial in found.trials] == [(2, first)]
 
 
+@pytest.mark.slow
 def test_from_the_capacity_on_a_search_goes_up_in_small_steps():
     """2 GPUs can serve what arrives, 3 meet the target: 4 and more need no run."""
     found = hs.size(BATCHES, "response_p99 < 30 ms", GPUS, replications=9)
@@ -373,6 +375,7 @@ def test_all_looks_together_err_with_the_stated_probability(draw: Any):
     assert wrong <= stats.binom.ppf(0.999, searches, 0.025)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("words", [
     ("compare", "--policy", "fcfs", "--policy", "sjf", "--policy", "fcfs_skip", "--replications", "3"),
     ("sweep", "--over", "cluster.nodes.0.cpus=2,3,4,5", "--replications", "2"),
@@ -409,6 +412,7 @@ def test_a_share_is_judged_on_the_scale_of_what_is_missed():
     assert Target.parse("wait_mean < 2 s").judge(1.5, 0.5) == MET
 
 
+@pytest.mark.slow
 def test_rare_late_tasks_do_not_meet_a_target_by_luck():
     """Late tasks in clusters, a Poisson number of three a run, each geometric with mean 3: 1.5 % of 600 tasks.
 

@@ -62,6 +62,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @LINUX
 def test_a_run_tells_what_it_opened_only_if_asked(folder: Path):
     assert audited(folder, "run")[1] == []
@@ -72,6 +73,7 @@ def test_a_run_tells_what_it_opened_only_if_asked(folder: Path):
     ]  # fmt: skip
 
 
+@pytest.mark.quick(1)
 @LINUX
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_sweep_tells_what_its_runs_opened(folder: Path, workers: int):
@@ -81,6 +83,7 @@ def test_a_sweep_tells_what_its_runs_opened(folder: Path, workers: int):
     assert [outcome.unknown for outcome in stored_runs(folder / "cache").values()] == [SAID, SAID]
 
 
+@pytest.mark.slow
 @LINUX
 def test_searches_tell_it_too(folder: Path):
     told, _ = audited(folder, "tune", over={"cluster.nodes.cpus": [4, 5]}, audit=True)
@@ -91,7 +94,10 @@ IMPORTED = "from pathlib import Path\nS = float(Path('s.txt').read_text())\n\nde
 
 
 @LINUX
-@pytest.mark.parametrize(("verb", "text"), [("run", OPENED), ("run", IMPORTED), ("compare", OPENED), ("sweep", OPENED)])
+@pytest.mark.parametrize(("verb", "text"), [
+    pytest.param("run", OPENED, marks=pytest.mark.slow), ("run", IMPORTED),
+    pytest.param("compare", OPENED, marks=pytest.mark.slow), ("sweep", OPENED),
+])  # fmt: skip
 def test_commands_take_the_flag(folder: Path, verb: str, text: str):
     """Of a run also what is opened while its scenario is loaded."""
     write(folder, {"mypol.py": text, "d.yaml": yaml.safe_dump(BASE)})

@@ -47,7 +47,8 @@ def registered():
 @pytest.mark.parametrize("more", [
     {}, {"replications": 3}, {"replications": {"precision": 0.5, "metric": "response_mean", "max": 12}},
     {"replications": 5, "best": "response_mean", "delta": 0.5}, {"replications": 3, "by": ["user"], "baseline": "sjf"},
-    {"replications": 10, "overrides": {"warmup": "auto", "workload.0.count": 400}},
+    pytest.param({"replications": 10, "overrides": {"warmup": "auto", "workload.0.count": 400}},
+                 marks=pytest.mark.slow),
 ], ids=["one run", "replications", "precision", "best", "groups", "warm-up"])  # fmt: skip
 def test_the_others_are_compared_as_if_it_were_not_there(more):
     asked = ["refuses_late", "fcfs", "learned", "sjf"]

@@ -96,7 +96,9 @@ def test_the_scenario_says_how_many_replications():
 
 
 @pytest.mark.parametrize(("more", "asked"), [({"replications": 3}, "3"), ({"warmup": "auto", "replications": 6}, "6"),
-    ({"replications": {"precision": "25%", "metric": "wait_mean", "max": 60}}, "60")])  # fmt: skip
+    pytest.param({"replications": {"precision": "25%", "metric": "wait_mean", "max": 60}}, "60",
+                 marks=pytest.mark.slow),
+])  # fmt: skip
 def test_one_run_is_the_first_replication_and_says_so(more, asked, tmp_path: Path):
     scenario = {**SMALL, "workload": {**SMALL["workload"][0], "count": 150}, **more}
     one, first = hs.run(scenario), hs.replicate(scenario).results[0]

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pages
 import pytest
+import syntax
 import yaml
 
 import hetsim
@@ -328,6 +329,7 @@ def test_code_that_changes_gives_a_new_figure(name: str, tmp_path: Path, monkeyp
     goes_stale(CODE[name], tmp_path, monkeypatch)
 
 
+@pytest.mark.quick(4)
 @LINUX
 @pytest.mark.parametrize("name", DATA)
 def test_a_file_that_changes_gives_a_new_figure(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -450,6 +452,7 @@ for value in [
 """
 
 
+@pytest.mark.slow
 def test_equal_objects_have_equal_digests_in_every_process():
     """Whatever order sets have there; and unequal ones have others."""
     found = []
@@ -755,6 +758,8 @@ READS = re.compile(
     "read_|load|open|from(file|txt)|genfromtxt|mem(ory_)?map|input_stream|dataset|connect|(File|Store|Archive|Dataset)$"
 )
 """How the functions and classes of libraries are called that open a file, given its name."""
+CALLED = re.compile("|".join(OPENING) + "|" + READS.pattern)
+"""No other name is one of these."""
 OPENERS = ("open_input", "open_text", "opened", "_bytes_of", "GzipFile", "BytesIO")
 """What makes an open file: the one function, those that call it, and wrappers of an open file."""
 
@@ -781,19 +786,24 @@ def test_what_python_itself_looks_for_is_no_input(tmp_path: Path):
 
 def opening(tree: ast.Module) -> list[str]:
     """Calls that open a file by themselves, or hand a library what is no open file."""
+    nodes = [*syntax.nodes_of(tree)]
+    if not any(isinstance(node, ast.Call) and CALLED.search(called_name(node)) for node in nodes):
+        return []
     libraries = {
-        (one.asname or one.name).partition(".")[0] for node in ast.walk(tree)
+        (one.asname or one.name).partition(".")[0] for node in nodes
         if isinstance(node, ast.Import | ast.ImportFrom) for one in node.names
         if (getattr(node, "module", None) or one.name).partition(".")[0] in LIBRARIES
     }  # fmt: skip
-    found, functions = {}, [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    functions = sorted((node for node in nodes if isinstance(node, ast.FunctionDef)), key=lambda one: one.lineno)
+    found = {}
     for scope in (tree, *functions):  # inner functions come later: what is found in them counts
-        bound = [*_bound(scope)]
+        within = nodes if scope is tree else syntax.nodes_of(scope)
+        calls = [node for node in within if isinstance(node, ast.Call) and CALLED.search(called_name(node))]
+        bound = [*_bound(scope)] if calls else []
         files = {name for name, _, value in bound if called_name(value) in OPENERS}
         files -= {name for name, entered, value in bound if not entered and called_name(value) not in OPENERS}
-        for node in ast.walk(scope):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-                found[node.lineno, node.col_offset] = ast.unparse(node) if _opens(node, libraries, files) else ""
+        for node in calls:
+            found[node.lineno, node.col_offset] = ast.unparse(node) if _opens(node, libraries, files) else ""
     return [f"{line}: {text}" for (line, _), text in sorted(found.items()) if text]
 
 

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from hetsim.errors import UsageError
 from hetsim.experiment.segment import MAGIC, Segment
@@ -199,7 +200,7 @@ def plain(outcome):
 
 
 @given(outcomes, st.randoms())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_segments_and_journals_give_back_what_was_put(many, chance):
     """In whatever order, and whichever of the runs were in the journal of a call that was killed."""
     with TemporaryDirectory() as one, TemporaryDirectory() as other:

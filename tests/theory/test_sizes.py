@@ -36,8 +36,10 @@ def by_quadrature(order, load, law, x):
     return rate * cut / 2 / free**2 + inside
 
 
-@pytest.mark.parametrize("order", ["srpt", "sjf", "psjf", "las"])
-@pytest.mark.parametrize("law", [LAWS[1], LAWS[3], LAWS[5]])
+@pytest.mark.parametrize(("law", "order"), [
+    pytest.param(law, order, marks=[pytest.mark.slow] * (order == "srpt" and law is not LAWS[1]))  # seconds each
+    for law in (LAWS[1], LAWS[3], LAWS[5]) for order in ("srpt", "sjf", "psjf", "las")
+])  # fmt: skip
 def test_response_by_size_is_the_formula(order, law):
     sizes = law.ppf([0.2, 0.7, 0.99])
     found = getattr(theory, order)(0.8 / law.mean(), law, law.support(), at=sizes)
@@ -121,6 +123,7 @@ def played(order, rate, law, thresholds=(), jobs=60_000, seed=1):
     return parts.mean(), parts.std(ddof=1) / math.sqrt(30)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("order", "more"), [("srpt", {}), ("psjf", {}), ("las", {"thresholds": (0.5, 2.0)})])
 def test_a_queue_played_by_hand(order, more):
     law = stats.lognorm(1.0, scale=math.exp(-0.5))

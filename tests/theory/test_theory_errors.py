@@ -196,6 +196,7 @@ def test_simulated_waits_are_within_the_stated_error(name, scv):
             check_the_stated_error(name, scv, load, servers, 4000)
 
 
+@pytest.mark.slow
 def test_the_third_moments_of_services_are_those_of_what_is_drawn():
     rng = np.random.default_rng(5)
     for name, scv in (("lognormal", 0.3), ("gamma", 0.7), ("weibull", 0.5), ("weibull", 2.0), ("pareto", 2.0)):
@@ -272,6 +273,7 @@ def test_a_transient_is_as_large_as_is_stated():
         assert exact <= Facts(busy(0.5, 2, **one)).transient(relaxation) * 1.02
 
 
+@pytest.mark.slow
 def test_the_table_of_the_documentation_is_what_comes_out():
     page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([\d.]+) \| (\d+) \|((?: [+−]?\d+ % \|){6})", page, re.MULTILINE)

@@ -453,6 +453,7 @@ def test_what_is_called_exact_is_covered_whatever_key_is_set(part, folder):
         assert check(case, folder, longer=LONGER) or changes_nothing(case), f"{case} changes no table"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("case", SAMPLE[:1] + SAMPLE[-1:], ids=["stopping", "service"])
 def test_the_engine_contradicts_a_model_that_overlooks_a_key(case, folder, monkeypatch):
     """So the property can fail: here models are told that they understand all keys."""
