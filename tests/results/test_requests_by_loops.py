@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hand_made import cluster, record, workload
+from hand_made import GPU, cluster, gpu_mode, record, workload
 from tiers import some
 
+from hetsim.model.cluster import Cluster, NodeSpec
 from hetsim.model.record import (
     ABORTED,
     COMPLETED,
@@ -195,6 +196,29 @@ def test_a_request_is_one_row(seed: int):
     assert stages["stage"].tolist() == ["xyz"[staged.stage[one]] for one in wanted_stages]
 
 
+def test_the_nodes_and_racks_of_requests():
+    """Stages on one node each or on two; r0 uses two racks, r1 one, r2 a node without a rack, r3 has not begun."""
+    racks = ("east", "east", "west", None)
+    where = Cluster([NodeSpec(cpus=1, accelerators=((GPU, 1),), rack=rack) for rack in racks])
+    first, stage = np.repeat(np.arange(0, 8, 2), 2), np.tile([0, 1], 4)
+    ids = np.repeat(np.array(["r0", "r1", "r2", "r3"], dtype=object), 2)
+    alone = gpu_mode(span_any=True)
+    tasks = workload(
+        [0.0] * 8, [2.0] * 8, [[alone]], staged=StagedRequests(first, stage, ["x", "y"], ids, np.full(8, 4.0)),
+        id=np.array([f"{one}/{n}" for n, one in enumerate(ids)], dtype=object),
+    )  # fmt: skip
+    at = [where.nodes[node].accelerators[0].index for node in range(4)]
+    places = [(at[0],), (at[1], at[2]), (at[0],), (at[1],), (at[3],), (at[3],), None, None]
+    start = [0.0, 2.0, 2.0, 4.0, 0.0, 2.0, NAN, NAN]
+    rec = record(where, tasks, start, [one + 2 for one in start], places, status=[COMPLETED] * 6 + [UNFINISHED] * 2,
+                 end=9.0)  # fmt: skip
+    table = Result(rec).tasks
+    assert table["id"].tolist() == ["r0", "r1", "r2", "r3"] and table["node"].tolist()[0] == "n0+n1+n2"
+    assert table["hosts"].tolist() == [3, 2, 1, 0] and table["racks"].tolist() == [2, 1, 0, 0]
+    stages = Result(rec).stages
+    assert stages["request"].tolist() == ids.tolist() and stages["stage"].tolist() == ["x", "y"] * 4
+
+
 # Calls ----------------------------------------------------------------------------------------------------------------
 
 
@@ -274,6 +298,9 @@ def test_a_call_is_one_row(seed: int):
     inside = [number for number, mine in enumerate(calls) if arrival[mine[0]] >= 4.0]
     good = sum(answers[n] >= 0 and ends[n] <= min(END, arrival[calls[n][0]] + 9.0) for n in inside)
     assert result.metric("call_goodput") == pytest.approx(good / 36.0)
+    waits = [ends[n] - arrival[calls[n][0]] if answers[n] >= 0 else INF for n in inside]
+    p99 = INF if INF in waits else np.quantile(waits, 0.99) if waits else NAN
+    assert result.metric("call_response_p99") == pytest.approx(p99, nan_ok=True)
     mean = np.mean([len(calls[n]) for n in inside]) if inside else NAN
     assert result.metric("attempts_per_call") == pytest.approx(mean, nan_ok=True)
     seconds = 0.0
@@ -418,6 +445,7 @@ def test_gaps_between_tokens_step_by_step(seed: int, monkeypatch: pytest.MonkeyP
     every, _ = token_gaps(rec)
     for low, high in ((0.0, INF), (1.0, 2.0)):
         found, counts = token_gaps(rec, low, high)
+        assert (counts > 0).all()
         mine = sorted(gap for time, gap in gaps if low <= time <= high)
         given = sorted(float(gap) for gap, count in zip(found, counts, strict=True) for _ in range(int(count)))
         assert given == pytest.approx(mine, abs=1e-9)

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hand_made import cluster, launches, record, workload
+from hand_made import GPU, cluster, gpu_mode, launches, record, workload
 
 from hetsim.errors import UsageError
+from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Sharing
 from hetsim.model.record import COMPLETED, EXPIRED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, REJECTED, UNFINISHED
+from hetsim.model.tasks import Mode
 from hetsim.results import formatting as f
 from hetsim.results.many_runs.difference import Difference, decisions
 from hetsim.results.one_run import network, plans
@@ -186,6 +188,36 @@ def test_work_kept_across_a_stop(outcome: int, lost: float, pieces: bool):
     ])  # fmt: skip
     assert plans.in_pieces(found.record) == pieces
     assert plans.lower_bounds({"b": found}) == {"b": 7.0 if pieces else 7.25}
+
+
+MPS = DeviceType("m", streams=2, sharing=Sharing("mps"))
+LONE = DeviceType("m", sharing=Sharing("mps"))
+TURNS = DeviceType("m", streams=2, sharing=Sharing("timeslice"))
+CORES = DeviceType("cpu", kind="cpu")
+
+
+@pytest.mark.parametrize(("mode", "usual", "wide"), [
+    (gpu_mode(), True, True), (gpu_mode(2), False, True), (gpu_mode(share=WHOLE // 2), False, False),
+    (gpu_mode(kind=MPS), False, False), (gpu_mode(kind=LONE), True, True), (gpu_mode(kind=TURNS), True, True),
+    (Mode("c", CORES, millicores=1000), True, True), (Mode("c", CORES, millicores=2000), False, True),
+    (Mode("c", CORES, millicores=1500), False, False), (gpu_mode(memory=8), True, True),
+    (gpu_mode(memory=9), False, False), (gpu_mode(batch_limit=2), True, True),
+    (gpu_mode(batch_limit=2, fixed=0.5), False, False), (gpu_mode(fixed=0.5), True, True),
+])  # fmt: skip
+def test_which_modes_a_planner_has_foreseen(mode: Mode, usual: bool, wide: bool):
+    """A proof counts where a task takes one core or device; a planner of parallel tasks knows gangs too.
+
+    One of the nodes, which are alike but for their memory, has 8 bytes only.
+    """
+    where = Cluster([
+        NodeSpec(cpus=4, memory=size, cpu_type=CORES, accelerators=((mode.type if mode.gpus else GPU, 2),))
+        for size in (16, 8)
+    ])  # fmt: skip
+    rec = record(where, workload([0], [4], [[mode]]), [0], [4], [(1,) if mode.gpus else (0,)])
+    for covers, counts in ((None, usual), ({"parallel": "partly"}, usual), ({"parallel": "covered"}, wide)):
+        rec.notes = {"lower_bound": 3.0, **({} if covers is None else {"covers": covers})}
+        bound = plans.certified(Result(rec))
+        assert bound == 3.0 if counts else math.isnan(bound), covers
 
 
 def test_the_accuracy_of_forecasts():
