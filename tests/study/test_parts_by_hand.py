@@ -14,6 +14,7 @@ import random
 import sys
 import time
 import types
+import warnings
 from collections import OrderedDict, deque
 from enum import Enum
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hetsim.errors import DamagedFile, HetsimError, ScenarioError, UsageError
+from hetsim.errors import DamagedFile, DamageWarning, HetsimError, ScenarioError, UsageError
 from hetsim.experiment import estimate as estimates
 from hetsim.experiment import identity, points, policies, progress
 from hetsim.experiment.code_digest import code_digest, stated_identity
@@ -34,8 +35,10 @@ from hetsim.experiment.options import StudyOptions
 from hetsim.experiment.points import GridValues, PointRows
 from hetsim.experiment.run import tell_all, whole_series
 from hetsim.experiment.segment import Segment, line_of, parse_line, segment_of
+from hetsim.experiment.set_order import takes_order
 from hetsim.experiment.shard import Shard, ShardReport, make_all, make_part, part_of
-from hetsim.experiment.store import Store, merge_stores, stored_runs
+from hetsim.experiment.stopping import Amount
+from hetsim.experiment.store import Store, _replaces, merge_stores, open_cache, stored_runs
 from hetsim.experiment.study import Case, Replicates
 from hetsim.experiment.sweep import OPEN_BLOCKS, OpenBlocks, RowRuns
 from hetsim.experiment.work import Packed, RunOutcome, described, needed_for, of_environment
@@ -442,6 +445,66 @@ def test_runs_that_contradict_each_other_are_not_merged(tmp_path: Path):
         merge_stores([tmp_path / "c"], tmp_path / "b")
 
 
+def test_sources_of_which_one_has_no_runs(tmp_path: Path):
+    """Whatever came before it: a folder that brings nothing and has nothing is named."""
+    store = Store(tmp_path / "a")
+    store.put(run_name(1), RunOutcome({"jain": 1.0}))
+    store.close(complete=True)
+    (tmp_path / "empty").mkdir()
+    merged = merge_stores([tmp_path / "a", tmp_path / "a"], tmp_path / "b")
+    assert (merged.copied, merged.there, merged.damaged) == (1, 1, [])
+    for sources in (["a", "empty"], ["a", "a", "empty"], ["empty", "a"]):
+        with pytest.raises(UsageError, match=f"there are no finished runs in {tmp_path / 'empty'}: it is neither"):
+            merge_stores([tmp_path / one for one in sources], tmp_path / "b")
+
+
+def test_journals_are_numbered_from_one(tmp_path: Path):
+    store = Store(tmp_path)
+    for block in ("x", "y"):
+        store.put(run_name(1 if block == "x" else 2), RunOutcome({"jain": 1.0}), block=block)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert [name.rpartition("-")[2] for name in names] == ["1.jsonl", "2.jsonl"]
+    assert len({name.rpartition("-")[0] for name in names}) == 1 and f"-{os.getpid()}-" in names[0]
+
+
+def test_damaged_files_are_told(tmp_path: Path):
+    store = Store(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        store.tell()
+    store.damaged += [tmp_path / "a", tmp_path / "b"]
+    with pytest.warns(DamageWarning, match=f"damaged: 2, such as {tmp_path / 'a'}; what was lost was made again$"):
+        store.tell()
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(UsageError, match=f"the cache {file} cannot be written: File exists"):
+        open_cache(file)
+    assert open_cache(None) is None and open_cache(tmp_path / "new") == tmp_path / "new"
+    assert (tmp_path / "new").is_dir()
+
+
+@pytest.mark.parametrize(("one", "other", "replaces"), [
+    (RunOutcome({"a": 1.0, "b": 2.0}), RunOutcome({"a": 1.0}), True),
+    (RunOutcome({"a": 1.0}), RunOutcome({"a": 1.0}), True),
+    (RunOutcome({"a": 1.0}), RunOutcome({"a": 1.0, "b": 2.0}), False),
+    (RunOutcome({"a": 1.0}, unknown="x"), RunOutcome({"a": 1.0}), False),
+    (RunOutcome({"a": 1.0}), RunOutcome({"a": 1.0}, unknown="x"), False),
+    (RunOutcome({"a": 1.0}, reduced=True), RunOutcome({"a": 1.0}), False),
+    (RunOutcome({"a": 1.0}), RunOutcome({"a": 1.0}, reduced=True), True),
+    (RunOutcome(None, error="no"), RunOutcome(None, error="no"), True),
+    (RunOutcome(None, error="no"), RunOutcome(None, error="yes"), False),
+    (RunOutcome(None, error="no"), RunOutcome({}), False), (RunOutcome({}), RunOutcome(None, error=""), False),
+])  # fmt: skip
+def test_which_outcomes_stand_for_others(one: RunOutcome, other: RunOutcome, replaces: bool, tmp_path: Path):
+    """A run that is put again is written again, unless what is there has all of it."""
+    assert _replaces(one, other) is replaces
+    store = Store(tmp_path)
+    store.put(run_name(1), one)
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    store.put(run_name(1), other)
+    assert (sum(path.stat().st_size for path in tmp_path.iterdir()) == size) is replaces
+
+
 # Outcomes -------------------------------------------------------------------------------------------------------------
 
 
@@ -843,6 +906,71 @@ def test_what_is_not_in_a_digest_is_told(code: Any, reasons: list[str]):
     assert sorted(found) == sorted(reasons)
 
 
+class Member:
+    """A member of sets in any order: its hash is its place in `order`."""
+
+    order = ""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __hash__(self) -> int:
+        return Member.order.index(self.name)
+
+    def __lt__(self, other: Member) -> bool:
+        return self.name < other.name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+EXPRESSIONS = (
+    "list({a, b, c})", "[*{a, b, c}]", "tuple(set((a, b, c)))", "[x for x in {a, b, c}]", "next(iter({a, b, c}))",
+    "list(x for x in frozenset([a, b, c]))", "{a, b, c}.pop()", "list(enumerate({a, b, c}))",
+    "list(map(repr, {a, b, c}))", "list(zip({a, b, c}, 'xyz'))", "list(dict.fromkeys(set([a, b, c])))",
+    "max({a, b, c}, key=lambda x: 0)", "sorted({a, b, c}, key=lambda x: 0)", "[*({a, b} | {c})]",
+    "list({a, b, c} - {c})", "list(set([a, b]) ^ {c})", "list({a, b, c} & set([a, b]))", "list({x: 1 for x in {a, b}})",
+    "','.join(repr(x) for x in {a, b, c})", "[[x for x in {a, b}]]", "list(filter(None, {a, b, c}))",
+    "max([x for x in {a, b, c}], key=lambda x: 0)", "max(*{a, b, c}, key=lambda x: 0)", "print_to(*{a, b, c})",
+    "[y for y in [x for x in {a, b, c}]]", "min((x for x in {a, b}), key=lambda x: 0)", "list({x for x in (a, b, c)})",
+    # In any order the same:
+    "sorted({a, b, c})", "len({a, b, c})", "{x for x in {a, b, c}}", "min({a, b, c})", "{*{a, b}, c}",
+    "sorted([*{a, b, c}])", "sorted(x for x in {a, b, c})", "len([x for x in {a, b, c}])",
+    "any(x is a for x in {a, b})", "all(x is a for x in {a, b})", "sorted(list({a, b, c}))", "a in {a, b}",
+    "{a, b} | {c}", "frozenset({a, b, c})", "max(*{a, b, c})", "set([x for x in {a, b}])", "sorted(tuple({a, b}))",
+    "{y for y in [x for x in {a, b, c}]}", "sorted(y for y in [x for x in {a, b}])", "[x for x in (a, b)]",
+    "list((a, b, c))", "[a, b, c].pop()", "set([a]) <= {a, b}", "len({a} - {b})", "[1 for x in (a, b) if x in {a}]",
+)  # fmt: skip
+BODIES = (
+    "out = []\nfor x in {a, b, c}:\n    out.append(x)\nreturn out", "x, *y = {a, b, c}\nreturn x",
+    "[x, y] = {a, b}\nreturn x", "def inner():\n    yield from {a, b, c}\nreturn list(inner())",
+    # In any order the same:
+    "x = {a, b}\nreturn len(x)", "for x in (a, b):\n    if x in {a, b}:\n        return x",
+    "x = y = {a, b, c}\nreturn x", "(x, y), z = (a, b), {a, c}\nreturn x",
+)
+
+
+def test_code_that_takes_members_of_sets_in_their_order(tmp_path: Path):
+    """The code is run with the members in all orders: what it gives differs where it is said to."""
+    codes = [f"return {text}" for text in EXPRESSIONS] + list(BODIES)
+    lines = ["def print_to(*given):\n    return given\n", "def same(function):\n    return function\n"]
+    for number, code in enumerate(codes):
+        decorator = "@same\n" if number % 3 == 0 else ""
+        lines.append(f"{decorator}def f{number}(a, b, c):\n" + "".join(f"    {line}\n" for line in code.split("\n")))
+    file = tmp_path / "orders_of_sets.py"
+    file.write_text("\n".join(lines))
+    names: dict[str, Any] = {"__name__": "orders_of_sets"}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    for number, code in enumerate(codes):
+        outcomes = set()
+        for order in itertools.permutations("abc"):
+            Member.order = "".join(order)
+            found = names[f"f{number}"](*map(Member, "abc"))
+            outcomes.add(repr(sorted(found) if isinstance(found, set | frozenset) else found))
+        assert takes_order(names[f"f{number}"]) == (len(outcomes) > 1), code
+    assert not takes_order(eval("lambda: list({1, 2})"))  # no file has it
+
+
 def test_an_object_may_say_what_it_is():
     class Own:
         identity = "version 1"
@@ -916,6 +1044,30 @@ def test_points_that_are_made():
         with pytest.raises(UsageError, match=said):
             points._made(axes, kind, n, 0)  # type: ignore[arg-type]
     points._check_count(points.MAX_ROWS)
+
+
+def test_samples_may_have_one_point():
+    for kind in ("random", "latin_hypercube", "sobol"):
+        assert len(points._made({"a": [1, 2]}, kind, 1, 0)) == 1
+
+
+@pytest.mark.parametrize("policies", [{None: None}, {"p": 1, "q": 2}])
+def test_rows_are_a_sequence(policies: dict[str | None, Any]):
+    """As a list of all, point by point, is."""
+    rows = PointRows(GridValues({"a": [1, 2], "b": ["x", "y"]}), policies)
+    wanted = [(point, values, label) for point, values in enumerate(
+        [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 2, "b": "x"}, {"a": 2, "b": "y"}]) for label in policies]
+    count = len(wanted)
+    plain = [(row.point, row.values, row.policy) for row in rows]
+    assert plain == wanted and len(rows) == count
+    for number in range(-count, count):
+        assert (rows[number].point, rows[number].values, rows[number].policy) == wanted[number]
+        assert [row.label for row in rows[number:]] == [row.label for row in rows][number:]
+    for number in (count, -count - 1):
+        with pytest.raises(IndexError):
+            rows[number]
+    own = [{**({} if label is None else {"policy": policies[label]}), **values} for _, values, label in wanted]
+    assert [row.overrides for row in rows] == own
 
 
 def test_points_of_a_file(tmp_path: Path):
@@ -1110,3 +1262,24 @@ def test_packages_that_a_policy_imports_have_versions():
         "package pydantic": identity.package_version("pydantic")
     }
     assert identity.packages_of("hetsim_policies.static.lists") == {} == identity.packages_of("mine")
+
+
+def test_a_precision_is_reached_at_the_precision():
+    """Twenty runs with an interval of ± 5, 6 or 12 %, or with none; ± 6 % were asked for."""
+
+    class Runs(SimpleNamespace):
+        def __len__(self) -> int:
+            return 20
+
+    wide: Any = Runs(identical=False, relative_half_width=lambda metric, confidence: wide.half)
+    amount = Amount(30, 0.06, "jain", 0.9)
+    for half, enough, said in (
+        (0.05, True, "precision: 90 % interval of jain is ± 5 % after 20 replications (± 6 % asked for)"),
+        (0.06, True, "precision: 90 % interval of jain is ± 6 % after 20 replications (± 6 % asked for)"),
+        (0.12, False, "precision not reached: 90 % interval of jain is ± 12 % after 20 replications, the most allowed "
+         "(± 6 % asked for); about 80 would do, or longer runs"),
+        (INF, False, "precision not reached after 20 replications (± 6 % asked for): the 90 % interval of jain is not "
+         "defined"),
+    ):  # fmt: skip
+        wide.half = half
+        assert amount.remark(wide) == (said, not enough) and amount.enough(wide) == enough
