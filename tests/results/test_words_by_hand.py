@@ -508,7 +508,8 @@ def serving(low: float = 0.0, end: float = 20.0) -> Result:
     rec.places = [((1,), None), ((2,), None), ((3,), None)]
     rec.replicas = [("b", 0, 10, 0), ("a", 0, 10, 1), ("b", 1, UNLIMITED, 2)]
     rows = [(0, 0.0, 4.0, 2, 3, 0, 8, 1, 1, 0), (0, 4.0, 10.0, 1, 2, 30, 6, 2, 2, 1),
-            (1, 2.0, 6.0, 4, 1, 0, 10, 0, 0, 2), (2, 1.0, 3.0, 1, 0, 12, 0, 5, 0, 0), (0, 18.0, 26.0, 1, 5, 0, 4, 4, 0, 3)]  # fmt: skip
+            (1, 2.0, 6.0, 4, 1, 0, 10, 0, 0, 2), (2, 1.0, 3.0, 1, 0, 12, 0, 5, 0, 0),
+            (0, 18.0, 26.0, 1, 5, 0, 4, 4, 0, 3)]  # fmt: skip
     names = ("replica", "start", "end", "steps", "sequences", "prompt_tokens", "free", "taken", "cached", "waiting")
     rec.steps = {name: np.array([row[at] for row in rows]) for at, name in enumerate(names)}
     rec.steps["running"] = np.array([3, 4, 1, 2, 5])
