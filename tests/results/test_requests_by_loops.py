@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hand_made import GPU, cluster, gpu_mode, record, workload
+from hand_made import GPU, cluster, gpu_mode, launches, record, workload
 from tiers import some
 
 from hetsim.model.cluster import Cluster, NodeSpec
@@ -219,6 +219,30 @@ def test_the_nodes_and_racks_of_requests():
     assert stages["request"].tolist() == ids.tolist() and stages["stage"].tolist() == ["x", "y"] * 4
 
 
+def test_the_fairness_of_requests_with_stages():
+    """On two GPUs: r0 (stages of 3 and 1 s) and r1 (1 and 1 s) are there from 0 to 8, the task t from 0 to 4.
+
+    Next to 1.5 others on average a request has 1 / 2.5 of the cluster, of which a GPU is a half: 1.25 times as long.
+    Alone they take 5 s and 2 s with the transfers between their stages.
+    """
+    ids = np.array(["r0", "r0", "r1", "r1", "t"], dtype=object)
+    stage, alone = np.array([0, 1, 0, 1, -1]), np.array([5, 5, 2, 2, NAN])
+    staged = StagedRequests(np.array([0, 0, 2, 2, 4]), stage, ["x", "y"], ids, alone)
+    tasks = workload([0.0] * 5, [3.0, 1.0, 1.0, 1.0, 4.0], staged=staged,
+                     id=np.array(["r0/x", "r0/y", "r1/x", "r1/y", "t"], dtype=object))  # fmt: skip
+    rec = record(cluster(gpus=2), tasks, [0, 5, 0, 5, 0], [3, 8, 1, 8, 4], [(1,), (1,), (2,), (2,), (1,)],
+                 ready=np.array([0, 3, 0, 1, 0.0]))  # fmt: skip
+    result = Result(rec)
+    assert result.tasks["id"].tolist() == ["r0", "r1", "t"]
+    assert result.rho.tolist() == pytest.approx([8 / (1.25 * 5), 8 / (1.25 * 2), 4 / (1.5 * 4)])
+    assert result.gpu_seconds.tolist() == [6, 4, 4]  # as they ran, stage by stage
+    assert result.metric("rho_max") == pytest.approx(3.2) and result.metric("rho_unfair_share") == pytest.approx(2 / 3)
+    rec.status[3], rec.finish[3] = UNFINISHED, NAN
+    assert Result(rec).rho.tolist() == pytest.approx([8 / (1.25 * 5), NAN, 4 / (1.5 * 4)], nan_ok=True)
+    staged.alone[:2] = NAN
+    assert Result(rec).rho[0] == 0  # nothing is known of it alone
+
+
 # Calls ----------------------------------------------------------------------------------------------------------------
 
 
@@ -396,6 +420,31 @@ def test_limits_on_the_times_of_tokens():
     )
     rec.input.language = []
     assert language.token_times(rec) == {} == language.counts(rec) and len(language.rows_of(rec.input)) == 0
+
+
+def test_device_time_and_energy_of_requests():
+    """Requests on two GPUs that computed for 4, 4 and 3 s of their own, one not begun; a batch of two on one for 3 s.
+
+    The replica's own launches count with no request; those next to them share the energy of their launch.
+    """
+    tasks = workload([0.0] * 6, [[4.0]] * 6, [[gpu_mode(2)], [gpu_mode()]], [0, 0, 0, 0, 1, 1])
+    rec = record(cluster(gpus=4), tasks, [1, 1, 7, NAN, 2, 2], [5, 5, NAN, NAN, 5, 5],
+                 [(1, 2), (1, 2), (1, 2), None, (3,), (3,)], end=10.0, batch=np.array([0, 0, 1, -1, 2, 2]))  # fmt: skip
+    rec.input.language = [service([0, 1, 2, 3], INF, INF)]
+    rec.input.tasks.extra = {"output_tokens": np.full(6, 3.0)}
+    rec.launches = launches([
+        {"task": 0, "place": 0, "start": 1, "end": 5, "members": 2}, {"task": 2, "place": 0, "start": 7, "end": NAN},
+        {"task": 4, "place": 1, "start": 2, "end": 5, "members": 2},
+    ])  # fmt: skip
+    rec.compute = np.array([4.0, 4.0, 3.0, 0.0, 3.0, 3.0])
+    result = Result(rec)
+    assert result.gpu_seconds.tolist() == [8, 8, 6, 0, 1.5, 1.5] and result.metric("gpu_seconds") == 25
+    assert result.tasks["energy_j"].tolist() == [0, 0, 0, 0, 300, 300]
+    rec.energy = np.array([10.0, 20.0, 30.0, 0.0, 0.0, 0.0])
+    assert Result(rec).tasks["energy_j"].tolist() == [10, 20, 30, 0, 300, 300]
+    rec.batch, rec.compute = None, None
+    del rec.launches["members"]
+    assert Result(rec).gpu_seconds.tolist() == [8, 8, 6, 0, 3, 3]
 
 
 @pytest.mark.parametrize("seed", range(some(32)))
