@@ -11,6 +11,7 @@ import itertools
 import math
 import os
 import random
+import re
 import sys
 import time
 import types
@@ -33,6 +34,7 @@ from hetsim.experiment.estimate import Estimate
 from hetsim.experiment.folder import check_folder, claim, mark_of
 from hetsim.experiment.options import StudyOptions
 from hetsim.experiment.points import GridValues, PointRows
+from hetsim.experiment.policies import named_policy
 from hetsim.experiment.run import tell_all, whole_series
 from hetsim.experiment.segment import Segment, line_of, parse_line, segment_of
 from hetsim.experiment.set_order import takes_order
@@ -43,6 +45,8 @@ from hetsim.experiment.study import Case, Replicates
 from hetsim.experiment.sweep import OPEN_BLOCKS, OpenBlocks, RowRuns
 from hetsim.experiment.work import Packed, RunOutcome, described, needed_for, of_environment
 from hetsim.results.many_runs.replications import Replications
+from hetsim.scenario.scenario import load
+from hetsim.scenario.schema.sweep import is_range
 
 NAN, INF = math.nan, math.inf
 NOTHING: Any = None
@@ -1105,6 +1109,104 @@ def test_points_that_are_listed():
     ):  # fmt: skip
         with pytest.raises(UsageError, match=said):
             points._listed(given_points)  # type: ignore[arg-type]
+
+
+PLAIN = load({
+    "name": "plain", "cluster": {"nodes": [{"gpus": {"type": "g", "count": 1}}]}, "policy": "fcfs",
+    "workload": [{"name": "jobs", "arrivals": {"process": "poisson", "rate": "1/s"}, "count": 3, "gpu_time": "1 s"}],
+})  # fmt: skip
+COUNT = "workload.0.count"
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ({"points": [{COUNT: 1}], "over": {COUNT: [1]}}, "points are given or made: leave out over, sample and n"),
+    ({"points": [{COUNT: 1}], "sample": "random"}, "points are given or made"),
+    ({"points": [{COUNT: 1}], "n": 3}, "points are given or made"),
+    ({"points": [{COUNT: 1, "policy": "fcfs"}], "policies": ["sjf"]}, "policies are given twice: in the points, and"),
+    ({"over": {"policy": "fcfs"}}, "policy: expected a list of policies"),
+    ({"over": {"policy": "1..8"}}, "policy: expected a list of policies"),
+    ({"over": {"policy": ["fcfs"]}, "policies": ["sjf"]}, "policies are given twice: as the key policy, and by them"),
+    ({}, "nothing to sweep: the scenario has no `sweep:`; name keys and values"),
+    ({"over": {}}, "nothing to sweep"), ({"over": {COUNT: [1]}, "policies": []}, "no policies to sweep over"),
+    ({"over": {"name": ["a"]}}, "name: cannot be swept: it names the scenario and changes nothing"),
+    ({"over": {"replications": [3]}}, "replications: cannot be swept: it holds for all points: give replications"),
+    ({"over": {"sweep": [3]}}, "sweep: cannot be swept: a sweep has no sweeps inside"),
+    ({"over": {"sed": [3]}}, 'there is no key "sed" in a scenario; did you mean "seed"'),
+    ({"over": {"workload.7.count": [3]}}, "workload.7.count: "),
+])  # fmt: skip
+def test_sweeps_that_are_not_begun(given: dict[str, Any], said: str):
+    with pytest.raises((UsageError, ScenarioError), match=re.escape(said)):
+        points.rows(PLAIN, **given)
+
+
+def test_policies_of_a_sweep():
+    """Given by themselves, as a key, by labels, in the points, or none."""
+    for given, labels in (
+        ({"over": {COUNT: [1, 2]}}, [None, None]), ({"over": {COUNT: [1], "policy": ["fcfs", "sjf"]}}, ["fcfs", "sjf"]),
+        ({"over": {COUNT: [1]}, "policies": {"a": "fcfs"}}, ["a"]), ({"policies": ["fcfs"]}, ["fcfs"]),
+        ({"points": [{COUNT: 1, "policy": "fcfs"}, {COUNT: 1.0, "policy": "sjf"}]}, ["fcfs", "sjf"]),
+        ({"over": {COUNT: [1], "policy": {"b": "sjf"}}}, ["b"]),
+    ):  # fmt: skip
+        keys, made = points.rows(PLAIN, **given)
+        assert [row.policy for row in made] == labels
+        assert keys == ([] if list(given) == ["policies"] else [COUNT])
+        meant = [None if one is None else named_policy({"a": "fcfs", "b": "sjf"}.get(one, one))[1] for one in labels]
+        assert [row.overrides.get("policy") for row in made] == meant
+    _, made = points.rows(PLAIN, points=[{COUNT: 1, "policy": "fcfs"}, {COUNT: 2, "policy": "sjf"},
+                                         {COUNT: 1.0, "policy": "sjf"}])  # fmt: skip
+    assert [row.point for row in made] == [0, 1, 0]
+
+
+@pytest.mark.parametrize(("text", "key", "values"), [
+    ("a.b=1,2 s,x", "a.b", [1, "2 s", "x"]), (" a = [1, 2] ", "a", [1, 2]), ("a=true", "a", [True]),
+    ("a=[0, 1], [2, 3]", "a", [[0, 1], [2, 3]]), ("a={b: 1},{b: 2}", "a", [{"b": 1}, {"b": 2}]),
+    ("a=null", "a", [None]),
+])  # fmt: skip
+def test_values_on_the_command_line(text: str, key: str, values: list[Any]):
+    assert points.parse_over(text) == (key, values)
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("a", 'needs key.path=values, such as cluster.nodes.0.count=8,16,32, not "a"'), ("=3", "needs key.path=values"),
+    ("a..b=3", "needs key.path=values"), ("a= ", "--over a= : no values to try"), ("a=[1", "--over a=[1: the values "),
+])  # fmt: skip
+def test_texts_that_name_no_values(text: str, said: str):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        points.parse_over(text)
+    assert is_range(points.parse_over("a=1..8 log")[1])
+
+
+@pytest.mark.parametrize(("values", "column"), [
+    ([True, False], [True, False]), ([1, 2], [1, 2]), ([1, True], ["1", "true"]), ([2**63], [str(2**63)]),
+    ([-(2**63), 2**63 - 1], [-(2**63), 2**63 - 1]), ([-(2**63) - 1, 1], [str(-(2**63) - 1), "1"]), ([1, 2.5], [1, 2.5]),
+    (["1 s", "2 min"], [1, 120]), (["1 s", 0], [1, 0]), (["1 s", "1/s"], ["1 s", "1/s"]),
+    (["1 s", None], ["1 s", "null"]),
+    (["a", "b"], ["a", "b"]), ([[1, 2], {"a": 1}], ["[1, 2]", "{a: 1}"]),
+    ([{"scheduler": "fcfs"}, "x"], ["fcfs", "x"]), ([{"name": "fcfs"}, True], ["fcfs", "true"]),
+])  # fmt: skip
+def test_columns_of_values(values: list[Any], column: list[Any]):
+    """Numbers in base units where all are of one kind, else texts."""
+    assert points.column_of(values) == column and list(map(type, points.column_of(values))) == [
+        type(one) if isinstance(one, str | bool) else type(found) for one, found in
+        zip(column, points.column_of(values), strict=True)
+    ]  # fmt: skip
+
+
+def test_all_points_that_are_wrong_are_named():
+    _, made = points.rows(PLAIN, over={COUNT: [1, -1, 2, -2]}, policies=["fcfs", "sjf"])
+    seen: list[str] = []
+    with pytest.raises(ScenarioError) as refused:
+        points.check_all(PLAIN, made, lambda row, scenario: seen.append(row.label))
+    assert seen == [row.label for row in made[:2]]
+    assert [problem.file for problem in refused.value.problems] == [
+        f"point 1 ({COUNT}=-1, fcfs) and 1 more", f"point 3 ({COUNT}=-2, fcfs) and 1 more",
+    ]  # fmt: skip
+    with pytest.raises(ScenarioError, match=r"every point, such as point 0 \(workload.0.count=-1, fcfs\)"):
+        points.check_all(PLAIN, points.rows(PLAIN, over={COUNT: [-1]}, policies=["fcfs", "sjf"])[1], lambda *_: None)
+    checked: list[Any] = []
+    made = points.rows(PLAIN, over={COUNT: [4, 5]})[1]
+    points.check_all(PLAIN, made, lambda row, scenario: checked.append(scenario.raw["workload"][0]["count"]))
+    assert checked == [4, 5]
 
 
 def test_whose_problem_it_is():
