@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,14 @@ from hetsim_policies.dynamic.common.ranked_queue import RankedQueue
 from hetsim_policies.dynamic.common.rounds import RoundRoom
 from hetsim_policies.dynamic.common.service_tiers import NO_TIER, Tier, Tiers
 from hetsim_policies.dynamic.heteroprio import HeteroPrio
+from hetsim_policies.dynamic.intervals import (
+    GeneticSearch,
+    IntervalJob,
+    LasIntervals,
+    OptimusIntervals,
+    Pollux,
+    spread,
+)
 from hetsim_policies.dynamic.preemptive import Srtf
 from hetsim_policies.dynamic.qssf import Qssf
 from hetsim_policies.dynamic.sharing import Gandiva, SharingByTable, finish_times
@@ -32,6 +41,7 @@ from hetsim_policies.dynamic.users import QuotaBorrow, Wfq
 from hetsim_policies.dynamic.waited import Unicep, Wfp3
 
 GPU = DeviceType("g")
+NOTHING: Any = None
 
 
 def test_what_a_waiting_task_adds_to_a_round():
@@ -496,3 +506,224 @@ def test_notes_of_a_replay():
     policy.prepare(SimpleNamespace(tasks=tasks, cluster=cluster))  # type: ignore[arg-type]
     assert policy._nodes == [[0], [0], [], [], [1, 0]] and policy.notes["unknown_nodes"] == 1
     assert policy._start.tolist() == [1, math.inf, 2, 3, 4]
+
+
+# GPUs at fixed intervals ----------------------------------------------------------------------------------------------
+
+
+def at_interval(row: int, sizes: list[int], share: dict[int, int] | None = None, **more: Any) -> IntervalJob:
+    """A job with modes of these sizes; on g GPUs over n nodes it is g^0.8 / n^0.2 times as fast as on one."""
+    task = SimpleNamespace(index=row, arrival=more.pop("arrival", 0.0))
+    job = IntervalJob(task, {size: gpu_mode(GPU, size, span_any=True) for size in sizes}, **more)  # type: ignore[arg-type]
+    job.share = share or {}
+    job.speed = lambda layout: sum(layout) ** 0.8 / len(layout) ** 0.2  # type: ignore[method-assign]
+    job.remaining = lambda width, done=None: 100 * (1 - (done or 0.0)) / width**0.8  # type: ignore[method-assign]
+    return job
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_gpus_are_taken_from_the_emptiest_nodes(seed: int):
+    random = np.random.default_rng(seed)
+    for _ in range(20):
+        room = {node: int(count) for node, count in enumerate(1 + random.integers(0, 6, 4))}
+        total, most = sum(room.values()), max(room.values())
+        for anywhere in (True, False):
+            gpus = int(random.integers(1, total + 1))
+            left, mode = dict(room), gpu_mode(GPU, gpus, span_any=anywhere)
+            share = spread(mode, left)
+            if not anywhere and gpus > most:
+                assert share == {} and left == room
+                continue
+            assert sum(share.values()) == gpus and {n: left[n] + share.get(n, 0) for n in room} == room
+            # All but the last of its nodes are used up, and no node with more than one of these is left out.
+            partly = [node for node in share if left[node]]
+            assert len(partly) <= 1 and (anywhere or len(share) <= 1)
+            if share:
+                least = min(room[node] for node in share)
+                assert all(room[node] <= least or node in share for node in room)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_least_attained_service_at_intervals_by_loops(seed: int):
+    """A job falls into a later queue and never back; within one in the order of coming; it runs if enough are left."""
+    random = np.random.default_rng(seed)
+    policy, queues, came = LasIntervals(60.0, [50.0, 10.0]), {}, 0
+    attained = random.uniform(0, 15, 8)
+    shares: dict[int, dict[int, int]] = {}
+    for _ in range(6):
+        seen = [float(one) for one in attained]
+        jobs = [at_interval(row, [1 + row % 3], shares.get(row), attained=seen[row]) for row in range(8)]
+        for row in range(8):
+            level = sum(attained[row] >= one for one in (10.0, 50.0))
+            if row not in queues or level > queues[row][0]:
+                came += 1
+                queues[row] = (level, came)
+        room = {0: 4, 1: 3}
+        dealt = policy.deal(jobs, dict(room), NOTHING)
+        left, runs = 7, []
+        for row in sorted(range(8), key=queues.__getitem__):
+            width = 1 + row % 3
+            if width <= left:
+                left -= width
+                runs.append(row)
+        assert sorted(dealt) == sorted(runs)
+        for row in runs:
+            assert sum(dealt[row].values()) == 1 + row % 3 and (not shares.get(row) or dealt[row] == shares[row])
+        for node, count in room.items():
+            assert sum(share.get(node, 0) for share in dealt.values()) <= count
+        shares = dealt
+        attained[runs] += random.uniform(0, 30, len(runs))
+    policy.finished(SimpleNamespace(index=0))  # type: ignore[arg-type]
+    assert 0 not in policy._queued and len(policy._queued) == 7
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_optimus_at_intervals_by_loops(seed: int):
+    """One GPU for each in turn, then each step to the job that gains most per GPU, while there are GPUs and gains."""
+    random = np.random.default_rng(seed)
+    jobs = [at_interval(row, sorted(set(random.integers(1, 6, 3).tolist())), done=float(random.uniform(0, 0.9)))
+            for row in range(5)]  # fmt: skip
+    room = {0: int(random.integers(1, 6)), 1: int(random.integers(1, 6))}
+    free, widths = sum(room.values()), {}
+    for job in jobs:
+        if min(job.sizes) <= free:
+            widths[job.task.index] = min(job.sizes)
+            free -= min(job.sizes)
+    hopeless: set[int] = set()
+    while free:
+        steps = {}
+        for row, width in widths.items():
+            wider = [size for size in jobs[row].sizes if size > width]
+            if wider and row not in hopeless:
+                done = jobs[row].done
+                gain = jobs[row].remaining(width, done) - jobs[row].remaining(wider[0], done)
+                steps[row] = gain / (wider[0] - width), wider[0]
+        if not steps:
+            break
+        row = max(steps, key=lambda one: steps[one][0])
+        if steps[row][1] - widths[row] > free:
+            hopeless.add(row)
+        else:
+            free -= steps[row][1] - widths[row]
+            widths[row] = steps[row][1]
+    dealt = OptimusIntervals(60.0).deal(jobs, dict(room), NOTHING)
+    assert {row: sum(share.values()) for row, share in dealt.items()} == widths
+    kept = [at_interval(job.task.index, list(job.sizes), dealt.get(job.task.index), done=job.done) for job in jobs]
+    assert OptimusIntervals(60.0).deal(kept, dict(room), NOTHING) == dealt  # who has as many keeps those
+
+
+def test_a_step_that_does_not_pay_gets_nothing():
+    job = at_interval(0, [1, 2, 4])
+    job.remaining = lambda width, done=None: {1: 10.0, 2: 10.0, 4: 1.0}[width]  # type: ignore[method-assign]
+    assert OptimusIntervals(60.0).deal([job], {0: 4}, NOTHING) == {0: {0: 1}}
+    job.remaining = lambda width, done=None: {1: 10.0, 2: 9.0, 4: 9.0}[width]  # type: ignore[method-assign]
+    assert OptimusIntervals(60.0).deal([job], {0: 4}, NOTHING) == {0: {0: 2}}
+
+
+def searching(seed: int, count: int = 4) -> tuple[GeneticSearch, Pollux, list[IntervalJob], np.ndarray]:
+    random = np.random.default_rng(seed)
+    policy, room = Pollux(60.0, -2.0, 12, 6, 30.0), np.array([3, 2, 2])
+    jobs = [at_interval(row, [1, 2, 4, 6][: 2 + row % 3], {row % 3: 1} if row % 2 else {}, arrival=-40.0 * row)
+            for row in range(count)]  # fmt: skip
+    for job in jobs:
+        policy._widest[job.task.index], policy._starts[job.task.index] = 1 + job.task.index, job.task.index
+    search = GeneticSearch(policy, jobs, [0, 1, 2], room, SimpleNamespace(now=100.0, random=random))  # type: ignore[arg-type]
+    return search, policy, jobs, room
+
+
+def feasible(matrix: np.ndarray, jobs: list[IntervalJob], room: np.ndarray, limits: list[int]) -> bool:
+    wide = np.count_nonzero(matrix, axis=1) > 1
+    return bool(
+        (matrix >= 0).all() and (matrix.sum(axis=0) <= room).all() and ((matrix[wide] > 0).sum(axis=0) <= 1).all()
+        and all(int(row.sum()) in (0, *job.sizes) and row.sum() <= limit
+                for row, job, limit in zip(matrix, jobs, limits, strict=True))
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_candidates_of_pollux_are_made_feasible(seed: int):
+    """Nothing is added; a candidate that is feasible stays as it is."""
+    search, policy, jobs, room = searching(seed)
+    limits = [max(size for size in job.sizes if size <= max(1, 2 * (1 + job.task.index))) for job in jobs]
+    assert [policy.widest(job) for job in jobs] == limits
+    given = np.random.default_rng(seed + 9).integers(0, 4, (40, 4, 3))
+    repaired = search._repaired(given)
+    assert (repaired <= given).all() and repaired.any(axis=(1, 2)).mean() > 0.9
+    assert all(feasible(one, jobs, room, limits) for one in repaired)
+    assert (search._repaired(repaired) == repaired).all()
+    changed = search._changed(repaired)
+    assert (changed >= 0).all() and (changed <= np.maximum(room, np.maximum(repaired, search.now))).all()
+    assert (changed != repaired).any()
+    empty = np.zeros((200, 4, 3), dtype=int)
+    more = search._changed(empty)
+    assert 0.5 < np.count_nonzero(more.sum(axis=1) > search.now.sum(axis=0), axis=1).mean() < 2.5
+    full = np.zeros((200, 4, 3), dtype=int)
+    full[:, 0] = room
+    fewer = search._changed(full)  # nothing is free: it can only lose what it has, or be reset
+    assert (fewer[:, 0] <= room).all() and 0.02 < (fewer[:, 0] != full[:, 0]).any(axis=1).mean() < 0.4
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_best_candidate_of_pollux(seed: int):
+    """Its value is the power mean of speedups by hand, no less than that of what is there, and near the best of all."""
+    search, policy, jobs, room = searching(seed, 3)
+    limits = [policy.widest(job) for job in jobs]
+
+    def value_of(matrix: np.ndarray) -> float:
+        total, sum_of = room.sum(), 0.0
+        for number, (row, job) in enumerate(zip(matrix, jobs, strict=True)):
+            fair = max((size for size in job.sizes if size <= -(-total // len(jobs))), default=min(job.sizes))
+            alone = fair**0.8 / (-(-fair // room.max())) ** 0.2
+            gpus, nodes = row.sum(), np.count_nonzero(row)
+            speedup = gpus**0.8 / nodes**0.2 / alone if gpus else 0.0
+            if (row != search.now[number]).any():
+                age, restarts = 100.0 - job.task.arrival, max(0, number - 1)
+                speedup *= max(age - restarts * 30.0, 0.0) / (age + 30.0)
+            sum_of += (speedup * len(room) / total + 1e-3) ** -2.0
+        return float((sum_of / len(jobs)) ** -0.5)
+
+    def all_rows(job: IntervalJob, limit: int) -> list[tuple[int, ...]]:
+        cells = itertools.product(*(range(count + 1) for count in room.tolist()))
+        return [row for row in cells if sum(row) in (0, *job.sizes) and sum(row) <= limit]
+
+    found = search.run(np.zeros((0, 3, 3), dtype=np.int64))
+    values = [value_of(matrix) for matrix in found]
+    assert search._values(found).tolist() == pytest.approx(values) and values == sorted(values, reverse=True)
+    assert len(found) <= 12 and len({matrix.tobytes() for matrix in found}) == len(found)
+    every = [np.array(rows) for rows in itertools.product(*map(all_rows, jobs, limits))]
+    best = max(value_of(one) for one in every if feasible(one, jobs, room, limits))
+    assert value_of(search.now) <= values[0] <= best * (1 + 1e-9) and values[0] > 0.8 * best
+    again = searching(seed, 3)[0].run(np.zeros((0, 3, 3), dtype=np.int64))
+    assert (again == found).all()
+
+
+def test_children_of_pollux_have_the_first_jobs_of_one_parent():
+    search, *_ = searching(1)
+    parents = np.arange(3)[:, None, None] * np.ones((3, 4, 3), dtype=int)
+    children = search._crossed(parents, np.array([1.0, 3.0, 2.0]), 300)
+    of_job = children[:, :, 0]
+    assert (children == of_job[:, :, None]).all() and (np.count_nonzero(np.diff(of_job, axis=1), axis=1) <= 1).all()
+    shares = [float((of_job == one).mean()) for one in range(3)]
+    assert shares[1] > shares[2] > shares[0] > 0.05  # of two the better becomes a parent: 5, 3 and 1 of 9
+    assert shares == pytest.approx([1 / 9, 5 / 9, 3 / 9], abs=0.08)
+    for gpus, nodes, layout in ((6, 1, (6,)), (6, 2, (3, 3)), (7, 3, (3, 2, 2)), (8, 3, (3, 3, 2))):
+        assert search._layout(gpus, nodes) == layout
+
+
+def test_what_pollux_keeps_from_interval_to_interval():
+    policy = Pollux(60.0, -1.0, 4, 2, 30.0)
+    policy._last_rows, policy._last_nodes = [5, 3, 8], [0, 2]
+    policy._last_matrices = np.array([[[1, 2], [3, 4], [5, 6]]])
+    jobs = [at_interval(row, [1]) for row in (8, 7, 5)]
+    assert policy._adapted(jobs, [2, 1, 0]).tolist() == [[[6, 0, 5], [0, 0, 0], [2, 0, 1]]]
+    assert policy.deal([], {0: 1}, NOTHING) == {} == policy.deal(jobs, {}, NOTHING)
+    view: Any = SimpleNamespace(now=10.0, random=np.random.default_rng(0))
+    first = policy.deal([at_interval(0, [1, 2]), at_interval(1, [1, 2])], {0: 2, 1: 2}, view)
+    assert sorted(first) == [0, 1] and policy._starts == {0: 1, 1: 1} and policy._widest == {0: 0, 1: 0}
+    there = [at_interval(row, [1, 2], first[row]) for row in (0, 1)]
+    second = policy.deal(there, {0: 2, 1: 2}, view)
+    assert policy._widest == {row: sum(first[row].values()) for row in (0, 1)}
+    assert policy._starts == {row: 1 + (second.get(row, first[row]) != first[row]) for row in (0, 1)}
+    assert [policy.restarts(job) for job in there] == [policy._starts[row] - 1 for row in (0, 1)]
+    policy.finished(there[0].task)
+    assert policy._widest.keys() == policy._starts.keys() == {1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from scipy.optimize import linear_sum_assignment, linprog
 from tiers import some, spread
 
 from hetsim.errors import ScenarioError
-from hetsim.model.cluster import DeviceType, NodeSpec, Power, Sharing
+from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Power, Price, Sharing
 from hetsim.policy import ListScheduler
 from hetsim.testing import examine, random_system, small_systems
 from hetsim_policies.dynamic.common import fractions
@@ -512,3 +513,58 @@ def test_levels_below_the_tolerance_of_the_solver_are_reached():
     """Two jobs of two days, of nearly the same length: each has a GPU for all the time."""
     days = offers([[1 / 5.798681379854221e-06], [1 / 5.798614131222638e-06]], [32])
     assert max_min(days, np.ones(2)).tolist() == pytest.approx([1.0, 1.0])
+
+
+# Fractions of a round, by hand ----------------------------------------------------------------------------------------
+
+
+def ahead(remaining, deadline=math.inf):
+    """A job with this part of it left."""
+    task = SimpleNamespace(deadline=deadline)
+    return SimpleNamespace(remaining=lambda view: remaining, task=task, alone=1 - remaining)
+
+
+@pytest.mark.parametrize("rule", [MaxThroughput(), MinMakespan(), MaxThroughput(costs={"old": 1.0, "new": 1.0})])
+def test_a_job_without_devices_takes_nothing_from_others(rule):
+    """Two jobs on two types of which one is down: the job that only the other type can run is left out."""
+    found = ModeOffers(np.array([0, 1, 1]), np.array([0, 0, 1]), np.ones(3), np.array([4.0, 2.0, 1.0]),
+                       np.array([0.0, 1.0]), np.ones(2))  # fmt: skip
+    rule._kinds = ["old", "new"]
+    view = SimpleNamespace(now=3.0, cluster=Cluster([NodeSpec(accelerators=((OLD, 1), (NEW, 1)))]))
+    with np.errstate(all="raise"):
+        fraction = rule.fractions(found, [ahead(0.5), ahead(1.0)], view)
+    assert fraction.tolist() == pytest.approx([0, 0, 1], abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_prices_of_the_cluster_count_as_costs_do(seed):
+    """The ratio of progress to cost is that of the program with the prices written out; deadlines are kept first."""
+    random = np.random.default_rng(seed)
+    kinds = [DeviceType("old", price=Price(up=2 / 3600)), DeviceType("new", price=Price(up=5 / 3600))]
+    priced = Cluster([NodeSpec(accelerators=tuple((kind, 3) for kind in kinds))])
+    plain = Cluster([NodeSpec(accelerators=((OLD, 3), (NEW, 3)))])
+    found = drawn(seed, 6, 2)
+    jobs = [ahead(float(part)) for part in random.uniform(0.2, 1, 6)]
+    if seed % 2:
+        jobs[2].task.deadline = 3.0 + 2 * found.time[found.job == 2].min()
+    given = []
+    for cluster, costs in ((priced, "prices"), (plain, {"old": 2.0, "new": 5.0}), (plain, {"new": 2.5})):
+        rule = MaxThroughput(costs=costs)
+        rule._kinds = ["old", "new"]
+        given.append(rule.fractions(found, jobs, SimpleNamespace(now=3.0, cluster=cluster)))
+        assert rule.moving == bool(seed % 2)
+    fastest = found.fastest()
+    value = found.rate / np.maximum(fastest, 1e-300)[found.job] * found.weight[found.job] * (fastest > 0)[found.job]
+    price = np.array([2.0, 5.0])[found.kind] * found.width
+    least = np.zeros(6)
+    if seed % 2:
+        least[2] = min(fastest[2], jobs[2].remaining(None) / (2 * found.time[found.job == 2].min()))
+    best = best_ratio(found, value, price, least)
+    for fraction in given:
+        check_feasible(found, fraction)
+        assert value @ fraction / (price @ fraction) == pytest.approx(value @ best / (price @ best), rel=1e-4)
+        assert (found.progress(fraction) >= least * (1 - 1e-5)).all()
+    free = MaxThroughput()
+    assert free.spare and not MaxThroughput(costs="prices").spare
+    best = max_sum(found, value, least)
+    assert value @ free.fractions(found, jobs, SimpleNamespace(now=3.0)) == pytest.approx(value @ best)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hand_made import three
 from scipy import stats
 from tiers import some
 
@@ -282,6 +283,26 @@ def test_tables_of_groups():
     assert g.differences_json(found)[1]["difference"] is None and g.differences_json(found)[0]["significant"] is True
     with pytest.raises(UsageError, match='of the replications no groups by "user" were kept'):
         g.table_of_groups({"p": one}, "user")
+
+
+@pytest.mark.parametrize(("codes", "known"), [([0, 0, 0], True), ([0, 1, 0], False)])
+def test_groups_of_which_some_runs_were_not_kept(codes: list[int], known: bool):
+    """With one class there is nothing to split; with two, the runs that are kept whole do not stand for the others."""
+    run = three()
+    run.record.input.tasks.class_code, run.record.input.tasks.classes = np.array(codes), ["x", "y"][: max(codes) + 1]
+    made = Replications()
+    for number in range(2):
+        made.add_values({"replication": number, "jain": 0.5})
+    made.results = [run]
+    if known:
+        assert g.group_values(made, "class") == {} == g.tables_of_groups({"p": made}, ["class"])
+    else:
+        with pytest.raises(UsageError, match=r'no groups by "class" were kept: ask for by=\["class"\] \(--by class\)'):
+            g.group_values(made, "class")
+    other = three()
+    other.replication = 1
+    whole = g.group_values(Replications([three(), other], keep=True), "class")
+    assert {len(values) for values in whole.values()} == {2}
 
 
 def test_metrics_that_tell_nothing_of_groups():
@@ -677,6 +698,42 @@ def test_a_transient_of_all_replications():
         _ = one.cut
     with pytest.raises(UsageError, match="replication 0 has no task: make"):
         _ = WarmupSeries().cut
+
+
+@pytest.mark.parametrize("seed", range(some(24)))
+def test_a_warmup_task_by_task(seed: int):
+    """Means of the tasks that completed anywhere, in batches of five, cut where their spread is least."""
+    rng = np.random.default_rng(seed)
+    series, runs = WarmupSeries(), []
+    for _ in range(3):
+        count = int(rng.integers(100, 112))
+        response = np.where(np.arange(count) < 35, 30.0, 0.0) + rng.integers(1, 5, count)
+        response[rng.random(count) < 0.6] = NAN
+        runs.append((np.sort(rng.uniform(0, 90, count)), response))
+        series.add(*runs[-1])
+    shortest = min(len(response) for _, response in runs)
+    rows = []
+    for task in range(shortest):
+        there = [response[task] for _, response in runs if response[task] == response[task]]
+        if there:
+            rows.append((task, sum(there) / len(there)))
+    batches = [np.mean([mean for _, mean in rows[at : at + 5]]) for at in range(0, len(rows) - 4, 5)]
+    first = rows[5 * mser(np.array(batches))][0]
+    time = sum(arrival[first] for arrival, _ in runs) / 3
+    assert series.cut == WarmupCut(pytest.approx(time), first, shortest, 3) and first > 0
+    assert series.fewest == [len(response) for _, response in runs].index(shortest)
+
+
+def test_rows_of_a_sweep_without_runs():
+    rows = [SweepRow(0, "p", 1, [], errors=["refused"]), SweepRow(0, "q", 1, [{"jain": 0.5}, {"jain": 0.7}])]
+    tables = SweepTables({"k": [1, 1]}, several=True, text_seeds=False)
+    tables.add(rows)
+    table, each = tables.frames()
+    assert table["replications"].tolist() == [0, 2] and table["status"].tolist() == ["failed", "done"]
+    assert table["jain"].tolist() == pytest.approx([NAN, 0.6], nan_ok=True) and each["jain"].tolist() == [0.5, 0.7]
+    empty = SweepTables({"k": [1]}, several=True, text_seeds=False)
+    empty.add([SweepRow(0, "p", 1, [])])
+    assert len(empty.frames()[0]) == 1 and empty.frames()[1].empty
 
 
 def test_names_that_a_sweep_or_a_comparison_lacks(tmp_path: Path):

@@ -18,11 +18,12 @@ import pytest
 from hand_made import gpu_mode, launches, record, workload
 from tiers import spread
 
-from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Partition
+from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Partition, Sharing, micro_share
 from hetsim.model.record import COMPLETED, EXPIRED, LAUNCH_STOPPED, NOT_ARRIVED, UNFINISHED
 from hetsim.model.tasks import Mode
 from hetsim.results.one_run.explain import CAUSES, causes, explain, explain_all
 from hetsim.results.one_run.fragmentation_metrics import fragmentation_between, fragmentation_steps
+from hetsim.results.one_run.replay import FreeCapacity, RunReplay
 from hetsim.results.one_run.result import Result
 
 END = 24
@@ -502,3 +503,64 @@ def test_batches_wait_until_they_are_decided():
     found = causes(Result(rec)).set_index("id")
     assert found["choice"].tolist() == [2, 1, 1] and found["scheduler"].tolist() == [0.5, 0.5, 1.0]
     assert found["transfer"].tolist() == [0.5, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("seed", spread(range(8), 3))
+def test_two_ways_to_replay_agree(seed: int):
+    """Running sums over all launches, and launch after launch as it is done for MIG GPUs, give the same states."""
+    made = story(seed + 70)
+    record, modes = made.result.record, made.result.modes
+    asked = [mode for shape in SHAPES for mode in shape]
+    further = [np.arange(0.0, END, 3.0)]
+    at, columns = RunReplay(record, modes, FreeCapacity(made.where, asked), further).states()
+    steps = RunReplay(record, modes, FreeCapacity(made.where, asked), further)
+    then, stepped = steps._step_by_step()
+    grid = steps.grid
+
+    def of_node(at: np.ndarray, columns: list[np.ndarray], node: int, moment: int) -> list[list[float]]:
+        """What the last state says that begins by then."""
+        mine = np.flatnonzero((columns[0] == node) & (at <= moment))
+        return [column[mine[at[mine].argmax()]].tolist() for column in columns[1:7]]
+
+    assert len(grid) > 10 and len(columns[0]) > len(made.where.nodes)
+    for node in range(len(made.where.nodes)):
+        for moment in range(len(grid)):
+            assert of_node(at, columns, node, moment) == of_node(then, stepped, node, moment), (node, grid[moment])
+    assert stepped[7].all() and (np.diff(stepped[0]) >= 0).all() and columns[7].shape[1] == 0
+    pairs = list(zip(stepped[0].tolist(), then.tolist(), strict=True))
+    assert pairs == sorted(set(pairs))
+
+
+MIG = DeviceType("h", memory=40, sharing=Sharing("mig", layouts=((3 / 7, 3 / 7), (4 / 7, 2 / 7, 1 / 7))))
+
+
+def test_slices_that_are_free():
+    """Layouts of 3 + 3 or 4 + 2 + 1 sevenths: a launch of 4 takes the second; next to it 2 fit, and 3 do not."""
+    large, middle, small = (gpu_mode(kind=MIG, share=micro_share(part / 7)) for part in (4, 3, 2))
+    rows = [(large, 1.0, 5.0), (small, 2.0, 4.0), (middle, 6.0, 9.0)]
+    shapes = [[large], [middle], [small]]
+    tasks = workload([0.0] * 6, [1.0] * 6, shapes, [0, 2, 1, 0, 1, 2])
+    start = [row[1] for row in rows] + [math.nan] * 3
+    rec = record(Cluster([NodeSpec(accelerators=((MIG, 1),))]), tasks, start, [row[2] for row in rows] + [math.nan] * 3,
+                 [(1,)] * 3 + [None] * 3, end=10.0)  # fmt: skip
+    table = causes(Result(rec))
+    # The last three wait throughout.  4 sevenths fit into an empty GPU, 3 next to 3, and 2 next to either, not to both.
+    busy = {3: [(1, 5), (6, 9)], 4: [(1, 5)], 5: [(2, 4)]}
+    for row, spans in busy.items():
+        nothing = sum(high - low for low, high in spans)
+        assert table["no_capacity"][row] + table["fragmentation"][row] == nothing, row
+        assert table["wait"][row] == 10
+
+
+def test_a_fused_launch_holds_what_its_kernels_hold_together():
+    """Two tasks as one kernel with 6 + 3 GB: from 1 to 4 there is no room for one that asks for 2 of 10."""
+    modes = [gpu_mode(kind=PLAIN, gpu_memory=6, share=WHOLE // 2), gpu_mode(kind=PLAIN, gpu_memory=3, share=WHOLE // 2),
+             gpu_mode(kind=PLAIN, gpu_memory=2, share=0)]  # fmt: skip
+    tasks = workload([0, 0, 0], [3, 3, 3], [[mode] for mode in modes], [0, 1, 2])
+    rec = record(Cluster([NodeSpec(accelerators=((PLAIN, 1),))]), tasks, [1, 1, math.nan], [4, 4, math.nan],
+                 [(1,), (1,), None], end=6.0, batch=np.array([0, 0, -1]))  # fmt: skip
+    rec.launches = launches([{"task": 0, "place": 0, "members": 2, "start": 1, "end": 4}])
+    plain = causes(Result(rec))["no_capacity"][2]
+    rec.fused = {0: ((0, 1), (0.0, 0.0))}
+    replay = RunReplay(rec, Result(rec).modes, FreeCapacity(rec.input.cluster, modes))
+    assert replay.modes[0] is not modes[0] and replay.modes[0].parts == (modes[0], modes[1]) and plain == 0

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hand_made import cluster, record, workload
+from hand_made import GPU, cluster, gpu_mode, launches, record, workload
 from tiers import some
 
+from hetsim.model.cluster import Cluster, NodeSpec
 from hetsim.model.record import (
     ABORTED,
     COMPLETED,
@@ -195,6 +196,53 @@ def test_a_request_is_one_row(seed: int):
     assert stages["stage"].tolist() == ["xyz"[staged.stage[one]] for one in wanted_stages]
 
 
+def test_the_nodes_and_racks_of_requests():
+    """Stages on one node each or on two; r0 uses two racks, r1 one, r2 a node without a rack, r3 has not begun."""
+    racks = ("east", "east", "west", None)
+    where = Cluster([NodeSpec(cpus=1, accelerators=((GPU, 1),), rack=rack) for rack in racks])
+    first, stage = np.repeat(np.arange(0, 8, 2), 2), np.tile([0, 1], 4)
+    ids = np.repeat(np.array(["r0", "r1", "r2", "r3"], dtype=object), 2)
+    alone = gpu_mode(span_any=True)
+    tasks = workload(
+        [0.0] * 8, [2.0] * 8, [[alone]], staged=StagedRequests(first, stage, ["x", "y"], ids, np.full(8, 4.0)),
+        id=np.array([f"{one}/{n}" for n, one in enumerate(ids)], dtype=object),
+    )  # fmt: skip
+    at = [where.nodes[node].accelerators[0].index for node in range(4)]
+    places = [(at[0],), (at[1], at[2]), (at[0],), (at[1],), (at[3],), (at[3],), None, None]
+    start = [0.0, 2.0, 2.0, 4.0, 0.0, 2.0, NAN, NAN]
+    rec = record(where, tasks, start, [one + 2 for one in start], places, status=[COMPLETED] * 6 + [UNFINISHED] * 2,
+                 end=9.0)  # fmt: skip
+    table = Result(rec).tasks
+    assert table["id"].tolist() == ["r0", "r1", "r2", "r3"] and table["node"].tolist()[0] == "n0+n1+n2"
+    assert table["hosts"].tolist() == [3, 2, 1, 0] and table["racks"].tolist() == [2, 1, 0, 0]
+    stages = Result(rec).stages
+    assert stages["request"].tolist() == ids.tolist() and stages["stage"].tolist() == ["x", "y"] * 4
+
+
+def test_the_fairness_of_requests_with_stages():
+    """On two GPUs: r0 (stages of 3 and 1 s) and r1 (1 and 1 s) are there from 0 to 8, the task t from 0 to 4.
+
+    Next to 1.5 others on average a request has 1 / 2.5 of the cluster, of which a GPU is a half: 1.25 times as long.
+    Alone they take 5 s and 2 s with the transfers between their stages.
+    """
+    ids = np.array(["r0", "r0", "r1", "r1", "t"], dtype=object)
+    stage, alone = np.array([0, 1, 0, 1, -1]), np.array([5, 5, 2, 2, NAN])
+    staged = StagedRequests(np.array([0, 0, 2, 2, 4]), stage, ["x", "y"], ids, alone)
+    tasks = workload([0.0] * 5, [3.0, 1.0, 1.0, 1.0, 4.0], staged=staged,
+                     id=np.array(["r0/x", "r0/y", "r1/x", "r1/y", "t"], dtype=object))  # fmt: skip
+    rec = record(cluster(gpus=2), tasks, [0, 5, 0, 5, 0], [3, 8, 1, 8, 4], [(1,), (1,), (2,), (2,), (1,)],
+                 ready=np.array([0, 3, 0, 1, 0.0]))  # fmt: skip
+    result = Result(rec)
+    assert result.tasks["id"].tolist() == ["r0", "r1", "t"]
+    assert result.rho.tolist() == pytest.approx([8 / (1.25 * 5), 8 / (1.25 * 2), 4 / (1.5 * 4)])
+    assert result.gpu_seconds.tolist() == [6, 4, 4]  # as they ran, stage by stage
+    assert result.metric("rho_max") == pytest.approx(3.2) and result.metric("rho_unfair_share") == pytest.approx(2 / 3)
+    rec.status[3], rec.finish[3] = UNFINISHED, NAN
+    assert Result(rec).rho.tolist() == pytest.approx([8 / (1.25 * 5), NAN, 4 / (1.5 * 4)], nan_ok=True)
+    staged.alone[:2] = NAN
+    assert Result(rec).rho[0] == 0  # nothing is known of it alone
+
+
 # Calls ----------------------------------------------------------------------------------------------------------------
 
 
@@ -274,6 +322,9 @@ def test_a_call_is_one_row(seed: int):
     inside = [number for number, mine in enumerate(calls) if arrival[mine[0]] >= 4.0]
     good = sum(answers[n] >= 0 and ends[n] <= min(END, arrival[calls[n][0]] + 9.0) for n in inside)
     assert result.metric("call_goodput") == pytest.approx(good / 36.0)
+    waits = [ends[n] - arrival[calls[n][0]] if answers[n] >= 0 else INF for n in inside]
+    p99 = INF if INF in waits else np.quantile(waits, 0.99) if waits else NAN
+    assert result.metric("call_response_p99") == pytest.approx(p99, nan_ok=True)
     mean = np.mean([len(calls[n]) for n in inside]) if inside else NAN
     assert result.metric("attempts_per_call") == pytest.approx(mean, nan_ok=True)
     seconds = 0.0
@@ -371,6 +422,31 @@ def test_limits_on_the_times_of_tokens():
     assert language.token_times(rec) == {} == language.counts(rec) and len(language.rows_of(rec.input)) == 0
 
 
+def test_device_time_and_energy_of_requests():
+    """Requests on two GPUs that computed for 4, 4 and 3 s of their own, one not begun; a batch of two on one for 3 s.
+
+    The replica's own launches count with no request; those next to them share the energy of their launch.
+    """
+    tasks = workload([0.0] * 6, [[4.0]] * 6, [[gpu_mode(2)], [gpu_mode()]], [0, 0, 0, 0, 1, 1])
+    rec = record(cluster(gpus=4), tasks, [1, 1, 7, NAN, 2, 2], [5, 5, NAN, NAN, 5, 5],
+                 [(1, 2), (1, 2), (1, 2), None, (3,), (3,)], end=10.0, batch=np.array([0, 0, 1, -1, 2, 2]))  # fmt: skip
+    rec.input.language = [service([0, 1, 2, 3], INF, INF)]
+    rec.input.tasks.extra = {"output_tokens": np.full(6, 3.0)}
+    rec.launches = launches([
+        {"task": 0, "place": 0, "start": 1, "end": 5, "members": 2}, {"task": 2, "place": 0, "start": 7, "end": NAN},
+        {"task": 4, "place": 1, "start": 2, "end": 5, "members": 2},
+    ])  # fmt: skip
+    rec.compute = np.array([4.0, 4.0, 3.0, 0.0, 3.0, 3.0])
+    result = Result(rec)
+    assert result.gpu_seconds.tolist() == [8, 8, 6, 0, 1.5, 1.5] and result.metric("gpu_seconds") == 25
+    assert result.tasks["energy_j"].tolist() == [0, 0, 0, 0, 300, 300]
+    rec.energy = np.array([10.0, 20.0, 30.0, 0.0, 0.0, 0.0])
+    assert Result(rec).tasks["energy_j"].tolist() == [10, 20, 30, 0, 300, 300]
+    rec.batch, rec.compute = None, None
+    del rec.launches["members"]
+    assert Result(rec).gpu_seconds.tolist() == [8, 8, 6, 0, 3, 3]
+
+
 @pytest.mark.parametrize("seed", range(some(32)))
 def test_gaps_between_tokens_step_by_step(seed: int, monkeypatch: pytest.MonkeyPatch):
     """A step of n sequences over c tokens takes 0.1 + 0.01 n + 0.001 c seconds, and c grows by n a step.
@@ -418,6 +494,7 @@ def test_gaps_between_tokens_step_by_step(seed: int, monkeypatch: pytest.MonkeyP
     every, _ = token_gaps(rec)
     for low, high in ((0.0, INF), (1.0, 2.0)):
         found, counts = token_gaps(rec, low, high)
+        assert (counts > 0).all()
         mine = sorted(gap for time, gap in gaps if low <= time <= high)
         given = sorted(float(gap) for gap, count in zip(found, counts, strict=True) for _ in range(int(count)))
         assert given == pytest.approx(mine, abs=1e-9)

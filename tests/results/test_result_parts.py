@@ -17,7 +17,17 @@ from tiers import spread
 
 from hetsim.errors import DamagedFile, UsageError
 from hetsim.model.cluster import WHOLE, DeviceType
-from hetsim.model.record import COMPLETED, EXPIRED, LAUNCH_MOVED, LAUNCH_STOPPED, NOT_ARRIVED, REJECTED, UNFINISHED
+from hetsim.model.record import (
+    COMPLETED,
+    EXPIRED,
+    LAUNCH_MOVED,
+    LAUNCH_RUNNING,
+    LAUNCH_STOPPED,
+    NOT_ARRIVED,
+    REJECTED,
+    UNFINISHED,
+    Record,
+)
 from hetsim.model.tasks import Item, KernelWork, Mode, Shape
 from hetsim.results import declared, saved_input
 from hetsim.results.many_runs import point_differences
@@ -563,7 +573,8 @@ def test_numbers_that_find_the_rows_of_a_sweep():
         points=pd.DataFrame({"rate": rates}, dtype=object), keys=["rate"], table=frame, _column=columns.append
     )
     for value, rows in (
-        (24 / 3600, [0, 2]), ("24/h", [0, 2]), ("0.4/min", [0, 2]), ("1/min", [1]), (1 / 60, [1]), ("60/h", [1]),
+        (24 / 3600, [0, 2]), (24 / 3600 * (1 + 1e-10), [0, 2]),
+        ("24/h", [0, 2]), ("0.4/min", [0, 2]), ("1/min", [1]), (1 / 60, [1]), ("60/h", [1]),
     ):  # fmt: skip
         assert point_differences.rows_where(points, frame, {"rate": value})["point"].tolist() == rows
     for value in ("24 s", 24, "nonsense", True, math.inf):
@@ -711,3 +722,78 @@ def test_overhead_is_not_the_rounding_of_clocks():
     rec.upload, rec.compute, rec.download = up, run, down
     overhead = Result(rec).tasks["overhead"].to_numpy()
     assert (overhead[held == 0] == 0).all() and overhead[held > 0] == pytest.approx(1e-3, rel=1e-6)
+
+
+# A run that comes back ------------------------------------------------------------------------------------------------
+
+
+def eventful() -> Record:
+    """Launches that stop, deadlines (one after the end), causes, a log of devices, fused kernels, notes."""
+    tasks = workload(
+        [0, 1, 2, 3, INF], [4, 3, 2, 5, 1], id=np.array(["a", "b", "c", "d", "e"], dtype=object),
+        deadline=np.array([9.0, 3.0, NAN, 99.0, NAN]), class_code=np.array([0, 1, 0, 1, 0]), classes=["x", "y"],
+        user_code=np.array([1, 0, 0, 1, 0]), users=["ann", "bob"], weight=np.array([1.0, 2.0, 3.0, 4.0, 5.0]),
+    )  # fmt: skip
+    rec = record(
+        cluster(nodes=2, gpus=2, cpus=2), tasks, [0, 2, 3, 4, NAN], [7, 5, NAN, NAN, NAN],
+        [(1,), (2,), (4,), (5,), None], status=[COMPLETED, COMPLETED, EXPIRED, UNFINISHED, NOT_ARRIVED], end=12.0,
+        warmup=0.5, horizon=11.0, mode=[0, 0, 0, 0, -1],
+    )  # fmt: skip
+    rec.finish[2] = 6.0
+    rec.launches = launches([
+        {"task": 0, "place": 0, "start": 0, "end": 2, "outcome": LAUNCH_STOPPED, "lost": 1.0},
+        {"task": 0, "place": 0, "start": 3, "end": 7}, {"task": 1, "place": 1, "decided": 1, "start": 2, "end": 5},
+        {"task": 2, "place": 2, "start": 3, "end": 6, "outcome": LAUNCH_STOPPED, "lost": 3.0},
+        {"task": 3, "place": 3, "start": 4, "end": NAN, "outcome": LAUNCH_RUNNING},
+    ])  # fmt: skip
+    rec.preemptions, rec.migrations = np.array([1, 0, 1, 0, 0]), np.array([0, 2, 0, 0, 0])
+    rec.preemptions_by = {"recompute": np.array([1, 0, 0, 0, 0]), "failure": np.array([0, 0, 1, 0, 0])}
+    rec.reasons, rec.stats = {2: "too late"}, {"events": 17.0}
+    rec.device_log = [(1.0, 4, "sleep", 0.0), (2.0, 4, "wake", 0.5), (2.5, 4, "awake", 0.0), (8.0, 5, "down", 0.0)]
+    rec.holds, rec.fused = [(1.0, 1, "quota"), (2.5, 2, "reservation")], {1: ((0, 1), (8.0, 0.0))}
+    rec.cycles = {"asked": np.array([1.0, 5.0]), "decided": np.array([1.5, 5.5])}
+    rec.token_gaps = np.array([[1.0, 0.25], [2.0, 0.5]])
+    rec.notes = {
+        "gap": 0.125, "optimal": False, "bound": INF, "worst": -INF, "nothing": None, "name": "Infinite",
+        "rows": [1, [2.5, INF], {"deep": -INF, "why": "so"}], "texts": ["a", "Infinity!"],
+    }  # fmt: skip
+    return rec
+
+
+def test_a_run_comes_back_with_all_that_it_knows(tmp_path: Path):
+    """All columns and texts of the record, all tables and metrics, and the same folder again, byte by byte."""
+    rec = eventful()
+    inputs = {"jobs.csv": "12ab"}
+    run = Result(rec, name="n", seed=3, replication=4, policy="p", error="it broke", inputs=inputs, bound=2)
+    run.record.input.warnings = ["careful"]
+    again = Result.load(run.save(tmp_path / "one"))
+    facts = ("name", "seed", "replication", "policy", "error", "inputs", "bound")
+    for name in (*facts, "warnings", "end", "warmup", "horizon", "notes"):
+        assert getattr(again, name) == getattr(run, name), name
+    assert again.directory == tmp_path / "one" and run.directory is None and again.scenario is None
+    assert again.notes["rows"][1] == [2.5, INF] and again.notes["rows"][2] == {"deep": -INF, "why": "so"}
+    for name in ("tasks", "launches", "devices", "timeline"):
+        pd.testing.assert_frame_equal(getattr(again, name), getattr(run, name), obj=name)
+    assert again.values() == pytest.approx(run.values(), nan_ok=True) and list(again.values()) == list(run.values())
+    found = again.record
+    for name in ("status", "ready", "start", "finish", "mode", "place", "preemptions", "migrations", "token_gaps"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(rec, name), err_msg=name)
+    for name in ("launches", "cycles", "preemptions_by"):
+        mine, its = getattr(rec, name), getattr(found, name)
+        assert its.keys() == mine.keys()
+        for key in mine:
+            np.testing.assert_array_equal(its[key], mine[key], err_msg=f"{name}.{key}")
+    for name in ("end", "places", "reasons", "device_log", "holds", "fused", "stats", "notes", "replicas"):
+        assert getattr(found, name) == getattr(rec, name), name
+    for name in ("upload", "batch", "steps", "stays", "links", "attempt_of", "first_token"):
+        assert getattr(found, name) is None, name
+    for name in ("arrival", "deadline", "weight", "class_code", "user_code", "time"):
+        np.testing.assert_array_equal(getattr(found.input.tasks, name), getattr(rec.input.tasks, name), err_msg=name)
+    assert found.input.policy == "p" and math.isnan(again.planning)
+    for by in ("class", "user"):
+        pd.testing.assert_frame_equal(again.explain(by=by), run.explain(by=by))
+    copied = again.save(tmp_path / "other")
+    names = sorted(path.relative_to(tmp_path / "one").as_posix() for path in (tmp_path / "one").rglob("*"))
+    assert names == sorted(path.relative_to(copied).as_posix() for path in copied.rglob("*"))
+    assert all((copied / name).read_bytes() == (tmp_path / "one" / name).read_bytes()
+               for name in names if (copied / name).is_file())  # fmt: skip

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +18,14 @@ from test_output_statistics import queue
 from tiers import examples
 
 import hetsim as hs
-from hetsim.errors import UsageError
+from hetsim.errors import DamagedFile, PictureWarning, UsageError
 from hetsim.results.formatting import PERCENT, one
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.many_runs.selection import Race
 from hetsim.results.one_run.tables import batch_members
 from hetsim.results.one_run.usage import overlap
+from hetsim.results.pictures import attempt, write_picture
+from hetsim.results.sealed import FORMAT, check_names, digests, sealed, unsealed, verify
 
 
 @pytest.mark.parametrize(
@@ -79,3 +87,114 @@ def test_a_run_is_saved_into_an_empty_folder_and_into_no_other(tmp_path: Path):
     (tmp_path / "other" / "note.txt").write_text("mine")
     with pytest.raises(UsageError, match="not a run directory"):
         found.save(tmp_path / "other")
+
+
+# What is refused, and what is said of it ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("policies", "more", "said"), [
+    (["a", "b"], {"metric": "makespan_bound"}, "there is no best makespan_bound: neither more nor less of it"),
+    (["a"], {}, "the best of fewer than two policies needs no selection"),
+    (["a", "b"], {"probability": 0.5}, r"of 2 lies above chance \(1/2\) and below 1, not 0.5$"),
+    (["a", "b", "c"], {"probability": 1.0}, r"of 3 lies above chance \(1/3\) and below 1, not 1$"),
+    (["a", "b"], {"delta": 0.0}, "delta is a share of the mean above 0 and below 1, such as 1%, not 0$"),
+    (["a", "b"], {"delta": 1.0}, "not 1$"),
+])  # fmt: skip
+def test_selections_that_are_not_begun(policies: list[str], more: dict[str, Any], said: str):
+    with pytest.raises(UsageError, match=said):
+        Race(policies, **({"metric": "wait_mean"} | more))
+
+
+def test_selections_that_are_not_gone_on_with():
+    race = Race(["a", "b"], "wait_mean")
+    race.add("b", 1.0)
+    for value, what in ((math.nan, "undefined"), (math.inf, "infinite")):
+        with pytest.raises(UsageError, match=f"wait_mean is {what} in replication 1 of b: no best can be selected"):
+            race.add("b", value)
+    race.add("a", 2.0)
+    for policy in ("a", "b"):
+        race.add(policy, 2.0)
+    with pytest.raises(UsageError, match="takes at least 3 replications, not 2$"):
+        race.start()
+    same = Race(["a", "b"], "wait_mean")
+    nothing = Race(["a", "b", "c"], "wait_mean")
+    nothing.withdraw("c")
+    for number in range(3):
+        for policy, value in (("a", 1.0), ("b", 2.0)):
+            same.add(policy, value)
+            nothing.add(policy, (number - 1.0) * value)
+    with pytest.raises(UsageError, match="is the same in all 3 replications of each policy: nothing here is random"):
+        same.start()
+    with pytest.raises(UsageError, match="the best mean of wait_mean is 0: a delta relative to it says nothing"):
+        nothing.start()
+    assert nothing.left == ["a", "b"] and nothing.values.keys() == nothing.counts.keys() == {"a", "b"}
+
+
+def test_pictures_that_fail_are_warnings(tmp_path: Path):
+    def fails(error: Exception) -> Callable[[], Any]:
+        def draw() -> None:
+            raise error
+
+        return draw
+
+    for error, reason in ((ValueError("no\n  room"), "ValueError: no room"), (KeyError(), "KeyError: no message"),
+                          (OSError(28, "No space left on device"), "No space left on device"),
+                          (OSError("odd"), "OSError: odd")):  # fmt: skip
+        with pytest.warns(PictureWarning, match=f"^the picture x.png could not be drawn: {reason}$") as warned:
+            assert attempt("x.png", fails(error)) == f"the picture x.png could not be drawn: {reason}"
+        assert warned[0].filename == __file__
+    drawn: list[str] = []
+    assert attempt("x.png", lambda: drawn.append("x")) is None and drawn == ["x"]
+    figure = SimpleNamespace(savefig=lambda file: Path(file).write_bytes(b"picture"))
+    assert write_picture(lambda: figure, tmp_path / "a.png") and (tmp_path / "a.png").read_bytes() == b"picture"
+    with pytest.warns(PictureWarning):
+        assert not write_picture(fails(ValueError("no")), tmp_path / "b.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+
+
+@pytest.mark.parametrize(("names", "said"), [
+    (["a", "b/c", "b/d"], ""), (["../a"], 'the file "../a", which cannot be in its folder'),
+    (["/a"], "cannot be in its folder"), (["a//b"], "cannot be in its folder"), (["a/./b"], "cannot be in its folder"),
+    (["a\\b"], "cannot be in its folder"), (["c:a"], "cannot be in its folder"), ([""], "cannot be in its folder"),
+    ([3], "cannot be in its folder"), (["b", "b/c"], "names the file .b/c., and a part of that as a file too"),
+    (["a/b/c", "a/b"], "a part of that as a file too"), (["out/x"], "is a link out of its folder"), (["in/x"], ""),
+])  # fmt: skip
+def test_names_that_a_mark_may_have(names: list[Any], said: str, tmp_path: Path):
+    """`out` is a link to a folder next to that of the mark, `in` one to a folder inside."""
+    folder = tmp_path / "folder"
+    (folder / "b").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    (folder / "out").symlink_to(tmp_path / "other")
+    (folder / "in").symlink_to(folder / "b")
+    if not said:
+        check_names(folder / "mark", names)
+        return
+    with pytest.raises(DamagedFile, match=said):
+        check_names(folder / "mark", names)
+
+
+def test_files_are_verified_by_their_digests(tmp_path: Path):
+    file = tmp_path / "a"
+    file.write_bytes(b"abc")
+    digest = hashlib.sha256(b"abc").hexdigest()
+    assert digests(tmp_path, ["a"]) == {"a": digest} and verify(file, digest) == file == verify(file, None)
+    with pytest.raises(DamagedFile, match="its checksum does not fit"):
+        verify(file, digest[::-1])
+    with pytest.raises(DamagedFile, match="it is missing"):
+        verify(tmp_path / "b", digest)
+    for indent in (None, 1):
+        text = sealed({"a": [1, {"é": None}]}, indent)
+        file.write_text(text, encoding="utf-8")
+        assert unsealed(file) == {"a": [1, {"é": None}]} and json.loads(text)["format"] == FORMAT
+        content = {"format": FORMAT + 1, "a": 1}
+        body = json.dumps(content, ensure_ascii=False)
+        file.write_text(body[:-1] + f', "sha256": "{hashlib.sha256(body.encode()).hexdigest()}"}}\n')
+        said = f"cannot be read: it has format {FORMAT + 1}, and this hetsim reads format {FORMAT}$"
+        with pytest.raises(UsageError, match=said):
+            unsealed(file)
+        file.write_text(text.replace("[1", "[2") if indent is None else text.replace(" 1", " 2", 1))
+        with pytest.raises(DamagedFile, match="its checksum does not fit"):
+            unsealed(file)
+    file.write_text("[1]")
+    with pytest.raises(DamagedFile, match="it is not a JSON object"):
+        unsealed(file)

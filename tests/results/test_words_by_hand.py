@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hand_made import cluster, launches, record, workload
+from hand_made import GPU, cluster, gpu_mode, launches, record, workload
 
 from hetsim.errors import UsageError
+from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Sharing
 from hetsim.model.record import COMPLETED, EXPIRED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, REJECTED, UNFINISHED
+from hetsim.model.tasks import Mode
 from hetsim.results import formatting as f
 from hetsim.results.many_runs.difference import Difference, decisions
 from hetsim.results.one_run import network, plans
 from hetsim.results.one_run.forecasts import forecasts
 from hetsim.results.one_run.gantt_rows import device_bars, fill_lanes
 from hetsim.results.one_run.result import Result
-from hetsim.results.one_run.steps import weighted_quantile
+from hetsim.results.one_run.steps import UNLIMITED, weighted_quantile
 from hetsim.results.one_run.store import write_csv
 
 NAN, INF = math.nan, math.inf
@@ -186,6 +188,36 @@ def test_work_kept_across_a_stop(outcome: int, lost: float, pieces: bool):
     ])  # fmt: skip
     assert plans.in_pieces(found.record) == pieces
     assert plans.lower_bounds({"b": found}) == {"b": 7.0 if pieces else 7.25}
+
+
+MPS = DeviceType("m", streams=2, sharing=Sharing("mps"))
+LONE = DeviceType("m", sharing=Sharing("mps"))
+TURNS = DeviceType("m", streams=2, sharing=Sharing("timeslice"))
+CORES = DeviceType("cpu", kind="cpu")
+
+
+@pytest.mark.parametrize(("mode", "usual", "wide"), [
+    (gpu_mode(), True, True), (gpu_mode(2), False, True), (gpu_mode(share=WHOLE // 2), False, False),
+    (gpu_mode(kind=MPS), False, False), (gpu_mode(kind=LONE), True, True), (gpu_mode(kind=TURNS), True, True),
+    (Mode("c", CORES, millicores=1000), True, True), (Mode("c", CORES, millicores=2000), False, True),
+    (Mode("c", CORES, millicores=1500), False, False), (gpu_mode(memory=8), True, True),
+    (gpu_mode(memory=9), False, False), (gpu_mode(batch_limit=2), True, True),
+    (gpu_mode(batch_limit=2, fixed=0.5), False, False), (gpu_mode(fixed=0.5), True, True),
+])  # fmt: skip
+def test_which_modes_a_planner_has_foreseen(mode: Mode, usual: bool, wide: bool):
+    """A proof counts where a task takes one core or device; a planner of parallel tasks knows gangs too.
+
+    One of the nodes, which are alike but for their memory, has 8 bytes only.
+    """
+    where = Cluster([
+        NodeSpec(cpus=4, memory=size, cpu_type=CORES, accelerators=((mode.type if mode.gpus else GPU, 2),))
+        for size in (16, 8)
+    ])  # fmt: skip
+    rec = record(where, workload([0], [4], [[mode]]), [0], [4], [(1,) if mode.gpus else (0,)])
+    for covers, counts in ((None, usual), ({"parallel": "partly"}, usual), ({"parallel": "covered"}, wide)):
+        rec.notes = {"lower_bound": 3.0, **({} if covers is None else {"covers": covers})}
+        bound = plans.certified(Result(rec))
+        assert bound == 3.0 if counts else math.isnan(bound), covers
 
 
 def test_the_accuracy_of_forecasts():
@@ -465,3 +497,71 @@ def test_links_between_jobs(monkeypatch: pytest.MonkeyPatch):
     assert network.stretch(found, 2) is None
     measured: Any = SimpleNamespace(result=found)
     assert network.cross_rack_fraction(measured) == 0.5
+
+
+# Language models ------------------------------------------------------------------------------------------------------
+
+
+def serving(low: float = 0.0, end: float = 20.0) -> Result:
+    """Two replicas with 10 blocks and one without a limit; rows from start to end, some outside of the window."""
+    rec = record(cluster(gpus=3), workload([0.0], [1.0]), [0.0], [1.0], [(1,)], end=end, warmup=low)
+    rec.places = [((1,), None), ((2,), None), ((3,), None)]
+    rec.replicas = [("b", 0, 10, 0), ("a", 0, 10, 1), ("b", 1, UNLIMITED, 2)]
+    rows = [(0, 0.0, 4.0, 2, 3, 0, 8, 1, 1, 0), (0, 4.0, 10.0, 1, 2, 30, 6, 2, 2, 1),
+            (1, 2.0, 6.0, 4, 1, 0, 10, 0, 0, 2), (2, 1.0, 3.0, 1, 0, 12, 0, 5, 0, 0),
+            (0, 18.0, 26.0, 1, 5, 0, 4, 4, 0, 3)]  # fmt: skip
+    names = ("replica", "start", "end", "steps", "sequences", "prompt_tokens", "free", "taken", "cached", "waiting")
+    rec.steps = {name: np.array([row[at] for row in rows]) for at, name in enumerate(names)}
+    rec.steps["running"] = np.array([3, 4, 1, 2, 5])
+    return Result(rec)
+
+
+def test_the_steps_of_replicas():
+    table = serving().steps
+    assert table["service"].tolist() == ["b", "b", "a", "b", "b"] and table["replica"].tolist() == [0, 0, 0, 1, 0]
+    assert table["device"].tolist() == ["n0/g0", "n0/g0", "n0/g1", "n0/g2", "n0/g0"]
+    assert table["tokens"].tolist() == [6, 32, 4, 12, 5] and table["running"].tolist() == [3, 4, 1, 2, 5]
+    for name, values in {
+        "kv_blocks": [10, 10, 10, NAN, 10], "kv_used_start": [2, 4, 0, NAN, 6], "kv_used": [3, 6, 0, NAN, 10],
+        "kv_free": [7, 4, 10, NAN, 0], "kv_cached": [1, 2, 0, NAN, 0], "waiting": [0, 1, 2, 0, 3],
+    }.items():  # fmt: skip
+        assert table[name].tolist() == pytest.approx(values, nan_ok=True), name
+
+
+@pytest.mark.parametrize("low", [0.0, 3.0, 5.0, 10.0])
+def test_memory_and_tokens_of_replicas_in_a_window(low: float):
+    """Blocks in use row by row, each weighted by its seconds inside; steps count where they end inside."""
+    result = serving(low)
+    result.token_gaps = np.zeros(0), np.zeros(0)
+    rows = [(0, 4, 2, 3, 2, 6), (4, 10, 4, 6, 1, 32), (2, 6, 0, 0, 4, 4), (18, 26, 6, 10, 1, 5)]
+    inside = [max(0, min(end, 20) - max(start, low)) for start, end, *_ in rows]
+    used = sum((first + last) / 2 * seconds for (_, _, first, last, *_), seconds in zip(rows, inside, strict=True))
+    assert result.metric("kv_used_mean") == pytest.approx(used / 10 / sum(inside))
+    assert result.metric("kv_used_max") == 1.0 and serving(low, 18.0).metric("kv_used_max") == pytest.approx(
+        0.6 if low < 10 else NAN, nan_ok=True
+    )
+    ended = [(steps, tokens) for _, end, _, _, steps, tokens in [*rows, (1, 3, 0, 0, 1, 12)] if low < end <= 20]
+    mean = sum(tokens for _, tokens in ended) / sum(steps for steps, _ in ended) if ended else NAN
+    assert result.metric("tokens_per_step") == pytest.approx(mean, nan_ok=True)
+    assert all(math.isnan(result.metric(name)) for name in ("itl_mean", "prefix_hit_rate", "output_rate"))
+
+
+def test_requests_and_tokens_that_were_there():
+    """Prompts of 8 and 6 tokens of which 4 and 0 were cached; a third has not joined.  Gaps of 1, 1, 1 and 4 s."""
+    tasks = workload([0.0, 0.0, 0.0], [1.0] * 3, extra={"output_tokens": np.array([3, 2, 2.0]),
+                                                       "prompt_tokens": np.array([8, 6, 9.0])})  # fmt: skip
+    rec = record(cluster(), tasks, [1.0, 2.0, NAN], [5.0, 9.0, NAN], [(1,), (1,), None], end=10.0)
+    shape = SimpleNamespace(index=7)
+    rec.input.language = [SimpleNamespace(rows=np.arange(3), ttft=INF, tpot=INF, shape=shape, prefix_block=4)]
+    rec.first_token, rec.cached_tokens = np.array([2.0, 5.0, NAN]), np.array([4, 0, 0])
+    rec.preemptions_by = {"recompute": np.array([2, 0, 1])}
+    result = Result(rec)
+    result.token_gaps = np.array([1.0, 4.0]), np.array([3.0, 1.0])
+    values = {
+        "prefix_tokens_requested": 14, "prefix_tokens_served": 4, "prefix_hit_rate": 4 / 14, "output_rate": 0.5,
+        "itl_mean": 7 / 4, "itl_max": 4, "itl_p50": 1, "itl_p95": 1 + 3 * 0.85, "preemptions_recompute": 3,
+        "preemptions_swap": 0, "ttft_mean": 3.5, "tpot_mean": (3 / 2 + 4) / 2, "aborted_count": 0,
+    }  # fmt: skip
+    for name, value in values.items():
+        assert result.metric(name) == pytest.approx(value), name
+    assert result.tasks["cached_tokens"].tolist() == pytest.approx([4, 0, NAN], nan_ok=True)

@@ -11,9 +11,11 @@ import itertools
 import math
 import os
 import random
+import re
 import sys
 import time
 import types
+import warnings
 from collections import OrderedDict, deque
 from enum import Enum
 from pathlib import Path
@@ -23,7 +25,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hetsim.errors import DamagedFile, HetsimError, ScenarioError, UsageError
+from hetsim.errors import DamagedFile, DamageWarning, HetsimError, ScenarioError, UsageError
 from hetsim.experiment import estimate as estimates
 from hetsim.experiment import identity, points, policies, progress
 from hetsim.experiment.code_digest import code_digest, stated_identity
@@ -32,14 +34,19 @@ from hetsim.experiment.estimate import Estimate
 from hetsim.experiment.folder import check_folder, claim, mark_of
 from hetsim.experiment.options import StudyOptions
 from hetsim.experiment.points import GridValues, PointRows
+from hetsim.experiment.policies import named_policy
 from hetsim.experiment.run import tell_all, whole_series
 from hetsim.experiment.segment import Segment, line_of, parse_line, segment_of
+from hetsim.experiment.set_order import takes_order
 from hetsim.experiment.shard import Shard, ShardReport, make_all, make_part, part_of
-from hetsim.experiment.store import Store, merge_stores, stored_runs
+from hetsim.experiment.stopping import Amount
+from hetsim.experiment.store import Store, _replaces, merge_stores, open_cache, stored_runs
 from hetsim.experiment.study import Case, Replicates
 from hetsim.experiment.sweep import OPEN_BLOCKS, OpenBlocks, RowRuns
 from hetsim.experiment.work import Packed, RunOutcome, described, needed_for, of_environment
 from hetsim.results.many_runs.replications import Replications
+from hetsim.scenario.scenario import load
+from hetsim.scenario.schema.sweep import is_range
 
 NAN, INF = math.nan, math.inf
 NOTHING: Any = None
@@ -440,6 +447,66 @@ def test_runs_that_contradict_each_other_are_not_merged(tmp_path: Path):
     (tmp_path / "c").mkdir()
     with pytest.raises(UsageError, match="no finished runs in .*: it is neither a cache nor the directory of a sweep"):
         merge_stores([tmp_path / "c"], tmp_path / "b")
+
+
+def test_sources_of_which_one_has_no_runs(tmp_path: Path):
+    """Whatever came before it: a folder that brings nothing and has nothing is named."""
+    store = Store(tmp_path / "a")
+    store.put(run_name(1), RunOutcome({"jain": 1.0}))
+    store.close(complete=True)
+    (tmp_path / "empty").mkdir()
+    merged = merge_stores([tmp_path / "a", tmp_path / "a"], tmp_path / "b")
+    assert (merged.copied, merged.there, merged.damaged) == (1, 1, [])
+    for sources in (["a", "empty"], ["a", "a", "empty"], ["empty", "a"]):
+        with pytest.raises(UsageError, match=f"there are no finished runs in {tmp_path / 'empty'}: it is neither"):
+            merge_stores([tmp_path / one for one in sources], tmp_path / "b")
+
+
+def test_journals_are_numbered_from_one(tmp_path: Path):
+    store = Store(tmp_path)
+    for block in ("x", "y"):
+        store.put(run_name(1 if block == "x" else 2), RunOutcome({"jain": 1.0}), block=block)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert [name.rpartition("-")[2] for name in names] == ["1.jsonl", "2.jsonl"]
+    assert len({name.rpartition("-")[0] for name in names}) == 1 and f"-{os.getpid()}-" in names[0]
+
+
+def test_damaged_files_are_told(tmp_path: Path):
+    store = Store(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        store.tell()
+    store.damaged += [tmp_path / "a", tmp_path / "b"]
+    with pytest.warns(DamageWarning, match=f"damaged: 2, such as {tmp_path / 'a'}; what was lost was made again$"):
+        store.tell()
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(UsageError, match=f"the cache {file} cannot be written: File exists"):
+        open_cache(file)
+    assert open_cache(None) is None and open_cache(tmp_path / "new") == tmp_path / "new"
+    assert (tmp_path / "new").is_dir()
+
+
+@pytest.mark.parametrize(("one", "other", "replaces"), [
+    (RunOutcome({"a": 1.0, "b": 2.0}), RunOutcome({"a": 1.0}), True),
+    (RunOutcome({"a": 1.0}), RunOutcome({"a": 1.0}), True),
+    (RunOutcome({"a": 1.0}), RunOutcome({"a": 1.0, "b": 2.0}), False),
+    (RunOutcome({"a": 1.0}, unknown="x"), RunOutcome({"a": 1.0}), False),
+    (RunOutcome({"a": 1.0}), RunOutcome({"a": 1.0}, unknown="x"), False),
+    (RunOutcome({"a": 1.0}, reduced=True), RunOutcome({"a": 1.0}), False),
+    (RunOutcome({"a": 1.0}), RunOutcome({"a": 1.0}, reduced=True), True),
+    (RunOutcome(None, error="no"), RunOutcome(None, error="no"), True),
+    (RunOutcome(None, error="no"), RunOutcome(None, error="yes"), False),
+    (RunOutcome(None, error="no"), RunOutcome({}), False), (RunOutcome({}), RunOutcome(None, error=""), False),
+])  # fmt: skip
+def test_which_outcomes_stand_for_others(one: RunOutcome, other: RunOutcome, replaces: bool, tmp_path: Path):
+    """A run that is put again is written again, unless what is there has all of it."""
+    assert _replaces(one, other) is replaces
+    store = Store(tmp_path)
+    store.put(run_name(1), one)
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    store.put(run_name(1), other)
+    assert (sum(path.stat().st_size for path in tmp_path.iterdir()) == size) is replaces
 
 
 # Outcomes -------------------------------------------------------------------------------------------------------------
@@ -843,6 +910,71 @@ def test_what_is_not_in_a_digest_is_told(code: Any, reasons: list[str]):
     assert sorted(found) == sorted(reasons)
 
 
+class Member:
+    """A member of sets in any order: its hash is its place in `order`."""
+
+    order = ""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __hash__(self) -> int:
+        return Member.order.index(self.name)
+
+    def __lt__(self, other: Member) -> bool:
+        return self.name < other.name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+EXPRESSIONS = (
+    "list({a, b, c})", "[*{a, b, c}]", "tuple(set((a, b, c)))", "[x for x in {a, b, c}]", "next(iter({a, b, c}))",
+    "list(x for x in frozenset([a, b, c]))", "{a, b, c}.pop()", "list(enumerate({a, b, c}))",
+    "list(map(repr, {a, b, c}))", "list(zip({a, b, c}, 'xyz'))", "list(dict.fromkeys(set([a, b, c])))",
+    "max({a, b, c}, key=lambda x: 0)", "sorted({a, b, c}, key=lambda x: 0)", "[*({a, b} | {c})]",
+    "list({a, b, c} - {c})", "list(set([a, b]) ^ {c})", "list({a, b, c} & set([a, b]))", "list({x: 1 for x in {a, b}})",
+    "','.join(repr(x) for x in {a, b, c})", "[[x for x in {a, b}]]", "list(filter(None, {a, b, c}))",
+    "max([x for x in {a, b, c}], key=lambda x: 0)", "max(*{a, b, c}, key=lambda x: 0)", "print_to(*{a, b, c})",
+    "[y for y in [x for x in {a, b, c}]]", "min((x for x in {a, b}), key=lambda x: 0)", "list({x for x in (a, b, c)})",
+    # In any order the same:
+    "sorted({a, b, c})", "len({a, b, c})", "{x for x in {a, b, c}}", "min({a, b, c})", "{*{a, b}, c}",
+    "sorted([*{a, b, c}])", "sorted(x for x in {a, b, c})", "len([x for x in {a, b, c}])",
+    "any(x is a for x in {a, b})", "all(x is a for x in {a, b})", "sorted(list({a, b, c}))", "a in {a, b}",
+    "{a, b} | {c}", "frozenset({a, b, c})", "max(*{a, b, c})", "set([x for x in {a, b}])", "sorted(tuple({a, b}))",
+    "{y for y in [x for x in {a, b, c}]}", "sorted(y for y in [x for x in {a, b}])", "[x for x in (a, b)]",
+    "list((a, b, c))", "[a, b, c].pop()", "set([a]) <= {a, b}", "len({a} - {b})", "[1 for x in (a, b) if x in {a}]",
+)  # fmt: skip
+BODIES = (
+    "out = []\nfor x in {a, b, c}:\n    out.append(x)\nreturn out", "x, *y = {a, b, c}\nreturn x",
+    "[x, y] = {a, b}\nreturn x", "def inner():\n    yield from {a, b, c}\nreturn list(inner())",
+    # In any order the same:
+    "x = {a, b}\nreturn len(x)", "for x in (a, b):\n    if x in {a, b}:\n        return x",
+    "x = y = {a, b, c}\nreturn x", "(x, y), z = (a, b), {a, c}\nreturn x",
+)
+
+
+def test_code_that_takes_members_of_sets_in_their_order(tmp_path: Path):
+    """The code is run with the members in all orders: what it gives differs where it is said to."""
+    codes = [f"return {text}" for text in EXPRESSIONS] + list(BODIES)
+    lines = ["def print_to(*given):\n    return given\n", "def same(function):\n    return function\n"]
+    for number, code in enumerate(codes):
+        decorator = "@same\n" if number % 3 == 0 else ""
+        lines.append(f"{decorator}def f{number}(a, b, c):\n" + "".join(f"    {line}\n" for line in code.split("\n")))
+    file = tmp_path / "orders_of_sets.py"
+    file.write_text("\n".join(lines))
+    names: dict[str, Any] = {"__name__": "orders_of_sets"}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    for number, code in enumerate(codes):
+        outcomes = set()
+        for order in itertools.permutations("abc"):
+            Member.order = "".join(order)
+            found = names[f"f{number}"](*map(Member, "abc"))
+            outcomes.add(repr(sorted(found) if isinstance(found, set | frozenset) else found))
+        assert takes_order(names[f"f{number}"]) == (len(outcomes) > 1), code
+    assert not takes_order(eval("lambda: list({1, 2})"))  # no file has it
+
+
 def test_an_object_may_say_what_it_is():
     class Own:
         identity = "version 1"
@@ -918,6 +1050,30 @@ def test_points_that_are_made():
     points._check_count(points.MAX_ROWS)
 
 
+def test_samples_may_have_one_point():
+    for kind in ("random", "latin_hypercube", "sobol"):
+        assert len(points._made({"a": [1, 2]}, kind, 1, 0)) == 1
+
+
+@pytest.mark.parametrize("policies", [{None: None}, {"p": 1, "q": 2}])
+def test_rows_are_a_sequence(policies: dict[str | None, Any]):
+    """As a list of all, point by point, is."""
+    rows = PointRows(GridValues({"a": [1, 2], "b": ["x", "y"]}), policies)
+    wanted = [(point, values, label) for point, values in enumerate(
+        [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 2, "b": "x"}, {"a": 2, "b": "y"}]) for label in policies]
+    count = len(wanted)
+    plain = [(row.point, row.values, row.policy) for row in rows]
+    assert plain == wanted and len(rows) == count
+    for number in range(-count, count):
+        assert (rows[number].point, rows[number].values, rows[number].policy) == wanted[number]
+        assert [row.label for row in rows[number:]] == [row.label for row in rows][number:]
+    for number in (count, -count - 1):
+        with pytest.raises(IndexError):
+            rows[number]
+    own = [{**({} if label is None else {"policy": policies[label]}), **values} for _, values, label in wanted]
+    assert [row.overrides for row in rows] == own
+
+
 def test_points_of_a_file(tmp_path: Path):
     file = tmp_path / "points.csv"
     file.write_text('\ufeffa , policy\n1, fcfs\n"2 s",sjf\n\n1,sjf\n', encoding="utf-8")
@@ -953,6 +1109,104 @@ def test_points_that_are_listed():
     ):  # fmt: skip
         with pytest.raises(UsageError, match=said):
             points._listed(given_points)  # type: ignore[arg-type]
+
+
+PLAIN = load({
+    "name": "plain", "cluster": {"nodes": [{"gpus": {"type": "g", "count": 1}}]}, "policy": "fcfs",
+    "workload": [{"name": "jobs", "arrivals": {"process": "poisson", "rate": "1/s"}, "count": 3, "gpu_time": "1 s"}],
+})  # fmt: skip
+COUNT = "workload.0.count"
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ({"points": [{COUNT: 1}], "over": {COUNT: [1]}}, "points are given or made: leave out over, sample and n"),
+    ({"points": [{COUNT: 1}], "sample": "random"}, "points are given or made"),
+    ({"points": [{COUNT: 1}], "n": 3}, "points are given or made"),
+    ({"points": [{COUNT: 1, "policy": "fcfs"}], "policies": ["sjf"]}, "policies are given twice: in the points, and"),
+    ({"over": {"policy": "fcfs"}}, "policy: expected a list of policies"),
+    ({"over": {"policy": "1..8"}}, "policy: expected a list of policies"),
+    ({"over": {"policy": ["fcfs"]}, "policies": ["sjf"]}, "policies are given twice: as the key policy, and by them"),
+    ({}, "nothing to sweep: the scenario has no `sweep:`; name keys and values"),
+    ({"over": {}}, "nothing to sweep"), ({"over": {COUNT: [1]}, "policies": []}, "no policies to sweep over"),
+    ({"over": {"name": ["a"]}}, "name: cannot be swept: it names the scenario and changes nothing"),
+    ({"over": {"replications": [3]}}, "replications: cannot be swept: it holds for all points: give replications"),
+    ({"over": {"sweep": [3]}}, "sweep: cannot be swept: a sweep has no sweeps inside"),
+    ({"over": {"sed": [3]}}, 'there is no key "sed" in a scenario; did you mean "seed"'),
+    ({"over": {"workload.7.count": [3]}}, "workload.7.count: "),
+])  # fmt: skip
+def test_sweeps_that_are_not_begun(given: dict[str, Any], said: str):
+    with pytest.raises((UsageError, ScenarioError), match=re.escape(said)):
+        points.rows(PLAIN, **given)
+
+
+def test_policies_of_a_sweep():
+    """Given by themselves, as a key, by labels, in the points, or none."""
+    for given, labels in (
+        ({"over": {COUNT: [1, 2]}}, [None, None]), ({"over": {COUNT: [1], "policy": ["fcfs", "sjf"]}}, ["fcfs", "sjf"]),
+        ({"over": {COUNT: [1]}, "policies": {"a": "fcfs"}}, ["a"]), ({"policies": ["fcfs"]}, ["fcfs"]),
+        ({"points": [{COUNT: 1, "policy": "fcfs"}, {COUNT: 1.0, "policy": "sjf"}]}, ["fcfs", "sjf"]),
+        ({"over": {COUNT: [1], "policy": {"b": "sjf"}}}, ["b"]),
+    ):  # fmt: skip
+        keys, made = points.rows(PLAIN, **given)
+        assert [row.policy for row in made] == labels
+        assert keys == ([] if list(given) == ["policies"] else [COUNT])
+        meant = [None if one is None else named_policy({"a": "fcfs", "b": "sjf"}.get(one, one))[1] for one in labels]
+        assert [row.overrides.get("policy") for row in made] == meant
+    _, made = points.rows(PLAIN, points=[{COUNT: 1, "policy": "fcfs"}, {COUNT: 2, "policy": "sjf"},
+                                         {COUNT: 1.0, "policy": "sjf"}])  # fmt: skip
+    assert [row.point for row in made] == [0, 1, 0]
+
+
+@pytest.mark.parametrize(("text", "key", "values"), [
+    ("a.b=1,2 s,x", "a.b", [1, "2 s", "x"]), (" a = [1, 2] ", "a", [1, 2]), ("a=true", "a", [True]),
+    ("a=[0, 1], [2, 3]", "a", [[0, 1], [2, 3]]), ("a={b: 1},{b: 2}", "a", [{"b": 1}, {"b": 2}]),
+    ("a=null", "a", [None]),
+])  # fmt: skip
+def test_values_on_the_command_line(text: str, key: str, values: list[Any]):
+    assert points.parse_over(text) == (key, values)
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("a", 'needs key.path=values, such as cluster.nodes.0.count=8,16,32, not "a"'), ("=3", "needs key.path=values"),
+    ("a..b=3", "needs key.path=values"), ("a= ", "--over a= : no values to try"), ("a=[1", "--over a=[1: the values "),
+])  # fmt: skip
+def test_texts_that_name_no_values(text: str, said: str):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        points.parse_over(text)
+    assert is_range(points.parse_over("a=1..8 log")[1])
+
+
+@pytest.mark.parametrize(("values", "column"), [
+    ([True, False], [True, False]), ([1, 2], [1, 2]), ([1, True], ["1", "true"]), ([2**63], [str(2**63)]),
+    ([-(2**63), 2**63 - 1], [-(2**63), 2**63 - 1]), ([-(2**63) - 1, 1], [str(-(2**63) - 1), "1"]), ([1, 2.5], [1, 2.5]),
+    (["1 s", "2 min"], [1, 120]), (["1 s", 0], [1, 0]), (["1 s", "1/s"], ["1 s", "1/s"]),
+    (["1 s", None], ["1 s", "null"]),
+    (["a", "b"], ["a", "b"]), ([[1, 2], {"a": 1}], ["[1, 2]", "{a: 1}"]),
+    ([{"scheduler": "fcfs"}, "x"], ["fcfs", "x"]), ([{"name": "fcfs"}, True], ["fcfs", "true"]),
+])  # fmt: skip
+def test_columns_of_values(values: list[Any], column: list[Any]):
+    """Numbers in base units where all are of one kind, else texts."""
+    assert points.column_of(values) == column and list(map(type, points.column_of(values))) == [
+        type(one) if isinstance(one, str | bool) else type(found) for one, found in
+        zip(column, points.column_of(values), strict=True)
+    ]  # fmt: skip
+
+
+def test_all_points_that_are_wrong_are_named():
+    _, made = points.rows(PLAIN, over={COUNT: [1, -1, 2, -2]}, policies=["fcfs", "sjf"])
+    seen: list[str] = []
+    with pytest.raises(ScenarioError) as refused:
+        points.check_all(PLAIN, made, lambda row, scenario: seen.append(row.label))
+    assert seen == [row.label for row in made[:2]]
+    assert [problem.file for problem in refused.value.problems] == [
+        f"point 1 ({COUNT}=-1, fcfs) and 1 more", f"point 3 ({COUNT}=-2, fcfs) and 1 more",
+    ]  # fmt: skip
+    with pytest.raises(ScenarioError, match=r"every point, such as point 0 \(workload.0.count=-1, fcfs\)"):
+        points.check_all(PLAIN, points.rows(PLAIN, over={COUNT: [-1]}, policies=["fcfs", "sjf"])[1], lambda *_: None)
+    checked: list[Any] = []
+    made = points.rows(PLAIN, over={COUNT: [4, 5]})[1]
+    points.check_all(PLAIN, made, lambda row, scenario: checked.append(scenario.raw["workload"][0]["count"]))
+    assert checked == [4, 5]
 
 
 def test_whose_problem_it_is():
@@ -1110,3 +1364,24 @@ def test_packages_that_a_policy_imports_have_versions():
         "package pydantic": identity.package_version("pydantic")
     }
     assert identity.packages_of("hetsim_policies.static.lists") == {} == identity.packages_of("mine")
+
+
+def test_a_precision_is_reached_at_the_precision():
+    """Twenty runs with an interval of ± 5, 6 or 12 %, or with none; ± 6 % were asked for."""
+
+    class Runs(SimpleNamespace):
+        def __len__(self) -> int:
+            return 20
+
+    wide: Any = Runs(identical=False, relative_half_width=lambda metric, confidence: wide.half)
+    amount = Amount(30, 0.06, "jain", 0.9)
+    for half, enough, said in (
+        (0.05, True, "precision: 90 % interval of jain is ± 5 % after 20 replications (± 6 % asked for)"),
+        (0.06, True, "precision: 90 % interval of jain is ± 6 % after 20 replications (± 6 % asked for)"),
+        (0.12, False, "precision not reached: 90 % interval of jain is ± 12 % after 20 replications, the most allowed "
+         "(± 6 % asked for); about 80 would do, or longer runs"),
+        (INF, False, "precision not reached after 20 replications (± 6 % asked for): the 90 % interval of jain is not "
+         "defined"),
+    ):  # fmt: skip
+        wide.half = half
+        assert amount.remark(wide) == (said, not enough) and amount.enough(wide) == enough

@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UsageError
-from hetsim.model.record import LAUNCH_LOST, LAUNCH_STOPPED, STATUS_NAMES, UNFINISHED, Record
+from hetsim.model.record import LAUNCH_LOST, LAUNCH_STOPPED, STATUS_NAMES, Record
 from hetsim.model.tasks import Mode
 from hetsim.policy.queues import EVERYWHERE
 from hetsim.results.one_run import language
@@ -265,8 +265,6 @@ def ending(result: Run, task_id: Any) -> dict[str, Any]:
         "at": float(record.finish[row]), "launches": int((record.start[mine] == record.start[mine]).sum()), "stops": 0,
         "wasted": 0.0, "fused_with": [],
     }  # fmt: skip
-    if status == UNFINISHED:
-        facts["at"] = math.nan
     for rows_of, _ in record.fused.values():
         if set(mine) & set(rows_of):
             facts["fused_with"] += [str(record.input.tasks.name(other)) for other in rows_of if other not in mine]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hetsim.model.record import COMPLETED, UNFINISHED, Record
+from hetsim.model.record import COMPLETED, Record
 from hetsim.model.tasks import Mode
 from hetsim.results.declared import metric
 from hetsim.results.one_run.launches import launches_of
@@ -38,7 +38,7 @@ def rho_of_tasks(result: Run) -> np.ndarray:
     rho = np.full(rows.count, math.nan)
     arrival, status = rows(tasks.arrival), record.status[rows.deciding]
     finish = record.finish[rows.deciding]
-    finish = np.where(np.isnan(finish) | (status == UNFINISHED), record.end, finish)
+    finish = np.where(np.isnan(finish), record.end, finish)
     there = np.isfinite(arrival)
     active = _active(arrival[there], finish[there])
     done = np.flatnonzero(status == COMPLETED)

@@ -51,7 +51,6 @@ def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float
         stage_rows[name] = np.where(of_stages, values, old).astype(old.dtype)
 
     start, finish = rows.minimum(record.start), record.finish[rows.deciding]
-    finish[status == UNFINISHED] = np.nan
     put("start", start)
     put("finish", finish)
     together = rows.streaming
