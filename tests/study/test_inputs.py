@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pages
+import pandas as pd
 import pytest
 import syntax
 import yaml
@@ -504,6 +505,80 @@ def test_what_reads_the_clock_or_changes_a_library_is_told():
     assert [reason.endswith("reads the environment") for reason in reasons[9:]] == [True]
     assert reasons[5].endswith("changes changes numpy.random.default_rng")
     assert reasons[6:9] == ["", "", ""]
+
+
+def test_whatever_looks_outside_is_told_by_each_of_its_names():
+    import gzip
+    import importlib.util
+    import pathlib
+    import random
+    import uuid
+    import xml.etree.ElementTree as tree
+    from codecs import open as codec_open
+    from io import FileIO
+    from os import getpid
+    from os.path import exists as is_there
+    from pathlib import Path as Place
+
+    import pyarrow as pa
+    import pyarrow.dataset as parts
+    import pyarrow.parquet as parquet
+    from scipy.io import mmread
+
+    read, bound, now = pathlib.Path.read_text, Place("s.txt").read_text, __import__("datetime").datetime.now
+    unpacked, given_out = gzip.GzipFile, np.frompyfunc(lambda x: -x, 1, 1)
+    none, draws = "", "draws from a random generator without a seed"
+    keys: list[tuple[Callable[..., Any], str]] = [
+        (lambda task: codec_open("s.txt"), "opens files (open)"),  # noqa: SIM115
+        (lambda task: FileIO("s.txt"), "opens files (FileIO)"),
+        (lambda task: unpacked("s.gz"), "opens files (GzipFile)"),
+        (lambda task: read(Place("s.txt")), "opens files (Path.read_text)"),
+        (lambda task: bound(), "opens files (Path.read_text)"),
+        (lambda task: is_there("s.txt"), "opens files (exists)"),
+        (lambda task: os.path.lexists("s.txt"), "opens files (lexists)"),
+        (lambda task: os.access("s.txt", 4), "asks the system (os.access)"),
+        (lambda task: os.readlink("s.txt"), "asks the system (os.readlink)"),
+        (lambda task: getpid(), "asks the system (os.getpid)"),
+        (lambda task: os.spawnlp(os.P_WAIT, "test", "test"), "starts processes"),
+        (lambda task: tree.parse("s.xml"), "uses xml.etree"),
+        (lambda task: importlib.util.find_spec("helper"), "looks for modules"),
+        (lambda task: mmread("s.mtx"), "opens files (mmread)"),
+        (lambda task: pa.memory_map("s.txt"), "opens files (memory_map)"),
+        (lambda task: pa.OSFile("s.txt"), "opens files (OSFile)"),
+        (lambda task: parquet.ParquetFile("s"), "opens files (ParquetFile)"),
+        (lambda task: parts.dataset("s"), "opens files (dataset)"),
+        (lambda task: now(), "reads the clock"),
+        (lambda task: pd.Timestamp.now(), "reads the clock"),
+        (lambda task: uuid.uuid4().int, "draws from the system"),
+        (lambda task: np.random.default_rng().random(), draws),
+        (lambda task: random.Random().random(), draws),
+        (lambda task: given_out(1.0), "has an object of numpy.ufunc, whose state cannot be read"),
+        (lambda task: np.random.default_rng(task.index).random() + random.Random(3).random(), none),
+        (lambda task: np.sqrt(1.0) + uuid.uuid5(uuid.NAMESPACE_DNS, "x").int, none),
+        (lambda task: os.fspath("a") + os.path.join("a", os.sep), none),
+        (lambda task: gzip.decompress(b""), none),
+    ]
+    for key, reason in keys:
+        said = " ".join(code_digest(key)[1])
+        assert reason in said and bool(said) == bool(reason), (reason, said)
+
+
+def test_members_of_a_class_count_in_their_order_and_names_of_a_module_do_not():
+    one, other = (type("Q", (), names) for names in ({"a": 1, "b": 2}, {"b": 2, "a": 1}))
+    assert code_digest(one) != code_digest(other)
+    first, second = (types.ModuleType("names_of_a_module") for _ in range(2))
+    vars(first).update(a=1, b=2)
+    vars(second).update(b=2, a=1)
+    digests = set()
+    for module in (first, second):
+        names = {"module": module, "__name__": "__main__"}
+        exec("def key(task):\n    return module.__dict__['a']", names)
+        digest, reasons = code_digest(names["key"])
+        assert reasons == ()
+        digests.add(digest)
+    assert len(digests) == 1
+    vars(second)["a"] = 3
+    assert code_digest(names["key"])[0] not in digests
 
 
 BY_HASH = """

@@ -30,6 +30,7 @@ import sys
 import sysconfig
 import time
 import types
+import uuid
 from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
@@ -57,6 +58,8 @@ _REACHES: dict[Any, str] = {
     os.popen: "starts processes", os.system: "starts processes", os.urandom: "draws from the system",
     eval: "evaluates text", exec: "executes text", compile: "compiles text", input: "reads the terminal",
     __import__: "imports modules by computed names", importlib.import_module: "imports modules by computed names",
+    uuid.uuid1: "draws from the system", uuid.uuid4: "draws from the system",
+    importlib.util.find_spec: "looks for modules",
     os.path.expandvars: "reads the environment", os.path.expanduser: "reads the environment",
     decimal.getcontext: "has a state in C", id: "calls id(), which another process answers differently",
     hash: "calls hash(), which another process answers differently for texts unless PYTHONHASHSEED is a number",
@@ -66,20 +69,26 @@ _REACHES |= dict.fromkeys((
     time.time, time.time_ns, time.perf_counter, time.perf_counter_ns, time.monotonic, time.monotonic_ns,
     time.process_time, time.process_time_ns, time.thread_time, time.localtime, time.gmtime,
 ), "reads the clock")  # fmt: skip
+_REACHES |= {getattr(os, name): "starts processes" for name in dir(os) if name.startswith(("spawn", "exec", "posix_"))}
 _OUTSIDE = frozenset((
     "socket", "_socket", "ssl", "http", "urllib", "ftplib", "smtplib", "subprocess", "ctypes", "sqlite3", "dbm",
     "shelve", "mmap", "secrets", "multiprocessing", "configparser", "linecache", "fileinput", "shutil", "tempfile",
-    "glob", "zipfile", "tarfile", "runpy", "pkgutil", "platform", "locale",
+    "glob", "zipfile", "tarfile", "runpy", "pkgutil", "platform", "locale", "xml", "resource", "requests",
+    "httpx", "urllib3", "aiohttp", "h5py", "netCDF4", "duckdb", "psutil",
 ))  # fmt: skip
-"""Modules of Python that read what is outside this process."""
+"""Modules of Python, and packages, that read what is outside this process."""
 _READING = frozenset((
     "open", "read_text", "read_bytes", "loadtxt", "genfromtxt", "fromfile", "memmap", "urlopen", "iterdir", "glob",
-    "rglob", "exists", "is_file", "is_dir", "isfile", "isdir", "stat", "getmtime", "getsize",
+    "rglob", "exists", "is_file", "is_dir", "isfile", "isdir", "stat", "getmtime", "getsize", "lexists", "get_data",
 ))  # fmt: skip
 """Attributes that look at files, of whatever object."""
-_OF_PACKAGES = ("load", "read", "open", "fetch", "download")
-"""How the names of functions of packages begin that do."""
-_NOW, _CLOCKS = ("now", "today", "utcnow"), (datetime.datetime, datetime.date)
+_OF_PACKAGES = re.compile(r"load|read|open|fetch|download|scan|memory_map|\w*read$|(\w*File|netcdf_file|\w*[sS]tore)$"
+                          r"|(Parquet|parquet_)?[dD]ataset$")  # fmt: skip
+_OF_PYTHON = re.compile(rf"(Path\.)?({'|'.join(sorted(_READING))}|FileIO|[A-Z]\w*File|getsource\w*)$")
+"""What the names of functions and classes begin with that do, of packages and of Python."""
+_NOW = ("now", "today", "utcnow")
+_SEEDED = (random.Random, np.random.default_rng, np.random.RandomState, np.random.SeedSequence, np.random.PCG64)
+"""Generators that draw a seed from the system if they are given none."""
 _PATCHED = ("numpy", "scipy", "random", "math", "time", "simpy", *OURS)
 """Packages of which a function that the user has put in place of theirs counts with the code of a policy."""
 _PARTS: dict[type, tuple[str, ...]] = {
@@ -293,11 +302,16 @@ class _Walk:
         """A value that is named; of a module those of its attributes that are asked for."""
         while isinstance(value, types.ModuleType) and at < len(steps) and steps[at].opname in _ATTRIBUTE:
             self.put("attribute", steps[at].argval)
-            self._named(value.__name__, "")
+            if not self._named(value.__name__, "") and steps[at].argval == "__dict__":
+                self._all(vars(value))
+                return
             value, at = getattr(value, steps[at].argval, _MISSING), at + 1
         after, name = (steps[at].opname, steps[at].argval) if at < len(steps) else ("", "")
-        if after in _ATTRIBUTE and name in _NOW and any(value is one for one in _CLOCKS):
+        if after in _ATTRIBUTE and name in _NOW and isinstance(value, type) and issubclass(value, datetime.date):
             self.unknown("reads the clock")
+        call = next((step for step in steps[at:] if step.opname not in ("PRECALL", "PUSH_NULL")), None)
+        if call is not None and (call.opname, call.arg) == ("CALL", 0) and any(value is one for one in _SEEDED):
+            self.unknown("draws from a random generator without a seed")
         changes = after in ("STORE_ATTR", "DELETE_ATTR") and isinstance(value, types.ModuleType)
         if changes and _origin(value.__name__, self.own):
             self.unknown(f"changes {value.__name__}.{name}")
@@ -340,7 +354,7 @@ class _Walk:
         before, self.place = self.place, f"{kind.__module__.replace('__mp_main__', '__main__')}.{kind.__qualname__}"
         self.put(kind.__qualname__)
         self.value((type(kind), *kind.__bases__))
-        for name, value in sorted(vars(kind).items()):  # but for what only describes it
+        for name, value in vars(kind).items():  # but for what only describes it
             if name not in _DESCRIBING:
                 self.value((name, value))
         self.place = before
@@ -367,6 +381,8 @@ class _Walk:
         except Exception:
             self.unknown(f"has an object of {kind.__module__}.{kind.__qualname__}, whose state cannot be read")
             return
+        if isinstance(made, str) and not made.replace(".", "").isidentifier():  # a function of the user's as a ufunc
+            self.unknown(f"has an object of {kind.__module__}.{kind.__qualname__}, whose state cannot be read")
         made = (kind, made, None, None, None) if isinstance(made, str) else (*made, *(None,) * (5 - len(made)))
         self.value(made[:3])
         pairs = list(made[4] or ())
@@ -378,6 +394,10 @@ class _Walk:
         self.put(value.__name__)
         if owner is random._inst or owner is np.random.mtrand._rand:
             self.unknown("draws from the global random generator")
+        elif value.__name__ in _NOW and isinstance(owner, type) and issubclass(owner, datetime.date):
+            self.unknown("reads the clock")
+        elif value.__module__ in ("posix", "nt") and value is not os.fspath:
+            self.unknown(f"asks the system (os.{value.__name__})")
         elif isinstance(owner, types.ModuleType | None):
             self._named(str(value.__module__), value.__qualname__)
         else:
@@ -388,9 +408,9 @@ class _Walk:
         """Put a name by its module (and version); False if that does not determine it."""
         if origin := _origin(module, self.own):
             self.put("named", module, name, origin)
-        if origin == "python" and module.partition(".")[0] in _OUTSIDE:
+        if origin and module.partition(".")[0] in _OUTSIDE:
             self.unknown(f"uses {module}")
-        elif origin not in ("", "python", "hetsim") and name.startswith(_OF_PACKAGES):
+        elif origin not in ("", "hetsim") and (_OF_PYTHON if origin == "python" else _OF_PACKAGES).match(name):
             self.unknown(f"opens files ({name})")
         return bool(origin)
 
