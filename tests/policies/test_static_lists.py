@@ -452,7 +452,7 @@ def test_planners_refuse_what_they_cannot_place(policy):
         policy().plan(PlanProblem(half, Cluster([node(cpus=2)])))
 
 
-@pytest.mark.parametrize("policy", [MaxMin, Sufferage, *TWO_TYPES])
+@pytest.mark.parametrize("policy", TWO_TYPES)
 def test_planners_of_sequential_tasks_refuse_wide_ones(policy):
     wide = workload([(0, 0, 1)], [Shape([cpu_mode(2)])])
     with pytest.raises(ScenarioError, match="one core or one whole GPU"):

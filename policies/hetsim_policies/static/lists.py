@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,7 +13,15 @@ from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim_policies.static.common.graph_bounds import graph_bound
 from hetsim_policies.static.common.instance import Free, Schedule, free_lanes, independent, refuse_graph, runnable
 from hetsim_policies.static.common.outcome import DescendingPlanner, PlainPlanner, plan_of
-from hetsim_policies.static.common.parallel import listed, parallel, wide_graham, wide_mct, wide_min_min
+from hetsim_policies.static.common.parallel import (
+    Choice,
+    listed,
+    parallel,
+    wide_graham,
+    wide_load_balance,
+    wide_mct,
+    wide_rounds,
+)
 from hetsim_policies.task_graphs import Graph, graph_of, successors, topological
 
 ListOrder = Literal["given", "longest", "shortest"]
@@ -37,7 +45,7 @@ class Graham(PlannedScheduler):
     task's fastest device.
     """
 
-    spreads = frozenset({"gpus", "cores"})
+    spreads = frozenset({"gpus", "cores", "nodes"})
 
     def __init__(self, order: ListOrder = "given"):
         super().__init__()
@@ -153,7 +161,7 @@ class Mct(PlainPlanner):
     Cost: O(n (types + log lanes)): of equal lanes only the one that is free first is looked at.
     """
 
-    spreads = frozenset({"gpus", "cores"})
+    spreads = frozenset({"gpus", "cores", "nodes"})
 
     def plan(self, problem: PlanProblem) -> Plan:
         if parallel(problem):
@@ -200,8 +208,16 @@ def mct(
     return schedule
 
 
-Choice = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""From completion times on the first and the second free lane (types by tasks) a value for each task."""
+def soonest_first(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The value of tasks under min-min."""
+    return np.asarray(-first.min(axis=0))
+
+
+def latest_first(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The value of tasks under max-min."""
+    return np.asarray(first.min(axis=0))
+
+
 Between = Literal["lanes", "types"]
 
 
@@ -218,19 +234,19 @@ class MinMin(PlainPlanner):
     Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is looked at.
     """
 
-    spreads = frozenset({"gpus", "cores"})
+    spreads = frozenset({"gpus", "cores", "nodes"})
 
     def plan(self, problem: PlanProblem) -> Plan:
         if parallel(problem):
             refuse_graph(problem, "min_min")
-            return listed(problem, "min_min", wide_min_min)
+            return listed(problem, "min_min", lambda all_, some: wide_rounds(all_, some, soonest_first))
         instance = independent(problem, "min_min")
         return plan_of(instance, min_min(instance.time, instance.counts, problem.tasks.arrival, instance.free),
                        descent=self.descent)  # fmt: skip
 
 
 class MaxMin(PlainPlanner):
-    """Max-min, for independent sequential tasks.
+    """Max-min, for independent sequential and parallel tasks.
 
     Place next the task with the latest earliest completion time.
     Decides where, and in which order: long tasks come first, each where it is complete first.
@@ -242,18 +258,24 @@ class MaxMin(PlainPlanner):
     Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is looked at.
     """
 
+    spreads = frozenset({"gpus", "cores", "nodes"})
+
     def plan(self, problem: PlanProblem) -> Plan:
+        if parallel(problem):
+            refuse_graph(problem, "max_min")
+            return listed(problem, "max_min", lambda all_, some: wide_rounds(all_, some, latest_first))
         instance = independent(problem, "max_min")
         return plan_of(instance, max_min(instance.time, instance.counts, problem.tasks.arrival, instance.free),
                        descent=self.descent)  # fmt: skip
 
 
 class Sufferage(DescendingPlanner):
-    """Sufferage, for independent sequential tasks.
+    """Sufferage, for independent sequential and parallel tasks.
 
     The task that would lose most by not getting its best lane gets it; then again.
     Decides where, and in which order.  The sufferage of a task is the difference between its completion on the best and
-    on the second best lane, lanes of one type included; a task that only one lane can run suffers without limit.
+    on the second best lane, lanes of one type included; a task that only one lane can run suffers without limit.  The
+    second best of a parallel task are as many other lanes.
     Reference: Maheswaran, Ali, Siegel, Hensgen, Freund, Dynamic Mapping of a Class of Independent Tasks onto
     Heterogeneous Computing Systems (1999); placing one task a round, as here, Casanova et al., Heuristics for
     Scheduling Parameter Sweep Applications in Grid Environments (2000).  No ratio is proven.
@@ -265,11 +287,16 @@ class Sufferage(DescendingPlanner):
     between: what is second best: another lane, or a lane of another type of device (XSufferage).
     """
 
+    spreads = frozenset({"gpus", "cores", "nodes"})
+
     def __init__(self, between: Between = "lanes", descent: bool = False):
         super().__init__(descent)
         self.between = between
 
     def plan(self, problem: PlanProblem) -> Plan:
+        if parallel(problem):
+            refuse_graph(problem, "sufferage")
+            return listed(problem, "sufferage", lambda all_, some: wide_rounds(all_, some, suffering(self.between)))
         instance = independent(problem, "sufferage")
         given = (instance.time, instance.counts, problem.tasks.arrival, self.between, instance.free)
         return plan_of(instance, sufferage(*given), descent=self.descent)
@@ -277,12 +304,12 @@ class Sufferage(DescendingPlanner):
 
 def min_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
     """Min-min on the `counts[t]` lanes of each type; ties: first task, type, lane."""
-    return rounds(times, counts, ready, choice=lambda first, second: -first.min(axis=0), since=since)
+    return rounds(times, counts, ready, soonest_first, since=since)
 
 
 def max_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
     """Max-min on the `counts[t]` lanes of each type; ties: first task, type, lane."""
-    return rounds(times, counts, ready, choice=lambda first, second: first.min(axis=0), since=since)
+    return rounds(times, counts, ready, latest_first, since=since)
 
 
 def sufferage(
@@ -293,15 +320,20 @@ def sufferage(
     since: Free = None,
 ) -> Schedule:
     """Sufferage on the `counts[t]` lanes of each type; ties: first task, type, lane."""
+    return rounds(times, counts, ready, suffering(between), since=since)
+
+
+def suffering(between: Between) -> Choice:
+    """The value of tasks under sufferage: what each loses without its best lane."""
 
     def suffers(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         ends = first if between == "types" else np.concatenate([first, second])
         if len(ends) == 1:  # one type: there is no other
             return np.full(ends.shape[1], np.inf)
         best = np.partition(ends, 1, axis=0)
-        return best[1] - best[0]
+        return np.asarray(best[1] - best[0])
 
-    return rounds(times, counts, ready, choice=suffers, since=since)
+    return suffers
 
 
 def rounds(
@@ -344,12 +376,12 @@ def rounds(
 class LoadBalance(PlannedScheduler):
     """Load balancing: each task goes to the lane with least projected load per speed.
 
-    For sequential tasks, with or without a task graph.
+    For sequential and parallel tasks, with or without a task graph.
     Decides where, in the order of the list: by arrival, then as in the table; a task of a graph comes after its
     predecessors.  Devices have one speed, whatever the task: that of a type is the geometric mean, over the tasks that
     can run on all types, of how many times faster than the slowest type it is.  The work of a task is its time times
     the speed of the type, on average over the types that can run it, and the load of a lane its work divided by its
-    speed.
+    speed.  Of parallel tasks the load is that of a node's lanes of a type together, and work is the least area.
     Reference: Cho and Sahni, Bounds for List Schedules on Uniform Processors (1980).  Where times are work divided by
     speed, all arrive together and there is no graph, the makespan is at most (1 + √5)/2 times the least on two lanes
     and 1 + √(2m - 2)/2 times on m > 2.
@@ -358,7 +390,12 @@ class LoadBalance(PlannedScheduler):
     Cost: O(n (types + log lanes)).
     """
 
+    spreads = frozenset({"gpus", "cores", "nodes"})
+
     def plan(self, problem: PlanProblem) -> Plan:
+        if parallel(problem):
+            return listed(problem, "load_balance",
+                          lambda all_, some: wide_load_balance(all_, some, speeds(all_.min_areas())))  # fmt: skip
         instance = runnable(problem, "load_balance")
         tasks = problem.tasks
         order = list(range(len(tasks))) if tasks.predecessors is None else topological(tasks.predecessors)

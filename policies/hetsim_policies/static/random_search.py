@@ -21,6 +21,7 @@ from hetsim_policies.dynamic.earliest import Dmda, Dmdas
 from hetsim_policies.static.common.graph_bounds import graph_bound
 from hetsim_policies.static.common.instance import Instance, runnable
 from hetsim_policies.static.common.outcome import DescendingPlanner, finished, plan_of, planned
+from hetsim_policies.static.common.parallel import parallel
 from hetsim_policies.static.common.ranks import traffic_of
 from hetsim_policies.static.common.search import (
     Landscape,
@@ -31,6 +32,7 @@ from hetsim_policies.static.common.search import (
     check_budget,
     seeds_of,
     simulated,
+    wide_search,
 )
 from hetsim_policies.static.common.timing import Placed, timing
 from hetsim_policies.task_graphs import graph_of, successors
@@ -43,6 +45,8 @@ HOTTEST = 0.02
 """The threshold at the start, as a part of the best makespan."""
 FALSE_HOPE = 1.02
 """A change with a timetable above this times the former one is not simulated."""
+WIDE = 10
+"""The evaluations that one of parallel tasks stands for."""
 HOPES = 200
 """This number of changes in a row that are not simulated ends the search."""
 
@@ -50,7 +54,8 @@ HOPES = 200
 class BudgetedSearch(DescendingPlanner):
     """Base of the searches with a budget.
 
-    evaluations: number of schedules evaluated (makespan computed) before it ends.
+    evaluations: number of schedules evaluated (makespan computed) before it ends; of parallel tasks, where each takes
+        longer, a tenth of them.
     seconds: instead, wall-clock seconds after which it ends; two runs with one seed then need not give the same plan,
         and its notes say that it is not deterministic.
     """
@@ -64,6 +69,9 @@ class BudgetedSearch(DescendingPlanner):
         self.evaluations, self.seconds = evaluations, seconds
 
     def plan(self, problem: PlanProblem) -> Plan:
+        if parallel(problem) and "gpus" in self.spreads:
+            budget = SearchBudget(max(1, self.evaluations // WIDE), self.seconds)
+            return wide_search(problem, self.name, budget, self.best)
         search = Search.from_instance(runnable(problem, self.name), self.evaluations, self.seconds, self.descent)
         if search.hopeless:
             return search.finished(search.seed.schedule)
@@ -75,7 +83,7 @@ class BudgetedSearch(DescendingPlanner):
 
 
 class Genetic(BudgetedSearch):
-    """Genetic algorithm, for sequential tasks with or without a task graph.
+    """Genetic algorithm, for sequential and parallel tasks with or without a graph.
 
     Schedules are recombined and changed at random, the better ones more often.
     Decides where tasks run (which lane), and for task graphs, or tasks that read items, also in which order (a key for
@@ -90,13 +98,15 @@ class Genetic(BudgetedSearch):
     and mct for independent tasks, heft's for graphs), and the planned makespan is never above that one's.
     Weakness: many evaluations for little; a uniform crossover tears apart lanes that go well together.  Of independent
     tasks transfers are not counted; of others as in `heft`.
+    Of parallel tasks the options (device type and width) and keys are searched, from the best of heft, mct and min_min.
     Cost: an evaluation is O(n), with arrivals O(n log n), of graphs O(n × most predecessors of a task); all schedules
-    of a generation are evaluated together.
+    of a generation are evaluated together; of parallel tasks one by one, some 10 us a task.
 
     population: schedules of a generation.
     mutation: tasks of a child that change at random, on average.
     """
 
+    spreads = frozenset({"gpus", "cores", "nodes"})
     name = "genetic"
 
     def __init__(
@@ -137,7 +147,7 @@ class Genetic(BudgetedSearch):
 
 
 class SimulatedAnnealing(BudgetedSearch):
-    """Simulated annealing, for sequential tasks with or without a task graph.
+    """Simulated annealing, for sequential and parallel tasks with or without a graph.
 
     One schedule is changed move by move; what makes it longer is accepted ever more rarely.
     Decides where tasks run (which lane), and for task graphs, or tasks that read items, also in which order (a key for
@@ -155,14 +165,16 @@ class SimulatedAnnealing(BudgetedSearch):
     Weakness: while it is hot most of the moves evaluated together are in vain; to be sure of an optimum in the limit,
     it would have to cool far more slowly (Hajek, Cooling Schedules for Optimal Annealing, 1988).  Of independent tasks
     transfers are not counted; of others as in `heft`.
+    Of parallel tasks the options (device type and width) and keys are searched, from the best of heft, mct and min_min.
     Cost: a move of independent tasks is O(lanes), with arrivals O(n log n); of graphs O(n × most predecessors of a
-    task).
+    task); of parallel tasks some 10 us a task.
 
     evaluations: moves that are evaluated before it ends.
     moves: evaluated at once.
     temperature: at the start, as a part of the mean time of a task in the seed schedule.
     """
 
+    spreads = frozenset({"gpus", "cores", "nodes"})
     name = "simulated_annealing"
 
     def __init__(
@@ -257,7 +269,7 @@ def propose(
     """Moves drawn at random, half of them of tasks on the lane that ends last."""
     size = len(lanes)
     task = random.integers(size, size=count)
-    last = np.flatnonzero(lanes == int(ends.argmax()))
+    last = landscape.last_ones(lanes, ends)
     if len(last):
         half = count - count // 2
         task[:half] = last[random.integers(len(last), size=half)]

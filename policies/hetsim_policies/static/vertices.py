@@ -181,7 +181,7 @@ class MoldableDual(PlannedScheduler):
     Cost: O(log n) linear programs of n × types variables, and some lists of O(n lanes).
     """
 
-    spreads = frozenset({"gpus", "cores"})
+    spreads = frozenset({"gpus", "cores", "nodes"})
 
     def plan(self, problem: PlanProblem) -> Plan:
         refuse_graph(problem, "moldable_dual")
@@ -253,6 +253,6 @@ def _list(instance: WideTasks, chosen: np.ndarray, order: np.ndarray, late: Sequ
     for task in late:
         option = int(chosen[task])
         ready = float(instance.problem.tasks.arrival[task])
-        start, pool = lanes.earliest(instance.pools_of[option], int(instance.width[option]), ready)
-        lanes.put(option, pool, start)
+        start, pools = lanes.of_option(option, ready)
+        lanes.put(option, pools, start)
     return lanes

@@ -2,8 +2,8 @@
 
 A task has *options*: a mode with its width (cores or GPUs that it holds together) and the seconds for which it holds
 them, transfers folded in as in `instance`.  A *pool* is the lanes of one type on one node; an option fits the pools of
-the nodes that can host its mode.  Where all gangs of a type may span nodes its lanes are one pool.  What is not of
-whole lanes of a pool is refused.
+the nodes that can host its mode.  Where all gangs of a type may span nodes its lanes are one pool; a gang of `nodes: N`
+holds an equal part of its lanes in each of N pools at the same time.  What is not of whole lanes of a pool is refused.
 Bounds count areas, width × seconds: a task costs at least its least area on each type, and no schedule does more work
 than its lanes hold.  The reference of each algorithm stands in its own file.
 """
@@ -28,7 +28,7 @@ from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.graph_bounds import Paths
 from hetsim_policies.static.common.instance import Instance, occupied, slowest_way, staged, undisturbed
 from hetsim_policies.static.common.outcome import coverage, finished, notes_of
-from hetsim_policies.static.common.ranks import ways
+from hetsim_policies.static.common.ranks import by_key, ways
 from hetsim_policies.static.common.unrelated import good_prices, priced
 from hetsim_policies.task_graphs import graph_of, successors, topological, upward
 
@@ -47,8 +47,8 @@ class LanePool:
 class WideTasks:
     """n parallel tasks and their options.
 
-    Option o is task `task[o]` in mode `mode[o]` on `width[o]` lanes of type `kind[o]` for `seconds[o]`, in one of
-    `pools_of[o]`.  Options of a task stand together, those of task j from `first[j]` on.
+    Option o is task `task[o]` in mode `mode[o]` on `width[o]` lanes of type `kind[o]` for `seconds[o]`, in equal parts
+    in `parts[o]` of `pools_of[o]`.  Options of a task stand together, those of task j from `first[j]` on.
     """
 
     problem: PlanProblem
@@ -58,6 +58,7 @@ class WideTasks:
     mode: np.ndarray
     kind: np.ndarray
     width: np.ndarray
+    parts: np.ndarray
     seconds: np.ndarray
     pools_of: list[tuple[int, ...]]
     first: np.ndarray
@@ -84,6 +85,13 @@ class WideTasks:
     def gathered(self) -> list[bool]:
         """By type, whether all its lanes stand on one node and can work together."""
         return [sum(pool.kind == kind for pool in self.pools) == 1 for kind in range(len(self.types))]
+
+    @property
+    def spread_cores(self) -> bool:
+        """Return True if gangs of cores span nodes: they take any cores there."""
+        options = zip(self.kind, self.width, self.parts, self.pools_of, strict=True)
+        return any(self.types[kind].kind == "cpu" and width > 1 and (parts > 1 or self.pools[homes[0]].node < 0)
+                   for kind, width, parts, homes in options)  # fmt: skip
 
     def min_areas(self, longest: float = np.inf) -> np.ndarray:
         """The least area of each task on each type within a time limit; inf: none."""
@@ -119,6 +127,7 @@ class _Option(NamedTuple):
     mode: int
     kind: int
     width: int
+    parts: int
     seconds: float
     homes: tuple[int, ...]
 
@@ -134,9 +143,10 @@ def wide(problem: PlanProblem, planner: str) -> WideTasks:
     nowhere = np.flatnonzero(np.diff(first) == 0)
     if len(nowhere):
         named = tasks.name(int(nowhere[0]))
-        text = f"{planner} plans tasks of whole cores or whole GPUs of one node; {len(nowhere)} tasks have no mode "
-        raise ScenarioError(Problem(f"{text}that fits one (the first is {named})", key="policy.scheduler"))
-    modes, kinds, widths = (np.array([one[k] for one in options], dtype=np.int64) for k in (1, 2, 3))
+        text = f"{planner} plans tasks of whole cores or whole GPUs of one node, or of equal parts of N nodes; "
+        text += f"{len(nowhere)} tasks have no mode that fits (the first is {named})"
+        raise ScenarioError(Problem(text, key="policy.scheduler"))
+    modes, kinds, widths, parts = (np.array([one[k] for one in options], dtype=np.int64) for k in (1, 2, 3, 4))
     seconds = np.array([one.seconds for one in options])
     areas = np.full((len(tasks), len(types)), np.inf)
     np.minimum.at(areas, (task, kinds), widths * seconds)
@@ -144,8 +154,8 @@ def wide(problem: PlanProblem, planner: str) -> WideTasks:
     outline = Instance(problem, types, names, areas, np.zeros(areas.shape, dtype=np.int32), None, *stages)
     homes = [one.homes for one in options]
     return WideTasks(
-        problem, types, pools, task=task, mode=modes, kind=kinds, width=widths, seconds=seconds, pools_of=homes,
-        first=first, complete=complete, outline=outline
+        problem, types, pools, task=task, mode=modes, kind=kinds, width=widths, parts=parts, seconds=seconds,
+        pools_of=homes, first=first, complete=complete, outline=outline
     )
 
 
@@ -169,25 +179,32 @@ def _options(
                 continue  # a type without lanes
             kind, width = column[mode.type], _width(mode)
             complete &= bool(width) and mode.span_speeds is None and mode.batch_limit == 1
+            complete &= mode.node_count == 1 or (mode.span_speed == 1.0 and mode.exchange is None)
             homes = _homes(problem, pools, kind, width=width, mode=mode)
             if not homes:
                 continue
             parts = np.array(staged(tasks, of_shape, position, mode=mode, way=ways_of[mode.type], private=private))
+            parts[1] /= mode.span_speed if mode.node_count > 1 else 1.0
             seconds = occupied(parts, mode)
             stages[:, of_shape, kind] = np.maximum(stages[:, of_shape, kind], np.where(np.isfinite(parts), parts, 0.0))
-            options += [_Option(task, position, kind, width=width, seconds=time, homes=homes) for task, time in
-                      zip(of_shape.tolist(), seconds.tolist(), strict=True) if time < np.inf]  # fmt: skip
+            options += [_Option(task, position, kind, width, mode.node_count, seconds=time, homes=homes) for task, time
+                      in zip(of_shape.tolist(), seconds.tolist(), strict=True) if time < np.inf]  # fmt: skip
     options.sort(key=lambda one: (one.task, one.mode))
     return options, complete
 
 
 def _homes(problem: PlanProblem, pools: list[LanePool], kind: int, width: int, mode: Mode) -> tuple[int, ...]:
-    """The pools with enough lanes for a mode; none where it takes parts of lanes."""
-    nodes = problem.cluster.nodes
-    return tuple(
-        number for number, pool in enumerate(pools) if pool.kind == kind and 0 < width <= len(pool.lanes)
-        and (_spreads(problem, mode, width) if pool.node < 0 else can_host(nodes[pool.node], mode))
+    """The pools with enough lanes for a mode, or for its part of each node.
+
+    None where it takes parts of lanes, or its parts do not fit next to each other.
+    """
+    nodes, count = problem.cluster.nodes, mode.node_count
+    part = mode.unit if count > 1 and mode.unit is not None else mode
+    homes = tuple(
+        number for number, pool in enumerate(pools) if pool.kind == kind and 0 < width // count <= len(pool.lanes)
+        and (_spreads(problem, mode, width) if pool.node < 0 else can_host(nodes[pool.node], part))
     )  # fmt: skip
+    return homes if len(homes) >= count and width % count == 0 else ()
 
 
 def _spreads(problem: PlanProblem, mode: Mode, width: int) -> bool:
@@ -227,11 +244,10 @@ def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[LanePool]]:
 
 @dataclass(frozen=True)
 class LanePlacing:
-    """An option on lanes of a pool."""
+    """An option on lanes."""
 
     option: int
-    pool: int
-    lanes: tuple[int, ...]
+    lanes: tuple[str, ...]
     start: float
     finish: float
 
@@ -244,21 +260,43 @@ class PoolLanes:
         self.free = [sorted((at, lane) for lane, at in enumerate(pool.free)) for pool in instance.pools]
         self.placed: list[LanePlacing] = []
 
-    def earliest(self, homes: Iterable[int], width: int, ready: float = 0.0) -> tuple[float, int]:
-        """When `width` lanes of one of these pools are free, and the first such pool."""
-        start, pool = min((self.free[home][width - 1][0], home) for home in homes)
-        return max(start, ready), pool
+    def earliest(
+        self, homes: Iterable[int], width: int, ready: float = 0.0, parts: int = 1
+    ) -> tuple[float, tuple[int, ...]]:
+        """When `width` lanes are free, and in which of these pools: the first `parts`."""
+        each = width // parts - 1
+        if parts == 1:
+            start, home = min([(self.free[home][each][0], home) for home in homes])
+            return max(start, ready), (home,)
+        soonest = heapq.nsmallest(parts, ((self.free[home][each][0], home) for home in homes))
+        return max(soonest[-1][0], ready), tuple(home for _, home in soonest)
 
-    def put(self, option: int, pool: int, start: float) -> float:
+    def of_option(self, option: int, ready: float) -> tuple[float, tuple[int, ...]]:
+        """The same of an option."""
+        instance = self.instance
+        parts = int(instance.parts[option])
+        return self.earliest(instance.pools_of[option], int(instance.width[option]), ready, parts)
+
+    def after_those(self, homes: Iterable[int], width: int, parts: int) -> float:
+        """When as many other lanes are free too; inf if there are none."""
+        each = width // parts
+        ends = [lanes[count * each - 1][0] for lanes in (self.free[home] for home in homes) for count in (1, 2)
+                if count * each <= len(lanes)]  # fmt: skip
+        return sorted(ends)[2 * parts - 1] if len(ends) >= 2 * parts else np.inf
+
+    def put(self, option: int, pools: Sequence[int], start: float) -> float:
         """Place an option on the lanes that became free last before its start; its finish."""
-        instance, free = self.instance, self.free[pool]
-        width, finish = int(instance.width[option]), start + float(instance.seconds[option])
-        last = bisect_right(free, (start, len(free)))
-        taken = free[last - width : last]
-        del free[last - width : last]
-        for _, lane in taken:
-            insort(free, (finish, lane))
-        self.placed.append(LanePlacing(option, pool, tuple(lane for _, lane in taken), start=start, finish=finish))
+        instance, names = self.instance, list[str]()
+        each, finish = int(instance.width[option]) // len(pools), start + float(instance.seconds[option])
+        for pool in pools:
+            free = self.free[pool]
+            last = bisect_right(free, (start, len(free)))
+            taken = free[last - each : last]
+            del free[last - each : last]
+            for _, lane in taken:
+                insort(free, (finish, lane))
+                names.append(instance.pools[pool].lanes[lane])
+        self.placed.append(LanePlacing(option, tuple(names), start=start, finish=finish))
         return finish
 
     @property
@@ -301,6 +339,7 @@ def wide_plan(
     covers = coverage(instance.outline) | {"parallel": "covered" if instance.complete else "partly"}
     moved = any(tasks.reads or ()) or any(tasks.writes or ()) or instance.outline.pipelined
     exact = not moved and instance.complete and undisturbed(instance.outline) and instance.outline.alike
+    exact = exact and not instance.spread_cores
     usual = wide_bound(instance)
     best = usual if usual is None or bound is None else max(usual, bound)
     if best is not None and problem.in_mid_run and instance.size:
@@ -320,8 +359,8 @@ def _timetable(instance: WideTasks, placed: Sequence[LanePlacing]) -> tuple[list
     steps, times = [], np.zeros((len(placed), 2))
     for row, number in enumerate(order):
         one = placed[number]
-        task, lanes = int(instance.task[one.option]), instance.pools[one.pool].lanes
-        step = Step(task, int(instance.mode[one.option]), tuple(lanes[lane] for lane in one.lanes))
+        task = int(instance.task[one.option])
+        step = Step(task, int(instance.mode[one.option]), one.lanes)
         start = max([float(arrival[task]), *(free[name] for name in step.devices), *(ended[j] for j in graph[task])])
         ended[task] = finish = start + float(instance.seconds[one.option])
         free.update(dict.fromkeys(step.devices, finish))
@@ -330,7 +369,7 @@ def _timetable(instance: WideTasks, placed: Sequence[LanePlacing]) -> tuple[list
     return steps, times
 
 
-# List algorithms for parallel tasks: `graham`, `mct`, `heft`, `min_min`.
+# List algorithms for parallel tasks: `graham`, `mct`, `heft`, `peft`, `load_balance`, and rounds (`min_min`, ...).
 #
 # Decides where, when and, of a moldable task, on how many lanes.  Each works as its sequential namesake, with a task's
 # options (`parallel`) in the place of types: `graham` starts the first task of its list that fits what is idle, in the
@@ -344,7 +383,7 @@ def _timetable(instance: WideTasks, placed: Sequence[LanePlacing]) -> tuple[list
 # Heterogeneous Mixed Parallel Scheduling (2004); the floors are ours and serve as the limits on widths that later
 # versions of it have.
 # Weakness: no gaps are filled, except by `graham`; items that tasks share are not seen; no ratio on unlike lanes.
-# Cost: some floors × O(n (options + log lanes)); `min_min` O(n^2 options), vectorized; `graham` up to O(n) a start.
+# Cost: some floors × O(n (options + log lanes)); rounds O(n^2 options), vectorized; `graham` up to O(n) a start.
 
 
 FLOORS = (0.0, 0.5, 0.75, 0.9, 1.0)
@@ -357,12 +396,17 @@ Rule = Callable[[WideTasks, np.ndarray], PoolLanes]
 def listed(problem: PlanProblem, planner: str, rule: Rule) -> Plan:
     """The shortest of the rule's schedules over all floors."""
     instance = wide(problem, planner)
+    return wide_plan(instance, shortest(instance, rule).placed)
+
+
+def shortest(instance: WideTasks, rule: Rule) -> PoolLanes:
+    """The same on its lanes."""
     areas = instance.min_areas()[instance.task, instance.kind]
     with np.errstate(invalid="ignore", divide="ignore"):
         efficiency = np.where(instance.area > 0, areas / instance.area, 1.0)
     masks = dict.fromkeys(tuple((efficiency >= floor * (1 - 1e-9)).tolist()) for floor in FLOORS)
     schedules = [rule(instance, np.array(mask, dtype=bool)) for mask in masks]
-    return wide_plan(instance, min(schedules, key=lambda lanes: lanes.makespan).placed)
+    return min(schedules, key=lambda lanes: lanes.makespan)
 
 
 def in_order(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) -> PoolLanes:
@@ -371,16 +415,22 @@ def in_order(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) -> 
     graph, finish = graph_of(tasks), [0.0] * instance.size
     for task in order:
         ready = max([float(tasks.arrival[task]), *(finish[before] for before in graph[task])])
-        best: tuple[float, int, float, int] | None = None
+        best: tuple[float, int, float, tuple[int, ...]] | None = None
         for option in range(instance.first[task], instance.first[task + 1]):
             if allowed[option]:
-                start, pool = lanes.earliest(instance.pools_of[option], int(instance.width[option]), ready)
+                start, pools = lanes.of_option(option, ready)
                 end = start + float(instance.seconds[option])
                 if best is None or end < best[0]:
-                    best = end, option, start, pool
+                    best = end, option, start, pools
         assert best is not None  # the option of least area passes every floor
         finish[task] = lanes.put(best[1], best[3], best[2])
     return lanes
+
+
+def mean_seconds(instance: WideTasks, allowed: np.ndarray) -> np.ndarray:
+    """The mean seconds of each task's options that a mask allows."""
+    total = np.bincount(instance.task[allowed], instance.seconds[allowed], minlength=instance.size)
+    return np.asarray(total / np.maximum(1, np.bincount(instance.task[allowed], minlength=instance.size)))
 
 
 def wide_mct(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
@@ -392,27 +442,78 @@ def wide_heft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
     """By descending upward rank, of the mean seconds of the options of each task."""
     graph = graph_of(instance.problem.tasks)
     order = topological(graph)
-    total = np.bincount(instance.task[allowed], instance.seconds[allowed], minlength=instance.size)
-    mean = total / np.maximum(1, np.bincount(instance.task[allowed], minlength=instance.size))
-    rank = upward(mean, ways(graph), order)
+    rank = upward(mean_seconds(instance, allowed), ways(graph), order)
     position = {task: number for number, task in enumerate(order)}
     return in_order(instance, allowed, sorted(order, key=lambda task: (-rank[task], position[task])))
 
 
-def wide_min_min(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
-    """Place the task that can end first, again and again; ties: the first option."""
+def wide_peft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
+    """By descending mean optimistic cost, which without transfers no lane changes.
+
+    It is the length of the longest chain of fastest options behind a task; of equals the longest mean time goes first.
+    """
+    graph, seconds = graph_of(instance.problem.tasks), np.where(allowed, instance.seconds, np.inf)
+    fastest = np.minimum.reduceat(seconds, instance.first[:-1]) if instance.size else np.zeros(0)
+    ahead = np.array(upward(fastest, ways(graph), topological(graph))) - fastest
+    mean = mean_seconds(instance, allowed)
+    return in_order(instance, allowed, by_key(np.stack([-ahead, -mean], axis=1).tolist(), ways(graph)))
+
+
+def wide_load_balance(instance: WideTasks, allowed: np.ndarray, speed: np.ndarray) -> PoolLanes:
+    """In the order of the table, each where projected load per lane is least.
+
+    speed: of each type.  The work of a task is its least area times speed, in the mean over types that can run it.
+    """
+    tasks, lanes, areas = instance.problem.tasks, PoolLanes(instance), instance.min_areas()
+    graph, finish, usable = graph_of(tasks), [0.0] * instance.size, np.isfinite(areas)
+    work = np.where(usable, areas * speed, 0.0).sum(axis=1) / np.maximum(usable.sum(axis=1), 1)
+    load, seconds = [0.0] * len(instance.pools), instance.seconds.tolist()
+
+    def projected(option: int) -> tuple[float, float, int, list[int], float]:
+        parts = int(instance.parts[option])
+        more = float(work[instance.task[option]] / speed[instance.kind[option]]) / parts
+        homes = instance.pools_of[option]
+        level = sorted(((load[home] + more) / len(instance.pools[home].lanes), home) for home in homes)
+        return level[parts - 1][0], seconds[option], option, [home for _, home in level[:parts]], more
+
+    for task in topological(graph):
+        ready = max([float(tasks.arrival[task]), *(finish[before] for before in graph[task])])
+        options = [one for one in range(instance.first[task], instance.first[task + 1]) if allowed[one]]
+        *_, option, homes, more = min(map(projected, options))
+        start, pools = lanes.earliest(homes, int(instance.width[option]), ready, len(homes))
+        for home in homes:
+            load[home] += more
+        finish[task] = lanes.put(option, pools, start)
+    return lanes
+
+
+Choice = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""From completion times on the lanes free first and on others (types by tasks) a value for each task."""
+
+
+def wide_rounds(instance: WideTasks, allowed: np.ndarray, choice: Choice) -> PoolLanes:
+    """Place the task of the greatest value where it ends first, again and again.
+
+    Ties: the first task and option.
+    """
     lanes, arrival = PoolLanes(instance), instance.problem.tasks.arrival[instance.task]
-    demands = list(dict.fromkeys(zip(instance.pools_of, instance.width.tolist(), strict=True)))
+    wanted = list(zip(instance.pools_of, instance.width.tolist(), instance.parts.tolist(), strict=True))
+    demands = list(dict.fromkeys(wanted))
     number = {demand: index for index, demand in enumerate(demands)}
-    demand_of = np.array([number[one] for one in zip(instance.pools_of, instance.width.tolist(), strict=True)], int)
+    demand_of = np.array([number[one] for one in wanted], int)
     seconds = np.where(allowed, instance.seconds, np.inf)
+    waits, cell = np.ones(instance.size, dtype=bool), (instance.kind, instance.task)
     for _ in range(instance.size):
-        starts = [lanes.earliest(homes, width) for homes, width in demands]
+        starts = [lanes.earliest(homes, width, parts=parts) for homes, width, parts in demands]
         begin = np.maximum(np.array([start for start, _ in starts])[demand_of], arrival)
-        option = int((begin + seconds).argmin())
+        other = np.maximum(np.array([lanes.after_those(*demand) for demand in demands])[demand_of], arrival)
+        first, second = np.full((2, len(instance.types), instance.size), np.inf)
+        np.minimum.at(first, cell, begin + seconds)
+        np.minimum.at(second, cell, other + seconds)
+        task = int(np.where(waits, choice(first, second), -np.inf).argmax())
+        option = int(instance.first[task] + (begin + seconds)[instance.first[task] : instance.first[task + 1]].argmin())
         lanes.put(option, starts[demand_of[option]][1], float(begin[option]))
-        task = instance.task[option]
-        seconds[instance.first[task] : instance.first[task + 1]] = np.inf
+        waits[task] = False
     return lanes
 
 
@@ -428,8 +529,9 @@ def wide_graham(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) 
     position = np.empty(instance.size, dtype=np.int64)
     position[list(order)] = np.arange(len(order))
     options = [[o for o in range(instance.first[j], instance.first[j + 1]) if allowed[o]] for j in range(instance.size)]
-    group = [tuple((int(instance.width[o]), instance.pools_of[o]) for o in row) for row in options]
-    waiting: dict[tuple[tuple[int, tuple[int, ...]], ...], list[tuple[int, int]]] = {}
+    group = [tuple((int(instance.width[o]), int(instance.parts[o]), instance.pools_of[o]) for o in row)
+             for row in options]  # fmt: skip
+    waiting: dict[tuple[tuple[int, int, tuple[int, ...]], ...], list[tuple[int, int]]] = {}
     # (time, task is there (0), task is over (1), lanes are free at first (-1), number)
     events = [(float(tasks.arrival[j]), 0, j) for j in order if not missing[j]]
     events += [(at, -1, 0) for at in dict.fromkeys(at for pool in instance.pools for at in pool.free)]
@@ -462,7 +564,7 @@ def wide_graham(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) 
 def _begin(instance: WideTasks, lanes: PoolLanes, options: Sequence[int], now: float) -> float | None:
     """Start the option that ends first, now; return its end, or None if none fits."""
     for option in sorted(options, key=lambda one: float(instance.seconds[one])):
-        start, pool = lanes.earliest(instance.pools_of[option], int(instance.width[option]), now)
+        start, pools = lanes.of_option(option, now)
         if start <= now:
-            return lanes.put(option, pool, now)
+            return lanes.put(option, pools, now)
     return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,9 +21,21 @@ from hetsim.model.plan import Copy, Plan
 from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.instance import Instance, Schedule, by_arrival
 from hetsim_policies.static.common.outcome import finished, plan_of
+from hetsim_policies.static.common.parallel import (
+    PoolLanes,
+    Rule,
+    WideTasks,
+    shortest,
+    wide,
+    wide_bound,
+    wide_heft,
+    wide_mct,
+    wide_plan,
+    wide_rounds,
+)
 from hetsim_policies.static.common.ranks import Traffic, traffic_of
 from hetsim_policies.static.insertion import Heft, Insertion, Peft
-from hetsim_policies.static.lists import max_min, mct, sufferage
+from hetsim_policies.static.lists import max_min, mct, soonest_first, sufferage
 from hetsim_policies.static.two_sides import greedy_dual, two_types
 from hetsim_policies.static.vertices import lst
 from hetsim_policies.task_graphs import Graph, topological
@@ -178,6 +191,10 @@ class Landscape(ABC):
     def can_run(self, tasks: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         return np.isfinite(self.times(tasks, lanes))
 
+    def last_ones(self, lanes: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """The tasks of a candidate on the lane that ends last."""
+        return np.flatnonzero(lanes == int(ends.argmax()))
+
     def random_lanes(self, tasks: np.ndarray, random: np.random.Generator) -> np.ndarray:
         """A random lane for each task: a type that can run it, then a lane of that type."""
         drawn = (random.random(tasks.shape) * self.choices[tasks]).astype(np.int64)
@@ -319,6 +336,75 @@ class Ranked(Landscape):
             schedule.put(task, begin, end - begin, kind=kind, lane=int(lanes[task] - self.first_lane[kind]))
             schedule.finish[task] = end
         return schedule
+
+
+class WideRanked(Ranked):
+    """Parallel tasks: the lanes of candidates are options, placed by keys where free first.
+
+    Cost: a candidate O(n (pools + lanes of a pool)), one after the other.
+    """
+
+    def __init__(self, instance: WideTasks):
+        super().__init__(instance.outline, None)
+        self.wide = instance
+        self.first_lane = np.zeros(1, dtype=np.int64)  # the seed's lanes are options too
+
+    def ends(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """When each pool has done its last task."""
+        made = [self.placed(*candidate) for candidate in zip(lanes, self._placing(keys[:, self.order]), strict=True)]
+        return np.array([[free[-1][0] if free else 0.0 for free in one.free] for one in made])
+
+    def placed(self, lanes: np.ndarray, order: np.ndarray) -> PoolLanes:
+        """A candidate whose tasks, numbered topologically, are placed in an order."""
+        made, options = PoolLanes(self.wide), lanes.tolist()
+        finish = [*[0.0] * len(options), -np.inf]
+        before, arrival, tasks = self.before.tolist(), self.arrival.tolist(), self.order.tolist()
+        for number in order.tolist():
+            option = options[tasks[number]]
+            ready = max(arrival[number], *(finish[one] for one in before[number]))
+            start, pools = made.of_option(option, ready)
+            finish[number] = made.put(option, pools, start)
+        return made
+
+    def can_run(self, tasks: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+        return np.asarray(self.wide.task[lanes] == tasks)
+
+    def last_ones(self, lanes: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        return np.empty(0, dtype=np.int64)  # options stand for no lane
+
+    def random_lanes(self, tasks: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        first = self.wide.first[tasks]
+        return first + (random.random(tasks.shape) * (self.wide.first[tasks + 1] - first)).astype(np.int64)
+
+
+def wide_search(
+    problem: PlanProblem, planner: str, budget: SearchBudget, best: Callable[[Search], tuple[np.ndarray, np.ndarray]]
+) -> Plan:
+    """Search from the schedules of list algorithms for parallel tasks.
+
+    best: the lanes and keys of the best candidate of a search.
+    """
+    instance = wide(problem, planner)
+    rules: dict[str, Rule] = {"heft": wide_heft, "mct": wide_mct}
+    if instance.size <= MAX_ROUNDS and not any(problem.tasks.predecessors or ()):
+        rules["min_min"] = lambda all_, some: wide_rounds(all_, some, soonest_first)
+    seeds = {name: shortest(instance, rule) for name, rule in rules.items()}
+    name = min(seeds, key=lambda one: seeds[one].makespan)
+    schedule = Schedule.empty(instance.size)
+    for one in seeds[name].placed:
+        option = one.option
+        schedule.put(int(instance.task[option]), one.start, float(instance.seconds[option]), kind=0, lane=option)
+    landscape = WideRanked(instance)
+    seed = Seed(schedule, name, wide_bound(instance))
+    search = Search(landscape, seed, budget, problem.random or np.random.default_rng(0), [seed])
+    made = seeds[name]
+    if not search.hopeless:
+        lanes, keys = best(search)
+        order = landscape._placing(keys[None, landscape.order])[0]
+        made = min(made, landscape.placed(lanes, order), key=lambda one: one.makespan)
+    plan = wide_plan(instance, made.placed)
+    notes = {"seed": name, "seed_makespan": seeds[name].makespan - problem.origin}
+    return replace(plan, notes=plan.notes | notes | budget.notes)
 
 
 def _padded(rows: list[list[int]], blank: int) -> np.ndarray:
