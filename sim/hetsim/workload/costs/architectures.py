@@ -8,8 +8,10 @@ or hear, are left out too.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
+import yaml
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from hetsim.errors import UnknownName
@@ -397,115 +399,10 @@ class Architecture(Described):
         return math.ceil(self.read(devices) - self.state_bytes / CONTEXT)
 
 
-def _model(layers: int, hidden: int, heads: int, kv_heads: int | None = None, **more: Any) -> Architecture:
-    return Architecture(layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, **more)
-
-
-def _latent(nope: int, value: int, queries: int) -> Latent:
-    return Latent(
-        q_lora_rank=queries, kv_lora_rank=512, qk_nope_head_dim=nope, qk_rope_head_dim=64, v_head_dim=value
-    )  # fmt: skip
-
-
-def _deepseek(heads: int, experts: int, dense_layers: int, vocabulary: int, number_format: Any) -> Architecture:
-    return _model(
-        61, 7168, heads, intermediate=2048, vocabulary=vocabulary, latent=_latent(128, 128, 1536), experts=experts,
-        active_experts=8, shared_intermediate=2048, dense_layers=dense_layers, dense_intermediate=18432,
-        number_format=number_format,
-    )  # fmt: skip
-
-
-def _mixture(shape: tuple[int, int, int, int], experts: tuple[int, int], **more: Any) -> Architecture:
-    """Layers, hidden size, heads, heads of keys and values; experts and how many of them a token needs."""
-    return _model(*shape, experts=experts[0], active_experts=experts[1], **more)
-
-
-_FP8 = {"weights": "fp8", "arithmetic": "fp8"}
-"""Of weights published in 8 bits; keys and values stay in 16 unless a server is asked for less."""
-_GPT_OSS = {
-    "head_size": 64, "intermediate": 2880, "vocabulary": 201088, "window": 128,
-    "number_format": {"experts": "mxfp4"},
-}  # fmt: skip
-_LLAMA_4 = {
-    "head_size": 128, "intermediate": 8192, "shared_intermediate": 8192, "vocabulary": 202048, "window": 8192,
-    "windowed_layers": 36,
-}  # fmt: skip
-_GEMMA_2 = {"vocabulary": 256000, "window": 4096, "windowed_layers": 21, "tied": True}
-_GLM = {"vocabulary": 151552, "head_size": 128}
-_MINIMAX_M2 = _mixture(
-    (62, 3072, 48, 8), (256, 8), head_size=128, intermediate=1536, vocabulary=200064,
-    number_format=_FP8,
-)  # fmt: skip
-_DEEPSEEK_V3 = _deepseek(128, 256, dense_layers=3, vocabulary=129280, number_format=_FP8)
-
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MODELS: dict[str, Architecture] = {
-    # The file config.json next to each model's published weights; Bloom, OPT, GPT-3 and Falcon: their papers.
-    # Formats are those of the published weights where these are quantized.
-    "bloom-176b": _model(70, 14336, 112, kv_heads=112, intermediate=57344, vocabulary=250880, gated=False, tied=True),
-    "deepseek-r1": _DEEPSEEK_V3,
-    "deepseek-v3": _DEEPSEEK_V3,
-    "falcon-40b": _model(60, 8192, 128, kv_heads=8, intermediate=32768, vocabulary=65024, gated=False),
-    "gemma-2-9b": _model(42, 3584, 16, kv_heads=8, intermediate=14336, head_size=256, **_GEMMA_2),
-    "gemma-2-27b": _model(
-        46, 4608, 32, kv_heads=16, intermediate=36864, head_size=128, **_GEMMA_2 | {"windowed_layers": 23}
-    ),
-    "glm-4.5": _mixture(
-        (92, 5120, 96, 8), (160, 8), intermediate=1536, shared_intermediate=1536, dense_layers=3,
-        dense_intermediate=12288, **_GLM,
-    ),
-    "glm-4.5-air": _mixture(
-        (46, 4096, 96, 8), (128, 8), intermediate=1408, shared_intermediate=1408, dense_layers=1,
-        dense_intermediate=10944, **_GLM,
-    ),
-    "glm-5": _model(
-        78, 6144, 64, latent=_latent(192, 256, 2048), indexer=Indexer(heads=32, head_size=128, tokens=2048),
-        intermediate=2048, shared_intermediate=2048, dense_layers=3, dense_intermediate=12288, vocabulary=154880,
-        experts=256, active_experts=8,
-    ),
-    "gpt-3-175b": _model(96, 12288, 96, kv_heads=96, intermediate=49152, vocabulary=50257, gated=False, tied=True),
-    "gpt-oss-20b": _mixture((24, 2880, 64, 8), (32, 4), windowed_layers=12, **_GPT_OSS),
-    "gpt-oss-120b": _mixture((36, 2880, 64, 8), (128, 4), windowed_layers=18, **_GPT_OSS),
-    "kimi-k2": _deepseek(64, 384, dense_layers=1, vocabulary=163840, number_format=_FP8),
-    "kimi-k2.5": _deepseek(64, 384, dense_layers=1, vocabulary=163840, number_format={"experts": "int4-32"}),
-    "llama-2-7b": _model(32, 4096, 32, kv_heads=32, intermediate=11008, vocabulary=32000),
-    "llama-2-13b": _model(40, 5120, 40, kv_heads=40, intermediate=13824, vocabulary=32000),
-    "llama-2-70b": _model(80, 8192, 64, kv_heads=8, intermediate=28672, vocabulary=32000),
-    "llama-3-8b": _model(32, 4096, 32, kv_heads=8, intermediate=14336, vocabulary=128256),
-    "llama-3-70b": _model(80, 8192, 64, kv_heads=8, intermediate=28672, vocabulary=128256),
-    "llama-3.1-8b": _model(32, 4096, 32, kv_heads=8, intermediate=14336, vocabulary=128256),
-    "llama-3.1-70b": _model(80, 8192, 64, kv_heads=8, intermediate=28672, vocabulary=128256),
-    "llama-3.1-405b": _model(126, 16384, 128, kv_heads=8, intermediate=53248, vocabulary=128256),
-    "llama-3.3-70b": _model(80, 8192, 64, kv_heads=8, intermediate=28672, vocabulary=128256),
-    "llama-4-scout": _mixture((48, 5120, 40, 8), (16, 1), **_LLAMA_4),
-    "llama-4-maverick": _mixture((48, 5120, 40, 8), (128, 1), dense_layers=24, dense_intermediate=16384, **_LLAMA_4),
-    "minimax-m2": _MINIMAX_M2,
-    "minimax-m2.5": _MINIMAX_M2,
-    "mistral-7b": _model(32, 4096, 32, kv_heads=8, intermediate=14336, vocabulary=32000),
-    "mistral-nemo-12b": _model(40, 5120, 32, kv_heads=8, head_size=128, intermediate=14336, vocabulary=131072),
-    "mistral-small-3-24b": _model(40, 5120, 32, kv_heads=8, head_size=128, intermediate=32768, vocabulary=131072),
-    "mistral-large-2-123b": _model(88, 12288, 96, kv_heads=8, intermediate=28672, vocabulary=32768),
-    "mixtral-8x7b": _model(32, 4096, 32, kv_heads=8, intermediate=14336, vocabulary=32000, experts=8, active_experts=2),
-    "mixtral-8x22b": _model(
-        56, 6144, 48, kv_heads=8, intermediate=16384, vocabulary=32768, experts=8, active_experts=2
-    ),
-    "opt-13b": _model(40, 5120, 40, kv_heads=40, intermediate=20480, vocabulary=50272, gated=False, tied=True),
-    "opt-66b": _model(64, 9216, 72, kv_heads=72, intermediate=36864, vocabulary=50272, gated=False, tied=True),
-    "phi-3-mini": _model(32, 3072, 32, kv_heads=32, intermediate=8192, vocabulary=32064),
-    "qwen2.5-7b": _model(28, 3584, 28, kv_heads=4, intermediate=18944, vocabulary=152064),
-    "qwen2.5-32b": _model(64, 5120, 40, kv_heads=8, intermediate=27648, vocabulary=152064),
-    "qwen2.5-72b": _model(80, 8192, 64, kv_heads=8, intermediate=29568, vocabulary=152064),
-    "qwen3-8b": _model(36, 4096, 32, kv_heads=8, head_size=128, intermediate=12288, vocabulary=151936),
-    "qwen3-32b": _model(64, 5120, 64, kv_heads=8, head_size=128, intermediate=25600, vocabulary=151936),
-    "qwen3-30b-a3b": _model(
-        48, 2048, 32, kv_heads=4, intermediate=768, vocabulary=151936, head_size=128, experts=128, active_experts=8
-    ),
-    "qwen3-235b-a22b": _model(
-        94, 4096, 64, kv_heads=4, intermediate=1536, vocabulary=151936, head_size=128, experts=128, active_experts=8
-    ),
-    "qwen3.5-397b-a17b": _mixture(
-        (60, 4096, 32, 2), (512, 10), head_size=256, output_gate=True, intermediate=1024, shared_intermediate=1024,
-        linear=Linear(layers=45, key_heads=16, key_size=128, value_heads=64, value_size=128), vocabulary=248320,
-    ),
+    name: Architecture.model_validate(figures)
+    for name, figures in yaml.load(Path(__file__).with_name("models.yaml").read_bytes(), _LOADER).items()
 }
 
 
