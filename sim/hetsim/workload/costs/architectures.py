@@ -34,21 +34,18 @@ Width = Literal["bf16", "fp16", "fp8", "int8", "nvfp4", "mxfp4", "int4", "int4-3
 
 
 class NumberFormat(Described):
-    """Formats of weights, of keys and values, and of the arithmetic: all together by one name, or each its own.
+    """Formats of weights, of keys and values, and of the arithmetic in which tokens are multiplied with weights.
 
-    What a mapping leaves out is in 16 bits, but for the experts, whose format is that of the other weights.
+    What is left out is in 16 bits, but for the experts, whose format is that of the other weights; the weights of the
+    vocabulary are in 16 bits always.  Where a GPU has no units for an arithmetic it computes in the next wider one.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     weights: Width = "bf16"
-    """Format of the weights, those of the vocabulary apart, which stay in 16 bits."""
     experts: Width | None = None
-    """Format of the weights of experts, that of the other weights unless given."""
     kv: Literal["bf16", "fp16", "fp8", "int8", "nvfp4"] = "bf16"
-    """Format of keys and values."""
     arithmetic: Literal["bf16", "fp16", "fp8", "int8", "fp4"] = "bf16"
-    """Format in which tokens are multiplied with weights; where a GPU has no units for it, the next wider."""
 
     @property
     def of_weights(self) -> str:
@@ -58,15 +55,10 @@ class NumberFormat(Described):
         return "in 16 bits" if WIDTHS[self.weights] == KEPT else f"in {self.weights}"
 
 
-FORMATS = {
-    "bf16": NumberFormat(),
-    "fp16": NumberFormat(weights="fp16", kv="fp16", arithmetic="fp16"),
+FORMATS = {name: NumberFormat.model_validate({"weights": name}) for name in WIDTHS} | {
     "fp8": NumberFormat(weights="fp8", kv="fp8", arithmetic="fp8"),
     "int8": NumberFormat(weights="int8", arithmetic="int8"),
     "nvfp4": NumberFormat(weights="nvfp4", kv="fp8", arithmetic="fp4"),
-    "mxfp4": NumberFormat(weights="mxfp4"),
-    "int4": NumberFormat(weights="int4"),
-    "int4-32": NumberFormat(weights="int4-32"),
 }
 """By the name that `number_format` takes: what servers do with such a checkpoint."""
 
@@ -132,7 +124,7 @@ class Matrix(NamedTuple):
     """What it belongs to; of experts it is those of one expert, and shared ones are dense."""
     inputs: int
     outputs: int
-    count: int
+    copies: int
     """In all layers together."""
 
 
@@ -203,26 +195,28 @@ class Architecture(Described):
 
     @model_validator(mode="after")
     def _check(self) -> Architecture:
-        for key in ("kv_heads", "head_size"):
-            if self.latent is not None and getattr(self, key) is not None:
-                raise ValueError(f"latent attention has sizes of its own; leave {key} out")
-        if self.latent is None and self.head_size is None and self.hidden % self.heads:
-            raise ValueError(f"a hidden size of {self.hidden} is not a multiple of {self.heads} heads; give head_size")
-        if self.heads % self._kv_heads:
-            raise ValueError(f"{self.heads} heads cannot share {self._kv_heads} heads of keys and values evenly")
-        if self.active_experts > self.experts:
-            raise ValueError(f"a token cannot need {self.active_experts} of {self.experts} experts")
-        if self.experts == 1 and (self.shared_intermediate or self.dense_layers):
-            raise ValueError("shared experts and layers without experts need several experts; give experts")
-        if (self.dense_layers > 0) != (self.dense_intermediate is not None) or self.dense_layers >= self.layers:
-            raise ValueError("dense_layers and dense_intermediate belong together, and some layers have experts")
-        if self.windowed_layers is not None and self.window is None:
-            raise ValueError("windowed_layers have a window; give window, its tokens")
-        if self.indexer is not None and (self.latent is None or self.window is not None):
-            raise ValueError("an indexer is one of latent attention without windows")
-        other = self.linear.layers if self.linear is not None else 0
-        if (self.windowed_layers or 0) + other > self.layers or other == self.layers:
-            raise ValueError(f"more layers with windows or linear attention than the {self.layers} there are")
+        layers, heads, experts = self.layers, self.heads, self.experts
+        linear = self.linear.layers if self.linear is not None else 0
+        apart = self.dense_layers > 0
+        own = self.latent is not None
+        problems = (
+            (own and (self.kv_heads or self.head_size), "latent attention has no kv_heads or head_size"),
+            (not own and self.head_size is None and self.hidden % heads,
+             f"a hidden size of {self.hidden} is not a multiple of {heads} heads; give head_size"),
+            (heads % self._kv_heads, f"{heads} heads cannot share {self._kv_heads} heads of keys and values evenly"),
+            (self.active_experts > experts, f"a token cannot need {self.active_experts} of {experts} experts"),
+            (experts == 1 and (self.shared_intermediate or apart),
+             "shared experts and layers without experts need several experts; give experts"),
+            (apart != (self.dense_intermediate is not None) or self.dense_layers >= layers,
+             "dense_layers and dense_intermediate belong together, and some layers have experts"),
+            (self.windowed_layers and self.window is None, "windowed_layers have a window; give window, its tokens"),
+            (self.indexer is not None and not own, "an indexer needs latent attention; give latent"),
+            ((self.windowed_layers or 0) + linear > layers or linear == layers,
+             f"more layers with windows or linear attention than the {layers} there are"),
+        )  # fmt: skip
+        for wrong, message in problems:
+            if wrong:
+                raise ValueError(message)
         return self
 
     @property
@@ -292,7 +286,7 @@ class Architecture(Described):
 
     def weights_of(self, *parts: str) -> int:
         """Weights of the matrices of these parts; of experts those of one expert of every layer."""
-        return sum(one.inputs * one.outputs * one.count for one in self.matrices if one.part in parts)
+        return sum(one.inputs * one.outputs * one.copies for one in self.matrices if one.part in parts)
 
     @property
     def attention(self) -> int:
