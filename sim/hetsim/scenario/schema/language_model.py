@@ -128,7 +128,8 @@ class LanguageModel(Profiled):
     """Further types of device on which replicas are, or may be: those named first are preferred."""
     model: Weights = 0
     """Bytes of weights of one replica, on its devices together; or its architecture: a name of `hetsim list models`,
-    its figures, or a name with changes, such as {name: llama-2-70b, bytes_per_weight: 1}."""
+    its figures, a file {config: config.json} as next to its weights, or one of these with changes, such as
+    {name: llama-2-70b, number_format: fp8}."""
     memory_share: Share | None = None
     """Share of the devices' memory that model, keys and values may fill."""
     kv: KvCacheSpec | None = None
@@ -159,7 +160,7 @@ class LanguageModel(Profiled):
     @classmethod
     def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
         merged = included(value, cls.SECTION, cls, info)
-        return _estimated(merged) if isinstance(merged, dict) else merged
+        return _estimated(merged, info) if isinstance(merged, dict) else merged
 
     @property
     def weights(self) -> int:
@@ -378,7 +379,7 @@ class LanguageModel(Profiled):
                 raise KeyProblem("max_num_batched_tokens", f"{text}, or let a step read no more than that")
 
 
-def _estimated(value: dict[str, Any]) -> dict[str, Any]:
+def _estimated(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
     """Values of an architecture that the scenario does not give."""
     keys = dict(value)
     parallel = keys.get("tensor_parallel")
@@ -387,7 +388,7 @@ def _estimated(value: dict[str, Any]) -> dict[str, Any]:
             raise KeyProblem("gpus", "tensor_parallel says on how many GPUs a replica is; give one of the two")
         keys["gpus"] = parallel
     try:
-        model = _WEIGHTS.validate_python(keys.get("model", 0))
+        model = _WEIGHTS.validate_python(keys.get("model", 0), context=info.context)
     except ValidationError:
         return {"step": {"roofline": {}}, **keys}  # the field says what is wrong
     if not isinstance(model, Architecture):

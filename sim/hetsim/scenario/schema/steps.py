@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ValidationError, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, ValidationError, ValidationInfo, WithJsonSchema, model_validator
 
 from hetsim.errors import KeyProblem, UnknownName
 from hetsim.model.batch_times import StageTable
 from hetsim.model.step_times import LinearSteps, RooflineSteps
 from hetsim.model.tasks import StageTime
-from hetsim.model.units import SIZE, Share, parse
+from hetsim.model.units import SIZE, Share, parse, shown
 from hetsim.scenario.fields import Mirror, Short, keys_of, unknown
+from hetsim.scenario.file import model_files
 from hetsim.scenario.schema.batch_tables import INLINE, short
 from hetsim.scenario.schema.service import StageSpec
 from hetsim.workload.costs import architectures
@@ -86,21 +87,29 @@ class StepTime(Mirror):
         return stage.measured.above(self.fixed)
 
 
-def _named(value: Any) -> Any:
-    """Bytes of weights, the name of an architecture, or one with changes."""
+def _named(value: Any, info: ValidationInfo) -> Any:
+    """Bytes of weights, the name of an architecture, one with changes, or that of a file."""
     if isinstance(value, Architecture):
         return value
     if isinstance(value, dict):
         changes = dict(value)
-        name = changes.pop("name", None)
+        name, file = changes.pop("name", None), changes.pop("config", None)
+        if name is not None and file is not None:
+            raise ValueError(f"name and config are two models; give one of the two, not {shown(name)} as well")
         figures = {} if name is None else _architecture(name).model_dump(exclude_none=True)
+        if file is not None:
+            named = changes.get("number_format")
+            apart = isinstance(named, str) or (isinstance(named, dict) and "weights" in named)
+            figures = model_files.architecture((info.context or {}).get("base", "."), file, formats=not apart)
+        if isinstance(changes.get("number_format"), dict):
+            changes["number_format"] = {**figures.get("number_format", {}), **changes["number_format"]}
         try:
             return Architecture.model_validate({**figures, **changes})
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            message = first["msg"].removeprefix("Value error, ")
-            raise ValueError(f"{where}: {message}" if where else message) from None
+            message = ": ".join(part for part in (file, where, first["msg"].removeprefix("Value error, ")) if part)
+            raise ValueError(message) from None
     if isinstance(value, str) and value in architectures.MODELS:
         return _architecture(value)
     try:
@@ -125,7 +134,8 @@ Weights = Annotated[
     BeforeValidator(_named),
     WithJsonSchema({"anyOf": [
         {"type": "string", "examples": ["14 GB", "llama-2-70b"]}, {"const": 0},
-        {"type": "object", "properties": {"name": {"enum": sorted(architectures.MODELS)}}},
+        {"type": "object",
+         "properties": {"name": {"enum": sorted(architectures.MODELS)}, "config": {"type": "string"}}},
     ]}),
 ]  # fmt: skip
 """Bytes of weights, or an architecture: by name, by its figures, or by name with changes."""

@@ -1,28 +1,148 @@
 """Architectures of language models, from their published configurations.
 
 Parameters, bytes of keys and values and operations are counted from the shapes of the matrices; biases and norms are
-left out, which changes no figure by more than 0.2 %.
+left out, which changes no figure by more than 0.2 %.  Layers that only predict further tokens, and the parts that see
+or hear, are left out too.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
+import yaml
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from hetsim.errors import UnknownName
 from hetsim.model.described import Described
-from hetsim.model.units import is_number, shown
+
+Whole = Annotated[int, Field(ge=1, le=10**9, strict=True)]
+Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
+
+WIDTHS = {
+    "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32,
+    "int4": 0.5 + 2 / 128, "int4-32": 0.5 + 2 / 32,
+}  # fmt: skip
+"""Bytes of a number, and of its part of a scale: a byte for 16 (NVFP4) or 32 (MXFP4), two for 128 or 32 (int4)."""
+KEPT = 2.0
+"""Bytes of a number of what stays in 16 bits: the matrices of the vocabulary, and those that choose experts."""
+CONTEXT = 4096
+"""Tokens of context over which what does not grow with it is spread: windows, and states of linear attention."""
+
+Width = Literal["bf16", "fp16", "fp8", "int8", "nvfp4", "mxfp4", "int4", "int4-32"]
 
 
-def _number(value: Any) -> Any:
-    if not is_number(value):
-        raise ValueError(f"expected a number, not {shown(value)}")
+class NumberFormat(Described):
+    """Formats of weights, of keys and values, and of the arithmetic in which tokens are multiplied with weights.
+
+    What is left out is in 16 bits, but for the experts, whose format is that of the other weights; the weights of the
+    vocabulary are in 16 bits always.  Where a GPU has no units for an arithmetic it computes in the next wider one.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    weights: Width = "bf16"
+    experts: Width | None = None
+    kv: Literal["bf16", "fp16", "fp8", "int8", "nvfp4"] = "bf16"
+    arithmetic: Literal["bf16", "fp16", "fp8", "int8", "fp4"] = "bf16"
+
+    @property
+    def of_weights(self) -> str:
+        """What the weights are in, as words."""
+        if self.experts is not None:
+            return f"with experts in {self.experts}"
+        return "in 16 bits" if WIDTHS[self.weights] == KEPT else f"in {self.weights}"
+
+
+FORMATS = {name: NumberFormat.model_validate({"weights": name}) for name in WIDTHS} | {
+    "fp8": NumberFormat(weights="fp8", kv="fp8", arithmetic="fp8"),
+    "int8": NumberFormat(weights="int8", arithmetic="int8"),
+    "nvfp4": NumberFormat(weights="nvfp4", kv="fp8", arithmetic="fp4"),
+}
+"""By the name that `number_format` takes: what servers do with such a checkpoint."""
+
+
+def _format(value: Any) -> Any:
+    if isinstance(value, str):
+        if value not in FORMATS:
+            raise ValueError(str(UnknownName("number format", value, FORMATS)))
+        return FORMATS[value]
     return value
 
 
-Whole = Annotated[int, Field(ge=1, le=10**9, strict=True)]
-Width = Annotated[float, Field(gt=0, le=16), BeforeValidator(_number)]
+class Latent(Described):
+    """Multi-head latent attention (DeepSeek-V2, 2024), under the names of config.json.
+
+    A layer keeps `kv_lora_rank` numbers of a token for all heads, and `qk_rope_head_dim` that know its position.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kv_lora_rank: Whole
+    q_lora_rank: Whole | None = None
+    qk_nope_head_dim: Whole
+    qk_rope_head_dim: Whole
+    v_head_dim: Whole
+
+
+class Indexer(Described):
+    """Heads that choose the `tokens` that sparse attention reads (DeepSeek-V3.2); one is kept, in 8 bits."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    heads: Whole
+    head_size: Whole
+    tokens: Whole
+
+
+class Linear(Described):
+    """Layers with gated linear attention, which keep a state (Yang et al., Gated Delta Networks, ICLR 2025).
+
+    Before it goes a convolution over that number of tokens.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    layers: Whole
+    key_heads: Whole
+    key_size: Whole
+    value_heads: Whole
+    value_size: Whole
+    convolution: Whole = 4
+
+    @property
+    def queries(self) -> int:
+        """Numbers of queries, keys and values of a token together."""
+        return 2 * self.key_heads * self.key_size + self.value_heads * self.value_size
+
+
+class Matrix(NamedTuple):
+    """Matrices of one shape, with which each token is multiplied unless they belong to an expert."""
+
+    part: Literal["attention", "router", "dense", "expert", "head"]
+    """What it belongs to; of experts it is those of one expert, and shared ones are dense."""
+    inputs: int
+    outputs: int
+    copies: int
+    """In all layers together."""
+
+
+class Attention(NamedTuple):
+    """Layers of attention that read alike, summed up."""
+
+    reach: int | None
+    """Most tokens of the context that are read; all unless given."""
+    bytes: float
+    """Read of a token of the context."""
+    prompt_operations: float
+    """Of a pair of tokens while a prompt is read."""
+    decode_operations: float
+    """Of a pair of tokens while decoding; latent attention multiplies there what it keeps, without expanding it."""
+
+    def share(self, context: float) -> float:
+        """The share of a context that is read."""
+        return 1.0 if self.reach is None else min(1.0, self.reach / context)
 
 
 class Architecture(Described):
@@ -40,8 +160,26 @@ class Architecture(Described):
     """Heads of keys and values, as many as `heads` unless given."""
     head_size: Whole | None = None
     """Size of a head, hidden / heads unless given."""
+    latent: Latent | None = None
+    """Latent attention, in place of `kv_heads` and `head_size`."""
+    indexer: Indexer | None = None
+    """Sparse attention."""
+    window: Whole | None = None
+    """Tokens of context that layers with a sliding window read."""
+    windowed_layers: Whole | None = None
+    """Layers with that window; all that have attention unless given."""
+    linear: Linear | None = None
+    """Layers of linear attention."""
+    output_gate: bool = False
+    """Does attention have a gate of the size of its queries?"""
     intermediate: Whole
     """Intermediate size of the feed-forward block, or of each expert."""
+    shared_intermediate: Count = 0
+    """Intermediate size of the experts that every token goes through, together."""
+    dense_layers: Count = 0
+    """Layers of a mixture of experts that have none."""
+    dense_intermediate: Whole | None = None
+    """Intermediate size of those layers."""
     vocabulary: Whole
     """Tokens of the vocabulary."""
     gated: bool = True
@@ -52,40 +190,118 @@ class Architecture(Described):
     """Experts of a layer (mixture of experts)."""
     active_experts: Whole = 1
     """Experts of a layer that a token needs."""
-    bytes_per_weight: Width = 2.0
-    """Bytes of a weight: 2 in 16 bits, 1 quantized to 8, 0.5 to 4."""
-    bytes_per_value: Width = 2.0
-    """Bytes of a number of the keys and values."""
+    number_format: Annotated[NumberFormat, BeforeValidator(_format)] = NumberFormat()
+    """Formats of numbers: bf16, fp8, int8, nvfp4, mxfp4, int4, int4-32, or {weights, experts, kv, arithmetic}."""
 
     @model_validator(mode="after")
     def _check(self) -> Architecture:
-        if self.head_size is None and self.hidden % self.heads:
-            raise ValueError(f"a hidden size of {self.hidden} is not a multiple of {self.heads} heads; give head_size")
-        if self.heads % self._kv_heads:
-            raise ValueError(f"{self.heads} heads cannot share {self._kv_heads} heads of keys and values evenly")
-        if self.active_experts > self.experts:
-            raise ValueError(f"a token cannot need {self.active_experts} of {self.experts} experts")
+        layers, heads, experts = self.layers, self.heads, self.experts
+        linear = self.linear.layers if self.linear is not None else 0
+        apart = self.dense_layers > 0
+        own = self.latent is not None
+        problems = (
+            (own and (self.kv_heads or self.head_size), "latent attention has no kv_heads or head_size"),
+            (not own and self.head_size is None and self.hidden % heads,
+             f"a hidden size of {self.hidden} is not a multiple of {heads} heads; give head_size"),
+            (heads % self._kv_heads, f"{heads} heads cannot share {self._kv_heads} heads of keys and values evenly"),
+            (self.active_experts > experts, f"a token cannot need {self.active_experts} of {experts} experts"),
+            (experts == 1 and (self.shared_intermediate or apart),
+             "shared experts and layers without experts need several experts; give experts"),
+            (apart != (self.dense_intermediate is not None) or self.dense_layers >= layers,
+             "dense_layers and dense_intermediate belong together, and some layers have experts"),
+            (self.windowed_layers and self.window is None, "windowed_layers have a window; give window, its tokens"),
+            (self.indexer is not None and not own, "an indexer needs latent attention; give latent"),
+            ((self.windowed_layers or 0) + linear > layers or linear == layers,
+             f"more layers with windows or linear attention than the {layers} there are"),
+        )  # fmt: skip
+        for wrong, message in problems:
+            if wrong:
+                raise ValueError(message)
         return self
 
     @property
     def _kv_heads(self) -> int:
-        return self.kv_heads or self.heads
+        return 1 if self.latent is not None else self.kv_heads or self.heads
 
     @property
     def _head_size(self) -> int:
         return self.head_size or self.hidden // self.heads
 
     @property
+    def attention_layers(self) -> int:
+        """Layers that keep keys and values."""
+        return self.layers - (self.linear.layers if self.linear is not None else 0)
+
+    @property
+    def expert_layers(self) -> int:
+        """Layers with experts, or all feed-forward blocks where there are none."""
+        return self.layers - self.dense_layers
+
+    @property
+    def matrices(self) -> list[Matrix]:
+        """All matrices but the first of the vocabulary."""
+        rows = [Matrix("attention", *shape, self.attention_layers) for shape in self._projections]
+        if (linear := self.linear) is not None:
+            values = linear.value_heads * linear.value_size
+            shapes = (
+                (self.hidden, linear.queries + values),
+                (self.hidden, 2 * linear.value_heads),
+                (linear.queries, linear.convolution),
+                (values, self.hidden),
+            )
+            rows += [Matrix("attention", *shape, linear.layers) for shape in shapes]
+        gates = 2 if self.gated else 1
+
+        def block(part: Literal["dense", "expert"], size: int, layers: int) -> list[Matrix]:
+            shapes = [Matrix(part, self.hidden, gates * size, layers), Matrix(part, size, self.hidden, layers)]
+            return shapes if size and layers else []
+
+        rows += block("dense" if self.experts == 1 else "expert", self.intermediate, self.expert_layers)
+        rows += block("dense", self.shared_intermediate, self.expert_layers)
+        rows += block("dense", self.dense_intermediate or 0, self.dense_layers)
+        if self.experts > 1:
+            rows.append(Matrix("router", self.hidden, self.experts, self.expert_layers))
+        return [*rows, Matrix("head", self.hidden, self.vocabulary, 1)]
+
+    @property
+    def _projections(self) -> list[tuple[int, int]]:
+        """Inputs and outputs of the matrices of a layer with attention."""
+        latent, indexer, hidden = self.latent, self.indexer, self.hidden
+        if latent is None:
+            queries, keys = self.heads * self._head_size, self._kv_heads * self._head_size
+            return [(hidden, queries * (2 if self.output_gate else 1) + 2 * keys), (queries, hidden)]
+        queries = self.heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim)
+        rank = latent.q_lora_rank
+        shapes = [(hidden, queries)] if rank is None else [(hidden, rank), (rank, queries)]
+        shapes += [
+            (hidden, latent.kv_lora_rank + latent.qk_rope_head_dim),
+            (latent.kv_lora_rank, self.heads * (latent.qk_nope_head_dim + latent.v_head_dim)),
+            (self.heads * latent.v_head_dim, hidden),
+        ]
+        if indexer is not None:
+            shapes += [
+                (rank or hidden, indexer.heads * indexer.head_size), (hidden, indexer.head_size + indexer.heads)
+            ]  # fmt: skip
+        return shapes
+
+    def weights_of(self, *parts: str) -> int:
+        """Weights of the matrices of these parts; of experts those of one expert of every layer."""
+        return sum(one.inputs * one.outputs * one.copies for one in self.matrices if one.part in parts)
+
+    @property
     def attention(self) -> int:
         """Weights of the attention of all layers, with those that choose the experts."""
-        queries, keys = self.heads * self._head_size, self._kv_heads * self._head_size
-        chooser = self.experts if self.experts > 1 else 0
-        return self.layers * self.hidden * (2 * queries + 2 * keys + chooser)
+        return self.weights_of("attention", "router")
+
+    @property
+    def dense(self) -> int:
+        """Weights of feed-forward blocks that every token needs, shared experts included."""
+        return self.weights_of("dense")
 
     @property
     def expert(self) -> int:
-        """Weights of one expert of every layer."""
-        return self.layers * (3 if self.gated else 2) * self.hidden * self.intermediate
+        """Weights of one expert of every layer; none without experts."""
+        return self.weights_of("expert")
 
     @property
     def head(self) -> int:
@@ -94,67 +310,93 @@ class Architecture(Described):
 
     @property
     def parameters(self) -> int:
-        return self.attention + self.experts * self.expert + self.head * (1 if self.tied else 2)
+        return self.attention + self.dense + self.experts * self.expert + self.head * (1 if self.tied else 2)
+
+    @property
+    def active_parameters(self) -> int:
+        """Weights with which a token is multiplied, the last matrix included and the first left out."""
+        return self.attention + self.dense + self.active_experts * self.expert + self.head
+
+    @property
+    def expert_width(self) -> float:
+        """Bytes of a weight of an expert."""
+        return WIDTHS[self.number_format.experts or self.number_format.weights]
+
+    @property
+    def dense_bytes(self) -> float:
+        """Bytes of the weights that every token needs, the last matrix included."""
+        width = WIDTHS[self.number_format.weights]
+        return self.weights_of("attention", "dense") * width + self.weights_of("router", "head") * KEPT
 
     @property
     def bytes(self) -> int:
         """Of all weights."""
-        return round(self.parameters * self.bytes_per_weight)
+        first = 0.0 if self.tied else self.head * KEPT
+        return round(self.dense_bytes + self.experts * self.expert * self.expert_width + first)
+
+    @property
+    def attentions(self) -> list[Attention]:
+        """Attention of all layers, by how far it reaches."""
+        width, layers = WIDTHS[self.number_format.kv], self.attention_layers
+        if self.latent is not None:
+            kept, rope = self.latent.kv_lora_rank, self.latent.qk_rope_head_dim
+            sizes = self.latent.qk_nope_head_dim + rope + self.latent.v_head_dim
+            one = (kept + rope) * width, 2 * self.heads * sizes, 2 * self.heads * (2 * kept + rope)
+        else:
+            pair = 4 * self.heads * self._head_size
+            one = 2 * self._kv_heads * self._head_size * width, pair, pair
+        if self.indexer is not None:
+            pair = 2 * self.indexer.heads * self.indexer.head_size * layers
+            chooser = Attention(None, (self.indexer.head_size + 4) * layers, pair, pair)  # in 8 bits, with a scale
+            return [chooser, Attention(self.indexer.tokens, *(layers * value for value in one))]
+        windowed = 0 if self.window is None else self.windowed_layers or layers
+        groups = (None, layers - windowed), (self.window, windowed)
+        return [Attention(reach, *(count * value for value in one)) for reach, count in groups if count]
 
     @property
     def bytes_per_token(self) -> int:
-        """Of the keys and values of a token."""
-        return round(2 * self.layers * self._kv_heads * self._head_size * self.bytes_per_value)
+        """Of the keys and values of a token, in all layers."""
+        return round(sum(one.bytes for one in self.attentions))
 
     @property
-    def operations_per_pair(self) -> int:
+    def operations_per_pair(self) -> float:
         """Of the attention between a token and one token before it, in all layers."""
-        return 4 * self.layers * self.heads * self._head_size
+        return sum(one.prompt_operations for one in self.attentions)
+
+    @property
+    def state_bytes(self) -> int:
+        """Of the states of a sequence, which do not grow: in 32 bits, and what a convolution still needs."""
+        if self.linear is None:
+            return 0
+        one = self.linear
+        state = one.value_heads * one.key_size * one.value_size * 4.0 + one.queries * (one.convolution - 1) * KEPT
+        return round(one.layers * state)
+
+    @property
+    def state_operations(self) -> int:
+        """Of the states of all layers, for a token: decayed, read, written and read again."""
+        one = self.linear
+        return 0 if one is None else 7 * one.layers * one.value_heads * one.key_size * one.value_size
+
+    def _copies(self, devices: int) -> int:
+        return max(1, -(-devices // self._kv_heads))
+
+    def read(self, devices: int) -> float:
+        """Bytes that decoding reads and writes for a token of a context of `CONTEXT`, on some devices."""
+        kept = sum(one.bytes * one.share(CONTEXT) for one in self.attentions)
+        return kept * self._copies(devices) + 2.0 * self.state_bytes / CONTEXT
 
     def stored(self, devices: int) -> int:
-        """Bytes of the keys and values of a token on some devices; few heads are copied."""
-        return self.bytes_per_token * max(1, -(-devices // self._kv_heads))
+        """Bytes that a token of a context of `CONTEXT` tokens takes on some devices; few heads are copied."""
+        if self.indexer is not None:  # it may choose any token
+            return self.bytes_per_token * self._copies(devices)
+        return math.ceil(self.read(devices) - self.state_bytes / CONTEXT)
 
 
-def _model(layers: int, hidden: int, heads: int, kv_heads: int, intermediate: int, vocabulary: int, **more: Any) -> (
-    Architecture
-):  # fmt: skip
-    return Architecture(
-        layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, intermediate=intermediate, vocabulary=vocabulary,
-        **more,
-    )  # fmt: skip
-
-
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MODELS: dict[str, Architecture] = {
-    # The file config.json next to each model's published weights; Bloom, OPT, GPT-3 and Falcon: their papers.
-    "bloom-176b": _model(70, 14336, 112, kv_heads=112, intermediate=57344, vocabulary=250880, gated=False, tied=True),
-    "falcon-40b": _model(60, 8192, 128, kv_heads=8, intermediate=32768, vocabulary=65024, gated=False),
-    "gemma-2-9b": _model(42, 3584, 16, kv_heads=8, intermediate=14336, vocabulary=256000, head_size=256, tied=True),
-    "gemma-2-27b": _model(46, 4608, 32, kv_heads=16, intermediate=36864, vocabulary=256000, head_size=128, tied=True),
-    "gpt-3-175b": _model(96, 12288, 96, kv_heads=96, intermediate=49152, vocabulary=50257, gated=False, tied=True),
-    "llama-2-7b": _model(32, 4096, 32, kv_heads=32, intermediate=11008, vocabulary=32000),
-    "llama-2-13b": _model(40, 5120, 40, kv_heads=40, intermediate=13824, vocabulary=32000),
-    "llama-2-70b": _model(80, 8192, 64, kv_heads=8, intermediate=28672, vocabulary=32000),
-    "llama-3-8b": _model(32, 4096, 32, kv_heads=8, intermediate=14336, vocabulary=128256),
-    "llama-3-70b": _model(80, 8192, 64, kv_heads=8, intermediate=28672, vocabulary=128256),
-    "llama-3.1-405b": _model(126, 16384, 128, kv_heads=8, intermediate=53248, vocabulary=128256),
-    "mistral-7b": _model(32, 4096, 32, kv_heads=8, intermediate=14336, vocabulary=32000),
-    "mixtral-8x7b": _model(32, 4096, 32, kv_heads=8, intermediate=14336, vocabulary=32000, experts=8, active_experts=2),
-    "mixtral-8x22b": _model(
-        56, 6144, 48, kv_heads=8, intermediate=16384, vocabulary=32768, experts=8, active_experts=2
-    ),
-    "opt-13b": _model(40, 5120, 40, kv_heads=40, intermediate=20480, vocabulary=50272, gated=False, tied=True),
-    "opt-66b": _model(64, 9216, 72, kv_heads=72, intermediate=36864, vocabulary=50272, gated=False, tied=True),
-    "phi-3-mini": _model(32, 3072, 32, kv_heads=32, intermediate=8192, vocabulary=32064),
-    "qwen2.5-7b": _model(28, 3584, 28, kv_heads=4, intermediate=18944, vocabulary=152064),
-    "qwen2.5-32b": _model(64, 5120, 40, kv_heads=8, intermediate=27648, vocabulary=152064),
-    "qwen2.5-72b": _model(80, 8192, 64, kv_heads=8, intermediate=29568, vocabulary=152064),
-    "qwen3-30b-a3b": _model(
-        48, 2048, 32, kv_heads=4, intermediate=768, vocabulary=151936, head_size=128, experts=128, active_experts=8
-    ),
-    "qwen3-235b-a22b": _model(
-        94, 4096, 64, kv_heads=4, intermediate=1536, vocabulary=151936, head_size=128, experts=128, active_experts=8
-    ),
+    name: Architecture.model_validate(figures)
+    for name, figures in yaml.load(Path(__file__).with_name("models.yaml").read_bytes(), _LOADER).items()
 }
 
 

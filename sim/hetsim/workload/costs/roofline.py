@@ -52,6 +52,12 @@ class Peak(Described):
     """Most bytes per second from and to its own memory."""
     matrix_flops: OperationsPerSecond | None = None
     """Most operations per second of its matrix units (tensor cores) with dense matrices of 16-bit numbers."""
+    fp8_flops: OperationsPerSecond | None = None
+    """The same with floating-point numbers of 8 bits."""
+    int8_flops: OperationsPerSecond | None = None
+    """The same with whole numbers of 8 bits."""
+    fp4_flops: OperationsPerSecond | None = None
+    """The same with floating-point numbers of 4 bits, which have a scale for every 16 or 32."""
     link: BytesPerSecond | None = None
     """Most bytes per second that it sends to the other GPUs of its node: NVLink, or PCIe without it."""
     launch_overhead: Seconds = 0.0
@@ -95,23 +101,28 @@ class Peak(Described):
             raise ValueError("flops and bandwidth must be above 0")
         return self
 
+    def matrix_peak(self, arithmetic: str) -> float | None:
+        """Most operations per second in a number format, or in the next wider one that it has units for."""
+        wider = {"fp4": (self.fp4_flops, self.fp8_flops), "fp8": (self.fp8_flops,), "int8": (self.int8_flops,)}
+        return next((one for one in wider.get(arithmetic, ()) if one is not None), self.matrix_flops)
+
     @property
     def is_gpu(self) -> bool:
         """Whether the multiprocessors are known, so that launches can be timed."""
         return self.multiprocessors is not None
 
 
-def _gpu(flops: str, bandwidth: str, memory: str, multiprocessors: int, clock: str, **limits: Any) -> Peak:
+def _gpu(flops: str, bandwidth: str, memory: str, **limits: Any) -> Peak:
     # 5 us is the usual order of a kernel launch on an idle stream, measured many times on all these
     # generations; no data sheet states it.
-    values = {
-        "flops": flops,
-        "bandwidth": bandwidth,
-        "memory": memory,
-        "clock": clock,
-        "launch_overhead": "5 us",
-    }
-    return Peak.model_validate({**values, "multiprocessors": multiprocessors, **limits})
+    values = {"flops": flops, "bandwidth": bandwidth, "memory": memory, "launch_overhead": "5 us"}
+    return Peak.model_validate({**values, **limits})
+
+
+def _matrix(*peaks: float | None) -> dict[str, Any]:
+    """Peaks of matrix units with numbers of 16 bits, FP8, INT8 and FP4, in TFLOP/s."""
+    keys = ("matrix_flops", "fp8_flops", "int8_flops", "fp4_flops")
+    return {key: f"{value} TFLOP/s" for key, value in zip(keys, peaks, strict=False) if value is not None}
 
 
 _RESERVED = {"shared_memory_reserved": "1 KiB", "shared_memory_granularity": "128 B"}
@@ -125,7 +136,7 @@ DEVICES: dict[str, Peak] = {
     # white papers (named per line); limits per multiprocessor from the table "Technical Specifications per
     # Compute Capability" of the CUDA C++ Programming Guide (K20: of its release 11, the last that lists
     # 3.5).
-    # Of the matrix units the peak with dense matrices of 16-bit numbers, from the same sources; of links one direction:
+    # Of the matrix units the peak with dense matrices, from the same sources; of links one direction:
     # all NVLinks of a GPU together, or PCIe (16 GB/s of generation 3, 32 of 4, 64 of 5) where it has none.
     # GeForce GTX 1080 Ti product page; compute capability 6.1.
     "gtx1080ti": _gpu(
@@ -149,16 +160,16 @@ DEVICES: dict[str, Peak] = {
     "t4": _gpu(
         "8.1 TFLOP/s", "320 GB/s", "16 GB", multiprocessors=40, clock="1.59 GHz",
         threads=1024, blocks=16, shared_memory="64 KiB", shared_memory_per_block="64 KiB",
-        matrix_flops="65 TFLOP/s", link="16 GB/s",
+        **_matrix(65, None, 130), link="16 GB/s",
     ),
     # White paper "NVIDIA A100 Tensor Core GPU architecture" (SXM4, 40 GB); compute capability 8.0.
     "a100-40gb": _gpu(
-        "19.5 TFLOP/s", "1555 GB/s", "40 GB", multiprocessors=108, clock="1.41 GHz", matrix_flops="312 TFLOP/s",
+        "19.5 TFLOP/s", "1555 GB/s", "40 GB", multiprocessors=108, clock="1.41 GHz", **_matrix(312, None, 624),
         link="300 GB/s", **_AMPERE
     ),
     # The same with more and faster memory: data sheet "NVIDIA A100 80GB" (SXM).
     "a100-80gb": _gpu(
-        "19.5 TFLOP/s", "2039 GB/s", "80 GB", multiprocessors=108, clock="1.41 GHz", matrix_flops="312 TFLOP/s",
+        "19.5 TFLOP/s", "2039 GB/s", "80 GB", multiprocessors=108, clock="1.41 GHz", **_matrix(312, None, 624),
         link="300 GB/s", **_AMPERE
     ),
     # Data sheet "NVIDIA A10G" (the A10 of a cloud provider, with slower tensor cores), without its multiprocessors.
@@ -166,52 +177,60 @@ DEVICES: dict[str, Peak] = {
                  matrix_flops="70 TFLOP/s", link="32 GB/s"),
     # Data sheet "NVIDIA A10"; compute capability 8.6.
     "a10": _gpu(
-        "31.2 TFLOP/s", "600 GB/s", "24 GB", multiprocessors=72, clock="1.695 GHz", matrix_flops="125 TFLOP/s",
+        "31.2 TFLOP/s", "600 GB/s", "24 GB", multiprocessors=72, clock="1.695 GHz", **_matrix(125, None, 250),
         link="32 GB/s", **_SMALL,
         blocks=16,
     ),
     # Data sheet "NVIDIA RTX A6000"; compute capability 8.6.
     "rtx-a6000": _gpu(
-        "38.7 TFLOP/s", "768 GB/s", "48 GB", multiprocessors=84, clock="1.8 GHz", matrix_flops="154.8 TFLOP/s",
+        "38.7 TFLOP/s", "768 GB/s", "48 GB", multiprocessors=84, clock="1.8 GHz", **_matrix(154.8, None, 309.7),
         link="56 GB/s", **_SMALL,
         blocks=16,
     ),
     # White paper "NVIDIA Ada GPU architecture", data sheets; compute capability 8.9.
     "rtx4090": _gpu(
-        "82.6 TFLOP/s", "1008 GB/s", "24 GB", multiprocessors=128, clock="2.52 GHz", matrix_flops="165.2 TFLOP/s",
+        "82.6 TFLOP/s", "1008 GB/s", "24 GB", multiprocessors=128, clock="2.52 GHz", **_matrix(165.2, 330.3, 660.6),
         link="32 GB/s", **_SMALL,
         blocks=24,
     ),
     "l4": _gpu(
-        "30.3 TFLOP/s", "300 GB/s", "24 GB", multiprocessors=58, clock="2.04 GHz", matrix_flops="121 TFLOP/s",
+        "30.3 TFLOP/s", "300 GB/s", "24 GB", multiprocessors=58, clock="2.04 GHz", **_matrix(121, 242, 242),
         link="32 GB/s", **_SMALL,
         blocks=24,
     ),
     "l40s": _gpu(
-        "91.6 TFLOP/s", "864 GB/s", "48 GB", multiprocessors=142, clock="2.52 GHz", matrix_flops="362 TFLOP/s",
+        "91.6 TFLOP/s", "864 GB/s", "48 GB", multiprocessors=142, clock="2.52 GHz", **_matrix(362, 733, 733),
         link="32 GB/s", **_SMALL,
         blocks=24,
     ),
     # White paper "NVIDIA H100 Tensor Core GPU architecture", data sheet; compute capability 9.0. Without a suffix SXM5.
     "h100": _gpu(
-        "66.9 TFLOP/s", "3350 GB/s", "80 GB", multiprocessors=132, clock="1.98 GHz", matrix_flops="989 TFLOP/s",
+        "66.9 TFLOP/s", "3350 GB/s", "80 GB", multiprocessors=132, clock="1.98 GHz", **_matrix(989, 1979, 1979),
         link="450 GB/s", **_HOPPER
     ),
     "h100-pcie": _gpu(
-        "51.2 TFLOP/s", "2000 GB/s", "80 GB", multiprocessors=114, clock="1.755 GHz", matrix_flops="756 TFLOP/s",
+        "51.2 TFLOP/s", "2000 GB/s", "80 GB", multiprocessors=114, clock="1.755 GHz", **_matrix(756, 1513, 1513),
         link="64 GB/s", **_HOPPER
     ),
     # Data sheet "NVIDIA H200" (SXM); compute capability 9.0.
     "h200": _gpu(
-        "66.9 TFLOP/s", "4800 GB/s", "141 GB", multiprocessors=132, clock="1.98 GHz", matrix_flops="989 TFLOP/s",
+        "66.9 TFLOP/s", "4800 GB/s", "141 GB", multiprocessors=132, clock="1.98 GHz", **_matrix(989, 1979, 1979),
         link="450 GB/s", **_HOPPER
     ),
-    # Data sheet "NVIDIA HGX B200"; its multiprocessors are not published there.
-    "b200": Peak(flops="75 TFLOP/s", bandwidth="8000 GB/s", memory="180 GB", launch_overhead="5 us",
-                 matrix_flops="2250 TFLOP/s", link="900 GB/s"),
-    # Data sheet "AMD Instinct MI300X"; its compute units are not multiprocessors in the sense of `KernelLaunch`.
-    "mi300x": Peak(flops="163.4 TFLOP/s", bandwidth="5300 GB/s", memory="192 GB", launch_overhead="5 us",
-                   matrix_flops="1307 TFLOP/s", link="448 GB/s"),
+    # Hopper for China, from the tables of its sellers (NVIDIA publishes no data sheet); its clock is not stated there.
+    "h20": _gpu("44 TFLOP/s", "4000 GB/s", "96 GB", link="450 GB/s", **_matrix(148, 296, 296)),
+    # Data sheets "NVIDIA HGX B200", "HGX B300", "GB200 NVL72" and "GB300 NVL72", divided by their GPUs, and by
+    # two where they count zeros that are left out, without multiprocessors. Memory of the B300s as drivers report it.
+    # Blackwell Ultra has few units for whole numbers.
+    "b200": _gpu("75 TFLOP/s", "8000 GB/s", "180 GB", link="900 GB/s", **_matrix(2250, 4500, 4500, 9000)),
+    "b300": _gpu("75 TFLOP/s", "7750 GB/s", "288 GB", link="900 GB/s", **_matrix(2250, 4500, 153.5, 14000)),
+    "gb200": _gpu("80 TFLOP/s", "8000 GB/s", "186 GB", link="900 GB/s", **_matrix(2500, 5000, 5000, 10000)),
+    "gb300": _gpu("80 TFLOP/s", "8000 GB/s", "288 GB", link="900 GB/s", **_matrix(2500, 5000, 165, 15000)),
+    # Data sheets "AMD Instinct MI300X", "MI325X" and "MI355X"; their compute units are not multiprocessors as in
+    # `KernelLaunch`. Of seven links to the other GPUs of a node one direction.
+    "mi300x": _gpu("163.4 TFLOP/s", "5300 GB/s", "192 GB", link="448 GB/s", **_matrix(1307, 2615, 2615)),
+    "mi325x": _gpu("163.4 TFLOP/s", "6000 GB/s", "256 GB", link="448 GB/s", **_matrix(1307, 2615, 2615)),
+    "mi355x": _gpu("157.3 TFLOP/s", "8000 GB/s", "288 GB", link="537 GB/s", **_matrix(2517, 5033, 5033, 10066)),
     # A generic core with AVX2: 3 GHz × two fused multiply-adds × 8 lanes × 2 operations; the bandwidth that
     # one core can draw is limited by its outstanding cache misses, typically to about 12 GB/s.
     "cpu-core": Peak(flops="96 GFLOP/s", bandwidth="12 GB/s", clock="3 GHz"),

@@ -1,0 +1,189 @@
+"""Models from config.json, as it lies next to the weights that Hugging Face's transformers loads."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hetsim.errors import ScenarioError
+from hetsim.model.files import record_input
+from hetsim.model.units import is_number, shown
+from hetsim.scenario.file import document
+
+KINDS = """
+    deepseek_v2 deepseek_v3 deepseek_v32 gemma2 glm4_moe glm_moe_dsa gpt_oss kimi_k2 kimi_k25 llama llama4 llama4_text
+    mimo minimax_m2 mistral mixtral phi3 qwen2 qwen2_moe qwen3 qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text
+    qwen3_moe qwen3_next qwen3_vl qwen3_vl_moe qwen3_vl_moe_text qwen3_vl_text
+"""
+"""The values of model_type whose shapes are known."""
+PARTS = {
+    "latent": {key: key for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")},
+    "indexer": {"heads": "index_n_heads", "head_size": "index_head_dim", "tokens": "index_topk"},
+    "linear": {
+        "key_heads": "linear_num_key_heads", "key_size": "linear_key_head_dim", "value_heads": "linear_num_value_heads",
+        "value_size": "linear_value_head_dim", "convolution": "linear_conv_kernel_dim",
+    },
+}  # fmt: skip
+FORMATS = {
+    "float 8": "fp8", "float 4": "nvfp4", "int 8": "int8", "int 4": "int4", "FP8": "fp8", "NVFP4": "nvfp4",
+    "MXFP4": "mxfp4", "None": "bf16",
+}  # fmt: skip
+"""Formats by type and bits, or by the name that NVIDIA's ModelOpt has for them."""
+MAX_LAYERS = 10_000
+ATTENTION = re.compile(r"attn(\*|\.\*|\$|$|\.[qkvo]\w*proj)")
+"""Modules of attention in lists of what is not quantized."""
+
+
+def architecture(folder: str, named: Any, formats: bool = True) -> dict[str, Any]:
+    """The figures of the model of a config.json; ValueError with file, line and key if they cannot be known.
+
+    formats: those of the numbers too.
+    """
+    if not isinstance(named, str) or not named:
+        raise ValueError(f"config: expected the name of a file, not {shown(named)}")
+    path = record_input(Path(folder) / named, "config", named)
+    beside = path.with_name("hf_quant_config.json")
+    try:
+        read = document.read(path)
+        quantized = document.read(record_input(beside)).data.get("quantization") if beside.is_file() else None
+    except ScenarioError as error:
+        raise ValueError(str(error.problems[0])) from None
+    return _Config(read).figures(quantized, formats)
+
+
+class _Config:
+    """A config.json, which may have the part that describes the language model below text_config."""
+
+    def __init__(self, read: document.Document):
+        self.read = read
+        text = read.data.get("text_config")
+        self.text: dict[str, Any] = text if isinstance(text, dict) else {}
+
+    def refuse(self, key: str, message: str, instead: str = "model: {layers: ..., hidden: ...}") -> NoReturn:
+        at = ("text_config", key) if key in self.text else (key,)
+        raise ValueError(f"{self.read.problem(at, message)}; give {instead}")
+
+    def value(self, key: str) -> Any:
+        return self.text.get(key, self.read.data.get(key))
+
+    def number(self, *keys: str, default: int | None = None) -> int:
+        """The whole number of the first of these keys that is given."""
+        key = next((one for one in keys if self.value(one) is not None), keys[0])
+        value = self.value(key)
+        if value is None and default is not None:
+            return default
+        if value is None or not is_number(value) or int(value) != value or not 0 <= value <= 10**9:
+            self.refuse(key, "this is missing" if value is None else f"expected a whole number, not {shown(value)}")
+        return int(value)
+
+    def part(self, name: str) -> dict[str, int]:
+        return {figure: self.number(key) for figure, key in PARTS[name].items()}
+
+    def figures(self, beside: Any, formats: bool) -> dict[str, Any]:
+        kind = self.value("model_type")
+        if not isinstance(kind, str) or kind not in KINDS.split():
+            self.refuse("model_type", f"{shown(kind)} is not known")
+        layers = self.number("num_hidden_layers")
+        if layers > MAX_LAYERS:
+            self.refuse("num_hidden_layers", f"expected at most {MAX_LAYERS:,} layers, not {layers:,}")
+        figures: dict[str, Any] = {
+            "layers": layers, "hidden": self.number("hidden_size"),
+            "heads": self.number("num_attention_heads"), "vocabulary": self.number("vocab_size"),
+            "tied": bool(self.value("tie_word_embeddings") or kind == "gemma2"),
+        }  # fmt: skip
+        figures |= self.attention(layers, kind) | self.blocks(layers, kind)
+        quantized = formats and (self.value("quantization_config") or beside)
+        return figures | ({"number_format": self.formats(quantized, figures)} if quantized else {})
+
+    def attention(self, layers: int, kind: str) -> dict[str, Any]:
+        if self.value("kv_lora_rank") is not None:
+            latent = self.part("latent")
+            if self.value("q_lora_rank") is not None:
+                latent["q_lora_rank"] = self.number("q_lora_rank")
+            return {"latent": latent, **({"indexer": self.part("indexer")} if self.value("index_topk") else {})}
+        figures: dict[str, Any] = {"output_gate": bool(self.value("attn_output_gate") or kind == "qwen3_next")}
+        for figure, key in (("kv_heads", "num_key_value_heads"), ("head_size", "head_dim")):
+            if self.value(key) is not None:
+                figures[figure] = self.number(key)
+        types = self.value("layer_types") or self.types(layers, kind)
+        known = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
+        if not isinstance(types, list) or len(types) != layers or any(one not in known for one in types):
+            self.refuse("layer_types", f"expected a list of {layers} of {', '.join(known)}")
+        full, sliding, chunked, linear = map(types.count, known)
+        if linear:
+            figures["linear"] = {"layers": linear, **self.part("linear")}
+        if windowed := sliding + chunked:
+            figures |= {"window": self.number("sliding_window", "attention_chunk_size"), "windowed_layers": windowed}
+        return figures
+
+    def types(self, layers: int, kind: str) -> list[str]:
+        """Types of layers of files that do not list them: one of `every` has full attention."""
+        other, every, first = "sliding_attention", 10**9, 0
+        if kind.startswith(("qwen3_5", "qwen3_next")):
+            other, every = "linear_attention", self.number("full_attention_interval", default=4)
+        elif kind.startswith("llama4"):
+            every = 4 if self.value("attention_chunk_size") is not None else 1
+        elif self.value("sliding_window") is None or self.value("use_sliding_window") is False:
+            every = 1
+        elif kind == "gemma2":
+            every = 2
+        elif kind.startswith("qwen2"):
+            first = self.number("max_window_layers", default=0)
+        full = (number < first or (number + 1) % max(1, every) == 0 for number in range(layers))
+        return ["full_attention" if one else other for one in full]
+
+    def blocks(self, layers: int, kind: str) -> dict[str, Any]:
+        """Figures of feed-forward blocks."""
+        experts = self.number("n_routed_experts", "num_local_experts", "num_experts", default=1)
+        if experts <= 1:
+            return {"intermediate": self.number("intermediate_size")}
+        for key in ("moe_layer_freq", "decoder_sparse_step", "mlp_only_layers"):
+            if self.value(key) not in (None, 1, []):
+                self.refuse(key, f"only layers with experts from the first or n-th on are known, not {shown(key)}")
+        size = self.number("moe_intermediate_size", "intermediate_size")
+        shared = self.number("shared_expert_intermediate_size", "shared_intermediate_size", default=0)
+        shared += size * self.number("n_shared_experts", default=1 if kind.startswith("llama4") else 0)
+        dense = self.number("first_k_dense_replace", default=0)
+        dense += layers - layers // max(1, self.number("interleave_moe_layer_step", default=1))
+        other = {"dense_intermediate": self.number("intermediate_size_mlp", "intermediate_size")} if dense else {}
+        needed = self.number("num_experts_per_tok", "experts_per_token")
+        return {"intermediate": size, "experts": experts, "active_experts": needed, "shared_intermediate": shared,
+                "dense_layers": dense, **other}  # fmt: skip
+
+    def formats(self, given: Any, figures: dict[str, Any]) -> dict[str, Any]:
+        """The number formats of quantized weights."""
+        given = given if isinstance(given, dict) else {"quant_method": given}
+        method, named = given.get("quant_method", "modelopt"), given.get("quant_algo")
+        groups = given.get("config_groups")
+        scheme: dict[str, Any] = {"weights": named}
+        if method in ("awq", "gptq"):
+            scheme = {"weights": {"num_bits": given.get("bits"), **given}, "input_activations": None}
+        elif method in ("fp8", "fbgemm_fp8", "mxfp4") and named is None:
+            scheme = {"weights": "MXFP4" if method == "mxfp4" else "FP8"}
+        elif method in ("modelopt", "compressed-tensors") and isinstance(groups, dict) and len(groups) == 1:
+            scheme = next(iter(groups.values()))
+        elif method != "modelopt":
+            scheme = {}
+        kv = self.width(given.get("kv_cache_scheme", given.get("kv_cache_quant_algo")))
+        width = self.width(scheme.get("weights")) if isinstance(scheme, dict) else None
+        if width in (None, "bf16") or kv is None:
+            what = f"{shown(method)} with {shown(named)} is not known"
+            self.refuse("quantization_config", what, "number_format: ... next to config")
+        inputs = self.width(scheme["input_activations"]) if "input_activations" in scheme else width
+        arithmetic = "fp4" if inputs == "nvfp4" else inputs if inputs in ("fp8", "int8") else "bf16"
+        lists = (given.get(key) for key in ("ignore", "modules_to_not_convert", "exclude_modules"))
+        names = [str(name) for one in lists if isinstance(one, list) for name in one if ATTENTION.search(str(name))]
+        some = {number for name in names for number in re.findall(r"layers\.(\d+)", name)}
+        apart = len(some) * 2 >= figures["layers"] or any(not re.search(r"layers\.\d", name) for name in names)
+        kept = apart and "experts" in figures
+        return {"experts" if kept else "weights": width, "kv": kv, "arithmetic": arithmetic}
+
+    @staticmethod
+    def width(given: Any) -> str | None:
+        """A format, by its name or by type and bits; None if it is not known."""
+        if not isinstance(given, dict):
+            return FORMATS.get(str(given))
+        name = FORMATS.get(f"{given.get('type', 'int')} {given.get('num_bits')}")
+        groups_of_32 = {"int4": "int4-32", "nvfp4": "mxfp4"}
+        return groups_of_32.get(name or "", name) if given.get("group_size") == 32 else name
