@@ -1104,8 +1104,8 @@ def test_model_from_figures():
     states(name, "78.6 ms to the first token, 11.4 ms", *means())
     first, further = means(tensor_parallel=2, replicas=4)
     states(name, "1.38 s and 34.6 ms", first / 1e3, further)
-    quantized = {"name": "llama-2-70b", "bytes_per_weight": 1}
-    states(name, "147 ms and 18.2 ms", *means(tensor_parallel=2, replicas=4, model=quantized))
+    quantized = {"name": "llama-2-70b", "number_format": "fp8"}
+    states(name, "92 ms and 16.7 ms", *means(tensor_parallel=2, replicas=4, model=quantized))
 
 
 @pytest.mark.slow

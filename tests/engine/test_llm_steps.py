@@ -225,13 +225,101 @@ PUBLISHED = {
     "llama-2-13b": 13.02, "llama-2-70b": 68.98, "llama-3-8b": 8.03, "llama-3-70b": 70.55, "llama-3.1-405b": 405.9,
     "mistral-7b": 7.24, "mixtral-8x7b": 46.7, "mixtral-8x22b": 140.6, "phi-3-mini": 3.82, "qwen2.5-7b": 7.62,
     "qwen2.5-32b": 32.76, "qwen2.5-72b": 72.7, "qwen3-30b-a3b": 30.53, "qwen3-235b-a22b": 235.1,
+    "deepseek-r1": 671, "deepseek-v3": 671, "glm-5": 744, "gpt-oss-20b": 20.91, "gpt-oss-120b": 116.8,
+    "llama-3.1-8b": 8.03, "llama-3.1-70b": 70.55, "llama-3.3-70b": 70.55, "mistral-nemo-12b": 12.25,
+    "mistral-small-3-24b": 23.57, "mistral-large-2-123b": 122.6, "qwen3-8b": 8.19, "qwen3-32b": 32.76,
+    "qwen3.5-397b-a17b": 397,
 }  # fmt: skip
 """Billions of parameters, from the models' cards and papers."""
+ROUNDED = {
+    "glm-4.5": 355, "glm-4.5-air": 106, "kimi-k2": 1040, "kimi-k2.5": 1040, "llama-4-maverick": 400,
+    "llama-4-scout": 109 - 0.9, "minimax-m2": 230, "minimax-m2.5": 230,
+}  # fmt: skip
+"""The same of cards that round, or count a layer that predicts further tokens; of Llama 4 less what sees (0.9)."""
+ACTIVE = {
+    "deepseek-r1": (37, 1, 1), "deepseek-v3": (37, 1, 1), "glm-4.5": (32, 0, 1), "glm-4.5-air": (12, 0, 1),
+    "glm-5": (40, 0, 1), "gpt-oss-20b": (3.61, 1, 0.01), "gpt-oss-120b": (5.13, 1, 0.01), "kimi-k2": (32, 1, 1),
+    "kimi-k2.5": (32, 1, 1), "llama-4-scout": (17, 2, 1), "llama-4-maverick": (17, 2, 1), "minimax-m2": (10, 0, 1),
+    "minimax-m2.5": (10, 0, 1), "mixtral-8x7b": (12.9, 2, 0.1), "mixtral-8x22b": (39, 2, 1),
+    "qwen3-30b-a3b": (3.35, 2, 0.1), "qwen3-235b-a22b": (22, 2, 1), "qwen3.5-397b-a17b": (17, 2, 1),
+}  # fmt: skip
+"""Billions of parameters a token needs, how many matrices of the vocabulary are among them, and the unit of rounding.
+
+Qwen cuts off rather than rounds: of the middle of 3.3 to 3.4 it publishes 3.3.
+"""
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_weights_add_up_to_the_published_number(name):
     assert MODELS[name].parameters / 1e9 == pytest.approx(PUBLISHED[name], rel=2e-3)
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_weights_add_up_to_the_rounded_number(name):
+    """Within 1 %; Kimi's paper says 1.04 trillion where the shapes in its config.json, and its files, have 1.026."""
+    within = 0.014 if name.startswith("kimi") else 0.01
+    assert MODELS[name].parameters / 1e9 == pytest.approx(ROUNDED[name], rel=within)
+
+
+@pytest.mark.parametrize("name", ACTIVE)
+def test_a_token_needs_the_published_number_of_weights(name):
+    """Within 1 %, or as far as the published number is rounded."""
+    one = MODELS[name]
+    published, vocabulary, unit = ACTIVE[name]
+    active = (one.active_parameters + (vocabulary - 1) * one.head) / 1e9
+    assert active == pytest.approx(published, abs=max(0.01 * published, unit / 2))
+
+
+def test_every_mixture_has_a_published_number():
+    assert set(MODELS) - {"falcon-40b", "opt-13b", "opt-66b"} == set(PUBLISHED) | set(ROUNDED)
+    assert set(ACTIVE) == {name for name, one in MODELS.items() if one.experts > 1}
+
+
+def test_latent_attention_keeps_one_vector_a_layer():
+    """576 numbers in 61 layers; prompts multiply 192 + 128 numbers of a head, decoding 576 + 512."""
+    one = MODELS["deepseek-v3"]
+    assert one.bytes_per_token == 61 * (512 + 64) * 2
+    assert one.operations_per_pair == 61 * 128 * 2 * (192 + 128)
+    (whole,) = one.attentions
+    assert whole.decode_operations == 61 * 128 * 2 * (576 + 512)
+    assert one.stored(8) == 8 * one.bytes_per_token  # every device has all of it
+    attention = 61 * (7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168)
+    assert one.weights_of("attention") == attention
+
+
+def test_windows_reach_as_far_as_they_say():
+    """Half of the 36 layers read 128 tokens; so do they keep, of 4,096."""
+    one = MODELS["gpt-oss-120b"]
+    full, windowed = one.attentions
+    assert (full.reach, windowed.reach) == (None, 128) and full.bytes == windowed.bytes == 18 * 2 * 8 * 64 * 2
+    assert one.bytes_per_token == 2 * full.bytes
+    assert one.stored(1) == full.bytes * (1 + 128 / 4096)
+    assert (windowed.share(64), windowed.share(256), full.share(1e6)) == (1, 0.5, 1)
+
+
+def test_sparse_attention_keeps_all_and_reads_some():
+    one = MODELS["glm-5"]
+    chooser, sparse = one.attentions
+    assert chooser.bytes == 78 * (128 + 4) and sparse.reach == 2048
+    assert one.stored(1) == one.bytes_per_token == 78 * (576 * 2 + 132)
+    assert one.read(1) == chooser.bytes + sparse.bytes / 2
+
+
+def test_linear_attention_keeps_a_state():
+    """64 heads of 128 × 128 numbers in 32 bits, and three tokens before a convolution; 15 of 60 layers keep tokens."""
+    one = MODELS["qwen3.5-397b-a17b"]
+    assert one.state_bytes == 45 * (64 * 128 * 128 * 4 + 3 * (2 * 16 * 128 + 64 * 128) * 2)
+    assert one.bytes_per_token == 15 * 2 * 2 * 256 * 2
+    assert one.stored(1) == pytest.approx(one.bytes_per_token + one.state_bytes / 4096, abs=1)
+    assert one.read(1) == pytest.approx(one.bytes_per_token + 2 * one.state_bytes / 4096)
+
+
+def test_published_formats_add_up_to_the_published_bytes():
+    """Of gpt-oss 12.8 and 60.8 GiB, its card; of Kimi K2.5 594 GB and of DeepSeek V3 about 671, their files."""
+    assert MODELS["gpt-oss-20b"].bytes / 2**30 == pytest.approx(12.8, rel=0.01)
+    assert MODELS["gpt-oss-120b"].bytes / 2**30 == pytest.approx(60.8, rel=0.01)
+    assert MODELS["kimi-k2.5"].bytes / 1e9 == pytest.approx(594, rel=0.01)
+    assert MODELS["deepseek-v3"].bytes / 1e9 == pytest.approx(671, rel=0.01)
 
 
 def test_a_preset_says_steps_and_memory():

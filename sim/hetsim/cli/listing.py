@@ -75,9 +75,9 @@ def _models() -> list[dict[str, Any]]:
 
     rows = []
     for name, one in MODELS.items():
-        sizes = f"{one.parameters / 1e9:.4g} billion weights, {one.bytes / 1e9:.4g} GB in 16 bits"
+        sizes = f"{one.parameters / 1e9:.4g} billion weights, {one.bytes / 1e9:.4g} GB {one.number_format.of_weights}"
         if one.experts > 1:
-            sizes += f", {one.active_experts} of {one.experts} experts a token"
+            sizes += f", {one.active_parameters / 1e9:.4g} billion a token"
         text = f"{sizes}; {one.layers} layers; {one.bytes_per_token / 1e3:.4g} kB of keys and values a token"
         rows.append({"name": name, "kind": "model", "summary": text})
     for name, gpu in DEVICES.items():

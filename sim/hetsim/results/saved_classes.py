@@ -27,7 +27,7 @@ from hetsim.model import step_times as steps
 from hetsim.model import tasks as task
 from hetsim.workload.costs import measured_training, roofline
 
-VERSION = 3
+VERSION = 4
 """Of the files of `record/`.  Older versions are read; version 0 states none."""
 LEFT_OUT = "scheduler admission closed calls batching iteration faults overloads unplanned"
 """Of the input: policies, what draws random numbers, and what is told before a run.  One that is over needs none."""
@@ -47,8 +47,9 @@ _TABLE: dict[type, str] = {
     cluster.Sharing: "sharing: kind switch_cost interference layouts reconfigure pairs recut",
     slices.Slice: "slice: share memory profile position", cluster.Preemption: "preemption: kind rate overhead",
     cluster.Power: "power: idle busy sleep wake", cluster.Price: "price: up asleep",
-    roofline.Peak: "peak: flops bandwidth matrix_flops link launch_overhead memory multiprocessors clock threads "
-        "blocks registers shared_memory shared_memory_per_block shared_memory_reserved shared_memory_granularity "
+    roofline.Peak: "peak: flops bandwidth matrix_flops fp8_flops int8_flops fp4_flops link launch_overhead memory "
+        "multiprocessors clock threads blocks registers shared_memory shared_memory_per_block shared_memory_reserved "
+        "shared_memory_granularity "
         "threads_per_block registers_per_thread warp register_granularity warp_granularity warps_to_saturate",
     task.Tasks: "tasks: arrival shape shapes time estimate id class_code classes user_code users priority weight "
         "deadline expires bytes_in bytes_out predecessors reads writes items work hash_ids time_limit partition_code "

@@ -66,9 +66,10 @@ BELOW = {
     "network": "curve download duplex in latency out profile upload", "partition": "column names names.* others",
     "partitions": "* *.accounts *.default *.default_time *.max_cpus *.max_gpus *.max_nodes *.max_time *.nodes *.tier "
                   "*.users",
-    "peak": "bandwidth blocks clock flops launch_overhead link matrix_flops memory multiprocessors registers "
-            "register_granularity registers_per_thread shared_memory shared_memory_granularity shared_memory_per_block "
-            "shared_memory_reserved threads threads_per_block warp warp_granularity warps_to_saturate",
+    "peak": "bandwidth blocks clock flops fp4_flops fp8_flops int8_flops launch_overhead link matrix_flops memory "
+            "multiprocessors registers register_granularity registers_per_thread shared_memory "
+            "shared_memory_granularity shared_memory_per_block shared_memory_reserved threads threads_per_block warp "
+            "warp_granularity warps_to_saturate",
     "pipeline": "devices items profile replication training", "power": "idle busy sleep wake", "price": "up asleep",
     "prices": "* *.up *.asleep", "racks": "nodes oversubscription uplink uplinks uplinks.*",
     "replications": "confidence max metric precision", "resample": "block by gpu_demand",

@@ -134,7 +134,7 @@ class LanguageModel(Profiled):
     """Further types of device on which replicas are, or may be: those named first are preferred."""
     model: Weights = 0
     """Bytes of weights of one replica, on its devices together; or its architecture: a name of `hetsim list models`,
-    its figures, or a name with changes, such as {name: llama-2-70b, bytes_per_weight: 1}."""
+    its figures, or a name with changes, such as {name: llama-2-70b, number_format: fp8}."""
     memory_share: Share | None = None
     """Share of the devices' memory that model, keys and values may fill."""
     kv: KvCacheSpec | None = None

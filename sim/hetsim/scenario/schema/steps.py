@@ -102,6 +102,8 @@ def _named(value: Any) -> Any:
         changes = dict(value)
         name = changes.pop("name", None)
         figures = {} if name is None else _architecture(name).model_dump(exclude_none=True)
+        if isinstance(changes.get("number_format"), dict):
+            changes["number_format"] = {**figures.get("number_format", {}), **changes["number_format"]}
         try:
             return Architecture.model_validate({**figures, **changes})
         except ValidationError as error:

@@ -44,6 +44,8 @@ class TransformerSpec(Mirror):
             raise KeyProblem(given[0], f"the name {self.name} tells it; leave one of the two out")
         elif self.name not in architectures.MODELS:
             raise KeyProblem("name", f"{UnknownName('model', self.name, architectures.MODELS)} (hetsim list models)")
+        elif (shape := architectures.MODELS[self.name]).latent is not None or shape.linear is not None:
+            raise KeyProblem("name", f"{self.name} has another attention than that of heads; give its figures")
         return self
 
     @property
@@ -59,15 +61,18 @@ class TransformerSpec(Mirror):
         shape = architectures.MODELS[self.name]
         size = shape.head_size or shape.hidden // shape.heads
         width, kept = shape.heads * size, 2 * (shape.kv_heads or shape.heads) * size
-        inner = shape.active_experts * shape.intermediate
+        layers = shape.layers
+        inner = (shape.active_experts * shape.intermediate + shape.shared_intermediate) * shape.expert_layers
+        inner += shape.dense_layers * (shape.dense_intermediate or 0)
+        several = shape.experts > 1
         block = training.Block(
-            shared=shape.attention / shape.layers,
-            expert=shape.expert / shape.layers,
+            shared=(shape.attention + (shape.dense if several else 0)) / layers,
+            expert=(shape.expert if several else shape.dense) / layers,
             experts=shape.experts,
             active=shape.active_experts,
             attention=width,
             # Queries, keys, values and what attention gives; of the feed-forward block what goes into each matrix.
-            activations=2 * (width + kept) + 2 * width + (6 if shape.gated else 4) * inner,
+            activations=2 * (width + kept) + 2 * width + (6 if shape.gated else 4) * inner / layers,
             tied=shape.tied,
         )
         return training.Transformer(

@@ -1,28 +1,154 @@
 """Architectures of language models, from their published configurations.
 
 Parameters, bytes of keys and values and operations are counted from the shapes of the matrices; biases and norms are
-left out, which changes no figure by more than 0.2 %.
+left out, which changes no figure by more than 0.2 %.  Layers that only predict further tokens, and the parts that see
+or hear, are left out too.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import math
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from hetsim.errors import UnknownName
 from hetsim.model.described import Described
-from hetsim.model.units import is_number, shown
+
+Whole = Annotated[int, Field(ge=1, le=10**9, strict=True)]
+Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
+
+WIDTHS = {
+    "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32,
+    "int4": 0.5 + 2 / 128, "int4-32": 0.5 + 2 / 32,
+}  # fmt: skip
+"""Bytes of a number, and of its part of a scale: a byte for 16 (NVFP4) or 32 (MXFP4), two for 128 or 32 (int4)."""
+KEPT = 2.0
+"""Bytes of a number of what stays in 16 bits: the matrices of the vocabulary, and those that choose experts."""
+CONTEXT = 4096
+"""Tokens of context over which what does not grow with it is spread: windows, and states of linear attention."""
+
+Width = Literal["bf16", "fp16", "fp8", "int8", "nvfp4", "mxfp4", "int4", "int4-32"]
 
 
-def _number(value: Any) -> Any:
-    if not is_number(value):
-        raise ValueError(f"expected a number, not {shown(value)}")
+class NumberFormat(Described):
+    """Formats of weights, of keys and values, and of the arithmetic: all together by one name, or each its own.
+
+    What a mapping leaves out is in 16 bits, but for the experts, whose format is that of the other weights.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    weights: Width = "bf16"
+    """Format of the weights, those of the vocabulary apart, which stay in 16 bits."""
+    experts: Width | None = None
+    """Format of the weights of experts, that of the other weights unless given."""
+    kv: Literal["bf16", "fp16", "fp8", "int8", "nvfp4"] = "bf16"
+    """Format of keys and values."""
+    arithmetic: Literal["bf16", "fp16", "fp8", "int8", "fp4"] = "bf16"
+    """Format in which tokens are multiplied with weights; where a GPU has no units for it, the next wider."""
+
+    @property
+    def of_weights(self) -> str:
+        """What the weights are in, as words."""
+        if self.experts is not None:
+            return f"with experts in {self.experts}"
+        return "in 16 bits" if WIDTHS[self.weights] == KEPT else f"in {self.weights}"
+
+
+FORMATS = {
+    "bf16": NumberFormat(),
+    "fp16": NumberFormat(weights="fp16", kv="fp16", arithmetic="fp16"),
+    "fp8": NumberFormat(weights="fp8", kv="fp8", arithmetic="fp8"),
+    "int8": NumberFormat(weights="int8", arithmetic="int8"),
+    "nvfp4": NumberFormat(weights="nvfp4", kv="fp8", arithmetic="fp4"),
+    "mxfp4": NumberFormat(weights="mxfp4"),
+    "int4": NumberFormat(weights="int4"),
+    "int4-32": NumberFormat(weights="int4-32"),
+}
+"""By the name that `number_format` takes: what servers do with such a checkpoint."""
+
+
+def _format(value: Any) -> Any:
+    if isinstance(value, str):
+        if value not in FORMATS:
+            raise ValueError(str(UnknownName("number format", value, FORMATS)))
+        return FORMATS[value]
     return value
 
 
-Whole = Annotated[int, Field(ge=1, le=10**9, strict=True)]
-Width = Annotated[float, Field(gt=0, le=16), BeforeValidator(_number)]
+class Latent(Described):
+    """Multi-head latent attention (DeepSeek-V2, 2024), under the names of config.json.
+
+    A layer keeps `kv_lora_rank` numbers of a token for all heads, and `qk_rope_head_dim` that know its position.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kv_lora_rank: Whole
+    q_lora_rank: Whole | None = None
+    qk_nope_head_dim: Whole
+    qk_rope_head_dim: Whole
+    v_head_dim: Whole
+
+
+class Indexer(Described):
+    """Heads that choose the `tokens` that sparse attention reads (DeepSeek-V3.2); one is kept, in 8 bits."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    heads: Whole
+    head_size: Whole
+    tokens: Whole
+
+
+class Linear(Described):
+    """Layers with gated linear attention, which keep a state (Yang et al., Gated Delta Networks, ICLR 2025).
+
+    Before it goes a convolution over that number of tokens.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    layers: Whole
+    key_heads: Whole
+    key_size: Whole
+    value_heads: Whole
+    value_size: Whole
+    convolution: Whole = 4
+
+    @property
+    def queries(self) -> int:
+        """Numbers of queries, keys and values of a token together."""
+        return 2 * self.key_heads * self.key_size + self.value_heads * self.value_size
+
+
+class Matrix(NamedTuple):
+    """Matrices of one shape, with which each token is multiplied unless they belong to an expert."""
+
+    part: Literal["attention", "router", "dense", "expert", "head"]
+    """What it belongs to; of experts it is those of one expert, and shared ones are dense."""
+    inputs: int
+    outputs: int
+    count: int
+    """In all layers together."""
+
+
+class Attention(NamedTuple):
+    """Layers of attention that read alike, summed up."""
+
+    reach: int | None
+    """Most tokens of the context that are read; all unless given."""
+    bytes: float
+    """Read of a token of the context."""
+    prompt_operations: float
+    """Of a pair of tokens while a prompt is read."""
+    decode_operations: float
+    """Of a pair of tokens while decoding; latent attention multiplies there what it keeps, without expanding it."""
+
+    def share(self, context: float) -> float:
+        """The share of a context that is read."""
+        return 1.0 if self.reach is None else min(1.0, self.reach / context)
 
 
 class Architecture(Described):
@@ -40,8 +166,26 @@ class Architecture(Described):
     """Heads of keys and values, as many as `heads` unless given."""
     head_size: Whole | None = None
     """Size of a head, hidden / heads unless given."""
+    latent: Latent | None = None
+    """Latent attention, in place of `kv_heads` and `head_size`."""
+    indexer: Indexer | None = None
+    """Sparse attention."""
+    window: Whole | None = None
+    """Tokens of context that layers with a sliding window read."""
+    windowed_layers: Whole | None = None
+    """Layers with that window; all that have attention unless given."""
+    linear: Linear | None = None
+    """Layers of linear attention."""
+    output_gate: bool = False
+    """Does attention have a gate of the size of its queries?"""
     intermediate: Whole
     """Intermediate size of the feed-forward block, or of each expert."""
+    shared_intermediate: Count = 0
+    """Intermediate size of the experts that every token goes through, together."""
+    dense_layers: Count = 0
+    """Layers of a mixture of experts that have none."""
+    dense_intermediate: Whole | None = None
+    """Intermediate size of those layers."""
     vocabulary: Whole
     """Tokens of the vocabulary."""
     gated: bool = True
@@ -52,40 +196,116 @@ class Architecture(Described):
     """Experts of a layer (mixture of experts)."""
     active_experts: Whole = 1
     """Experts of a layer that a token needs."""
-    bytes_per_weight: Width = 2.0
-    """Bytes of a weight: 2 in 16 bits, 1 quantized to 8, 0.5 to 4."""
-    bytes_per_value: Width = 2.0
-    """Bytes of a number of the keys and values."""
+    number_format: Annotated[NumberFormat, BeforeValidator(_format)] = NumberFormat()
+    """Formats of numbers: bf16, fp8, int8, nvfp4, mxfp4, int4, int4-32, or {weights, experts, kv, arithmetic}."""
 
     @model_validator(mode="after")
     def _check(self) -> Architecture:
-        if self.head_size is None and self.hidden % self.heads:
+        for key in ("kv_heads", "head_size"):
+            if self.latent is not None and getattr(self, key) is not None:
+                raise ValueError(f"latent attention has sizes of its own; leave {key} out")
+        if self.latent is None and self.head_size is None and self.hidden % self.heads:
             raise ValueError(f"a hidden size of {self.hidden} is not a multiple of {self.heads} heads; give head_size")
         if self.heads % self._kv_heads:
             raise ValueError(f"{self.heads} heads cannot share {self._kv_heads} heads of keys and values evenly")
         if self.active_experts > self.experts:
             raise ValueError(f"a token cannot need {self.active_experts} of {self.experts} experts")
+        if self.experts == 1 and (self.shared_intermediate or self.dense_layers):
+            raise ValueError("shared experts and layers without experts need several experts; give experts")
+        if (self.dense_layers > 0) != (self.dense_intermediate is not None) or self.dense_layers >= self.layers:
+            raise ValueError("dense_layers and dense_intermediate belong together, and some layers have experts")
+        if self.windowed_layers is not None and self.window is None:
+            raise ValueError("windowed_layers have a window; give window, its tokens")
+        if self.indexer is not None and (self.latent is None or self.window is not None):
+            raise ValueError("an indexer is one of latent attention without windows")
+        other = self.linear.layers if self.linear is not None else 0
+        if (self.windowed_layers or 0) + other > self.layers or other == self.layers:
+            raise ValueError(f"more layers with windows or linear attention than the {self.layers} there are")
         return self
 
     @property
     def _kv_heads(self) -> int:
-        return self.kv_heads or self.heads
+        return 1 if self.latent is not None else self.kv_heads or self.heads
 
     @property
     def _head_size(self) -> int:
         return self.head_size or self.hidden // self.heads
 
     @property
+    def attention_layers(self) -> int:
+        """Layers that keep keys and values."""
+        return self.layers - (self.linear.layers if self.linear is not None else 0)
+
+    @property
+    def expert_layers(self) -> int:
+        """Layers with experts, or all feed-forward blocks where there are none."""
+        return self.layers - self.dense_layers
+
+    @property
+    def matrices(self) -> list[Matrix]:
+        """All matrices but the first of the vocabulary."""
+        rows = [Matrix("attention", *shape, self.attention_layers) for shape in self._projections]
+        if (linear := self.linear) is not None:
+            values = linear.value_heads * linear.value_size
+            shapes = (
+                (self.hidden, linear.queries + values),
+                (self.hidden, 2 * linear.value_heads),
+                (linear.queries, linear.convolution),
+                (values, self.hidden),
+            )
+            rows += [Matrix("attention", *shape, linear.layers) for shape in shapes]
+        gates = 2 if self.gated else 1
+
+        def block(part: Literal["dense", "expert"], size: int, layers: int) -> list[Matrix]:
+            shapes = [Matrix(part, self.hidden, gates * size, layers), Matrix(part, size, self.hidden, layers)]
+            return shapes if size and layers else []
+
+        rows += block("dense" if self.experts == 1 else "expert", self.intermediate, self.expert_layers)
+        rows += block("dense", self.shared_intermediate, self.expert_layers)
+        rows += block("dense", self.dense_intermediate or 0, self.dense_layers)
+        if self.experts > 1:
+            rows.append(Matrix("router", self.hidden, self.experts, self.expert_layers))
+        return [*rows, Matrix("head", self.hidden, self.vocabulary, 1)]
+
+    @property
+    def _projections(self) -> list[tuple[int, int]]:
+        """Inputs and outputs of the matrices of a layer with attention."""
+        latent, indexer, hidden = self.latent, self.indexer, self.hidden
+        if latent is None:
+            queries, keys = self.heads * self._head_size, self._kv_heads * self._head_size
+            return [(hidden, queries * (2 if self.output_gate else 1) + 2 * keys), (queries, hidden)]
+        queries = self.heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim)
+        rank = latent.q_lora_rank
+        shapes = [(hidden, queries)] if rank is None else [(hidden, rank), (rank, queries)]
+        shapes += [
+            (hidden, latent.kv_lora_rank + latent.qk_rope_head_dim),
+            (latent.kv_lora_rank, self.heads * (latent.qk_nope_head_dim + latent.v_head_dim)),
+            (self.heads * latent.v_head_dim, hidden),
+        ]
+        if indexer is not None:
+            shapes += [
+                (rank or hidden, indexer.heads * indexer.head_size), (hidden, indexer.head_size + indexer.heads)
+            ]  # fmt: skip
+        return shapes
+
+    def weights_of(self, *parts: str) -> int:
+        """Weights of the matrices of these parts; of experts those of one expert of every layer."""
+        return sum(one.inputs * one.outputs * one.count for one in self.matrices if one.part in parts)
+
+    @property
     def attention(self) -> int:
         """Weights of the attention of all layers, with those that choose the experts."""
-        queries, keys = self.heads * self._head_size, self._kv_heads * self._head_size
-        chooser = self.experts if self.experts > 1 else 0
-        return self.layers * self.hidden * (2 * queries + 2 * keys + chooser)
+        return self.weights_of("attention", "router")
+
+    @property
+    def dense(self) -> int:
+        """Weights of feed-forward blocks that every token needs, shared experts included."""
+        return self.weights_of("dense")
 
     @property
     def expert(self) -> int:
-        """Weights of one expert of every layer."""
-        return self.layers * (3 if self.gated else 2) * self.hidden * self.intermediate
+        """Weights of one expert of every layer; none without experts."""
+        return self.weights_of("expert")
 
     @property
     def head(self) -> int:
@@ -94,51 +314,176 @@ class Architecture(Described):
 
     @property
     def parameters(self) -> int:
-        return self.attention + self.experts * self.expert + self.head * (1 if self.tied else 2)
+        return self.attention + self.dense + self.experts * self.expert + self.head * (1 if self.tied else 2)
+
+    @property
+    def active_parameters(self) -> int:
+        """Weights with which a token is multiplied, the last matrix included and the first left out."""
+        return self.attention + self.dense + self.active_experts * self.expert + self.head
+
+    @property
+    def expert_width(self) -> float:
+        """Bytes of a weight of an expert."""
+        return WIDTHS[self.number_format.experts or self.number_format.weights]
+
+    @property
+    def dense_bytes(self) -> float:
+        """Bytes of the weights that every token needs, the last matrix included."""
+        width = WIDTHS[self.number_format.weights]
+        return self.weights_of("attention", "dense") * width + self.weights_of("router", "head") * KEPT
 
     @property
     def bytes(self) -> int:
         """Of all weights."""
-        return round(self.parameters * self.bytes_per_weight)
+        first = 0.0 if self.tied else self.head * KEPT
+        return round(self.dense_bytes + self.experts * self.expert * self.expert_width + first)
+
+    @property
+    def attentions(self) -> list[Attention]:
+        """Attention of all layers, by how far it reaches."""
+        width, layers = WIDTHS[self.number_format.kv], self.attention_layers
+        if self.latent is not None:
+            kept, rope = self.latent.kv_lora_rank, self.latent.qk_rope_head_dim
+            sizes = self.latent.qk_nope_head_dim + rope + self.latent.v_head_dim
+            one = (kept + rope) * width, 2 * self.heads * sizes, 2 * self.heads * (2 * kept + rope)
+        else:
+            pair = 4 * self.heads * self._head_size
+            one = 2 * self._kv_heads * self._head_size * width, pair, pair
+        if self.indexer is not None:
+            pair = 2 * self.indexer.heads * self.indexer.head_size * layers
+            chooser = Attention(None, (self.indexer.head_size + 4) * layers, pair, pair)  # in 8 bits, with a scale
+            return [chooser, Attention(self.indexer.tokens, *(layers * value for value in one))]
+        windowed = 0 if self.window is None else self.windowed_layers or layers
+        groups = (None, layers - windowed), (self.window, windowed)
+        return [Attention(reach, *(count * value for value in one)) for reach, count in groups if count]
 
     @property
     def bytes_per_token(self) -> int:
-        """Of the keys and values of a token."""
-        return round(2 * self.layers * self._kv_heads * self._head_size * self.bytes_per_value)
+        """Of the keys and values of a token, in all layers."""
+        return round(sum(one.bytes for one in self.attentions))
 
     @property
-    def operations_per_pair(self) -> int:
+    def operations_per_pair(self) -> float:
         """Of the attention between a token and one token before it, in all layers."""
-        return 4 * self.layers * self.heads * self._head_size
+        return sum(one.prompt_operations for one in self.attentions)
+
+    @property
+    def state_bytes(self) -> int:
+        """Of the states of a sequence, which do not grow: in 32 bits, and what a convolution still needs."""
+        if self.linear is None:
+            return 0
+        one = self.linear
+        state = one.value_heads * one.key_size * one.value_size * 4.0 + one.queries * (one.convolution - 1) * KEPT
+        return round(one.layers * state)
+
+    @property
+    def state_operations(self) -> int:
+        """Of the states of all layers, for a token: decayed, read, written and read again."""
+        one = self.linear
+        return 0 if one is None else 7 * one.layers * one.value_heads * one.key_size * one.value_size
+
+    def _copies(self, devices: int) -> int:
+        return max(1, -(-devices // self._kv_heads))
+
+    def read(self, devices: int) -> float:
+        """Bytes that decoding reads and writes for a token of a context of `CONTEXT`, on some devices."""
+        kept = sum(one.bytes * one.share(CONTEXT) for one in self.attentions)
+        return kept * self._copies(devices) + 2.0 * self.state_bytes / CONTEXT
 
     def stored(self, devices: int) -> int:
-        """Bytes of the keys and values of a token on some devices; few heads are copied."""
-        return self.bytes_per_token * max(1, -(-devices // self._kv_heads))
+        """Bytes that a token of a context of `CONTEXT` tokens takes on some devices; few heads are copied."""
+        if self.indexer is not None:  # it may choose any token
+            return self.bytes_per_token * self._copies(devices)
+        return math.ceil(self.read(devices) - self.state_bytes / CONTEXT)
 
 
-def _model(layers: int, hidden: int, heads: int, kv_heads: int, intermediate: int, vocabulary: int, **more: Any) -> (
-    Architecture
-):  # fmt: skip
-    return Architecture(
-        layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, intermediate=intermediate, vocabulary=vocabulary,
-        **more,
+def _model(layers: int, hidden: int, heads: int, kv_heads: int | None = None, **more: Any) -> Architecture:
+    return Architecture(layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, **more)
+
+
+def _latent(nope: int, value: int, queries: int) -> Latent:
+    return Latent(
+        q_lora_rank=queries, kv_lora_rank=512, qk_nope_head_dim=nope, qk_rope_head_dim=64, v_head_dim=value
     )  # fmt: skip
 
 
+def _deepseek(heads: int, experts: int, dense_layers: int, vocabulary: int, number_format: Any) -> Architecture:
+    return _model(
+        61, 7168, heads, intermediate=2048, vocabulary=vocabulary, latent=_latent(128, 128, 1536), experts=experts,
+        active_experts=8, shared_intermediate=2048, dense_layers=dense_layers, dense_intermediate=18432,
+        number_format=number_format,
+    )  # fmt: skip
+
+
+def _mixture(shape: tuple[int, int, int, int], experts: tuple[int, int], **more: Any) -> Architecture:
+    """Layers, hidden size, heads, heads of keys and values; experts and how many of them a token needs."""
+    return _model(*shape, experts=experts[0], active_experts=experts[1], **more)
+
+
+_FP8 = {"weights": "fp8", "arithmetic": "fp8"}
+"""Of weights published in 8 bits; keys and values stay in 16 unless a server is asked for less."""
+_GPT_OSS = {
+    "head_size": 64, "intermediate": 2880, "vocabulary": 201088, "window": 128,
+    "number_format": {"experts": "mxfp4"},
+}  # fmt: skip
+_LLAMA_4 = {
+    "head_size": 128, "intermediate": 8192, "shared_intermediate": 8192, "vocabulary": 202048, "window": 8192,
+    "windowed_layers": 36,
+}  # fmt: skip
+_GEMMA_2 = {"vocabulary": 256000, "window": 4096, "windowed_layers": 21, "tied": True}
+_GLM = {"vocabulary": 151552, "head_size": 128}
+_MINIMAX_M2 = _mixture(
+    (62, 3072, 48, 8), (256, 8), head_size=128, intermediate=1536, vocabulary=200064,
+    number_format=_FP8,
+)  # fmt: skip
+_DEEPSEEK_V3 = _deepseek(128, 256, dense_layers=3, vocabulary=129280, number_format=_FP8)
+
 MODELS: dict[str, Architecture] = {
     # The file config.json next to each model's published weights; Bloom, OPT, GPT-3 and Falcon: their papers.
+    # Formats are those of the published weights where these are quantized.
     "bloom-176b": _model(70, 14336, 112, kv_heads=112, intermediate=57344, vocabulary=250880, gated=False, tied=True),
+    "deepseek-r1": _DEEPSEEK_V3,
+    "deepseek-v3": _DEEPSEEK_V3,
     "falcon-40b": _model(60, 8192, 128, kv_heads=8, intermediate=32768, vocabulary=65024, gated=False),
-    "gemma-2-9b": _model(42, 3584, 16, kv_heads=8, intermediate=14336, vocabulary=256000, head_size=256, tied=True),
-    "gemma-2-27b": _model(46, 4608, 32, kv_heads=16, intermediate=36864, vocabulary=256000, head_size=128, tied=True),
+    "gemma-2-9b": _model(42, 3584, 16, kv_heads=8, intermediate=14336, head_size=256, **_GEMMA_2),
+    "gemma-2-27b": _model(
+        46, 4608, 32, kv_heads=16, intermediate=36864, head_size=128, **_GEMMA_2 | {"windowed_layers": 23}
+    ),
+    "glm-4.5": _mixture(
+        (92, 5120, 96, 8), (160, 8), intermediate=1536, shared_intermediate=1536, dense_layers=3,
+        dense_intermediate=12288, **_GLM,
+    ),
+    "glm-4.5-air": _mixture(
+        (46, 4096, 96, 8), (128, 8), intermediate=1408, shared_intermediate=1408, dense_layers=1,
+        dense_intermediate=10944, **_GLM,
+    ),
+    "glm-5": _model(
+        78, 6144, 64, latent=_latent(192, 256, 2048), indexer=Indexer(heads=32, head_size=128, tokens=2048),
+        intermediate=2048, shared_intermediate=2048, dense_layers=3, dense_intermediate=12288, vocabulary=154880,
+        experts=256, active_experts=8,
+    ),
     "gpt-3-175b": _model(96, 12288, 96, kv_heads=96, intermediate=49152, vocabulary=50257, gated=False, tied=True),
+    "gpt-oss-20b": _mixture((24, 2880, 64, 8), (32, 4), windowed_layers=12, **_GPT_OSS),
+    "gpt-oss-120b": _mixture((36, 2880, 64, 8), (128, 4), windowed_layers=18, **_GPT_OSS),
+    "kimi-k2": _deepseek(64, 384, dense_layers=1, vocabulary=163840, number_format=_FP8),
+    "kimi-k2.5": _deepseek(64, 384, dense_layers=1, vocabulary=163840, number_format={"experts": "int4-32"}),
     "llama-2-7b": _model(32, 4096, 32, kv_heads=32, intermediate=11008, vocabulary=32000),
     "llama-2-13b": _model(40, 5120, 40, kv_heads=40, intermediate=13824, vocabulary=32000),
     "llama-2-70b": _model(80, 8192, 64, kv_heads=8, intermediate=28672, vocabulary=32000),
     "llama-3-8b": _model(32, 4096, 32, kv_heads=8, intermediate=14336, vocabulary=128256),
     "llama-3-70b": _model(80, 8192, 64, kv_heads=8, intermediate=28672, vocabulary=128256),
+    "llama-3.1-8b": _model(32, 4096, 32, kv_heads=8, intermediate=14336, vocabulary=128256),
+    "llama-3.1-70b": _model(80, 8192, 64, kv_heads=8, intermediate=28672, vocabulary=128256),
     "llama-3.1-405b": _model(126, 16384, 128, kv_heads=8, intermediate=53248, vocabulary=128256),
+    "llama-3.3-70b": _model(80, 8192, 64, kv_heads=8, intermediate=28672, vocabulary=128256),
+    "llama-4-scout": _mixture((48, 5120, 40, 8), (16, 1), **_LLAMA_4),
+    "llama-4-maverick": _mixture((48, 5120, 40, 8), (128, 1), dense_layers=24, dense_intermediate=16384, **_LLAMA_4),
+    "minimax-m2": _MINIMAX_M2,
+    "minimax-m2.5": _MINIMAX_M2,
     "mistral-7b": _model(32, 4096, 32, kv_heads=8, intermediate=14336, vocabulary=32000),
+    "mistral-nemo-12b": _model(40, 5120, 32, kv_heads=8, head_size=128, intermediate=14336, vocabulary=131072),
+    "mistral-small-3-24b": _model(40, 5120, 32, kv_heads=8, head_size=128, intermediate=32768, vocabulary=131072),
+    "mistral-large-2-123b": _model(88, 12288, 96, kv_heads=8, intermediate=28672, vocabulary=32768),
     "mixtral-8x7b": _model(32, 4096, 32, kv_heads=8, intermediate=14336, vocabulary=32000, experts=8, active_experts=2),
     "mixtral-8x22b": _model(
         56, 6144, 48, kv_heads=8, intermediate=16384, vocabulary=32768, experts=8, active_experts=2
@@ -149,11 +494,17 @@ MODELS: dict[str, Architecture] = {
     "qwen2.5-7b": _model(28, 3584, 28, kv_heads=4, intermediate=18944, vocabulary=152064),
     "qwen2.5-32b": _model(64, 5120, 40, kv_heads=8, intermediate=27648, vocabulary=152064),
     "qwen2.5-72b": _model(80, 8192, 64, kv_heads=8, intermediate=29568, vocabulary=152064),
+    "qwen3-8b": _model(36, 4096, 32, kv_heads=8, head_size=128, intermediate=12288, vocabulary=151936),
+    "qwen3-32b": _model(64, 5120, 64, kv_heads=8, head_size=128, intermediate=25600, vocabulary=151936),
     "qwen3-30b-a3b": _model(
         48, 2048, 32, kv_heads=4, intermediate=768, vocabulary=151936, head_size=128, experts=128, active_experts=8
     ),
     "qwen3-235b-a22b": _model(
         94, 4096, 64, kv_heads=4, intermediate=1536, vocabulary=151936, head_size=128, experts=128, active_experts=8
+    ),
+    "qwen3.5-397b-a17b": _mixture(
+        (60, 4096, 32, 2), (512, 10), head_size=256, output_gate=True, intermediate=1024, shared_intermediate=1024,
+        linear=Linear(layers=45, key_heads=16, key_size=128, value_heads=64, value_size=128), vocabulary=248320,
     ),
 }
 

@@ -52,6 +52,12 @@ class Peak(Described):
     """Most bytes per second from and to its own memory."""
     matrix_flops: OperationsPerSecond | None = None
     """Most operations per second of its matrix units (tensor cores) with dense matrices of 16-bit numbers."""
+    fp8_flops: OperationsPerSecond | None = None
+    """The same with floating-point numbers of 8 bits."""
+    int8_flops: OperationsPerSecond | None = None
+    """The same with whole numbers of 8 bits."""
+    fp4_flops: OperationsPerSecond | None = None
+    """The same with floating-point numbers of 4 bits, which have a scale for every 16 or 32."""
     link: BytesPerSecond | None = None
     """Most bytes per second that it sends to the other GPUs of its node: NVLink, or PCIe without it."""
     launch_overhead: Seconds = 0.0
@@ -95,6 +101,11 @@ class Peak(Described):
             raise ValueError("flops and bandwidth must be above 0")
         return self
 
+    def matrix_peak(self, arithmetic: str) -> float | None:
+        """Most operations per second in a number format, or in the next wider one that it has units for."""
+        wider = {"fp4": (self.fp4_flops, self.fp8_flops), "fp8": (self.fp8_flops,), "int8": (self.int8_flops,)}
+        return next((one for one in wider.get(arithmetic, ()) if one is not None), self.matrix_flops)
+
     @property
     def is_gpu(self) -> bool:
         """Whether the multiprocessors are known, so that launches can be timed."""
@@ -125,7 +136,7 @@ DEVICES: dict[str, Peak] = {
     # white papers (named per line); limits per multiprocessor from the table "Technical Specifications per
     # Compute Capability" of the CUDA C++ Programming Guide (K20: of its release 11, the last that lists
     # 3.5).
-    # Of the matrix units the peak with dense matrices of 16-bit numbers, from the same sources; of links one direction:
+    # Of the matrix units the peak with dense matrices, from the same sources; of links one direction:
     # all NVLinks of a GPU together, or PCIe (16 GB/s of generation 3, 32 of 4, 64 of 5) where it has none.
     # GeForce GTX 1080 Ti product page; compute capability 6.1.
     "gtx1080ti": _gpu(
@@ -149,17 +160,17 @@ DEVICES: dict[str, Peak] = {
     "t4": _gpu(
         "8.1 TFLOP/s", "320 GB/s", "16 GB", multiprocessors=40, clock="1.59 GHz",
         threads=1024, blocks=16, shared_memory="64 KiB", shared_memory_per_block="64 KiB",
-        matrix_flops="65 TFLOP/s", link="16 GB/s",
+        matrix_flops="65 TFLOP/s", int8_flops="130 TFLOP/s", link="16 GB/s",
     ),
     # White paper "NVIDIA A100 Tensor Core GPU architecture" (SXM4, 40 GB); compute capability 8.0.
     "a100-40gb": _gpu(
         "19.5 TFLOP/s", "1555 GB/s", "40 GB", multiprocessors=108, clock="1.41 GHz", matrix_flops="312 TFLOP/s",
-        link="300 GB/s", **_AMPERE
+        int8_flops="624 TFLOP/s", link="300 GB/s", **_AMPERE
     ),
     # The same with more and faster memory: data sheet "NVIDIA A100 80GB" (SXM).
     "a100-80gb": _gpu(
         "19.5 TFLOP/s", "2039 GB/s", "80 GB", multiprocessors=108, clock="1.41 GHz", matrix_flops="312 TFLOP/s",
-        link="300 GB/s", **_AMPERE
+        int8_flops="624 TFLOP/s", link="300 GB/s", **_AMPERE
     ),
     # Data sheet "NVIDIA A10G" (the A10 of a cloud provider, with slower tensor cores), without its multiprocessors.
     "a10g": Peak(flops="31.5 TFLOP/s", bandwidth="600 GB/s", memory="24 GB", launch_overhead="5 us",
@@ -167,51 +178,72 @@ DEVICES: dict[str, Peak] = {
     # Data sheet "NVIDIA A10"; compute capability 8.6.
     "a10": _gpu(
         "31.2 TFLOP/s", "600 GB/s", "24 GB", multiprocessors=72, clock="1.695 GHz", matrix_flops="125 TFLOP/s",
-        link="32 GB/s", **_SMALL,
+        int8_flops="250 TFLOP/s", link="32 GB/s", **_SMALL,
         blocks=16,
     ),
     # Data sheet "NVIDIA RTX A6000"; compute capability 8.6.
     "rtx-a6000": _gpu(
         "38.7 TFLOP/s", "768 GB/s", "48 GB", multiprocessors=84, clock="1.8 GHz", matrix_flops="154.8 TFLOP/s",
-        link="56 GB/s", **_SMALL,
+        int8_flops="309.7 TFLOP/s", link="56 GB/s", **_SMALL,
         blocks=16,
     ),
     # White paper "NVIDIA Ada GPU architecture", data sheets; compute capability 8.9.
     "rtx4090": _gpu(
         "82.6 TFLOP/s", "1008 GB/s", "24 GB", multiprocessors=128, clock="2.52 GHz", matrix_flops="165.2 TFLOP/s",
-        link="32 GB/s", **_SMALL,
+        fp8_flops="330.3 TFLOP/s", int8_flops="660.6 TFLOP/s", link="32 GB/s", **_SMALL,
         blocks=24,
     ),
     "l4": _gpu(
         "30.3 TFLOP/s", "300 GB/s", "24 GB", multiprocessors=58, clock="2.04 GHz", matrix_flops="121 TFLOP/s",
-        link="32 GB/s", **_SMALL,
+        fp8_flops="242 TFLOP/s", int8_flops="242 TFLOP/s", link="32 GB/s", **_SMALL,
         blocks=24,
     ),
     "l40s": _gpu(
         "91.6 TFLOP/s", "864 GB/s", "48 GB", multiprocessors=142, clock="2.52 GHz", matrix_flops="362 TFLOP/s",
-        link="32 GB/s", **_SMALL,
+        fp8_flops="733 TFLOP/s", int8_flops="733 TFLOP/s", link="32 GB/s", **_SMALL,
         blocks=24,
     ),
     # White paper "NVIDIA H100 Tensor Core GPU architecture", data sheet; compute capability 9.0. Without a suffix SXM5.
     "h100": _gpu(
         "66.9 TFLOP/s", "3350 GB/s", "80 GB", multiprocessors=132, clock="1.98 GHz", matrix_flops="989 TFLOP/s",
-        link="450 GB/s", **_HOPPER
+        fp8_flops="1979 TFLOP/s", int8_flops="1979 TFLOP/s", link="450 GB/s", **_HOPPER
     ),
     "h100-pcie": _gpu(
         "51.2 TFLOP/s", "2000 GB/s", "80 GB", multiprocessors=114, clock="1.755 GHz", matrix_flops="756 TFLOP/s",
-        link="64 GB/s", **_HOPPER
+        fp8_flops="1513 TFLOP/s", int8_flops="1513 TFLOP/s", link="64 GB/s", **_HOPPER
     ),
     # Data sheet "NVIDIA H200" (SXM); compute capability 9.0.
     "h200": _gpu(
         "66.9 TFLOP/s", "4800 GB/s", "141 GB", multiprocessors=132, clock="1.98 GHz", matrix_flops="989 TFLOP/s",
-        link="450 GB/s", **_HOPPER
+        fp8_flops="1979 TFLOP/s", int8_flops="1979 TFLOP/s", link="450 GB/s", **_HOPPER
     ),
-    # Data sheet "NVIDIA HGX B200"; its multiprocessors are not published there.
+    # Hopper for China, from the tables of its sellers (NVIDIA publishes no data sheet); its clock is not stated there.
+    "h20": Peak(flops="44 TFLOP/s", bandwidth="4000 GB/s", memory="96 GB", launch_overhead="5 us",
+                matrix_flops="148 TFLOP/s", fp8_flops="296 TFLOP/s", int8_flops="296 TFLOP/s", link="450 GB/s"),
+    # Data sheets "NVIDIA HGX B200", "HGX B300", "GB200 NVL72" and "GB300 NVL72", divided by their GPUs, and by
+    # two where they count zeros that are left out, without multiprocessors. Memory of the B300s as drivers report it.
+    # Blackwell Ultra has few units for whole numbers.
     "b200": Peak(flops="75 TFLOP/s", bandwidth="8000 GB/s", memory="180 GB", launch_overhead="5 us",
-                 matrix_flops="2250 TFLOP/s", link="900 GB/s"),
-    # Data sheet "AMD Instinct MI300X"; its compute units are not multiprocessors in the sense of `KernelLaunch`.
+                 matrix_flops="2250 TFLOP/s", fp8_flops="4500 TFLOP/s", int8_flops="4500 TFLOP/s",
+                 fp4_flops="9000 TFLOP/s", link="900 GB/s"),
+    "b300": Peak(flops="75 TFLOP/s", bandwidth="7750 GB/s", memory="288 GB", launch_overhead="5 us",
+                 matrix_flops="2250 TFLOP/s", fp8_flops="4500 TFLOP/s", int8_flops="153.5 TFLOP/s",
+                 fp4_flops="14000 TFLOP/s", link="900 GB/s"),
+    "gb200": Peak(flops="80 TFLOP/s", bandwidth="8000 GB/s", memory="186 GB", launch_overhead="5 us",
+                  matrix_flops="2500 TFLOP/s", fp8_flops="5000 TFLOP/s", int8_flops="5000 TFLOP/s",
+                  fp4_flops="10000 TFLOP/s", link="900 GB/s"),
+    "gb300": Peak(flops="80 TFLOP/s", bandwidth="8000 GB/s", memory="288 GB", launch_overhead="5 us",
+                  matrix_flops="2500 TFLOP/s", fp8_flops="5000 TFLOP/s", int8_flops="165 TFLOP/s",
+                  fp4_flops="15000 TFLOP/s", link="900 GB/s"),
+    # Data sheets "AMD Instinct MI300X", "MI325X" and "MI355X"; their compute units are not multiprocessors as in
+    # `KernelLaunch`. Of seven links to the other GPUs of a node one direction.
     "mi300x": Peak(flops="163.4 TFLOP/s", bandwidth="5300 GB/s", memory="192 GB", launch_overhead="5 us",
-                   matrix_flops="1307 TFLOP/s", link="448 GB/s"),
+                   matrix_flops="1307 TFLOP/s", fp8_flops="2615 TFLOP/s", int8_flops="2615 TFLOP/s", link="448 GB/s"),
+    "mi325x": Peak(flops="163.4 TFLOP/s", bandwidth="6000 GB/s", memory="256 GB", launch_overhead="5 us",
+                   matrix_flops="1307 TFLOP/s", fp8_flops="2615 TFLOP/s", int8_flops="2615 TFLOP/s", link="448 GB/s"),
+    "mi355x": Peak(flops="157.3 TFLOP/s", bandwidth="8000 GB/s", memory="288 GB", launch_overhead="5 us",
+                   matrix_flops="2517 TFLOP/s", fp8_flops="5033 TFLOP/s", int8_flops="5033 TFLOP/s",
+                   fp4_flops="10066 TFLOP/s", link="537 GB/s"),
     # A generic core with AVX2: 3 GHz × two fused multiply-adds × 8 lanes × 2 operations; the bandwidth that
     # one core can draw is limited by its outstanding cache misses, typically to about 12 GB/s.
     "cpu-core": Peak(flops="96 GFLOP/s", bandwidth="12 GB/s", clock="3 GHz"),

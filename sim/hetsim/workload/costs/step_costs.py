@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hetsim.model.cluster import NO_KEY
 from hetsim.model.step_times import RooflineSteps
-from hetsim.workload.costs.architectures import Architecture
+from hetsim.workload.costs.architectures import CONTEXT, Architecture
 from hetsim.workload.costs.roofline import Peak
 
 if TYPE_CHECKING:
@@ -47,9 +47,12 @@ def roofline_steps(model: Architecture, gpu: Peak, devices: int, reached: Effici
     assert gpu.matrix_flops is not None
     read = 1.0 / (devices * gpu.bandwidth * reached.memory)
     peak = devices * gpu.matrix_flops
-    multiply = 2.0 / (peak * reached.compute)
-    width, several = model.bytes_per_weight, model.experts > 1
-    shared = model.attention + model.head + (0 if several else model.expert)
+    fast = gpu.matrix_peak(model.number_format.arithmetic)
+    assert fast is not None
+    multiply = 2.0 / (devices * fast * reached.compute)
+    attends = peak * reached.attention
+    # A token of context in that of `CONTEXT`: read, or computed where latent attention is bound by it.
+    scored = sum(one.decode_operations * one.share(CONTEXT) for one in model.attentions)
     latency = per_token = 0.0
     if devices > 1:
         assert gpu.link is not None
@@ -59,13 +62,13 @@ def roofline_steps(model: Architecture, gpu: Peak, devices: int, reached: Effici
     return RooflineSteps(
         fixed=reached.fixed,
         host=reached.host,
-        weights=shared * width * read,
-        experts=model.experts * model.expert * width * read if several else 0.0,
+        weights=model.dense_bytes * read,
+        experts=model.experts * model.expert * model.expert_width * read,
         expert_share=model.active_experts / model.experts,
-        per_token=(model.attention + model.active_experts * model.expert) * multiply,
-        per_answer=model.head * multiply,
-        per_context_token=model.stored(devices) * read,
-        per_pair=model.operations_per_pair / (peak * reached.attention),
+        per_token=(model.active_parameters - model.head + model.state_operations / 2) * multiply,
+        per_answer=model.head * 2.0 / (peak * reached.compute),
+        per_context_token=max(model.read(devices) * read, scored / attends),
+        per_pair=model.operations_per_pair / attends,
         link_latency=latency,
         link_per_token=per_token,
     )
