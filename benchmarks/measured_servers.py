@@ -264,7 +264,8 @@ def replay(
     return Replay(float(np.mean(ttft)), float(np.mean(tpot)), np.array(log), sum(outputs) - count, count)
 
 
-PARTS = ["matrices", "experts", "sums", "norms", "attention", "prefill", "fixed", "per_layer", "per_sequence", "per_token"]
+PARTS = ["matrices", "experts", "sums", "norms", "attention", "prefill", "fixed", "per_layer", "per_sequence",
+         "per_token"]  # fmt: skip
 
 
 def features(made: Kernels, run: Replay) -> tuple[np.ndarray, np.ndarray]:
@@ -279,7 +280,9 @@ def features(made: Kernels, run: Replay) -> tuple[np.ndarray, np.ndarray]:
     def on_tokens(values: np.ndarray, at: np.ndarray) -> np.ndarray:
         return np.where(at > 0, np.interp(at, TOKENS, values), 0.0)
 
-    def bilinear(values: np.ndarray, rows: np.ndarray, row: np.ndarray, columns: np.ndarray, column: np.ndarray) -> np.ndarray:
+    def bilinear(
+        values: np.ndarray, rows: np.ndarray, row: np.ndarray, columns: np.ndarray, column: np.ndarray
+    ) -> np.ndarray:
         place = np.clip(np.searchsorted(rows, row, side="right") - 1, 0, len(rows) - 2)
         share = np.clip((row - rows[place]) / (rows[place + 1] - rows[place]), 0, None)
         cell = np.clip(np.searchsorted(columns, column, side="right") - 1, 0, len(columns) - 2)
@@ -533,7 +536,8 @@ def shipped(frame: pd.DataFrame) -> dict[str, object]:
         if len(place) >= 20:
             measured["/".join(key)] = pair(errors[place])
             tokens = part["isl"] + part["osl"]
-            of_key = {tuple(np.round(np.log2(one), 1)) for one in zip(tokens, part["batch_size"], part["gpus"], strict=True)}
+            loads = zip(tokens, part["batch_size"], part["gpus"], strict=True)
+            of_key = {tuple(np.round(np.log2(one), 1)) for one in loads}
             points["/".join(key)] = [[float(value) for value in one] for one in sorted(of_key)]
     levels = {"measured": measured}
     for level, unknown in (("transferred", False), ("guessed", True)):
@@ -552,6 +556,14 @@ def shipped(frame: pd.DataFrame) -> dict[str, object]:
     rounded = {level: {key: [round(one[0], 4), round(one[1], 4), one[2]] for key, one in of_level.items()}
                for level, of_level in levels.items()}  # fmt: skip
     return {"engines": engines, "errors": rounded, "points": points, "widening": round(widening(frame), 4)}
+
+
+def written(value: object, depth: int = 3) -> str:
+    """JSON with a line for each key down to a depth."""
+    if depth and isinstance(value, dict) and any(isinstance(one, dict | list) for one in value.values()):
+        lines = ",\n".join(f"{json.dumps(key)}: {written(one, depth - 1).strip()}" for key, one in value.items())
+        return f"{{\n{lines}\n}}\n"
+    return json.dumps(value)
 
 
 def named(constants: np.ndarray) -> dict[str, float]:
@@ -607,7 +619,7 @@ def main() -> None:
     reasons = pd.Series(frame.attrs["refused"], dtype=object).value_counts()
     print(f"{len(frame):,} askable; refused:", *(f"{count} {reason}" for reason, count in reasons.items()), sep="\n  ")
     if given.write:
-        FILE.write_text(json.dumps(shipped(frame), indent=1) + "\n", encoding="utf-8")
+        FILE.write_text(written(shipped(frame)), encoding="utf-8")
     pd.set_option("display.width", 200)
     print(report(frame, frame["roofline"].to_numpy()).round(3).to_string())
     print(f"{time.process_time() - start:.0f} s of processor time")

@@ -71,7 +71,8 @@ def engine_of(text: str) -> Engine:
     numbers = _numbers(version)
     for bound, outside in ((first, numbers < _numbers(first)[: len(numbers)]), (last, numbers > _numbers(last))):
         if outside:
-            raise ValueError(f"{name} was measured from {first} to {last}, not {version}; the nearest is {name}-{bound}")
+            text = f"{name} was measured from {first} to {last}, not {version}"
+            raise ValueError(f"{text}; the nearest is {name}-{bound}")
     return Engine(name, version)
 
 
@@ -149,8 +150,13 @@ class Interval:
         return math.exp(generator.normal((low + high) / 2, (high - low) / (2 * 1.6449)))
 
 
-def interval(model: Architecture, peak: Peak, gpus: int, text: str, load: tuple[float, float] | None = None) -> Interval:
-    """The 90 % interval of step times; a load (tokens of a request, requests at a time) widens it where none is near."""
+def interval(
+    model: Architecture, peak: Peak, gpus: int, text: str, load: tuple[float, float] | None = None
+) -> Interval:  # fmt: skip
+    """The 90 % interval of step times.
+
+    A load (tokens of a request, requests at a time) widens it by its distance to the nearest measured one.
+    """
     engine, gpu, family = engine_of(text), gpu_of(peak), family_of(model)
     errors, points = fitted()["errors"], fitted()["points"]
     level = "guessed" if gpu is None else "measured"
