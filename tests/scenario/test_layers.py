@@ -28,6 +28,7 @@ REGISTRIES = {
     "sim/hetsim/results/declared.py": "_PACKAGE",
     "sim/hetsim/results/pictures.py": "PLOTS",
     "sim/hetsim/scenario/building/synthetic.py": "STREAMS",
+    "sim/hetsim/scenario/schema/steps.py": "ENGINES",
     "sim/hetsim/workload/arrivals.py": "BUILTIN",
     "sim/hetsim/workload/distributions.py": "FAMILIES",
     "sim/hetsim/workload/measurements.py": "MEASUREMENTS",
