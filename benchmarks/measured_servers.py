@@ -29,6 +29,8 @@ from io import BytesIO
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import nnls
+
 from hetsim.model.step_times import StepTimes, attended
 from hetsim.silicon.engines import FILE, roofline_kernels
 from hetsim.silicon.kernels import (
@@ -43,7 +45,6 @@ from hetsim.silicon.kernels import (
     kernels_of,
 )
 from hetsim.workload.costs import architectures, roofline
-from scipy.optimize import nnls
 
 SAMPLE = "aiconfigurator_core/systems/silicon_sample.csv"
 KEY = ["backend", "backend_version", "model_path", "system", "precision", "gemm_quant_mode", "moe_quant_mode", "isl",

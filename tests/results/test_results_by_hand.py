@@ -25,7 +25,7 @@ from hetsim.results.many_runs.selection import Race
 from hetsim.results.one_run.tables import batch_members
 from hetsim.results.one_run.usage import overlap
 from hetsim.results.pictures import attempt, write_picture
-from hetsim.results.sealed import FORMAT, check_names, digests, sealed, unsealed, verify
+from hetsim.results.stored_files import FORMAT, check_names, digests, sealed, unsealed, verify
 
 
 @pytest.mark.parametrize(

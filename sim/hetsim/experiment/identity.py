@@ -48,9 +48,10 @@ def fingerprint() -> dict[str, str]:
 
 
 def _tree(folder: Path) -> bytes:
-    """A digest of the Python files in a folder."""
+    """A digest of the source of a package and, of hetsim itself, of the data beside it."""
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
+    suffixes = {".py", ".json", ".parquet", ".yaml"} if folder.name == OURS[0] else {".py"}
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in suffixes):
         digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
     return digest.digest()
 
