@@ -14,11 +14,15 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, ClassVar, Literal, get_args, get_origin
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
+import yaml
 from pydantic import BaseModel, GetJsonSchemaHandler
 
 from hetsim.model.units import in_units
+
+Kind = TypeVar("Kind", bound=BaseModel)
 
 
 class Described(BaseModel):
@@ -53,6 +57,13 @@ class Described(BaseModel):
                 text = with_default(text, default, [*info.metadata, *parts])
                 properties[key] = {**properties[key], "description": text}
         return reference
+
+
+def shipped(kind: type[Kind], module: str, table: str) -> dict[str, Kind]:
+    """The models of a table beside a module, by name; entries that begin with a dot are parts of others."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    rows = yaml.load(Path(module).with_name(table).read_bytes(), loader)
+    return {name: kind.model_validate(figures) for name, figures in rows.items() if name[0] != "."}
 
 
 @cache

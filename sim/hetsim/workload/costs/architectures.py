@@ -8,14 +8,12 @@ or hear, are left out too.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-import yaml
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from hetsim.errors import UnknownName
-from hetsim.model.described import Described
+from hetsim.model.described import Described, shipped
 
 Whole = Annotated[int, Field(ge=1, le=10**9, strict=True)]
 Count = Annotated[int, Field(ge=0, le=10**9, strict=True)]
@@ -393,11 +391,7 @@ class Architecture(Described):
         return math.ceil(self.read(devices) - self.state_bytes / CONTEXT)
 
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-MODELS: dict[str, Architecture] = {
-    name: Architecture.model_validate(figures)
-    for name, figures in yaml.load(Path(__file__).with_name("models.yaml").read_bytes(), _LOADER).items()
-}
+MODELS: dict[str, Architecture] = shipped(Architecture, __file__, "models.yaml")
 
 
 def model(name: str) -> Architecture:

@@ -29,7 +29,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from hetsim.errors import UnknownName
-from hetsim.model.described import Described
+from hetsim.model.described import Described, shipped
 from hetsim.model.units import Bytes, BytesPerSecond, Fraction, Hertz, Operations, OperationsPerSecond, Seconds
 
 Whole = Annotated[int, Field(ge=1, strict=True)]
@@ -112,132 +112,7 @@ class Peak(Described):
         return self.multiprocessors is not None
 
 
-def _gpu(flops: str, bandwidth: str, memory: str, **limits: Any) -> Peak:
-    # 5 us is the usual order of a kernel launch on an idle stream, measured many times on all these
-    # generations; no data sheet states it.
-    values = {"flops": flops, "bandwidth": bandwidth, "memory": memory, "launch_overhead": "5 us"}
-    return Peak.model_validate({**values, **limits})
-
-
-def _matrix(*peaks: float | None) -> dict[str, Any]:
-    """Peaks of matrix units with numbers of 16 bits, FP8, INT8 and FP4, in TFLOP/s."""
-    keys = ("matrix_flops", "fp8_flops", "int8_flops", "fp4_flops")
-    return {key: f"{value} TFLOP/s" for key, value in zip(keys, peaks, strict=False) if value is not None}
-
-
-_RESERVED = {"shared_memory_reserved": "1 KiB", "shared_memory_granularity": "128 B"}
-_AMPERE = {"shared_memory": "164 KiB", "shared_memory_per_block": "163 KiB", **_RESERVED}
-_HOPPER = {"shared_memory": "228 KiB", "shared_memory_per_block": "227 KiB", **_RESERVED}
-_SMALL = {"threads": 1536, "shared_memory": "100 KiB", "shared_memory_per_block": "99 KiB", **_RESERVED}
-"""Limits of compute capabilities 8.0, 9.0, and 8.6 or 8.9."""
-
-DEVICES: dict[str, Peak] = {
-    # Single-precision peak at boost clock, without tensor cores, from NVIDIA's data sheets and architecture
-    # white papers (named per line); limits per multiprocessor from the table "Technical Specifications per
-    # Compute Capability" of the CUDA C++ Programming Guide (K20: of its release 11, the last that lists
-    # 3.5).
-    # Of the matrix units the peak with dense matrices, from the same sources; of links one direction:
-    # all NVLinks of a GPU together, or PCIe (16 GB/s of generation 3, 32 of 4, 64 of 5) where it has none.
-    # GeForce GTX 1080 Ti product page; compute capability 6.1.
-    "gtx1080ti": _gpu(
-        "11.34 TFLOP/s", "484 GB/s", "11 GB", multiprocessors=28, clock="1.582 GHz", shared_memory="96 KiB"
-    ),
-    # Tesla K20 board specification BD-06455; white paper "Kepler GK110"; compute capability 3.5.
-    "k20": _gpu("3.52 TFLOP/s", "208 GB/s", "5 GB", multiprocessors=13, clock="0.706 GHz", blocks=16),
-    # White paper "NVIDIA Tesla P100" (SXM2); compute capability 6.0, two partitions a multiprocessor.
-    "p100": _gpu(
-        "10.6 TFLOP/s", "732 GB/s", "16 GB", multiprocessors=56, clock="1.48 GHz", shared_memory="64 KiB",
-        warp_granularity=2,
-        matrix_flops="21.2 TFLOP/s", link="80 GB/s",
-    ),
-    # White paper "NVIDIA Tesla V100 GPU architecture" (SXM2, 16 GB); compute capability 7.0.
-    "v100": _gpu(
-        "15.7 TFLOP/s", "900 GB/s", "16 GB", multiprocessors=80, clock="1.53 GHz", matrix_flops="125 TFLOP/s",
-        link="150 GB/s",
-        shared_memory="96 KiB", shared_memory_per_block="96 KiB",
-    ),
-    # White paper "NVIDIA Turing GPU architecture" (Tesla T4); compute capability 7.5.
-    "t4": _gpu(
-        "8.1 TFLOP/s", "320 GB/s", "16 GB", multiprocessors=40, clock="1.59 GHz",
-        threads=1024, blocks=16, shared_memory="64 KiB", shared_memory_per_block="64 KiB",
-        **_matrix(65, None, 130), link="16 GB/s",
-    ),
-    # White paper "NVIDIA A100 Tensor Core GPU architecture" (SXM4, 40 GB); compute capability 8.0.
-    "a100-40gb": _gpu(
-        "19.5 TFLOP/s", "1555 GB/s", "40 GB", multiprocessors=108, clock="1.41 GHz", **_matrix(312, None, 624),
-        link="300 GB/s", **_AMPERE
-    ),
-    # The same with more and faster memory: data sheet "NVIDIA A100 80GB" (SXM).
-    "a100-80gb": _gpu(
-        "19.5 TFLOP/s", "2039 GB/s", "80 GB", multiprocessors=108, clock="1.41 GHz", **_matrix(312, None, 624),
-        link="300 GB/s", **_AMPERE
-    ),
-    # Data sheet "NVIDIA A10G" (the A10 of a cloud provider, with slower tensor cores), without its multiprocessors.
-    "a10g": Peak(flops="31.5 TFLOP/s", bandwidth="600 GB/s", memory="24 GB", launch_overhead="5 us",
-                 matrix_flops="70 TFLOP/s", link="32 GB/s"),
-    # Data sheet "NVIDIA A10"; compute capability 8.6.
-    "a10": _gpu(
-        "31.2 TFLOP/s", "600 GB/s", "24 GB", multiprocessors=72, clock="1.695 GHz", **_matrix(125, None, 250),
-        link="32 GB/s", **_SMALL,
-        blocks=16,
-    ),
-    # Data sheet "NVIDIA RTX A6000"; compute capability 8.6.
-    "rtx-a6000": _gpu(
-        "38.7 TFLOP/s", "768 GB/s", "48 GB", multiprocessors=84, clock="1.8 GHz", **_matrix(154.8, None, 309.7),
-        link="56 GB/s", **_SMALL,
-        blocks=16,
-    ),
-    # White paper "NVIDIA Ada GPU architecture", data sheets; compute capability 8.9.
-    "rtx4090": _gpu(
-        "82.6 TFLOP/s", "1008 GB/s", "24 GB", multiprocessors=128, clock="2.52 GHz", **_matrix(165.2, 330.3, 660.6),
-        link="32 GB/s", **_SMALL,
-        blocks=24,
-    ),
-    "l4": _gpu(
-        "30.3 TFLOP/s", "300 GB/s", "24 GB", multiprocessors=58, clock="2.04 GHz", **_matrix(121, 242, 242),
-        link="32 GB/s", **_SMALL,
-        blocks=24,
-    ),
-    "l40s": _gpu(
-        "91.6 TFLOP/s", "864 GB/s", "48 GB", multiprocessors=142, clock="2.52 GHz", **_matrix(362, 733, 733),
-        link="32 GB/s", **_SMALL,
-        blocks=24,
-    ),
-    # White paper "NVIDIA H100 Tensor Core GPU architecture", data sheet; compute capability 9.0. Without a suffix SXM5.
-    "h100": _gpu(
-        "66.9 TFLOP/s", "3350 GB/s", "80 GB", multiprocessors=132, clock="1.98 GHz", **_matrix(989, 1979, 1979),
-        link="450 GB/s", **_HOPPER
-    ),
-    "h100-pcie": _gpu(
-        "51.2 TFLOP/s", "2000 GB/s", "80 GB", multiprocessors=114, clock="1.755 GHz", **_matrix(756, 1513, 1513),
-        link="64 GB/s", **_HOPPER
-    ),
-    # Data sheet "NVIDIA H200" (SXM); compute capability 9.0.
-    "h200": _gpu(
-        "66.9 TFLOP/s", "4800 GB/s", "141 GB", multiprocessors=132, clock="1.98 GHz", **_matrix(989, 1979, 1979),
-        link="450 GB/s", **_HOPPER
-    ),
-    # Hopper for China, from the tables of its sellers (NVIDIA publishes no data sheet); its clock is not stated there.
-    "h20": _gpu("44 TFLOP/s", "4000 GB/s", "96 GB", link="450 GB/s", **_matrix(148, 296, 296)),
-    # Data sheets "NVIDIA HGX B200", "HGX B300", "GB200 NVL72" and "GB300 NVL72", divided by their GPUs, and by
-    # two where they count zeros that are left out, without multiprocessors. Memory of the B300s as drivers report it.
-    # Blackwell Ultra has few units for whole numbers.
-    "b200": _gpu("75 TFLOP/s", "8000 GB/s", "180 GB", link="900 GB/s", **_matrix(2250, 4500, 4500, 9000)),
-    "b300": _gpu("75 TFLOP/s", "7750 GB/s", "288 GB", link="900 GB/s", **_matrix(2250, 4500, 153.5, 14000)),
-    "gb200": _gpu("80 TFLOP/s", "8000 GB/s", "186 GB", link="900 GB/s", **_matrix(2500, 5000, 5000, 10000)),
-    "gb300": _gpu("80 TFLOP/s", "8000 GB/s", "288 GB", link="900 GB/s", **_matrix(2500, 5000, 165, 15000)),
-    # Data sheets "AMD Instinct MI300X", "MI325X" and "MI355X"; their compute units are not multiprocessors as in
-    # `KernelLaunch`. Of seven links to the other GPUs of a node one direction.
-    "mi300x": _gpu("163.4 TFLOP/s", "5300 GB/s", "192 GB", link="448 GB/s", **_matrix(1307, 2615, 2615)),
-    "mi325x": _gpu("163.4 TFLOP/s", "6000 GB/s", "256 GB", link="448 GB/s", **_matrix(1307, 2615, 2615)),
-    "mi355x": _gpu("157.3 TFLOP/s", "8000 GB/s", "288 GB", link="537 GB/s", **_matrix(2517, 5033, 5033, 10066)),
-    # A generic core with AVX2: 3 GHz × two fused multiply-adds × 8 lanes × 2 operations; the bandwidth that
-    # one core can draw is limited by its outstanding cache misses, typically to about 12 GB/s.
-    "cpu-core": Peak(flops="96 GFLOP/s", bandwidth="12 GB/s", clock="3 GHz"),
-    # Intel Xeon Gold 6130 (16 cores, 1.9 GHz with all cores in AVX-512, two units of 16 lanes; six channels
-    # of DDR4-2666): 16 × 1.9 GHz × 64 operations; Intel ARK and the specification update 336065.
-    "xeon-socket": Peak(flops="1946 GFLOP/s", bandwidth="128 GB/s", clock="1.9 GHz"),
-}  # fmt: skip
+DEVICES: dict[str, Peak] = shipped(Peak, __file__, "devices.yaml")
 """Peaks of devices from public figures; measure your own where the answer depends on them."""
 
 
