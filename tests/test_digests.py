@@ -34,8 +34,7 @@ from hetsim.results.one_run.result import Result
 from hetsim.scenario.scenario import load
 from hetsim.scenario.schema.policy import PolicySpec, long_form
 from hetsim.testing.generate import random_system
-from hetsim.testing.served import served_systems
-from hetsim.testing.systems import small_systems
+from hetsim.testing.systems import served_systems, small_systems
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.features import TASKS, tasks_run  # noqa: E402  (found by pytest, not by a script in this folder)

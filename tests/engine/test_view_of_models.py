@@ -28,7 +28,7 @@ from hetsim.scenario.scenario import load
 from hetsim.testing import examine
 from hetsim.testing.audit import audit
 from hetsim.testing.conformance import fingerprint, watch
-from hetsim.testing.served import served_systems
+from hetsim.testing.systems import served_systems
 
 SYSTEMS = [system for system in served_systems() if "language" in system.name]
 

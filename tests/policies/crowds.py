@@ -13,8 +13,7 @@ from hetsim.model.faults import FaultEvent, Faults, Maintenance
 from hetsim.model.record import RunInput
 from hetsim.model.slices import Slice
 from hetsim.model.tasks import Item, Mode, Shape, Stopping, Tasks
-from hetsim.testing.served import _served
-from hetsim.testing.systems import CPU, GB, System, cpu_mode, gpu_mode
+from hetsim.testing.systems import CPU, GB, System, _served, cpu_mode, gpu_mode
 from hetsim_policies.dynamic.common.fair_tree import Account
 from hetsim_policies.dynamic.common.service_tiers import Tier
 

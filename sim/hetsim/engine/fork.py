@@ -41,8 +41,7 @@ from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.launch import Lane, Launch, Timetable
 from hetsim.engine.flight.links import Links
 from hetsim.engine.flight.part import Part
-from hetsim.engine.kernel.clock import Clock
-from hetsim.engine.kernel.draws import Draws
+from hetsim.engine.kernel.clock import Clock, Draws
 from hetsim.engine.queues.sources import Sources, with_own_columns
 from hetsim.engine.resources.occupancy import GpuState
 from hetsim.engine.resources.slices import GpuSlices

@@ -32,8 +32,7 @@ from hetsim.engine.core.state import RunState
 from hetsim.engine.flight.durations import planned
 from hetsim.engine.flight.launch import COMPUTE, DOWNLOAD, OVER, Launch
 from hetsim.engine.fork import Copier
-from hetsim.engine.kernel.clock import FINISH, Later
-from hetsim.engine.kernel.draws import Draws
+from hetsim.engine.kernel.clock import FINISH, Draws, Later
 from hetsim.engine.launching.launches import Launches
 from hetsim.engine.parts import Parts
 from hetsim.engine.queues.sources import Sources

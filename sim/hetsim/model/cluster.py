@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hetsim.errors import KeyProblem
 from hetsim.model.bandwidth import BandwidthCurve
-from hetsim.model.fabric import Fabric
 from hetsim.model.slices import Layout, Slice
 
 if TYPE_CHECKING:
@@ -32,6 +31,14 @@ if TYPE_CHECKING:
         Watts,
         Whole,
     )
+
+@dataclass(frozen=True)
+class Fabric:
+    """Rates of racks' uplinks (bytes/s each way), and how phases of jobs meet."""
+
+    uplinks: dict[str, float] = field(default_factory=dict)
+    contention: Literal["random", "aligned", "interleaved", "none"] = "random"
+
 
 NO_KEY = {"key": False}
 """Metadata of a field that no scenario gives (`hetsim.scenario.fields`)."""

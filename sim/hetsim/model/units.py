@@ -1,4 +1,4 @@
-"""Quantities with units, as scenarios write them: `5 min`, `5.3 GB/s`, `95%`.
+"""Quantities with units, as scenarios write them (`5 min`, `5.3 GB/s`), and paths.
 
 Inside the program every quantity is a float in SI base units (seconds, bytes, bytes per second, 1/s, watts,
 operations per second); memory and data sizes are whole bytes.  A value with a dimension needs a unit, 0 excepted.

@@ -2,7 +2,7 @@
 
 A folder can come from a stranger.  A few kilobytes of JSON or Parquet can stand for gigabytes (nested empty lists, one
 value repeated a billion times), and a pipe keeps its reader waiting for ever; such files are refused before they are
-read.  Whether they are what hetsim wrote is up to the digests (`hetsim.results.stored_files`).
+read.  Whether they are what hetsim wrote is up to the digests (`sealed`, `verify`).
 """
 
 from __future__ import annotations

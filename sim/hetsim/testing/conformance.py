@@ -42,8 +42,7 @@ from hetsim.policy.iterating import WantedReplica
 from hetsim.policy.relay import Relay
 from hetsim.policy.request_queue import Requests
 from hetsim.testing.audit import audit
-from hetsim.testing.served import ServedScenario, served_systems
-from hetsim.testing.systems import System, small_systems
+from hetsim.testing.systems import ServedScenario, System, served_systems, small_systems
 
 MakeFor = Callable[[System], Any]
 ROUND_LIMIT = 20_000

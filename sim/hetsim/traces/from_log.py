@@ -78,7 +78,7 @@ class Compared:
 
 
 def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
-    """Nodes with the capacity that the log shows (`hetsim.workload.logs.recorded_log`).
+    """Nodes with the capacity that the log shows (`recorded_log.capacity_of`).
 
     Where it names the nodes of each job: those.  Otherwise one node with all cores,
     or as many nodes of 8 GPUs (fewer where no job holds as many) as it takes, by GPU type.

@@ -18,8 +18,7 @@ from hetsim.engine.control.devices import Devices
 from hetsim.engine.core.policy_errors import call, deadlock
 from hetsim.engine.core.rounds import Rounds
 from hetsim.engine.core.state import RunState
-from hetsim.engine.kernel.clock import FAULT, Later
-from hetsim.engine.kernel.draws import Draws
+from hetsim.engine.kernel.clock import FAULT, Draws, Later
 from hetsim.engine.language.serving import Serving
 from hetsim.model.exchange import link_names
 from hetsim.model.faults import FaultEvent, FaultProcess, Faults, Maintenance

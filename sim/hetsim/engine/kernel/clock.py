@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any
+
+import numpy as np
 
 FINISH, FAULT, ARRIVAL, TIMER = -3, -2, -1, 1
 INF = math.inf
@@ -142,3 +145,19 @@ class Clock:
                 feed = self.feed
                 then = feed.then
                 then(feed)  # type: ignore[misc]
+
+
+@dataclass(slots=True, eq=False)
+class Draws:
+    """Call it for the next number; `draw(random, count)` gives a block of them."""
+
+    draw: Callable[[np.random.Generator, int], np.ndarray]
+    random: np.random.Generator
+    block: int
+    unused: list[float] = field(default_factory=list)
+    """Numbers of the current block, the next one last."""
+
+    def __call__(self) -> float:
+        if not self.unused:
+            self.unused = self.draw(self.random, self.block).tolist()[::-1]
+        return self.unused.pop()

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hetsim.engine.core.figures import pack_steps
 from hetsim.engine.core.policy_errors import call
+from hetsim.engine.core.recorder import pack_steps
 from hetsim.engine.flight.launch import Resident
 from hetsim.engine.flight.links import Flow
 from hetsim.engine.kernel.clock import TIMER, Timer

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.engine.kernel.clock import ARRIVAL, Clock, Later, Timer
-from hetsim.engine.kernel.draws import Draws
+from hetsim.engine.kernel.clock import ARRIVAL, Clock, Draws, Later, Timer
 from hetsim.model.record import NOT_ARRIVED, UNFINISHED, RunInput
 from hetsim.model.task import Task
 from hetsim.model.tasks import Shape

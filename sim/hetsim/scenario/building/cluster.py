@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 
 from hetsim.errors import Problem, ScenarioError, suggestion
-from hetsim.model.cluster import FREE, MAX_DEVICES, Cluster, DeviceType, Link, NodeSpec, Price
-from hetsim.model.fabric import Fabric
+from hetsim.model.cluster import FREE, MAX_DEVICES, Cluster, DeviceType, Fabric, Link, NodeSpec, Price
 from hetsim.scenario.file.document import Document, Path_
 from hetsim.scenario.schema import cluster as schema
 

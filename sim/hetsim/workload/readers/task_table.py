@@ -254,12 +254,8 @@ class _Reader:
                 self._cells(name, column, wrong, "is not a number of nodes: 1, 2, 3, ...")
         elif name == "id":
             table.id = self._texts(name, column, required=True, numbers=True)
-        elif name == "class":
-            table.class_ = self._texts(name, column)
-        elif name == "user":
-            table.user = self._texts(name, column)
-        elif name == "devices":
-            table.devices = self._texts(name, column)
+        elif name in TEXTS:
+            setattr(table, "class_" if name == "class" else name, self._texts(name, column))
         elif name in KEPT_TEXTS:
             table.extra[name] = self._texts(name, column)
         elif name in ("reads", "writes"):
