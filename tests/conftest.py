@@ -99,7 +99,7 @@ class LastFirst(pytest.Dir):
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     named = any("::" in argument for argument in config.args)
-    _quick_cases(items)
+    tiers.mark_slow_cases(items)
     for mark in ("gallery", "nightly"):
         asked = bool(config.getoption(f"--{mark}"))
         if asked or not named:
@@ -128,20 +128,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     import schedule
 
     return schedule.Groups(config, log)
-
-
-def _quick_cases(items: list[pytest.Item]) -> None:
-    """Of a test marked `quick(N)` all cases but N, spread evenly, become slow."""
-    cases: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        if item.get_closest_marker("quick"):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for every in cases.values():
-        (count,) = every[0].get_closest_marker("quick").args  # type: ignore[union-attr]
-        kept = {number * len(every) // count for number in range(count)}
-        for number, item in enumerate(every):
-            if number not in kept:
-                item.add_marker(pytest.mark.slow)
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pytest.Item], bool]) -> None:

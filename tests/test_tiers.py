@@ -10,6 +10,7 @@ import test_llm
 import test_prediction
 import test_properties
 import test_shipped_scenarios
+import tiers
 
 from hetsim.scenario.file.shipped import shipped
 from hetsim_policies import CATALOGUE
@@ -51,6 +52,34 @@ def test_it_runs_every_policy(kind):
     }[kind]
     assert names | ELSEWHERE.get(kind, set()) == set(CATALOGUE[kind])
     assert not names & ELSEWHERE.get(kind, set())
+
+
+@pytest.mark.parametrize(("length", "count"), [(8, 4), (9, 4), (16, 8), (3, 1), (3, 3), (2, 5), (40, 16)])
+def test_cases_are_spread_evenly(length, count):
+    kept = sorted(tiers.evenly(length, count))
+    assert len(kept) == min(length, count) and kept[0] >= 0 and kept[-1] < length
+    assert max(later - one for one, later in zip([-1, *kept], [*kept, length], strict=True)) <= 2 * -(-length // count)
+    if length >= 2 * count > 2:  # of a second parameter with two values both are there
+        assert {place % 2 for place in kept} == {0, 1}
+
+
+def test_cases_beyond_those_that_a_test_names_are_slow():
+    class Case:
+        def __init__(self, name, *marks):
+            self.nodeid, self.marks = name, {mark.name: mark for mark in marks}
+
+        def get_closest_marker(self, name):
+            return self.marks.get(name)
+
+        def add_marker(self, mark):
+            self.marks[mark.name] = mark.mark
+
+    two = pytest.mark.quick(2).mark
+    cases = [Case(f"t.py::a[{n}]", two, *([pytest.mark.slow.mark] if n == 0 else [])) for n in range(5)]
+    others = [Case(f"t.py::b[{n}]") for n in range(3)] + [Case("t.py::c", two)]
+    tiers.mark_slow_cases(cases + others)
+    assert ["slow" in case.marks for case in cases] == [True, False, True, True, False]
+    assert not any("slow" in case.marks for case in others)
 
 
 @pytest.mark.xdist_group("tiers")

@@ -34,6 +34,27 @@ def spread(rows: Iterable[Any], quick: int) -> list[Any]:
     ]
 
 
+def evenly(length: int, count: int) -> set[int]:
+    """Places of a number of items among all, one in each stretch; by turns elsewhere in it, so that of two crossed
+    parameters none has one value only."""
+    count = min(length, count)
+    return {number * length // count + number % (length // count) for number in range(count)}
+
+
+def mark_slow_cases(items: Iterable[pytest.Item]) -> None:
+    """Of a test marked `quick(N)`, all cases become slow but N of those that are not."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("quick") and not item.get_closest_marker("slow"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for every in cases.values():
+        mark = every[0].get_closest_marker("quick")
+        kept = evenly(len(every), mark.args[0] if mark else 0)
+        for number, item in enumerate(every):
+            if number not in kept:
+                item.add_marker(pytest.mark.slow)
+
+
 SCENARIOS = {path.stem for path in (Path(__file__).parent.parent / "scenarios" / "hetsim_scenarios").glob("*/*.yaml")}
 TOGETHER = ("async-", "the-table-of-sens", "pcie-and-images")
 NAMED_BY = ("nobody_waits_for_ever", "the_policies_it_proposes_to_compare_can_run", "a_day_unlike_those_learned")

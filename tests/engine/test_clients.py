@@ -152,6 +152,7 @@ def drawn_clients(pick):
     return clients
 
 
+@pytest.mark.quick(16)
 @pytest.mark.parametrize("seed", range(40))
 def test_tasks_are_those_of_a_second_event_loop(seed):
     random = np.random.default_rng(seed)
@@ -165,6 +166,7 @@ def test_tasks_are_those_of_a_second_event_loop(seed):
     compare(given, {"servers": 4}, limit)
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("seed", range(20))
 def test_requests_are_those_of_a_second_event_loop(seed):
     random = np.random.default_rng(1000 + seed)
@@ -288,6 +290,7 @@ def test_patience_of_tasks_and_of_requests_and_clients_share_their_deadlines():
 # Theory -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_server_without_a_queue_and_clients_that_come_back_is_the_m_m_1_with_retrials():
     """Falin and Templeton, Retrial Queues (1997), section 1.2: of those in orbit there are rho (lambda + rho theta) /
     ((1 - rho) theta) on average, and a time until the answer of that and rho, over lambda."""
@@ -322,6 +325,7 @@ def test_patience_and_clients_that_leave_the_queue_are_the_same():
 STORM = {"timeout": "700 ms", "retry": {"times": 2, "wait": {"first": "100 ms", "jitter": "full"}, "budget": 0.5}}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("way", ["leave", "cancel"])
 def test_a_fork_goes_on_to_the_same_attempts(way):
     given = scenario({**STORM, "at_timeout": way}, rate=14)
@@ -342,6 +346,7 @@ def test_saved_runs_have_their_calls(tmp_path):
     assert loaded.metric("wasted_device_s") == result.metric("wasted_device_s") > 0
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("way", ["leave", "cancel"])
 @pytest.mark.parametrize(
     "name", ["easy_backfill", "srtf", "las", "processor_sharing", "edf", "eft", "lws", "fcfs_skip"]

@@ -269,6 +269,7 @@ def test_the_figures_of_the_shipped_scenario() -> None:
 NEED_A_FILE = "as_recorded", "learned", "replay"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", ["gpu", "cpu"])
 def test_only_ways_that_work_are_proposed_to_a_job_too_large_for_a_node(kind: str) -> None:
     """`span: any` and `nodes: N` are each proposed if and only if the scheduler then runs the job."""

@@ -101,6 +101,7 @@ def load_of(rng, count, rate, prompt=200, output=60):
     return arrival.tolist(), tokens[0].tolist(), tokens[1].tolist()
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("seed", spread(range(4), 1))
 @pytest.mark.parametrize("phases", ["mixed", "prefill_first"])
 @pytest.mark.parametrize(

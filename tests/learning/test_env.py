@@ -544,6 +544,7 @@ def test_unfinished_tasks_count_in_the_response_as_the_documentation_says():
     assert f"{said} that of the column is {-tasks['response'].sum():,.0f} s." in text
 
 
+@pytest.mark.quick(7)
 @pytest.mark.parametrize(
     ("scenario", "what"),
     [
@@ -579,6 +580,7 @@ def test_the_sum_of_energy_is_that_of_the_tables_whatever_happens(scenario, what
     assert not what or result.metric(what) > 0
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("scenario", "log"), [("nights-asleep", "sleep"), ("slack-before-the-deadline", "frequency")])
 def test_energy_follows_devices_that_sleep_or_change_their_frequency(scenario, log):
     """Under the scenario's own scheduler, with everybody accepted."""

@@ -38,6 +38,7 @@ def scenario(rate=500, streams=2, horizon=20, slo=None, noise=0.0, **policy):
 # When -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("rate", [300, 500, 700])
 def test_uploads_end_when_the_compute_ends(rate):
     """Of batches that follow one another: the upload ends within a few requests' upload of the compute's end."""

@@ -114,6 +114,7 @@ def test_every_value_that_is_used_has_a_case():
     assert used_values().keys() == CASES.keys()
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_what_is_said_to_be_used_without_a_key_is_what_a_run_uses(name: str, tmp_path: Path, monkeypatch):
     """To give the value that a description states changes nothing."""

@@ -94,6 +94,7 @@ def test_defaults_are_told_once():
     assert not re.search("unless given; .* unless given", json.dumps(json_schema()).replace('"', "\n"))
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(("part", "key", "end"), [
     ("PowerSpec", "idle", "nothing; 0 unless given."), ("SpanSpeedsSpec", "island", "island; 1 unless given."),
     ("ClientsSpec", "timeout", "running; no limit unless given."), ("TaskMode", "batch", "profile; 64 unless given."),

@@ -138,6 +138,7 @@ def test_a_cluster_of_nothing_is_missed_with_its_reason():
     assert "no devices" in found.candidates[0].trial.reason
 
 
+@pytest.mark.slow
 def test_a_policy_that_fails_is_no_verdict():
     with pytest.raises(RunError, match=f"{SMALL} = 1, fcfs.*: "):
         hs.size({**TWO, "policy": broken()}, "wait_mean < 1 s", {SMALL: [1]}, replications=2)

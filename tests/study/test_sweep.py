@@ -1082,6 +1082,7 @@ def test_columns_that_a_later_block_brings(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["each.parquet", "table.parquet"]
 
 
+@pytest.mark.slow
 def test_shards_of_many_blocks_make_whole_ones(tmp_path, monkeypatch):
     monkeypatch.setattr(sweeps, "BLOCK", 2)
     over = {"seed": range(17)}
@@ -1096,6 +1097,7 @@ def test_shards_of_many_blocks_make_whole_ones(tmp_path, monkeypatch):
     assert files(tmp_path / "s") == files(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_blocks_under_way_are_bounded(monkeypatch):
     """The first run hangs until others are not begun any more: those of eight blocks and of the one begun."""
     monkeypatch.setattr(sweeps, "BLOCK", 2)

@@ -67,7 +67,7 @@ def told(path: Path, *arguments: object) -> dict[str, Any]:
     ("drf", ("share", "skip"), 1.0),
     (FAIR, ("usage", "conservative"), 0.98),
     (CLASSES, ("class", "conservative"), 0.98),
-], 4), ids=str)  # fmt: skip
+], 2), ids=str)  # fmt: skip
 def test_a_policy_is_told_from_its_own_log(tmp_path: Path, policy: Any, rule: tuple[str, str], least: float) -> None:
     """Every start is the one that the policy would decide from the recorded state, and no other policy would."""
     found = told(recorded(tmp_path, {"scheduler": policy}, count=1500 if rule[0] == "class" else 700))
@@ -78,6 +78,7 @@ def test_a_policy_is_told_from_its_own_log(tmp_path: Path, policy: Any, rule: tu
     assert [one["name"] for one in found["placements"] if one["alike"]] in (["first_fit"], [])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("placement", ["best_fit", "worst_fit"])
 def test_a_placement_is_told_from_the_nodes(tmp_path: Path, placement: str) -> None:
     found = told(recorded(tmp_path, {"scheduler": "fcfs", "placement": placement}, nodes=6, count=1200))
@@ -86,6 +87,7 @@ def test_a_placement_is_told_from_the_nodes(tmp_path: Path, placement: str) -> N
     assert found["rules"][0]["policy"] == {"scheduler": {"name": "fcfs"}, "placement": placement}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("policy", "kept"), [("fcfs_skip", "passed"), ("easy_backfill", "reserved")])
 def test_a_limit_of_a_user_is_part_of_what_is_told(tmp_path: Path, policy: str, kept: str) -> None:
     """The scenario that is written makes the log again: its mean wait is that on record."""
@@ -178,6 +180,7 @@ def test_a_log_that_tells_nothing_is_refused(tmp_path: Path) -> None:
     assert done.exit_code == 3 and "no scheduler can be told" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_twin_goes_by_the_scheduler_that_made_its_history(tmp_path: Path) -> None:
     """Forecasts are those under the true policy, and not those under the usual one."""
     path = recorded(tmp_path, "sjf")

@@ -371,6 +371,7 @@ MOST = {"pai": 700, "slurm": 400, "kubernetes": 400, "philly": 400, "ray": 450}
 """Bytes a job while a log is read, at most; elsewhere 350.  A task of PAI with fractions of GPUs is two here."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", spread(sorted(ROWS), 1))
 def test_what_a_job_takes_while_it_is_read(options, tmp_path, form):
     read = registry.entry("traces", format_of(form))
