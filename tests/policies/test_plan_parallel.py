@@ -21,7 +21,7 @@ from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
 from hetsim_policies.static.common.parallel import PoolLanes, parallel, wide, wide_bound
 from hetsim_policies.static.vertices import MoldableDual, min_guess
 
-GRAPHS = ["graham", "heft", "mct", "load_balance", "peft", "genetic", "simulated_annealing"]
+GRAPHS = ["graham", "heft", "mct", "genetic", "simulated_annealing"]
 LISTS = [*GRAPHS, "min_min", "max_min", "sufferage"]
 PLANNERS = [*LISTS, "moldable_dual"]
 
@@ -139,7 +139,7 @@ def test_rigid_tasks_by_hand():
 def test_others_refuse_and_name_those_that_can():
     rng = np.random.default_rng(6)
     given = machine(rng, 12)
-    with pytest.raises(ScenarioError, match="genetic, graham, .*, simulated_annealing and sufferage plan parallel"):
+    with pytest.raises(ScenarioError, match="graham, heft, genetic and others plan parallel tasks"):
         made("lst").plan(given)
     for name in sorted(set(PLANNERS) - set(GRAPHS)):
         with pytest.raises(ScenarioError, match=f"{name} plans independent tasks"):
@@ -258,7 +258,7 @@ def test_searches_of_parallel_tasks_never_lose_to_their_seed():
     better = 0
     for number in range(3, 6):
         given = machine(np.random.default_rng(number), 30, cpus=4, gpus=2, nodes=2)
-        lists = min(made(name).plan(given).makespan for name in ("heft", "mct", "min_min"))
+        lists = min(made(name).plan(given).makespan for name in ("heft", "mct"))
         for name in ("genetic", "simulated_annealing"):
             plan = made(name).plan(given)
             assert plan.makespan <= lists * (1 + 1e-9) and plan.notes["seed_makespan"] == pytest.approx(lists)

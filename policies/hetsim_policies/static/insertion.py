@@ -20,7 +20,7 @@ from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim_policies.static.common.graph_bounds import graph_bound
 from hetsim_policies.static.common.instance import Free, Schedule, runnable
 from hetsim_policies.static.common.outcome import plan_of
-from hetsim_policies.static.common.parallel import listed, parallel, wide_heft, wide_peft
+from hetsim_policies.static.common.parallel import listed, parallel, wide_heft
 from hetsim_policies.static.common.ranks import Needs, Traffic, by_key, needs, ranking, traffic_of, ways
 from hetsim_policies.task_graphs import Graph, Ways, downward, graph_of, topological, upward
 
@@ -145,7 +145,7 @@ class Cpop(InsertionPlanner):
 
 
 class Peft(InsertionPlanner):
-    """PEFT, for sequential and parallel tasks with or without a task graph.
+    """PEFT, for sequential tasks with or without a task graph.
 
     Predict earliest finish time: each task where it and the shortest way from there to the end finish first.
 
@@ -158,17 +158,12 @@ class Peft(InsertionPlanner):
     Reference: Arabnejad, Barbosa, List Scheduling Algorithm for Heterogeneous Systems by an Optimistic Cost Table
     (2014).  No ratio is proven.  What moving data costs is counted as in `heft`.  Lanes of one host share their data
     here, so nothing moves between them; without any transfers the optimistic cost is the same on every lane, and only
-    the order differs from that of `heft`.  Of parallel tasks transfers are not seen, and neither option is used.
+    the order differs from that of `heft`.
     Weakness: the table knows of no lane that is busy, so on graphs that are wider than the cluster it looks ahead to
     lanes that others will have taken.
     """
 
-    spreads = frozenset({"gpus", "cores", "nodes"})
-
     name = "peft"
-
-    def plan(self, problem: PlanProblem) -> Plan:
-        return listed(problem, "peft", wide_peft) if parallel(problem) else super().plan(problem)
 
     @classmethod
     def priorities(cls, lanes: Insertion) -> tuple[list[int], Choice]:

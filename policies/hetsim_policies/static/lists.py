@@ -13,15 +13,7 @@ from hetsim.policy import PlannedScheduler, PlanProblem
 from hetsim_policies.static.common.graph_bounds import graph_bound
 from hetsim_policies.static.common.instance import Free, Schedule, free_lanes, independent, refuse_graph, runnable
 from hetsim_policies.static.common.outcome import DescendingPlanner, PlainPlanner, plan_of
-from hetsim_policies.static.common.parallel import (
-    Choice,
-    listed,
-    parallel,
-    wide_graham,
-    wide_load_balance,
-    wide_mct,
-    wide_rounds,
-)
+from hetsim_policies.static.common.parallel import Choice, listed, parallel, wide_graham, wide_mct, wide_rounds
 from hetsim_policies.task_graphs import Graph, graph_of, successors, topological
 
 ListOrder = Literal["given", "longest", "shortest"]
@@ -208,16 +200,6 @@ def mct(
     return schedule
 
 
-def soonest_first(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The value of tasks under min-min."""
-    return np.asarray(-first.min(axis=0))
-
-
-def latest_first(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The value of tasks under max-min."""
-    return np.asarray(first.min(axis=0))
-
-
 Between = Literal["lanes", "types"]
 
 
@@ -238,8 +220,7 @@ class MinMin(PlainPlanner):
 
     def plan(self, problem: PlanProblem) -> Plan:
         if parallel(problem):
-            refuse_graph(problem, "min_min")
-            return listed(problem, "min_min", lambda all_, some: wide_rounds(all_, some, soonest_first))
+            return in_rounds(problem, "min_min", lambda first, second: -first.min(axis=0))
         instance = independent(problem, "min_min")
         return plan_of(instance, min_min(instance.time, instance.counts, problem.tasks.arrival, instance.free),
                        descent=self.descent)  # fmt: skip
@@ -262,8 +243,7 @@ class MaxMin(PlainPlanner):
 
     def plan(self, problem: PlanProblem) -> Plan:
         if parallel(problem):
-            refuse_graph(problem, "max_min")
-            return listed(problem, "max_min", lambda all_, some: wide_rounds(all_, some, latest_first))
+            return in_rounds(problem, "max_min", lambda first, second: first.min(axis=0))
         instance = independent(problem, "max_min")
         return plan_of(instance, max_min(instance.time, instance.counts, problem.tasks.arrival, instance.free),
                        descent=self.descent)  # fmt: skip
@@ -295,21 +275,26 @@ class Sufferage(DescendingPlanner):
 
     def plan(self, problem: PlanProblem) -> Plan:
         if parallel(problem):
-            refuse_graph(problem, "sufferage")
-            return listed(problem, "sufferage", lambda all_, some: wide_rounds(all_, some, suffering(self.between)))
+            return in_rounds(problem, "sufferage", suffering(self.between))
         instance = independent(problem, "sufferage")
         given = (instance.time, instance.counts, problem.tasks.arrival, self.between, instance.free)
         return plan_of(instance, sufferage(*given), descent=self.descent)
 
 
+def in_rounds(problem: PlanProblem, planner: str, choice: Choice) -> Plan:
+    """The plan of independent parallel tasks, placed in the order of their values."""
+    refuse_graph(problem, planner)
+    return listed(problem, planner, lambda instance, allowed: wide_rounds(instance, allowed, choice))
+
+
 def min_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
     """Min-min on the `counts[t]` lanes of each type; ties: first task, type, lane."""
-    return rounds(times, counts, ready, soonest_first, since=since)
+    return rounds(times, counts, ready, choice=lambda first, second: -first.min(axis=0), since=since)
 
 
 def max_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None) -> Schedule:
     """Max-min on the `counts[t]` lanes of each type; ties: first task, type, lane."""
-    return rounds(times, counts, ready, latest_first, since=since)
+    return rounds(times, counts, ready, choice=lambda first, second: first.min(axis=0), since=since)
 
 
 def sufferage(
@@ -376,12 +361,12 @@ def rounds(
 class LoadBalance(PlannedScheduler):
     """Load balancing: each task goes to the lane with least projected load per speed.
 
-    For sequential and parallel tasks, with or without a task graph.
+    For sequential tasks, with or without a task graph.
     Decides where, in the order of the list: by arrival, then as in the table; a task of a graph comes after its
     predecessors.  Devices have one speed, whatever the task: that of a type is the geometric mean, over the tasks that
     can run on all types, of how many times faster than the slowest type it is.  The work of a task is its time times
     the speed of the type, on average over the types that can run it, and the load of a lane its work divided by its
-    speed.  Of parallel tasks the load is that of a node's lanes of a type together, and work is the least area.
+    speed.
     Reference: Cho and Sahni, Bounds for List Schedules on Uniform Processors (1980).  Where times are work divided by
     speed, all arrive together and there is no graph, the makespan is at most (1 + √5)/2 times the least on two lanes
     and 1 + √(2m - 2)/2 times on m > 2.
@@ -390,12 +375,7 @@ class LoadBalance(PlannedScheduler):
     Cost: O(n (types + log lanes)).
     """
 
-    spreads = frozenset({"gpus", "cores", "nodes"})
-
     def plan(self, problem: PlanProblem) -> Plan:
-        if parallel(problem):
-            return listed(problem, "load_balance",
-                          lambda all_, some: wide_load_balance(all_, some, speeds(all_.min_areas())))  # fmt: skip
         instance = runnable(problem, "load_balance")
         tasks = problem.tasks
         order = list(range(len(tasks))) if tasks.predecessors is None else topological(tasks.predecessors)

@@ -45,8 +45,6 @@ HOTTEST = 0.02
 """The threshold at the start, as a part of the best makespan."""
 FALSE_HOPE = 1.02
 """A change with a timetable above this times the former one is not simulated."""
-WIDE = 10
-"""The evaluations that one of parallel tasks stands for."""
 HOPES = 200
 """This number of changes in a row that are not simulated ends the search."""
 
@@ -69,8 +67,8 @@ class BudgetedSearch(DescendingPlanner):
         self.evaluations, self.seconds = evaluations, seconds
 
     def plan(self, problem: PlanProblem) -> Plan:
-        if parallel(problem) and "gpus" in self.spreads:
-            budget = SearchBudget(max(1, self.evaluations // WIDE), self.seconds)
+        if parallel(problem):
+            budget = SearchBudget(max(1, self.evaluations // 10), self.seconds)
             return wide_search(problem, self.name, budget, self.best)
         search = Search.from_instance(runnable(problem, self.name), self.evaluations, self.seconds, self.descent)
         if search.hopeless:
@@ -98,7 +96,7 @@ class Genetic(BudgetedSearch):
     and mct for independent tasks, heft's for graphs), and the planned makespan is never above that one's.
     Weakness: many evaluations for little; a uniform crossover tears apart lanes that go well together.  Of independent
     tasks transfers are not counted; of others as in `heft`.
-    Of parallel tasks the options (device type and width) and keys are searched, from the best of heft, mct and min_min.
+    Of parallel tasks the options (device type and width) and keys are searched, from the better of heft and mct.
     Cost: an evaluation is O(n), with arrivals O(n log n), of graphs O(n × most predecessors of a task); all schedules
     of a generation are evaluated together; of parallel tasks one by one, some 10 us a task.
 
@@ -165,7 +163,7 @@ class SimulatedAnnealing(BudgetedSearch):
     Weakness: while it is hot most of the moves evaluated together are in vain; to be sure of an optimum in the limit,
     it would have to cool far more slowly (Hajek, Cooling Schedules for Optimal Annealing, 1988).  Of independent tasks
     transfers are not counted; of others as in `heft`.
-    Of parallel tasks the options (device type and width) and keys are searched, from the best of heft, mct and min_min.
+    Of parallel tasks the options (device type and width) and keys are searched, from the better of heft and mct.
     Cost: a move of independent tasks is O(lanes), with arrivals O(n log n); of graphs O(n × most predecessors of a
     task); of parallel tasks some 10 us a task.
 

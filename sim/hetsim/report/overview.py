@@ -405,7 +405,9 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     Columns that do not fit the terminal continue below, with the policies repeated.
     """
     columns = [_marked([terminal.metric_name(m), *comparison.cells(m)]) for m in comparison.metrics]
-    usual = _beside(list(comparison.table.index), columns)
+    names = [f"{name} *" if name in comparison.planners else name for name in comparison.table.index]
+    usual = _beside(names, columns)
+    usual += ["* knows all arrivals from the start"] if comparison.planners else []
     return [*usual, *_refused(comparison), *_notes(comparison), "", *_plans(comparison), *_said(comparison)]
 
 

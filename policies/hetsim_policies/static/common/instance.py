@@ -26,9 +26,6 @@ from hetsim.model.stages import Private, Way, download_rate, private_bytes, stag
 from hetsim.model.tasks import Mode, Shape, Tasks
 from hetsim.policy import PlanProblem
 
-PARALLEL = ("genetic, graham, heft, load_balance, max_min, mct, min_min, moldable_dual, peft, simulated_annealing and "
-            "sufferage plan parallel tasks, and ")  # fmt: skip
-"""Part of a sentence: the planners of `parallel`."""
 Free = list[np.ndarray] | None
 """When each lane of each type can start its first task; None: all at 0."""
 
@@ -187,7 +184,8 @@ def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[Devi
     sequential = [mode for mode in fitting if _of_one_lane(mode)]
     if not sequential:
         what = "tasks of one core or one whole GPU"
-        others = PARALLEL if any(mode.millicores >= 2000 or mode.gpus > 1 for mode in fitting) else ""
+        wide = any(mode.millicores >= 2000 or mode.gpus > 1 for mode in fitting)
+        others = "graham, heft, genetic and others plan parallel tasks, and " if wide else ""
         others += "unfit: leave_out_parallel leaves such rows of a trace out"
         return f"{planner} plans {what}; {count} tasks are not (the first is {first}): {others}"
     mode = sequential[0]

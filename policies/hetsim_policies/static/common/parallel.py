@@ -28,7 +28,7 @@ from hetsim.policy import PlanProblem
 from hetsim_policies.static.common.graph_bounds import Paths
 from hetsim_policies.static.common.instance import Instance, occupied, slowest_way, staged, undisturbed
 from hetsim_policies.static.common.outcome import coverage, finished, notes_of
-from hetsim_policies.static.common.ranks import by_key, ways
+from hetsim_policies.static.common.ranks import ways
 from hetsim_policies.static.common.unrelated import good_prices, priced
 from hetsim_policies.task_graphs import graph_of, successors, topological, upward
 
@@ -265,9 +265,6 @@ class PoolLanes:
     ) -> tuple[float, tuple[int, ...]]:
         """When `width` lanes are free, and in which of these pools: the first `parts`."""
         each = width // parts - 1
-        if parts == 1:
-            start, home = min([(self.free[home][each][0], home) for home in homes])
-            return max(start, ready), (home,)
         soonest = heapq.nsmallest(parts, ((self.free[home][each][0], home) for home in homes))
         return max(soonest[-1][0], ready), tuple(home for _, home in soonest)
 
@@ -369,7 +366,7 @@ def _timetable(instance: WideTasks, placed: Sequence[LanePlacing]) -> tuple[list
     return steps, times
 
 
-# List algorithms for parallel tasks: `graham`, `mct`, `heft`, `peft`, `load_balance`, and rounds (`min_min`, ...).
+# List algorithms for parallel tasks: `graham`, `mct`, `heft`, and rounds (`min_min`, ...).
 #
 # Decides where, when and, of a moldable task, on how many lanes.  Each works as its sequential namesake, with a task's
 # options (`parallel`) in the place of types: `graham` starts the first task of its list that fits what is idle, in the
@@ -427,12 +424,6 @@ def in_order(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) -> 
     return lanes
 
 
-def mean_seconds(instance: WideTasks, allowed: np.ndarray) -> np.ndarray:
-    """The mean seconds of each task's options that a mask allows."""
-    total = np.bincount(instance.task[allowed], instance.seconds[allowed], minlength=instance.size)
-    return np.asarray(total / np.maximum(1, np.bincount(instance.task[allowed], minlength=instance.size)))
-
-
 def wide_mct(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
     """In the order of the table, each after its predecessors."""
     return in_order(instance, allowed, topological(graph_of(instance.problem.tasks)))
@@ -442,49 +433,11 @@ def wide_heft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
     """By descending upward rank, of the mean seconds of the options of each task."""
     graph = graph_of(instance.problem.tasks)
     order = topological(graph)
-    rank = upward(mean_seconds(instance, allowed), ways(graph), order)
+    total = np.bincount(instance.task[allowed], instance.seconds[allowed], minlength=instance.size)
+    mean = total / np.maximum(1, np.bincount(instance.task[allowed], minlength=instance.size))
+    rank = upward(mean, ways(graph), order)
     position = {task: number for number, task in enumerate(order)}
     return in_order(instance, allowed, sorted(order, key=lambda task: (-rank[task], position[task])))
-
-
-def wide_peft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
-    """By descending mean optimistic cost, which without transfers no lane changes.
-
-    It is the length of the longest chain of fastest options behind a task; of equals the longest mean time goes first.
-    """
-    graph, seconds = graph_of(instance.problem.tasks), np.where(allowed, instance.seconds, np.inf)
-    fastest = np.minimum.reduceat(seconds, instance.first[:-1]) if instance.size else np.zeros(0)
-    ahead = np.array(upward(fastest, ways(graph), topological(graph))) - fastest
-    mean = mean_seconds(instance, allowed)
-    return in_order(instance, allowed, by_key(np.stack([-ahead, -mean], axis=1).tolist(), ways(graph)))
-
-
-def wide_load_balance(instance: WideTasks, allowed: np.ndarray, speed: np.ndarray) -> PoolLanes:
-    """In the order of the table, each where projected load per lane is least.
-
-    speed: of each type.  The work of a task is its least area times speed, in the mean over types that can run it.
-    """
-    tasks, lanes, areas = instance.problem.tasks, PoolLanes(instance), instance.min_areas()
-    graph, finish, usable = graph_of(tasks), [0.0] * instance.size, np.isfinite(areas)
-    work = np.where(usable, areas * speed, 0.0).sum(axis=1) / np.maximum(usable.sum(axis=1), 1)
-    load, seconds = [0.0] * len(instance.pools), instance.seconds.tolist()
-
-    def projected(option: int) -> tuple[float, float, int, list[int], float]:
-        parts = int(instance.parts[option])
-        more = float(work[instance.task[option]] / speed[instance.kind[option]]) / parts
-        homes = instance.pools_of[option]
-        level = sorted(((load[home] + more) / len(instance.pools[home].lanes), home) for home in homes)
-        return level[parts - 1][0], seconds[option], option, [home for _, home in level[:parts]], more
-
-    for task in topological(graph):
-        ready = max([float(tasks.arrival[task]), *(finish[before] for before in graph[task])])
-        options = [one for one in range(instance.first[task], instance.first[task + 1]) if allowed[one]]
-        *_, option, homes, more = min(map(projected, options))
-        start, pools = lanes.earliest(homes, int(instance.width[option]), ready, len(homes))
-        for home in homes:
-            load[home] += more
-        finish[task] = lanes.put(option, pools, start)
-    return lanes
 
 
 Choice = Callable[[np.ndarray, np.ndarray], np.ndarray]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,6 @@ from hetsim_policies.static.common.instance import Instance, Schedule, by_arriva
 from hetsim_policies.static.common.outcome import finished, plan_of
 from hetsim_policies.static.common.parallel import (
     PoolLanes,
-    Rule,
     WideTasks,
     shortest,
     wide,
@@ -31,11 +30,10 @@ from hetsim_policies.static.common.parallel import (
     wide_heft,
     wide_mct,
     wide_plan,
-    wide_rounds,
 )
 from hetsim_policies.static.common.ranks import Traffic, traffic_of
 from hetsim_policies.static.insertion import Heft, Insertion, Peft
-from hetsim_policies.static.lists import max_min, mct, soonest_first, sufferage
+from hetsim_policies.static.lists import max_min, mct, sufferage
 from hetsim_policies.static.two_sides import greedy_dual, two_types
 from hetsim_policies.static.vertices import lst
 from hetsim_policies.task_graphs import Graph, topological
@@ -351,20 +349,18 @@ class WideRanked(Ranked):
 
     def ends(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """When each pool has done its last task."""
-        made = [self.placed(*candidate) for candidate in zip(lanes, self._placing(keys[:, self.order]), strict=True)]
-        return np.array([[free[-1][0] if free else 0.0 for free in one.free] for one in made])
+        return np.array([[free[-1][0] for free in one.free] for one in self.candidates(lanes, keys)])
 
-    def placed(self, lanes: np.ndarray, order: np.ndarray) -> PoolLanes:
-        """A candidate whose tasks, numbered topologically, are placed in an order."""
-        made, options = PoolLanes(self.wide), lanes.tolist()
-        finish = [*[0.0] * len(options), -np.inf]
-        before, arrival, tasks = self.before.tolist(), self.arrival.tolist(), self.order.tolist()
-        for number in order.tolist():
-            option = options[tasks[number]]
-            ready = max(arrival[number], *(finish[one] for one in before[number]))
-            start, pools = made.of_option(option, ready)
-            finish[number] = made.put(option, pools, start)
-        return made
+    def candidates(self, lanes: np.ndarray, keys: np.ndarray) -> Iterator[PoolLanes]:
+        """The candidates on their lanes."""
+        before, arrival = self.before.tolist(), self.arrival.tolist()
+        for options, order in zip(lanes[:, self.order].tolist(), self._placing(keys[:, self.order]), strict=True):
+            made, finish = PoolLanes(self.wide), [-np.inf] * (len(options) + 1)
+            for number in order.tolist():
+                ready = max(arrival[number], *(finish[one] for one in before[number]))
+                start, pools = made.of_option(options[number], ready)
+                finish[number] = made.put(options[number], pools, start)
+            yield made
 
     def can_run(self, tasks: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         return np.asarray(self.wide.task[lanes] == tasks)
@@ -385,23 +381,17 @@ def wide_search(
     best: the lanes and keys of the best candidate of a search.
     """
     instance = wide(problem, planner)
-    rules: dict[str, Rule] = {"heft": wide_heft, "mct": wide_mct}
-    if instance.size <= MAX_ROUNDS and not any(problem.tasks.predecessors or ()):
-        rules["min_min"] = lambda all_, some: wide_rounds(all_, some, soonest_first)
+    rules = {"heft": wide_heft, "mct": wide_mct}
     seeds = {name: shortest(instance, rule) for name, rule in rules.items()}
     name = min(seeds, key=lambda one: seeds[one].makespan)
-    schedule = Schedule.empty(instance.size)
-    for one in seeds[name].placed:
-        option = one.option
-        schedule.put(int(instance.task[option]), one.start, float(instance.seconds[option]), kind=0, lane=option)
-    landscape = WideRanked(instance)
-    seed = Seed(schedule, name, wide_bound(instance))
+    made, schedule = seeds[name], Schedule.empty(instance.size)
+    for one in made.placed:
+        seconds = float(instance.seconds[one.option])
+        schedule.put(int(instance.task[one.option]), one.start, seconds, kind=0, lane=one.option)
+    landscape, seed = WideRanked(instance), Seed(schedule, name, wide_bound(instance))
     search = Search(landscape, seed, budget, problem.random or np.random.default_rng(0), [seed])
-    made = seeds[name]
     if not search.hopeless:
-        lanes, keys = best(search)
-        order = landscape._placing(keys[None, landscape.order])[0]
-        made = min(made, landscape.placed(lanes, order), key=lambda one: one.makespan)
+        made = min(made, *landscape.candidates(*(one[None] for one in best(search))), key=lambda one: one.makespan)
     plan = wide_plan(instance, made.placed)
     notes = {"seed": name, "seed_makespan": seeds[name].makespan - problem.origin}
     return replace(plan, notes=plan.notes | notes | budget.notes)

@@ -57,7 +57,7 @@ class Comparison:
     however many there are. `runs`: what was compared, by policy.  `baseline`: the policy with which all others were
     compared, if one was named. `asked`: how the comparison was asked for, where that is known: metrics, by, and best,
     probability, delta and replications of a selection. `refused`: policies that refuse the scenario before its clock
-    starts, each with its reason; they are in nothing else.
+    starts, each with its reason; they are in nothing else.  `planners`: those whose plan knows all arrivals.
     """
 
     table: pd.DataFrame
@@ -73,6 +73,7 @@ class Comparison:
     baseline: str | None = None
     asked: Mapping[str, Any] = field(default_factory=dict, repr=False)
     refused: Mapping[str, str] = field(default_factory=dict)
+    planners: list[str] = field(default_factory=list)
 
     @classmethod
     def load(cls, directory: str | Path) -> Comparison:
@@ -233,7 +234,9 @@ def compare(
     first = {name: result for name, run in runs.items() if (result := _first(run)) is not None}
     plans = plans_table(first)
     planned = plans.index[plans["planned_makespan"].notna()]
-    planners = [name for name in planned if np.ptp(first[name].record.input.tasks.arrival) > 0]
+    spans = {name: float(np.ptp(first[name].record.input.tasks.arrival)) for name in planned}
+    # A plan that ends before the last arrival is of the first tasks only.
+    planners = [name for name in planned if 0 < spans[name] <= plans["planned_makespan"][name]]
     knows = "knows" if len(planners) == 1 else "know"
     foresight = [f"{', '.join(planners)} {knows} all arrivals from the start"] if planners else []
     return Comparison(
@@ -249,6 +252,7 @@ def compare(
         runs=dict(runs),
         baseline=baseline,
         refused=dict(refused),
+        planners=planners,
     )
 
 
