@@ -315,7 +315,9 @@ def language_of(
         shape=shape,
         rows=rows,
         kinds=tuple(
-            ReplicaKind(kind.times_of(stream.step_factor), blocks_of(kind, mode.type), kind.weights, *service.starts(kind))
+            ReplicaKind(
+                kind.times_of(stream.step_factor), blocks_of(kind, mode.type), kind.weights, *service.starts(kind)
+            )
             for kind, mode in stream.replica_modes
             if mode in shape.modes
         ),

@@ -104,9 +104,9 @@ class LanguageModel(Profiled):
 
     SECTION: ClassVar = "service"
     FIRST: ClassVar = (
-        "kind", "profile", "step", "gpu", "tensor_parallel", "engine", "uncertain", "device", "gpus", "replicas", "also_on", "model",
-        "memory_share", "kv", "max_num_batched_tokens", "max_num_seqs", "max_output_tokens", "timeout", "preemption",
-        "prefix_cache", "disaggregated",
+        "kind", "profile", "step", "gpu", "tensor_parallel", "engine", "uncertain", "device", "gpus", "replicas",
+        "also_on", "model", "memory_share", "kv", "max_num_batched_tokens", "max_num_seqs", "max_output_tokens",
+        "timeout", "preemption", "prefix_cache", "disaggregated",
     )  # fmt: skip
 
     USED: ClassVar = {"replicas": 1, "memory_share": FILLED}
