@@ -32,7 +32,7 @@ import pandas as pd
 from scipy.optimize import nnls
 
 from hetsim.model.step_times import StepTimes, attended
-from hetsim.silicon.engines import FILE, roofline_kernels
+from hetsim.silicon.engines import FILE, interval, roofline_kernels
 from hetsim.silicon.kernels import (
     CONTEXTS,
     LENGTHS,
@@ -61,9 +61,15 @@ MODELS = {
 FAMILIES = {"llama": "dense", "qwen3-32b": "dense", "deepseek": "latent", "kimi": "latent", "qwen3.5": "linear"}
 BUDGET = {"vllm": 8192, "trtllm": 8192, "sglang": 8192}
 """Prompt tokens of a step, the engines' defaults on these GPUs."""
-KEPT = {"vllm": "fp8", "trtllm": "fp8", "sglang": "bf16"}
-"""Format of keys and values by engine, of rows with quantized weights."""
-PLAIN = {"fixed": 0.0, "per_layer": 0.0, "per_sequence": 0.0, "per_token": 0.0}
+KEPT = {
+    "vllm": {"h100": "bf16", "h200": "bf16"}, "trtllm": {},
+    "sglang": {"h100": "bf16", "h200": "bf16", "b200": "bf16", "b300": "bf16"},
+}  # fmt: skip
+"""Format of keys and values of rows with quantized weights, fp8 unless named: one choice for an engine on a GPU."""
+ROUNDS = 10
+"""Requests of a client; the load generators send ten for each concurrent one."""
+SHORTEST = 0.8
+"""Shortest prompt and answer as a share of the longest, as the load generators draw them evenly."""
 
 
 Fits = dict[str, dict[str, np.ndarray]]
@@ -91,7 +97,6 @@ def rows_of(wheel: str) -> pd.DataFrame:
     rows["gpus"] = rows["tp_size"] * rows["pp_size"] * rows["attention"]
     rows = rows[rows["gpus"] <= 8].copy()
     rows["name"] = rows.apply(canonical, axis=1)
-    rows["loose"] = rows["silicon_data_source"].str.contains("gap-analysis").map({True: 1.0, False: 0.8})
     count = len(rows)
     first = rows.drop_duplicates("name").set_index("name")
     medians = rows.groupby("name")[["silicon_ttft_ms", "silicon_tpot_ms"]].median()
@@ -122,7 +127,7 @@ class Server:
 
 def server_of(row: pd.Series) -> Server:
     """The server of a row; NotMeasured if the row does not describe it."""
-    kept = KEPT.get(row["backend"], "bf16") if not pd.isna(row["gemm_quant_mode"]) else "bf16"
+    kept = "bf16" if pd.isna(row["gemm_quant_mode"]) else KEPT[row["backend"]].get(row["gpu"], "fp8")
     weights, experts = row["gemm_quant_mode"], row["moe_quant_mode"]
     if pd.isna(weights):
         weights = experts = "bf16"  # no format is named: the checkpoints have 16 bits
@@ -184,18 +189,18 @@ class Replay:
 
 
 def replay(
-    times: StepTimes, engine: str, clients: int, prompt: int, output: int, loose: float, room: int = 1 << 40,
-    front_end: float = 0.001, rounds: int = 6,
+    times: StepTimes, engine: str, clients: int, prompt: int, output: int, room: int = 1 << 40,
+    front_end: float = 0.001, rounds: int = ROUNDS,
 ) -> Replay:  # fmt: skip
     """A closed loop of clients, from its start; each sends its next request when the one before is answered.
 
-    Lengths are spread evenly between `loose` of prompt and output, and these.  Requests that do not fit into the room
-    for keys and values with their whole answers wait.
+    Lengths are spread evenly between `SHORTEST` of prompt and output, and these.  Requests that do not fit into the
+    room for keys and values with their whole answers wait.
     """
     generator = np.random.default_rng(1)
     count = rounds * clients
-    prompts = np.maximum(1, np.rint(prompt * generator.uniform(loose, 1.0, count))).astype(int).tolist()
-    outputs = np.maximum(2, np.rint(output * generator.uniform(loose, 1.0, count))).astype(int).tolist()
+    prompts = np.maximum(1, np.rint(prompt * generator.uniform(SHORTEST, 1.0, count))).astype(int).tolist()
+    outputs = np.maximum(2, np.rint(output * generator.uniform(SHORTEST, 1.0, count))).astype(int).tolist()
     mixed, budget = engine != "sglang", BUDGET[engine]
     budget = max(budget, prompt) if engine == "trtllm" else budget
     now, sent, decoded, context, used = 0.0, 0, 0, 0, 0
@@ -240,8 +245,7 @@ def replay(
             del reading[: len(whole)]
         else:
             steps, whole = running[0][0] - decoded, []
-            blocked = bool(waiting) and waiting[0][0] <= now + 1e-12
-            if waiting and not blocked:
+            if waiting and waiting[0][0] > now + 1e-12:  # it need not wait for keys and values
                 steps = min(steps, max(1, times.steps_in(waiting[0][0] - now, sequences, context) + 1))
             seconds = times.decoding(steps, sequences, context)
             log.append((steps, sequences, context / sequences + (steps - 1) / 2, 0, 0, len(waiting)))
@@ -339,7 +343,7 @@ def prepared(rows: pd.DataFrame, constants: dict[str, dict[str, float]]) -> pd.D
         if room < row["isl"] + row["osl"]:
             refused[name] = "the weights and one request do not fit into the memory of these GPUs"
             continue
-        load = (int(row["batch_size"]), int(row["isl"]), int(row["osl"]), row["loose"], room)
+        load = (int(row["batch_size"]), int(row["isl"]), int(row["osl"]), room)
         run = replay(known.steps(constants[server.engine], row["family"]), server.engine, *load, FRONT_END)
         parts, _ = features(known, run)
         made.append({
@@ -606,6 +610,35 @@ def report(frame: pd.DataFrame, today: np.ndarray) -> pd.DataFrame:
     return summary(frame, columns)
 
 
+def kept_out(frame: pd.DataFrame, seen: pd.DataFrame) -> pd.DataFrame:
+    """Errors of servers that nothing was fitted to, by what kept them out, GPU and engine."""
+    reasons = pd.Series(frame.attrs["refused"], dtype=object).value_counts()
+    print(f"{len(frame):,} askable; refused:", *(f"{count} {reason}" for reason, count in reasons.items()), sep="\n  ")
+    known = json.loads(FILE.read_text(encoding="utf-8"))["engines"]
+    fits = {engine: np.array([known[engine]["constants"][name] for name in CONSTANTS]) for engine in known}
+    run = replayed(frame, dict.fromkeys(frame["gpu"].unique(), fits))
+    y, z = (frame[f"silicon_{name}_ms"].to_numpy() / 1e3 for name in ("tpot", "ttft"))
+    front = frame["backend"].map({engine: one["front_end"] for engine, one in known.items()}).to_numpy()
+    lag = frame["backend"].map({engine: one["lag"] for engine, one in known.items()}).to_numpy()
+    low, high = [], []
+    for row in frame.itertuples():
+        model = architecture(row.server.model, row.server.formats)
+        load = (float(row.isl + row.osl), float(row.batch_size))
+        text = f"{row.backend}-{known[row.backend]['to']}"
+        one = interval(model, roofline.DEVICES[row.gpu], int(row.gpus), text, load)
+        low.append(one.low)
+        high.append(one.high)
+    error = y / run["tpot"].to_numpy()
+    gpus = frame["gpu"].isin(["b300", "gb300"])
+    why = np.where(frame["model"] == "gpt-oss-120b", "gpt-oss-120b", np.where(gpus, "new GPU", "of a seen group"))
+    first = run["ttft"].to_numpy() + front + lag * run["tpot"].to_numpy()
+    columns = {
+        "token": np.abs(1 / error - 1.0), "first": np.abs(first / z - 1.0),
+        "inside": ((error >= low) & (error <= high)).astype(float), "half": (np.array(high) - np.array(low)) / 2,
+    }  # fmt: skip
+    return summary(frame.assign(backend=frame["backend"] + " " + why), columns)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheel", required=True, help="the wheel aiconfigurator-core")
@@ -624,6 +657,9 @@ def main() -> None:
     pd.set_option("display.width", 200)
     print(report(frame, frame["roofline"].to_numpy()).round(3).to_string())
     print(f"{time.process_time() - start:.0f} s of processor time")
+    if given.kept_out:
+        print("\nkept out, with what is shipped:")
+        print(kept_out(prepared(rows[rows["kept_out"]], constants), frame).round(3).to_string())
 
 
 if __name__ == "__main__":

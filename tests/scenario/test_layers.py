@@ -18,6 +18,7 @@ QUOTED = re.compile(r"""["'](?:hetsim|benchmarks)""")
 REGISTRIES = {
     "policies/hetsim_policies/__init__.py": "CATALOGUE",
     "sim/hetsim/__init__.py": "_WHERE",
+    "sim/hetsim/cli/listing.py": "SUPPORT",
     "sim/hetsim/cli/program.py": "VERBS",
     "sim/hetsim/engine/fork.py": "INPUT",
     "sim/hetsim/experiment/workers.py": "TAKEN_BY_RUNS",

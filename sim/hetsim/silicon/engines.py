@@ -182,12 +182,12 @@ def support(model_name: str, gpu_name: str) -> list[dict[str, Any]]:
     architecture, peak, rows = model(model_name), device(gpu_name), []
     for name, figures in fitted()["engines"].items():
         text = f"{name}-{figures['to']}"
-        row = {"model": model_name, "gpu": gpu_name, "engine": name, "from": figures["from"], "to": figures["to"]}
+        row = {"name": f"{name}-{figures['from']} to {figures['to']}", "model": model_name, "gpu": gpu_name}
         try:
             steps_of(architecture, peak, 1, text)
         except ValueError as reason:
-            rows.append({**row, "level": "none", "why": str(reason).partition(";")[0]})
+            rows.append({**row, "kind": "none", "summary": str(reason).partition(";")[0]})
             continue
         one = interval(architecture, peak, 1, text)
-        rows.append({**row, "level": one.level, "why": str(one), "low": one.low, "high": one.high})
+        rows.append({**row, "kind": one.level, "summary": str(one), "low": one.low, "high": one.high})
     return rows
