@@ -144,7 +144,8 @@ def test_a_training_step_by_hand_layer_by_layer(name: str):
 
 
 def test_embedding_reads_only_its_rows():
-    assert RNN.layers[0].weight_reads((100,), batch=2) == 2 * 100 * 128
+    rest = RNN.weight_traffic(2) - 4 * 2 * 100 * 128
+    assert rest == 4 * (100 * RNN.layers[1].parameters + RNN.layers[2].parameters)
 
 
 def test_training_needs_more_memory_than_inference():

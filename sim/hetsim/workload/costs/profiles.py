@@ -30,9 +30,10 @@ inference the weights and the largest input and output of a layer.  The framewor
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
 from hetsim.errors import UnknownName
 from hetsim.workload.costs.roofline import Peak, Work
@@ -52,209 +53,126 @@ Shape = tuple[int, ...]
 Kind = Literal["training", "inference"]
 
 
-class MeasuredLayer:
-    """A layer, knowing its shapes and costs for one sample.
+class LayerCosts(NamedTuple):
+    """A layer on the shape that it gets, forward, for one sample."""
 
-    `output(shape)` is the shape it makes of an input shape; the other methods take the input shape too.
-    """
-
-    def output(self, shape: Shape) -> Shape:
-        """Shape of the output."""
-        raise NotImplementedError
-
-    def parameters(self, shape: Shape) -> int:
-        """Trainable numbers, biases included."""
-        return 0
-
-    def flops(self, shape: Shape) -> int:
-        """Operations of the forward pass."""
-        return 0
-
-    def weight_reads(self, shape: Shape, batch: int) -> int:
-        """Numbers of weights read by the forward pass of a batch."""
-        return self.parameters(shape)
-
-    def kernels(self, shape: Shape) -> int:
-        """Kernels of the forward pass of a batch."""
-        return 1
+    output: Shape
+    parameters: int = 0
+    """Trainable numbers, biases included."""
+    flops: int = 0
+    reads: int = 1
+    """How often a pass reads the weights: each kernel of the layer does."""
+    rows: int = 0
+    """Numbers of weights that it reads for each sample, where it reads no more."""
 
 
-@dataclass(frozen=True)
-class Conv2D(MeasuredLayer):
-    """k × k convolution of (height, width, channels); padding is valid or same."""
-
-    filters: int
-    kernel: int
-    stride: int = 1
-    padding: Literal["valid", "same"] = "valid"
-
-    def output(self, shape: Shape) -> Shape:
-        lost = self.kernel - 1 if self.padding == "valid" else 0
-        return (*(math.ceil((size - lost) / self.stride) for size in shape[:2]), self.filters)
-
-    def parameters(self, shape: Shape) -> int:
-        return (self.kernel**2 * shape[2] + 1) * self.filters
-
-    def flops(self, shape: Shape) -> int:
-        return 2 * self.kernel**2 * shape[2] * math.prod(self.output(shape))
+Layer = Callable[[Shape], LayerCosts]
 
 
-@dataclass(frozen=True)
-class TransposedConv2D(MeasuredLayer):
-    """Transposed convolution with padding same: each side grows by the stride."""
+def _convolution(filters: int, kernel: int, stride: int = 1, same: bool = False) -> Layer:
+    """k × k convolution of (height, width, channels); padded to the same size, or not at all."""
 
-    filters: int
-    kernel: int
-    stride: int = 1
+    def costs(shape: Shape) -> LayerCosts:
+        lost = 0 if same else kernel - 1
+        output = (*(math.ceil((size - lost) / stride) for size in shape[:2]), filters)
+        weights = kernel**2 * shape[2]
+        return LayerCosts(output, (weights + 1) * filters, 2 * weights * math.prod(output))
 
-    def output(self, shape: Shape) -> Shape:
-        return shape[0] * self.stride, shape[1] * self.stride, self.filters
-
-    def parameters(self, shape: Shape) -> int:
-        return (self.kernel**2 * shape[2] + 1) * self.filters
-
-    def flops(self, shape: Shape) -> int:
-        return 2 * self.kernel**2 * self.filters * math.prod(shape)
+    return costs
 
 
-@dataclass(frozen=True)
-class MaxPool(MeasuredLayer):
+def _transposed(filters: int, kernel: int, stride: int = 1) -> Layer:
+    """Transposed convolution, padded: each side grows by the stride."""
+
+    def costs(shape: Shape) -> LayerCosts:
+        output = shape[0] * stride, shape[1] * stride, filters
+        return LayerCosts(output, (kernel**2 * shape[2] + 1) * filters, 2 * kernel**2 * filters * math.prod(shape))
+
+    return costs
+
+
+def _pool(size: int) -> Layer:
     """k × k pooling with stride k; a remainder at the edge is dropped."""
 
-    size: int
+    def costs(shape: Shape) -> LayerCosts:
+        output = shape[0] // size, shape[1] // size, shape[2]
+        return LayerCosts(output, flops=size**2 * math.prod(output))
 
-    def output(self, shape: Shape) -> Shape:
-        return shape[0] // self.size, shape[1] // self.size, shape[2]
-
-    def flops(self, shape: Shape) -> int:
-        return self.size**2 * math.prod(self.output(shape))
+    return costs
 
 
-@dataclass(frozen=True)
-class Dense(MeasuredLayer):
-    """Fully connected; flattens its input.
-
-    `reshape` is the shape its outputs are taken as, else (units,).
-    """
-
-    units: int
-    reshape: Shape = ()
-
-    def output(self, shape: Shape) -> Shape:
-        return self.reshape or (self.units,)
-
-    def parameters(self, shape: Shape) -> int:
-        return (math.prod(shape) + 1) * self.units
-
-    def flops(self, shape: Shape) -> int:
-        return 2 * math.prod(shape) * self.units
+def _dense(units: int, output: Shape = ()) -> Layer:
+    """Fully connected; flattens its input, and its outputs are taken as another shape if one is given."""
+    return lambda shape: LayerCosts(output or (units,), (math.prod(shape) + 1) * units, 2 * math.prod(shape) * units)
 
 
-@dataclass(frozen=True)
-class Embedding(MeasuredLayer):
+def _embedding(vocabulary: int, dimension: int) -> Layer:
     """A row of a table for each token: (tokens,) becomes (tokens, dimension)."""
-
-    vocabulary: int
-    dimension: int
-
-    def output(self, shape: Shape) -> Shape:
-        return (*shape, self.dimension)
-
-    def parameters(self, shape: Shape) -> int:
-        return self.vocabulary * self.dimension
-
-    def weight_reads(self, shape: Shape, batch: int) -> int:
-        return batch * math.prod(self.output(shape))
+    return lambda shape: LayerCosts((*shape, dimension), vocabulary * dimension, rows=math.prod(shape) * dimension)
 
 
-@dataclass(frozen=True)
-class SimpleRNN(MeasuredLayer):
-    """h ← tanh(W x + U h + b) over (tokens, features); gives the last h."""
+def _recurrent(units: int, gates: int = 1) -> Layer:
+    """h ← tanh(W x + U h + b) over (tokens, features), giving the last h; four gates make an LSTM."""
 
-    units: int
-    gates = 1
+    def costs(shape: Shape) -> LayerCosts:
+        tokens, inputs = shape[0], shape[1] + units
+        return LayerCosts((units,), gates * units * (inputs + 1), tokens * gates * 2 * units * inputs, reads=tokens)
 
-    def output(self, shape: Shape) -> Shape:
-        return (self.units,)
-
-    def parameters(self, shape: Shape) -> int:
-        return self.gates * self.units * (shape[1] + self.units + 1)
-
-    def flops(self, shape: Shape) -> int:
-        return shape[0] * self.gates * 2 * self.units * (shape[1] + self.units)
-
-    def weight_reads(self, shape: Shape, batch: int) -> int:
-        return shape[0] * self.parameters(shape)
-
-    def kernels(self, shape: Shape) -> int:
-        return shape[0]
+    return costs
 
 
-@dataclass(frozen=True)
-class LSTM(SimpleRNN):
-    """Long short-term memory over (tokens, features): four gates; gives the last h."""
-
-    gates = 4
-
-
-@dataclass(frozen=True)
 class LayerNetwork:
     """Layers in a row on an input of a given shape; figures are for one sample."""
 
-    input: Shape
-    layers: tuple[MeasuredLayer, ...]
-
-    def _stages(self) -> Iterable[tuple[MeasuredLayer, Shape]]:
-        """Each layer with the shape of its input."""
-        shape = self.input
-        for layer in self.layers:
-            yield layer, shape
-            shape = layer.output(shape)
+    def __init__(self, shape: Shape, *layers: Layer):
+        self.input = shape
+        self.layers: list[LayerCosts] = []
+        for layer in layers:
+            self.layers.append(layer(self.output))
 
     @property
     def output(self) -> Shape:
         """Shape of the output."""
-        shape = self.input
-        for layer in self.layers:
-            shape = layer.output(shape)
-        return shape
+        return self.layers[-1].output if self.layers else self.input
 
     @property
     def parameters(self) -> int:
         """Trainable numbers."""
-        return sum(layer.parameters(shape) for layer, shape in self._stages())
+        return sum(layer.parameters for layer in self.layers)
 
     @property
     def flops(self) -> int:
         """Operations of the forward pass."""
-        return sum(layer.flops(shape) for layer, shape in self._stages())
+        return sum(layer.flops for layer in self.layers)
 
     @property
     def kernels(self) -> int:
         """Kernels of the forward pass of a batch."""
-        return sum(layer.kernels(shape) for layer, shape in self._stages())
+        return sum(layer.reads for layer in self.layers)
+
+    @property
+    def _numbers(self) -> list[int]:
+        """Numbers of the input, and of the output of each layer."""
+        return [math.prod(shape) for shape in (self.input, *(layer.output for layer in self.layers))]
 
     @property
     def activation_traffic(self) -> int:
         """Bytes of activations that the forward pass reads and writes."""
-        ends = (math.prod(shape) + math.prod(layer.output(shape)) for layer, shape in self._stages())
-        return FLOAT * sum(ends)
+        return FLOAT * (sum(self._numbers[:-1]) + sum(self._numbers[1:]))
 
     @property
     def activation_memory(self) -> int:
         """Bytes kept for the backward pass: the input and the output of every layer."""
-        outputs = sum(math.prod(layer.output(shape)) for layer, shape in self._stages())
-        return FLOAT * (math.prod(self.input) + outputs)
+        return FLOAT * sum(self._numbers)
 
     @property
     def working_memory(self) -> int:
         """Bytes held in inference: the largest input and output of a layer together."""
-        ends = (math.prod(shape) + math.prod(layer.output(shape)) for layer, shape in self._stages())
-        return FLOAT * max(ends)
+        return FLOAT * max(first + second for first, second in pairwise(self._numbers))
 
     def weight_traffic(self, batch: int) -> int:
         """Bytes of weights that the forward pass of a batch reads."""
-        return FLOAT * sum(layer.weight_reads(shape, batch) for layer, shape in self._stages())
+        return FLOAT * sum(batch * one.rows or one.reads * one.parameters for one in self.layers)
 
 
 @dataclass(frozen=True)
@@ -351,30 +269,20 @@ class Profile:
 IMAGE = (28, 28, 1)
 
 CNN = LayerNetwork(
-    IMAGE,
-    (Conv2D(32, 3), MaxPool(2), Conv2D(64, 3), MaxPool(2), Conv2D(64, 3), Dense(64), Dense(10)),
+    IMAGE, _convolution(32, 3), _pool(2), _convolution(64, 3), _pool(2), _convolution(64, 3), _dense(64), _dense(10)
 )
 """Digits: convolutions 32-64-64 of 3 × 3 with pooling after the first two, dense 64-10."""
-
-RNN = LayerNetwork((100,), (Embedding(10_000, 128), SimpleRNN(64), Dense(1)))
+RNN = LayerNetwork((100,), _embedding(10_000, 128), _recurrent(64), _dense(1))
 """Sentiment: 100 tokens of a vocabulary of 10,000, embedding 128, 64 recurrent units, dense 1."""
-
-LONG_SHORT_TERM = LayerNetwork((100,), (Embedding(10_000, 128), LSTM(128), Dense(10_000)))
+LONG_SHORT_TERM = LayerNetwork((100,), _embedding(10_000, 128), _recurrent(128, gates=4), _dense(10_000))
 """Next word: the same embedding, 128 LSTM units, dense 10,000."""
-
 GENERATOR = LayerNetwork(
-    (100,),
-    (
-        Dense(7 * 7 * 256, reshape=(7, 7, 256)),
-        TransposedConv2D(128, 5),
-        TransposedConv2D(64, 5, stride=2),
-        TransposedConv2D(1, 5, stride=2),
-    ),
-)
+    (100,), _dense(7 * 7 * 256, (7, 7, 256)), _transposed(128, 5), _transposed(64, 5, stride=2),
+    _transposed(1, 5, stride=2),
+)  # fmt: skip
 """Noise to image: dense 7·7·256, transposed convolutions 128-64-1 of 5 × 5 with strides 1, 2, 2."""
-
 DISCRIMINATOR = LayerNetwork(
-    IMAGE, (Conv2D(64, 5, stride=2, padding="same"), Conv2D(128, 5, stride=2, padding="same"), Dense(1))
+    IMAGE, _convolution(64, 5, stride=2, same=True), _convolution(128, 5, stride=2, same=True), _dense(1)
 )
 """Image to real or not: convolutions 64-128 of 5 × 5 with stride 2, dense 1."""
 
