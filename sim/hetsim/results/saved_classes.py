@@ -16,7 +16,6 @@ from hetsim.model import (
     cluster,
     decision_time,
     exchange,
-    fabric,
     ragged,
     randomness,
     record,
@@ -36,7 +35,7 @@ _TABLE: dict[type, str] = {
         "decisions",
     decision_time.DecisionTime: "decision_time: cycle per_cycle per_waiting per_start max_starts overlap",
     randomness.RandomTree: "random_tree: seed replication loads", cluster.Cluster: "cluster: specs partitions fabric",
-    fabric.Fabric: "fabric: uplinks contention", bandwidth.BandwidthCurve: "bandwidth_curve: sizes rates",
+    cluster.Fabric: "fabric: uplinks contention", bandwidth.BandwidthCurve: "bandwidth_curve: sizes rates",
     cluster.NodeSpec: "node_spec: cpus memory accelerators count name cpu_type switch_size island_size nvlink cards "
         "switch network rack first price partitions driver_cores",
     cluster.Partition: "partition: name mask default default_time max_time tier max_gpus max_cpus max_nodes users "
